@@ -1,0 +1,4 @@
+"""What both halves of the plugin stand on: errors that end in one line, strict configs, a quiet import of DI-engine."""
+from .check import Rule, check_config, nearest
+from .errors import ConfigError, TaskError, unwrap_task_error
+from .quiet import import_ding

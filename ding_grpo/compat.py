@@ -1,0 +1,21 @@
+"""
+The only file that alters DI-engine. Each line names the defect of 0.5.3 that it mends; tests/test_compat.py holds them.
+"""
+import ding.entry.application_entry
+import ding.entry.serial_entry_onpolicy
+from ding.utils import registry
+
+from ding_grpo.worker import GroupEvaluator
+
+
+def apply() -> None:
+    """
+    Overview:
+        Mend what the plugin needs mended. Calling it twice does no harm.
+    """
+    # serial_onpolicy and eval always build InteractionSerialEvaluator, whatever create_config.evaluator says: it
+    # cannot record the texts it evaluated, nor end in one line when a task fails. The subclass is the same otherwise.
+    ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator = GroupEvaluator
+    ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
+    # Registry.build prints a page of "Hint: expected args" before it hands on any error, a ConfigError too.
+    registry._innest_error = False

@@ -1,0 +1,1 @@
+from .causal_lm import CausalLM

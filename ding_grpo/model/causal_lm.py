@@ -1,0 +1,268 @@
+import os
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+from ding.utils import MODEL_REGISTRY
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from ding_common import ConfigError, nearest
+
+
+class PromptBatch(NamedTuple):
+    """
+    Overview:
+        The distinct prompts of a batch of rows, padded on the left, and which of them each row continues.
+    Shapes:
+        - ids (:obj:`torch.LongTensor`): :math:`(P, L)`, P distinct prompts of at most L tokens
+        - mask (:obj:`torch.LongTensor`): :math:`(P, L)`, 1 on tokens, 0 on padding
+        - row (:obj:`torch.LongTensor`): :math:`(B, )`, index of each row's prompt
+    """
+    ids: Tensor
+    mask: Tensor
+    row: Tensor
+
+    @classmethod
+    def of(cls, prompts: List[Tensor], device: torch.device) -> 'PromptBatch':
+        """
+        Overview:
+            Find the distinct prompts, so that each is read once however many rows continue it.
+        Arguments:
+            - prompts (:obj:`List[torch.LongTensor]`): One prompt a row, each of shape :math:`(L_i, )`.
+            - device (:obj:`torch.device`): Where the model is.
+        """
+        index: Dict[Tuple[int, ...], int] = {}
+        row = [index.setdefault(tuple(p.tolist()), len(index)) for p in prompts]
+        length = max(len(p) for p in index)
+        ids = torch.tensor([(0, ) * (length - len(p)) + p for p in index])  # (P, L)
+        mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in index])  # (P, L)
+        return cls(ids.to(device), mask.to(device), torch.tensor(row, device=device))
+
+
+@MODEL_REGISTRY.register('causal_lm')
+class CausalLM(nn.Module):
+    """
+    Overview:
+        A causal language model of ``transformers`` as DI-engine's policies build it: by name, from a config. It is \
+        read in two steps, ``prefill`` (prompts) and ``decode`` (what follows), by sampling and learning alike. \
+        Always in evaluation mode: dropout would make the sampled log-probabilities others than the learned ones.
+    Interfaces:
+        ``prefill``, ``decode``, ``completion_logits``, ``limit_vocabulary``, ``save_pretrained``, ``from_model``
+    """
+
+    def __init__(
+            self,
+            pretrained: Optional[str] = None,
+            config: Optional[dict] = None,
+            dtype: str = 'float32',
+            attn_implementation: Optional[str] = None,
+    ) -> None:
+        """
+        Overview:
+            Load a pretrained model, or make a random one.
+        Arguments:
+            - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``.
+            - config (:obj:`Optional[dict]`): ``model_type`` and the arguments of that architecture's config class; \
+                the weights are random. Exactly one of ``pretrained`` and ``config``.
+            - dtype (:obj:`str`): ``float32``, ``bfloat16`` or ``float16``.
+            - attn_implementation (:obj:`Optional[str]`): As ``transformers`` takes it.
+        Raises:
+            - ConfigError: If a value cannot be used; the message names the key.
+        """
+        super().__init__()
+        if (pretrained is None) == (config is None):
+            raise ConfigError(
+                f'policy.model.pretrained = {pretrained!r}, policy.model.config = {config!r}: exactly one is needed.'
+            )
+        dtypes = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
+        if dtype not in dtypes:
+            raise ConfigError(f'policy.model.dtype = {dtype!r}: must be one of {", ".join(dtypes)}.')
+        options = dict(dtype=dtypes[dtype])
+        if attn_implementation is not None:
+            options['attn_implementation'] = attn_implementation
+        if pretrained is None:
+            lm = AutoModelForCausalLM.from_config(_lm_config(config), **options)
+        else:
+            lm = _load(pretrained, options)
+        self._own(lm)
+
+    @classmethod
+    def from_model(cls, lm: PreTrainedModel) -> 'CausalLM':
+        """
+        Overview:
+            Wrap a model made in memory.
+        Arguments:
+            - lm (:obj:`PreTrainedModel`): A causal language model of ``transformers``.
+        """
+        self = cls.__new__(cls)
+        nn.Module.__init__(self)
+        self._own(lm)
+        return self
+
+    def _own(self, lm: PreTrainedModel) -> None:
+        self.lm = lm
+        self._tokens = self.vocab_size
+        self.eval()
+
+    def train(self, mode: bool = True) -> 'CausalLM':
+        return super().train(False)  # see the class docstring
+
+    def limit_vocabulary(self, size: int) -> None:
+        """
+        Overview:
+            Give logits for the first ``size`` tokens only. Many models have more, as padding of their output matrix, \
+            than their tokenizer has tokens; those must be neither sampled nor learned.
+        Arguments:
+            - size (:obj:`int`): Number of tokens that the tokenizer has.
+        """
+        self._tokens = size
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens V that the model has logits for."""
+        return self.lm.config.get_text_config().vocab_size
+
+    @property
+    def max_positions(self) -> Optional[int]:
+        """Longest prompt plus completion in tokens, None where the architecture sets no limit."""
+        return getattr(self.lm.config.get_text_config(), 'max_position_embeddings', None)
+
+    @property
+    def device(self) -> torch.device:
+        return self.lm.device
+
+    def prefill(self, ids: Tensor, mask: Tensor) -> Tuple[Tensor, object]:
+        """
+        Overview:
+            Read prompts.
+        Arguments:
+            - ids (:obj:`torch.LongTensor`): Prompts, padded on the left.
+            - mask (:obj:`torch.LongTensor`): 1 on tokens, 0 on padding.
+        Returns:
+            - logit (:obj:`torch.FloatTensor`): Logits of the token that follows each prompt.
+            - cache (:obj:`transformers.Cache`): Keys and values of the prompts.
+        Shapes:
+            - ids (:obj:`torch.LongTensor`): :math:`(P, L)`
+            - mask (:obj:`torch.LongTensor`): :math:`(P, L)`
+            - logit (:obj:`torch.FloatTensor`): :math:`(P, V)`
+        """
+        position = (mask.cumsum(1) - 1).clamp(min=0)  # (P, L)
+        out = self.lm(
+            input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True, logits_to_keep=1
+        )
+        return out.logits[:, -1, :self._tokens], out.past_key_values
+
+    def decode(self, ids: Tensor, mask: Tensor, cache: object) -> Tensor:
+        """
+        Overview:
+            Read the tokens that follow what the cache holds; the cache grows by them.
+        Arguments:
+            - ids (:obj:`torch.LongTensor`): The next T tokens of each row.
+            - mask (:obj:`torch.LongTensor`): 1 on tokens, 0 on padding, for what the cache holds and for ``ids``.
+            - cache (:obj:`transformers.Cache`): One entry a row, from ``prefill`` by ``batch_select_indices``.
+        Returns:
+            - logit (:obj:`torch.FloatTensor`): Logits of the token that follows each of ``ids``.
+        Shapes:
+            - ids (:obj:`torch.LongTensor`): :math:`(B, T)`
+            - mask (:obj:`torch.LongTensor`): :math:`(B, L + T)`
+            - logit (:obj:`torch.FloatTensor`): :math:`(B, T, V)`
+        """
+        position = mask.cumsum(1)[:, -ids.shape[1]:] - 1  # (B, T)
+        out = self.lm(
+            input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True
+        )
+        return out.logits[..., :self._tokens]
+
+    def completion_logits(self, prompts: PromptBatch, completion: Tensor) -> Tensor:
+        """
+        Overview:
+            Logits of given completions, differentiable. Each distinct prompt is read once, with its gradient; the \
+            result is that of reading it in every row.
+        Arguments:
+            - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
+            - completion (:obj:`torch.LongTensor`): Tokens of the rows, padded on the right with any valid token.
+        Returns:
+            - logit (:obj:`torch.FloatTensor`): Logits of each completion token.
+        Shapes:
+            - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
+            - logit (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
+        """
+        first, cache = self.prefill(prompts.ids, prompts.mask)  # (P, V)
+        first = first[prompts.row].unsqueeze(1)  # (B, 1, V)
+        if completion.shape[1] == 1:
+            return first
+        cache.batch_select_indices(prompts.row)
+        given = completion[:, :-1]  # (B, S - 1): the last token is predicted, not read
+        mask = torch.cat([prompts.mask[prompts.row], torch.ones_like(given)], dim=1)  # (B, L + S - 1)
+        return torch.cat([first, self.decode(given, mask, cache)], dim=1)
+
+    def save_pretrained(
+            self,
+            folder: str,
+            tokenizer: Optional[object] = None,
+            max_new_tokens: Optional[int] = None,
+            state_dict: Optional[Dict[str, Tensor]] = None
+    ) -> None:
+        """
+        Overview:
+            Write the folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer.from_pretrained`` \
+            load. The folder's generation defaults are greedy and stop at the tokenizer's end-of-sequence token, so \
+            that plain ``generate`` gives what the evaluator saw.
+        Arguments:
+            - folder (:obj:`str`): Made if it is not there.
+            - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Written beside the weights.
+            - max_new_tokens (:obj:`Optional[int]`): Default length limit of ``generate``.
+            - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Other weights, as ``self.state_dict()`` names \
+                them; None writes the model's own.
+        """
+        if tokenizer is not None:
+            for config in (self.lm.config, self.lm.generation_config):
+                config.bos_token_id = tokenizer.bos_token_id
+                config.eos_token_id = tokenizer.eos_token_id
+                config.pad_token_id = tokenizer.pad_token_id
+            tokenizer.save_pretrained(folder)
+        self.lm.generation_config.do_sample = False
+        self.lm.generation_config.max_new_tokens = max_new_tokens
+        if state_dict is not None:
+            state_dict = {name[len('lm.'):]: value for name, value in state_dict.items()}
+        self.lm.save_pretrained(folder, state_dict=state_dict)
+
+
+def _lm_config(config: dict) -> object:
+    config = {**config}
+    model_type = config.pop('model_type', None)
+    if model_type not in CONFIG_MAPPING:
+        raise ConfigError(
+            f'policy.model.config.model_type = {model_type!r}: '
+            f'must be an architecture that transformers knows; {nearest(str(model_type), _near(model_type))}'
+        )
+    cls = CONFIG_MAPPING[model_type]
+    default = cls()
+    known = set(default.to_dict()) | set(default.attribute_map)
+    for key, value in config.items():
+        if key not in known:
+            raise ConfigError(f'policy.model.config.{key} = {value!r}: unknown key; {nearest(key, known)}')
+    try:
+        return AutoConfig.for_model(model_type, **config)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f'policy.model.config = {config!r}: {error}') from error
+
+
+def _near(model_type: Optional[str]) -> List[str]:
+    """Of the several hundred architectures, those worth naming in a message."""
+    common = ['llama', 'qwen2', 'qwen3', 'gemma', 'gemma2', 'gpt2', 'mistral']
+    return common + [m for m in CONFIG_MAPPING.keys() if model_type and m.startswith(str(model_type)[:3])]
+
+
+def _load(pretrained: str, options: dict) -> PreTrainedModel:
+    if os.path.isdir(pretrained) and not os.path.isfile(os.path.join(pretrained, 'config.json')):
+        raise ConfigError(f'policy.model.pretrained = {pretrained!r}: the folder holds no config.json.')
+    try:
+        return AutoModelForCausalLM.from_pretrained(pretrained, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f'policy.model.pretrained = {pretrained!r}: neither a folder with a causal language model nor a model '
+            f'that the hub gives ({reason})'
+        ) from error

@@ -1,0 +1,346 @@
+"""
+Group Relative Policy Optimization as a DI-engine policy. Where it departs from https://arxiv.org/abs/2402.03300:
+
+1. ``logp_old`` is what the sampler reports, under temperature, top-k and top-p; it is not recomputed.
+2. The KL term is off by default (``beta=0``), and then no reference model is kept.
+3. The reference model is the policy as it starts and stays so (the paper renews it from time to time).
+4. Advantages may be left undivided by the group's standard deviation (``adv_method='no_std'``), and an entropy bonus
+   may be added (``entropy_weight``); neither is in the paper.
+"""
+import copy
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from ding.policy import Policy
+from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
+from ding.torch_utils import to_device
+from ding.utils import POLICY_REGISTRY
+from transformers import PreTrainedModel, get_scheduler
+
+from ding_common import ConfigError
+from ding_grpo.model import CausalLM
+from ding_grpo.rl_utils import group_advantage, grpo_data, grpo_error, masked_mean, sequence_mean
+from ding_grpo.rollout import Sampling
+
+from .group import batch_metrics, collate_groups, equal_groups, fold_group
+from .grpo_config import LOG_PROB_FNS, check_policy_config
+from .token_face import TokenFace, strip
+
+
+@POLICY_REGISTRY.register('grpo')
+class GRPOPolicy(Policy):
+    """
+    Overview:
+        GRPO, https://arxiv.org/abs/2402.03300. A training sample is a whole group of ``group_size`` trajectories
+        from one start; ``n_sample`` and ``batch_size`` count groups.
+    """
+
+    config = dict(
+        # (str) Registered name of the policy.
+        type='grpo',
+        # (bool) Whether to use a GPU; without one on the machine it is an error.
+        cuda=False,
+        # (bool) Whether the data comes from the policy being trained; DI-engine's collectors ask.
+        on_policy=True,
+        # (bool) Priorities of a replay buffer are not used; DI-engine's pipelines ask.
+        priority=False,
+        # (int) Trajectories from one start, at least 2. Raise it when most groups have equal rewards.
+        group_size=8,
+        # (dict) Keys of the registered model; for ``causal_lm`` either ``pretrained`` or ``config``.
+        model=dict(),
+        learn=dict(
+            # (int) Passes over the groups of one collect. More than 1 reuses samples within the clipping range.
+            epoch_per_collect=1,
+            # (int) Groups in a mini-batch. Equal to ``n_sample`` for one step an epoch.
+            batch_size=8,
+            # (int) Updates between two collects; read by ``ding -m serial`` only.
+            update_per_collect=1,
+            # (float) Learning rate of AdamW. About 1e-6 for a pretrained model, 1e-3 for a tiny random one.
+            learning_rate=1e-5,
+            # (float) Weight decay of AdamW.
+            weight_decay=0.0,
+            lr_scheduler=dict(
+                # (str) A schedule of ``transformers.get_scheduler``; a decay helps to stay solved.
+                type='constant',
+                # (int) Updates in which the rate grows from 0.
+                num_warmup_steps=0,
+                # (Optional[int]) Updates after which a decaying schedule has ended; 'constant' needs none.
+                num_training_steps=None,
+                # (dict) Further arguments of that schedule, such as min_lr_rate.
+                specific=dict(),
+            ),
+            # (float) Largest norm of the gradient; lower it when the loss jumps.
+            grad_clip_value=1.0,
+            # (float) Clipping range of the probability ratio, in (0, 1].
+            clip_ratio=0.2,
+            # (float) Coefficient of the KL to the frozen start. 0 keeps no reference; raise it to stay near the start.
+            beta=0.0,
+            # (str) Estimator of that KL: k1, k2 or k3.
+            kl_type='k3',
+            # (str) 'grpo' divides by the group's standard deviation, 'no_std' does not: better when a small part of
+            # the reward, such as a format bonus, would be blown up to the size of the answer's.
+            adv_method='grpo',
+            # (str) How log-probabilities are computed: naive_method, efficient_method, less_efficient_method.
+            log_prob_fn='efficient_method',
+            # (float) Coefficient of an entropy bonus; raise it when the entropy collapses before the task is solved.
+            entropy_weight=0.0,
+            # (bool) Whether to leave out groups of equal rewards; saves time, and changes the loss's mean.
+            drop_equal_groups=False,
+            learner=dict(
+                # (bool) Whether to log the model's layers at the start.
+                log_policy=False,
+                hook=dict(
+                    # (int) Updates between two tables in the learner's text log, each a mean over ten updates.
+                    log_show_after_iter=10,
+                    # (int) Updates between two checkpoints.
+                    save_ckpt_after_iter=100,
+                    # (bool) Whether to save a checkpoint at the end; the best one and Ctrl-C need it.
+                    save_ckpt_after_run=True,
+                    # (dict) What a user sees and keeps, see ``ding_grpo.worker.report``.
+                    report=dict(name='report', type='grpo_report', position='before_run', priority=90, ext_args=dict()),
+                ),
+            ),
+        ),
+        collect=dict(
+            # (int) Groups in one collect.
+            n_sample=8,
+            # (float) Logits are divided by it. 1 is the model's own distribution.
+            temperature=1.0,
+            # (Optional[int]) Sample from the likeliest tokens only; their ids are stored with each token.
+            top_k=None,
+            # (Optional[float]) Of these, from the fewest whose probabilities sum to it, in (0, 1]; needs ``top_k``.
+            top_p=None,
+            # (int) A DI-engine collector's unit; a group is whole whatever its length.
+            unroll_len=1,
+            collector=dict(),
+        ),
+        eval=dict(evaluator=dict(eval_freq=10)),
+        other=dict(replay_buffer=dict()),
+    )
+
+    def __init__(
+            self,
+            cfg: Dict,
+            model: Optional[torch.nn.Module] = None,
+            enable_field: Optional[List[str]] = None,
+    ) -> None:
+        check_policy_config(cfg, self.default_config())
+        super().__init__(cfg, model, enable_field)
+
+    def default_model(self) -> Tuple[str, List[str]]:
+        return 'causal_lm', ['ding_grpo.model']
+
+    def _create_model(self, cfg: Dict, model: Optional[torch.nn.Module] = None) -> torch.nn.Module:
+        if isinstance(model, PreTrainedModel):
+            model = CausalLM.from_model(model)
+        model = super()._create_model(cfg, model)
+        if not isinstance(model, CausalLM):
+            raise ConfigError(
+                f"policy.model.type = {cfg.model.get('type')!r} ({type(model).__name__}): grpo needs 'causal_lm', or a "
+                'causal language model of transformers handed over as model=.'
+            )
+        sampling = Sampling(cfg.collect.temperature, cfg.collect.top_k, cfg.collect.top_p)
+        self._face = TokenFace(model, sampling, seed=torch.initial_seed())  # the seed that DI-engine set
+        return model
+
+    def _bind(self, spec: Any) -> None:
+        """
+        Overview:
+            What the workers tell the policy of the environment, through ``get_attribute('bind')``.
+        Arguments:
+            - spec (:obj:`Any`): The environment's ``token_spec``.
+        Raises:
+            - ConfigError: If its tokens do not fit the model.
+        """
+        self._face.bind(spec)
+
+    def _get_token_spec(self) -> Any:
+        return self._face.spec
+
+    # ------------------------------------------------------------------ learn
+    def _init_learn(self) -> None:
+        cfg = self._cfg.learn
+        self._learn_model = self._model
+        self._reference = copy.deepcopy(self._model).requires_grad_(False) if cfg.beta > 0 else None
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(), lr=cfg.learning_rate, weight_decay=cfg.weight_decay
+        )
+        schedule = cfg.lr_scheduler
+        self._lr_scheduler = get_scheduler(
+            schedule.type,
+            self._optimizer,
+            schedule.num_warmup_steps,
+            schedule.num_training_steps,
+            scheduler_specific_kwargs=dict(schedule.specific),
+        )
+        self._shuffle = torch.Generator().manual_seed(torch.initial_seed())
+        self._log_prob_fn = LOG_PROB_FNS[cfg.log_prob_fn]
+
+    def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
+        """
+        Overview:
+            Epochs of mini-batches of whole groups.
+        Arguments:
+            - data (:obj:`List[Dict]`): Groups from ``get_train_sample``.
+        Returns:
+            - metrics (:obj:`Dict[str, float]`): See docs/metrics.md.
+        """
+        start = time.perf_counter()
+        cfg = self._cfg.learn
+        batch = collate_groups(data)
+        metrics = batch_metrics(batch)
+        tokens = batch['weight'].sum().item()
+        adv = group_advantage(batch['reward'].sum(1), batch['group'], cfg.adv_method)  # (B, )
+        groups = [dict(g, adv=a) for g, a in zip(data, adv.split([len(g['action']) for g in data]))]
+        if cfg.drop_equal_groups:
+            equal = equal_groups(batch['reward'].sum(1), batch['group']).tolist()
+            groups = [g for g, drop in zip(groups, equal) if not drop]
+        steps: List[Dict[str, float]] = []
+        for _ in range(cfg.epoch_per_collect):
+            order = torch.randperm(len(groups), generator=self._shuffle).tolist()
+            for chunk in (order[i:i + self._get_batch_size()] for i in range(0, len(order), self._get_batch_size())):
+                steps.append(self._step([groups[i] for i in chunk]))
+        metrics['cur_lr'] = float(self._lr_scheduler.get_last_lr()[0])
+        self._lr_scheduler.step()
+        for name in self._step_vars():
+            values = [s[name] for s in steps] or [0.]
+            metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
+        metrics['seconds_sampling'] = float(sum(g['seconds_sampling'] for g in data))
+        metrics['seconds_scoring'] = float(sum(g['seconds_scoring'] for g in data))
+        metrics['seconds_updating'] = time.perf_counter() - start
+        metrics['tokens_per_second'] = tokens / sum(
+            metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating')
+        )
+        return metrics
+
+    def _step(self, groups: List[Dict[str, Any]]) -> Dict[str, float]:
+        cfg = self._cfg.learn
+        batch = collate_groups(groups)
+        batch['adv'] = torch.cat([g['adv'] for g in groups])
+        batch = to_device(batch, self._device)
+        logp_ref = None
+        if self._reference is not None:
+            with torch.no_grad():
+                logp_ref = self._log_prob_fn(*self._face.distribution(self._reference, batch))  # (B, S)
+        logit, index = self._face.distribution(self._model, batch)  # (B, S, K)
+        logp_new = self._log_prob_fn(logit, index)  # (B, S)
+        with torch.set_grad_enabled(cfg.entropy_weight > 0):
+            entropy = torch.special.entr(logit.softmax(-1)).sum(-1)  # (B, S)
+        loss, info = grpo_error(
+            grpo_data(logp_new, batch['logp_old'], logp_ref, batch['adv'], batch['weight']),
+            clip_ratio=cfg.clip_ratio,
+            beta=cfg.beta,
+            kl_type=cfg.kl_type,
+        )
+        total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
+        self._optimizer.zero_grad()
+        total.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), cfg.grad_clip_value)
+        self._optimizer.step()
+        return dict(
+            total_loss=total.item(),
+            policy_loss=loss.item(),
+            entropy=masked_mean(entropy.detach(), batch['weight']).item(),
+            grad_norm=norm.item(),
+            **info._asdict(),
+        )
+
+    def _step_vars(self) -> List[str]:
+        names = [
+            'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low',
+            'clipfrac_high', 'ratio_mean', 'ratio_max'
+        ]
+        return names if self._reference is None else names + ['kl']
+
+    def _monitor_vars_learn(self) -> List[str]:
+        return self._step_vars() + [
+            'cur_lr', 'reward_mean', 'reward_std', 'equal_groups', 'completion_length_mean', 'completion_length_min',
+            'completion_length_max', 'truncated', 'seconds_sampling', 'seconds_scoring', 'seconds_updating',
+            'tokens_per_second'
+        ]
+
+    def _state_dict_learn(self) -> Dict[str, Any]:
+        return dict(
+            model=self._model.state_dict(),
+            optimizer=self._optimizer.state_dict(),
+            lr_scheduler=self._lr_scheduler.state_dict(),
+            shuffle=self._shuffle.get_state(),
+        )
+
+    def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
+        self._model.load_state_dict(state_dict['model'])
+        self._optimizer.load_state_dict(state_dict['optimizer'])
+        self._lr_scheduler.load_state_dict(state_dict['lr_scheduler'])
+        self._shuffle.set_state(state_dict['shuffle'])
+
+    # ---------------------------------------------------------------- collect
+    def _init_collect(self) -> None:
+        self._collect_model = self._model
+        self._unroll_len = self._cfg.collect.unroll_len
+        self._priority = self._cfg.priority
+
+    def _forward_collect(self, data: Dict[int, Any], row_keys: Optional[Dict[int, Tuple]] = None) -> Dict[int, Any]:
+        """
+        Overview:
+            Sample a completion for each environment, all in one batch.
+        Arguments:
+            - data (:obj:`Dict[int, Any]`): Observations by environment.
+            - row_keys (:obj:`Optional[Dict[int, Tuple]]`): (collect, group, row) by environment, from the group \
+                collector.
+        Returns:
+            - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment.
+        """
+        return self._face.sample(data, row_keys)
+
+    def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
+        """
+        Overview:
+            Pack one step of one environment; of an action's tokens only those that the environment took.
+        """
+        taken = timestep.info['taken']
+        reward = torch.zeros(taken)
+        reward[-1] = float(timestep.reward)
+        kept = policy_output['kept']
+        return dict(
+            prompt=strip(obs),
+            action=policy_output['action'][:taken],
+            logp=policy_output['logp'][:taken],
+            kept=None if kept is None else kept[:taken],
+            reward=reward,
+            reward_parts=timestep.info.get('reward_parts'),
+            truncated=timestep.info.get('truncated'),
+        )
+
+    def _get_train_sample(self, transitions: List[List[Dict[str, Any]]]) -> List[Dict[str, Any]]:
+        """
+        Overview:
+            Fold the episodes of a group into one sample.
+        Arguments:
+            - transitions (:obj:`List[List[Dict]]`): Per episode of the group its transitions.
+        Returns:
+            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``.
+        """
+        return [fold_group(transitions)]
+
+    def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
+        self._face.forget(data_id)
+
+    # ------------------------------------------------------------------- eval
+    def _init_eval(self) -> None:
+        self._eval_model = self._model
+
+    def _forward_eval(self, data: Dict[int, Any]) -> Dict[int, Any]:
+        """
+        Overview:
+            The likeliest token each time.
+        """
+        return self._face.greedy(data)
+
+
+@POLICY_REGISTRY.register('grpo_command')
+class GRPOCommandModePolicy(GRPOPolicy, DummyCommandModePolicy):
+    """
+    Overview:
+        ``grpo`` as DI-engine's serial pipelines ask for it.
+    """

@@ -1,0 +1,140 @@
+"""What a user may write under ``policy`` when its type is ``grpo``."""
+import inspect
+from typing import Dict
+
+import torch
+from ding.utils import LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, \
+    deep_merge_dicts, import_module
+from ding.worker import get_buffer_cls
+from transformers import SchedulerType
+
+from ding_common import ConfigError, Rule, check_config, nearest
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, log_prob
+
+LOG_PROB_FNS = {
+    name: getattr(log_prob, name)
+    for name in ('naive_method', 'efficient_method', 'less_efficient_method')
+}
+
+RULES = {
+    'group_size': Rule.integer(2),
+    'cuda': Rule.one_of(True, False),
+    'multi_gpu': Rule('False: several processes are not supported yet', lambda v: v is False),
+    'learn.epoch_per_collect': Rule.integer(1),
+    'learn.batch_size': Rule.integer(1),
+    'learn.update_per_collect': Rule.integer(1),
+    'learn.learning_rate': Rule.number(0, open_low=True),
+    'learn.weight_decay': Rule.number(0),
+    'learn.lr_scheduler.type': Rule.one_of(*(t.value for t in SchedulerType)),
+    'learn.lr_scheduler.num_warmup_steps': Rule.integer(0),
+    'learn.lr_scheduler.num_training_steps': Rule.integer(1).or_none(),
+    'learn.grad_clip_value': Rule.number(0, open_low=True),
+    'learn.clip_ratio': Rule.number(0, 1, open_low=True),
+    'learn.beta': Rule.number(0),
+    'learn.kl_type': Rule.one_of(*KL_TYPES),
+    'learn.adv_method': Rule.one_of(*ADVANTAGE_METHODS),
+    'learn.log_prob_fn': Rule.one_of(*LOG_PROB_FNS),
+    'learn.entropy_weight': Rule.number(0),
+    'collect.n_sample': Rule.integer(1),
+    'n_sample': Rule.integer(1),
+    'batch_size': Rule.integer(1),
+    'collect.temperature': Rule.number(0, open_low=True),
+    'collect.top_k': Rule.integer(1).or_none(),
+    'collect.top_p': Rule.number(0, 1, open_low=True).or_none(),
+    'eval.evaluator.eval_freq': Rule.integer(1),
+}
+
+# Keys that DI-engine's pipelines read or add although no default declares them.
+_PIPELINE = dict(
+    type='',
+    import_names=[],
+    cfg_type='',
+    n_sample=1,
+    batch_size=1,
+    random_collect_size=0,
+    transition_with_policy_data=True,
+    eval=dict(evaluator=dict(stop_value=None, n_episode=None, type='', import_names=[], render={})),
+    collect=dict(collector=dict(type='', import_names=[], cfg_type='')),
+    learn=dict(learner=dict(type='', import_names=[], cfg_type='', load_path='', hook={})),
+    other=dict(commander=dict(cfg_type='', path_policy=''), replay_buffer={}),
+)
+
+
+def check_policy_config(cfg: Dict, default: Dict) -> None:
+    """
+    Overview:
+        Hold the compiled ``policy`` section of a config to what there is.
+    Arguments:
+        - cfg (:obj:`Dict`): The section as DI-engine compiled it, with the user's keys in it.
+        - default (:obj:`Dict`): The policy's own defaults.
+    Raises:
+        - ConfigError: On the first thing that cannot be run; the message names the key, the value and what is \
+            allowed.
+    """
+    check_config(cfg, _schema(cfg, default), RULES, 'policy')
+    _check_hooks(cfg['learn'].get('learner', {}).get('hook', {}))
+    _check_model(cfg['model'])
+    collector = cfg['collect'].get('collector', {}).get('type', 'group')
+    if collector != 'group':
+        raise ConfigError(
+            f'create_config.collector.type = {collector!r}: grpo learns from whole groups, which only the group '
+            "collector makes; write collector=dict(type='group') in create_config."
+        )
+    if cfg['collect']['top_p'] is not None and cfg['collect']['top_k'] is None:
+        raise ConfigError(
+            f"policy.collect.top_p = {cfg['collect']['top_p']}: needs policy.collect.top_k, the number of token ids "
+            'that are stored with each token.'
+        )
+    schedule = cfg['learn']['lr_scheduler']
+    if schedule['type'] not in ('constant', 'constant_with_warmup') and schedule['num_training_steps'] is None:
+        raise ConfigError(
+            f"policy.learn.lr_scheduler.num_training_steps = None: the schedule {schedule['type']!r} must know after "
+            'how many updates it ends.'
+        )
+    if cfg['cuda'] and not torch.cuda.is_available():
+        raise ConfigError('policy.cuda = True: torch finds no GPU on this machine.')
+
+
+def _schema(cfg: Dict, default: Dict) -> Dict:
+    learner = LEARNER_REGISTRY.get('base').default_config()
+    schema = deep_merge_dicts(deep_merge_dicts(_PIPELINE, dict(learn=dict(learner=learner))), default)
+    schema['learn']['learner']['hook'] = {}  # see _check_hooks
+    schema['model'] = {}  # see _check_model
+    workers = dict(
+        collector=(schema['collect'], SERIAL_COLLECTOR_REGISTRY, cfg['collect']),
+        evaluator=(schema['eval'], SERIAL_EVALUATOR_REGISTRY, cfg['eval']),
+    )
+    for name, (section, registry, written) in workers.items():
+        kind = written.get(name, {}).get('type', dict(collector='group', evaluator='interaction')[name])
+        if kind in registry:
+            section[name] = deep_merge_dicts(section[name], registry.get(kind).default_config())
+    buffer = cfg.get('other', {}).get('replay_buffer', {})
+    if 'type' in buffer:
+        known = {**get_buffer_cls(buffer).default_config(), 'type': '', 'import_names': [], 'cfg_type': ''}
+        schema['other']['replay_buffer'] = {key: None for key in known}
+    return schema
+
+
+def _check_hooks(hooks: Dict) -> None:
+    known = {**LEARNER_REGISTRY.get('base').default_config().hook, 'log_reduce_after_iter': True}
+    for key, value in hooks.items():
+        full = f'policy.learn.learner.hook.{key}'
+        if isinstance(value, dict):
+            if not {'name', 'type', 'position'} <= set(value):
+                raise ConfigError(f'{full} = {dict(value)!r}: a hook needs the keys name, type and position.')
+        elif key not in known:
+            raise ConfigError(f'{full} = {value!r}: unknown key; {nearest(key, known)}')
+
+
+def _check_model(model: Dict) -> None:
+    import_module(model.get('import_names', []))
+    kind = model.get('type', 'causal_lm')
+    if kind not in MODEL_REGISTRY:
+        raise ConfigError(f'policy.model.type = {kind!r}: unknown model; {nearest(kind, MODEL_REGISTRY)}')
+    parameters = inspect.signature(MODEL_REGISTRY.get(kind).__init__).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    known = (set(parameters) - {'self'}) | {'type', 'import_names'}
+    for key, value in model.items():
+        if key not in known:
+            raise ConfigError(f'policy.model.{key} = {value!r}: unknown key; {nearest(key, known)}')

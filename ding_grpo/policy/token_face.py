@@ -1,0 +1,158 @@
+"""How GRPO acts and learns with a causal language model: an action is a whole completion."""
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_common import ConfigError
+from ding_grpo.model import CausalLM
+from ding_grpo.model.causal_lm import PromptBatch
+from ding_grpo.rollout import Rollout, Sampling, generate
+
+RowKey = Tuple[int, int, int]  # collect, group, row
+
+
+class TokenFace:
+    """
+    Overview:
+        The part of the policy that knows tokens: observations to completions, batches to distributions.
+    Interfaces:
+        ``bind``, ``sample``, ``greedy``, ``forget``, ``distribution``
+    """
+
+    def __init__(self, model: CausalLM, sampling: Sampling, seed: int) -> None:
+        """
+        Overview:
+            Initialise with nothing known of the environment.
+        Arguments:
+            - model (:obj:`CausalLM`): The policy's model.
+            - sampling (:obj:`Sampling`): The distribution that is sampled from and learned.
+            - seed (:obj:`int`): With a row's key it seeds the row's random numbers.
+        """
+        self._model = model
+        self._sampling = sampling
+        self._seed = seed
+        self._spec: Optional[NamedTuple] = None
+        self._generators: Dict[int, Tuple[RowKey, np.random.Generator]] = {}
+
+    @property
+    def spec(self) -> Optional[NamedTuple]:
+        return self._spec
+
+    def bind(self, spec: NamedTuple) -> None:
+        """
+        Overview:
+            Learn from the environment how a row ends, and hold its tokens against the model.
+        Arguments:
+            - spec (:obj:`NamedTuple`): ``tokenizer``, ``eos_token_ids``, ``vocab_size``, ``max_prompt_length``, \
+                ``max_new_tokens``.
+        Raises:
+            - ConfigError: If the tokens do not fit the model.
+        """
+        if spec.vocab_size > self._model.vocab_size:
+            raise ConfigError(
+                f'env.tokenizer: its vocabulary of {spec.vocab_size} tokens does not fit policy.model, which has '
+                f'vocab_size = {self._model.vocab_size}; the model needs at least as many.'
+            )
+        positions, longest = self._model.max_positions, spec.max_prompt_length + spec.max_new_tokens
+        if positions is not None and longest > positions:
+            raise ConfigError(
+                f'env.max_prompt_length = {spec.max_prompt_length} with env.max_new_tokens = {spec.max_new_tokens}: '
+                f'{longest} tokens are more than the {positions} positions of policy.model.'
+            )
+        self._model.limit_vocabulary(spec.vocab_size)
+        self._spec = spec
+
+    def sample(self, obs: Dict[int, Any], row_keys: Optional[Dict[int, RowKey]]) -> Dict[int, Dict[str, Any]]:
+        """
+        Overview:
+            Sample a completion for each environment.
+        Arguments:
+            - obs (:obj:`Dict[int, Any]`): Token ids by environment, -1 behind the last.
+            - row_keys (:obj:`Optional[Dict[int, RowKey]]`): Which row of which group an environment runs. The \
+                row's numbers are those of one generator seeded by (seed, collect, group, row), whatever else is in \
+                the batch. None: (seed, 0, 0, environment), continued from call to call.
+        Returns:
+            - output (:obj:`Dict[int, Dict]`): ``action``, ``logp`` and ``kept`` (or None) of each.
+        Shapes:
+            - obs (:obj:`torch.Tensor`): :math:`(N, )`
+            - action (:obj:`torch.LongTensor`): :math:`(S, )`
+            - logp (:obj:`torch.FloatTensor`): :math:`(S, )`
+            - kept (:obj:`torch.LongTensor`): :math:`(S, K)`
+        """
+        uniform = np.stack(
+            [self._generator(i, (row_keys or {}).get(i, (0, 0, i))).random(self._limit) for i in obs]
+        )  # (B, T)
+        return self._generate(obs, torch.from_numpy(uniform).to(self._model.device))
+
+    def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
+        """As ``sample``, with the likeliest token each time."""
+        return self._generate(obs, None)
+
+    def forget(self, env_ids: Optional[List[int]]) -> None:
+        """Drop the generators of environments whose episode has ended; None: of all."""
+        for i in list(self._generators) if env_ids is None else env_ids:
+            self._generators.pop(i, None)
+
+    def distribution(self, model: CausalLM, batch: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+        """
+        Overview:
+            The distribution that each token was sampled from, with the weights of ``model``.
+        Arguments:
+            - model (:obj:`CausalLM`): The policy or its reference.
+            - batch (:obj:`Dict`): From ``collate_groups``, on the model's device.
+        Returns:
+            - logit (:obj:`torch.FloatTensor`): Its logits over K tokens, V if the sampling restricts nothing.
+            - index (:obj:`torch.LongTensor`): Where the taken tokens stand in it.
+        Shapes:
+            - logit (:obj:`torch.FloatTensor`): :math:`(B, S, K)`
+            - index (:obj:`torch.LongTensor`): :math:`(B, S)`
+        """
+        prompts = PromptBatch.of(batch['prompts'], model.device)
+        logit = model.completion_logits(prompts, batch['action'])  # (B, S, V)
+        return self._sampling.reuse(logit, batch['action'], batch['kept'])
+
+    @property
+    def _limit(self) -> int:
+        if self._spec is None:
+            raise ConfigError(
+                'policy.type = grpo: the policy does not know how a completion ends. Run it with '
+                "create_config.collector = dict(type='group') and an environment that has a token_spec."
+            )
+        return self._spec.max_new_tokens
+
+    def _generator(self, env_id: int, key: RowKey) -> np.random.Generator:
+        if env_id not in self._generators or self._generators[env_id][0] != key:
+            self._generators[env_id] = (key, np.random.default_rng([self._seed, *key]))
+        return self._generators[env_id][1]
+
+    def _generate(self, obs: Dict[int, Any], uniform: Optional[Tensor]) -> Dict[int, Dict[str, Any]]:
+        prompts = PromptBatch.of([strip(o) for o in obs.values()], self._model.device)
+        rollout: Rollout = generate(
+            self._model, prompts, self._limit, self._spec.eos_token_ids, self._sampling, uniform
+        )
+        output = {}
+        for line, (env_id, n) in enumerate(zip(obs, rollout.length.tolist())):
+            output[env_id] = dict(
+                action=rollout.action[line, :n].cpu(),
+                logp=rollout.logp[line, :n].cpu(),
+                kept=None if rollout.kept is None else rollout.kept[line, :n].cpu(),
+            )
+        return output
+
+
+def strip(obs: Any) -> Tensor:
+    """
+    Overview:
+        The tokens of an observation. DI-engine's workers may have cast it to float32, which is exact up to 2^24.
+    Arguments:
+        - obs (:obj:`Union[np.ndarray, torch.Tensor]`): Token ids, -1 behind the last.
+    Returns:
+        - tokens (:obj:`torch.LongTensor`): The ids.
+    Shapes:
+        - obs (:obj:`Union[np.ndarray, torch.Tensor]`): :math:`(N, )`
+        - tokens (:obj:`torch.LongTensor`): :math:`(L, )`
+    """
+    obs = torch.as_tensor(obs).long()
+    return obs[obs >= 0]

@@ -1,0 +1,2 @@
+from .generate import Rollout, generate
+from .sampling import Sampling

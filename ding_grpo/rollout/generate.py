@@ -1,0 +1,89 @@
+from typing import List, NamedTuple, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from .sampling import Sampling, draw
+
+
+class Rollout(NamedTuple):
+    """
+    Overview:
+        Completions of B rows, T tokens at most. Beyond a row's length ``action`` and ``kept`` are -1, ``logp`` is 0.
+    Shapes:
+        - action (:obj:`torch.LongTensor`): :math:`(B, T)`
+        - length (:obj:`torch.LongTensor`): :math:`(B, )`, with the end-of-sequence token
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, T)`, under the distribution sampled from; 0 when greedy
+        - kept (:obj:`torch.LongTensor`): :math:`(B, T, K)`, see ``Sampling``, or None
+    """
+    action: Tensor
+    length: Tensor
+    logp: Tensor
+    kept: Optional[Tensor]
+
+
+@torch.no_grad()
+def generate(
+        model: object,
+        prompts: NamedTuple,
+        max_new_tokens: int,
+        eos_token_ids: Sequence[int],
+        sampling: Sampling = Sampling(),
+        uniform: Optional[Tensor] = None,
+) -> Rollout:
+    """
+    Overview:
+        Continue prompts token by token with a key-value cache. Each distinct prompt is read once and its cache \
+        shared by its rows; rows that have ended leave the batch.
+    Arguments:
+        - model (:obj:`CausalLM`): Gives ``prefill`` and ``decode``.
+        - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
+        - max_new_tokens (:obj:`int`): Length limit T.
+        - eos_token_ids (:obj:`Sequence[int]`): A row ends with the first of these, which belongs to it.
+        - sampling (:obj:`Sampling`): Distribution to sample from.
+        - uniform (:obj:`Optional[torch.DoubleTensor]`): The rows' random numbers in [0, 1); None takes the \
+            likeliest token each time.
+    Returns:
+        - rollout (:obj:`Rollout`): The completions.
+    Shapes:
+        - uniform (:obj:`torch.DoubleTensor`): :math:`(B, T)`
+    """
+    device = prompts.ids.device
+    rows = len(prompts.row)
+    action = torch.full((rows, max_new_tokens), -1, dtype=torch.long, device=device)
+    length = torch.zeros(rows, dtype=torch.long, device=device)
+    logp = torch.zeros(rows, max_new_tokens, device=device)
+    kept_ids: List[Tensor] = []
+    eos = torch.tensor(list(eos_token_ids), dtype=torch.long, device=device)
+
+    logit, cache = model.prefill(prompts.ids, prompts.mask)
+    logit, mask = logit[prompts.row], prompts.mask[prompts.row]  # (B, V), (B, L)
+    cache.batch_select_indices(prompts.row)
+    live = torch.arange(rows, device=device)  # which row each line of the shrinking batch is
+    running = torch.ones(rows, dtype=torch.bool, device=device)  # per line: has it not ended?
+    for t in range(max_new_tokens):
+        if uniform is None:
+            token = logit.argmax(-1)
+        else:
+            distribution, kept = sampling.restrict(logit)
+            index = draw(distribution, uniform[live, t])
+            token = index if kept is None else kept.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+            taken = distribution.log_softmax(-1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+            logp[live[running], t] = taken[running]
+            if kept is not None:
+                kept_ids.append(torch.full((rows, kept.shape[-1]), -1, dtype=torch.long, device=device))
+                kept_ids[-1][live[running]] = kept[running]
+        action[live[running], t] = token[running]
+        length[live[running]] += 1
+        running &= ~torch.isin(token, eos)
+        if t + 1 == max_new_tokens or not running.any():
+            break
+        if running.sum() <= 0.75 * len(running):  # copying the cache pays only when enough rows go
+            stay = running.nonzero().squeeze(-1)
+            cache.batch_select_indices(stay)
+            live, token, mask, running = live[stay], token[stay], mask[stay], running[stay]
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+        logit = model.decode(token.unsqueeze(1), mask, cache)[:, -1]
+    longest = int(length.max())
+    kept = torch.stack(kept_ids, dim=1) if kept_ids else None  # (B, T, K)
+    return Rollout(action[:, :longest], length, logp[:, :longest], kept)

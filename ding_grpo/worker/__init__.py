@@ -1,0 +1,3 @@
+from .evaluator import GroupEvaluator
+from .group_collector import GroupCollector
+from .report import ReportHook

@@ -1,0 +1,299 @@
+import os
+import time
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+from ding.envs import BaseEnvManager
+from ding.torch_utils import to_ndarray
+from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
+from ding.worker.collector.base_serial_collector import ISerialCollector
+
+from ding_common import ConfigError, unwrap_task_error
+
+from .completion_table import CompletionTable
+from .screen import keep_off_screen, show
+
+
+class Group:
+    """
+    Overview:
+        A group on its way: G environments that were reset with one seed, each of which runs one episode.
+    """
+
+    def __init__(self, number: int, seed: int, env_ids: List[int]) -> None:
+        self.number = number
+        self.seed = seed
+        self.env_ids = env_ids
+        self.restarts = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self.running = set(self.env_ids)
+        self.episodes: Dict[int, List[Dict[str, Any]]] = {i: [] for i in self.env_ids}
+        self.last_info: Dict[int, Dict[str, Any]] = {}
+
+
+@SERIAL_COLLECTOR_REGISTRY.register('group')
+class GroupCollector(ISerialCollector):
+    """
+    Overview:
+        Collects whole groups. A group is assembled by identity, never by position: its G environments get one seed,
+        each gives exactly one episode, and the G episodes are folded into one sample before anything can tear them.
+        All environments of the running groups step together, so that a sample depends neither on which of them
+        finished first nor on the number of processes.
+    Interfaces:
+        ``collect``, ``reset``, ``reset_env``, ``reset_policy``, ``close``
+    Property:
+        ``envstep``
+    """
+
+    config = dict(
+        # (int) Updates between two blocks of numbers in the collector's text log and in TensorBoard.
+        collect_print_freq=1,
+        # (int) Updates between two tables of completions on the screen and in log/collector/completions.txt.
+        table_freq=50,
+        # (int) Most rows of such a table.
+        table_rows=6,
+        # (int) How often a group is begun anew when one of its environments ends abnormally.
+        max_restarts=3,
+    )
+
+    def __init__(
+            self,
+            cfg: Dict,
+            env: BaseEnvManager = None,
+            policy: NamedTuple = None,
+            tb_logger: 'SummaryWriter' = None,  # noqa
+            exp_name: Optional[str] = 'default_experiment',
+            instance_name: Optional[str] = 'collector',
+    ) -> None:
+        """
+        Overview:
+            Initialise as DI-engine's pipelines do.
+        Arguments:
+            - cfg (:obj:`Dict`): See ``config``.
+            - env (:obj:`BaseEnvManager`): Its number of environments must be a multiple of the group size.
+            - policy (:obj:`NamedTuple`): Collect mode of a ``grpo`` policy.
+            - tb_logger (:obj:`SummaryWriter`): TensorBoard writer.
+            - exp_name (:obj:`str`): Folder of the experiment.
+            - instance_name (:obj:`str`): Name of the log's folder.
+        """
+        self._cfg = cfg
+        self._name = instance_name
+        folder = os.path.join('.', exp_name, 'log', instance_name)
+        self._logger, own_tb_logger = build_logger(folder, instance_name, need_tb=tb_logger is None)
+        self._tb_logger = own_tb_logger if tb_logger is None else tb_logger
+        keep_off_screen(self._logger)
+        self._table = CompletionTable(os.path.join(folder, 'completions.txt'), cfg.table_rows)
+        self._seed = torch.initial_seed()  # the seed that DI-engine set
+        self._collects = 0
+        self._groups = 0
+        self._envstep = 0
+        self._episodes = 0
+        self._last_table = self._last_print = None
+        self._closed = False
+        self.reset(policy, env)
+
+    def reset_env(self, _env: Optional[BaseEnvManager] = None) -> None:
+        if _env is None:
+            self._env.reset()
+        else:
+            self._env = _env
+            self._env.launch()
+
+    def reset_policy(self, _policy: Optional[NamedTuple] = None) -> None:
+        if _policy is not None:
+            self._policy = _policy
+            self._group_size = _policy.get_attribute('cfg').group_size
+            self._n_sample = _policy.get_attribute('n_sample')
+            if self._env.env_num % self._group_size != 0:
+                raise ConfigError(
+                    f'env.collector_env_num = {self._env.env_num}: must be a multiple of policy.group_size = '
+                    f'{self._group_size}, since a group takes {self._group_size} environments at once.'
+                )
+            spec = getattr(self._env.env_ref, 'token_spec', None)
+            if spec is None:
+                raise ConfigError(
+                    f'env.type: {type(self._env.env_ref).__name__} has no token_spec; grpo collects from token_env.'
+                )
+            _policy.get_attribute('bind')(spec)
+        self._policy.reset()
+
+    def reset(self, _policy: Optional[NamedTuple] = None, _env: Optional[BaseEnvManager] = None) -> None:
+        if _env is not None:
+            self.reset_env(_env)
+        if _policy is not None:
+            self.reset_policy(_policy)
+
+    @property
+    def envstep(self) -> int:
+        """Environment steps so far; for a token environment, tokens."""
+        return self._envstep
+
+    @envstep.setter
+    def envstep(self, value: int) -> None:
+        self._envstep = value
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._env.close()
+            self._tb_logger.flush()
+            self._tb_logger.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, '_env'):
+            self.close()
+
+    def collect(
+            self,
+            n_sample: Optional[int] = None,
+            train_iter: int = 0,
+            drop_extra: bool = True,
+            random_collect: bool = False,
+            record_random_collect: bool = True,
+            policy_kwargs: Optional[Dict] = None,
+            level_seeds: Optional[List] = None,
+    ) -> List[Dict[str, Any]]:
+        """
+        Overview:
+            Collect whole groups.
+        Arguments:
+            - n_sample (:obj:`Optional[int]`): Number of groups; None takes the policy's.
+            - train_iter (:obj:`int`): Updates of the collecting policy so far.
+            - policy_kwargs (:obj:`Optional[Dict]`): Further arguments of the policy's forward.
+        Returns:
+            - samples (:obj:`List[Dict]`): One a group, in the order of their numbers; see ``fold_group``, and \
+                ``group_id``, ``collect_iter``, ``seconds_sampling`` and ``seconds_scoring`` (the group's share).
+
+        The other arguments are there because DI-engine's pipelines pass them; groups are never cut, and a random
+        policy makes no groups.
+        """
+        target = self._n_sample if n_sample is None else n_sample
+        started, done = 0, []
+        free = self._slots()
+        running: List[Group] = []
+        clock = dict(sampling=0., scoring=0.)
+        while len(done) < target:
+            while free and started < target:
+                running.append(self._start(free.pop(0)))
+                started += 1
+            timesteps, outputs, obs = self._step(running, policy_kwargs or {}, clock)
+            for group in list(running):
+                self._take(group, timesteps, outputs, obs)
+                if not group.running:
+                    running.remove(group)
+                    free.append(group.env_ids)
+                    done.append(group)
+        done.sort(key=lambda group: group.number)
+        samples = [self._fold(group, train_iter) for group in done]
+        for sample in samples:
+            sample.update({f'seconds_{part}': seconds / target for part, seconds in clock.items()})
+        self._collects += 1
+        self._log(done, samples, clock, train_iter)
+        return samples
+
+    def _slots(self) -> List[List[int]]:
+        ids = list(range(self._env.env_num))
+        return [ids[i:i + self._group_size] for i in range(0, len(ids), self._group_size)]
+
+    def _start(self, env_ids: List[int]) -> Group:
+        seed = int(np.random.SeedSequence([self._seed, self._groups]).generate_state(1)[0] >> 1)  # 31 bits
+        group = Group(self._groups, seed, env_ids)
+        self._groups += 1
+        self._begin(group)
+        return group
+
+    def _begin(self, group: Group) -> None:
+        group.begin()
+        if group.restarts == 0:
+            self._ready(group.env_ids)  # the automatic reset after the last episode may still be on its way
+        # Without dynamic_seed=False on every call, environments add a random number to the seed.
+        self._env.seed({i: group.seed for i in group.env_ids}, dynamic_seed=False)
+        self._env.reset({i: None for i in group.env_ids})
+        self._policy.reset(group.env_ids)
+
+    def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float]) -> Tuple[Dict, Dict, Dict]:
+        start = time.perf_counter()
+        keys = {i: (self._collects, g.number, g.env_ids.index(i)) for g in running for i in sorted(g.running)}
+        obs = self._ready(keys)
+        outputs = self._policy.forward(obs, row_keys=keys, **policy_kwargs)
+        sampled = time.perf_counter()
+        actions = to_ndarray({i: output['action'] for i, output in outputs.items()})
+        try:
+            timesteps = self._env.step(actions)
+        except RuntimeError as error:
+            unwrap_task_error(error)
+        if len(timesteps) < len(actions):
+            raise ConfigError(
+                "create_config.env_manager.type: must be 'base' or 'subprocess'; this one answers before all "
+                'environments have stepped, and a group steps together.'
+            )
+        clock['sampling'] += sampled - start
+        clock['scoring'] += time.perf_counter() - sampled
+        return timesteps, outputs, obs
+
+    def _ready(self, env_ids: Iterable[int]) -> Dict[int, Any]:
+        while True:
+            ready = self._env.ready_obs
+            if all(i in ready for i in env_ids):
+                return {i: ready[i] for i in env_ids}
+            time.sleep(0.001)
+
+    def _take(self, group: Group, timesteps: Dict, outputs: Dict, obs: Dict) -> None:
+        """Hand each environment's step to its episode; a group with an abnormal end begins anew."""
+        members = [i for i in group.env_ids if i in timesteps]
+        abnormal = [i for i in members if timesteps[i].info.get('abnormal', False)]
+        if abnormal:
+            group.restarts += 1
+            if group.restarts > self._cfg.max_restarts:
+                raise RuntimeError(
+                    f'environment {abnormal[0]} ended abnormally {group.restarts} times in group {group.number}, more '
+                    f'than policy.collect.collector.max_restarts = {self._cfg.max_restarts}: '
+                    f'{timesteps[abnormal[0]].info}'
+                )
+            self._logger.warning(f'environments {abnormal} ended abnormally: group {group.number} begins anew')
+            self._begin(group)
+            return
+        for i in members:
+            step = timesteps[i]
+            group.episodes[i].append(self._policy.process_transition(obs[i], outputs[i], step))
+            self._envstep += step.info.get('taken', 1)
+            if step.done:
+                group.running.discard(i)
+                group.last_info[i] = step.info
+                self._policy.reset([i])
+
+    def _fold(self, group: Group, train_iter: int) -> Dict[str, Any]:
+        sample, = self._policy.get_train_sample([group.episodes[i] for i in group.env_ids])
+        sample.update(group_id=group.number, collect_iter=train_iter)
+        return sample
+
+    def _log(self, groups: List[Group], samples: List[Dict], clock: Dict[str, float], train_iter: int) -> None:
+        self._episodes += len(groups) * self._group_size
+        if self._last_print is None or train_iter - self._last_print >= self._cfg.collect_print_freq:
+            self._last_print = train_iter
+            returns = np.concatenate([s['reward'].sum(1).numpy() for s in samples])
+            steps = float(sum(s['weight'].sum() for s in samples))
+            info = dict(
+                episode_count=len(returns),
+                envstep_count=steps,
+                avg_envstep_per_episode=steps / len(returns),
+                avg_envstep_per_sec=steps / sum(clock.values()),
+                reward_mean=returns.mean(),
+                reward_std=returns.std(),
+                reward_max=returns.max(),
+                reward_min=returns.min(),
+                total_envstep_count=self._envstep,
+                total_episode_count=self._episodes,
+            )
+            self._logger.info(f'collect end, update {train_iter}: {info}')
+            for name, value in info.items():
+                self._tb_logger.add_scalar(f'{self._name}_iter/{name}', value, train_iter)
+                self._tb_logger.add_scalar(f'{self._name}_step/{name}', value, self._envstep)
+        infos = [[group.last_info[i] for i in group.env_ids] for group in groups]
+        if 'completion' in infos[0][0] and (
+                self._last_table is None or train_iter - self._last_table >= self._cfg.table_freq):
+            self._last_table = train_iter
+            show(self._table.write(train_iter, infos, samples))

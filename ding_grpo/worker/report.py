@@ -1,0 +1,151 @@
+"""What a user sees while a run learns, and what stays when it has ended: learner hooks."""
+import os
+import signal
+import threading
+import time
+from typing import Any, Dict
+
+import click
+import torch
+from ding.worker import LearnerHook, register_learner_hook
+from easydict import EasyDict
+
+from .curve import draw_curves
+from .screen import append_json, keep_off_screen, show
+
+
+class ReportHook(LearnerHook):
+    """
+    Overview:
+        The one hook that a config names; before the run it registers the others with what they share. Keys of \
+        ``ext_args``:
+
+        - progress_freq (:obj:`int`): Updates between two progress lines where the screen is no terminal.
+        - export (:obj:`bool`): Whether to write the models as Hugging Face folders at the end.
+    """
+
+    default = dict(progress_freq=10, export=True)
+
+    def __init__(self, *args, ext_args: Dict = EasyDict(), **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._args = {**self.default, **ext_args}
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        keep_off_screen(engine.logger)
+        if engine.rank != 0:
+            return
+        show(f'{engine.exp_name}: learning; Ctrl-C saves and ends')
+        engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
+        engine.register_hook(InterruptHook('interrupt', 100, position='after_iter'))
+        if self._args['export']:
+            engine.register_hook(ExportHook('export', 100, position='after_run'))
+        engine.register_hook(CurveHook('curve', 110, position='after_run'))
+
+
+class MetricsHook(LearnerHook):
+    """
+    Overview:
+        Every metric of every update, exactly, to TensorBoard (``learner_iter/NAME``; DI-engine's own \
+        ``learner_iter/NAME_avg`` are means over ten updates) and to ``log/learner/metrics.jsonl``; the progress line.
+    """
+
+    def __init__(self, *args, freq: int, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._freq = freq
+        self._start = time.monotonic()
+        self._terminal = click.get_text_stream('stdout').isatty()
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        update = engine.last_iter.val
+        metrics = dict(engine.log_buffer['scalar'])
+        for name, value in metrics.items():
+            engine.tb_logger.add_scalar(f'{engine.instance_name}_iter/{name}', value, update)
+            engine.tb_logger.add_scalar(f'{engine.instance_name}_step/{name}', value, engine.collector_envstep)
+        seconds = time.monotonic() - self._start
+        record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)
+        append_json(os.path.join(engine.exp_name, 'log', engine.instance_name, 'metrics.jsonl'), record)
+        if self._terminal:
+            click.echo('\r\033[K' + self._line(update, metrics, seconds), nl=False)
+        elif update % self._freq == 0:
+            click.echo(self._line(update, metrics, seconds))
+
+    @staticmethod
+    def _line(update: int, metrics: Dict[str, float], seconds: float) -> str:
+        parts = [
+            f"{name[len('reward_'):-len('_mean')]} {value:.2f}"
+            for name, value in metrics.items()
+            if name.startswith('reward_') and name.endswith('_mean') and name != 'reward_mean'
+        ]
+        kl = f"  kl {metrics['kl']:.4f}" if 'kl' in metrics else ''
+        return (
+            f"update {update}  reward {metrics['reward_mean']:.2f} ({', '.join(parts)})  "
+            f"length {metrics['completion_length_mean']:.1f}  entropy {metrics['entropy']:.2f}{kl}  "
+            f"clipped {metrics['clipfrac']:.2f}  {metrics['tokens_per_second']:.0f} tokens/s  "
+            f'{int(seconds) // 60:02d}:{int(seconds) % 60:02d}'
+        )
+
+
+class InterruptHook(LearnerHook):
+    """
+    Overview:
+        Ctrl-C and SIGTERM set a flag; after the update that is under way this hook saves and ends. An exception from \
+        a signal would be taken for a failure of whatever environment happens to step. A second Ctrl-C ends at once.
+    """
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._signal = None
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def _note(self, number: int, _: Any) -> None:
+        self._signal = signal.Signals(number).name
+        self.release()
+
+    def release(self) -> None:
+        """Give the signals back to whoever had them."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        if self._signal is None:
+            return
+        engine.last_iter.add(1)  # the learner counts an update after its hooks, and this one is done
+        show(f'{self._signal}: saving after update {engine.last_iter.val}')
+        engine.call_hook('after_run')
+        raise SystemExit(130)
+
+
+class ExportHook(LearnerHook):
+    """
+    Overview:
+        At the end, the last and the best model as folders for ``AutoModelForCausalLM.from_pretrained``.
+    """
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        if engine.rank != 0:
+            return
+        model = engine.policy.get_attribute('model')
+        spec = engine.policy.get_attribute('token_spec')
+        folder = os.path.join(engine.exp_name, 'model')
+        model.save_pretrained(os.path.join(folder, 'last'), spec.tokenizer, spec.max_new_tokens)
+        best = os.path.join(engine.exp_name, 'ckpt', 'ckpt_best.pth.tar')
+        if os.path.exists(best):
+            state = torch.load(best, map_location='cpu', weights_only=True)['model']
+            model.save_pretrained(os.path.join(folder, 'best'), spec.tokenizer, spec.max_new_tokens, state)
+        show(f'models: {folder}')
+
+
+class CurveHook(LearnerHook):
+    """
+    Overview:
+        At the end, the learning curve as a picture.
+    """
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        path = os.path.join(engine.exp_name, 'curve.png')
+        draw_curves({engine.exp_name: engine.exp_name}, path)
+        show(f'learning curve: {path}')
+
+
+register_learner_hook('grpo_report', ReportHook)

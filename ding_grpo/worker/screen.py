@@ -1,0 +1,55 @@
+"""What a run shows on the screen: short lines. DI-engine's own log goes on in the text files of the experiment."""
+import json
+import logging
+import os
+from typing import Any, Dict, List
+
+import click
+
+
+def keep_off_screen(logger: logging.Logger) -> None:
+    """
+    Overview:
+        Leave a logger its file and take the screen from it.
+    Arguments:
+        - logger (:obj:`logging.Logger`): A logger of DI-engine's ``build_logger``.
+    """
+    logger.propagate = False
+
+
+def show(text: str) -> None:
+    """
+    Overview:
+        Print lines above the progress line, which a terminal rewrites in place.
+    """
+    click.echo(('\r\033[K' if click.get_text_stream('stdout').isatty() else '') + text)
+
+
+def append_json(path: str, record: Dict[str, Any]) -> None:
+    """
+    Overview:
+        Append a record to a file of JSON lines.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, 'a', encoding='utf-8') as f:
+        f.write(json.dumps(record, ensure_ascii=False) + '\n')
+
+
+def read_json_lines(path: str) -> List[Dict[str, Any]]:
+    """
+    Overview:
+        All records of a file of JSON lines; none if there is no file.
+    """
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding='utf-8') as f:
+        return [json.loads(line) for line in f]
+
+
+def shorten(text: str, width: int) -> str:
+    """
+    Overview:
+        One line of at most ``width`` characters that keeps the text's end.
+    """
+    text = ' '.join(text.split())
+    return text if len(text) <= width else '...' + text[-(width - 3):]

@@ -1,0 +1,7 @@
+import gymnasium
+
+from .ding_token_env import DingTokenEnv
+from .token_env import TokenEnv, TokenSpec
+
+if 'dizoo_llm/TokenEnv-v0' not in gymnasium.registry:
+    gymnasium.register(id='dizoo_llm/TokenEnv-v0', entry_point='dizoo_llm.envs.token_env:TokenEnv')

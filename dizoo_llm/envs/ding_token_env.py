@@ -1,0 +1,163 @@
+import copy
+from typing import Any, Dict, List
+
+import numpy as np
+from ding.envs import BaseEnv, BaseEnvTimestep
+from ding.envs.env_manager import get_env_manager_cls
+from ding.utils import ENV_REGISTRY, deep_merge_dicts
+from easydict import EasyDict
+from gymnasium import spaces
+
+from ding_common import ConfigError, Rule, check_config
+
+from .token_env import TokenEnv
+
+# Keys that DI-engine's pipelines read from the same section of a config.
+_PIPELINE = dict(
+    type='',
+    import_names=[],
+    cfg_type='',
+    manager={},
+    stop_value=0.,
+    n_evaluator_episode=1,
+    collector_env_num=1,
+    evaluator_env_num=1,
+    replay_path=None,
+)
+
+
+@ENV_REGISTRY.register('token_env')
+class DingTokenEnv(BaseEnv):
+    """
+    Overview:
+        ``TokenEnv`` with DI-engine's face. As a collector environment it starts the problem that its seed picks; as
+        evaluator environment i of E it walks problems i, i + E, ... up to its share of ``n_evaluator_episode`` and
+        begins anew, so that each evaluation meets each of the first ``n_evaluator_episode`` problems exactly once.
+    """
+
+    config = dict(
+        # (dict) Registered task: ``type``, ``import_names``, and its own arguments.
+        task=dict(),
+        # (Optional[dict]) dict(pretrained=folder or name) or dict(words=[...]); None: made of the task's words.
+        tokenizer=None,
+        # (int) Length limit of a completion in tokens; lower it when completions ramble, raise it when many are cut.
+        max_new_tokens=16,
+        # (Optional[int]) Longest prompt in tokens; None reads all prompts to find it.
+        max_prompt_length=None,
+    )
+    rules = dict(
+        task=Rule("a dict with the key 'type'", lambda v: isinstance(v, dict) and isinstance(v.get('type'), str)),
+        tokenizer=Rule('None or a dict', lambda v: v is None or isinstance(v, dict)),
+        max_new_tokens=Rule.integer(1),
+        max_prompt_length=Rule.integer(1).or_none(),
+        n_evaluator_episode=Rule.integer(1),
+        collector_env_num=Rule.integer(1),
+        evaluator_env_num=Rule.integer(1),
+        import_names=Rule('a list of module names', lambda v: isinstance(v, (list, tuple))),
+        stop_value=Rule.number(),
+    )
+
+    @classmethod
+    def default_config(cls) -> EasyDict:
+        """
+        Overview:
+            The defaults that DI-engine merges a user's config into.
+        """
+        cfg = EasyDict(copy.deepcopy(cls.config))
+        cfg.cfg_type = cls.__name__ + 'Dict'
+        return cfg
+
+    @classmethod
+    def check(cls, cfg: Dict) -> None:
+        """
+        Overview:
+            Hold the ``env`` section of a config to what this environment and DI-engine's pipelines read of it.
+        Raises:
+            - ConfigError: On the first key that is unknown, missing or of a wrong value.
+        """
+        check_config(cfg, {**cls.config, **_PIPELINE}, cls.rules, 'env')
+        if 'type' not in cfg.get('task', {}):
+            raise ConfigError(f"env.task = {dict(cfg.get('task', {}))!r}: must name a registered task, as type='...'.")
+        manager = cfg.get('manager', {})
+        if 'type' in manager:
+            known = {**get_env_manager_cls(manager).default_config(), 'type': '', 'import_names': []}
+            check_config(manager, {key: None for key in known}, {}, 'env.manager')
+
+    @classmethod
+    def create_collector_env_cfg(cls, cfg: Dict) -> List[Dict]:
+        cls.check(cfg)
+        return [cfg for _ in range(_pop(cfg, 'collector_env_num'))]
+
+    @classmethod
+    def create_evaluator_env_cfg(cls, cfg: Dict) -> List[Dict]:
+        cls.check(cfg)
+        number, episodes = _pop(cfg, 'evaluator_env_num'), cfg['n_evaluator_episode']
+        if episodes < number:
+            raise ConfigError(
+                f'env.n_evaluator_episode = {episodes}: must be at least env.evaluator_env_num = {number}, since '
+                'each evaluator environment runs one episode or more.'
+            )
+        return [EasyDict({**cfg, 'walk': list(range(i, episodes, number))}) for i in range(number)]
+
+    def __init__(self, cfg: Dict) -> None:
+        walk = cfg.get('walk')
+        self.check({key: value for key, value in cfg.items() if key != 'walk'})
+        cfg = deep_merge_dicts(self.default_config(), EasyDict(cfg))
+        self._env = TokenEnv(cfg.task, cfg.max_new_tokens, cfg.tokenizer, cfg.max_prompt_length)
+        self._walk = walk
+        self._walked = 0
+        self._seed = None
+        self.observation_space = self._env.observation_space
+        self.action_space = self._env.action_space
+        reach = sum(abs(w) for w in self._env.task.weights.values())
+        self.reward_space = spaces.Box(-np.float32(reach), np.float32(reach), (1, ), np.float32)
+
+    @property
+    def token_spec(self) -> Any:
+        """What a policy must know of this environment, see ``TokenSpec``."""
+        return self._env.token_spec
+
+    def seed(self, seed: int, dynamic_seed: bool = True) -> None:
+        """
+        Overview:
+            Set the seed of the next ``reset``; the resets that follow go on from it.
+        Arguments:
+            - seed (:obj:`int`): It picks the problem.
+            - dynamic_seed (:obj:`bool`): Accepted as DI-engine's managers pass it. Each episode has another \
+                problem either way.
+        """
+        self._seed = seed
+
+    def reset(self) -> np.ndarray:
+        options = None if self._walk is None else dict(index=self._walk[self._walked % len(self._walk)])
+        obs, _ = self._env.reset(seed=self._seed, options=options)
+        self._seed = None
+        return obs
+
+    def step(self, action: Any) -> BaseEnvTimestep:
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        done = terminated or truncated
+        if done:
+            # Here, not in ``reset``: DI-engine resets evaluator environments once more than it runs episodes.
+            self._walked += 1
+            info['eval_episode_return'] = np.array([info['return']], dtype=np.float32)
+            info['episode_info'] = dict(
+                **info['reward_parts'],
+                reward=reward,
+                completion_length=float(len(self._env.completion)),
+                truncated=float(truncated),
+                record=[str(info['index']), info['prompt'], info['completion']],
+            )
+        return BaseEnvTimestep(obs, np.array([reward], dtype=np.float32), done, info)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def __repr__(self) -> str:
+        return f'DI-engine token environment, {type(self._env.task).__name__}'
+
+
+def _pop(cfg: Dict, key: str) -> int:
+    if key not in cfg:
+        raise ConfigError(f'env.{key}: missing; must be {DingTokenEnv.rules[key].allowed}.')
+    return cfg.pop(key)

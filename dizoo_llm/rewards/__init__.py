@@ -1,0 +1,1 @@
+from .tags import answer_reward, format_reward
