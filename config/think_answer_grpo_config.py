@@ -10,7 +10,7 @@ think_answer_grpo_config = dict(
         n_evaluator_episode=4,
         stop_value=1.0,  # all four questions answered right, greedily
         task=dict(type='think_answer'),
-        max_new_tokens=8,
+        max_new_tokens=6,
     ),
     policy=dict(
         cuda=False,
@@ -28,11 +28,11 @@ think_answer_grpo_config = dict(
         ),
         learn=dict(
             batch_size=4,
-            learning_rate=1e-3,
+            learning_rate=1e-4,
             clip_ratio=0.2,
             beta=0.0,
             adv_method='no_std',
-            entropy_weight=0.01,
+            entropy_weight=0.02,
         ),
         collect=dict(n_sample=8, temperature=1.0),
         eval=dict(evaluator=dict(eval_freq=10)),

@@ -25,7 +25,9 @@ class Rule(NamedTuple):
     @classmethod
     def integer(cls, low: int) -> 'Rule':
         """An int of at least ``low``."""
-        return cls(f'an integer of at least {low}', lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= low)
+        return cls(
+            f'an integer of at least {low}', lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= low
+        )
 
     @classmethod
     def one_of(cls, *values: Any) -> 'Rule':

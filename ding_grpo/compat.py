@@ -3,6 +3,7 @@ The only file that alters DI-engine. Each line names the defect of 0.5.3 that it
 """
 import ding.entry.application_entry
 import ding.entry.serial_entry_onpolicy
+import ding.envs.env_manager.base_env_manager
 from ding.utils import registry
 
 from ding_grpo.worker import GroupEvaluator
@@ -19,3 +20,5 @@ def apply() -> None:
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
     # Registry.build prints a page of "Hint: expected args" before it hands on any error, a ConfigError too.
     registry._innest_error = False
+    # Env managers announce their spaces on the root logger, which has no file yet and only fills the screen.
+    ding.envs.env_manager.base_env_manager.space_log_flag = False

@@ -49,8 +49,12 @@ def load_tokenizer(pretrained: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(pretrained)
     except (OSError, ValueError) as error:
-        what = 'the folder holds no tokenizer' if os.path.isdir(pretrained) else 'neither a folder nor a name on the hub'
-        raise ConfigError(f'env.tokenizer.pretrained = {pretrained!r}: {what} ({str(error).splitlines()[0]})') from error
+        what = 'the folder holds no tokenizer' if os.path.isdir(
+            pretrained
+        ) else 'neither a folder nor a name on the hub'
+        raise ConfigError(
+            f'env.tokenizer.pretrained = {pretrained!r}: {what} ({str(error).splitlines()[0]})'
+        ) from error
     if tokenizer.eos_token_id is None:
         raise ConfigError(f'env.tokenizer.pretrained = {pretrained!r}: the tokenizer has no end-of-sequence token.')
     return tokenizer

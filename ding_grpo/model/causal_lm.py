@@ -6,6 +6,7 @@ from ding.utils import MODEL_REGISTRY
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import logging as hf_logging
 
 from ding_common import ConfigError, nearest
 
@@ -148,9 +149,7 @@ class CausalLM(nn.Module):
             - logit (:obj:`torch.FloatTensor`): :math:`(P, V)`
         """
         position = (mask.cumsum(1) - 1).clamp(min=0)  # (P, L)
-        out = self.lm(
-            input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True, logits_to_keep=1
-        )
+        out = self.lm(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True, logits_to_keep=1)
         return out.logits[:, -1, :self._tokens], out.past_key_values
 
     def decode(self, ids: Tensor, mask: Tensor, cache: object) -> Tensor:
@@ -169,9 +168,7 @@ class CausalLM(nn.Module):
             - logit (:obj:`torch.FloatTensor`): :math:`(B, T, V)`
         """
         position = mask.cumsum(1)[:, -ids.shape[1]:] - 1  # (B, T)
-        out = self.lm(
-            input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True
-        )
+        out = self.lm(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True)
         return out.logits[..., :self._tokens]
 
     def completion_logits(self, prompts: PromptBatch, completion: Tensor) -> Tensor:
@@ -226,7 +223,13 @@ class CausalLM(nn.Module):
         self.lm.generation_config.max_new_tokens = max_new_tokens
         if state_dict is not None:
             state_dict = {name[len('lm.'):]: value for name, value in state_dict.items()}
-        self.lm.save_pretrained(folder, state_dict=state_dict)
+        shown = hf_logging.is_progress_bar_enabled()
+        hf_logging.disable_progress_bar()
+        try:
+            self.lm.save_pretrained(folder, state_dict=state_dict)
+        finally:
+            if shown:
+                hf_logging.enable_progress_bar()
 
 
 def _lm_config(config: dict) -> object:

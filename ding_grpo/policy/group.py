@@ -27,11 +27,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]]) -> Dict[str, Any]:
         - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each
         - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
     """
-    rows = [
-        {key: torch.cat([t[key] for t in episode])
-         for key in ('action', 'logp', 'reward')}
-        for episode in episodes
-    ]
+    rows = [{key: torch.cat([t[key] for t in episode]) for key in ('action', 'logp', 'reward')} for episode in episodes]
     last = [episode[-1] for episode in episodes]
 
     def padded(tensors: List[Tensor], value: float = 0) -> Tensor:
@@ -43,10 +39,8 @@ def fold_group(episodes: List[List[Dict[str, Any]]]) -> Dict[str, Any]:
         logp_old=padded([row['logp'] for row in rows]),
         weight=padded([torch.ones_like(row['logp']) for row in rows]),
         reward=padded([row['reward'] for row in rows]),
-        reward_parts={
-            name: torch.tensor([t['reward_parts'][name] for t in last])
-            for name in last[0]['reward_parts']
-        },
+        reward_parts={name: torch.tensor([t['reward_parts'][name] for t in last])
+                      for name in last[0]['reward_parts']},
         truncated=torch.tensor([float(t['truncated']) for t in last]),
     )
     if episodes[0][0]['kept'] is not None:

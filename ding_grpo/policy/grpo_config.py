@@ -11,10 +11,7 @@ from transformers import SchedulerType
 from ding_common import ConfigError, Rule, check_config, nearest
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, log_prob
 
-LOG_PROB_FNS = {
-    name: getattr(log_prob, name)
-    for name in ('naive_method', 'efficient_method', 'less_efficient_method')
-}
+LOG_PROB_FNS = {name: getattr(log_prob, name) for name in ('naive_method', 'efficient_method', 'less_efficient_method')}
 
 RULES = {
     'group_size': Rule.integer(2),

@@ -42,7 +42,8 @@ class CompletionTable:
                 parts = ' '.join(f'{name} {value:.2f}' for name, value in info['reward_parts'].items())
                 end = 'cut' if info['truncated'] else ''
                 lines.append(
-                    [shorten(info['prompt'], 34), shorten(info['completion'], 44), end, f'{reward[row]:.2f}', parts]
+                    [shorten(info['prompt'], 34),
+                     shorten(info['completion'], 44), end, f'{reward[row]:.2f}', parts]
                 )
         header = ['prompt', 'completion', '', 'reward', 'parts']
         text = f'completions at update {train_iter}\n' + tabulate(lines[:self._rows], header, disable_numparse=True)

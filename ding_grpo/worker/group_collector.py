@@ -293,7 +293,7 @@ class GroupCollector(ISerialCollector):
                 self._tb_logger.add_scalar(f'{self._name}_iter/{name}', value, train_iter)
                 self._tb_logger.add_scalar(f'{self._name}_step/{name}', value, self._envstep)
         infos = [[group.last_info[i] for i in group.env_ids] for group in groups]
-        if 'completion' in infos[0][0] and (
-                self._last_table is None or train_iter - self._last_table >= self._cfg.table_freq):
+        if 'completion' in infos[0][0] and (self._last_table is None
+                                            or train_iter - self._last_table >= self._cfg.table_freq):
             self._last_table = train_iter
             show(self._table.write(train_iter, infos, samples))

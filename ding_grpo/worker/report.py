@@ -72,8 +72,7 @@ class MetricsHook(LearnerHook):
     @staticmethod
     def _line(update: int, metrics: Dict[str, float], seconds: float) -> str:
         parts = [
-            f"{name[len('reward_'):-len('_mean')]} {value:.2f}"
-            for name, value in metrics.items()
+            f"{name[len('reward_'):-len('_mean')]} {value:.2f}" for name, value in metrics.items()
             if name.startswith('reward_') and name.endswith('_mean') and name != 'reward_mean'
         ]
         kl = f"  kl {metrics['kl']:.4f}" if 'kl' in metrics else ''

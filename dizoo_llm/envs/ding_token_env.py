@@ -140,10 +140,10 @@ class DingTokenEnv(BaseEnv):
         if done:
             # Here, not in ``reset``: DI-engine resets evaluator environments once more than it runs episodes.
             self._walked += 1
-            info['eval_episode_return'] = np.array([info['return']], dtype=np.float32)
+            info['eval_episode_return'] = float(info['return'])
             info['episode_info'] = dict(
                 **info['reward_parts'],
-                reward=reward,
+                total_reward=reward,  # DI-engine calls the mean return reward_mean
                 completion_length=float(len(self._env.completion)),
                 truncated=float(truncated),
                 record=[str(info['index']), info['prompt'], info['completion']],

@@ -41,7 +41,7 @@ class TokenEnv(gymnasium.Env):
     def __init__(
             self,
             task: Union[str, Dict, Task] = 'think_answer',
-            max_new_tokens: int = 8,
+            max_new_tokens: int = 16,
             tokenizer: Optional[Dict] = None,
             max_prompt_length: Optional[int] = None,
     ) -> None:

@@ -32,7 +32,7 @@ class ThinkAnswerTask(Task):
         closed, one answer block follows; partial credit tag by tag, without which nothing is ever found).
     """
 
-    weights = dict(answer=1.0, format=0.2)
+    weights = dict(answer=1.0, format=0.5)
     return_part = 'answer'
     words = [str(i) for i in range(25)] + ['<think>', '</think>', '<answer>', '</answer>']  # ids 0 to 28
 

@@ -1,0 +1,52 @@
+# Two commands do everything: `make train` and `make test`. Both make the virtual environment if there is none.
+VENV ?= .venv
+SEED ?= 0
+# DI-engine 0.5.3 needs Python 3.10 or 3.11.
+PYTHON ?= $(shell for p in python3.11 python3.10 python3; do command -v $$p && break; done)
+BIN := $(VENV)/bin
+SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
+
+.PHONY: help install train test test-all style format seeds clean
+
+help:
+	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
+	@echo "make test           the test suite"
+	@echo "make test-all       the test suite with the long checks"
+	@echo "make style          yapf and flake8, without changing anything"
+	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: setup.py
+	@echo "== virtual environment $(VENV) of $(PYTHON)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "== installing DI-engine, torch, transformers and this project; the first time takes some minutes"
+	$(BIN)/python -m pip install -e '.[test]'
+	@touch $@
+
+train: install
+	@echo "== learning think_answer by GRPO, seed $(SEED)"
+	$(BIN)/python -m ding_grpo -m serial_onpolicy -c config/think_answer_grpo_config.py -s $(SEED)
+
+test: install
+	@echo "== testing"
+	$(BIN)/python -m pytest -q -m "not algotest and not benchmark"
+
+test-all: install
+	@echo "== testing, the long checks included"
+	$(BIN)/python -m pytest -q -m "not benchmark"
+
+style: install
+	@echo "== style"
+	$(BIN)/python -m yapf --diff --recursive --parallel $(SOURCES)
+	$(BIN)/python -m flake8 $(SOURCES)
+
+format: install
+	$(BIN)/python -m yapf --in-place --recursive --parallel $(SOURCES)
+
+seeds: install
+	@echo "== five seeds of think_answer, and what 300 further updates do to them"
+	$(BIN)/python benchmarks/think_answer_seeds.py
+
+clean:
+	rm -rf $(VENV) *.egg-info build

@@ -1,0 +1,20 @@
+import pytest
+
+from ding_common import TaskError, unwrap_task_error
+
+
+@pytest.mark.unittest
+class TestUnwrap:
+
+    def test_finds_the_task_error_in_a_managers_text(self):
+        error = TaskError('two\nlines')
+        text = f'Env 3 step has exceeded max retries(1), and the latest exception is: {error} (x)'
+        with pytest.raises(TaskError) as caught:
+            unwrap_task_error(RuntimeError(text))
+        assert caught.value.message == 'two\nlines'
+
+    def test_leaves_other_errors_alone(self):
+        error = RuntimeError('something else')
+        with pytest.raises(RuntimeError) as caught:
+            unwrap_task_error(error)
+        assert caught.value is error

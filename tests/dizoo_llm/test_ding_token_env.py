@@ -1,0 +1,113 @@
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from ding.envs import create_env_manager, get_env_manager_cls, get_vec_env_setting
+from ding.utils import ENV_REGISTRY
+from easydict import EasyDict
+
+from dizoo_llm.envs import DingTokenEnv
+from ding_common import ConfigError
+
+
+def config(**changes):
+    return EasyDict(
+        dict(
+            type='token_env',
+            import_names=['dizoo_llm'],
+            task=dict(type='think_answer'),
+            collector_env_num=4,
+            evaluator_env_num=2,
+            n_evaluator_episode=4,
+            manager=dict(type='base'),
+        ), **changes
+    )
+
+
+def walk(manager_type, evaluator_env_num, n_evaluator_episode, evaluations, length=5):
+    """Which problems each of several evaluations meets, stepping all environments until each has its share."""
+    cfg = config(evaluator_env_num=evaluator_env_num, n_evaluator_episode=n_evaluator_episode)
+    env_fn, _, cfgs = get_vec_env_setting(cfg, collect=False)
+    manager_cfg = get_env_manager_cls(EasyDict(type=manager_type)).default_config()
+    manager_cfg.type = manager_type
+    manager = create_env_manager(manager_cfg, [partial(env_fn, cfg=c) for c in cfgs])
+    manager.seed(0, dynamic_seed=False)
+    manager.launch()
+    met = []
+    for _ in range(evaluations):
+        manager.reset()
+        share = {i: len(range(i, n_evaluator_episode, evaluator_env_num)) for i in range(evaluator_env_num)}
+        seen = {i: [] for i in share}
+        while any(len(seen[i]) < share[i] for i in share):
+            ready = manager.ready_obs
+            # environment i writes i + 1 tokens a step, so that some run more episodes than their share
+            for i, step in manager.step({i: np.array([1] * min(i + 1, length)) for i in ready}).items():
+                if step.done:
+                    seen[i] = (seen[i] + [step.info['index']])[-share[i]:]  # DI-engine's monitor keeps the last ones
+        met.append(sorted(sum(seen.values(), [])))
+    while len(manager.ready_obs) < evaluator_env_num:  # closing during an automatic reset breaks DI-engine's pipes
+        time.sleep(0.01)
+    manager.close()
+    return met
+
+
+@pytest.mark.envtest
+class TestDingTokenEnv:
+
+    def test_registered(self):
+        assert ENV_REGISTRY.get('token_env') is DingTokenEnv
+
+    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
+    @pytest.mark.parametrize('number, episodes', [(1, 4), (2, 4), (4, 4), (3, 4)])
+    def test_evaluations_meet_every_problem_exactly_once(self, manager, number, episodes):
+        assert walk(manager, number, episodes, evaluations=3) == [[0, 1, 2, 3]] * 3
+
+    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
+    def test_one_seed_starts_one_problem_in_every_environment(self, manager):
+        cfg = config(collector_env_num=4)
+        env_fn, cfgs, _ = get_vec_env_setting(cfg)
+        manager_cfg = get_env_manager_cls(EasyDict(type=manager)).default_config()
+        manager_cfg.type = manager
+        envs = create_env_manager(manager_cfg, [partial(env_fn, cfg=c) for c in cfgs])
+        envs.launch()
+        for seed in range(5):
+            envs.seed({i: seed for i in range(4)}, dynamic_seed=False)
+            envs.reset({i: None for i in range(4)})
+            obs = envs.ready_obs
+            assert len(obs) == 4 and all(np.array_equal(obs[0], o) for o in obs.values())
+        envs.close()
+
+    def test_end_of_an_episode_as_ding_engine_reads_it(self):
+        env = DingTokenEnv(config())
+        env.seed(0, dynamic_seed=False)
+        assert env.reset().dtype == np.int64
+        step = env.step([26, 29])
+        assert step.done and step.reward.shape == (1, ) and step.reward.dtype == np.float32
+        assert step.info['eval_episode_return'] == 0.0
+        assert step.info['episode_info']['format'] == 0.25
+        assert step.info['episode_info']['record'][2] == '</think>'
+
+    @pytest.mark.parametrize(
+        'changes, message', [
+            (dict(max_new_token=3), "env.max_new_token = 3: unknown key; did you mean 'max_new_tokens'"),
+            (dict(max_new_tokens=0), 'env.max_new_tokens = 0: must be an integer of at least 1'),
+            (dict(max_new_tokens='8'), 'env.max_new_tokens'),
+            (dict(task='think_answer'), 'env.task'),
+            (dict(task=dict(type='nothing')), "env.task.type = 'nothing'"),
+            (dict(manager=dict(type='base', shared_memroy=False)), "'shared_memory'|env.manager.shared_memroy"),
+            (dict(n_evaluator_episode=1), 'n_evaluator_episode = 1: must be at least env.evaluator_env_num = 2'),
+            (dict(stop_value='1'), 'env.stop_value'),
+        ]
+    )
+    def test_wrong_config_names_the_key(self, changes, message):
+        with pytest.raises(ConfigError, match=message):
+            env_fn, cfgs, _ = get_vec_env_setting(config(**changes))
+            env_fn(cfgs[0])
+
+    @pytest.mark.parametrize('key', ['collector_env_num', 'evaluator_env_num'])
+    def test_missing_number(self, key):
+        cfg = config()
+        cfg.pop(key)
+        with pytest.raises(ConfigError, match=f'env.{key}: missing'):
+            get_vec_env_setting(cfg)

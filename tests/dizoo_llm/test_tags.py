@@ -1,0 +1,77 @@
+import pytest
+
+from dizoo_llm.rewards import answer_reward, format_reward
+
+PERFECT = '9 4 </think> <answer> 3 </answer>'
+
+
+@pytest.mark.unittest
+class TestAnswerReward:
+
+    @pytest.mark.parametrize(
+        'text', [PERFECT, '<answer>3</answer>', 'x <answer>\n3 </answer> y', '<answer> 3 </answer>' * 2]
+    )
+    def test_right(self, text):
+        assert answer_reward(text, '3') == 1
+
+    @pytest.mark.parametrize(
+        'text',
+        [
+            '',
+            '   ',
+            '3',
+            '</think> 3',
+            '<answer> 3',
+            '3 </answer>',
+            '<answer> </answer>',
+            '<answer></answer> 3',
+            '<answer> 13 </answer>',
+            '<answer> 3 4 </answer>',
+            '<answer> 33 </answer>',
+            '<answer> 3 </think> </answer>',
+            '<answer> 4 </answer> <answer> 3 </answer>',  # lists answers
+            '</answer> 3 <answer>',
+            '<ANSWER> 3 </ANSWER>',
+            '<answer> \uff13 </answer>',  # a full-width 3
+            'x ' * 100_000,
+        ]
+    )
+    def test_wrong(self, text):
+        assert answer_reward(text, '3') == 0
+
+
+@pytest.mark.unittest
+class TestFormatReward:
+
+    @pytest.mark.parametrize(
+        'text, reward',
+        [
+            (PERFECT, 1),
+            ('</think><answer>3</answer>', 1),
+            ('</think> <answer> any thing </answer>', 1),
+            ('', 0),
+            ('1 2 3', 0),
+            ('1 </think> 2', 0.25),
+            ('</think> <answer>', 0.5),
+            ('</think> <answer> 3 </answer> 5', 0.75),  # something behind the block
+            ('</think> 4 <answer> 3 </answer>', 0.75),  # something between
+            ('</think> <answer> </answer>', 0.75),  # nothing in the block
+            ('</think><answer></answer>', 0.75),
+            ('<answer> 3 </answer> </think>', 0.75),  # the wrong order
+            ('<think> </think> <answer> 3 </answer>', 0.75),  # a tag too many
+            ('</think> <answer> 3 </answer> <answer> 3 </answer>', 0.25),  # the block twice
+            ('</think> </think> <answer> 3 </answer>', 0.5),
+        ]
+    )
+    def test_by_hand(self, text, reward):
+        assert format_reward(text) == reward
+
+    @pytest.mark.parametrize('reward', [format_reward, lambda text: answer_reward(text, '3')])
+    def test_long_input_takes_no_more_than_linear_time(self, reward):
+        import time
+        seconds = []
+        for n in (2_000, 32_000):
+            start = time.perf_counter()
+            reward('<answer> ' * n)
+            seconds.append(time.perf_counter() - start)
+        assert seconds[1] < 100 * max(seconds[0], 1e-3)  # 16 times the input; quadratic would be 256 times

@@ -1,0 +1,121 @@
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from dizoo_llm.envs import TokenEnv
+from ding_common import ConfigError
+
+ANSWER = {0: 3, 1: 7, 2: 12, 3: 4}
+
+
+@pytest.mark.envtest
+class TestTokenEnv:
+
+    def test_gymnasium_checker(self):
+        check_env(TokenEnv(), skip_render_check=True)
+
+    def test_registered_with_gymnasium(self):
+        import dizoo_llm  # noqa: F401
+        env = gymnasium.make('dizoo_llm/TokenEnv-v0', max_new_tokens=3)
+        assert env.unwrapped.max_new_tokens == 3
+
+    def test_same_seed_same_problem(self):
+        env, other = TokenEnv(), TokenEnv()
+        starts = {}
+        for seed in range(40):
+            obs, info = env.reset(seed=seed)
+            env.step([1, 2, 3])
+            again, info_again = other.reset(seed=seed)
+            assert np.array_equal(obs, again) and info == info_again
+            starts[info['index']] = starts.get(info['index'], 0) + 1
+        assert set(starts) == {0, 1, 2, 3}  # and every problem has its seeds
+
+    def test_observation_is_prompt_then_tokens_then_nothing(self):
+        env = TokenEnv(max_new_tokens=4)
+        obs, _ = env.reset(options=dict(index=0))
+        prompt = [25, 2, 3, 4, 26, 27, 7, 28, 1, 5, 8, 3, 4, 18, 10, 12, 20, 11, 25]
+        assert obs.tolist() == prompt + [-1] * 4 and obs in env.observation_space
+        obs, *_ = env.step(9)
+        assert obs.tolist() == prompt + [9] + [-1] * 3 and obs in env.observation_space
+
+    def test_one_token_at_a_time_equals_all_at_once(self):
+        completion = [9, 26, 27, 3, 28, 29]
+        env = TokenEnv()
+        env.reset(options=dict(index=0))
+        *_, info = at_once = env.step(completion)
+        env.reset(options=dict(index=0))
+        for token in completion[:-1]:
+            _, reward, terminated, truncated, step_info = env.step(token)
+            assert (reward, terminated, truncated, step_info) == (0, False, False, dict(taken=1))
+        last = env.step(completion[-1])
+        assert np.array_equal(last[0], at_once[0]) and last[1:4] == at_once[1:4] == (1.5, True, False)
+        assert {**last[4], 'taken': 6} == info
+        assert info['reward_parts'] == dict(answer=1, format=1) and info['return'] == 1
+        assert info['completion'] == '9 </think> <answer> 3 </answer>'
+        assert info['prompt'].endswith('20 11 <think>')
+
+    def test_nothing_is_taken_behind_the_end_of_sequence(self):
+        env = TokenEnv()
+        env.reset(options=dict(index=0))
+        obs, reward, terminated, truncated, info = env.step([26, 29, 27, 3, 28])
+        assert (terminated, truncated, info['taken'], info['completion']) == (True, False, 2, '</think>')
+        assert 27 not in obs[19:]
+
+    def test_length_limit_truncates(self):
+        env = TokenEnv(max_new_tokens=3)
+        env.reset(options=dict(index=0))
+        _, _, terminated, truncated, info = env.step([26, 27, 3, 28, 29])
+        assert (terminated, truncated, info['taken']) == (False, True, 3)
+        assert (info['terminated'], info['truncated']) == (False, True)
+
+    def test_end_of_sequence_at_the_limit_is_no_truncation(self):
+        env = TokenEnv(max_new_tokens=3)
+        env.reset(options=dict(index=0))
+        _, _, terminated, truncated, _ = env.step([26, 27, 29])
+        assert (terminated, truncated) == (True, False)
+
+    def test_special_tokens_that_the_policy_writes_are_not_dropped(self):
+        # decoding with skip_special_tokens would turn '3 <pad>' into the right answer '3'
+        env = TokenEnv()
+        env.reset(options=dict(index=0))
+        *_, info = env.step([26, 27, 3, 30, 28, 29])
+        assert info['completion'] == '</think> <answer> 3 <pad> </answer>' and info['reward_parts']['answer'] == 0
+
+    @pytest.mark.parametrize('index', range(4))
+    def test_only_the_problems_own_label_is_right(self, index):
+        env = TokenEnv()
+        for label in range(25):
+            env.reset(options=dict(index=index))
+            *_, info = env.step([26, 27, label, 28, 29])
+            assert info['return'] == (label == ANSWER[index])
+
+    @pytest.mark.parametrize('action', [[], [-1], [32], 32, [3, 99]])
+    def test_action_outside_the_vocabulary(self, action):
+        env = TokenEnv()
+        env.reset(seed=0)
+        with pytest.raises(ValueError, match='token ids'):
+            env.step(action)
+
+    def test_step_before_reset(self):
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            TokenEnv().step(1)
+
+    def test_no_weights(self):
+        import torch
+        seen, todo = set(), [TokenEnv()]
+        while todo:
+            thing = todo.pop()
+            if id(thing) in seen:
+                continue
+            seen.add(id(thing))
+            assert not isinstance(thing, (torch.Tensor, torch.nn.Module))
+            todo.extend(vars(thing).values() if hasattr(thing, '__dict__') else [])
+            todo.extend(
+                thing.values() if isinstance(thing, dict) else thing if isinstance(thing, (list, tuple)) else []
+            )
+
+    def test_prompt_too_long(self):
+        env = TokenEnv(max_prompt_length=10)
+        with pytest.raises(ConfigError, match='max_prompt_length = 10.*19 tokens.*<think>'):
+            env.reset(seed=0)

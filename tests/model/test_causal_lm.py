@@ -1,0 +1,121 @@
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from dizoo_llm.tokenizer import build_word_tokenizer
+from ding_common import ConfigError
+from ding_grpo.model import CausalLM
+from ding_grpo.model.causal_lm import PromptBatch
+
+CPU = torch.device('cpu')
+
+
+@pytest.mark.unittest
+class TestPromptBatch:
+
+    def test_each_distinct_prompt_once_padded_on_the_left(self):
+        a, b = torch.tensor([5, 6, 7]), torch.tensor([8])
+        batch = PromptBatch.of([a, b, a, a], CPU)
+        assert batch.ids.tolist() == [[5, 6, 7], [0, 0, 8]]
+        assert batch.mask.tolist() == [[1, 1, 1], [0, 0, 1]]
+        assert batch.row.tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.unittest
+class TestCompletionLogits:
+
+    def setup_method(self):
+        torch.manual_seed(1)
+        self.prompts = [torch.randint(0, 32, (n, )) for n in (5, 5, 9)]
+        self.prompts[1] = self.prompts[0]  # one prompt is shared
+        self.completion = torch.randint(0, 32, (3, 4))
+
+    def reference(self, model):
+        """Each row read alone and whole; the logits one position before each completion token."""
+        rows = []
+        for prompt, completion in zip(self.prompts, self.completion):
+            logit = model.lm(torch.cat([prompt, completion])[None]).logits[0]
+            rows.append(logit[len(prompt) - 1:-1])
+        return torch.stack(rows)
+
+    def test_equals_reading_each_row_alone(self, tiny_model):
+        logit = tiny_model.completion_logits(PromptBatch.of(self.prompts, CPU), self.completion)
+        assert torch.allclose(logit, self.reference(tiny_model), atol=1e-5)
+
+    def test_gradient_equals_reading_each_row_alone(self, tiny_model):
+        grads = []
+        for logit in (tiny_model.completion_logits(PromptBatch.of(self.prompts, CPU),
+                                                   self.completion), self.reference(tiny_model)):
+            tiny_model.zero_grad()
+            logit.log_softmax(-1).gather(-1, self.completion[..., None]).sum().backward()
+            grads.append(torch.cat([p.grad.flatten() for p in tiny_model.parameters()]))
+        assert torch.allclose(*grads, atol=1e-4)
+
+    def test_token_is_predicted_from_the_position_before_it(self, tiny_model):
+        # The tutorial notebook reads a token's probability at the token's own position: then the logits would depend
+        # on the token itself. Here they must not.
+        prompts = PromptBatch.of(self.prompts, CPU)
+        before = tiny_model.completion_logits(prompts, self.completion)
+        changed = self.completion.clone()
+        changed[:, 2] = (changed[:, 2] + 1) % 32
+        after = tiny_model.completion_logits(prompts, changed)
+        assert torch.allclose(before[:, :3], after[:, :3], atol=1e-6)
+        assert not torch.allclose(before[:, 3], after[:, 3], atol=1e-3)
+
+    def test_single_token(self, tiny_model):
+        prompts = PromptBatch.of(self.prompts, CPU)
+        whole = tiny_model.completion_logits(prompts, self.completion)
+        assert torch.allclose(tiny_model.completion_logits(prompts, self.completion[:, :1]), whole[:, :1], atol=1e-6)
+
+
+@pytest.mark.unittest
+class TestCausalLM:
+
+    def test_never_in_training_mode(self, tiny_config):
+        model = CausalLM(config={**tiny_config, 'attention_dropout': 0.5}).train()
+        assert not model.training and not model.lm.training
+
+    def test_vocabulary_can_be_limited_to_the_tokenizers(self, tiny_model):
+        tiny_model.limit_vocabulary(29)
+        prompts = PromptBatch.of([torch.tensor([1, 2])], CPU)
+        assert tiny_model.completion_logits(prompts, torch.tensor([[3, 4]])).shape == (1, 2, 29)
+        assert tiny_model.prefill(prompts.ids, prompts.mask)[0].shape == (1, 29)
+
+    def test_save_and_load(self, tiny_model, tmp_path):
+        tokenizer = build_word_tokenizer([str(i) for i in range(29)])
+        tiny_model.save_pretrained(str(tmp_path), tokenizer, 8)
+        loaded = CausalLM(pretrained=str(tmp_path))
+        for a, b in zip(tiny_model.parameters(), loaded.parameters()):
+            assert torch.equal(a, b)
+        plain = AutoModelForCausalLM.from_pretrained(str(tmp_path)).generation_config
+        # LlamaConfig's own end of sequence is 2, an ordinary word of this vocabulary
+        assert (plain.eos_token_id, plain.pad_token_id, plain.max_new_tokens) == (29, 30, 8)
+        assert json.load(open(tmp_path / 'config.json'))['eos_token_id'] == 29
+
+    def test_save_other_weights(self, tiny_model, tmp_path):
+        other = {name: torch.zeros_like(value) for name, value in tiny_model.state_dict().items()}
+        tiny_model.save_pretrained(str(tmp_path), state_dict=other)
+        assert all((p == 0).all() for p in CausalLM(pretrained=str(tmp_path)).parameters())
+        assert any((p != 0).any() for p in tiny_model.parameters())
+
+    @pytest.mark.parametrize(
+        'args, message', [
+            (dict(), 'exactly one'),
+            (dict(pretrained='a', config=dict(model_type='llama')), 'exactly one'),
+            (dict(config=dict(model_type='lama')), "'llama'"),
+            (dict(config=dict()), 'model_type'),
+            (dict(config=dict(model_type='llama', hidden_sze=3)), "hidden_sze = 3.*'hidden_size'"),
+            (dict(config=dict(model_type='llama'), dtype='float31'), 'float32'),
+            (dict(pretrained='/nowhere/at/all'), '/nowhere/at/all'),
+        ]
+    )
+    def test_wrong_use_names_the_key(self, args, message):
+        with pytest.raises(ConfigError, match=message) as caught:
+            CausalLM(**args)
+        assert 'policy.model' in caught.value.message
+
+    def test_folder_without_a_model(self, tmp_path):
+        with pytest.raises(ConfigError, match='config.json'):
+            CausalLM(pretrained=str(tmp_path))

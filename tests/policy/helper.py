@@ -1,0 +1,48 @@
+"""A policy with a bound token environment, and groups that it sampled, without DI-engine's pipeline."""
+import copy
+
+import torch
+from ding.config import compile_config
+from easydict import EasyDict
+
+from dizoo_llm.envs import TokenEnv
+from ding_grpo.policy import GRPOCommandModePolicy
+
+
+def make_policy(main, create, seed=0, model=None, env=None, field=None):
+    main, create = copy.deepcopy(main), copy.deepcopy(create)
+    create.policy.type += '_command'
+    cfg = compile_config(EasyDict(main), seed=seed, auto=True, create_cfg=EasyDict(create), save_cfg=False)
+    torch.manual_seed(seed)
+    policy = GRPOCommandModePolicy(
+        cfg.policy, model=model, enable_field=field or ['learn', 'collect', 'eval', 'command']
+    )
+    policy.collect_mode.get_attribute('bind')((env or TokenEnv(max_new_tokens=6)).token_spec)
+    return policy
+
+
+class Step:
+    """What the policy reads of a DI-engine timestep."""
+
+    def __init__(self, reward, info):
+        self.reward, self.info = reward, info
+
+
+def sample_groups(policy, indices, max_new_tokens=6, collect=0, reward=None):
+    """One group for each problem; ``reward`` replaces the task's, as function of (group, row)."""
+    size = policy.cfg.group_size
+    env = TokenEnv(max_new_tokens=max_new_tokens)
+    samples = []
+    for number, index in enumerate(indices):
+        obs = {i: env.reset(options=dict(index=index))[0] for i in range(size)}
+        keys = {i: (collect, number, i) for i in obs}
+        out = policy.collect_mode.forward(obs, row_keys=keys)
+        episodes = []
+        for i in obs:
+            env.reset(options=dict(index=index))
+            _, r, _, _, info = env.step(out[i]['action'].numpy())
+            step = Step(r if reward is None else reward(number, i), info)
+            episodes.append([policy.collect_mode.process_transition(obs[i], out[i], step)])
+        sample, = policy.collect_mode.get_train_sample(episodes)
+        samples.append(dict(sample, seconds_sampling=0.1, seconds_scoring=0.1, group_id=number, collect_iter=0))
+    return samples

@@ -1,0 +1,272 @@
+import copy
+
+import pytest
+import torch
+
+from ding_common import ConfigError
+from ding_grpo.rl_utils import group_advantage
+
+from .helper import make_policy, sample_groups
+
+SAMPLINGS = [
+    dict(),
+    dict(temperature=0.7),
+    dict(temperature=1.3, top_k=6),
+    dict(temperature=0.9, top_k=12, top_p=0.8),
+]
+
+
+def reward(group, row):
+    return float((group + row) % 3) / 2
+
+
+def vector(parameters):
+    return torch.cat([p.detach().flatten() for p in parameters])
+
+
+@pytest.mark.unittest
+class TestOnPolicyIdentity:
+
+    @pytest.mark.parametrize('sampling', SAMPLINGS, ids=str)
+    def test_first_update(self, think_answer, sampling):
+        main, create = think_answer
+        main.policy.collect.update(sampling)
+        main.policy.learn.update(beta=0.3, entropy_weight=0.0)
+        policy = make_policy(main, create)
+        with torch.no_grad():  # a reference unlike the policy, so that the KL is not 0
+            for p in policy._reference.parameters():
+                p.mul_(1.1)
+        metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
+        assert metrics['ratio_mean'] == pytest.approx(1, abs=1e-5)
+        assert metrics['ratio_max'] == pytest.approx(1, abs=1e-5)
+        assert metrics['clipfrac'] == 0 and metrics['approx_kl'] == pytest.approx(0, abs=1e-5)
+
+    def test_loss_is_beta_times_kl_when_lengths_are_equal(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(beta=0.3, entropy_weight=0.0)
+        policy = make_policy(main, create)
+        with torch.no_grad():
+            for p in policy._reference.parameters():
+                p.mul_(1.3)
+        data = sample_groups(policy, [0, 1], reward=reward)
+        for sample in data:  # rows of one length, so that the KL's mean over tokens is its mean over rows
+            sample['weight'] = torch.zeros_like(sample['weight'])
+            sample['weight'][:, 0] = 1
+        metrics = policy.learn_mode.forward(data)
+        assert metrics['kl'] > 1e-4
+        assert metrics['policy_loss'] == pytest.approx(0.3 * metrics['kl'], abs=1e-6)
+
+    @pytest.mark.parametrize('sampling', SAMPLINGS[1:], ids=str)
+    def test_gradient_computed_independently(self, think_answer, sampling):
+        """Minus the mean of (adv + beta * (pi_ref / pi - 1)) * grad log pi, each row read alone by plain
+        transformers."""
+        main, create = think_answer
+        main.policy.collect.update(sampling)
+        main.policy.learn.update(beta=0.3, entropy_weight=0.0, grad_clip_value=1e9)
+        policy = make_policy(main, create)
+        with torch.no_grad():
+            for p in policy._reference.parameters():
+                p.mul_(1.1)
+        data = sample_groups(policy, [0, 1], reward=reward)
+        lm = copy.deepcopy(policy._model.lm)
+        policy.learn_mode.forward(copy.deepcopy(data))
+        found = torch.cat([p.grad.flatten() for p in policy._model.parameters()])
+
+        def log_prob(model, sample, row):
+            n = int(sample['weight'][row].sum())
+            action = sample['action'][row, :n]
+            logit = model(torch.cat([sample['prompt'], action])[None]).logits[0, len(sample['prompt']) - 1:-1]
+            logit = logit / main.policy.collect.temperature
+            if 'kept' in sample:
+                allowed = torch.zeros_like(logit).bool()
+                for t in range(n):
+                    kept = sample['kept'][row, t]
+                    allowed[t, kept[kept >= 0]] = True
+                logit = logit.masked_fill(~allowed, float('-inf'))
+            return logit.log_softmax(-1)[torch.arange(n), action]
+
+        total, rows = 0., 0
+        for sample in data:
+            adv = group_advantage(sample['reward'].sum(1), torch.zeros(len(sample['action'])).long(), 'no_std')
+            for row in range(len(sample['action'])):
+                logp = log_prob(lm, sample, row)
+                with torch.no_grad():
+                    ratio = (log_prob(policy._reference.lm, sample, row) - logp).exp()
+                total = total - ((adv[row] + 0.3 * (ratio - 1)) * logp).mean()
+                rows += 1
+        (total / rows).backward()
+        expected = torch.cat([p.grad.flatten() for p in lm.parameters()])
+        assert expected.norm() > 1e-3
+        assert (found - expected).norm() < 1e-4 * expected.norm()
+
+
+@pytest.mark.unittest
+class TestLearn:
+
+    def test_without_beta_no_reference_is_kept(self, think_answer):
+        main, create = think_answer
+        policy = make_policy(main, create)
+        assert policy._reference is None and 'kl' not in policy.learn_mode.monitor_vars()
+
+    def test_reference_is_a_frozen_copy_of_the_start(self, think_answer, tiny_model):
+        # The tutorial notebook's reference is a second random model: its KL is large from the first update on.
+        main, create = think_answer
+        main.policy.learn.beta = 0.1
+        start = vector(tiny_model.parameters())
+        policy = make_policy(main, create, model=tiny_model)
+        metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
+        assert metrics['kl'] == pytest.approx(0, abs=1e-6)
+        assert torch.equal(vector(policy._reference.parameters()), start)
+        assert not any(p.requires_grad for p in policy._reference.parameters())
+        assert not torch.equal(vector(policy._model.parameters()), start)
+        assert not any('reference' in key for key in policy.learn_mode.state_dict())
+
+    def test_every_monitored_variable_is_there_and_a_float(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.beta = 0.1
+        policy = make_policy(main, create)
+        metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1]))
+        assert set(policy.learn_mode.monitor_vars()) <= set(metrics)
+        assert all(type(value) is float for value in metrics.values())
+
+    def test_good_completions_become_likelier(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.learning_rate = 1e-3
+        policy = make_policy(main, create)
+        data = sample_groups(policy, [0, 1], reward=lambda group, row: float(row == 0))
+
+        def logp():
+            rows = []
+            for sample in data:
+                batch = dict(prompts=[sample['prompt']] * 4, action=sample['action'], kept=None)
+                logit, index = policy._face.distribution(policy._model, batch)
+                value = logit.log_softmax(-1).gather(-1, index[..., None])[..., 0]
+                rows.append((value * sample['weight']).sum(1))
+            return torch.stack(rows).detach()
+
+        before = logp()
+        policy.learn_mode.forward(data)
+        change = (logp() - before)
+        assert (change[:, 0] > 0).all() and (change[:, 0] > change[:, 1:].max(1).values).all()
+
+    def test_equal_groups_are_dropped_on_request(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.drop_equal_groups = True
+        main.policy.learn.batch_size = 1
+        policy = make_policy(main, create)
+        steps = []
+        step = policy._step
+        policy._step = lambda groups: steps.append(len(groups)) or step(groups)
+        data = sample_groups(policy, [0, 1], reward=lambda group, row: float(group == 0 and row == 0))
+        metrics = policy.learn_mode.forward(data)
+        assert steps == [1] and metrics['equal_groups'] == 0.5
+        start = vector(policy._model.parameters())
+        metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=lambda group, row: 1.))
+        assert steps == [1] and metrics['equal_groups'] == 1 and metrics['total_loss'] == 0
+        assert torch.equal(vector(policy._model.parameters()), start)
+
+    def test_epochs_and_mini_batches_of_whole_groups(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(epoch_per_collect=3, batch_size=2)
+        policy = make_policy(main, create)
+        seen = []
+        step = policy._step
+        policy._step = lambda groups: seen.append([g['group_id'] for g in groups]) or step(groups)
+        policy.learn_mode.forward(sample_groups(policy, [0, 1, 2]))
+        assert [len(s) for s in seen] == [2, 1] * 3
+        assert all(sorted(seen[i] + seen[i + 1]) == [0, 1, 2] for i in (0, 2, 4))
+
+    def test_advantage_of_a_group_does_not_depend_on_the_mini_batch(self, think_answer):
+        main, create = think_answer
+        advs = []
+        for batch_size in (1, 3):
+            main.policy.learn.batch_size = batch_size
+            policy = make_policy(main, create)
+            found = {}
+            policy._step = lambda groups: found.update({g['group_id']: g['adv'].tolist()
+                                                        for g in groups}) or dict.fromkeys(policy._step_vars(), 0.)
+            policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
+            advs.append(found)
+        assert advs[0] == advs[1] and sum(advs[0][0]) == pytest.approx(0)
+
+    def test_learning_rate_schedule(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.learning_rate = 1e-3
+        main.policy.learn.lr_scheduler = dict(type='linear', num_warmup_steps=0, num_training_steps=4)
+        policy = make_policy(main, create)
+        data = sample_groups(policy, [0])
+        rates = [policy.learn_mode.forward(data)['cur_lr'] for _ in range(5)]
+        assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4, 0])
+
+    def test_state_is_restored_from_a_plain_checkpoint(self, think_answer, tmp_path):
+        main, create = think_answer
+        main.policy.learn.lr_scheduler = dict(type='linear', num_warmup_steps=0, num_training_steps=9)
+        policy = make_policy(main, create)
+        policy.learn_mode.forward(sample_groups(policy, [0, 1]))
+        torch.save(policy.learn_mode.state_dict(), tmp_path / 'ckpt')
+        other = make_policy(main, create, seed=5)
+        other.learn_mode.load_state_dict(torch.load(tmp_path / 'ckpt', weights_only=True))
+        data = sample_groups(policy, [2, 3])
+        a, b = policy.learn_mode.forward(data), other.learn_mode.forward(data)
+        assert a['total_loss'] == b['total_loss'] and a['cur_lr'] == b['cur_lr']
+        assert torch.equal(vector(policy._model.parameters()), vector(other._model.parameters()))
+
+
+@pytest.mark.unittest
+class TestCollect:
+
+    def test_a_rows_numbers_depend_on_its_key_alone(self, think_answer):
+        policy = make_policy(*think_answer)
+        from dizoo_llm.envs import TokenEnv
+        obs = TokenEnv(max_new_tokens=6).reset(options=dict(index=0))[0]
+        forward = policy.collect_mode.forward
+        one = forward({0: obs, 1: obs}, row_keys={0: (0, 0, 0), 1: (0, 0, 1)})
+        policy.collect_mode.reset()
+        two = forward({9: obs, 5: obs, 7: obs}, row_keys={9: (0, 0, 1), 5: (3, 0, 0), 7: (0, 0, 0)})
+        assert one[0]['action'].tolist() == two[7]['action'].tolist()
+        assert one[1]['action'].tolist() == two[9]['action'].tolist()
+        assert len({tuple(o['action'].tolist()) for o in (one[0], one[1], two[5])}) == 3
+
+    def test_float_observations_of_the_evaluator_are_cast_back(self, think_answer):
+        policy = make_policy(*think_answer)
+        from dizoo_llm.envs import TokenEnv
+        obs = TokenEnv(max_new_tokens=6).reset(options=dict(index=0))[0]
+        a = policy.eval_mode.forward({0: obs})[0]['action']
+        b = policy.eval_mode.forward({0: torch.tensor(obs, dtype=torch.float32)})[0]['action']
+        assert torch.equal(a, b) and a.dtype == torch.long
+
+    def test_only_taken_tokens_are_learned(self, think_answer):
+        policy = make_policy(*think_answer)
+        from .helper import Step
+        out = dict(action=torch.tensor([1, 2, 3]), logp=torch.zeros(3), kept=None)
+        step = policy.collect_mode.process_transition(torch.tensor([5, -1]), out, Step(1., dict(taken=2)))
+        assert step['action'].tolist() == [1, 2] and step['reward'].tolist() == [0, 1]
+
+    def test_unbound_policy_says_what_is_missing(self, think_answer):
+        policy = make_policy(*think_answer)
+        policy._face._spec = None
+        with pytest.raises(ConfigError, match="collector = dict\\(type='group'\\)"):
+            policy.collect_mode.forward({0: torch.tensor([1, 2])})
+
+
+@pytest.mark.unittest
+class TestModel:
+
+    def test_model_of_transformers_is_wrapped(self, think_answer, tiny_model):
+        policy = make_policy(*think_answer, model=tiny_model.lm)
+        assert policy._model.lm is tiny_model.lm
+
+    def test_other_models_are_refused(self, think_answer):
+        with pytest.raises(ConfigError, match='causal_lm'):
+            make_policy(*think_answer, model=torch.nn.Linear(2, 2))
+
+    @pytest.mark.parametrize(
+        'spec, message', [
+            (dict(vocab_size=33), 'env.tokenizer: its vocabulary of 33 tokens.*vocab_size = 32'),
+            (dict(max_prompt_length=60), 'env.max_prompt_length = 60.*66 tokens.*64 positions'),
+        ]
+    )
+    def test_tokens_that_do_not_fit_the_model(self, think_answer, spec, message):
+        policy = make_policy(*think_answer)
+        with pytest.raises(ConfigError, match=message):
+            policy._bind(policy._face.spec._replace(**spec))

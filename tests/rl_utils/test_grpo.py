@@ -1,0 +1,145 @@
+import json
+import os
+
+import pytest
+import torch
+
+from ding_grpo.rl_utils import efficient_method, grpo_data, grpo_error, grpo_policy_data, grpo_policy_error, \
+    less_efficient_method, naive_method
+
+HERE = os.path.join(os.path.dirname(__file__), '..', 'data')
+DING = json.load(open(os.path.join(HERE, 'ding_main_grpo.json')))
+NOTEBOOK = json.load(open(os.path.join(HERE, 'notebook_verl.json')))['notebook']
+METHODS = dict(
+    naive_method=naive_method, efficient_method=efficient_method, less_efficient_method=less_efficient_method
+)
+
+
+def tensors(names, source):
+    return [torch.tensor(source[name], dtype=torch.float64) for name in names]
+
+
+@pytest.mark.unittest
+class TestAgainstPeers:
+
+    @pytest.mark.parametrize('case', DING['cases'], ids=range(len(DING['cases'])))
+    def test_ding_main(self, case):
+        new, old, ref, adv, weight = tensors(['logit_new', 'logit_old', 'logit_ref', 'adv', 'weight'], DING['inputs'])
+        new.requires_grad_()
+        data = grpo_policy_data(
+            new, old, ref, torch.tensor(DING['inputs']['action']), adv, weight if case['use_weight'] else None
+        )
+        options = dict(case['kwargs'], log_prob_fn=METHODS[case['kwargs']['log_prob_fn']])
+        loss, info = grpo_policy_error(data, **options, mask_metrics=False)
+        loss.backward()
+        assert loss.item() == pytest.approx(case['loss'], abs=1e-9)
+        assert torch.allclose(new.grad, torch.tensor(case['grad_logit_new'], dtype=torch.float64), atol=1e-8, rtol=0)
+        assert info.approx_kl == pytest.approx(case['info']['approx_kl'], abs=1e-6)
+        assert info.clipfrac == pytest.approx(case['info']['clipfrac'], abs=1e-6)
+
+    def test_notebook(self):
+        new, old, ref, adv = tensors(['pi_logprob', 'pi_old_logprob', 'pi_ref_logprob', 'adv'], NOTEBOOK)
+        new.requires_grad_()
+        weight = torch.ones_like(old)
+        weight[:, :NOTEBOOK['input_len']] = 0
+        loss, _ = grpo_error(
+            grpo_data(new, old, ref, adv, weight), clip_ratio=NOTEBOOK['epsilon'], beta=NOTEBOOK['beta']
+        )
+        loss.backward()
+        assert loss.item() == pytest.approx(NOTEBOOK['loss'], abs=1e-9)
+        assert torch.allclose(
+            new.grad, torch.tensor(NOTEBOOK['grad_pi_logprob'], dtype=torch.float64), atol=1e-8, rtol=0
+        )
+
+
+@pytest.mark.unittest
+class TestGRPOError:
+
+    def setup_method(self):
+        torch.manual_seed(0)
+        self.new, self.old, self.ref = (-torch.rand(4, 5, dtype=torch.float64) for _ in range(3))
+        self.new.requires_grad_()
+        self.adv = torch.tensor([1., -2., 0.5, 0.5], dtype=torch.float64)  # mean 0
+        self.weight = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 0, 0]]).double()
+
+    def error(self, logp_old=None, weight=None, **options):
+        return grpo_error(grpo_data(self.new, logp_old, self.ref, self.adv, weight), **options)
+
+    def test_one_token_by_hand(self):
+        # ratio = 0.6 / 0.4 = 1.5, clipped at 1.2; adv 2: -2.4. KL: r = 0.3 / 0.6 = 1/2, k3 = 1/2 - 1 + log 2
+        new, old, ref = (torch.tensor([[p]]).double().log() for p in (0.6, 0.4, 0.3))
+        loss, info = grpo_error(grpo_data(new, old, ref, torch.tensor([2.]).double(), None), beta=0.1)
+        assert loss.item() == pytest.approx(-2.4 + 0.1 * (0.6931471805599453 - 0.5))
+        assert (info.clipfrac, info.clipfrac_high, info.clipfrac_low) == (1, 1, 0)
+        assert info.ratio_max == pytest.approx(1.5)
+
+    def test_clip_takes_the_pessimistic_side(self):
+        # ratio 0.5 with a negative advantage is clipped to 0.8, with a positive one it is not
+        new, old = (torch.tensor([[p]]).double().log() for p in (0.2, 0.4))
+        for adv, expected in ((-1., 0.8), (1., -0.5)):
+            loss, _ = grpo_error(grpo_data(new, old, None, torch.tensor([adv]).double(), None), beta=0)
+            assert loss.item() == pytest.approx(expected)
+
+    def test_without_logp_old_the_ratio_is_exactly_one(self):
+        loss, info = self.error(beta=0.3)
+        assert (info.ratio_mean, info.ratio_max, info.clipfrac, info.approx_kl) == (1, 1, 0, 0)
+        assert loss.item() == pytest.approx(0.3 * info.kl, abs=1e-12)  # the advantages sum to 0
+
+    def test_on_policy_gradient(self):
+        # section 4.1 of the paper: (adv + beta * (pi_ref / pi - 1)) * grad log pi, averaged
+        loss, _ = self.error(weight=self.weight, beta=0.3)
+        loss.backward()
+        factor = self.adv[:, None] + 0.3 * ((self.ref - self.new.detach()).exp() - 1)
+        expected = -factor * self.weight / self.weight.sum(1, keepdim=True) / 4
+        assert torch.allclose(self.new.grad, expected, atol=1e-12)
+
+    def test_fully_masked_row_is_zero_not_nan(self):
+        self.weight[2] = 0
+        loss, info = self.error(self.old, self.weight)
+        loss.backward()
+        assert torch.isfinite(loss) and torch.equal(self.new.grad[2], torch.zeros(5).double())
+        rest = [0, 1, 3]
+        data = grpo_data(self.new[rest], self.old[rest], self.ref[rest], self.adv[rest], self.weight[rest])
+        assert loss.item() == pytest.approx(grpo_error(data)[0].item() * 3 / 4)
+
+    def test_all_masked(self):
+        loss, info = self.error(self.old, torch.zeros(4, 5))
+        assert loss.item() == 0 and all(value == 0 for value in info)
+
+    def test_metrics_wear_the_mask(self):
+        padded = self.old.clone()
+        padded[self.weight == 0] = -100.  # padding: a ratio of e^100
+        _, masked = self.error(padded, self.weight)
+        _, clean = self.error(self.old, self.weight)
+        assert masked == clean
+        _, unmasked = self.error(padded, self.weight, mask_metrics=False)
+        assert unmasked.ratio_max > 1e30 and unmasked.clipfrac != clean.clipfrac
+
+    @pytest.mark.parametrize('kl_type', ['k1', 'k2', 'k3'])
+    def test_kl_types_are_used(self, kl_type):
+        from ding_grpo.rl_utils import kl_estimate, sequence_mean
+        loss, _ = self.error(weight=self.weight, beta=1., kl_type=kl_type)
+        policy, _ = self.error(weight=self.weight, beta=0.)
+        expected = sequence_mean(kl_estimate(self.new, self.ref, kl_type), self.weight)
+        assert (loss - policy).item() == pytest.approx(expected.item())
+
+    def test_advantage_per_token(self):
+        per_row, _ = self.error(self.old, self.weight)
+        data = grpo_data(self.new, self.old, self.ref, self.adv[:, None].expand(4, 5), self.weight)
+        assert grpo_error(data)[0].item() == pytest.approx(per_row.item())
+
+    def test_gradcheck(self):
+        assert torch.autograd.gradcheck(
+            lambda new: grpo_error(grpo_data(new, self.old, self.ref, self.adv, self.weight))[0], (self.new, )
+        )
+
+    def test_wrong_use_names_the_field(self):
+        for name, value, message in [
+            ('logp_old', self.old[:2], r'logp_old.*\(4, 5\)'),
+            ('adv', self.adv[:2], 'adv'),
+            ('weight', self.weight[:, :2], 'weight'),
+            ('logp_ref', None, 'beta'),
+        ]:
+            data = grpo_data(self.new, self.old, self.ref, self.adv, self.weight)._replace(**{name: value})
+            with pytest.raises(ValueError, match=message):
+                grpo_error(data)

@@ -1,0 +1,70 @@
+import pytest
+import torch
+
+from ding_grpo.rollout import Sampling
+from ding_grpo.rollout.sampling import draw
+
+
+@pytest.mark.unittest
+class TestSampling:
+    logit = torch.tensor([[0.5, 0.1, 0.3, 0.1]]).log()
+
+    def test_unrestricted(self):
+        logit, kept = Sampling().restrict(self.logit)
+        assert kept is None and torch.equal(logit, self.logit)
+
+    def test_temperature(self):
+        logit, _ = Sampling(temperature=0.5).restrict(self.logit)
+        assert torch.allclose(logit.softmax(-1), torch.tensor([[25., 1., 9., 1.]]) / 36)
+
+    def test_top_k(self):
+        logit, kept = Sampling(top_k=2).restrict(self.logit)
+        assert kept.tolist() == [[0, 2]]
+        assert torch.allclose(logit.softmax(-1), torch.tensor([[0.625, 0.375]]))
+
+    @pytest.mark.parametrize('top_p, expected', [(0.4, [0, -1, -1]), (0.5, [0, -1, -1]), (0.6, [0, 2, -1])])
+    def test_top_p_keeps_the_fewest_that_reach_it(self, top_p, expected):
+        _, kept = Sampling(top_k=3, top_p=top_p).restrict(torch.tensor([[0.55, 0.1, 0.35, 0.]]).log())
+        assert kept.tolist() == [expected]
+
+    def test_top_k_above_the_vocabulary(self):
+        logit, kept = Sampling(top_k=100).restrict(self.logit)
+        assert logit.shape == (1, 4) and sorted(kept[0].tolist()) == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize('sampling', [Sampling(), Sampling(0.7), Sampling(1.3, 5), Sampling(0.9, 8, 0.8)], ids=str)
+    def test_reuse_gives_the_sampled_distribution(self, sampling):
+        logit = torch.randn(6, 20)
+        restricted, kept = sampling.restrict(logit)
+        index = draw(restricted, torch.rand(6, dtype=torch.float64))
+        action = index if kept is None else kept.gather(-1, index[:, None])[:, 0]
+        again, position = sampling.reuse(logit[:, None], action[:, None], None if kept is None else kept[:, None])
+        assert torch.equal(again[:, 0], restricted) and torch.equal(position[:, 0], index)
+
+    def test_kept_ids_survive_a_change_of_the_weights(self):
+        # Recomputed after the change, the set would be {0, 1} and the taken token 2 outside it.
+        sampling = Sampling(top_k=2)
+        _, kept = sampling.restrict(torch.tensor([[3., 0., 1.]]))
+        changed = torch.tensor([[[3., 1., 0.]]])
+        logit, index = sampling.reuse(changed, torch.tensor([[2]]), kept[None])
+        logp = logit.log_softmax(-1).gather(-1, index[..., None])
+        assert logp.item() == pytest.approx(torch.tensor([3., 0.]).log_softmax(0)[1].item())
+
+
+@pytest.mark.unittest
+class TestDraw:
+
+    def test_inverts_the_cumulative_distribution(self):
+        logit = torch.tensor([[0.5, 0.3, 0.2]]).log().expand(5, 3)
+        uniform = torch.tensor([0., 0.499, 0.501, 0.799, 0.999999], dtype=torch.float64)
+        assert draw(logit, uniform).tolist() == [0, 0, 1, 1, 2]
+
+    def test_never_draws_probability_zero(self):
+        logit = torch.tensor([[float('-inf'), 0., float('-inf'), 0., float('-inf')]])
+        for u in (0., 0.4999999, 0.5, 1 - 2 ** -53):
+            assert draw(logit, torch.tensor([u], dtype=torch.float64)).item() in (1, 3)
+
+    def test_frequencies(self):
+        p = torch.tensor([0.05, 0.6, 0.35])
+        uniform = torch.rand(100_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        count = torch.bincount(draw(p.log().expand(100_000, 3), uniform), minlength=3)
+        assert torch.allclose(count / 1e5, p, atol=5e-3)  # three standard errors are 0.0047

@@ -1,0 +1,71 @@
+"""The arrows of docs/design.md: which part may import which."""
+import ast
+import os
+
+import pytest
+
+ROOT = os.path.join(os.path.dirname(__file__), '..')
+PARTS = [
+    'ding_common', 'ding_grpo', 'ding_grpo.compat', 'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model',
+    'ding_grpo.rollout', 'ding_grpo.worker', 'ding_grpo.policy', 'dizoo_llm', 'dizoo_llm.envs', 'dizoo_llm.tasks',
+    'dizoo_llm.rewards', 'dizoo_llm.tokenizer', 'dizoo_llm.play'
+]
+ALLOWED = {
+    'ding_common': set(),
+    'ding_grpo': {'ding_common', 'ding_grpo.compat', 'ding_grpo.model', 'ding_grpo.policy', 'ding_grpo.worker'},
+    'ding_grpo.__main__': {'ding_common'},
+    'ding_grpo.compat': {'ding_grpo.worker'},
+    'ding_grpo.rl_utils': set(),
+    'ding_grpo.model': {'ding_common'},
+    'ding_grpo.rollout': set(),
+    'ding_grpo.worker': {'ding_common', 'ding_grpo.rl_utils'},
+    'ding_grpo.policy': {'ding_common', 'ding_grpo.model', 'ding_grpo.rollout', 'ding_grpo.rl_utils'},
+    'dizoo_llm': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.tasks'},
+    'dizoo_llm.envs': {'ding_common', 'dizoo_llm.tasks', 'dizoo_llm.tokenizer'},
+    'dizoo_llm.tasks': {'ding_common', 'dizoo_llm.rewards'},
+    'dizoo_llm.rewards': set(),
+    'dizoo_llm.tokenizer': {'ding_common'},
+    'dizoo_llm.play': {'dizoo_llm.tasks', 'dizoo_llm.tokenizer'},
+}
+
+
+def part_of(module: str) -> str:
+    return max((p for p in PARTS if module == p or module.startswith(p + '.')), key=len)
+
+
+def imports():
+    for package in ('ding_common', 'ding_grpo', 'dizoo_llm'):
+        for folder, _, files in os.walk(os.path.join(ROOT, package)):
+            for name in (f for f in files if f.endswith('.py')):
+                path = os.path.relpath(os.path.join(folder, name), ROOT)
+                module = path[:-3].replace(os.sep, '.').replace('.__init__', '')
+                here = module if name == '__init__.py' else module.rpartition('.')[0]
+                for node in ast.walk(ast.parse(open(os.path.join(ROOT, path)).read())):
+                    if isinstance(node, ast.Import):
+                        for alias in node.names:
+                            yield module, alias.name
+                    elif isinstance(node, ast.ImportFrom):
+                        base = here.rsplit('.', node.level - 1)[0] if node.level else ''
+                        target = '.'.join(filter(None, [base, node.module]))
+                        for alias in node.names:
+                            yield module, f'{target}.{alias.name}' if node.module is None else target
+
+
+@pytest.mark.unittest
+def test_every_import_follows_an_arrow():
+    own = [(a, b) for a, b in imports() if b.split('.')[0] in ('ding_common', 'ding_grpo', 'dizoo_llm')]
+    assert len(own) > 30
+    wrong = {(a, b) for a, b in own if part_of(a) != part_of(b) and part_of(b) not in ALLOWED[part_of(a)]}
+    assert not wrong
+
+
+@pytest.mark.unittest
+def test_rl_utils_needs_torch_alone():
+    outside = {b.split('.')[0] for a, b in imports() if part_of(a) == 'ding_grpo.rl_utils'}
+    assert outside <= {'torch', 'typing', 'collections', 'ding_grpo'}
+
+
+@pytest.mark.unittest
+def test_no_weights_in_the_environment():
+    outside = {b.split('.')[0] for a, b in imports() if part_of(a).startswith('dizoo_llm.') and a != 'dizoo_llm.play'}
+    assert 'torch' not in outside

@@ -1,0 +1,291 @@
+"""The whole way: from a config through DI-engine's pipeline to a model on disk."""
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from ding.entry import serial_pipeline_onpolicy
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ding_common import ConfigError, TaskError
+from ding_grpo.worker.screen import read_json_lines
+
+CONFIG = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', 'config', 'think_answer_grpo_config.py'))
+DING = os.path.join(os.path.dirname(sys.executable), 'ding')
+
+# A config of one's own: the shipped one, changed. DI-engine reads it as a file, so this is written to one.
+OWN_CONFIG = '''
+import runpy
+shipped = runpy.run_path({shipped!r})
+main_config, create_config = shipped['main_config'], shipped['create_config']
+main_config.exp_name = 'run'
+main_config.env.collector_env_num = 8
+main_config.policy.group_size = 4
+main_config.policy.collect.n_sample = 2
+main_config.policy.learn.batch_size = 2
+main_config.policy.model.config.update(hidden_size=32, intermediate_size=64)
+{changes}
+'''
+
+
+def write_config(folder, changes=''):
+    path = os.path.join(folder, 'own_config.py')
+    with open(path, 'w') as f:
+        f.write(OWN_CONFIG.format(shipped=CONFIG, changes=changes))
+    return path
+
+
+def ding(args, folder, command=(DING, )):
+    run = subprocess.run([*command, *args], cwd=folder, capture_output=True, text=True, timeout=300)
+    return run.returncode, run.stdout, run.stderr
+
+
+@pytest.mark.envtest
+class TestRun:
+
+    @pytest.fixture
+    def run(self, think_answer, tmp_path):
+        """Five updates with an evaluation at 0, 2 and 4; returns the policy. The folder is ``run``."""
+        main, create = think_answer
+        main.policy.eval.evaluator.eval_freq = 2
+        main.policy.learn.update(beta=0.05, learning_rate=3e-3)
+        return serial_pipeline_onpolicy((main, create), seed=1, max_train_iter=5)
+
+    def test_what_lies_in_the_folder(self, run):
+        metrics = read_json_lines('run/log/learner/metrics.jsonl')
+        assert [m['train_iter'] for m in metrics] == [0, 1, 2, 3, 4]
+        steps = [m['envstep'] for m in metrics]
+        assert steps == sorted(set(steps))
+        assert [e['train_iter'] for e in read_json_lines('run/log/evaluator/evaluations.jsonl')] == [0, 2, 4]
+        for name in ('ckpt/ckpt_best.pth.tar', 'ckpt/iteration_5.pth.tar', 'result.pkl', 'total_config.py'):
+            assert os.path.exists(f'run/{name}'), name
+        assert open('run/curve.png', 'rb').read(8) == b'\x89PNG\r\n\x1a\n'
+
+    def test_every_metric_of_every_update_in_tensorboard(self, run):
+        events = EventAccumulator(os.path.dirname(glob.glob('run/log/serial/events*')[0]), dict(scalars=0)).Reload()
+        recorded = read_json_lines('run/log/learner/metrics.jsonl')
+        names = set(recorded[0]) - {'train_iter', 'envstep', 'seconds'}
+        assert names >= {
+            'reward_mean', 'reward_std', 'reward_answer_mean', 'reward_answer_std', 'reward_format_mean',
+            'reward_format_std', 'equal_groups', 'completion_length_mean', 'completion_length_min',
+            'completion_length_max', 'truncated', 'entropy', 'kl', 'ratio_mean', 'ratio_max', 'clipfrac_low',
+            'clipfrac_high', 'grad_norm', 'cur_lr', 'tokens_per_second', 'seconds_sampling', 'seconds_scoring',
+            'seconds_updating'
+        }
+        for name in names:
+            scalars = events.Scalars(f'learner_iter/{name}')
+            assert [s.step for s in scalars] == [0, 1, 2, 3, 4]
+            assert [s.value for s in scalars] == pytest.approx([m[name] for m in recorded], rel=1e-5, abs=1e-7)
+        documented = open(os.path.join(os.path.dirname(CONFIG), '..', 'docs', 'metrics.md')).read()
+        for name in names:
+            name = name.replace('reward_answer', 'reward_PART').replace('reward_format', 'reward_PART')
+            assert f'`{name}`' in documented, f'docs/metrics.md does not explain {name}'
+        assert 'collector_iter/reward_mean' in events.Tags()['scalars']
+        evaluated = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        returns = [s.value for s in events.Scalars('evaluator_iter/reward_mean')]  # the return, not the reward
+        assert returns == pytest.approx([e['eval_episode_return'] for e in evaluated])
+
+    @pytest.mark.parametrize('which', ['last', 'best'])
+    def test_generate_reproduces_the_evaluated_answers(self, run, which):
+        evaluations = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        if which == 'last':  # evaluated once more, since the run's last evaluation was one update before its end
+            state = torch.load('run/ckpt/iteration_5.pth.tar', weights_only=True)
+            assert all(torch.equal(a, b) for a, b in zip(state['model'].values(), run._model.state_dict().values()))
+            completions = evaluate(run)
+        else:
+            best = max(evaluations, key=lambda e: e['eval_episode_return'])  # the first of equal ones, as DI-engine
+            completions = {c['prompt']: c['completion'] for c in best['completions']}
+        assert len(completions) == 4
+        model = AutoModelForCausalLM.from_pretrained(f'run/model/{which}')
+        tokenizer = AutoTokenizer.from_pretrained(f'run/model/{which}')
+        for prompt, completion in completions.items():
+            ids = tokenizer(prompt, return_tensors='pt').input_ids
+            out = model.generate(ids, attention_mask=torch.ones_like(ids))[0, ids.shape[1]:].tolist()
+            out = out[:-1] if out[-1] == tokenizer.eos_token_id else out
+            assert tokenizer.decode(out) == completion
+
+    def test_play_prompts_the_trained_model(self, run):
+        from click.testing import CliRunner
+
+        from dizoo_llm.play import main
+        completion = next(iter(evaluate(run).items()))
+        shown = CliRunner().invoke(main, ['run/model/last', completion[0]])
+        assert shown.exit_code == 0 and shown.stdout == completion[1] + '\n'
+        table = CliRunner().invoke(main, ['run/model/last', '--task', 'think_answer']).stdout
+        assert len(table.splitlines()) == 6 and all(c in table for c in evaluate(run).values())
+        typed = CliRunner().invoke(main, ['run/model/last'], input=f'{completion[0]}\n\n').stdout
+        assert typed == completion[1] + '\n'
+
+    def test_screen_shows_progress_and_not_the_log(self, think_answer, capfd):
+        main, create = think_answer
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=2)
+        out, err = capfd.readouterr()
+        assert err == ''
+        assert 'update 0  reward' in out and 'tokens/s' in out and 'evaluation  update 0  return' in out
+        assert 'completions at update 0' in out and 'models: run/model' in out
+        assert len(out.splitlines()) < 25 and '[EVALUATOR]' not in out and 'Training Iteration' not in out
+
+
+def evaluate(policy):
+    """Prompt to greedy completion, for the four questions, through the environment."""
+    from dizoo_llm.envs import TokenEnv
+    env = TokenEnv(max_new_tokens=policy._face.spec.max_new_tokens)
+    found = {}
+    for index in range(4):
+        obs, _ = env.reset(options=dict(index=index))
+        *_, info = env.step(policy.eval_mode.forward({0: obs})[0]['action'].numpy())
+        found[info['prompt']] = info['completion']
+    return found
+
+
+@pytest.mark.envtest
+class TestFromPython:
+
+    def test_model_made_in_memory(self, think_answer, tiny_model):
+        main, create = think_answer
+        before = tiny_model.lm.lm_head.weight.clone()
+        policy = serial_pipeline_onpolicy((main, create), model=tiny_model.lm, max_train_iter=2)
+        assert policy._model.lm is tiny_model.lm and not torch.equal(before, tiny_model.lm.lm_head.weight)
+
+    def test_same_seed_same_run(self, think_answer):
+        main, create = think_answer
+        rewards = []
+        for name, seed in (('a', 3), ('b', 3), ('c', 4)):
+            main.exp_name = name
+            policy = serial_pipeline_onpolicy((main, create), seed=seed, max_train_iter=3)
+            weights = torch.cat([p.detach().flatten() for p in policy._model.parameters()])
+            rewards.append((weights, [m['reward_mean'] for m in read_json_lines(f'{name}/log/learner/metrics.jsonl')]))
+        assert torch.equal(rewards[0][0], rewards[1][0]) and rewards[0][1] == rewards[1][1]
+        assert not torch.equal(rewards[0][0], rewards[2][0])
+
+    def test_notebooks_own_setting(self, think_answer):
+        """G=3, ten epochs over each collect, beta 0.01, two prompts. Its learning rate of 1e-6 teaches nothing: AdamW
+        moves a weight by about the rate a step, so that ten steps move weights of size 0.02 by a 2,000th; nor does
+        its clipping ever act. With 1e-3 the same setting learns."""
+        main, create = think_answer
+        main.policy.group_size = 3
+        main.env.collector_env_num = 6
+        main.policy.collect.n_sample = 2
+        main.policy.learn.update(epoch_per_collect=10, batch_size=2, beta=0.01, adv_method='grpo', entropy_weight=0.0)
+        moved, clipped = {}, {}
+        for rate in (1e-6, 1e-3):
+            main.exp_name = f'rate_{rate}'
+            main.policy.learn.learning_rate = rate
+            torch.manual_seed(0)
+            policy = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=3)
+            metrics = read_json_lines(f'rate_{rate}/log/learner/metrics.jsonl')
+            moved[rate] = max(m['kl'] for m in metrics)
+            clipped[rate] = max(m['clipfrac'] for m in metrics)
+            assert len(metrics) == 3 and all(m['completion_length_mean'] > 0 for m in metrics)
+        assert moved[1e-6] < 1e-4 and clipped[1e-6] == 0
+        assert moved[1e-3] > 100 * moved[1e-6] and clipped[1e-3] > 0.05
+
+    def test_failing_task_keeps_the_last_checkpoint(self, think_answer, monkeypatch):
+        from dizoo_llm.tasks import ThinkAnswerTask
+        main, create = think_answer
+        main.policy.learn.learner = dict(hook=dict(save_ckpt_after_iter=1))
+        score, calls = ThinkAnswerTask.score, []
+
+        def fail_later(self, problem, completion):
+            calls.append(completion)
+            parts = score(self, problem, completion)
+            return parts if len(calls) < 30 else dict(parts, answer=float('nan'))
+
+        monkeypatch.setattr(ThinkAnswerTask, 'score', fail_later)
+        with pytest.raises(TaskError, match='answer = nan.*<think> 2 3 4'):
+            serial_pipeline_onpolicy((main, create), seed=0)
+        newest = max(glob.glob('run/ckpt/iteration_*'), key=os.path.getmtime)
+        assert torch.load(newest, weights_only=True)['last_iter'] >= 1
+
+    @pytest.mark.parametrize(
+        'section, key, value, message', [
+            ('policy', 'group_sise', 4, "policy.group_sise = 4: unknown key; did you mean 'group_size'"),
+            ('env', 'max_new_token', 4, "env.max_new_token = 4: unknown key; did you mean 'max_new_tokens'"),
+            ('env', 'collector_env_num', 6, 'env.collector_env_num = 6: must be a multiple'),
+            ('env', 'max_new_tokens', 60, 'env.max_new_tokens = 60: 79 tokens are more than the 64 positions'),
+            ('env', 'tokenizer', dict(words=[str(i) for i in range(40)]), 'env.tokenizer: its vocabulary of 43 tokens'),
+        ]
+    )
+    def test_wrong_config_stops_before_training(self, think_answer, section, key, value, message):
+        main, create = think_answer
+        main[section][key] = value
+        with pytest.raises(ConfigError, match=message):
+            serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+        assert not os.path.exists('run/log/learner/metrics.jsonl')
+
+
+@pytest.mark.envtest
+class TestCommandLine:
+
+    def test_ding(self, tmp_path):
+        code, out, err = ding(
+            ['-m', 'serial_onpolicy', '-c',
+             write_config(tmp_path), '-s', '1', '--train-iter', '2'], tmp_path
+        )
+        assert code == 0, err
+        assert 'Traceback' not in err and os.path.exists(tmp_path / 'run' / 'model' / 'best' / 'model.safetensors')
+
+    def test_python_file_is_quiet_and_takes_options(self, tmp_path):
+        code, out, err = ding(
+            ['--train-iter', '1', '-s', '3', '--exp-name', 'mine'], tmp_path, command=(sys.executable, CONFIG)
+        )
+        assert (code, err) == (0, ''), err
+        assert os.path.exists(tmp_path / 'mine' / 'curve.png') and 'Gym has been unmaintained' not in out
+
+    def test_one_line_for_a_wrong_config(self, tmp_path):
+        path = write_config(tmp_path, 'main_config.policy.learn.lerning_rate = 1e-3')
+        code, out, err = ding(['-m', 'serial_onpolicy', '-c', path], tmp_path, (sys.executable, '-m', 'ding_grpo'))
+        assert code == 1 and out == ''
+        assert len(err.splitlines()) == 1 and err.startswith('Error: policy.learn.lerning_rate = 0.001: unknown key')
+
+    def test_one_line_for_a_failing_task(self, tmp_path):
+        changes = (
+            "from dizoo_llm.tasks import ThinkAnswerTask\n"
+            "def score(self, problem, completion):\n    return dict(answer=1 / 0, format=0)\n"
+            "ThinkAnswerTask.score = score"
+        )
+        path = write_config(tmp_path, changes)
+        code, _, err = ding(['-m', 'serial_onpolicy', '-c', path], tmp_path, (sys.executable, '-m', 'ding_grpo'))
+        assert code == 1 and 'Traceback' not in err
+        last = err.splitlines()[-1]  # before it DI-engine logs that an environment has failed
+        assert last.startswith('Error: ThinkAnswerTask raised ZeroDivisionError') and '<think> 2 3 4' in last
+        assert len(err.splitlines()) <= 3
+
+    def test_interrupt_saves_and_ends_without_a_traceback(self, tmp_path):
+        path = write_config(tmp_path, 'main_config.env.stop_value = 9.0')
+        process = subprocess.Popen(
+            [DING, '-m', 'serial_onpolicy', '-c', path],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True
+        )
+        metrics = tmp_path / 'run' / 'log' / 'learner' / 'metrics.jsonl'
+        deadline = time.time() + 120
+        while time.time() < deadline and not (metrics.exists() and len(read_json_lines(str(metrics))) > 3):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 130 and 'Traceback' not in err, err
+        updates = len(read_json_lines(str(metrics)))
+        assert f'SIGINT: saving after update {updates}' in out
+        state = torch.load(tmp_path / 'run' / 'ckpt' / f'iteration_{updates}.pth.tar', weights_only=True)
+        assert state['last_iter'] == updates
+        assert json.load(open(tmp_path / 'run' / 'model' / 'last' / 'config.json'))['hidden_size'] == 32
+
+
+@pytest.mark.algotest
+@pytest.mark.parametrize('seed', range(5))
+def test_think_answer_is_solved(tmp_path, seed):
+    start = time.time()
+    code, out, err = ding(['-m', 'serial_onpolicy', '-c', CONFIG, '-s', str(seed), '--train-iter', '600'], tmp_path)
+    assert code == 0, err
+    folder = tmp_path / 'runs' / 'think_answer_grpo'
+    assert read_json_lines(str(folder / 'log' / 'evaluator' / 'evaluations.jsonl'))[-1]['eval_episode_return'] == 1
+    assert time.time() - start < 120

@@ -1,0 +1,18 @@
+import pytest
+from matplotlib.image import imread
+
+from ding_grpo.worker.curve import draw_curves
+from ding_grpo.worker.screen import append_json
+
+
+@pytest.mark.unittest
+class TestCurve:
+
+    def test_draws_what_the_run_wrote(self, tmp_path):
+        for i in range(5):
+            append_json(str(tmp_path / 'log/learner/metrics.jsonl'), dict(train_iter=i, reward_mean=i / 5))
+            append_json(str(tmp_path / 'log/evaluator/evaluations.jsonl'), dict(train_iter=i, eval_episode_return=1))
+        draw_curves({'a': str(tmp_path)}, str(tmp_path / 'with.png'))
+        draw_curves({'a': str(tmp_path / 'nothing')}, str(tmp_path / 'without.png'))
+        with_data, without = imread(tmp_path / 'with.png'), imread(tmp_path / 'without.png')
+        assert with_data.shape == without.shape and (with_data != without).any()

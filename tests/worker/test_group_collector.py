@@ -1,0 +1,131 @@
+import copy
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from ding.envs import create_env_manager, get_env_manager_cls, get_vec_env_setting
+from easydict import EasyDict
+from tensorboardX import SummaryWriter
+
+from dizoo_llm.envs import DingTokenEnv
+from ding_common import ConfigError, TaskError
+from ding_grpo.worker import GroupCollector
+from tests.policy.helper import make_policy
+
+
+class SlowResetEnv(DingTokenEnv):
+    """Environments that take different times to reset, so that they become ready in another order."""
+
+    def reset(self):
+        time.sleep(np.random.default_rng().uniform(0, 0.02))
+        return super().reset()
+
+
+class AbnormalEnv(DingTokenEnv):
+    """The first step of each environment ends abnormally."""
+    broken = 0
+
+    def step(self, action):
+        step = super().step(action)
+        if AbnormalEnv.broken > 0:
+            AbnormalEnv.broken -= 1
+            step.info['abnormal'] = True
+        return step
+
+
+def make_collector(main, create, tmp_path, manager='base', env_num=8, env_cls=DingTokenEnv, seed=0, policy=None):
+    policy = policy or make_policy(main, create, seed=seed)
+    cfg = EasyDict(copy.deepcopy(main.env), type='token_env', import_names=[], collector_env_num=env_num)
+    _, cfgs, _ = get_vec_env_setting(cfg, eval_=False)
+    manager_cfg = get_env_manager_cls(EasyDict(type=manager)).default_config()
+    manager_cfg.type = manager
+    envs = create_env_manager(manager_cfg, [partial(env_cls, cfg=c) for c in cfgs])
+    torch.manual_seed(seed)
+    config = EasyDict({**GroupCollector.config, 'type': 'group'})
+    return GroupCollector(
+        config, envs, policy.collect_mode, SummaryWriter(str(tmp_path / 'tb')), exp_name=str(tmp_path / 'exp')
+    )
+
+
+def close(collector):
+    collector._ready(range(collector._env.env_num))  # DI-engine's pipes break if closed during an automatic reset
+    collector.close()
+
+
+def summary(samples):
+    return [(s['group_id'], s['prompt'].tolist(), s['action'].tolist(), s['reward'].tolist()) for s in samples]
+
+
+@pytest.mark.envtest
+class TestGroupCollector:
+
+    def test_sample_is_a_whole_group_of_one_start(self, think_answer, tmp_path):
+        collector = make_collector(*think_answer, tmp_path)
+        samples = collector.collect(n_sample=5, train_iter=7)
+        assert [s['group_id'] for s in samples] == [0, 1, 2, 3, 4]
+        for s in samples:
+            assert s['action'].shape[0] == s['logp_old'].shape[0] == s['reward'].shape[0] == 4
+            assert s['collect_iter'] == 7 and s['seconds_sampling'] > 0 and s['seconds_scoring'] > 0
+            assert len({tuple(row) for row in s['action'].tolist()}) > 1  # the rows are samples, not copies
+        assert collector.envstep == sum(int(s['weight'].sum()) for s in samples)
+
+    def test_groups_go_on_from_collect_to_collect(self, think_answer, tmp_path):
+        collector = make_collector(*think_answer, tmp_path)
+        first, second = collector.collect(), collector.collect()
+        assert [s['group_id'] for s in first + second] == [0, 1, 2, 3]
+        assert first[0]['action'].tolist() != second[0]['action'].tolist()
+
+    def test_result_depends_neither_on_processes_nor_on_their_order(self, think_answer, tmp_path):
+        found = []
+        for manager, env_num, env_cls in [('base', 8, DingTokenEnv), ('base', 4, DingTokenEnv),
+                                          ('subprocess', 8, SlowResetEnv), ('subprocess', 12, SlowResetEnv)]:
+            collector = make_collector(*think_answer, tmp_path, manager, env_num, env_cls)
+            found.append(summary(collector.collect(n_sample=6)) + summary(collector.collect(n_sample=3)))
+            close(collector)
+        assert all(f == found[0] for f in found)
+
+    def test_another_seed_is_another_result(self, think_answer, tmp_path):
+        a, b = (summary(make_collector(*think_answer, tmp_path, seed=s).collect(n_sample=4)) for s in (0, 1))
+        assert a != b
+
+    def test_abnormal_end_begins_the_group_anew_with_its_seed(self, think_answer, tmp_path):
+        expected = summary(make_collector(*think_answer, tmp_path).collect(n_sample=3))
+        AbnormalEnv.broken = 2
+        collector = make_collector(*think_answer, tmp_path, env_cls=AbnormalEnv)
+        found = collector.collect(n_sample=3)
+        assert AbnormalEnv.broken == 0 and [s[:2] for s in summary(found)] == [e[:2] for e in expected]
+        assert all(len(s['action']) == 4 for s in found)
+
+    def test_endless_abnormal_ends_stop_the_run(self, think_answer, tmp_path):
+        AbnormalEnv.broken = 10 ** 6
+        collector = make_collector(*think_answer, tmp_path, env_cls=AbnormalEnv)
+        try:
+            with pytest.raises(RuntimeError, match='max_restarts = 3'):
+                collector.collect()
+        finally:
+            AbnormalEnv.broken = 0
+
+    def test_number_of_environments_must_divide_into_groups(self, think_answer, tmp_path):
+        with pytest.raises(ConfigError, match='env.collector_env_num = 6: must be a multiple of policy.group_size = 4'):
+            make_collector(*think_answer, tmp_path, env_num=6)
+
+    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
+    def test_failing_task_stops_with_the_problems_text(self, think_answer, tmp_path, manager, monkeypatch):
+        from dizoo_llm.tasks import ThinkAnswerTask
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, problem, completion: dict(answer=1 / 0, format=0))
+        collector = make_collector(*think_answer, tmp_path, manager)
+        with pytest.raises(TaskError, match='ZeroDivisionError.*<think> 2 3 4 </think>'):
+            collector.collect()
+
+    def test_tables_of_completions_on_screen_and_in_the_file(self, think_answer, tmp_path, capsys):
+        collector = make_collector(*think_answer, tmp_path)
+        capsys.readouterr()
+        for update in (0, 1, 50):
+            collector.collect(train_iter=update)
+        shown = capsys.readouterr().out
+        written = (tmp_path / 'exp' / 'log' / 'collector' / 'completions.txt').read_text()
+        for text in (shown, written):
+            assert 'completions at update 0\n' in text and 'completions at update 50\n' in text
+            assert 'completions at update 1\n' not in text and 'format' in text
