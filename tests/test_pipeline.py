@@ -177,8 +177,7 @@ class TestFromPython:
         for rate in (1e-6, 1e-3):
             main.exp_name = f'rate_{rate}'
             main.policy.learn.learning_rate = rate
-            torch.manual_seed(0)
-            policy = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=3)
+            serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=3)
             metrics = read_json_lines(f'rate_{rate}/log/learner/metrics.jsonl')
             moved[rate] = max(m['kl'] for m in metrics)
             clipped[rate] = max(m['clipfrac'] for m in metrics)

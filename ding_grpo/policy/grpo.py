@@ -218,7 +218,7 @@ class GRPOPolicy(Policy):
         cfg = self._cfg.learn
         batch = collate_groups(groups)
         batch['adv'] = torch.cat([g['adv'] for g in groups])
-        batch = to_device(batch, self._device)
+        batch = to_device(batch, self._device, ignore_keys=['prompts'])
         logp_ref = None
         if self._reference is not None:
             with torch.no_grad():

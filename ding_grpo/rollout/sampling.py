@@ -28,7 +28,7 @@ class Sampling(NamedTuple):
             - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`, then :math:`(B, K)`
             - kept (:obj:`torch.LongTensor`): :math:`(B, K)`
         """
-        logit = logit.float() / self.temperature
+        logit = _at_least_float32(logit) / self.temperature
         if self.top_k is None:
             return logit, None
         logit, kept = logit.topk(min(self.top_k, logit.shape[-1]), dim=-1)  # sorted, (B, K)
@@ -57,7 +57,7 @@ class Sampling(NamedTuple):
             - kept (:obj:`torch.LongTensor`): :math:`(B, S, K)`
             - index (:obj:`torch.LongTensor`): :math:`(B, S)`
         """
-        logit = logit / self.temperature
+        logit = _at_least_float32(logit) / self.temperature
         if kept is None:
             return logit, action
         dropped = kept < 0
@@ -83,3 +83,7 @@ def draw(logit: Tensor, uniform: Tensor) -> Tensor:
     total = cumulative[:, -1]
     point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, point.unsqueeze(-1), right=True).squeeze(-1)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

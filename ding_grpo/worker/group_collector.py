@@ -105,7 +105,13 @@ class GroupCollector(ISerialCollector):
     def reset_policy(self, _policy: Optional[NamedTuple] = None) -> None:
         if _policy is not None:
             self._policy = _policy
-            self._group_size = _policy.get_attribute('cfg').group_size
+            cfg = _policy.get_attribute('cfg')
+            if 'group_size' not in cfg:
+                raise ConfigError(
+                    f"create_config.collector.type = 'group': policy.type = {cfg.get('type')!r} does not learn "
+                    'from groups; leave the collector out, or use grpo.'
+                )
+            self._group_size = cfg.group_size
             self._n_sample = _policy.get_attribute('n_sample')
             if self._env.env_num % self._group_size != 0:
                 raise ConfigError(

@@ -10,6 +10,8 @@ import torch
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 
+from ding_common import check_config
+
 from .curve import draw_curves
 from .screen import append_json, keep_off_screen, show
 
@@ -28,6 +30,7 @@ class ReportHook(LearnerHook):
 
     def __init__(self, *args, ext_args: Dict = EasyDict(), **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        check_config(ext_args, self.default, {}, 'policy.learn.learner.hook.report.ext_args')
         self._args = {**self.default, **ext_args}
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
@@ -36,7 +39,9 @@ class ReportHook(LearnerHook):
             return
         show(f'{engine.exp_name}: learning; Ctrl-C saves and ends')
         engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
-        engine.register_hook(InterruptHook('interrupt', 100, position='after_iter'))
+        interrupt = InterruptHook('interrupt', 100, position='after_iter')
+        engine.register_hook(interrupt)
+        engine.register_hook(ReleaseHook('release', 0, position='after_run', interrupt=interrupt))
         if self._args['export']:
             engine.register_hook(ExportHook('export', 100, position='after_run'))
         engine.register_hook(CurveHook('curve', 110, position='after_run'))
@@ -94,6 +99,7 @@ class InterruptHook(LearnerHook):
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self._signal = None
+        self._before: Dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -103,8 +109,8 @@ class InterruptHook(LearnerHook):
 
     def release(self) -> None:
         """Give the signals back to whoever had them."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         if self._signal is None:
@@ -113,6 +119,20 @@ class InterruptHook(LearnerHook):
         show(f'{self._signal}: saving after update {engine.last_iter.val}')
         engine.call_hook('after_run')
         raise SystemExit(130)
+
+
+class ReleaseHook(LearnerHook):
+    """
+    Overview:
+        At the end, give the signals back.
+    """
+
+    def __init__(self, *args, interrupt: InterruptHook, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._interrupt = interrupt
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        self._interrupt.release()
 
 
 class ExportHook(LearnerHook):

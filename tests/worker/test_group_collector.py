@@ -129,3 +129,9 @@ class TestGroupCollector:
         for text in (shown, written):
             assert 'completions at update 0\n' in text and 'completions at update 50\n' in text
             assert 'completions at update 1\n' not in text and 'format' in text
+
+    def test_policy_that_does_not_learn_from_groups(self, think_answer, tmp_path):
+        policy = make_policy(*think_answer)
+        policy._cfg.pop('group_size')
+        with pytest.raises(ConfigError, match="collector.type = 'group'.*does not learn from groups"):
+            make_collector(*think_answer, tmp_path, policy=policy)

@@ -1,0 +1,45 @@
+"""What the README promises, done as it says."""
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from ding_grpo.worker.screen import read_json_lines
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
+README = open(os.path.join(ROOT, 'README.md'), encoding='utf-8').read()
+
+
+@pytest.mark.envtest
+def test_own_task_in_20_lines_is_learned(tmp_path):
+    task, changes = re.findall(r'```python\n(.*?)```', README, re.DOTALL)[:2]
+    assert len(task.splitlines()) <= 20
+    (tmp_path / 'my_task.py').write_text(task)
+    config = open(os.path.join(ROOT, 'config', 'think_answer_grpo_config.py')).read()
+    for line in changes.strip().splitlines():  # change in env
+        key = line.split('=')[0].strip()
+        config, found = re.subn(rf'^ *{key}=.*$', f'        {line.strip()}', config, count=1, flags=re.MULTILINE)
+        assert found == 1, key
+    (tmp_path / 'my_config.py').write_text(config)
+    run = subprocess.run(
+        [sys.executable, '-m', 'ding_grpo', *'-m serial_onpolicy -c my_config.py -s 0 --train-iter 150'.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300
+    )
+    assert run.returncode == 0, run.stderr
+    folder = tmp_path / 'runs' / 'think_answer_grpo'
+    last = read_json_lines(str(folder / 'log' / 'evaluator' / 'evaluations.jsonl'))[-1]
+    assert last['eval_episode_return'] == 1 and len(last['completions']) == 7
+
+
+@pytest.mark.unittest
+def test_files_and_targets_that_the_readme_names_exist():
+    for path in re.findall(r'\]\((?!http)([^)#]+)\)', README):
+        assert os.path.exists(os.path.join(ROOT, path)), path
+    makefile = open(os.path.join(ROOT, 'Makefile')).read()
+    for target in re.findall(r'make ([a-z-]+)', README):
+        assert re.search(rf'^{target}:', makefile, re.MULTILINE), target

@@ -1,0 +1,37 @@
+import copy
+
+import numpy as np
+import pytest
+from ding.entry import eval as ding_eval
+from ding.entry import serial_pipeline_onpolicy
+
+from ding_common import TaskError
+from ding_grpo.worker.screen import read_json_lines
+
+
+@pytest.mark.envtest
+class TestGroupEvaluator:
+
+    @pytest.mark.parametrize('number', [1, 3, 4])
+    def test_record_has_each_problem_once_in_order(self, think_answer, number):
+        main, create = think_answer
+        main.env.evaluator_env_num = number
+        serial_pipeline_onpolicy((main, create), max_train_iter=1)
+        record, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        assert [c['index'] for c in record['completions']] == [0, 1, 2, 3]
+        assert record['eval_episode_return'] == pytest.approx(record['answer'])  # the part, not the reward
+        assert record['total_reward'] == pytest.approx(record['answer'] + 0.5 * record['format'])
+
+    def test_evaluation_of_a_checkpoint(self, think_answer):
+        main, create = think_answer
+        serial_pipeline_onpolicy((copy.deepcopy(main), copy.deepcopy(create)), max_train_iter=1)
+        trained, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        main.exp_name = 'again'
+        value = ding_eval((main, create), load_path='run/ckpt/iteration_0.pth.tar')
+        assert np.mean(value) == pytest.approx(trained['eval_episode_return'])
+
+    def test_failing_task_ends_in_its_own_error(self, think_answer, monkeypatch):
+        from dizoo_llm.tasks import ThinkAnswerTask
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda *args: dict(answer='x', format=0))
+        with pytest.raises(TaskError, match="answer = 'x'"):  # the first evaluation comes before the first collect
+            serial_pipeline_onpolicy(think_answer, max_train_iter=1)
