@@ -4,6 +4,9 @@ SEED ?= 0
 # DI-engine 0.5.3 needs Python 3.10 or 3.11.
 PYTHON ?= $(shell for p in python3.11 python3.10 python3; do command -v $$p && break; done)
 BIN := $(VENV)/bin
+# Idle threads of torch's OpenMP spin for long before they sleep: on a busy machine a run then takes up to ten times as
+# long. A short spin costs nothing on a quiet one.
+export GOMP_SPINCOUNT ?= 1000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
 
 .PHONY: help install train test test-all style format seeds clean

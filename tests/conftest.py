@@ -1,6 +1,7 @@
 import os
 
 os.environ.setdefault('HF_HUB_OFFLINE', '1')  # no test may ask a hub
+os.environ.setdefault('GOMP_SPINCOUNT', '1000')  # see the Makefile
 
 import copy  # noqa: E402
 
