@@ -41,4 +41,4 @@ class TestCompat:
 
     def test_twice_is_once(self):
         compat.apply()
-        self.test_pipelines_build_our_evaluator()
+        assert ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator is GroupEvaluator

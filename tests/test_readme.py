@@ -41,5 +41,5 @@ def test_files_and_targets_that_the_readme_names_exist():
     for path in re.findall(r'\]\((?!http)([^)#]+)\)', README):
         assert os.path.exists(os.path.join(ROOT, path)), path
     makefile = open(os.path.join(ROOT, 'Makefile')).read()
-    for target in re.findall(r'make ([a-z-]+)', README):
+    for target in re.findall(r'(?:`|^ {4})make ([a-z-]+)', README, re.MULTILINE):
         assert re.search(rf'^{target}:', makefile, re.MULTILINE), target

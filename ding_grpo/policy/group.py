@@ -26,7 +26,14 @@ def fold_group(episodes: List[List[Dict[str, Any]]]) -> Dict[str, Any]:
         - reward (:obj:`torch.FloatTensor`): :math:`(G, S)`, the reward that came with each token
         - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each
         - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
+    Raises:
+        - ValueError: If the episodes do not have one start.
     """
+    for episode in episodes:
+        if not torch.equal(episode[0]['prompt'], episodes[0][0]['prompt']):
+            raise ValueError(
+                'the episodes of a group start differently: the environment must start the same for the same seed'
+            )
     rows = [{key: torch.cat([t[key] for t in episode]) for key in ('action', 'logp', 'reward')} for episode in episodes]
     last = [episode[-1] for episode in episodes]
 

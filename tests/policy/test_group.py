@@ -50,6 +50,12 @@ class TestFoldGroup:
         )
         assert sample['kept'].tolist() == [[[1, 9], [2, -1]], [[4, 3], [0, -1]]]
 
+    def test_different_starts_are_no_group(self):
+        other = episode([1], 0.)
+        other[0]['prompt'] = torch.tensor([5, 7])
+        with pytest.raises(ValueError, match='start differently'):
+            fold_group([episode([1], 0.), other])
+
 
 @pytest.mark.unittest
 class TestCollateGroups:

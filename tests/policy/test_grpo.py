@@ -189,6 +189,39 @@ class TestLearn:
             advs.append(found)
         assert advs[0] == advs[1] and sum(advs[0][0]) == pytest.approx(0)
 
+    def test_advantage_method_is_the_configs(self, think_answer):
+        main, create = think_answer
+        for method, expected in (('no_std', 0.75), ('grpo', 1.5)):  # rewards 1, 0, 0, 0: see test_advantage.py
+            main.policy.learn.adv_method = method
+            policy = make_policy(main, create)
+            found = []
+            policy._step = lambda groups: found.extend(groups[0]['adv'].tolist()
+                                                       ) or dict.fromkeys(policy._step_vars(), 0.)
+            policy.learn_mode.forward(sample_groups(policy, [0], reward=lambda group, row: float(row == 0)))
+            assert found[0] == pytest.approx(expected, rel=1e-3)
+
+    def test_entropy_bonus_raises_the_entropy(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.learning_rate = 1e-3
+        entropies = {}
+        for weight in (0.0, 1.0):
+            main.policy.learn.entropy_weight = weight
+            policy = make_policy(main, create)
+            with torch.no_grad():
+                policy._model.lm.lm_head.weight.mul_(30)  # far from uniform
+            data = sample_groups(policy, [0, 1], reward=lambda group, row: 1.)  # nothing to learn but entropy
+            entropies[weight] = [policy.learn_mode.forward(data)['entropy'] for _ in range(5)]
+        assert entropies[0.0][-1] == pytest.approx(entropies[0.0][0])
+        assert entropies[1.0][-1] > entropies[1.0][0] + 0.05
+
+    def test_gradient_is_clipped(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.grad_clip_value = 1e-3
+        policy = make_policy(main, create)
+        metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
+        norm = torch.cat([p.grad.flatten() for p in policy._model.parameters()]).norm()
+        assert metrics['grad_norm'] > 1e-2 and norm == pytest.approx(1e-3, rel=1e-3)
+
     def test_learning_rate_schedule(self, think_answer):
         main, create = think_answer
         main.policy.learn.learning_rate = 1e-3

@@ -35,6 +35,13 @@ class AbnormalEnv(DingTokenEnv):
         return step
 
 
+class DynamicSeedEnv(DingTokenEnv):
+    """As DI-engine's wrapper of gym: unless told otherwise, a random number is added to the seed."""
+
+    def seed(self, seed, dynamic_seed=True):
+        super().seed(seed + 100 * np.random.default_rng().integers(100) if dynamic_seed else seed)
+
+
 def make_collector(main, create, tmp_path, manager='base', env_num=8, env_cls=DingTokenEnv, seed=0, policy=None):
     policy = policy or make_policy(main, create, seed=seed)
     cfg = EasyDict(copy.deepcopy(main.env), type='token_env', import_names=[], collector_env_num=env_num)
@@ -85,6 +92,11 @@ class TestGroupCollector:
             found.append(summary(collector.collect(n_sample=6)) + summary(collector.collect(n_sample=3)))
             close(collector)
         assert all(f == found[0] for f in found)
+
+    def test_environments_that_change_their_seed_start_alike(self, think_answer, tmp_path):
+        expected = summary(make_collector(*think_answer, tmp_path).collect(n_sample=4))
+        found = summary(make_collector(*think_answer, tmp_path, env_cls=DynamicSeedEnv).collect(n_sample=4))
+        assert found == expected
 
     def test_another_seed_is_another_result(self, think_answer, tmp_path):
         a, b = (summary(make_collector(*think_answer, tmp_path, seed=s).collect(n_sample=4)) for s in (0, 1))
