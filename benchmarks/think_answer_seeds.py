@@ -114,6 +114,9 @@ def main(seeds: str, updates: int) -> None:
     with open(os.path.join('docs', 'think_answer.md'), 'w') as f:
         f.write(text)
     click.echo(text)
+    held = [r['solved'] is not None and r['lowest'] >= 0.75 and r['lowest_last'] == 1 for r in results]
+    if not all(held):
+        raise click.ClickException(f'{held.count(False)} of {len(held)} seeds were not solved or did not stay so')
 
 
 if __name__ == '__main__':

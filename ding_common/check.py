@@ -1,4 +1,5 @@
 import difflib
+import math
 from typing import Any, Callable, Dict, Iterable, NamedTuple
 
 from .errors import ConfigError
@@ -19,7 +20,7 @@ class Rule(NamedTuple):
         right = ')' if high == float('inf') else ']'
         return cls(
             f'a number in {left}{low:g}, {high:g}{right}',
-            lambda v: _is_number(v) and (low < v if open_low else low <= v) and v <= high
+            lambda v: _is_number(v) and math.isfinite(v) and (low < v if open_low else low <= v) and v <= high
         )
 
     @classmethod

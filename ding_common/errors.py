@@ -1,5 +1,4 @@
-import re
-from typing import NoReturn
+from typing import NoReturn, Optional
 
 import click
 
@@ -15,15 +14,26 @@ class ConfigError(click.ClickException, ValueError):
 class TaskError(click.ClickException, RuntimeError):
     """
     Overview:
-        A task that raised, or scored with something else than the finite parts it declares.
-        DI-engine's env managers hand on the text of an exception, not the exception: the text is therefore
-        enclosed in marks by which ``unwrap_task_error`` finds it again.
+        A task that raised, or gave something else than it promises.
+        DI-engine's env managers hand on the text of an exception, not the exception: ``str`` and ``repr`` therefore
+        enclose the message in marks by which ``unwrap_task_error`` finds it again.
     """
 
-    _pattern = re.compile(r'\[task error\](.*)\[end of task error\]', re.DOTALL)
+    _opening, _closing = '[task error]', '[end of task error]'
 
     def __str__(self) -> str:
-        return f'[task error]{self.message}[end of task error]'
+        return f'{self._opening}{self.message}{self._closing}'
+
+    __repr__ = __str__
+
+    @classmethod
+    def find(cls, text: str) -> Optional[str]:
+        """
+        Overview:
+            The message of the innermost task error in a text: a worker process wraps an error once more.
+        """
+        start, end = text.rfind(cls._opening), text.find(cls._closing)
+        return text[start + len(cls._opening):end] if 0 <= start < end else None
 
 
 def unwrap_task_error(error: RuntimeError) -> NoReturn:
@@ -36,7 +46,7 @@ def unwrap_task_error(error: RuntimeError) -> NoReturn:
     Raises:
         - TaskError: If the text of ``error`` carries one.
     """
-    found = TaskError._pattern.search(str(error))
-    if found is None:
+    message = TaskError.find(str(error))
+    if message is None:
         raise error
-    raise TaskError(found.group(1)) from None
+    raise TaskError(message) from None

@@ -15,6 +15,7 @@ def main(args: Optional[List[str]] = None) -> None:
         - args (:obj:`Optional[List[str]]`): Its arguments; None takes those of this process.
     """
     import_ding()
+    import ding_grpo  # noqa: F401  before the command reads a config, whose sections it then checks
     from ding.entry.cli import cli
     cli(args, prog_name='ding')
 

@@ -1,11 +1,18 @@
 """
 The only file that alters DI-engine. Each line names the defect of 0.5.3 that it mends; tests/test_compat.py holds them.
 """
+import copy
+from functools import wraps
+from typing import Any, Callable, Tuple, Union
+
+import ding.entry
 import ding.entry.application_entry
 import ding.entry.serial_entry_onpolicy
 import ding.envs.env_manager.base_env_manager
+from ding.config import read_config
 from ding.utils import registry
 
+from ding_grpo.policy import GRPOPolicy, check_sections
 from ding_grpo.worker import GroupEvaluator
 
 
@@ -15,10 +22,30 @@ def apply() -> None:
         Mend what the plugin needs mended. Calling it twice does no harm.
     """
     # serial_onpolicy and eval always build InteractionSerialEvaluator, whatever create_config.evaluator says: it
-    # cannot record the texts it evaluated, nor end in one line when a task fails. The subclass is the same otherwise.
+    # cannot record the texts it evaluated, nor end in one line when a task fails. The subclass evaluates as it does,
+    # and shows one line where it shows its whole log.
     ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator = GroupEvaluator
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
+    # The pipeline reads cfg.policy.learn before anything is checked: a misspelt section ends in an AttributeError. (The
+    # ``ding`` command imports this plugin only after that; there the AttributeError stays.)
+    for module in (ding.entry, ding.entry.serial_entry_onpolicy):
+        module.serial_pipeline_onpolicy = _with_checked_sections(module.serial_pipeline_onpolicy)
     # Registry.build prints a page of "Hint: expected args" before it hands on any error, a ConfigError too.
     registry._innest_error = False
     # Env managers announce their spaces on the root logger, which has no file yet and only fills the screen.
     ding.envs.env_manager.base_env_manager.space_log_flag = False
+
+
+def _with_checked_sections(pipeline: Callable) -> Callable:
+    if hasattr(pipeline, '__wrapped__'):
+        return pipeline
+
+    @wraps(pipeline)
+    def serial_pipeline_onpolicy(input_cfg: Union[str, Tuple[dict, dict]], *args, **kwargs) -> Any:
+        main_config, create_config = read_config(input_cfg) if isinstance(input_cfg, str) else copy.deepcopy(input_cfg)
+        if create_config.policy.type == GRPOPolicy.config['type']:
+            check_sections(main_config.policy, GRPOPolicy.default_config())
+            main_config.policy.setdefault('learn', {})
+        return pipeline((main_config, create_config), *args, **kwargs)
+
+    return serial_pipeline_onpolicy

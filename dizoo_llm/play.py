@@ -1,12 +1,12 @@
 """Prompt a trained model: ``python -m dizoo_llm.play FOLDER 'PROMPT'``, or ``--task NAME`` for a task's problems."""
-from typing import Optional
+from typing import Optional, Tuple
 
 import click
 import torch
 from tabulate import tabulate
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from dizoo_llm.tasks import create_task
+from dizoo_llm.tasks import Task, create_task
 from dizoo_llm.tokenizer import load_tokenizer
 
 
@@ -34,12 +34,13 @@ def complete(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt:
 @click.argument('folder', type=click.Path(exists=True, file_okay=False))
 @click.argument('prompt', required=False)
 @click.option('--task', help='Answer all problems of this registered task and score them.')
+@click.option('--import', 'modules', multiple=True, help='Module that registers the task; may be given several times.')
 @click.option('--max-new-tokens', type=click.IntRange(1), help="Length limit; default is the folder's.")
 @click.option('--temperature', type=click.FloatRange(0), default=0., help='0, the default, takes the likeliest token.')
 @click.option('--seed', type=int, default=0, help='For a temperature above 0.')
 def main(
-        folder: str, prompt: Optional[str], task: Optional[str], max_new_tokens: Optional[int], temperature: float,
-        seed: int
+        folder: str, prompt: Optional[str], task: Optional[str], modules: Tuple[str, ...],
+        max_new_tokens: Optional[int], temperature: float, seed: int
 ) -> None:
     """Prompt the model in FOLDER with PROMPT, with each line typed in, or with a task's problems."""
     tokenizer = load_tokenizer(folder)
@@ -49,7 +50,7 @@ def main(
     if max_new_tokens is not None:
         options['max_new_tokens'] = max_new_tokens
     if task is not None:
-        _answer_all(model, tokenizer, task, options)
+        _answer_all(model, tokenizer, create_task(dict(type=task, import_names=modules)), options)
     elif prompt is not None:
         click.echo(complete(model, tokenizer, prompt, **options))
     else:
@@ -58,8 +59,7 @@ def main(
                 click.echo(complete(model, tokenizer, line.strip(), **options))
 
 
-def _answer_all(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, options: dict) -> None:
-    task = create_task(dict(type=name))
+def _answer_all(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, options: dict) -> None:
     rows = []
     for index in range(len(task)):
         problem = task.problem(index)

@@ -40,5 +40,7 @@ class TestCompat:
         assert capfd.readouterr() == ('', '')
 
     def test_twice_is_once(self):
+        pipeline = ding.entry.serial_pipeline_onpolicy
         compat.apply()
+        assert ding.entry.serial_pipeline_onpolicy is pipeline
         assert ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator is GroupEvaluator

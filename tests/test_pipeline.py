@@ -57,6 +57,9 @@ class TestRun:
         main.policy.learn.update(beta=0.05, learning_rate=3e-3)
         return serial_pipeline_onpolicy((main, create), seed=1, max_train_iter=5)
 
+    def test_signals_are_given_back(self, run):
+        assert signal.getsignal(signal.SIGINT).__name__ != '_note'
+
     def test_what_lies_in_the_folder(self, run):
         metrics = read_json_lines('run/log/learner/metrics.jsonl')
         assert [m['train_iter'] for m in metrics] == [0, 1, 2, 3, 4]
@@ -70,7 +73,7 @@ class TestRun:
     def test_every_metric_of_every_update_in_tensorboard(self, run):
         events = EventAccumulator(os.path.dirname(glob.glob('run/log/serial/events*')[0]), dict(scalars=0)).Reload()
         recorded = read_json_lines('run/log/learner/metrics.jsonl')
-        names = set(recorded[0]) - {'train_iter', 'envstep', 'seconds'}
+        names = set().union(*recorded) - {'train_iter', 'envstep', 'seconds'}
         assert names >= {
             'reward_mean', 'reward_std', 'reward_answer_mean', 'reward_answer_std', 'reward_format_mean',
             'reward_format_std', 'equal_groups', 'completion_length_mean', 'completion_length_min',
@@ -153,6 +156,37 @@ class TestFromPython:
         policy = serial_pipeline_onpolicy((main, create), model=tiny_model.lm, max_train_iter=2)
         assert policy._model.lm is tiny_model.lm and not torch.equal(before, tiny_model.lm.lm_head.weight)
 
+    @pytest.mark.parametrize('vocab_size', [32, 40])
+    def test_model_folder_as_start_with_the_tokenizer_beside_it(self, think_answer, tiny_config, vocab_size):
+        from dizoo_llm.tasks import ThinkAnswerTask
+        from dizoo_llm.tokenizer import build_word_tokenizer
+        from ding_grpo.model import CausalLM
+        CausalLM(config={
+            **tiny_config, 'vocab_size': vocab_size
+        }).save_pretrained('start', build_word_tokenizer(ThinkAnswerTask.words))
+        main, create = think_answer
+        main.env.tokenizer = dict(pretrained='start')
+        main.policy.model = dict(pretrained='start')
+        main.policy.learn.update(beta=0.1, learning_rate=1e-3)
+        policy = serial_pipeline_onpolicy((main, create), max_train_iter=3)
+        assert read_json_lines('run/log/learner/metrics.jsonl')[0]['kl'] == pytest.approx(0, abs=1e-5)
+        model = AutoModelForCausalLM.from_pretrained('run/model/last')
+        tokenizer = AutoTokenizer.from_pretrained('run/model/last')
+        for prompt, completion in evaluate(policy).items():
+            ids = tokenizer(prompt, return_tensors='pt').input_ids
+            out = model.generate(ids, attention_mask=torch.ones_like(ids))[0, ids.shape[1]:].tolist()
+            out = out[:-1] if out[-1] == tokenizer.eos_token_id else out
+            assert tokenizer.decode(out) == completion
+
+    def test_processes_give_the_same_run(self, think_answer):
+        main, create = think_answer
+        weights = []
+        for manager in ('base', 'subprocess'):
+            main.exp_name = create.env_manager.type = manager
+            policy = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=3)
+            weights.append(torch.cat([p.detach().flatten() for p in policy._model.parameters()]))
+        assert torch.equal(*weights)
+
     def test_same_seed_same_run(self, think_answer):
         main, create = think_answer
         rewards = []
@@ -204,6 +238,8 @@ class TestFromPython:
 
     @pytest.mark.parametrize(
         'section, key, value, message', [
+            ('policy', 'lern', {}, "policy.lern = {}: unknown key; did you mean 'learn'"),
+            ('policy', 'collect', 5, 'policy.collect = 5: must be a dict'),
             ('policy', 'group_sise', 4, "policy.group_sise = 4: unknown key; did you mean 'group_size'"),
             ('env', 'max_new_token', 4, "env.max_new_token = 4: unknown key; did you mean 'max_new_tokens'"),
             ('env', 'collector_env_num', 6, 'env.collector_env_num = 6: must be a multiple'),
@@ -243,6 +279,12 @@ class TestCommandLine:
         assert code == 1 and out == ''
         assert len(err.splitlines()) == 1 and err.startswith('Error: policy.learn.lerning_rate = 0.001: unknown key')
 
+    def test_one_line_for_a_misspelt_section(self, tmp_path):
+        path = write_config(tmp_path, "main_config.policy.lern = main_config.policy.pop('learn')")
+        code, out, err = ding(['-m', 'serial_onpolicy', '-c', path], tmp_path, (sys.executable, '-m', 'ding_grpo'))
+        assert code == 1 and out == '' and len(err.splitlines()) == 1
+        assert err.startswith('Error: policy.lern = ') and "did you mean 'learn'" in err
+
     def test_one_line_for_a_failing_task(self, tmp_path):
         changes = (
             "from dizoo_llm.tasks import ThinkAnswerTask\n"
@@ -256,20 +298,22 @@ class TestCommandLine:
         assert last.startswith('Error: ThinkAnswerTask raised ZeroDivisionError') and '<think> 2 3 4' in last
         assert len(err.splitlines()) <= 3
 
-    def test_interrupt_saves_and_ends_without_a_traceback(self, tmp_path):
-        path = write_config(tmp_path, 'main_config.env.stop_value = 9.0')
+    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
+    def test_interrupt_saves_and_ends_without_a_traceback(self, tmp_path, manager):
+        path = write_config(tmp_path, f"main_config.env.stop_value = 9.0\ncreate_config.env_manager.type = '{manager}'")
         process = subprocess.Popen(
             [DING, '-m', 'serial_onpolicy', '-c', path],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True
+            text=True,
+            start_new_session=True,
         )
         metrics = tmp_path / 'run' / 'log' / 'learner' / 'metrics.jsonl'
         deadline = time.time() + 120
         while time.time() < deadline and not (metrics.exists() and len(read_json_lines(str(metrics))) > 3):
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers, too
         out, err = process.communicate(timeout=120)
         assert process.returncode == 130 and 'Traceback' not in err, err
         updates = len(read_json_lines(str(metrics)))

@@ -4,11 +4,15 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 import torch
 from ding.utils import MODEL_REGISTRY
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as hf_logging
 
 from ding_common import ConfigError, nearest
+
+# Keys of published config files that transformers still takes, although its config classes no longer have them.
+OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
 
 
 class PromptBatch(NamedTuple):
@@ -83,7 +87,7 @@ class CausalLM(nn.Module):
         if attn_implementation is not None:
             options['attn_implementation'] = attn_implementation
         if pretrained is None:
-            lm = AutoModelForCausalLM.from_config(_lm_config(config), **options)
+            lm = _make(config, options)
         else:
             lm = _load(pretrained, options)
         self._own(lm)
@@ -150,6 +154,10 @@ class CausalLM(nn.Module):
         """
         position = (mask.cumsum(1) - 1).clamp(min=0)  # (P, L)
         out = self.lm(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True, logits_to_keep=1)
+        if getattr(out, 'past_key_values', None) is None:
+            raise ConfigError(
+                f'policy.model: {type(self.lm).__name__} keeps no key-value cache; sampling and learning need one.'
+            )
         return out.logits[:, -1, :self._tokens], out.past_key_values
 
     def decode(self, ids: Tensor, mask: Tensor, cache: object) -> Tensor:
@@ -204,8 +212,9 @@ class CausalLM(nn.Module):
         """
         Overview:
             Write the folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer.from_pretrained`` \
-            load. The folder's generation defaults are greedy and stop at the tokenizer's end-of-sequence token, so \
-            that plain ``generate`` gives what the evaluator saw.
+            load. The folder's generation defaults are greedy, stop at the tokenizer's end-of-sequence token and \
+            leave out what the tokenizer has no token for, so that plain ``generate`` gives what the evaluator saw, \
+            whatever defaults the model came with.
         Arguments:
             - folder (:obj:`str`): Made if it is not there.
             - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Written beside the weights.
@@ -213,14 +222,18 @@ class CausalLM(nn.Module):
             - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Other weights, as ``self.state_dict()`` names \
                 them; None writes the model's own.
         """
+        ids = {}
         if tokenizer is not None:
-            for config in (self.lm.config, self.lm.generation_config):
-                config.bos_token_id = tokenizer.bos_token_id
-                config.eos_token_id = tokenizer.eos_token_id
-                config.pad_token_id = tokenizer.pad_token_id
+            ids = {name: getattr(tokenizer, name) for name in ('bos_token_id', 'eos_token_id', 'pad_token_id')}
             tokenizer.save_pretrained(folder)
-        self.lm.generation_config.do_sample = False
-        self.lm.generation_config.max_new_tokens = max_new_tokens
+        for name, value in ids.items():
+            setattr(self.lm.config, name, value)
+        self.lm.generation_config = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=max_new_tokens,
+            suppress_tokens=list(range(self._tokens, self.vocab_size)) or None,
+            **ids,
+        )
         if state_dict is not None:
             state_dict = {name[len('lm.'):]: value for name, value in state_dict.items()}
         shown = hf_logging.is_progress_bar_enabled()
@@ -232,7 +245,9 @@ class CausalLM(nn.Module):
                 hf_logging.enable_progress_bar()
 
 
-def _lm_config(config: dict) -> object:
+def _make(config: dict, options: dict) -> PreTrainedModel:
+    if not isinstance(config, dict):
+        raise ConfigError(f'policy.model.config = {config!r}: must be a dict with model_type.')
     config = {**config}
     model_type = config.pop('model_type', None)
     if model_type not in CONFIG_MAPPING:
@@ -242,14 +257,18 @@ def _lm_config(config: dict) -> object:
         )
     cls = CONFIG_MAPPING[model_type]
     default = cls()
-    known = set(default.to_dict()) | set(default.attribute_map)
+    known = set(default.to_dict()) | set(default.attribute_map) | OLD_NAMES
     for key, value in config.items():
         if key not in known:
             raise ConfigError(f'policy.model.config.{key} = {value!r}: unknown key; {nearest(key, known)}')
     try:
-        return AutoConfig.for_model(model_type, **config)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f'policy.model.config = {config!r}: {error}') from error
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config), **options)
+    except (TypeError, ValueError, KeyError, AttributeError, ImportError, StrictDataclassError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f'policy.model.config = {config!r}: transformers makes no causal language model {model_type!r} of it '
+            f'({type(error).__name__}: {reason})'
+        ) from error
 
 
 def _near(model_type: Optional[str]) -> List[str]:

@@ -5,6 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ding_grpo.rl_utils import equal_groups
+
 
 def fold_group(episodes: List[List[Dict[str, Any]]]) -> Dict[str, Any]:
     """
@@ -22,7 +24,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]]) -> Dict[str, Any]:
         - action (:obj:`torch.LongTensor`): :math:`(G, S)`, 0 behind a row's end
         - logp_old (:obj:`torch.FloatTensor`): :math:`(G, S)`
         - weight (:obj:`torch.FloatTensor`): :math:`(G, S)`, 1 on tokens, 0 behind a row's end
-        - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`
+        - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`, -1 behind a row's end
         - reward (:obj:`torch.FloatTensor`): :math:`(G, S)`, the reward that came with each token
         - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each
         - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
@@ -52,8 +54,6 @@ def fold_group(episodes: List[List[Dict[str, Any]]]) -> Dict[str, Any]:
     )
     if episodes[0][0]['kept'] is not None:
         sample['kept'] = padded([torch.cat([t['kept'] for t in episode]) for episode in episodes], -1)
-        # Behind a row's end nothing is kept, which would be a distribution over no token: keep the padding token.
-        sample['kept'][..., 0] = torch.where(sample['weight'] == 0, 0, sample['kept'][..., 0])
     return sample
 
 
@@ -79,10 +79,11 @@ def collate_groups(samples: List[Dict[str, Any]]) -> Dict[str, Any]:
         )
 
     sizes = torch.tensor([len(s['action']) for s in samples])
-    batch = {key: cat(key) for key in ('action', 'logp_old', 'weight', 'reward')}
+    batch = {key: cat(key) for key in ('action', 'logp_old', 'logp_ref', 'weight', 'reward') if key in samples[0]}
     batch['kept'] = None
     if 'kept' in samples[0]:
         batch['kept'] = cat('kept', -1)
+        # Behind a row's end nothing is kept, which would be a distribution over no token: keep what fills the action.
         batch['kept'][..., 0] = torch.where(batch['weight'] == 0, 0, batch['kept'][..., 0])
     batch['prompts'] = [s['prompt'] for s, size in zip(samples, sizes.tolist()) for _ in range(size)]
     batch['group'] = torch.arange(len(samples)).repeat_interleave(sizes)
@@ -118,23 +119,3 @@ def batch_metrics(batch: Dict[str, Any]) -> Dict[str, float]:
         metrics[f'reward_{name}_mean'] = part.mean()
         metrics[f'reward_{name}_std'] = part.std(unbiased=False)
     return {name: float(value) for name, value in metrics.items()}
-
-
-def equal_groups(reward: Tensor, group: Tensor) -> Tensor:
-    """
-    Overview:
-        Which groups have equal rewards throughout, and so nothing to learn from.
-    Arguments:
-        - reward (:obj:`torch.FloatTensor`): One reward a row.
-        - group (:obj:`torch.LongTensor`): Group numbers 0 to P - 1.
-    Returns:
-        - equal (:obj:`torch.BoolTensor`): One flag a group.
-    Shapes:
-        - reward (:obj:`torch.FloatTensor`): :math:`(B, )`
-        - group (:obj:`torch.LongTensor`): :math:`(B, )`
-        - equal (:obj:`torch.BoolTensor`): :math:`(P, )`
-    """
-    groups = int(group.max()) + 1
-    low = reward.new_full((groups, ), float('inf')).scatter_reduce(0, group, reward, 'amin')
-    high = reward.new_full((groups, ), float('-inf')).scatter_reduce(0, group, reward, 'amax')
-    return low == high

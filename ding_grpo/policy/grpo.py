@@ -9,8 +9,9 @@ Group Relative Policy Optimization as a DI-engine policy. Where it departs from 
 """
 import copy
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+import numpy as np
 import torch
 from ding.policy import Policy
 from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
@@ -20,10 +21,10 @@ from transformers import PreTrainedModel, get_scheduler
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM
-from ding_grpo.rl_utils import group_advantage, grpo_data, grpo_error, masked_mean, sequence_mean
+from ding_grpo.rl_utils import entropy, equal_groups, group_advantage, grpo_data, grpo_error, masked_mean, sequence_mean
 from ding_grpo.rollout import Sampling
 
-from .group import batch_metrics, collate_groups, equal_groups, fold_group
+from .group import batch_metrics, collate_groups, fold_group
 from .grpo_config import LOG_PROB_FNS, check_policy_config
 from .token_face import TokenFace, strip
 
@@ -95,7 +96,7 @@ class GRPOPolicy(Policy):
                     log_show_after_iter=10,
                     # (int) Updates between two checkpoints.
                     save_ckpt_after_iter=100,
-                    # (bool) Whether to save a checkpoint at the end; the best one and Ctrl-C need it.
+                    # (bool) A checkpoint at the end; DI-engine saves it whatever stands here.
                     save_ckpt_after_run=True,
                     # (dict) What a user sees and keeps, see ``ding_grpo.worker.report``.
                     report=dict(name='report', type='grpo_report', position='before_run', priority=90, ext_args=dict()),
@@ -115,7 +116,12 @@ class GRPOPolicy(Policy):
             unroll_len=1,
             collector=dict(),
         ),
-        eval=dict(evaluator=dict(eval_freq=10)),
+        eval=dict(
+            evaluator=dict(
+                # (int) Updates between two evaluations.
+                eval_freq=10,
+            ),
+        ),
         other=dict(replay_buffer=dict()),
     )
 
@@ -127,6 +133,8 @@ class GRPOPolicy(Policy):
     ) -> None:
         check_policy_config(cfg, self.default_config())
         super().__init__(cfg, model, enable_field)
+        sampling = Sampling(cfg.collect.temperature, cfg.collect.top_k, cfg.collect.top_p)
+        self._face = TokenFace(self._model, sampling, seed=torch.initial_seed())  # the seed that DI-engine set
 
     def default_model(self) -> Tuple[str, List[str]]:
         return 'causal_lm', ['ding_grpo.model']
@@ -140,8 +148,6 @@ class GRPOPolicy(Policy):
                 f"policy.model.type = {cfg.model.get('type')!r} ({type(model).__name__}): grpo needs 'causal_lm', or a "
                 'causal language model of transformers handed over as model=.'
             )
-        sampling = Sampling(cfg.collect.temperature, cfg.collect.top_k, cfg.collect.top_p)
-        self._face = TokenFace(model, sampling, seed=torch.initial_seed())  # the seed that DI-engine set
         return model
 
     def _bind(self, spec: Any) -> None:
@@ -154,6 +160,8 @@ class GRPOPolicy(Policy):
             - ConfigError: If its tokens do not fit the model.
         """
         self._face.bind(spec)
+        if getattr(self, '_reference', None) is not None:
+            self._reference.limit_vocabulary(spec.vocab_size)
 
     def _get_token_spec(self) -> Any:
         return self._face.spec
@@ -196,15 +204,18 @@ class GRPOPolicy(Policy):
         if cfg.drop_equal_groups:
             equal = equal_groups(batch['reward'].sum(1), batch['group']).tolist()
             groups = [g for g, drop in zip(groups, equal) if not drop]
+        if self._reference is not None:
+            groups = [g for chunk in self._chunks(groups) for g in self._with_reference(chunk)]
         steps: List[Dict[str, float]] = []
         for _ in range(cfg.epoch_per_collect):
             order = torch.randperm(len(groups), generator=self._shuffle).tolist()
-            for chunk in (order[i:i + self._get_batch_size()] for i in range(0, len(order), self._get_batch_size())):
+            for chunk in self._chunks(order):
                 steps.append(self._step([groups[i] for i in chunk]))
         metrics['cur_lr'] = float(self._lr_scheduler.get_last_lr()[0])
-        self._lr_scheduler.step()
+        if steps:
+            self._lr_scheduler.step()
         for name in self._step_vars():
-            values = [s[name] for s in steps] or [0.]
+            values = [s[name] for s in steps] or [float('nan')]  # every group was dropped: nothing was learned
             metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
         metrics['seconds_sampling'] = float(sum(g['seconds_sampling'] for g in data))
         metrics['seconds_scoring'] = float(sum(g['seconds_scoring'] for g in data))
@@ -214,26 +225,34 @@ class GRPOPolicy(Policy):
         )
         return metrics
 
+    def _chunks(self, items: List[Any]) -> Iterator[List[Any]]:
+        size = self._get_batch_size()
+        return (items[i:i + size] for i in range(0, len(items), size))
+
+    def _with_reference(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+        """The groups with ``logp_ref`` (G, S), which stays the same however many epochs follow."""
+        batch = to_device(collate_groups(groups), self._device, ignore_keys=['prompts'])
+        with torch.no_grad():
+            logp = self._log_prob_fn(*self._face.distribution(self._reference, batch)).cpu()  # (B, S)
+        parts = logp.split([len(g['action']) for g in groups])
+        return [dict(g, logp_ref=part[:, :g['action'].shape[1]]) for g, part in zip(groups, parts)]
+
     def _step(self, groups: List[Dict[str, Any]]) -> Dict[str, float]:
         cfg = self._cfg.learn
         batch = collate_groups(groups)
         batch['adv'] = torch.cat([g['adv'] for g in groups])
         batch = to_device(batch, self._device, ignore_keys=['prompts'])
-        logp_ref = None
-        if self._reference is not None:
-            with torch.no_grad():
-                logp_ref = self._log_prob_fn(*self._face.distribution(self._reference, batch))  # (B, S)
         logit, index = self._face.distribution(self._model, batch)  # (B, S, K)
         logp_new = self._log_prob_fn(logit, index)  # (B, S)
         with torch.set_grad_enabled(cfg.entropy_weight > 0):
-            entropy = torch.special.entr(logit.softmax(-1)).sum(-1)  # (B, S)
+            token_entropy = entropy(logit)  # (B, S)
         loss, info = grpo_error(
-            grpo_data(logp_new, batch['logp_old'], logp_ref, batch['adv'], batch['weight']),
+            grpo_data(logp_new, batch['logp_old'], batch.get('logp_ref'), batch['adv'], batch['weight']),
             clip_ratio=cfg.clip_ratio,
             beta=cfg.beta,
             kl_type=cfg.kl_type,
         )
-        total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
+        total = loss - cfg.entropy_weight * sequence_mean(token_entropy, batch['weight'])
         self._optimizer.zero_grad()
         total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), cfg.grad_clip_value)
@@ -241,7 +260,7 @@ class GRPOPolicy(Policy):
         return dict(
             total_loss=total.item(),
             policy_loss=loss.item(),
-            entropy=masked_mean(entropy.detach(), batch['weight']).item(),
+            entropy=masked_mean(token_entropy.detach(), batch['weight']).item(),
             grad_norm=norm.item(),
             **info._asdict(),
         )
@@ -280,13 +299,13 @@ class GRPOPolicy(Policy):
         self._unroll_len = self._cfg.collect.unroll_len
         self._priority = self._cfg.priority
 
-    def _forward_collect(self, data: Dict[int, Any], row_keys: Optional[Dict[int, Tuple]] = None) -> Dict[int, Any]:
+    def _forward_collect(self, data: Dict[int, Any], row_keys: Dict[int, Tuple]) -> Dict[int, Any]:
         """
         Overview:
             Sample a completion for each environment, all in one batch.
         Arguments:
             - data (:obj:`Dict[int, Any]`): Observations by environment.
-            - row_keys (:obj:`Optional[Dict[int, Tuple]]`): (collect, group, row) by environment, from the group \
+            - row_keys (:obj:`Dict[int, Tuple]`): (collect, group, row) by environment, from the group \
                 collector.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment.
@@ -300,7 +319,7 @@ class GRPOPolicy(Policy):
         """
         taken = timestep.info['taken']
         reward = torch.zeros(taken)
-        reward[-1] = float(timestep.reward)
+        reward[-1] = np.asarray(timestep.reward).item()
         kept = policy_output['kept']
         return dict(
             prompt=strip(obs),

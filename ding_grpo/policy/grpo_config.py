@@ -6,12 +6,15 @@ import torch
 from ding.utils import LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, \
     deep_merge_dicts, import_module
 from ding.worker import get_buffer_cls
-from transformers import SchedulerType
+from transformers import SchedulerType, get_scheduler
 
 from ding_common import ConfigError, Rule, check_config, nearest
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, log_prob
 
 LOG_PROB_FNS = {name: getattr(log_prob, name) for name in ('naive_method', 'efficient_method', 'less_efficient_method')}
+
+# Without those that want a metric at each step.
+SCHEDULES = [t.value for t in SchedulerType if t.value not in ('reduce_lr_on_plateau', 'greedy')]
 
 RULES = {
     'group_size': Rule.integer(2),
@@ -22,7 +25,7 @@ RULES = {
     'learn.update_per_collect': Rule.integer(1),
     'learn.learning_rate': Rule.number(0, open_low=True),
     'learn.weight_decay': Rule.number(0),
-    'learn.lr_scheduler.type': Rule.one_of(*(t.value for t in SchedulerType)),
+    'learn.lr_scheduler.type': Rule.one_of(*SCHEDULES),
     'learn.lr_scheduler.num_warmup_steps': Rule.integer(0),
     'learn.lr_scheduler.num_training_steps': Rule.integer(1).or_none(),
     'learn.grad_clip_value': Rule.number(0, open_low=True),
@@ -57,6 +60,24 @@ _PIPELINE = dict(
 )
 
 
+def check_sections(cfg: Dict, default: Dict) -> None:
+    """
+    Overview:
+        Hold the keys right under ``policy`` to what there is; the config need not be compiled.
+    Arguments:
+        - cfg (:obj:`Dict`): The section ``policy``.
+        - default (:obj:`Dict`): The policy's own defaults.
+    Raises:
+        - ConfigError: If a key is unknown, or a section is no dict.
+    """
+    known = {**_PIPELINE, **default}
+    for key, value in cfg.items():
+        if key not in known:
+            raise ConfigError(f'policy.{key} = {value!r}: unknown key; {nearest(key, known)}')
+        if isinstance(known[key], dict) and not isinstance(value, dict):
+            raise ConfigError(f'policy.{key} = {value!r}: must be a dict.')
+
+
 def check_policy_config(cfg: Dict, default: Dict) -> None:
     """
     Overview:
@@ -68,6 +89,7 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
         - ConfigError: On the first thing that cannot be run; the message names the key, the value and what is \
             allowed.
     """
+    check_sections(cfg, default)
     check_config(cfg, _schema(cfg, default), RULES, 'policy')
     _check_hooks(cfg['learn'].get('learner', {}).get('hook', {}))
     _check_model(cfg['model'])
@@ -82,14 +104,24 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
             f"policy.collect.top_p = {cfg['collect']['top_p']}: needs policy.collect.top_k, the number of token ids "
             'that are stored with each token.'
         )
-    schedule = cfg['learn']['lr_scheduler']
-    if schedule['type'] not in ('constant', 'constant_with_warmup') and schedule['num_training_steps'] is None:
-        raise ConfigError(
-            f"policy.learn.lr_scheduler.num_training_steps = None: the schedule {schedule['type']!r} must know after "
-            'how many updates it ends.'
-        )
+    _check_schedule(cfg['learn']['lr_scheduler'])
     if cfg['cuda'] and not torch.cuda.is_available():
         raise ConfigError('policy.cuda = True: torch finds no GPU on this machine.')
+
+
+def _check_schedule(schedule: Dict) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    try:
+        get_scheduler(
+            schedule['type'],
+            optimizer,
+            schedule['num_warmup_steps'],
+            schedule['num_training_steps'],
+            scheduler_specific_kwargs=dict(schedule['specific']),
+        )
+    except (TypeError, ValueError) as error:
+        written = {key: dict(value) if isinstance(value, dict) else value for key, value in schedule.items()}
+        raise ConfigError(f'policy.learn.lr_scheduler = {written!r}: {error}') from error
 
 
 def _schema(cfg: Dict, default: Dict) -> Dict:
@@ -121,6 +153,8 @@ def _check_hooks(hooks: Dict) -> None:
                 raise ConfigError(f'{full} = {dict(value)!r}: a hook needs the keys name, type and position.')
         elif key not in known:
             raise ConfigError(f'{full} = {value!r}: unknown key; {nearest(key, known)}')
+        elif key.endswith('_after_iter') and not Rule.integer(1).holds(value):
+            raise ConfigError(f'{full} = {value!r}: must be {Rule.integer(1).allowed}.')
 
 
 def _check_model(model: Dict) -> None:

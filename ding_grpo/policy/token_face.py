@@ -64,15 +64,15 @@ class TokenFace:
         self._model.limit_vocabulary(spec.vocab_size)
         self._spec = spec
 
-    def sample(self, obs: Dict[int, Any], row_keys: Optional[Dict[int, RowKey]]) -> Dict[int, Dict[str, Any]]:
+    def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
             Sample a completion for each environment.
         Arguments:
             - obs (:obj:`Dict[int, Any]`): Token ids by environment, -1 behind the last.
-            - row_keys (:obj:`Optional[Dict[int, RowKey]]`): Which row of which group an environment runs. The \
+            - row_keys (:obj:`Dict[int, RowKey]`): Which row of which group an environment runs. The \
                 row's numbers are those of one generator seeded by (seed, collect, group, row), whatever else is in \
-                the batch. None: (seed, 0, 0, environment), continued from call to call.
+                the batch.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action``, ``logp`` and ``kept`` (or None) of each.
         Shapes:
@@ -81,9 +81,7 @@ class TokenFace:
             - logp (:obj:`torch.FloatTensor`): :math:`(S, )`
             - kept (:obj:`torch.LongTensor`): :math:`(S, K)`
         """
-        uniform = np.stack(
-            [self._generator(i, (row_keys or {}).get(i, (0, 0, i))).random(self._limit) for i in obs]
-        )  # (B, T)
+        uniform = np.stack([self._generator(i, row_keys[i]).random(self._limit) for i in obs])  # (B, T)
         return self._generate(obs, torch.from_numpy(uniform).to(self._model.device))
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:

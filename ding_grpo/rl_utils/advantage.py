@@ -40,10 +40,28 @@ def group_advantage(reward: Tensor, group: Tensor, method: str = 'grpo', eps: fl
 
     centred = reward - (group_sum(reward) / size)[member]
     # Rounding may leave 1e-17 of a group of equal rewards: not a difference, and dividing must not amplify it.
-    low = torch.full_like(size, float('inf')).scatter_reduce(0, member, reward, 'amin')
-    high = torch.full_like(size, float('-inf')).scatter_reduce(0, member, reward, 'amax')
-    centred = centred.masked_fill((low == high)[member], 0)
+    centred = centred.masked_fill(equal_groups(reward, member)[member], 0)
     if method == 'no_std':
         return centred
     std = (group_sum(centred ** 2) / (size - 1).clamp(min=1)).sqrt()
     return centred / (std[member] + eps)
+
+
+def equal_groups(reward: Tensor, group: Tensor) -> Tensor:
+    """
+    Overview:
+        Which groups have equal rewards throughout, and so nothing to learn from.
+    Arguments:
+        - reward (:obj:`torch.FloatTensor`): One reward a row.
+        - group (:obj:`torch.LongTensor`): Group numbers 0 to P - 1.
+    Returns:
+        - equal (:obj:`torch.BoolTensor`): One flag a group.
+    Shapes:
+        - reward (:obj:`torch.FloatTensor`): :math:`(B, )`
+        - group (:obj:`torch.LongTensor`): :math:`(B, )`
+        - equal (:obj:`torch.BoolTensor`): :math:`(P, )`
+    """
+    groups = int(group.max()) + 1 if len(group) else 0
+    low = reward.new_full((groups, ), float('inf')).scatter_reduce(0, group, reward, 'amin')
+    high = reward.new_full((groups, ), float('-inf')).scatter_reduce(0, group, reward, 'amax')
+    return low == high

@@ -27,8 +27,8 @@ def naive_method(logits: Tensor, index: Tensor) -> Tensor:
 def efficient_method(logits: Tensor, index: Tensor) -> Tensor:
     """
     Overview:
-        The same as ``naive_method`` as taken logit minus log-sum-exp, row by row, so that no second tensor of the \
-        logits' size is kept.
+        The same as ``naive_method`` as taken logit minus log-sum-exp, row by row: less is held at a time than for a \
+        log-softmax of the whole.
     Arguments:
         - logits (:obj:`torch.FloatTensor`): As in ``naive_method``.
         - index (:obj:`torch.LongTensor`): As in ``naive_method``.
@@ -60,5 +60,22 @@ def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:
     return distribution.log_prob(index)
 
 
+def entropy(logits: Tensor) -> Tensor:
+    """
+    Overview:
+        Entropy of each token's distribution, differentiable, with defined gradients where a probability is 0: logits \
+        of minus infinity, and probabilities that underflow.
+    Arguments:
+        - logits (:obj:`torch.FloatTensor`): As in ``naive_method``.
+    Returns:
+        - entropy (:obj:`torch.FloatTensor`): In nats.
+    Shapes:
+        - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
+        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    """
+    logp = torch.log_softmax(_at_least_float32(logits), dim=-1)  # (B, S, V)
+    return -(logp.exp() * logp.masked_fill(logp == float('-inf'), 0)).sum(-1)
+
+
 def _at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -52,12 +52,12 @@ def generate(
     rows = len(prompts.row)
     action = torch.full((rows, max_new_tokens), -1, dtype=torch.long, device=device)
     length = torch.zeros(rows, dtype=torch.long, device=device)
-    logp = torch.zeros(rows, max_new_tokens, device=device)
     kept_ids: List[Tensor] = []
     eos = torch.tensor(list(eos_token_ids), dtype=torch.long, device=device)
 
     logit, cache = model.prefill(prompts.ids, prompts.mask)
     logit, mask = logit[prompts.row], prompts.mask[prompts.row]  # (B, V), (B, L)
+    logp = torch.zeros(rows, max_new_tokens, dtype=torch.promote_types(logit.dtype, torch.float32), device=device)
     cache.batch_select_indices(prompts.row)
     live = torch.arange(rows, device=device)  # which row each line of the shrinking batch is
     running = torch.ones(rows, dtype=torch.bool, device=device)  # per line: has it not ended?

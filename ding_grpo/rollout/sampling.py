@@ -28,7 +28,7 @@ class Sampling(NamedTuple):
             - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`, then :math:`(B, K)`
             - kept (:obj:`torch.LongTensor`): :math:`(B, K)`
         """
-        logit = _at_least_float32(logit) / self.temperature
+        logit = self._scale(logit)
         if self.top_k is None:
             return logit, None
         logit, kept = logit.topk(min(self.top_k, logit.shape[-1]), dim=-1)  # sorted, (B, K)
@@ -57,12 +57,16 @@ class Sampling(NamedTuple):
             - kept (:obj:`torch.LongTensor`): :math:`(B, S, K)`
             - index (:obj:`torch.LongTensor`): :math:`(B, S)`
         """
-        logit = _at_least_float32(logit) / self.temperature
+        logit = self._scale(logit)
         if kept is None:
             return logit, action
         dropped = kept < 0
         logit = logit.gather(-1, kept.clamp(min=0)).masked_fill(dropped, float('-inf'))  # (B, S, K)
         return logit, (kept == action.unsqueeze(-1)).to(torch.uint8).argmax(-1)
+
+    def _scale(self, logit: Tensor) -> Tensor:
+        logit = logit.to(torch.promote_types(logit.dtype, torch.float32))
+        return logit if self.temperature == 1 else logit / self.temperature
 
 
 def draw(logit: Tensor, uniform: Tensor) -> Tensor:
@@ -83,7 +87,3 @@ def draw(logit: Tensor, uniform: Tensor) -> Tensor:
     total = cumulative[:, -1]
     point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, point.unsqueeze(-1), right=True).squeeze(-1)
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))

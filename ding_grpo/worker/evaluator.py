@@ -7,7 +7,7 @@ from ding.worker import InteractionSerialEvaluator
 
 from ding_common import unwrap_task_error
 
-from .screen import append_json, keep_off_screen, show
+from .screen import append_json, keep_off_screen, run_folder, show
 
 
 @SERIAL_EVALUATOR_REGISTRY.register('group')
@@ -46,7 +46,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         if 'record' in info:
             texts = sorted(info['record'], key=lambda r: int(r[0]))
             record['completions'] = [dict(index=int(i), prompt=p, completion=c) for i, p, c in texts]
-        append_json(os.path.join(self._exp_name, 'log', self._instance_name, 'evaluations.jsonl'), record)
+        append_json(os.path.join(run_folder(self._exp_name), 'log', self._instance_name, 'evaluations.jsonl'), record)
         parts = '  '.join(f'{name} {mean:.3f}' for name, mean in means.items())
         mark = '  (best so far)' if value > best else ''
         show(f'evaluation  update {train_iter}  return {value:.3f}{mark}  {parts}')

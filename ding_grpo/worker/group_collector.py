@@ -1,6 +1,6 @@
 import os
 import time
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from ding.worker.collector.base_serial_collector import ISerialCollector
 from ding_common import ConfigError, unwrap_task_error
 
 from .completion_table import CompletionTable
-from .screen import keep_off_screen, show
+from .screen import keep_off_screen, run_folder, show
 
 
 class Group:
@@ -40,8 +40,8 @@ class GroupCollector(ISerialCollector):
     Overview:
         Collects whole groups. A group is assembled by identity, never by position: its G environments get one seed,
         each gives exactly one episode, and the G episodes are folded into one sample before anything can tear them.
-        All environments of the running groups step together, so that a sample depends neither on which of them
-        finished first nor on the number of processes.
+        All environments of the running groups step together, so that tokens and rewards depend neither on which of
+        them finished first nor on the number of processes.
     Interfaces:
         ``collect``, ``reset``, ``reset_env``, ``reset_policy``, ``close``
     Property:
@@ -81,13 +81,13 @@ class GroupCollector(ISerialCollector):
         """
         self._cfg = cfg
         self._name = instance_name
-        folder = os.path.join('.', exp_name, 'log', instance_name)
+        folder = os.path.join(run_folder(exp_name), 'log', instance_name)
         self._logger, own_tb_logger = build_logger(folder, instance_name, need_tb=tb_logger is None)
         self._tb_logger = own_tb_logger if tb_logger is None else tb_logger
         keep_off_screen(self._logger)
         self._table = CompletionTable(os.path.join(folder, 'completions.txt'), cfg.table_rows)
         self._seed = torch.initial_seed()  # the seed that DI-engine set
-        self._collects = 0
+        self._collect_iter = None
         self._groups = 0
         self._envstep = 0
         self._episodes = 0
@@ -100,6 +100,9 @@ class GroupCollector(ISerialCollector):
             self._env.reset()
         else:
             self._env = _env
+            # Each group is reset with its seed; resetting at an episode's end as well would be in vain, and happens in
+            # threads whose errors leave the run waiting for ever.
+            self._env._auto_reset = False
             self._env.launch()
 
     def reset_policy(self, _policy: Optional[NamedTuple] = None) -> None:
@@ -144,7 +147,10 @@ class GroupCollector(ISerialCollector):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._env.close()
+            try:
+                self._env.close()
+            except (OSError, EOFError) as error:  # worker processes that are gone already
+                self._logger.warning(f'closing the environments: {error!r}')
             self._tb_logger.flush()
             self._tb_logger.close()
 
@@ -170,13 +176,16 @@ class GroupCollector(ISerialCollector):
             - train_iter (:obj:`int`): Updates of the collecting policy so far.
             - policy_kwargs (:obj:`Optional[Dict]`): Further arguments of the policy's forward.
         Returns:
-            - samples (:obj:`List[Dict]`): One a group, in the order of their numbers; see ``fold_group``, and \
-                ``group_id``, ``collect_iter``, ``seconds_sampling`` and ``seconds_scoring`` (the group's share).
+            - samples (:obj:`List[Dict]`): One a group, in the order of their numbers, which begin at 0 with each \
+                update; see ``fold_group``, and ``group_id``, ``collect_iter``, ``seconds_sampling`` and \
+                ``seconds_scoring`` (the group's share).
 
         The other arguments are there because DI-engine's pipelines pass them; groups are never cut, and a random
         policy makes no groups.
         """
         target = self._n_sample if n_sample is None else n_sample
+        if train_iter != self._collect_iter:
+            self._collect_iter, self._groups = train_iter, 0
         started, done = 0, []
         free = self._slots()
         running: List[Group] = []
@@ -196,7 +205,6 @@ class GroupCollector(ISerialCollector):
         samples = [self._fold(group, train_iter) for group in done]
         for sample in samples:
             sample.update({f'seconds_{part}': seconds / target for part, seconds in clock.items()})
-        self._collects += 1
         self._log(done, samples, clock, train_iter)
         return samples
 
@@ -205,16 +213,15 @@ class GroupCollector(ISerialCollector):
         return [ids[i:i + self._group_size] for i in range(0, len(ids), self._group_size)]
 
     def _start(self, env_ids: List[int]) -> Group:
-        seed = int(np.random.SeedSequence([self._seed, self._groups]).generate_state(1)[0] >> 1)  # 31 bits
-        group = Group(self._groups, seed, env_ids)
+        # A function of (run seed, update, group): a resumed run meets what the uninterrupted one would have met.
+        state = np.random.SeedSequence([self._seed, self._collect_iter, self._groups]).generate_state(1)[0]
+        group = Group(self._groups, int(state >> 1), env_ids)  # 31 bits
         self._groups += 1
         self._begin(group)
         return group
 
     def _begin(self, group: Group) -> None:
         group.begin()
-        if group.restarts == 0:
-            self._ready(group.env_ids)  # the automatic reset after the last episode may still be on its way
         # Without dynamic_seed=False on every call, environments add a random number to the seed.
         self._env.seed({i: group.seed for i in group.env_ids}, dynamic_seed=False)
         self._env.reset({i: None for i in group.env_ids})
@@ -222,8 +229,8 @@ class GroupCollector(ISerialCollector):
 
     def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float]) -> Tuple[Dict, Dict, Dict]:
         start = time.perf_counter()
-        keys = {i: (self._collects, g.number, g.env_ids.index(i)) for g in running for i in sorted(g.running)}
-        obs = self._ready(keys)
+        keys = {i: (self._collect_iter, g.number, g.env_ids.index(i)) for g in running for i in sorted(g.running)}
+        obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
         outputs = self._policy.forward(obs, row_keys=keys, **policy_kwargs)
         sampled = time.perf_counter()
         actions = to_ndarray({i: output['action'] for i, output in outputs.items()})
@@ -239,13 +246,6 @@ class GroupCollector(ISerialCollector):
         clock['sampling'] += sampled - start
         clock['scoring'] += time.perf_counter() - sampled
         return timesteps, outputs, obs
-
-    def _ready(self, env_ids: Iterable[int]) -> Dict[int, Any]:
-        while True:
-            ready = self._env.ready_obs
-            if all(i in ready for i in env_ids):
-                return {i: ready[i] for i in env_ids}
-            time.sleep(0.001)
 
     def _take(self, group: Group, timesteps: Dict, outputs: Dict, obs: Dict) -> None:
         """Hand each environment's step to its episode; a group with an abnormal end begins anew."""

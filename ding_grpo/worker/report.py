@@ -3,17 +3,18 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Dict
+from types import FrameType
+from typing import Any, Dict, Optional
 
 import click
 import torch
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 
-from ding_common import check_config
+from ding_common import Rule, check_config
 
 from .curve import draw_curves
-from .screen import append_json, keep_off_screen, show
+from .screen import append_json, keep_off_screen, run_folder, show, show_progress
 
 
 class ReportHook(LearnerHook):
@@ -27,10 +28,11 @@ class ReportHook(LearnerHook):
     """
 
     default = dict(progress_freq=10, export=True)
+    rules = dict(progress_freq=Rule.integer(1))
 
     def __init__(self, *args, ext_args: Dict = EasyDict(), **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        check_config(ext_args, self.default, {}, 'policy.learn.learner.hook.report.ext_args')
+        check_config(ext_args, self.default, self.rules, 'policy.learn.learner.hook.report.ext_args')
         self._args = {**self.default, **ext_args}
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
@@ -62,15 +64,15 @@ class MetricsHook(LearnerHook):
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         update = engine.last_iter.val
-        metrics = dict(engine.log_buffer['scalar'])
+        metrics = {name: value for name, value in engine.log_buffer['scalar'].items() if name != 'train_time'}
         for name, value in metrics.items():
             engine.tb_logger.add_scalar(f'{engine.instance_name}_iter/{name}', value, update)
             engine.tb_logger.add_scalar(f'{engine.instance_name}_step/{name}', value, engine.collector_envstep)
         seconds = time.monotonic() - self._start
         record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)
-        append_json(os.path.join(engine.exp_name, 'log', engine.instance_name, 'metrics.jsonl'), record)
+        append_json(os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, 'metrics.jsonl'), record)
         if self._terminal:
-            click.echo('\r\033[K' + self._line(update, metrics, seconds), nl=False)
+            show_progress(self._line(update, metrics, seconds))
         elif update % self._freq == 0:
             click.echo(self._line(update, metrics, seconds))
 
@@ -103,9 +105,12 @@ class InterruptHook(LearnerHook):
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def _note(self, number: int, _: Any) -> None:
-        self._signal = signal.Signals(number).name
+    def _note(self, number: int, frame: Optional[FrameType]) -> None:
         self.release()
+        if _runs(frame, 'serial_pipeline'):
+            self._signal = signal.Signals(number).name
+        else:  # the run has failed and left the hook behind: the signal is for whatever runs now
+            os.kill(os.getpid(), number)
 
     def release(self) -> None:
         """Give the signals back to whoever had them."""
@@ -119,6 +124,14 @@ class InterruptHook(LearnerHook):
         show(f'{self._signal}: saving after update {engine.last_iter.val}')
         engine.call_hook('after_run')
         raise SystemExit(130)
+
+
+def _runs(frame: Optional[FrameType], name: str) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name.startswith(name):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class ReleaseHook(LearnerHook):
@@ -146,13 +159,14 @@ class ExportHook(LearnerHook):
             return
         model = engine.policy.get_attribute('model')
         spec = engine.policy.get_attribute('token_spec')
-        folder = os.path.join(engine.exp_name, 'model')
+        run = run_folder(engine.exp_name)
+        folder = os.path.join(run, 'model')
         model.save_pretrained(os.path.join(folder, 'last'), spec.tokenizer, spec.max_new_tokens)
-        best = os.path.join(engine.exp_name, 'ckpt', 'ckpt_best.pth.tar')
+        best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
         if os.path.exists(best):
             state = torch.load(best, map_location='cpu', weights_only=True)['model']
             model.save_pretrained(os.path.join(folder, 'best'), spec.tokenizer, spec.max_new_tokens, state)
-        show(f'models: {folder}')
+        show(f'models: {os.path.normpath(folder)}')
 
 
 class CurveHook(LearnerHook):
@@ -162,9 +176,10 @@ class CurveHook(LearnerHook):
     """
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        path = os.path.join(engine.exp_name, 'curve.png')
-        draw_curves({engine.exp_name: engine.exp_name}, path)
-        show(f'learning curve: {path}')
+        run = run_folder(engine.exp_name)
+        path = os.path.join(run, 'curve.png')
+        draw_curves({engine.exp_name: run}, path)
+        show(f'learning curve: {os.path.normpath(path)}')
 
 
 register_learner_hook('grpo_report', ReportHook)

@@ -2,9 +2,18 @@
 import json
 import logging
 import os
+import shutil
 from typing import Any, Dict, List
 
 import click
+
+
+def run_folder(exp_name: str) -> str:
+    """
+    Overview:
+        Where DI-engine's workers write: below the current folder, an absolute ``exp_name`` too.
+    """
+    return f'./{exp_name}'
 
 
 def keep_off_screen(logger: logging.Logger) -> None:
@@ -23,6 +32,14 @@ def show(text: str) -> None:
         Print lines above the progress line, which a terminal rewrites in place.
     """
     click.echo(('\r\033[K' if click.get_text_stream('stdout').isatty() else '') + text)
+
+
+def show_progress(text: str) -> None:
+    """
+    Overview:
+        Rewrite the terminal's last line, cut to its width: what wraps could not be rewritten.
+    """
+    click.echo('\r\033[K' + text[:shutil.get_terminal_size().columns - 1], nl=False)
 
 
 def append_json(path: str, record: Dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 import copy
-from typing import Any, Dict, List
+import multiprocessing
+import signal
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 from ding.envs import BaseEnv, BaseEnvTimestep
@@ -8,9 +10,9 @@ from ding.utils import ENV_REGISTRY, deep_merge_dicts
 from easydict import EasyDict
 from gymnasium import spaces
 
-from ding_common import ConfigError, Rule, check_config
+from ding_common import ConfigError, Rule, TaskError, check_config
 
-from .token_env import TokenEnv
+from .token_env import NO_TOKEN, TokenEnv
 
 # Keys that DI-engine's pipelines read from the same section of a config.
 _PIPELINE = dict(
@@ -76,9 +78,9 @@ class DingTokenEnv(BaseEnv):
             - ConfigError: On the first key that is unknown, missing or of a wrong value.
         """
         check_config(cfg, {**cls.config, **_PIPELINE}, cls.rules, 'env')
-        if 'type' not in cfg.get('task', {}):
-            raise ConfigError(f"env.task = {dict(cfg.get('task', {}))!r}: must name a registered task, as type='...'.")
         manager = cfg.get('manager', {})
+        if not isinstance(manager, dict):
+            raise ConfigError(f'env.manager = {manager!r}: must be a dict.')
         if 'type' in manager:
             known = {**get_env_manager_cls(manager).default_config(), 'type': '', 'import_names': []}
             check_config(manager, {key: None for key in known}, {}, 'env.manager')
@@ -86,7 +88,8 @@ class DingTokenEnv(BaseEnv):
     @classmethod
     def create_collector_env_cfg(cls, cfg: Dict) -> List[Dict]:
         cls.check(cfg)
-        return [cfg for _ in range(_pop(cfg, 'collector_env_num'))]
+        number = _pop(cfg, 'collector_env_num')
+        return [_with_longest_prompt(cfg) for _ in range(number)]
 
     @classmethod
     def create_evaluator_env_cfg(cls, cfg: Dict) -> List[Dict]:
@@ -97,7 +100,11 @@ class DingTokenEnv(BaseEnv):
                 f'env.n_evaluator_episode = {episodes}: must be at least env.evaluator_env_num = {number}, since '
                 'each evaluator environment runs one episode or more.'
             )
-        return [EasyDict({**cfg, 'walk': list(range(i, episodes, number))}) for i in range(number)]
+        return [
+            EasyDict({
+                **_with_longest_prompt(cfg), 'walk': list(range(i, episodes, number))
+            }) for i in range(number)
+        ]
 
     def __init__(self, cfg: Dict) -> None:
         walk = cfg.get('walk')
@@ -107,6 +114,9 @@ class DingTokenEnv(BaseEnv):
         self._walk = walk
         self._walked = 0
         self._seed = None
+        self._failed: Optional[TaskError] = None
+        if multiprocessing.parent_process() is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, which then closes its workers
         self.observation_space = self._env.observation_space
         self.action_space = self._env.action_space
         reach = sum(abs(w) for w in self._env.task.weights.values())
@@ -130,11 +140,19 @@ class DingTokenEnv(BaseEnv):
 
     def reset(self) -> np.ndarray:
         options = None if self._walk is None else dict(index=self._walk[self._walked % len(self._walk)])
-        obs, _ = self._env.reset(seed=self._seed, options=options)
-        self._seed = None
+        seed, self._seed = self._seed, None
+        try:
+            obs, _ = self._env.reset(seed=seed, options=options)
+        except TaskError as error:
+            # DI-engine resets in threads of its own, whose errors leave the run waiting for ever: tell it in ``step``.
+            self._failed = error
+            obs = np.full(self.observation_space.shape, NO_TOKEN)
+            obs[0] = 0
         return obs
 
     def step(self, action: Any) -> BaseEnvTimestep:
+        if self._failed is not None:
+            raise self._failed
         obs, reward, terminated, truncated, info = self._env.step(action)
         done = terminated or truncated
         if done:
@@ -161,3 +179,11 @@ def _pop(cfg: Dict, key: str) -> int:
     if key not in cfg:
         raise ConfigError(f'env.{key}: missing; must be {DingTokenEnv.rules[key].allowed}.')
     return cfg.pop(key)
+
+
+def _with_longest_prompt(cfg: Dict) -> Dict:
+    """The config with ``max_prompt_length``, so that the prompts are read once and not by each environment."""
+    if cfg.get('max_prompt_length') is None:
+        env = DingTokenEnv({key: value for key, value in cfg.items() if key != 'walk'})
+        cfg.max_prompt_length = env.token_spec.max_prompt_length
+    return cfg

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dizoo_llm.tasks import Problem, Task, create_task
 from dizoo_llm.tokenizer import build_word_tokenizer, load_tokenizer
-from ding_common import ConfigError
+from ding_common import ConfigError, TaskError
 
 NO_TOKEN = -1  # fills observations behind the last token; no vocabulary has it
 
@@ -61,13 +61,10 @@ class TokenEnv(gymnasium.Env):
         self.task = task if isinstance(task, Task) else create_task(dict(type=task) if isinstance(task, str) else task)
         self.tokenizer = _create_tokenizer(tokenizer, self.task)
         self.max_new_tokens = max_new_tokens
-        if max_prompt_length is None:
-            prompts = (self.task.problem(i).prompt for i in range(len(self.task)))
-            max_prompt_length = max(len(self.tokenizer.encode(p, add_special_tokens=False)) for p in prompts)
-        self.max_prompt_length = max_prompt_length
+        self.max_prompt_length = self._longest_prompt() if max_prompt_length is None else max_prompt_length
         self.eos_token_ids = (self.tokenizer.eos_token_id, )
         vocab_size = len(self.tokenizer)
-        length = max_prompt_length + max_new_tokens
+        length = self.max_prompt_length + max_new_tokens
         self.observation_space = spaces.Box(NO_TOKEN, vocab_size - 1, (length, ), np.int64)
         self.action_space = spaces.Discrete(vocab_size)
         self._done = True
@@ -91,16 +88,18 @@ class TokenEnv(gymnasium.Env):
             - info (:obj:`Dict`): ``index``, the problem's number.
         Shapes:
             - obs (:obj:`np.ndarray`): :math:`(N, )`, N = max_prompt_length + max_new_tokens
+        Raises:
+            - TaskError: If the task gives no problem, or one whose prompt is empty or too long.
         """
         super().reset(seed=seed)
         index = (options or {}).get('index')
         self.index = int(self.np_random.integers(len(self.task)) if index is None else index % len(self.task))
-        self.problem: Problem = self.task.problem(self.index)
-        self._prompt: List[int] = self.tokenizer.encode(self.problem.prompt, add_special_tokens=False)
+        self.problem: Problem = self.task.checked_problem(self.index)
+        self._prompt: List[int] = self._encode(self.problem)
         if not 0 < len(self._prompt) <= self.max_prompt_length:
-            raise ConfigError(
-                f'env.max_prompt_length = {self.max_prompt_length}: the prompt of problem {self.index} has '
-                f'{len(self._prompt)} tokens: {self.problem.prompt!r}'
+            raise TaskError(
+                f'{type(self.task).__name__}: the prompt of problem {self.index} has {len(self._prompt)} tokens, must '
+                f'have 1 to env.max_prompt_length = {self.max_prompt_length}: {self.problem.prompt!r}'
             )
         self._completion: List[int] = []
         self._done = False
@@ -150,6 +149,12 @@ class TokenEnv(gymnasium.Env):
     def completion(self) -> List[int]:
         """The tokens taken since the last reset."""
         return self._completion
+
+    def _encode(self, problem: Problem) -> List[int]:
+        return self.tokenizer.encode(problem.prompt, add_special_tokens=False)
+
+    def _longest_prompt(self) -> int:
+        return max(len(self._encode(self.task.checked_problem(i))) for i in range(len(self.task)))
 
     def _score(self, info: Dict[str, Any]) -> float:
         ended = self._completion[-1] in self.eos_token_ids

@@ -64,6 +64,21 @@ class Task(ABC):
             - parts (:obj:`Dict[str, float]`): One finite number for each key of ``weights``.
         """
 
+    def checked_problem(self, index: int) -> Problem:
+        """
+        Overview:
+            ``problem``, held to what it promises.
+        Raises:
+            - TaskError: If it raises, or gives something else than a ``Problem``.
+        """
+        try:
+            problem = self.problem(index)
+        except Exception as error:  # as in checked_score
+            raise TaskError(f'{type(self).__name__} raised {_describe(error)} for problem {index}') from error
+        if not isinstance(problem, Problem):
+            raise TaskError(f'{type(self).__name__} gave {problem!r} for problem {index}, must give a Problem')
+        return problem
+
     def checked_score(self, problem: Problem, completion: str) -> Dict[str, float]:
         """
         Overview:
@@ -75,15 +90,13 @@ class Task(ABC):
         try:
             parts = self.score(problem, completion)
         except Exception as error:  # whatever a user's scorer raises is reported with the problem that caused it
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f'{os.path.basename(frame.filename)}:{frame.lineno}'
-            raise self._error(f'raised {type(error).__name__}: {error} ({where})', problem, completion) from error
+            raise self._error(f'raised {_describe(error)}', problem, completion) from error
         if not isinstance(parts, dict) or set(parts) != set(self.weights):
             raise self._error(f'scored {parts!r}, must score exactly {sorted(self.weights)}', problem, completion)
         for name, value in parts.items():
             try:
                 finite = math.isfinite(value)
-            except TypeError:
+            except (TypeError, OverflowError):
                 finite = False
             if not finite:
                 raise self._error(f'scored {name} = {value!r}, must be a finite number', problem, completion)
@@ -91,6 +104,11 @@ class Task(ABC):
 
     def _error(self, what: str, problem: Problem, completion: str) -> TaskError:
         return TaskError(f'{type(self).__name__} {what}; problem: {problem.prompt!r}; completion: {completion!r}')
+
+
+def _describe(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f'{type(error).__name__}: {error} ({os.path.basename(frame.filename)}:{frame.lineno})'
 
 
 def create_task(cfg: Dict) -> Task:

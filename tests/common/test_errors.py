@@ -13,6 +13,13 @@ class TestUnwrap:
             unwrap_task_error(RuntimeError(text))
         assert caught.value.message == 'two\nlines'
 
+    def test_finds_the_innermost_as_a_worker_process_wraps_it(self):
+        inner = TaskError("it's [odd]\n")
+        outer = TaskError('\nEnv Process Exception:\n  File "x.py", line 1\n' + repr(inner))
+        with pytest.raises(TaskError) as caught:
+            unwrap_task_error(RuntimeError(f'Env 0 step has exceeded: {outer}'))
+        assert caught.value.message == "it's [odd]\n"
+
     def test_leaves_other_errors_alone(self):
         error = RuntimeError('something else')
         with pytest.raises(RuntimeError) as caught:

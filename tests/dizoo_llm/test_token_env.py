@@ -4,7 +4,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from dizoo_llm.envs import TokenEnv
-from ding_common import ConfigError
+from ding_common import TaskError
 
 ANSWER = {0: 3, 1: 7, 2: 12, 3: 4}
 
@@ -117,5 +117,5 @@ class TestTokenEnv:
 
     def test_prompt_too_long(self):
         env = TokenEnv(max_prompt_length=10)
-        with pytest.raises(ConfigError, match='max_prompt_length = 10.*19 tokens.*<think>'):
+        with pytest.raises(TaskError, match='19 tokens.*max_prompt_length = 10.*<think>'):
             env.reset(seed=0)

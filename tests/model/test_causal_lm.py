@@ -94,6 +94,58 @@ class TestCausalLM:
         assert (plain.eos_token_id, plain.pad_token_id, plain.max_new_tokens) == (29, 30, 8)
         assert json.load(open(tmp_path / 'config.json'))['eos_token_id'] == 29
 
+    def test_saved_generation_defaults_are_greedy_whatever_the_model_came_with(self, tiny_model, tmp_path):
+        tiny_model.lm.generation_config.update(temperature=0.6, top_p=0.9, do_sample=True, repetition_penalty=1.5)
+        tiny_model.save_pretrained(str(tmp_path), build_word_tokenizer(['a']), 8)
+        plain = AutoModelForCausalLM.from_pretrained(str(tmp_path)).generation_config
+        assert not plain.do_sample and plain.repetition_penalty in (None, 1.0)
+
+    def test_saved_model_says_nothing_that_the_tokenizer_lacks(self, tiny_model, tmp_path):
+        tiny_model.limit_vocabulary(5)
+        tiny_model.save_pretrained(str(tmp_path), build_word_tokenizer(['a', 'b']), 12)
+        out = AutoModelForCausalLM.from_pretrained(str(tmp_path)).generate(torch.tensor([[0, 1]]), min_new_tokens=12)
+        assert out.max() < 5
+
+    def test_keys_of_older_config_files_are_taken(self, tiny_config):
+        lm = CausalLM(config={**tiny_config, 'rope_theta': 5e5, 'torch_dtype': 'float32'}).lm
+        assert lm.config.rope_parameters['rope_theta'] == 5e5
+
+    @pytest.mark.parametrize('model_type', ['gpt2', 'qwen2', 'qwen3', 'gemma', 'gemma2', 'mistral', 'opt'])
+    def test_other_architectures_read_the_same(self, model_type):
+        small = dict(
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+            ffn_dim=64,
+            word_embed_proj_dim=32,
+            max_position_embeddings=64,
+            sliding_window=4,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2
+        )
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+        default = CONFIG_MAPPING[model_type]()
+        known = set(default.to_dict()) | set(default.attribute_map)
+        torch.manual_seed(0)
+        model = CausalLM(
+            config=dict(model_type=model_type, vocab_size=32, **{k: v
+                                                                 for k, v in small.items() if k in known})
+        )
+        prompts = [torch.randint(0, 32, (n, )) for n in (5, 9)]
+        completion = torch.randint(0, 32, (2, 4))
+        logit = model.completion_logits(PromptBatch.of(prompts, CPU), completion)
+        for i, prompt in enumerate(prompts):
+            whole = model.lm(torch.cat([prompt, completion[i]])[None]).logits[0, len(prompt) - 1:-1]
+            assert torch.allclose(logit[i], whole, atol=1e-5)
+
     def test_save_other_weights(self, tiny_model, tmp_path):
         other = {name: torch.zeros_like(value) for name, value in tiny_model.state_dict().items()}
         tiny_model.save_pretrained(str(tmp_path), state_dict=other)
@@ -108,6 +160,9 @@ class TestCausalLM:
             (dict(config=dict()), 'model_type'),
             (dict(config=dict(model_type='llama', hidden_sze=3)), "hidden_sze = 3.*'hidden_size'"),
             (dict(config=dict(model_type='llama'), dtype='float31'), 'float32'),
+            (dict(config='llama'), 'must be a dict'),
+            (dict(config=dict(model_type='llama', hidden_size='32')), 'hidden_size'),
+            (dict(config=dict(model_type='t5')), "'t5'"),
             (dict(pretrained='/nowhere/at/all'), '/nowhere/at/all'),
         ]
     )

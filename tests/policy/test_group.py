@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ding_grpo.policy.group import batch_metrics, collate_groups, equal_groups, fold_group
+from ding_grpo.policy.group import batch_metrics, collate_groups, fold_group
 
 
 def transition(action, reward, kept=None, **last):
@@ -43,12 +43,12 @@ class TestFoldGroup:
         assert sample['action'].tolist() == [[1, 2, 3], [7, 0, 0]]
         assert sample['reward'].tolist() == [[0, 0, 2], [0, 0, 0]]
 
-    def test_kept_ids_behind_the_end_are_a_distribution(self):
+    def test_kept_ids_are_padded_with_none(self):
         sample = fold_group(
             [episode([1, 2], 0., kept=torch.tensor([[1, 9], [2, -1]])),
              episode([4], 0., kept=torch.tensor([[4, 3]]))]
         )
-        assert sample['kept'].tolist() == [[[1, 9], [2, -1]], [[4, 3], [0, -1]]]
+        assert sample['kept'].tolist() == [[[1, 9], [2, -1]], [[4, 3], [-1, -1]]]
 
     def test_different_starts_are_no_group(self):
         other = episode([1], 0.)
@@ -71,7 +71,7 @@ class TestCollateGroups:
         assert batch['action'].tolist() == [[1, 2, 3], [4, 0, 0], [7, 0, 0], [8, 0, 0]]
         assert batch['group'].tolist() == [0, 0, 1, 1] and len(batch['prompts']) == 4
 
-    def test_kept_is_padded_too(self):
+    def test_kept_ids_behind_the_end_are_a_distribution(self):
         samples = [
             fold_group([episode([1, 2], 0., kept=torch.tensor([[1, 9], [2, 5]]))] * 2),
             fold_group([episode([4], 0., kept=torch.tensor([[4, 3]]))] * 2),
@@ -95,7 +95,3 @@ class TestCollateGroups:
         )
         assert metrics == pytest.approx(expected)
         assert all(type(value) is float for value in metrics.values())  # DI-engine's monitor takes nothing else
-
-    def test_equal_groups(self):
-        reward = torch.tensor([1., 0., 0.5, 0.5, 0.5])
-        assert equal_groups(reward, torch.tensor([0, 0, 1, 1, 2])).tolist() == [False, True, True]

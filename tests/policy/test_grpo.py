@@ -1,4 +1,5 @@
 import copy
+import math
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ class TestOnPolicyIdentity:
     def test_first_update(self, think_answer, sampling):
         main, create = think_answer
         main.policy.collect.update(sampling)
-        main.policy.learn.update(beta=0.3, entropy_weight=0.0)
+        main.policy.learn.update(beta=0.3, entropy_weight=0.1)
         policy = make_policy(main, create)
         with torch.no_grad():  # a reference unlike the policy, so that the KL is not 0
             for p in policy._reference.parameters():
@@ -40,6 +41,7 @@ class TestOnPolicyIdentity:
         assert metrics['ratio_mean'] == pytest.approx(1, abs=1e-5)
         assert metrics['ratio_max'] == pytest.approx(1, abs=1e-5)
         assert metrics['clipfrac'] == 0 and metrics['approx_kl'] == pytest.approx(0, abs=1e-5)
+        assert all(torch.isfinite(p).all() for p in policy._model.parameters())  # top_p with an entropy bonus
 
     def test_loss_is_beta_times_kl_when_lengths_are_equal(self, think_answer):
         main, create = think_answer
@@ -121,6 +123,57 @@ class TestLearn:
         assert not torch.equal(vector(policy._model.parameters()), start)
         assert not any('reference' in key for key in policy.learn_mode.state_dict())
 
+    def test_reference_has_the_tokenizers_vocabulary_too(self, think_answer):
+        main, create = think_answer
+        main.policy.model.config.vocab_size = 48  # more than the tokenizer's 32
+        main.policy.learn.beta = 0.1
+        policy = make_policy(main, create)
+        assert policy.learn_mode.forward(sample_groups(policy, [0, 1]))['kl'] == pytest.approx(0, abs=1e-6)
+
+    def test_reference_is_asked_once_however_many_epochs(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(beta=0.1, epoch_per_collect=4, batch_size=1)
+        policy = make_policy(main, create)
+        asked = []
+        prefill = policy._reference.prefill
+        policy._reference.prefill = lambda *args: asked.append(1) or prefill(*args)
+        policy.learn_mode.forward(sample_groups(policy, [0, 1, 2]))
+        assert len(asked) == 3
+
+    @pytest.mark.parametrize(
+        'key, value', [
+            ('clip_ratio', 0.01),
+            ('kl_type', 'k1'),
+            ('beta', 0.5),
+            ('weight_decay', 0.5),
+            ('entropy_weight', 0.5),
+            ('learning_rate', 1e-4),
+            ('grad_clip_value', 1e-6),
+            ('adv_method', 'grpo'),
+            ('lr_scheduler', dict(type='linear', num_warmup_steps=3, num_training_steps=9)),
+            ('lr_scheduler', dict(type='cosine_with_min_lr', num_training_steps=4, specific=dict(min_lr_rate=0.9))),
+        ]
+    )
+    def test_every_option_of_the_config_changes_what_is_learned(self, think_answer, key, value):
+        main, create = think_answer
+        weights = []
+        for changes in ({}, {key: value}):
+            main.policy.learn.update(learning_rate=1e-3, beta=0.1, entropy_weight=0.0, epoch_per_collect=3)
+            main.policy.learn.update(changes)
+            policy = make_policy(main, create)
+            data = sample_groups(policy, [0, 1], reward=reward)
+            for _ in range(2):
+                policy.learn_mode.forward(data)
+            weights.append(vector(policy._model.parameters()))
+        assert not torch.equal(*weights)
+
+    @pytest.mark.parametrize('name', ['naive_method', 'less_efficient_method'])
+    def test_log_prob_fn_is_the_configs(self, think_answer, name):
+        from ding_grpo.rl_utils import log_prob
+        main, create = think_answer
+        main.policy.learn.log_prob_fn = name
+        assert make_policy(main, create)._log_prob_fn is getattr(log_prob, name)
+
     def test_every_monitored_variable_is_there_and_a_float(self, think_answer):
         main, create = think_answer
         main.policy.learn.beta = 0.1
@@ -162,7 +215,8 @@ class TestLearn:
         assert steps == [1] and metrics['equal_groups'] == 0.5
         start = vector(policy._model.parameters())
         metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=lambda group, row: 1.))
-        assert steps == [1] and metrics['equal_groups'] == 1 and metrics['total_loss'] == 0
+        assert steps == [1] and metrics['equal_groups'] == 1
+        assert math.isnan(metrics['total_loss']) and math.isnan(metrics['entropy'])  # nothing was learned: not 0
         assert torch.equal(vector(policy._model.parameters()), start)
 
     def test_epochs_and_mini_batches_of_whole_groups(self, think_answer):
@@ -234,12 +288,13 @@ class TestLearn:
     def test_state_is_restored_from_a_plain_checkpoint(self, think_answer, tmp_path):
         main, create = think_answer
         main.policy.learn.lr_scheduler = dict(type='linear', num_warmup_steps=0, num_training_steps=9)
+        main.policy.learn.batch_size = 1  # so that the order of the mini-batches is part of the state
         policy = make_policy(main, create)
-        policy.learn_mode.forward(sample_groups(policy, [0, 1]))
+        policy.learn_mode.forward(sample_groups(policy, [0, 1, 2, 3]))
         torch.save(policy.learn_mode.state_dict(), tmp_path / 'ckpt')
         other = make_policy(main, create, seed=5)
         other.learn_mode.load_state_dict(torch.load(tmp_path / 'ckpt', weights_only=True))
-        data = sample_groups(policy, [2, 3])
+        data = sample_groups(policy, [2, 3, 0, 1])
         a, b = policy.learn_mode.forward(data), other.learn_mode.forward(data)
         assert a['total_loss'] == b['total_loss'] and a['cur_lr'] == b['cur_lr']
         assert torch.equal(vector(policy._model.parameters()), vector(other._model.parameters()))
@@ -260,6 +315,15 @@ class TestCollect:
         assert one[1]['action'].tolist() == two[9]['action'].tolist()
         assert len({tuple(o['action'].tolist()) for o in (one[0], one[1], two[5])}) == 3
 
+    def test_a_rows_numbers_depend_on_the_runs_seed(self, think_answer, tiny_model):
+        from dizoo_llm.envs import TokenEnv
+        obs = TokenEnv(max_new_tokens=6).reset(options=dict(index=0))[0]
+        actions = [
+            make_policy(*think_answer, seed=seed, model=tiny_model).collect_mode.forward({0: obs}, {0: (0, 0, 0)})
+            for seed in (0, 1)
+        ]
+        assert actions[0][0]['action'].tolist() != actions[1][0]['action'].tolist()
+
     def test_float_observations_of_the_evaluator_are_cast_back(self, think_answer):
         policy = make_policy(*think_answer)
         from dizoo_llm.envs import TokenEnv
@@ -279,7 +343,7 @@ class TestCollect:
         policy = make_policy(*think_answer)
         policy._face._spec = None
         with pytest.raises(ConfigError, match="collector = dict\\(type='group'\\)"):
-            policy.collect_mode.forward({0: torch.tensor([1, 2])})
+            policy.collect_mode.forward({0: torch.tensor([1, 2])}, row_keys={0: (0, 0, 0)})
 
 
 @pytest.mark.unittest

@@ -20,6 +20,9 @@ class TestPolicyConfig:
             ('learn.lerning_rate', 0.1, "did you mean 'learning_rate'"),
             ('lern', {}, "did you mean 'learn'"),
             ('learn.learner.hook.save_ckpt_after_itr', 5, "did you mean 'save_ckpt_after_iter'"),
+            ('learn.learner.hook.save_ckpt_after_iter', 0, 'an integer of at least 1'),
+            ('model', 5, 'must be a dict'),
+            ('learn.learning_rate', float('inf'), 'a number'),
             ('learn.learner.log_polciy', True, "did you mean 'log_policy'"),
             ('collect.collector.table_frq', 5, "did you mean 'table_freq'"),
             ('eval.evaluator.eval_frequency', 5, "did you mean 'eval_freq'"),
@@ -37,7 +40,6 @@ class TestPolicyConfig:
             ('learn.learning_rate', 0, 'a number'),
             ('learn.batch_size', 0, 'an integer of at least 1'),
             ('learn.lr_scheduler.type', 'linea', "'linear'"),
-            ('learn.lr_scheduler.type', 'linear', 'num_training_steps = None'),
             ('collect.temperature', 0, 'a number in'),
             ('collect.top_k', 0, 'an integer of at least 1, or None'),
             ('collect.top_p', 0.9, 'needs policy.collect.top_k'),
@@ -50,8 +52,27 @@ class TestPolicyConfig:
         change(main.policy, path, value)
         with pytest.raises(ConfigError, match=message) as caught:
             make_policy(main, create)
-        if path != 'learn.lr_scheduler.type' or value != 'linear':
-            assert f'policy.{path} = {value!r}' in caught.value.message
+        assert f'policy.{path} = {value!r}' in caught.value.message
+
+    @pytest.mark.parametrize(
+        'schedule, message', [
+            (dict(type='linear'), 'num_training_steps'),
+            (dict(type='cosine_with_min_lr', num_training_steps=9), 'min_lr'),
+            (dict(type='linear', num_training_steps=9, specific=dict(sped=3)), 'sped'),
+            (dict(type='reduce_lr_on_plateau'), "must be one of 'linear'"),
+        ]
+    )
+    def test_schedules_that_cannot_be_made(self, think_answer, schedule, message):
+        main, create = think_answer
+        main.policy.learn.lr_scheduler = schedule
+        with pytest.raises(ConfigError, match=message):
+            make_policy(main, create)
+
+    @pytest.mark.parametrize('schedule', [dict(type='inverse_sqrt', num_warmup_steps=3), dict(type='constant')])
+    def test_schedules_without_an_end(self, think_answer, schedule):
+        main, create = think_answer
+        main.policy.learn.lr_scheduler = schedule
+        assert make_policy(main, create)._lr_scheduler is not None
 
     def test_the_group_collector_is_needed(self, think_answer):
         main, create = think_answer
@@ -62,16 +83,16 @@ class TestPolicyConfig:
     def test_every_default_is_documented_where_it_lives(self):
         import inspect
 
+        from dizoo_llm.envs import DingTokenEnv
         from ding_grpo.policy import GRPOPolicy
         from ding_grpo.worker import GroupCollector
-        for cls in (GRPOPolicy, GroupCollector):
+        for cls, end in ((GRPOPolicy, 'def __init__'), (GroupCollector, 'def __init__'), (DingTokenEnv, 'rules = ')):
             source = inspect.getsource(cls)
-            body = source[source.index('config = dict('):source.index('def __init__')].splitlines()[1:]
+            body = source[source.index('config = dict('):source.index(end)].splitlines()[1:]
             for above, line in zip(body, body[1:]):
                 key = line.strip()
                 if '=' in key and not key.startswith('#') and not key.endswith('dict('):
-                    plain = key.split('=')[0] in ('collector', 'eval', 'other')
-                    assert plain or above.strip().startswith('#'), line
+                    assert key.split('=')[0] in ('collector', 'other') or above.strip().startswith('#'), line
 
     def test_own_hooks_are_welcome(self, think_answer):
         main, create = think_answer

@@ -4,7 +4,7 @@ import os
 import pytest
 import torch
 
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, group_advantage
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, equal_groups, group_advantage
 
 DATA = json.load(open(os.path.join(os.path.dirname(__file__), '..', 'data', 'notebook_verl.json')))
 
@@ -45,6 +45,10 @@ class TestGroupAdvantage:
     @pytest.mark.parametrize('method', ADVANTAGE_METHODS)
     def test_group_of_one_is_zero(self, method):
         assert torch.equal(group_advantage(torch.tensor([3.]), torch.tensor([0]), method), torch.zeros(1))
+
+    def test_equal_groups(self):
+        reward = torch.tensor([1., 0., 0.5, 0.5, 0.5])
+        assert equal_groups(reward, torch.tensor([0, 0, 1, 1, 2])).tolist() == [False, True, True]
 
     def test_wrong_use(self):
         with pytest.raises(ValueError, match='gpro'):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from ding_grpo.rl_utils import efficient_method, less_efficient_method, naive_method
+from ding_grpo.rl_utils import efficient_method, entropy, less_efficient_method, naive_method
 
 METHODS = [naive_method, efficient_method, less_efficient_method]
 
@@ -45,3 +45,22 @@ class TestLogProb:
 
     def test_no_rows(self, method):
         assert method(torch.zeros(0, 3, 5), torch.zeros(0, 3, dtype=torch.long)).shape == (0, 3)
+
+
+@pytest.mark.unittest
+class TestEntropy:
+
+    def test_by_hand(self):
+        # (1/2, 1/4, 1/4): log 2 / 2 + 2 * log 4 / 4 = 1.5 log 2
+        assert entropy(torch.tensor([[[0.5, 0.25, 0.25]]]).log()).item() == pytest.approx(1.5 * math.log(2))
+
+    @pytest.mark.parametrize('logit', [[0., 0., float('-inf')], [0., 150.], [0., -150., float('-inf')], [1e4, -1e4]])
+    def test_gradient_where_a_probability_is_zero(self, logit):
+        # 0 * log 0 has no gradient that torch.special.entr could give; the entropy's is 0 there
+        logit = torch.tensor([[logit]], requires_grad=True)
+        value = entropy(logit)
+        value.sum().backward()
+        assert torch.isfinite(value).all() and torch.isfinite(logit.grad).all()
+
+    def test_gradcheck(self):
+        assert torch.autograd.gradcheck(entropy, (torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True), ))

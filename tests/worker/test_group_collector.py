@@ -1,4 +1,5 @@
 import copy
+import re
 import time
 from functools import partial
 
@@ -51,14 +52,7 @@ def make_collector(main, create, tmp_path, manager='base', env_num=8, env_cls=Di
     envs = create_env_manager(manager_cfg, [partial(env_cls, cfg=c) for c in cfgs])
     torch.manual_seed(seed)
     config = EasyDict({**GroupCollector.config, 'type': 'group'})
-    return GroupCollector(
-        config, envs, policy.collect_mode, SummaryWriter(str(tmp_path / 'tb')), exp_name=str(tmp_path / 'exp')
-    )
-
-
-def close(collector):
-    collector._ready(range(collector._env.env_num))  # DI-engine's pipes break if closed during an automatic reset
-    collector.close()
+    return GroupCollector(config, envs, policy.collect_mode, SummaryWriter(str(tmp_path / 'tb')), exp_name='exp')
 
 
 def summary(samples):
@@ -84,13 +78,19 @@ class TestGroupCollector:
         assert [s['group_id'] for s in first + second] == [0, 1, 2, 3]
         assert first[0]['action'].tolist() != second[0]['action'].tolist()
 
+    def test_resumed_at_an_update_meets_what_the_uninterrupted_run_met(self, think_answer, tmp_path):
+        whole = make_collector(*think_answer, tmp_path)
+        met = [summary(whole.collect(train_iter=i)) for i in range(3)]
+        resumed = make_collector(*think_answer, tmp_path)
+        assert summary(resumed.collect(train_iter=2)) == met[2] and met[2] != met[1] != met[0]
+
     def test_result_depends_neither_on_processes_nor_on_their_order(self, think_answer, tmp_path):
         found = []
         for manager, env_num, env_cls in [('base', 8, DingTokenEnv), ('base', 4, DingTokenEnv),
                                           ('subprocess', 8, SlowResetEnv), ('subprocess', 12, SlowResetEnv)]:
             collector = make_collector(*think_answer, tmp_path, manager, env_num, env_cls)
             found.append(summary(collector.collect(n_sample=6)) + summary(collector.collect(n_sample=3)))
-            close(collector)
+            collector.close()
         assert all(f == found[0] for f in found)
 
     def test_environments_that_change_their_seed_start_alike(self, think_answer, tmp_path):
@@ -128,7 +128,22 @@ class TestGroupCollector:
         from dizoo_llm.tasks import ThinkAnswerTask
         monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, problem, completion: dict(answer=1 / 0, format=0))
         collector = make_collector(*think_answer, tmp_path, manager)
-        with pytest.raises(TaskError, match='ZeroDivisionError.*<think> 2 3 4 </think>'):
+        with pytest.raises(TaskError) as caught:
+            collector.collect()
+        assert re.fullmatch(
+            r"ThinkAnswerTask raised ZeroDivisionError: division by zero \(test_group_collector.py:\d+\); "
+            r"problem: '<think> 2 3 4 </think>.*'; completion: '[^\n]*'", caught.value.message
+        )
+
+    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
+    def test_task_that_gives_no_problem_stops_and_does_not_hang(self, think_answer, tmp_path, manager, monkeypatch):
+        from dizoo_llm.tasks import ThinkAnswerTask
+        main, create = think_answer
+        main.env.max_prompt_length = 19
+        policy = make_policy(main, create)
+        monkeypatch.setattr(ThinkAnswerTask, 'problem', lambda self, index: {}['gone'])
+        collector = make_collector(main, create, tmp_path, manager, policy=policy)
+        with pytest.raises(TaskError, match=r"KeyError: 'gone' .* for problem \d"):
             collector.collect()
 
     def test_tables_of_completions_on_screen_and_in_the_file(self, think_answer, tmp_path, capsys):
