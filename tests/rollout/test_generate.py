@@ -70,6 +70,15 @@ class TestGenerate:
             assert not ended[:-1].any() and (ended[-1] or length == 12)
             assert (action[length:] == -1).all() and (logp[length:] == 0).all() and (logp[:length] < 0).all()
 
+    def test_rows_that_have_ended_leave_the_batch(self, tiny_model):
+        lines = []
+        decode = tiny_model.decode
+        tiny_model.decode = lambda ids, mask, cache: lines.append(len(ids)) or decode(ids, mask, cache)
+        eos = list(range(8))
+        out = generate(tiny_model, PromptBatch.of(prompts_of([5] * 40), CPU), 12, eos, Sampling(), uniform_of(40, 12))
+        still = [int((out.length > t + 1).sum()) for t in range(len(lines))]  # rows that need step t
+        assert lines[-1] < 20 and all(need <= n <= max(need / 0.75, need + 1) for n, need in zip(lines, still))
+
     def test_prompt_is_read_once_per_distinct_prompt(self, tiny_model):
         seen = []
         prefill = tiny_model.prefill

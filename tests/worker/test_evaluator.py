@@ -22,6 +22,14 @@ class TestGroupEvaluator:
         assert record['eval_episode_return'] == pytest.approx(record['answer'])  # the part, not the reward
         assert record['total_reward'] == pytest.approx(record['answer'] + 0.5 * record['format'])
 
+    def test_one_line_an_evaluation_and_the_best_one_marked(self, think_answer, capsys):
+        main, create = think_answer
+        main.policy.eval.evaluator.eval_freq = 1
+        main.policy.learn.learning_rate = 1e-9  # the return stays what it is: only the first is the best so far
+        serial_pipeline_onpolicy((main, create), max_train_iter=3)
+        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith('evaluation')]
+        assert ['(best so far)' in line for line in lines] == [True, False, False]
+
     def test_evaluation_of_a_checkpoint(self, think_answer):
         main, create = think_answer
         serial_pipeline_onpolicy((copy.deepcopy(main), copy.deepcopy(create)), max_train_iter=1)

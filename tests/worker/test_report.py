@@ -6,7 +6,8 @@ from ding.worker import BaseLearner
 from easydict import EasyDict
 
 from ding_common import ConfigError
-from ding_grpo.worker.report import InterruptHook, ReportHook
+from ding_grpo.worker.report import InterruptHook, MetricsHook, ReportHook
+from ding_grpo.worker.screen import read_json_lines
 
 
 class Engine:
@@ -61,6 +62,48 @@ class TestInterruptHook:
         assert signal.getsignal(signal.SIGINT) is not before
         hook.release()
         assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.unittest
+class TestMetricsHook:
+    metrics = dict(
+        reward_mean=1.25,
+        reward_answer_mean=0.5,
+        completion_length_mean=6.,
+        entropy=1.,
+        clipfrac=0.,
+        tokens_per_second=9.
+    )
+
+    def engine(self, update):
+        engine = Engine()
+        engine.last_iter.val = update
+        engine.exp_name, engine.instance_name, engine.collector_envstep = 'run', 'learner', 7
+        engine.log_buffer = dict(scalar=dict(self.metrics, train_time=3.))
+        engine.tb_logger = type('Writer', (), dict(add_scalar=lambda *args: None))()
+        return engine
+
+    def test_progress_in_a_file_every_so_often(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        hook = MetricsHook('m', 10, position='after_iter', freq=3)
+        for update in range(7):
+            hook(self.engine(update))
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[1] for line in lines] == ['0', '3', '6'] and '\r' not in lines[0]
+        records = read_json_lines('run/log/learner/metrics.jsonl')
+        assert len(records) == 7 and 'train_time' not in records[0]
+
+    def test_progress_on_a_terminal_fits_into_one_line(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv('COLUMNS', '40')
+        hook = MetricsHook('m', 10, position='after_iter', freq=3)
+        hook._terminal = True
+        for update in range(2):
+            hook(self.engine(update))
+        out = capsys.readouterr().out
+        # (click takes the code that clears the line out of what is no terminal)
+        assert '\n' not in out and out.count('\r') == 2
+        assert all(len(line) == 39 for line in out.split('\r')[1:])
 
 
 @pytest.mark.unittest
