@@ -25,7 +25,7 @@ from ding_grpo.rl_utils import entropy, equal_groups, group_advantage, grpo_data
 from ding_grpo.rollout import Sampling
 
 from .group import batch_metrics, collate_groups, fold_group
-from .grpo_config import LOG_PROB_FNS, check_policy_config
+from .grpo_config import LOG_PROB_FNS, check_policy_config, loss_options
 from .token_face import TokenFace, strip
 
 
@@ -73,15 +73,31 @@ class GRPOPolicy(Policy):
             ),
             # (float) Largest norm of the gradient; lower it when the loss jumps.
             grad_clip_value=1.0,
-            # (float) Clipping range of the probability ratio, in (0, 1].
-            clip_ratio=0.2,
+            # (str) A combination of the choices below by its paper's name: grpo, bnpo, dr_grpo, dapo, cispo, sapo,
+            # gspo, luspo (docs/losses.md). A choice that is None is the preset's.
+            loss='grpo',
+            # (Optional[float]) Clipping range of the probability ratio, in (0, 1]; None: the preset's, else 0.2.
+            clip_ratio=None,
+            # (Optional[float]) Clipping range above 1, if another; raise it when rare good tokens should grow faster.
+            clip_ratio_high=None,
+            # (Optional[float]) Bound of the ratio for negative advantages, above 1 + the clipping range.
+            delta=None,
+            # (Optional[str]) 'token', or 'sequence' for one ratio a row.
+            ratio=None,
+            # (Optional[str]) 'clip', 'cispo' or 'sapo'.
+            surrogate=None,
+            # (Optional[str]) 'sequence', 'token', 'constant' or 'sum': what a token's loss is divided by.
+            reduction=None,
             # (float) Coefficient of the KL to the frozen start. 0 keeps no reference; raise it to stay near the start.
             beta=0.0,
             # (str) Estimator of that KL: k1, k2 or k3.
             kl_type='k3',
-            # (str) 'grpo' divides by the group's standard deviation, 'no_std' does not: better when a small part of
-            # the reward, such as a format bonus, would be blown up to the size of the answer's.
-            adv_method='grpo',
+            # (bool) Whether that KL is multiplied by the ratio; right when groups are used more than once.
+            kl_ratio_correction=False,
+            # (Optional[str]) How advantages are made, see ``group_advantage``; None: the preset's, else 'grpo',
+            # which divides by the group's standard deviation. 'no_std' does not: better when a small part of the
+            # reward, such as a format bonus, would be blown up to the size of the answer's.
+            adv_method=None,
             # (str) How log-probabilities are computed: naive_method, efficient_method, less_efficient_method.
             log_prob_fn='efficient_method',
             # (float) Coefficient of an entropy bonus; raise it when the entropy collapses before the task is solved.
@@ -184,6 +200,7 @@ class GRPOPolicy(Policy):
         )
         self._shuffle = torch.Generator().manual_seed(torch.initial_seed())
         self._log_prob_fn = LOG_PROB_FNS[cfg.log_prob_fn]
+        self._loss_options, self._adv_method = loss_options(cfg)
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
         """
@@ -199,7 +216,9 @@ class GRPOPolicy(Policy):
         batch = collate_groups(data)
         metrics = batch_metrics(batch)
         tokens = batch['weight'].sum().item()
-        adv = group_advantage(batch['reward'].sum(1), batch['group'], cfg.adv_method)  # (B, )
+        adv = group_advantage(
+            batch['reward'].sum(1), batch['group'], self._adv_method, length=batch['weight'].sum(1)
+        )  # (B, )
         groups = [dict(g, adv=a) for g, a in zip(data, adv.split([len(g['action']) for g in data]))]
         if cfg.drop_equal_groups:
             equal = equal_groups(batch['reward'].sum(1), batch['group']).tolist()
@@ -248,9 +267,8 @@ class GRPOPolicy(Policy):
             token_entropy = entropy(logit)  # (B, S)
         loss, info = grpo_error(
             grpo_data(logp_new, batch['logp_old'], batch.get('logp_ref'), batch['adv'], batch['weight']),
-            clip_ratio=cfg.clip_ratio,
-            beta=cfg.beta,
-            kl_type=cfg.kl_type,
+            max_length=self._face.spec.max_new_tokens,
+            **self._loss_options,
         )
         total = loss - cfg.entropy_weight * sequence_mean(token_entropy, batch['weight'])
         self._optimizer.zero_grad()
@@ -268,7 +286,7 @@ class GRPOPolicy(Policy):
     def _step_vars(self) -> List[str]:
         names = [
             'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low',
-            'clipfrac_high', 'ratio_mean', 'ratio_max'
+            'clipfrac_high', 'ratio_mean', 'ratio_max', 'effective_sample_size'
         ]
         return names if self._reference is None else names + ['kl']
 

@@ -1,6 +1,6 @@
 """What a user may write under ``policy`` when its type is ``grpo``."""
 import inspect
-from typing import Dict
+from typing import Dict, Tuple
 
 import torch
 from ding.utils import LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, \
@@ -9,7 +9,7 @@ from ding.worker import get_buffer_cls
 from transformers import SchedulerType, get_scheduler
 
 from ding_common import ConfigError, Rule, check_config, nearest
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, log_prob
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, SURROGATES, log_prob
 
 LOG_PROB_FNS = {name: getattr(log_prob, name) for name in ('naive_method', 'efficient_method', 'less_efficient_method')}
 
@@ -29,10 +29,16 @@ RULES = {
     'learn.lr_scheduler.num_warmup_steps': Rule.integer(0),
     'learn.lr_scheduler.num_training_steps': Rule.integer(1).or_none(),
     'learn.grad_clip_value': Rule.number(0, open_low=True),
-    'learn.clip_ratio': Rule.number(0, 1, open_low=True),
+    'learn.loss': Rule.one_of(*LOSS_PRESETS),
+    'learn.clip_ratio': Rule.number(0, 1, open_low=True).or_none(),
+    'learn.clip_ratio_high': Rule.number(0, open_low=True).or_none(),
+    'learn.delta': Rule.number(1, open_low=True).or_none(),
+    'learn.ratio': Rule.one_of(*RATIOS).or_none(),
+    'learn.surrogate': Rule.one_of(*SURROGATES).or_none(),
+    'learn.reduction': Rule.one_of(*REDUCTIONS).or_none(),
     'learn.beta': Rule.number(0),
     'learn.kl_type': Rule.one_of(*KL_TYPES),
-    'learn.adv_method': Rule.one_of(*ADVANTAGE_METHODS),
+    'learn.adv_method': Rule.one_of(*ADVANTAGE_METHODS).or_none(),
     'learn.log_prob_fn': Rule.one_of(*LOG_PROB_FNS),
     'learn.entropy_weight': Rule.number(0),
     'collect.n_sample': Rule.integer(1),
@@ -104,9 +110,32 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
             f"policy.collect.top_p = {cfg['collect']['top_p']}: needs policy.collect.top_k, the number of token ids "
             'that are stored with each token.'
         )
+    options, _ = loss_options(cfg['learn'])
+    if options.get('delta') is not None and options.get('surrogate', 'clip') != 'clip':
+        raise ConfigError(
+            f"policy.learn.delta = {options['delta']}: goes with surrogate 'clip' only, "
+            f"not with {options['surrogate']!r}."
+        )
     _check_schedule(cfg['learn']['lr_scheduler'])
     if cfg['cuda'] and not torch.cuda.is_available():
         raise ConfigError('policy.cuda = True: torch finds no GPU on this machine.')
+
+
+def loss_options(learn: Dict) -> Tuple[Dict, str]:
+    """
+    Overview:
+        The preset with the single choices on top.
+    Arguments:
+        - learn (:obj:`Dict`): The section ``policy.learn``.
+    Returns:
+        - options (:obj:`Dict`): Arguments of ``grpo_error``.
+        - adv_method (:obj:`str`): Method of ``group_advantage``.
+    """
+    choices = ('clip_ratio', 'clip_ratio_high', 'delta', 'ratio', 'surrogate', 'reduction', 'adv_method')
+    options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in choices if learn[key] is not None}}
+    adv_method = options.pop('adv_method', 'grpo')
+    options.update({key: learn[key] for key in ('beta', 'kl_type', 'kl_ratio_correction')})
+    return options, adv_method
 
 
 def _check_schedule(schedule: Dict) -> None:

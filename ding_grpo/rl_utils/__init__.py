@@ -1,6 +1,8 @@
 """Pure functions on tensors in DI-engine's conventions: a namedtuple goes in, ``(loss, info)`` comes out."""
 from .advantage import ADVANTAGE_METHODS, equal_groups, group_advantage
-from .grpo import grpo_data, grpo_error, grpo_info, grpo_policy_data, grpo_policy_error
-from .kl import KL_TYPES, calculate_kl_div, kl_estimate
+from .grpo import LOSS_PRESETS, RATIOS, SURROGATES, Surrogate, cispo_surrogate, clip_surrogate, grpo_data, grpo_error, \
+    grpo_info, grpo_policy_data, grpo_policy_error, sapo_surrogate
+from .kl import KL_TYPES, calculate_kl_div, exact_kl, kl_estimate, straight_through_kl
 from .log_prob import LogProbFunction, efficient_method, entropy, less_efficient_method, naive_method
-from .reduce import masked_mean, sequence_mean
+from .reduce import REDUCTIONS, masked_mean, reduce_loss, row_mean, sequence_mean
+from .rloo import rloo_info, rloo_policy_data, rloo_policy_error

@@ -1,50 +1,145 @@
+from typing import Callable, Dict, NamedTuple, Optional
+
 import torch
 from torch import Tensor
 
-ADVANTAGE_METHODS = ('grpo', 'no_std')
 
-
-def group_advantage(reward: Tensor, group: Tensor, method: str = 'grpo', eps: float = 1e-4) -> Tensor:
+def group_advantage(
+        reward: Tensor,
+        group: Tensor,
+        method: str = 'grpo',
+        eps: float = 1e-4,
+        length: Optional[Tensor] = None,
+) -> Tensor:
     """
     Overview:
-        Advantage of each trajectory relative to its group.
+        Advantage of each trajectory relative to its group. With r a reward, m the mean and s the unbiased standard \
+        deviation of its group, G the group's size:
 
-        - ``grpo``: (reward - group mean) / (group standard deviation + eps), section 4.1.2 of \
-          https://arxiv.org/abs/2402.03300, with the unbiased standard deviation, as TRL and verl take it.
-        - ``no_std``: reward - group mean, Dr. GRPO, https://arxiv.org/abs/2503.20783.
+        - ``grpo``: (r - m) / (s + eps), section 4.1.2 of https://arxiv.org/abs/2402.03300, the standard deviation \
+          unbiased as in TRL and verl.
+        - ``no_std``: r - m, Dr. GRPO, https://arxiv.org/abs/2503.20783.
+        - ``rloo``: r - mean of the others = (r - m) G / (G - 1), https://arxiv.org/abs/2402.14740.
+        - ``batch``: (r - m) / (standard deviation of all rewards + eps), https://arxiv.org/abs/2508.08221.
+        - ``reinforce_plus_plus_baseline``: r - m, then shifted and scaled to mean 0 and variance 1 over all tokens, \
+          https://arxiv.org/abs/2501.03262. With ``length`` each row counts as often as it has tokens, as in verl.
+        - ``pass_k``: the best row of a group gets (best - second best) / (s + eps), the others 0, \
+          https://arxiv.org/abs/2503.19595.
+        - ``opo``: r - sum(length r) / sum(length) over the group, https://arxiv.org/abs/2505.23585.
 
-        A group of equal rewards has advantage 0. A group of one has advantage 0: it says nothing about itself.
+        A group of one says nothing about itself: its advantage is 0 before any shift over the batch. So is that of a \
+        group of equal rewards. Only ``reinforce_plus_plus_baseline`` shifts: there such rows get minus the mean.
     Arguments:
         - reward (:obj:`torch.FloatTensor`): One reward a trajectory.
         - group (:obj:`torch.LongTensor`): Group ids, any integers, groups of any and unequal sizes in any order.
         - method (:obj:`str`): One of ``ADVANTAGE_METHODS``.
         - eps (:obj:`float`): Added to the standard deviation.
+        - length (:obj:`Optional[torch.Tensor]`): Tokens of each trajectory; ``opo`` needs them.
     Returns:
         - adv (:obj:`torch.FloatTensor`): The advantages.
     Shapes:
         - reward (:obj:`torch.FloatTensor`): :math:`(B, )`
         - group (:obj:`torch.LongTensor`): :math:`(B, )`
+        - length (:obj:`torch.Tensor`): :math:`(B, )`
         - adv (:obj:`torch.FloatTensor`): :math:`(B, )`
     Raises:
-        - ValueError: If ``method`` is unknown or the shapes differ.
+        - ValueError: If ``method`` is unknown, a shape or type is wrong, or ``opo`` has no ``length``.
     """
-    if method not in ADVANTAGE_METHODS:
+    if method not in _METHODS:
         raise ValueError(f'method = {method!r}: must be one of {ADVANTAGE_METHODS}')
     if reward.dim() != 1 or group.shape != reward.shape:
         raise ValueError(f'reward {tuple(reward.shape)} and group {tuple(group.shape)}: both must be of shape (B, )')
+    if not reward.is_floating_point() or group.is_floating_point():
+        raise ValueError(f'reward {reward.dtype} and group {group.dtype}: must be of a float and an integer type')
+    if length is not None and length.shape != reward.shape:
+        raise ValueError(f'length {tuple(length.shape)}: must be of shape (B, ) = {tuple(reward.shape)}')
+    if method == 'opo' and length is None:
+        raise ValueError("length = None: method 'opo' needs the tokens of each trajectory, of shape (B, )")
+    if reward.numel() == 0:
+        return torch.zeros_like(reward)
     _, member = torch.unique(group, return_inverse=True)  # (B, ) in 0 .. number of groups - 1
-    size = torch.bincount(member).to(reward.dtype)  # (P, )
+    return _METHODS[method](_Groups(reward, member, eps, length))
 
-    def group_sum(x: Tensor) -> Tensor:
-        return torch.zeros_like(size).index_add(0, member, x)  # (P, )
 
-    centred = reward - (group_sum(reward) / size)[member]
-    # Rounding may leave 1e-17 of a group of equal rewards: not a difference, and dividing must not amplify it.
-    centred = centred.masked_fill(equal_groups(reward, member)[member], 0)
-    if method == 'no_std':
-        return centred
-    std = (group_sum(centred ** 2) / (size - 1).clamp(min=1)).sqrt()
-    return centred / (std[member] + eps)
+class _Groups(NamedTuple):
+    reward: Tensor  # (B, )
+    member: Tensor  # (B, ) in 0 .. P - 1
+    eps: float
+    length: Optional[Tensor]  # (B, )
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over each row's group: (B, ) -> (B, )."""
+        total = x.new_zeros(int(self.member.max()) + 1).index_add(0, self.member, x)  # (P, )
+        return total[self.member]
+
+    def size(self) -> Tensor:
+        return self.sum(torch.ones_like(self.reward))
+
+    def equal(self) -> Tensor:
+        return equal_groups(self.reward, self.member)[self.member]
+
+    def centred(self, baseline: Optional[Tensor] = None) -> Tensor:
+        """Distance to the group's mean or another baseline; exactly 0 where a group's rewards are equal: what
+        rounding leaves there is no difference, and dividing must not amplify it."""
+        baseline = self.sum(self.reward) / self.size() if baseline is None else baseline
+        return (self.reward - baseline).masked_fill(self.equal(), 0)
+
+    def std(self) -> Tensor:
+        return (self.sum(self.centred() ** 2) / (self.size() - 1).clamp(min=1)).sqrt()
+
+
+def _grpo(g: _Groups) -> Tensor:
+    return g.centred() / (g.std() + g.eps)
+
+
+def _rloo(g: _Groups) -> Tensor:
+    return g.centred() * g.size() / (g.size() - 1).clamp(min=1)
+
+
+def _batch(g: _Groups) -> Tensor:
+    std = g.reward.std() if len(g.reward) > 1 else g.reward.new_zeros(())
+    return g.centred() / (std + g.eps)
+
+
+def _reinforce_plus_plus_baseline(g: _Groups) -> Tensor:
+    centred = g.centred()
+    weight = torch.ones_like(centred) if g.length is None else g.length.to(centred.dtype)
+    total = weight.sum()
+    if total <= 1:
+        return torch.zeros_like(centred)
+    mean = (centred * weight).sum() / total
+    variance = ((centred - mean) ** 2 * weight).sum() / (total - 1)
+    return (centred - mean) * (variance + 1e-8).rsqrt()  # 1e-8 as verl has it
+
+
+def _pass_k(g: _Groups) -> Tensor:
+    adv = torch.zeros_like(g.reward)
+    std = g.std()
+    for number in g.member.unique():
+        rows = (g.member == number).nonzero().squeeze(-1)
+        if len(rows) > 1:
+            (best, second), index = g.reward[rows].topk(2)
+            row = rows[index[0]]
+            adv[row] = (best - second) / (std[row] + g.eps)
+    return adv
+
+
+def _opo(g: _Groups) -> Tensor:
+    length = g.length.to(g.reward.dtype)
+    total = g.sum(length)
+    return g.centred(g.sum(length * g.reward) / total.masked_fill(total == 0, 1))
+
+
+_METHODS: Dict[str, Callable[[_Groups], Tensor]] = dict(
+    grpo=_grpo,
+    no_std=_Groups.centred,
+    rloo=_rloo,
+    batch=_batch,
+    reinforce_plus_plus_baseline=_reinforce_plus_plus_baseline,
+    pass_k=_pass_k,
+    opo=_opo,
+)
+ADVANTAGE_METHODS = tuple(_METHODS)
 
 
 def equal_groups(reward: Tensor, group: Tensor) -> Tensor:

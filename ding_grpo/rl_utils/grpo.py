@@ -1,24 +1,63 @@
 """
-The GRPO loss. Where it departs from equation 3 of https://arxiv.org/abs/2402.03300:
+The GRPO loss and its relatives, as independent choices: level of the ratio, surrogate, reduction, KL. Where it departs
+from equation 3 of https://arxiv.org/abs/2402.03300 even with the defaults:
 
-1. The KL term has a choice of estimators (``kl_type``); the paper's is k3, the default.
-2. A row in which no token counts contributes 0 (DI-engine main divides 0 by 0).
-3. ``logp_old=None`` takes the sampling policy for the trained one: the ratio is exactly 1, its gradient is not 0.
+1. A row in which no token counts contributes 0 (DI-engine main divides 0 by 0).
+2. ``logp_old=None`` takes the sampling policy for the trained one: the ratio is exactly 1, its gradient is not 0.
 """
 from collections import namedtuple
-from typing import Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
 from .kl import kl_estimate
 from .log_prob import LogProbFunction, efficient_method
-from .reduce import masked_mean, sequence_mean
+from .reduce import masked_mean, reduce_loss, row_mean
 
 grpo_data = namedtuple('grpo_data', ['logp_new', 'logp_old', 'logp_ref', 'adv', 'weight'])
 grpo_policy_data = namedtuple('grpo_policy_data', ['logit_new', 'logit_old', 'logit_ref', 'action', 'adv', 'weight'])
 grpo_info = namedtuple(
-    'grpo_info', ['approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high', 'kl', 'ratio_mean', 'ratio_max']
+    'grpo_info', [
+        'approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high', 'kl', 'ratio_mean', 'ratio_max',
+        'effective_sample_size'
+    ]
+)
+
+# (ratio, adv, logp_new, low, high) -> objective of each token, which is maximised; low and high bound the ratio.
+Surrogate = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
+
+
+def clip_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float) -> Tensor:
+    """min(r A, clip(r, low, high) A), https://arxiv.org/abs/1707.06347."""
+    return torch.min(ratio * adv, ratio.clamp(low, high) * adv)
+
+
+def cispo_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float) -> Tensor:
+    """sg(min(r, high)) A log pi, https://arxiv.org/abs/2506.13585: every token keeps its gradient."""
+    return ratio.clamp(max=high).detach() * adv * logp_new
+
+
+def sapo_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float) -> Tensor:
+    """(4 / t) sigmoid(t (r - 1)) A, t = 1 for positive and 1.05 for other A, https://arxiv.org/abs/2511.20347."""
+    temperature = torch.where(adv > 0, 1.0, 1.05).to(ratio.dtype)
+    return torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature * adv
+
+
+SURROGATES: Dict[str, Surrogate] = dict(clip=clip_surrogate, cispo=cispo_surrogate, sapo=sapo_surrogate)
+RATIOS = ('token', 'sequence')
+
+# What the papers combine, as arguments of ``grpo_error``; ``adv_method`` is that of ``group_advantage`` where the paper
+# sets it too, and no argument of the loss.
+LOSS_PRESETS: Dict[str, Dict[str, Any]] = dict(
+    grpo=dict(reduction='sequence', adv_method='grpo'),
+    bnpo=dict(reduction='token'),
+    dr_grpo=dict(reduction='constant', adv_method='no_std'),
+    dapo=dict(reduction='token', clip_ratio_high=0.28, adv_method='grpo'),
+    cispo=dict(surrogate='cispo', reduction='token', clip_ratio_high=5.0),
+    sapo=dict(surrogate='sapo', reduction='sequence'),
+    gspo=dict(ratio='sequence', reduction='sequence', clip_ratio=3e-4, clip_ratio_high=4e-4),
+    luspo=dict(ratio='sequence', reduction='sum'),
 )
 
 
@@ -26,27 +65,48 @@ def grpo_error(
         data: namedtuple,
         *,
         clip_ratio: float = 0.2,
+        clip_ratio_high: Optional[float] = None,
         beta: float = 0.1,
         kl_type: str = 'k3',
+        ratio: str = 'token',
+        surrogate: Union[str, Surrogate] = 'clip',
+        delta: Optional[float] = None,
+        reduction: str = 'sequence',
+        max_length: Optional[int] = None,
+        num_tokens: Optional[float] = None,
+        kl_ratio_correction: bool = False,
         mask_metrics: bool = True,
 ) -> Tuple[Tensor, namedtuple]:
     """
     Overview:
-        Loss of Group Relative Policy Optimization from log-probabilities, equation 3 of \
-        https://arxiv.org/abs/2402.03300: the mean over rows of each row's mean over its tokens of \
-        -min(ratio * adv, clip(ratio, 1 - clip_ratio, 1 + clip_ratio) * adv) + beta * KL(new || ref).
+        Loss of Group Relative Policy Optimization and its relatives from log-probabilities; the defaults are equation \
+        3 of https://arxiv.org/abs/2402.03300. ``LOSS_PRESETS`` has the papers' combinations.
     Arguments:
         - data (:obj:`namedtuple`): ``grpo_data``. ``logp_old=None``: the tokens are of the policy being trained. \
             ``logp_ref=None``: no reference, needs ``beta=0``. ``weight=None``: every token counts.
-        - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
+        - clip_ratio (:obj:`float`): Clipping range of the probability ratio, below 1 and, unless \
+            ``clip_ratio_high`` is given, above 1.
+        - clip_ratio_high (:obj:`Optional[float]`): Clipping range above 1. For ``cispo`` the bound itself, as in TRL.
         - beta (:obj:`float`): Coefficient of the KL to the reference.
         - kl_type (:obj:`str`): Estimator of that KL, ``k1``, ``k2`` or ``k3``.
+        - ratio (:obj:`str`): ``token``, or ``sequence`` for the geometric mean over the row's tokens, GSPO, \
+            https://arxiv.org/abs/2507.18071.
+        - surrogate (:obj:`Union[str, Surrogate]`): ``clip``, ``cispo``, ``sapo``, or a function of one's own.
+        - delta (:obj:`Optional[float]`): Upper bound of the ratio where clipping has none, that is for negative \
+            advantages, https://arxiv.org/abs/2505.07291. Greater than 1 + the clipping range; ``clip`` only.
+        - reduction (:obj:`str`): ``sequence``, ``token``, ``constant`` or ``sum``, see ``reduce_loss``.
+        - max_length (:obj:`Optional[int]`): For ``constant``.
+        - num_tokens (:obj:`Optional[float]`): For ``token``, when gradients are accumulated.
+        - kl_ratio_correction (:obj:`bool`): Whether the KL is multiplied by the ratio, which makes it an estimate \
+            under the trained policy when the tokens are the sampler's.
         - mask_metrics (:obj:`bool`): Whether ``info`` counts only tokens of weight 1; DI-engine main counts all.
     Returns:
         - loss (:obj:`torch.FloatTensor`): The differentiable loss, a 0-dim tensor.
-        - info (:obj:`namedtuple`): ``grpo_info`` of Python floats: ``approx_kl`` mean of logp_old - logp_new, \
-            ``clipfrac`` share of ratios outside the clipping range, ``clipfrac_low`` and ``clipfrac_high`` below \
-            and above it, ``kl`` mean estimate to the reference (0 without one), mean and maximum of the ratio.
+        - info (:obj:`namedtuple`): ``grpo_info`` of Python floats: ``approx_kl`` mean of logp_old - logp_new; \
+            ``clipfrac`` share of ratios outside the clipping range, ``clipfrac_low`` and ``clipfrac_high`` of those \
+            below with a negative and above with a positive advantage, where clipping acts (as TRL counts); ``kl`` \
+            mean estimate to the reference (0 without one); mean and maximum of the ratio; \
+            ``effective_sample_size`` (sum r)^2 / sum r^2 as a share of the tokens, 1 on-policy.
     Shapes:
         - logp_new (:obj:`torch.FloatTensor`): :math:`(B, S)`, B rows of S tokens
         - logp_old (:obj:`torch.FloatTensor`): :math:`(B, S)`
@@ -54,39 +114,62 @@ def grpo_error(
         - adv (:obj:`torch.FloatTensor`): :math:`(B, )`, or :math:`(B, S)` with one advantage a token
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
     Raises:
-        - ValueError: If a field has another shape, or ``beta`` is not 0 without ``logp_ref``.
+        - ValueError: If a field has another shape, an option is unknown, or one lacks what it needs.
     """
     logp_new, logp_old, logp_ref, adv, weight = data
     _check_shapes(data)
     if logp_ref is None and beta != 0:
         raise ValueError(f'beta = {beta}: needs logp_ref; without a reference beta must be 0')
+    if ratio not in RATIOS:
+        raise ValueError(f'ratio = {ratio!r}: must be one of {RATIOS}')
+    if not callable(surrogate) and surrogate not in SURROGATES:
+        raise ValueError(f'surrogate = {surrogate!r}: must be one of {tuple(SURROGATES)} or a function')
+    if delta is not None and surrogate != 'clip':
+        raise ValueError(f"delta = {delta}: bounds the ratio of surrogate 'clip' only, not of {surrogate!r}")
+    low, high = 1 - clip_ratio, 1 + (clip_ratio if clip_ratio_high is None else clip_ratio_high)
+    if surrogate == 'cispo':
+        high -= 1
     weight = torch.ones_like(logp_new) if weight is None else weight.to(logp_new.dtype)
     adv = adv.unsqueeze(1) if adv.dim() == 1 else adv  # (B, 1) or (B, S)
 
+    # Behind a row's end anything may stand, minus infinity too; it must reach neither the loss nor a gradient.
+    hidden = weight == 0
+    counted = torch.ones_like(weight) if not mask_metrics else weight
+    if mask_metrics:
+        logp_new = logp_new.masked_fill(hidden, 0)
+        logp_old = None if logp_old is None else logp_old.masked_fill(hidden, 0)
+        logp_ref = None if logp_ref is None else logp_ref.masked_fill(hidden, 0)
     log_ratio = logp_new - (logp_new.detach() if logp_old is None else logp_old)  # (B, S)
-    ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - clip_ratio, 1 + clip_ratio)
-    loss = -torch.min(ratio * adv, clipped * adv)  # (B, S)
+    log_weight = log_ratio if ratio == 'token' else row_mean(log_ratio, weight).unsqueeze(1).expand_as(log_ratio)
+    r = log_weight.exp()  # (B, S)
+    bounded = r if delta is None else r.clamp(max=delta)
+    if surrogate == 'clip':  # delta bounds the unclipped term alone
+        objective = torch.min(bounded * adv, r.clamp(low, high) * adv)
+    else:
+        objective = (surrogate if callable(surrogate) else SURROGATES[surrogate])(r, adv, logp_new, low, high)
+    loss = -objective  # (B, S)
     kl = torch.zeros_like(logp_new) if logp_ref is None else kl_estimate(logp_new, logp_ref, kl_type)
+    if kl_ratio_correction:
+        kl = kl * r
     if beta != 0:
         loss = loss + beta * kl
-    loss = sequence_mean(loss, weight)
+    loss = reduce_loss(loss, weight, reduction, max_length, num_tokens)
 
     with torch.no_grad():
-        counted = weight if mask_metrics else torch.ones_like(weight)
 
         def mean(x: Tensor) -> float:
             return masked_mean(x.to(logp_new.dtype), counted).item()
 
-        low, high = mean(ratio < 1 - clip_ratio), mean(ratio > 1 + clip_ratio)
+        total, squares = (r * counted).sum(), (r * r * counted).sum()
         info = grpo_info(
             approx_kl=mean(-log_ratio),
-            clipfrac=low + high,
-            clipfrac_low=low,
-            clipfrac_high=high,
+            clipfrac=mean((r < low) | (r > high)),
+            clipfrac_low=mean((r < low) & (adv < 0)),
+            clipfrac_high=mean((r > high) & (adv > 0)),
             kl=mean(kl),
-            ratio_mean=mean(ratio),
-            ratio_max=ratio.masked_fill(counted == 0, 0).max().item() if ratio.numel() > 0 else 0.,
+            ratio_mean=mean(r),
+            ratio_max=r.masked_fill(counted == 0, 0).max().item() if r.numel() > 0 else 0.,
+            effective_sample_size=(total * total / (squares * counted.sum())).item() if squares > 0 else 0.,
         )
     return loss, info
 
@@ -96,8 +179,7 @@ def grpo_policy_error(
         log_prob_fn: LogProbFunction = efficient_method,
         clip_ratio: float = 0.2,
         beta: float = 0.1,
-        kl_type: str = 'k3',
-        mask_metrics: bool = True,
+        **options,
 ) -> Tuple[Tensor, namedtuple]:
     """
     Overview:
@@ -109,8 +191,7 @@ def grpo_policy_error(
         - log_prob_fn (:obj:`LogProbFunction`): Logits and taken tokens to log-probabilities.
         - clip_ratio (:obj:`float`): As in ``grpo_error``.
         - beta (:obj:`float`): As in ``grpo_error``.
-        - kl_type (:obj:`str`): As in ``grpo_error``.
-        - mask_metrics (:obj:`bool`): As in ``grpo_error``.
+        - options: Every other argument of ``grpo_error``.
     Returns:
         - loss (:obj:`torch.FloatTensor`): As in ``grpo_error``.
         - info (:obj:`namedtuple`): As in ``grpo_error``.
@@ -129,7 +210,7 @@ def grpo_policy_error(
     per_token = grpo_data(
         log_prob(data.logit_new), log_prob(data.logit_old), log_prob(data.logit_ref), data.adv, data.weight
     )
-    return grpo_error(per_token, clip_ratio=clip_ratio, beta=beta, kl_type=kl_type, mask_metrics=mask_metrics)
+    return grpo_error(per_token, clip_ratio=clip_ratio, beta=beta, **options)
 
 
 def _check_shapes(data: namedtuple) -> None:

@@ -1,3 +1,4 @@
+import torch
 from torch import Tensor
 
 KL_TYPES = ('k1', 'k2', 'k3')
@@ -10,7 +11,7 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
         Source: J. Schulman, Approximating KL Divergence, 2020 (http://joschu.net/blog/kl-approx.html); k3 is \
         equation 4 of https://arxiv.org/abs/2402.03300. With r = p_ref / p_new: k1 = -log r (unbiased, high \
         variance, may be negative), k2 = (log r)^2 / 2 (biased, low variance), k3 = r - 1 - log r (unbiased, never \
-        negative).
+        negative). What their gradients are as losses: see ``straight_through_kl``.
     Arguments:
         - logp_new (:obj:`torch.FloatTensor`): Log-probability of the taken tokens under the trained policy.
         - logp_ref (:obj:`torch.FloatTensor`): The same under the frozen reference.
@@ -45,3 +46,51 @@ def calculate_kl_div(log_ratio: Tensor, kl_type: str) -> Tensor:
         - ValueError: If ``kl_type`` is none of the three.
     """
     return kl_estimate(log_ratio, log_ratio.new_zeros(()), kl_type).mean()
+
+
+def straight_through_kl(logp_new: Tensor, logp_ref: Tensor, kl_type: str = 'k3') -> Tensor:
+    """
+    Overview:
+        The value of one estimator with the gradient of k2, which is the one whose gradient is right: on-policy, the \
+        expectation of (log p_new - log p_ref) grad log p_new is the gradient of KL(new || ref). As losses, k1 has the \
+        expected gradient E[grad log p_new] = 0 and does nothing, and k3 has E[(1 - p_ref / p_new) grad log p_new], \
+        the gradient of the reverse KL(ref || new).
+    Arguments:
+        - logp_new (:obj:`torch.FloatTensor`): As in ``kl_estimate``.
+        - logp_ref (:obj:`torch.FloatTensor`): As in ``kl_estimate``.
+        - kl_type (:obj:`str`): Estimator that gives the value.
+    Returns:
+        - kl (:obj:`torch.FloatTensor`): The estimate in nats.
+    Shapes:
+        As in ``kl_estimate``.
+    """
+    gradient = kl_estimate(logp_new, logp_ref, 'k2')
+    return gradient + (kl_estimate(logp_new, logp_ref, kl_type) - gradient).detach()
+
+
+def exact_kl(logit_new: Tensor, logit_ref: Tensor) -> Tensor:
+    """
+    Overview:
+        KL(new || ref) of each token's distribution, summed over the vocabulary: without sampling noise, for as much \
+        memory as both logits take.
+    Arguments:
+        - logit_new (:obj:`torch.FloatTensor`): Logits of the trained policy.
+        - logit_ref (:obj:`torch.FloatTensor`): Logits of the reference.
+    Returns:
+        - kl (:obj:`torch.FloatTensor`): In nats; infinite where new has a token that ref excludes.
+    Shapes:
+        - logit_new (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
+        - logit_ref (:obj:`torch.FloatTensor`): The same
+        - kl (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
+    Raises:
+        - ValueError: If the shapes differ.
+    """
+    if logit_new.shape != logit_ref.shape:
+        raise ValueError(
+            f'logit_ref {tuple(logit_ref.shape)}: must be of the shape of logit_new, {tuple(logit_new.shape)}'
+        )
+    dtype = torch.promote_types(logit_new.dtype, torch.float32)
+    new, ref = logit_new.to(dtype).log_softmax(-1), logit_ref.to(dtype).log_softmax(-1)
+    excluded = new == float('-inf')  # probability 0 adds nothing, and 0 * inf must not add NaN
+    ratio = new.masked_fill(excluded, 0) - ref.masked_fill(excluded, 0)
+    return (new.exp() * ratio).sum(-1)

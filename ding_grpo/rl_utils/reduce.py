@@ -1,4 +1,8 @@
+from typing import Optional
+
 from torch import Tensor
+
+REDUCTIONS = ('sequence', 'token', 'constant', 'sum')
 
 
 def masked_mean(x: Tensor, weight: Tensor) -> Tensor:
@@ -14,27 +18,92 @@ def masked_mean(x: Tensor, weight: Tensor) -> Tensor:
         - x (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """
-    tokens = weight.sum()
-    return _masked(x, weight).sum() / tokens.masked_fill(tokens == 0, 1)
+    return masked(x, weight).sum() / _nonzero(weight.sum())
+
+
+def row_mean(x: Tensor, weight: Tensor) -> Tensor:
+    """
+    Overview:
+        Mean of each row over its tokens that count; 0 for a row in which none counts.
+    Arguments:
+        - x (:obj:`torch.FloatTensor`): As in ``masked_mean``.
+        - weight (:obj:`torch.FloatTensor`): As in ``masked_mean``.
+    Returns:
+        - mean (:obj:`torch.FloatTensor`): One value a row.
+    Shapes:
+        - x (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - mean (:obj:`torch.FloatTensor`): :math:`(B, )`
+    """
+    return masked(x, weight).sum(dim=1) / _nonzero(weight.sum(dim=1))
 
 
 def sequence_mean(x: Tensor, weight: Tensor) -> Tensor:
     """
     Overview:
-        Mean over rows of each row's mean over the tokens that count (equation 3 of \
-        https://arxiv.org/abs/2402.03300); a row in which none counts contributes 0.
+        Mean over rows of ``row_mean`` (equation 3 of https://arxiv.org/abs/2402.03300); 0 when there is no row.
     Arguments:
-        - x (:obj:`torch.FloatTensor`): Per-token values, as in ``masked_mean``.
+        - x (:obj:`torch.FloatTensor`): As in ``masked_mean``.
         - weight (:obj:`torch.FloatTensor`): As in ``masked_mean``.
     Returns:
         - mean (:obj:`torch.FloatTensor`): 0-dim tensor.
     Shapes:
         As in ``masked_mean``.
     """
-    tokens = weight.sum(dim=1)  # (B, )
-    tokens = tokens.masked_fill(tokens == 0, 1)
-    return (_masked(x, weight).sum(dim=1) / tokens).mean()
+    return row_mean(x, weight).sum() / max(len(x), 1)
 
 
-def _masked(x: Tensor, weight: Tensor) -> Tensor:
-    return (x * weight).masked_fill(weight == 0, 0)  # 0 * NaN would be NaN
+def reduce_loss(
+        loss: Tensor,
+        weight: Tensor,
+        reduction: str,
+        max_length: Optional[int] = None,
+        num_tokens: Optional[float] = None,
+) -> Tensor:
+    """
+    Overview:
+        The loss of a batch from the losses of its tokens. With l the per-token loss, w the weight, B rows:
+
+        - ``sequence``: mean over rows of sum(l w) / sum(w) of the row, GRPO.
+        - ``token``: sum(l w) / sum(w) over the batch, DAPO; / ``num_tokens`` where that is given.
+        - ``constant``: sum(l w) / (B ``max_length``), Dr. GRPO.
+        - ``sum``: mean over rows of sum(l w) of the row, LUSPO.
+
+        When gradients are accumulated over micro-batches, the sum of the micro-batches' losses is the loss of the \
+        whole if ``token`` is given the whole's ``num_tokens`` in each, and the others are multiplied by the \
+        micro-batch's share of the rows.
+    Arguments:
+        - loss (:obj:`torch.FloatTensor`): Per-token losses. Where ``weight`` is 0 they may be anything.
+        - weight (:obj:`torch.FloatTensor`): 1 where a token counts, else 0.
+        - reduction (:obj:`str`): One of ``REDUCTIONS``.
+        - max_length (:obj:`Optional[int]`): Length limit of a completion in tokens, for ``constant``.
+        - num_tokens (:obj:`Optional[float]`): Tokens that count in the whole batch, for ``token``.
+    Returns:
+        - loss (:obj:`torch.FloatTensor`): 0-dim tensor.
+    Shapes:
+        - loss (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    Raises:
+        - ValueError: If ``reduction`` is unknown, or ``constant`` has no ``max_length``.
+    """
+    if reduction not in REDUCTIONS:
+        raise ValueError(f'reduction = {reduction!r}: must be one of {REDUCTIONS}')
+    if reduction == 'constant' and (max_length is None or max_length <= 0):
+        raise ValueError(f"max_length = {max_length}: reduction 'constant' divides by it; must be positive")
+    if num_tokens is not None and (reduction != 'token' or num_tokens <= 0):
+        raise ValueError(f"num_tokens = {num_tokens}: must be positive, and goes with reduction 'token' only")
+    if reduction == 'sequence':
+        return sequence_mean(loss, weight)
+    if reduction == 'token' and num_tokens is None:
+        return masked_mean(loss, weight)
+    divisor = dict(token=num_tokens, constant=max(len(loss), 1) * (max_length or 1), sum=max(len(loss), 1))[reduction]
+    return masked(loss, weight).sum() / divisor
+
+
+def masked(x: Tensor, weight: Tensor) -> Tensor:
+    """x * weight, and 0 where the weight is 0 even if x is NaN there."""
+    return (x * weight).masked_fill(weight == 0, 0)
+
+
+def _nonzero(count: Tensor) -> Tensor:
+    return count.masked_fill(count == 0, 1)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.rl_utils import group_advantage
+from ding_grpo.rl_utils import LOSS_PRESETS, group_advantage
 
 from .helper import make_policy, sample_groups
 
@@ -144,6 +144,14 @@ class TestLearn:
         'key, value', [
             ('clip_ratio', 0.01),
             ('kl_type', 'k1'),
+            ('clip_ratio_high', 0.01),
+            ('delta', 1.01),
+            ('ratio', 'sequence'),
+            ('surrogate', 'sapo'),
+            ('reduction', 'token'),
+            ('reduction', 'constant'),
+            ('kl_ratio_correction', True),
+            *(('loss', name) for name in LOSS_PRESETS if name != 'grpo'),
             ('beta', 0.5),
             ('weight_decay', 0.5),
             ('entropy_weight', 0.5),
@@ -158,7 +166,8 @@ class TestLearn:
         main, create = think_answer
         weights = []
         for changes in ({}, {key: value}):
-            main.policy.learn.update(learning_rate=1e-3, beta=0.1, entropy_weight=0.0, epoch_per_collect=3)
+            main.policy.learn.update(learning_rate=1e-2, beta=0.1, entropy_weight=0.0, epoch_per_collect=3)
+            main.policy.learn.update(clip_ratio=None, adv_method='no_std')
             main.policy.learn.update(changes)
             policy = make_policy(main, create)
             data = sample_groups(policy, [0, 1], reward=reward)

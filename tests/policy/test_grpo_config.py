@@ -35,6 +35,9 @@ class TestPolicyConfig:
             ('learn.beta', -0.1, 'a number in'),
             ('learn.kl_type', 'k4', "'k1', 'k2', 'k3'"),
             ('learn.adv_method', 'std', "'grpo', 'no_std'"),
+            ('learn.loss', 'gpro', "'grpo', 'bnpo', 'dr_grpo'"),
+            ('learn.reduction', 'mean', "'sequence', 'token'"),
+            ('learn.delta', 0.5, r'a number in \(1, inf\), or None'),
             ('learn.log_prob_fn', 'fast', "'efficient_method'"),
             ('learn.learning_rate', '1e-3', 'a number'),
             ('learn.learning_rate', 0, 'a number'),
@@ -53,6 +56,21 @@ class TestPolicyConfig:
         with pytest.raises(ConfigError, match=message) as caught:
             make_policy(main, create)
         assert f'policy.{path} = {value!r}' in caught.value.message
+
+    def test_single_choices_stand_on_top_of_the_preset(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(loss='dapo', clip_ratio=None, adv_method=None)
+        policy = make_policy(main, create)
+        assert policy._loss_options['clip_ratio_high'] == 0.28 and policy._loss_options['reduction'] == 'token'
+        main.policy.learn.update(clip_ratio_high=0.5, adv_method='rloo')
+        policy = make_policy(main, create)
+        assert policy._loss_options['clip_ratio_high'] == 0.5 and policy._adv_method == 'rloo'
+
+    def test_choices_that_do_not_go_together(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(loss='cispo', delta=3.0)
+        with pytest.raises(ConfigError, match="policy.learn.delta = 3.0: goes with surrogate 'clip' only"):
+            make_policy(main, create)
 
     @pytest.mark.parametrize(
         'schedule, message', [

@@ -4,11 +4,13 @@ import os
 import pytest
 import torch
 
-from ding_grpo.rl_utils import efficient_method, grpo_data, grpo_error, grpo_policy_data, grpo_policy_error, \
-    less_efficient_method, naive_method
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, LOSS_PRESETS, efficient_method, grpo_data, grpo_error, \
+    grpo_policy_data, grpo_policy_error, less_efficient_method, naive_method
 
 HERE = os.path.join(os.path.dirname(__file__), '..', 'data')
-DING = json.load(open(os.path.join(HERE, 'ding_main_grpo.json')))
+DING = json.load(open(os.path.join(HERE, 'ding_main_llm.json')))
+TRL = json.load(open(os.path.join(HERE, 'trl_grpo_loss.json')))['data']
+CASES = [c for c in DING['cases'] if c['fn'] == 'grpo_policy_error']
 NOTEBOOK = json.load(open(os.path.join(HERE, 'notebook_verl.json')))['notebook']
 METHODS = dict(
     naive_method=naive_method, efficient_method=efficient_method, less_efficient_method=less_efficient_method
@@ -22,7 +24,7 @@ def tensors(names, source):
 @pytest.mark.unittest
 class TestAgainstPeers:
 
-    @pytest.mark.parametrize('case', DING['cases'], ids=range(len(DING['cases'])))
+    @pytest.mark.parametrize('case', CASES, ids=range(len(CASES)))
     def test_ding_main(self, case):
         new, old, ref, adv, weight = tensors(['logit_new', 'logit_old', 'logit_ref', 'adv', 'weight'], DING['inputs'])
         new.requires_grad_()
@@ -36,6 +38,47 @@ class TestAgainstPeers:
         assert torch.allclose(new.grad, torch.tensor(case['grad_logit_new'], dtype=torch.float64), atol=1e-8, rtol=0)
         assert info.approx_kl == pytest.approx(case['info']['approx_kl'], abs=1e-6)
         assert info.clipfrac == pytest.approx(case['info']['clipfrac'], abs=1e-6)
+
+    @pytest.mark.parametrize('name', ['grpo', 'bnpo', 'dr_grpo', 'dapo', 'cispo', 'sapo', 'luspo'])
+    def test_trl(self, name):
+        choices = dict(
+            grpo=dict(reduction='sequence'),
+            bnpo=dict(reduction='token'),
+            dr_grpo=dict(reduction='constant'),
+            dapo=dict(reduction='token'),
+            cispo=dict(reduction='token', surrogate='cispo'),
+            sapo=dict(reduction='sequence', surrogate='sapo'),
+            luspo=dict(reduction='sum')
+        )[name]
+        cases = [(d, c) for d in TRL for c in d['cases'] if c['options']['loss_type'] == name]
+        assert len(cases) >= 6
+        for data, case in cases:
+            new, old, ref, adv, weight = tensors(['logp_new', 'logp_old', 'logp_ref', 'adv', 'mask'], data)
+            new.requires_grad_()
+            options = case['options']
+            loss, info = grpo_error(
+                grpo_data(new, old, ref, adv, weight),
+                clip_ratio=options['epsilon'],
+                clip_ratio_high=options['epsilon_high'],
+                beta=options['beta'],
+                ratio=options['importance_sampling_level'],
+                delta=options['delta'],
+                max_length=options['max_completion_length'],
+                kl_ratio_correction=options['use_bias_correction_kl'],
+                **choices
+            )
+            loss.backward()
+            assert loss.item() == pytest.approx(case['loss'], abs=1e-9)
+            assert torch.allclose(new.grad, torch.tensor(case['grad_logp_new'], dtype=torch.float64), atol=1e-8, rtol=0)
+            ours = {
+                'clip_ratio/low_mean': info.clipfrac_low,
+                'clip_ratio/high_mean': info.clipfrac_high,
+                'clip_ratio/region_mean': info.clipfrac_low + info.clipfrac_high,
+                'cispo_clip_ratio': info.clipfrac_high,
+                'kl': info.kl
+            }
+            for metric, value in case['metrics'].items():
+                assert ours[metric] == pytest.approx(value, abs=1e-6), metric
 
     def test_notebook(self):
         new, old, ref, adv = tensors(['pi_logprob', 'pi_old_logprob', 'pi_ref_logprob', 'adv'], NOTEBOOK)
@@ -71,6 +114,7 @@ class TestGRPOError:
         loss, info = grpo_error(grpo_data(new, old, ref, torch.tensor([2.]).double(), None), beta=0.1)
         assert loss.item() == pytest.approx(-2.4 + 0.1 * (0.6931471805599453 - 0.5))
         assert (info.clipfrac, info.clipfrac_high, info.clipfrac_low) == (1, 1, 0)
+        assert info.effective_sample_size == pytest.approx(1)
         assert info.ratio_max == pytest.approx(1.5)
 
     def test_clip_takes_the_pessimistic_side(self):
@@ -132,6 +176,60 @@ class TestGRPOError:
         assert torch.autograd.gradcheck(
             lambda new: grpo_error(grpo_data(new, self.old, self.ref, self.adv, self.weight))[0], (self.new, )
         )
+
+    @pytest.mark.parametrize('reduction', ['sequence', 'token', 'constant', 'sum'])
+    def test_gradient_accumulation_is_the_gradient_of_the_whole(self, reduction):
+        options = dict(reduction=reduction, max_length=7 if reduction == 'constant' else None)
+        self.error(self.old, self.weight, **options)[0].backward()
+        whole, self.new.grad = self.new.grad, None
+        for rows in (slice(0, 1), slice(1, 4)):  # uneven micro-batches
+            part = grpo_data(*(x[rows] for x in (self.new, self.old, self.ref, self.adv, self.weight)))
+            if reduction == 'token':
+                loss, _ = grpo_error(part, num_tokens=self.weight.sum().item(), **options)
+            else:
+                loss = grpo_error(part, **options)[0] * len(part.adv) / len(self.adv)
+            loss.backward()
+        assert torch.allclose(self.new.grad, whole, atol=1e-12)
+
+    def test_surrogate_of_ones_own(self):
+        loss, _ = self.error(self.old, self.weight, beta=0., surrogate=lambda r, adv, logp, low, high: logp * adv)
+        expected, _ = self.error(None, self.weight, beta=0.)  # REINFORCE: the gradient of the on-policy loss
+        grads = [torch.autograd.grad(x, self.new)[0] for x in (loss, expected)]
+        assert torch.allclose(*grads)
+
+    @pytest.mark.parametrize('surrogate', ['clip', 'cispo', 'sapo'])
+    @pytest.mark.parametrize('ratio', ['token', 'sequence'])
+    def test_what_stands_behind_a_rows_end_reaches_no_gradient(self, surrogate, ratio):
+        options = dict(surrogate=surrogate, ratio=ratio)
+        expected = torch.autograd.grad(self.error(self.old, self.weight, **options)[0], self.new)[0]
+        with torch.no_grad():
+            self.new[self.weight == 0] = float('-inf')
+            self.ref[self.weight == 0] = float('nan')
+        loss, info = self.error(self.old, self.weight, **options)
+        assert torch.allclose(torch.autograd.grad(loss, self.new)[0], expected)
+        assert all(value == value for value in info)
+
+    @pytest.mark.parametrize('name', sorted(LOSS_PRESETS))
+    def test_presets_are_arguments_of_the_loss(self, name):
+        options = {key: value for key, value in LOSS_PRESETS[name].items() if key != 'adv_method'}
+        loss, _ = self.error(self.old, self.weight, max_length=5, **options)
+        assert torch.isfinite(loss)
+        assert LOSS_PRESETS[name].get('adv_method', 'grpo') in ADVANTAGE_METHODS
+
+    @pytest.mark.parametrize(
+        'options, message', [
+            (dict(ratio='row'), "ratio = 'row'"),
+            (dict(surrogate='clp'), "surrogate = 'clp'"),
+            (dict(reduction='mean'), "reduction = 'mean'"),
+            (dict(reduction='constant'), 'max_length = None'),
+            (dict(num_tokens=5), "num_tokens = 5"),
+            (dict(surrogate='sapo', delta=2.), 'delta = 2.0'),
+            (dict(kl_type='k4'), "kl_type = 'k4'"),
+        ]
+    )
+    def test_wrong_options(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            self.error(self.old, self.weight, **options)
 
     def test_wrong_use_names_the_field(self):
         for name, value, message in [

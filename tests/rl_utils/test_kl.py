@@ -4,7 +4,7 @@ import os
 import pytest
 import torch
 
-from ding_grpo.rl_utils import KL_TYPES, calculate_kl_div, kl_estimate
+from ding_grpo.rl_utils import KL_TYPES, calculate_kl_div, exact_kl, kl_estimate, straight_through_kl
 
 VERL = json.load(open(os.path.join(os.path.dirname(__file__), '..', 'data', 'notebook_verl.json')))['verl']
 
@@ -30,6 +30,40 @@ class TestKL:
         exact = (new.exp() * (new - ref)).sum()
         for kl_type in ('k1', 'k3'):  # the expectation over all six tokens, not a sample
             assert torch.allclose((new.exp() * kl_estimate(new, ref, kl_type)).sum(), exact)
+
+    def test_gradients_as_losses(self):
+        """Expectations over all six tokens: k1's is zero, k3's that of KL(ref || new), the straight-through one's that
+        of KL(new || ref)."""
+        logit, ref = torch.randn(6).double().requires_grad_(), torch.randn(6).double().log_softmax(0)
+
+        def gradient(loss):
+            return torch.autograd.grad(loss, logit)[0]
+
+        def expected(estimate):
+            logp = logit.log_softmax(0)
+            return gradient((logp.exp().detach() * estimate(logp, ref)).sum())
+
+        forward = gradient(exact_kl(logit[None], ref[None]).sum())
+        backward = gradient(exact_kl(ref[None], logit[None]).sum())
+        assert torch.allclose(expected(lambda a, b: kl_estimate(a, b, 'k1')), torch.zeros(6).double(), atol=1e-12)
+        assert torch.allclose(expected(lambda a, b: kl_estimate(a, b, 'k3')), backward, atol=1e-12)
+        for kl_type in KL_TYPES:
+            assert torch.allclose(expected(lambda a, b: straight_through_kl(a, b, kl_type)), forward, atol=1e-12)
+            value = straight_through_kl(logit, ref, kl_type)
+            assert torch.allclose(value, kl_estimate(logit, ref, kl_type))
+
+    def test_exact_kl_by_hand_and_where_a_probability_is_zero(self):
+        new = torch.tensor([[0.5, 0.5, 0.]]).double().log().requires_grad_()
+        ref = torch.tensor([[0.25, 0.25, 0.5]]).double().log()
+        kl = exact_kl(new, ref)
+        kl.sum().backward()
+        assert kl.item() == pytest.approx(torch.tensor(2.).log().item()) and torch.isfinite(new.grad).all()
+        assert exact_kl(ref, new.detach()).item() == float('inf')
+        assert torch.autograd.gradcheck(
+            exact_kl, tuple(torch.randn(2, 3, 4).double().requires_grad_() for _ in range(2))
+        )
+        with pytest.raises(ValueError, match='logit_ref'):
+            exact_kl(new, ref[:, :2])
 
     @pytest.mark.parametrize('kl_type', KL_TYPES)
     def test_mean_over_all_elements(self, kl_type):

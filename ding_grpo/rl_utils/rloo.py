@@ -1,0 +1,59 @@
+from collections import namedtuple
+from typing import Tuple
+
+from torch import Tensor
+
+from .grpo import grpo_data, grpo_error
+from .log_prob import LogProbFunction, efficient_method
+
+rloo_policy_data = namedtuple('rloo_policy_data', ['logit_new', 'logit_old', 'action', 'reward', 'weight'])
+rloo_info = namedtuple('rloo_info', ['approx_kl', 'clipfrac'])
+
+
+def rloo_policy_error(
+        data: namedtuple,
+        log_prob_fn: LogProbFunction = efficient_method,
+        clip_ratio: float = 0.2,
+        mask_metrics: bool = True,
+) -> Tuple[Tensor, namedtuple]:
+    """
+    Overview:
+        REINFORCE leave-one-out with a clipped ratio, https://arxiv.org/abs/2402.14740, under the name and the fields \
+        that DI-engine main has; the same numbers, with ``mask_metrics=False`` also in ``info``. The advantage of a \
+        completion is its reward minus the mean reward of the other K - 1 completions of its prompt.
+    Arguments:
+        - data (:obj:`namedtuple`): ``rloo_policy_data``; ``weight`` may be None.
+        - log_prob_fn (:obj:`LogProbFunction`): Logits and taken tokens to log-probabilities.
+        - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
+        - mask_metrics (:obj:`bool`): As in ``grpo_error``.
+    Returns:
+        - loss (:obj:`torch.FloatTensor`): The differentiable loss, a 0-dim tensor.
+        - info (:obj:`namedtuple`): ``rloo_info`` of Python floats.
+    Shapes:
+        - logit_new (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
+        - logit_old (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
+        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - reward (:obj:`torch.FloatTensor`): :math:`(K, P)`, K completions for each of P prompts, B = K P; row k P + p \
+            of the batch is completion k of prompt p
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    Raises:
+        - ValueError: If there is only one completion a prompt, or the shapes do not go together.
+    """
+    reward = data.reward
+    if reward.dim() != 2 or reward.numel() != data.action.shape[0]:
+        raise ValueError(f'reward {tuple(reward.shape)}: must be of shape (K, P) with K P = B = {data.action.shape[0]}')
+    completions = reward.shape[0]
+    if completions < 2:
+        raise ValueError(
+            f'reward {tuple(reward.shape)}: K = {completions} leaves no other completion; K >= 2 is needed'
+        )
+    baseline = (reward.sum(0) - reward) / (completions - 1)  # (K, P)
+    logp_new = log_prob_fn(data.logit_new, data.action)
+    logp_old = log_prob_fn(data.logit_old, data.action)
+    loss, info = grpo_error(
+        grpo_data(logp_new, logp_old, None, (reward - baseline).flatten(), data.weight),
+        clip_ratio=clip_ratio,
+        beta=0,
+        mask_metrics=mask_metrics,
+    )
+    return loss, rloo_info(info.approx_kl, info.clipfrac)

@@ -1,0 +1,37 @@
+import json
+import os
+
+import pytest
+import torch
+
+from ding_grpo.rl_utils import rloo_policy_data, rloo_policy_error
+
+DING = json.load(open(os.path.join(os.path.dirname(__file__), '..', 'data', 'ding_main_llm.json')))
+CASES = [c for c in DING['cases'] if c['fn'] == 'rloo_policy_error']
+
+
+@pytest.mark.unittest
+class TestRLOO:
+
+    @pytest.mark.parametrize('case', CASES, ids=range(len(CASES)))
+    def test_ding_main(self, case):
+        tensors = {k: torch.tensor(v, dtype=torch.float64) for k, v in DING['inputs'].items() if k != 'action'}
+        new = tensors['logit_new'].requires_grad_()
+        weight = tensors['weight'] if case['use_weight'] else None
+        action = torch.tensor(DING['inputs']['action'])
+        loss, info = rloo_policy_error(
+            rloo_policy_data(new, tensors['logit_old'], action, tensors['reward'], weight),
+            mask_metrics=False,
+            **case['kwargs']
+        )
+        loss.backward()
+        assert loss.item() == pytest.approx(case['loss'], abs=1e-9)
+        assert torch.allclose(new.grad, torch.tensor(case['grad_logit_new'], dtype=torch.float64), atol=1e-8, rtol=0)
+        assert info.approx_kl == pytest.approx(case['info']['approx_kl'], abs=1e-6)
+        assert info.clipfrac == pytest.approx(case['info']['clipfrac'], abs=1e-6)
+
+    @pytest.mark.parametrize('shape, message', [((1, 4), 'K = 1'), ((2, 3), 'must be of shape'), ((4, ), 'must be of')])
+    def test_wrong_rewards(self, shape, message):
+        logit, action = torch.zeros(4, 2, 3), torch.zeros(4, 2).long()
+        with pytest.raises(ValueError, match=message):
+            rloo_policy_error(rloo_policy_data(logit, logit, action, torch.zeros(shape), None))
