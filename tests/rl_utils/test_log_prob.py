@@ -43,8 +43,46 @@ class TestLogProb:
         assert torch.allclose(method(half, index), naive_method(half.float(), index), atol=1e-5)
         assert method(half, index).dtype == torch.float32
 
-    def test_no_rows(self, method):
-        assert method(torch.zeros(0, 3, 5), torch.zeros(0, 3, dtype=torch.long)).shape == (0, 3)
+    @pytest.mark.parametrize('shape', [(0, 3, 5), (2, 0, 5), (0, 5)])
+    def test_no_tokens(self, method, shape):
+        logit = torch.zeros(shape, requires_grad=True)
+        logp = method(logit, torch.zeros(shape[:-1], dtype=torch.long))
+        logp.sum().backward()
+        assert logp.shape == shape[:-1] and logit.grad.shape == shape
+
+    def test_one_token_in_the_vocabulary(self, method):
+        logit = torch.tensor([[[1e4], [-3.]]], requires_grad=True)
+        logp = method(logit, torch.zeros(1, 2, dtype=torch.long))
+        logp.sum().backward()
+        assert torch.equal(logp, torch.zeros(1, 2)) and torch.equal(logit.grad, torch.zeros(1, 2, 1))
+
+    def test_extreme_logits(self, method):
+        logit = torch.tensor([[[1e4, -1e4, 0.]]], dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(method, (logit, torch.tensor([[1]])))
+        assert method(logit, torch.tensor([[1]])).item() == -2e4
+
+    def test_gradcheck(self, method):
+        logit = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(method, (logit, torch.randint(0, 5, (2, 3))))
+
+    def test_any_layout(self, method):
+        logit, index = torch.randn(7, 3, 2), torch.randint(0, 7, (2, 3))
+        turned = logit.permute(2, 1, 0).requires_grad_()  # (2, 3, 7), not contiguous
+        straight = turned.detach().contiguous().requires_grad_()
+        grads = [torch.autograd.grad(method(x, index).pow(2).sum(), x)[0] for x in (turned, straight)]
+        assert torch.allclose(*grads)
+
+    @pytest.mark.parametrize(
+        'logits, index, message', [
+            (torch.zeros(2, 3, 5), torch.zeros(2, 4).long(), r'index \(2, 4\).*\(2, 3\)'),
+            (torch.zeros(2, 3, 5), torch.zeros(2, 3), 'index.*int64'),
+            (torch.zeros(2, 3, 5).long(), torch.zeros(2, 3).long(), 'logits.*floats'),
+            (torch.zeros(5), torch.zeros(()).long(), r'logits \(5,\)'),
+        ]
+    )
+    def test_wrong_shapes_and_types(self, method, logits, index, message):
+        with pytest.raises(ValueError, match=message):
+            method(logits, index)
 
 
 @pytest.mark.unittest
@@ -64,3 +102,35 @@ class TestEntropy:
 
     def test_gradcheck(self):
         assert torch.autograd.gradcheck(entropy, (torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True), ))
+
+
+@pytest.mark.unittest
+class TestEfficientMethod:
+
+    def test_chunks_equal_the_whole(self, monkeypatch):
+        from ding_grpo.rl_utils import log_prob
+        monkeypatch.setattr(log_prob, 'CHUNK_ELEMENTS', 20)  # two tokens of ten at a time, of five
+        for dtype, tolerance in ((torch.float64, 1e-12), (torch.bfloat16, 1e-2)):
+            logit, index = torch.randn(3, 5, 10).to(dtype).requires_grad_(), torch.randint(0, 10, (3, 5))
+            upstream = torch.randn(3, 5)
+            grads = [
+                torch.autograd.grad((method(logit, index) * upstream).sum(), logit)[0]
+                for method in (efficient_method, naive_method)
+            ]
+            assert grads[0].dtype == dtype and torch.allclose(*grads, atol=tolerance)
+
+    def test_memory_above_logits_and_gradient_is_that_of_a_few_tokens(self):
+        from torch.profiler import ProfilerActivity, profile
+        logit = torch.randn(2, 64, 4096, requires_grad=True)
+        index = torch.randint(0, 4096, (2, 64))
+
+        def taken(method):
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+                torch.autograd.grad(method(logit, index).sum(), logit)
+            sizes = [e.self_cpu_memory_usage for e in prof.events()]
+            whole = logit.numel() * 4
+            return sum(size >= whole for size in sizes), max(size for size in sizes if size < whole)
+
+        copies, below = taken(efficient_method)
+        assert copies == 1 and below <= 4 * 2 ** 17  # the gradient itself, and chunks
+        assert taken(naive_method)[0] > 1  # so that this would notice
