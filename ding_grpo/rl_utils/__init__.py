@@ -3,6 +3,7 @@ from .advantage import ADVANTAGE_METHODS, equal_groups, group_advantage
 from .grpo import LOSS_PRESETS, RATIOS, SURROGATES, Surrogate, cispo_surrogate, clip_surrogate, grpo_data, grpo_error, \
     grpo_info, grpo_policy_data, grpo_policy_error, sapo_surrogate
 from .kl import KL_TYPES, calculate_kl_div, exact_kl, kl_estimate, straight_through_kl
+from .linear_log_prob import linear_log_prob
 from .log_prob import LogProbFunction, efficient_method, entropy, less_efficient_method, naive_method
 from .reduce import REDUCTIONS, masked_mean, reduce_loss, row_mean, sequence_mean
 from .rloo import rloo_info, rloo_policy_data, rloo_policy_error

@@ -1,0 +1,141 @@
+import pytest
+import torch
+
+from ding_grpo.rl_utils import entropy, linear_log_prob, naive_method
+
+B, S, H, V = 2, 3, 4, 7
+OPTIONS = [
+    dict(),
+    dict(temperature=0.7),
+    dict(scale=0.5),
+    dict(softcap=1.5),
+    dict(temperature=1.3, scale=2., softcap=3.),
+]
+
+
+def inputs(dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def randn(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+    return randn(B, S, H), randn(V, H), randn(V), torch.randint(0, V, (B, S), generator=generator)
+
+
+def plain(hidden, weight, bias, index, temperature=1., scale=1., softcap=None, kept=None):
+    """What any textbook does with the whole (B, S, V) tensor."""
+    logit = (hidden @ weight.T + bias) * scale
+    logit = (logit if softcap is None else softcap * torch.tanh(logit / softcap)) / temperature
+    if kept is not None:
+        allowed = (kept.unsqueeze(-1) == torch.arange(logit.shape[-1])).any(-2)
+        logit = logit.masked_fill(~allowed, float('-inf'))
+    return naive_method(logit, index), entropy(logit)
+
+
+@pytest.mark.unittest
+class TestLinearLogProb:
+
+    @pytest.mark.parametrize('options', OPTIONS, ids=str)
+    @pytest.mark.parametrize('chunk_size', [1, 4, None])
+    def test_equals_the_textbook(self, options, chunk_size):
+        hidden, weight, bias, index = inputs()
+        found = linear_log_prob(hidden, weight, index, bias=bias, chunk_size=chunk_size, return_entropy=True, **options)
+        expected = plain(hidden, weight, bias, index, **options)
+        upstream = torch.randn(2, B, S, dtype=torch.float64)
+        for a, b in zip(found, expected):
+            assert torch.allclose(a, b, atol=1e-12)
+        grads = [
+            torch.autograd.grad((torch.stack(out) * upstream).sum(), (hidden, weight, bias))
+            for out in (found, expected)
+        ]
+        for a, b in zip(*grads):
+            assert torch.allclose(a, b, atol=1e-12)
+
+    @pytest.mark.parametrize('options', OPTIONS, ids=str)
+    def test_kept_ids(self, options):
+        hidden, weight, bias, index = inputs()
+        other = (index + 1 + torch.arange(S)) % V
+        kept = torch.stack([other, index, torch.full_like(index, -1)], dim=-1)
+        found = linear_log_prob(hidden, weight, index, bias=bias, kept=kept, return_entropy=True, **options)
+        expected = plain(hidden, weight, bias, index, kept=kept, **options)
+        upstream = torch.randn(2, B, S, dtype=torch.float64)
+        for a, b in zip(found, expected):
+            assert torch.allclose(a, b, atol=1e-12)
+        grads = [
+            torch.autograd.grad((torch.stack(out) * upstream).sum(), (hidden, weight, bias))
+            for out in (found, expected)
+        ]
+        for a, b in zip(*grads):
+            assert torch.allclose(a, b, atol=1e-12)
+
+    def test_masked_positions_are_zero_and_reach_no_gradient(self):
+        hidden, weight, _, index = inputs()
+        mask = torch.tensor([[1, 0, 1], [0, 0, 1]])
+        with torch.no_grad():
+            hidden[mask == 0] = float('nan')  # not even looked at
+        logp, h = linear_log_prob(hidden, weight, index, mask=mask, return_entropy=True)
+        (logp.sum() + h.sum()).backward()
+        assert (logp[mask == 0] == 0).all() and (h[mask == 0] == 0).all() and (logp[mask == 1] < 0).all()
+        assert torch.isfinite(weight.grad).all() and (hidden.grad[mask == 0] == 0).all()
+
+    @pytest.mark.parametrize('mask', [torch.zeros(B, S), None])
+    def test_nothing_to_do(self, mask):
+        hidden, weight, _, index = inputs()
+        if mask is None:
+            hidden, index = hidden[:, :0], index[:, :0]
+        logp = linear_log_prob(hidden, weight, index, mask=mask)
+        logp.sum().backward()
+        assert torch.equal(logp, torch.zeros_like(logp)) and torch.equal(weight.grad, torch.zeros_like(weight))
+
+    def test_frozen_inputs(self):
+        hidden, weight, bias, index = inputs()
+        expected = torch.autograd.grad(linear_log_prob(hidden, weight, index, bias=bias).sum(), (hidden, weight))
+        for frozen in range(2):
+            args = [hidden, weight]
+            args[frozen] = args[frozen].detach()
+            found, = torch.autograd.grad(
+                linear_log_prob(*args, index, bias=bias.detach()).sum(), (hidden, weight)[1 - frozen]
+            )
+            assert torch.allclose(found, expected[1 - frozen])
+
+    def test_gradcheck(self):
+        hidden, weight, bias, index = inputs()
+        assert torch.autograd.gradcheck(
+            lambda h, w, b: linear_log_prob(h, w, index, bias=b, softcap=2., chunk_size=2, return_entropy=True),
+            (hidden, weight, bias)
+        )
+
+    def test_half_types_are_normalised_in_float32(self):
+        hidden, weight, _, index = inputs(torch.bfloat16)
+        logp = linear_log_prob(hidden, weight, index)
+        logp.sum().backward()
+        whole = naive_method((hidden @ weight.T).float(), index)
+        assert logp.dtype == torch.float32 and torch.allclose(logp, whole, atol=1e-5)
+        assert weight.grad.dtype == torch.bfloat16
+
+    def test_extreme_logits(self):
+        hidden = torch.tensor([[[1e4]]], dtype=torch.float64, requires_grad=True)
+        weight = torch.tensor([[1.], [-1.], [0.]], dtype=torch.float64, requires_grad=True)
+        logp, h = linear_log_prob(hidden, weight, torch.tensor([[1]]), return_entropy=True)
+        (logp.sum() + h.sum()).backward()
+        assert logp.item() == -2e4 and h.item() == pytest.approx(0, abs=1e-9)
+        assert torch.isfinite(hidden.grad).all() and torch.isfinite(weight.grad).all()
+
+    @pytest.mark.parametrize(
+        'change, message', [
+            (dict(hidden=torch.zeros(2, 3)), 'hidden'),
+            (dict(weight=torch.zeros(V, H + 1).double()), 'weight.*H = 4'),
+            (dict(weight=torch.zeros(V, H)), 'weight.*float64'),
+            (dict(index=torch.zeros(B, S)), 'index.*int64'),
+            (dict(mask=torch.zeros(B)), r'mask \(2,\)'),
+            (dict(bias=torch.zeros(3)), 'bias'),
+            (dict(kept=torch.zeros(B, S).long()), 'kept'),
+            (dict(temperature=0), 'temperature = 0'),
+            (dict(softcap=-1.), 'softcap = -1.0'),
+            (dict(chunk_size=0), 'chunk_size = 0'),
+        ]
+    )
+    def test_wrong_use(self, change, message):
+        hidden, weight, _, index = inputs()
+        with pytest.raises(ValueError, match=message):
+            linear_log_prob(**{**dict(hidden=hidden, weight=weight, index=index), **change})
