@@ -28,9 +28,12 @@ grpo_info = namedtuple(
 Surrogate = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
 
 
-def clip_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float) -> Tensor:
-    """min(r A, clip(r, low, high) A), https://arxiv.org/abs/1707.06347."""
-    return torch.min(ratio * adv, ratio.clamp(low, high) * adv)
+def clip_surrogate(
+        ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float, delta: Optional[float] = None
+) -> Tensor:
+    """min(min(r, delta) A, clip(r, low, high) A), https://arxiv.org/abs/1707.06347; ``delta`` None bounds nothing."""
+    bounded = ratio if delta is None else ratio.clamp(max=delta)
+    return torch.min(bounded * adv, ratio.clamp(low, high) * adv)
 
 
 def cispo_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float) -> Tensor:
@@ -142,12 +145,9 @@ def grpo_error(
     log_ratio = logp_new - (logp_new.detach() if logp_old is None else logp_old)  # (B, S)
     log_weight = log_ratio if ratio == 'token' else row_mean(log_ratio, weight).unsqueeze(1).expand_as(log_ratio)
     r = log_weight.exp()  # (B, S)
-    bounded = r if delta is None else r.clamp(max=delta)
-    if surrogate == 'clip':  # delta bounds the unclipped term alone
-        objective = torch.min(bounded * adv, r.clamp(low, high) * adv)
-    else:
-        objective = (surrogate if callable(surrogate) else SURROGATES[surrogate])(r, adv, logp_new, low, high)
-    loss = -objective  # (B, S)
+    objective = surrogate if callable(surrogate) else SURROGATES[surrogate]
+    bound = {} if delta is None else dict(delta=delta)
+    loss = -objective(r, adv, logp_new, low, high, **bound)  # (B, S)
     kl = torch.zeros_like(logp_new) if logp_ref is None else kl_estimate(logp_new, logp_ref, kl_type)
     if kl_ratio_correction:
         kl = kl * r

@@ -176,6 +176,19 @@ class TestLearn:
             weights.append(vector(policy._model.parameters()))
         assert not torch.equal(*weights)
 
+    def test_constant_reduction_divides_by_the_environments_length_limit(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(reduction='constant', entropy_weight=0.0, beta=0.1)
+        policy = make_policy(main, create)
+        with torch.no_grad():
+            for p in policy._reference.parameters():
+                p.mul_(1.3)
+        data = sample_groups(policy, [0, 1], reward=lambda group, row: 1.)  # no advantage: the loss is the KL's
+        tokens = sum(sample['weight'].sum().item() for sample in data)
+        metrics = policy.learn_mode.forward(data)
+        # sum over tokens of beta k3, over 8 rows of 6 tokens at most
+        assert metrics['policy_loss'] == pytest.approx(0.1 * metrics['kl'] * tokens / (8 * 6), rel=1e-4)
+
     @pytest.mark.parametrize('name', ['naive_method', 'less_efficient_method'])
     def test_log_prob_fn_is_the_configs(self, think_answer, name):
         from ding_grpo.rl_utils import log_prob

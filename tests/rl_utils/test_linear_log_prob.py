@@ -32,6 +32,16 @@ def plain(hidden, weight, bias, index, temperature=1., scale=1., softcap=None, k
     return naive_method(logit, index), entropy(logit)
 
 
+def assert_same(found, expected, inputs):
+    """Values and gradients, of log-probability and entropy together."""
+    upstream = torch.randn(2, B, S, dtype=torch.float64)
+    for a, b in zip(found, expected):
+        assert torch.allclose(a, b, atol=1e-12)
+    grads = [torch.autograd.grad((torch.stack(out) * upstream).sum(), inputs) for out in (found, expected)]
+    for a, b in zip(*grads):
+        assert torch.allclose(a, b, atol=1e-12)
+
+
 @pytest.mark.unittest
 class TestLinearLogProb:
 
@@ -41,15 +51,7 @@ class TestLinearLogProb:
         hidden, weight, bias, index = inputs()
         found = linear_log_prob(hidden, weight, index, bias=bias, chunk_size=chunk_size, return_entropy=True, **options)
         expected = plain(hidden, weight, bias, index, **options)
-        upstream = torch.randn(2, B, S, dtype=torch.float64)
-        for a, b in zip(found, expected):
-            assert torch.allclose(a, b, atol=1e-12)
-        grads = [
-            torch.autograd.grad((torch.stack(out) * upstream).sum(), (hidden, weight, bias))
-            for out in (found, expected)
-        ]
-        for a, b in zip(*grads):
-            assert torch.allclose(a, b, atol=1e-12)
+        assert_same(found, expected, (hidden, weight, bias))
 
     @pytest.mark.parametrize('options', OPTIONS, ids=str)
     def test_kept_ids(self, options):
@@ -58,15 +60,7 @@ class TestLinearLogProb:
         kept = torch.stack([other, index, torch.full_like(index, -1)], dim=-1)
         found = linear_log_prob(hidden, weight, index, bias=bias, kept=kept, return_entropy=True, **options)
         expected = plain(hidden, weight, bias, index, kept=kept, **options)
-        upstream = torch.randn(2, B, S, dtype=torch.float64)
-        for a, b in zip(found, expected):
-            assert torch.allclose(a, b, atol=1e-12)
-        grads = [
-            torch.autograd.grad((torch.stack(out) * upstream).sum(), (hidden, weight, bias))
-            for out in (found, expected)
-        ]
-        for a, b in zip(*grads):
-            assert torch.allclose(a, b, atol=1e-12)
+        assert_same(found, expected, (hidden, weight, bias))
 
     def test_masked_positions_are_zero_and_reach_no_gradient(self):
         hidden, weight, _, index = inputs()
