@@ -11,7 +11,8 @@ from typing import Any, Callable, Dict, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from .kl import kl_estimate
+from .check import check_tensor
+from .kl import KL_TYPES, bounded, kl_estimate
 from .log_prob import LogProbFunction, efficient_method
 from .reduce import masked_mean, reduce_loss, row_mean
 
@@ -119,20 +120,16 @@ def grpo_error(
     Raises:
         - ValueError: If a field has another shape, an option is unknown, or one lacks what it needs.
     """
-    logp_new, logp_old, logp_ref, adv, weight = data
-    _check_shapes(data)
-    if logp_ref is None and beta != 0:
+    _check_fields(data)
+    _check_options(clip_ratio, clip_ratio_high, beta, kl_type, ratio, surrogate, delta)
+    if data.logp_ref is None and beta != 0:
         raise ValueError(f'beta = {beta}: needs logp_ref; without a reference beta must be 0')
-    if ratio not in RATIOS:
-        raise ValueError(f'ratio = {ratio!r}: must be one of {RATIOS}')
-    if not callable(surrogate) and surrogate not in SURROGATES:
-        raise ValueError(f'surrogate = {surrogate!r}: must be one of {tuple(SURROGATES)} or a function')
-    if delta is not None and surrogate != 'clip':
-        raise ValueError(f"delta = {delta}: bounds the ratio of surrogate 'clip' only, not of {surrogate!r}")
+    dtype = torch.promote_types(data.logp_new.dtype, torch.float32)
+    logp_new, logp_old, logp_ref, adv, weight = (None if x is None else x.to(dtype) for x in data)
     low, high = 1 - clip_ratio, 1 + (clip_ratio if clip_ratio_high is None else clip_ratio_high)
     if surrogate == 'cispo':
         high -= 1
-    weight = torch.ones_like(logp_new) if weight is None else weight.to(logp_new.dtype)
+    weight = torch.ones_like(logp_new) if weight is None else weight
     adv = adv.unsqueeze(1) if adv.dim() == 1 else adv  # (B, 1) or (B, S)
 
     # Behind a row's end anything may stand, minus infinity too; it must reach neither the loss nor a gradient.
@@ -144,7 +141,7 @@ def grpo_error(
         logp_ref = None if logp_ref is None else logp_ref.masked_fill(hidden, 0)
     log_ratio = logp_new - (logp_new.detach() if logp_old is None else logp_old)  # (B, S)
     log_weight = log_ratio if ratio == 'token' else row_mean(log_ratio, weight).unsqueeze(1).expand_as(log_ratio)
-    r = log_weight.exp()  # (B, S)
+    r = bounded(log_weight).exp()  # (B, S)
     objective = surrogate if callable(surrogate) else SURROGATES[surrogate]
     bound = {} if delta is None else dict(delta=delta)
     loss = -objective(r, adv, logp_new, low, high, **bound)  # (B, S)
@@ -158,9 +155,10 @@ def grpo_error(
     with torch.no_grad():
 
         def mean(x: Tensor) -> float:
-            return masked_mean(x.to(logp_new.dtype), counted).item()
+            return masked_mean(x.to(dtype), counted).item()
 
-        total, squares = (r * counted).sum(), (r * r * counted).sum()
+        largest = r.masked_fill(counted == 0, 0).max() if r.numel() > 0 else r.new_zeros(())
+        share = r * counted / largest.clamp(min=torch.finfo(r.dtype).tiny)  # squares of ratios may be out of range
         info = grpo_info(
             approx_kl=mean(-log_ratio),
             clipfrac=mean((r < low) | (r > high)),
@@ -168,8 +166,9 @@ def grpo_error(
             clipfrac_high=mean((r > high) & (adv > 0)),
             kl=mean(kl),
             ratio_mean=mean(r),
-            ratio_max=r.masked_fill(counted == 0, 0).max().item() if r.numel() > 0 else 0.,
-            effective_sample_size=(total * total / (squares * counted.sum())).item() if squares > 0 else 0.,
+            ratio_max=largest.item(),
+            effective_sample_size=masked_mean(share, counted).item() ** 2 /
+            masked_mean(share * share, counted).item() if largest > 0 else 0.,
         )
     return loss, info
 
@@ -213,13 +212,33 @@ def grpo_policy_error(
     return grpo_error(per_token, clip_ratio=clip_ratio, beta=beta, **options)
 
 
-def _check_shapes(data: namedtuple) -> None:
+def _check_fields(data: namedtuple) -> None:
     shape = tuple(data.logp_new.shape)
-    if len(shape) != 2:
-        raise ValueError(f'logp_new {shape}: must be of shape (B, S)')
-    for name in ('logp_old', 'logp_ref', 'weight'):
-        field = getattr(data, name)
-        if field is not None and tuple(field.shape) != shape:
-            raise ValueError(f'{name} {tuple(field.shape)}: must be of shape (B, S) = {shape}')
-    if tuple(data.adv.shape) not in (shape[:1], shape):
-        raise ValueError(f'adv {tuple(data.adv.shape)}: must be of shape (B, ) = {shape[:1]} or (B, S) = {shape}')
+    if len(shape) != 2 or not data.logp_new.is_floating_point():
+        raise ValueError(f'logp_new {shape} of {data.logp_new.dtype}: must be floats of shape (B, S)')
+    check_tensor('logp_old', data.logp_old, shape, '(B, S)')
+    check_tensor('logp_ref', data.logp_ref, shape, '(B, S)')
+    check_tensor('weight', data.weight, shape, '(B, S)', 'numbers')
+    if data.adv.dim() == 1:
+        check_tensor('adv', data.adv, shape[:1], '(B, )')
+    else:
+        check_tensor('adv', data.adv, shape, '(B, ) or (B, S)')
+
+
+def _check_options(
+        clip_ratio: float, clip_ratio_high: Optional[float], beta: float, kl_type: str, ratio: str,
+        surrogate: Union[str, Surrogate], delta: Optional[float]
+) -> None:
+    for name, value in (('clip_ratio', clip_ratio), ('clip_ratio_high', clip_ratio_high), ('beta', beta)):
+        if value is not None and not 0 <= value < float('inf'):
+            raise ValueError(f'{name} = {value}: must be a number of at least 0')
+    if kl_type not in KL_TYPES:
+        raise ValueError(f'kl_type = {kl_type!r}: must be one of {KL_TYPES}')
+    if ratio not in RATIOS:
+        raise ValueError(f'ratio = {ratio!r}: must be one of {RATIOS}')
+    if not callable(surrogate) and surrogate not in SURROGATES:
+        raise ValueError(f'surrogate = {surrogate!r}: must be one of {tuple(SURROGATES)} or a function')
+    if delta is not None and surrogate != 'clip':
+        raise ValueError(f"delta = {delta}: bounds the ratio of surrogate 'clip' only, not of {surrogate!r}")
+    if delta is not None and not delta > 1:
+        raise ValueError(f'delta = {delta}: must be greater than 1 + the clipping range above')

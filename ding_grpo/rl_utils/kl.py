@@ -1,3 +1,5 @@
+import math
+
 import torch
 from torch import Tensor
 
@@ -29,8 +31,23 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
     if kl_type == 'k2':
         return log_ratio ** 2 / 2
     if kl_type == 'k3':
-        return (-log_ratio).expm1() + log_ratio
+        return bounded(-log_ratio).expm1() + log_ratio
     raise ValueError(f'kl_type = {kl_type!r}: must be one of {KL_TYPES}')
+
+
+def bounded(log_ratio: Tensor) -> Tensor:
+    """
+    Overview:
+        The logarithm of a probability ratio, held below half of what its type's exponent can be (44 in float32, 354 \
+        in float64), so that neither the ratio nor its square overflows. The gradient passes as if it were not held: \
+        that of a ratio which is clipped away is 0, not 0 times infinity.
+    Arguments:
+        - log_ratio (:obj:`torch.FloatTensor`): Of any shape.
+    Returns:
+        - log_ratio (:obj:`torch.FloatTensor`): The same, bounded above.
+    """
+    limit = math.log(torch.finfo(log_ratio.dtype).max) / 2
+    return log_ratio - (log_ratio.detach() - limit).clamp(min=0)
 
 
 def calculate_kl_div(log_ratio: Tensor, kl_type: str) -> Tensor:

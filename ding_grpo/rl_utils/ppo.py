@@ -1,0 +1,410 @@
+"""
+PPO with a KL to a pretrained policy, as DI-engine's GitHub main has it and its release 0.5.3 has not: the same names,
+fields and numbers, made of the functions of whichever DI-engine is installed. Where those are wrong, the default here
+is wrong in the same way, and a keyword puts it right:
+
+1. Means of the losses and of the KL divide by all positions, padding included. ``mask_loss=True`` leaves out those
+   of weight 0, in the KL too, which DI-engine does not weigh at all.
+2. ``approx_kl`` and ``clipfrac`` count padding. ``mask_metrics=True`` does not.
+3. Dual clip, https://arxiv.org/abs/1912.09729, is for negative advantages. The continuous form applies it to positive
+   ones too, where it replaces the objective by its bound. ``dual_clip_negative=True`` does not.
+
+4. A ratio beyond the range of its type makes gradients NaN. With a ``log_prob_fn`` it does not.
+
+With a ``log_prob_fn``, for language models, 1 and 2 are right by default, and no distribution over all tokens is made
+but for an entropy bonus.
+"""
+from collections import namedtuple
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+from ding.rl_utils import ppo as ding_ppo
+from ding.rl_utils.ppo import ppo_info, ppo_value_data, shape_fn_ppo
+from torch import Tensor
+from torch.distributions import Independent, Normal
+
+from .check import check_tensor
+from .grpo import clip_surrogate
+from .kl import KL_TYPES, bounded, calculate_kl_div
+from .log_prob import LogProbFunction, entropy, naive_method
+
+__all__ = [
+    'ppo_data', 'ppo_data_continuous', 'ppo_error', 'ppo_error_continuous', 'ppo_info', 'ppo_loss', 'ppo_policy_data',
+    'ppo_policy_data_continuous', 'ppo_policy_error', 'ppo_policy_error_continuous', 'ppo_policy_loss',
+    'ppo_value_data', 'ppo_value_error', 'shape_fn_ppo'
+]
+
+_POLICY, _VALUE = ['action', 'adv', 'weight', 'logit_pretrained'], ['value_new', 'value_old']
+ppo_data = namedtuple(
+    'ppo_data', ['logit_new', 'logit_old', 'action', *_VALUE, 'adv', 'return_', 'weight', 'logit_pretrained'],
+    defaults=[None]
+)
+ppo_data_continuous = namedtuple(
+    'ppo_data_continuous',
+    ['mu_sigma_new', 'mu_sigma_old', 'action', *_VALUE, 'adv', 'return_', 'weight', 'logit_pretrained'],
+    defaults=[None]
+)
+ppo_policy_data = namedtuple('ppo_policy_data', ['logit_new', 'logit_old', *_POLICY], defaults=[None])
+ppo_policy_data_continuous = namedtuple(
+    'ppo_policy_data_continuous', ['mu_sigma_new', 'mu_sigma_old', *_POLICY], defaults=[None]
+)
+ppo_loss = namedtuple('ppo_loss', ['policy_loss', 'value_loss', 'entropy_loss', 'kl_div'])
+ppo_policy_loss = namedtuple('ppo_policy_loss', ['policy_loss', 'entropy_loss', 'kl_div'])
+
+
+def ppo_error(
+        data: namedtuple,
+        clip_ratio: float = 0.2,
+        use_value_clip: bool = True,
+        dual_clip: Optional[float] = None,
+        kl_type: str = 'k1',
+        entropy_bonus: bool = True,
+        log_prob_fn: Optional[LogProbFunction] = None,
+        mask_loss: Optional[bool] = None,
+        mask_metrics: Optional[bool] = None,
+) -> Tuple[namedtuple, namedtuple]:
+    """
+    Overview:
+        Proximal Policy Optimization, https://arxiv.org/abs/1707.06347: ``ppo_policy_error`` and ``ppo_value_error``.
+    Arguments:
+        - data (:obj:`namedtuple`): ``ppo_data``; ``weight`` may be None, ``logit_pretrained`` left out.
+        - clip_ratio (:obj:`float`): Clipping range of the probability ratio, and of the value's change.
+        - use_value_clip (:obj:`bool`): As in ``ppo_value_error``.
+        - dual_clip (:obj:`Optional[float]`): As in ``ppo_policy_error``, and the arguments after it.
+    Returns:
+        - loss (:obj:`namedtuple`): ``ppo_loss`` of differentiable 0-dim tensors.
+        - info (:obj:`namedtuple`): ``ppo_info`` of Python floats.
+    Shapes:
+        - value_new (:obj:`torch.FloatTensor`): :math:`(B, )` or :math:`(B, S)`, the shape of ``adv``
+        - value_old (:obj:`torch.FloatTensor`): The same
+        - return_ (:obj:`torch.FloatTensor`): The same
+        - the others: As in ``ppo_policy_error``
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    policy, info = ppo_policy_error(
+        _fields(ppo_policy_data, data), clip_ratio, dual_clip, entropy_bonus, kl_type, log_prob_fn, mask_loss,
+        mask_metrics
+    )
+    mask_loss = log_prob_fn is not None if mask_loss is None else mask_loss
+    value_loss = ppo_value_error(_fields(ppo_value_data, data), clip_ratio, use_value_clip, mask_loss)
+    return ppo_loss(policy.policy_loss, value_loss, policy.entropy_loss, policy.kl_div), info
+
+
+def ppo_policy_error(
+        data: namedtuple,
+        clip_ratio: float = 0.2,
+        dual_clip: Optional[float] = None,
+        entropy_bonus: bool = True,
+        kl_type: str = 'k1',
+        log_prob_fn: Optional[LogProbFunction] = None,
+        mask_loss: Optional[bool] = None,
+        mask_metrics: Optional[bool] = None,
+) -> Tuple[namedtuple, namedtuple]:
+    """
+    Overview:
+        Policy part of PPO, for discrete actions and, with S tokens a row, for language models.
+    Arguments:
+        - data (:obj:`namedtuple`): ``ppo_policy_data``; ``weight`` may be None, ``logit_pretrained`` left out.
+        - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
+        - dual_clip (:obj:`Optional[float]`): Bound c > 1 of the ratio for negative advantages, equation 5 of \
+            https://arxiv.org/abs/1912.09729.
+        - entropy_bonus (:obj:`bool`): Whether ``entropy_loss`` is the mean entropy; else it is 0.
+        - kl_type (:obj:`str`): Estimator of the KL to the pretrained policy, ``k1``, ``k2`` or ``k3``; what their \
+            gradients are: see ``straight_through_kl``.
+        - log_prob_fn (:obj:`Optional[LogProbFunction]`): Logits and taken tokens to log-probabilities; None takes \
+            DI-engine's way, a ``Categorical`` of all logits.
+        - mask_loss (:obj:`Optional[bool]`): Whether positions of weight 0 stay out of the losses' and the KL's \
+            means; None: only with a ``log_prob_fn``.
+        - mask_metrics (:obj:`Optional[bool]`): The same for ``info``.
+    Returns:
+        - loss (:obj:`namedtuple`): ``ppo_policy_loss`` of differentiable 0-dim tensors; ``kl_div`` is 0 without a \
+            pretrained policy.
+        - info (:obj:`namedtuple`): ``ppo_info`` of Python floats: ``approx_kl`` mean of logp_old - logp_new, \
+            ``clipfrac`` share of ratios outside the clipping range.
+    Shapes:
+        - logit_new (:obj:`torch.FloatTensor`): :math:`(B, N)`, N actions; :math:`(B, S, V)` for a language model; \
+            :math:`(B, A, N)` for A agents
+        - logit_old (:obj:`torch.FloatTensor`): The same
+        - logit_pretrained (:obj:`torch.FloatTensor`): The same
+        - action (:obj:`torch.LongTensor`): :math:`(B, )`, :math:`(B, S)` or :math:`(B, A)`
+        - adv (:obj:`torch.FloatTensor`): :math:`(B, )`, :math:`(B, S)`, and :math:`(B, )` for agents
+        - weight (:obj:`torch.FloatTensor`): Shape of ``adv``
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    data = _fields(ppo_policy_data, data)
+    _check_options(clip_ratio, dual_clip, kl_type)
+    _check_discrete(data, log_prob_fn is not None)
+    mask_loss = log_prob_fn is not None if mask_loss is None else mask_loss
+    mask_metrics = log_prob_fn is not None if mask_metrics is None else mask_metrics
+    if log_prob_fn is not None:
+        tokens = _tokens(data, log_prob_fn, entropy_bonus)
+        return _masked(lambda d: _token_error(d, clip_ratio, dual_clip, kl_type), tokens, mask_loss, mask_metrics)
+
+    def error(data: namedtuple) -> Tuple[namedtuple, namedtuple]:
+        if len(data.adv) == 0:
+            return _nothing(data.logit_new)
+        loss, info = ding_ppo.ppo_policy_error(_fields(ding_ppo.ppo_policy_data, data), clip_ratio, dual_clip)
+        kl_div = loss.policy_loss.new_zeros(())
+        if data.logit_pretrained is not None:
+            logp_new, logp_pretrained = (
+                naive_method(logit, data.action) for logit in (data.logit_new, data.logit_pretrained)
+            )
+            kl_div = calculate_kl_div(logp_new - logp_pretrained, kl_type)
+        entropy_loss = loss.entropy_loss if entropy_bonus else torch.zeros_like(kl_div)
+        return ppo_policy_loss(loss.policy_loss, entropy_loss, kl_div), info
+
+    return _masked(error, data, mask_loss, mask_metrics)
+
+
+def ppo_value_error(
+        data: namedtuple,
+        clip_ratio: float = 0.2,
+        use_value_clip: bool = True,
+        mask_loss: bool = False,
+) -> Tensor:
+    """
+    Overview:
+        Value part of PPO: half the mean squared error to the return.
+    Arguments:
+        - data (:obj:`namedtuple`): ``ppo_value_data``; ``weight`` may be None.
+        - clip_ratio (:obj:`float`): Clipping range of the value's change.
+        - use_value_clip (:obj:`bool`): Whether the larger error of the value and of the clipped value counts.
+        - mask_loss (:obj:`bool`): Whether positions of weight 0 stay out of the mean.
+    Returns:
+        - value_loss (:obj:`torch.FloatTensor`): Differentiable 0-dim tensor.
+    Shapes:
+        - value_new (:obj:`torch.FloatTensor`): :math:`(B, )` or :math:`(B, S)`
+        - value_old (:obj:`torch.FloatTensor`): The same
+        - return_ (:obj:`torch.FloatTensor`): The same
+        - weight (:obj:`torch.FloatTensor`): The same
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    _check_options(clip_ratio)
+    shape = tuple(data.value_new.shape)
+    for name, kind in (('value_new', 'floats'), ('value_old', 'floats'), ('return_', 'floats'), ('weight', 'numbers')):
+        check_tensor(name, getattr(data, name), shape, 'that of value_new', kind)
+    if mask_loss:
+        data = _select(data, _counted(data.weight, data.value_new))
+    if data.value_new.numel() == 0:
+        return data.value_new.sum()
+    return ding_ppo.ppo_value_error(data, clip_ratio, use_value_clip)
+
+
+def ppo_error_continuous(
+        data: namedtuple,
+        clip_ratio: float = 0.2,
+        use_value_clip: bool = True,
+        dual_clip: Optional[float] = None,
+        kl_type: str = 'k1',
+        mask_loss: bool = False,
+        mask_metrics: bool = False,
+        dual_clip_negative: bool = False,
+) -> Tuple[namedtuple, namedtuple]:
+    """
+    Overview:
+        ``ppo_error`` for continuous actions: ``ppo_policy_error_continuous`` and ``ppo_value_error``.
+    Arguments:
+        - data (:obj:`namedtuple`): ``ppo_data_continuous``; ``weight`` may be None, ``logit_pretrained`` left out.
+        - clip_ratio (:obj:`float`): As in ``ppo_error``.
+        - use_value_clip (:obj:`bool`): As in ``ppo_value_error``.
+        - dual_clip (:obj:`Optional[float]`): As in ``ppo_policy_error_continuous``, and the arguments after it.
+    Returns:
+        - loss (:obj:`namedtuple`): ``ppo_loss`` of differentiable 0-dim tensors.
+        - info (:obj:`namedtuple`): ``ppo_info`` of Python floats.
+    Shapes:
+        As in ``ppo_policy_error_continuous`` and ``ppo_value_error``.
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    policy, info = ppo_policy_error_continuous(
+        _fields(ppo_policy_data_continuous, data), clip_ratio, dual_clip, kl_type, mask_loss, mask_metrics,
+        dual_clip_negative
+    )
+    value_loss = ppo_value_error(_fields(ppo_value_data, data), clip_ratio, use_value_clip, mask_loss)
+    return ppo_loss(policy.policy_loss, value_loss, policy.entropy_loss, policy.kl_div), info
+
+
+def ppo_policy_error_continuous(
+        data: namedtuple,
+        clip_ratio: float = 0.2,
+        dual_clip: Optional[float] = None,
+        kl_type: str = 'k1',
+        mask_loss: bool = False,
+        mask_metrics: bool = False,
+        dual_clip_negative: bool = False,
+) -> Tuple[namedtuple, namedtuple]:
+    """
+    Overview:
+        Policy part of PPO for actions with a diagonal normal distribution.
+    Arguments:
+        - data (:obj:`namedtuple`): ``ppo_policy_data_continuous``; ``weight`` may be None, ``logit_pretrained`` \
+            (a dict of ``mu`` and ``sigma`` like the others) left out.
+        - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
+        - dual_clip (:obj:`Optional[float]`): Bound c > 1 of the ratio, see ``dual_clip_negative``.
+        - kl_type (:obj:`str`): As in ``ppo_policy_error``.
+        - mask_loss (:obj:`bool`): Whether positions of weight 0 stay out of the losses' and the KL's means.
+        - mask_metrics (:obj:`bool`): The same for ``info``.
+        - dual_clip_negative (:obj:`bool`): Whether ``dual_clip`` is for negative advantages only, as its paper has it.
+    Returns:
+        - loss (:obj:`namedtuple`): As in ``ppo_policy_error``.
+        - info (:obj:`namedtuple`): As in ``ppo_policy_error``.
+    Shapes:
+        - mu_sigma_new (:obj:`Dict[str, torch.FloatTensor]`): ``mu`` and ``sigma``, each :math:`(B, N)`, N numbers an \
+            action
+        - mu_sigma_old (:obj:`Dict[str, torch.FloatTensor]`): The same, or :math:`(B, )` for N = 1
+        - logit_pretrained (:obj:`Dict[str, torch.FloatTensor]`): As ``mu_sigma_new``
+        - action (:obj:`torch.FloatTensor`): :math:`(B, N)`
+        - adv (:obj:`torch.FloatTensor`): :math:`(B, )`
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, )`
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    data = _fields(ppo_policy_data_continuous, data)
+    _check_options(clip_ratio, dual_clip, kl_type)
+    _check_continuous(data)
+
+    def policy_loss(data: namedtuple, dual_clip: Optional[float]) -> Tuple[namedtuple, namedtuple]:
+        return ding_ppo.ppo_policy_error_continuous(
+            _fields(ding_ppo.ppo_policy_data_continuous, data), clip_ratio, dual_clip
+        )
+
+    def error(data: namedtuple) -> Tuple[namedtuple, namedtuple]:
+        if len(data.adv) == 0:
+            return _nothing(data.mu_sigma_new['mu'])
+        loss, info = policy_loss(data, dual_clip)
+        value = loss.policy_loss
+        if dual_clip is not None and dual_clip_negative:  # DI-engine's own dual clip, on the rows that it is for
+            parts = ((_select(data, data.adv < 0), dual_clip), (_select(data, data.adv >= 0), None))
+            value = sum(policy_loss(d, c)[0].policy_loss * len(d.adv) for d, c in parts if len(d.adv)) / len(data.adv)
+        kl_div = value.new_zeros(())
+        if data.logit_pretrained is not None:
+            logp_new, logp_pretrained = (
+                Independent(Normal(d['mu'], d['sigma']), 1).log_prob(data.action)
+                for d in (data.mu_sigma_new, data.logit_pretrained)
+            )
+            kl_div = calculate_kl_div(logp_new - logp_pretrained, kl_type)
+        return ppo_policy_loss(value, loss.entropy_loss, kl_div), info
+
+    return _masked(error, data, mask_loss, mask_metrics)
+
+
+# A language model's batch as numbers a token; each field (B, S), or (N, ) for the N tokens that count.
+_TokenData = namedtuple('_TokenData', ['logp_new', 'logp_old', 'logp_pretrained', 'entropy', 'adv', 'weight'])
+
+
+def _tokens(data: namedtuple, log_prob_fn: LogProbFunction, entropy_bonus: bool) -> _TokenData:
+    logp_new, logp_old, logp_pretrained = (
+        None if logit is None else log_prob_fn(logit, data.action)
+        for logit in (data.logit_new, data.logit_old, data.logit_pretrained)
+    )
+    return _TokenData(
+        logp_new, logp_old, logp_pretrained,
+        entropy(data.logit_new) if entropy_bonus else None, data.adv, data.weight
+    )
+
+
+def _token_error(data: _TokenData, clip_ratio: float, dual_clip: Optional[float],
+                 kl_type: str) -> Tuple[namedtuple, namedtuple]:
+    if data.adv.numel() == 0:
+        return _nothing(data.logp_new)
+    weight = torch.ones_like(data.adv) if data.weight is None else data.weight
+    low, high = 1 - clip_ratio, 1 + clip_ratio
+    ratio = bounded(data.logp_new - data.logp_old).exp()
+    objective = clip_surrogate(ratio, data.adv, data.logp_new, low, high)
+    if dual_clip is not None:
+        objective = torch.where(data.adv < 0, torch.max(objective, dual_clip * data.adv), objective)
+    zero = objective.new_zeros(())
+    loss = ppo_policy_loss(
+        policy_loss=-(objective * weight).mean(),
+        entropy_loss=zero if data.entropy is None else (data.entropy * weight).mean(),
+        kl_div=zero
+        if data.logp_pretrained is None else calculate_kl_div(data.logp_new - data.logp_pretrained, kl_type),
+    )
+    with torch.no_grad():
+        info = ppo_info(
+            approx_kl=(data.logp_old - data.logp_new).mean().item(),
+            clipfrac=((ratio < low) | (ratio > high)).double().mean().item(),
+        )
+    return loss, info
+
+
+def _fields(kind: Any, data: namedtuple) -> namedtuple:
+    """``data`` as another namedtuple of the same names, this module's or DI-engine's; what pretrained policy there is
+    stays here: of its KL, DI-engine's release knows nothing."""
+    own = kind.__module__ == __name__
+    return kind(*(None if f == 'logit_pretrained' and not own else getattr(data, f, None) for f in kind._fields))
+
+
+def _select(data: namedtuple, rows: Tensor) -> namedtuple:
+    """Every field at the positions ``rows``, a mask of the leading shape."""
+
+    def at(x: Any) -> Any:
+        return {k: v[rows] for k, v in x.items()} if isinstance(x, dict) else None if x is None else x[rows]
+
+    return type(data)(*map(at, data))
+
+
+def _counted(weight: Optional[Tensor], like: Tensor) -> Tensor:
+    return torch.ones_like(like, dtype=torch.bool) if weight is None else weight != 0
+
+
+def _masked(
+        error: Callable[[namedtuple], Tuple[namedtuple, namedtuple]], data: namedtuple, mask_loss: bool,
+        mask_metrics: bool
+) -> Tuple[namedtuple, namedtuple]:
+    """``error`` of what counts, of all, or the loss of one and the metrics of the other."""
+    if not (mask_loss or mask_metrics):
+        return error(data)
+    inside = _select(data, _counted(data.weight, data.adv))
+    loss, info = error(inside if mask_loss else data)
+    if mask_loss != mask_metrics:
+        with torch.no_grad():
+            _, info = error(inside if mask_metrics else data)
+    return loss, info
+
+
+def _nothing(empty: Tensor) -> Tuple[namedtuple, namedtuple]:
+    """The loss of no position: 0, with a gradient of 0."""
+    zero = empty.sum()
+    return ppo_policy_loss(zero, zero, zero), ppo_info(0., 0.)
+
+
+def _check_options(clip_ratio: float, dual_clip: Optional[float] = None, kl_type: str = 'k1') -> None:
+    if not clip_ratio >= 0:
+        raise ValueError(f'clip_ratio = {clip_ratio}: must not be negative')
+    if dual_clip is not None and not dual_clip > 1:
+        raise ValueError(f'dual_clip = {dual_clip}: must be greater than 1, or None')
+    if kl_type not in KL_TYPES:
+        raise ValueError(f'kl_type = {kl_type!r}: must be one of {KL_TYPES}')
+
+
+def _check_discrete(data: namedtuple, tokens: bool) -> None:
+    shape, lead = tuple(data.logit_new.shape), tuple(data.logit_new.shape[:-1])
+    if len(lead) not in (1, 2) or (tokens and len(lead) != 2) or not data.logit_new.is_floating_point():
+        raise ValueError(
+            f'logit_new {shape} of {data.logit_new.dtype}: must be floats of shape '
+            f'{"(B, S, V)" if tokens else "(B, N) or (B, S, V)"}'
+        )
+    for name in ('logit_old', 'logit_pretrained'):
+        check_tensor(name, getattr(data, name), shape, 'that of logit_new')
+    check_tensor('action', data.action, lead, 'that of logit_new without the last', 'int64')
+    agents = not tokens and len(lead) == 2 and data.adv.dim() == 1
+    expected, symbols = (lead[:1], '(B, )') if agents else (lead, 'that of action')
+    check_tensor('adv', data.adv, expected, symbols)
+    check_tensor('weight', data.weight, expected, symbols, 'numbers')
+
+
+def _check_continuous(data: namedtuple) -> None:
+    if data.action.dim() != 2 or not data.action.is_floating_point():
+        raise ValueError(f'action {tuple(data.action.shape)} of {data.action.dtype}: must be floats of shape (B, N)')
+    shape = tuple(data.action.shape)
+    for name in ('mu_sigma_new', 'mu_sigma_old', 'logit_pretrained'):
+        for part in ('mu', 'sigma') if getattr(data, name) is not None else ():
+            x = getattr(data, name)[part]
+            flat = name == 'mu_sigma_old' and x.dim() == 1 and shape[1] == 1
+            check_tensor(f'{name}[{part!r}]', x, shape[:1] if flat else shape, '(B, N)')
+    check_tensor('adv', data.adv, shape[:1], '(B, )')
+    check_tensor('weight', data.weight, shape[:1], '(B, )', 'numbers')

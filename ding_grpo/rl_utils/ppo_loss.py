@@ -1,0 +1,96 @@
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from .check import check_tensor
+from .kl import bounded
+from .reduce import masked_mean
+
+
+class PPOLoss(nn.Module):
+    """
+    Overview:
+        Policy and value loss of PPO, https://arxiv.org/abs/1707.06347, from log-probabilities, with the inputs and \
+        outputs of torchtune's ``rlhf.loss.PPOLoss``, so that a recipe can take this one in its place.
+    Interfaces:
+        ``__init__``, ``forward``
+    """
+
+    def __init__(self, epsilon: float = 0.1, value_clip_range: float = 0.2, value_coeff: float = 0.1) -> None:
+        """
+        Overview:
+            Set the ranges.
+        Arguments:
+            - epsilon (:obj:`float`): Clipping range of the probability ratio.
+            - value_clip_range (:obj:`float`): Clipping range of the value's change.
+            - value_coeff (:obj:`float`): Coefficient of the value loss.
+        Raises:
+            - ValueError: If one is negative.
+        """
+        super().__init__()
+        for name, value in (('epsilon', epsilon), ('value_clip_range', value_clip_range), ('value_coeff', value_coeff)):
+            if not value >= 0:
+                raise ValueError(f'{name} = {value}: must not be negative')
+            setattr(self, name, value)
+
+    def forward(
+            self,
+            pi_old_logprobs: Tensor,
+            pi_logprobs: Tensor,
+            advantages: Tensor,
+            phi_old_values: Tensor,
+            phi_values: Tensor,
+            returns: Tensor,
+            padding_masks: Optional[Tensor] = None,
+            value_padding_masks: Optional[Tensor] = None,
+    ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """
+        Overview:
+            The loss and what to watch.
+        Arguments:
+            - pi_old_logprobs (:obj:`torch.FloatTensor`): Log-probabilities of the tokens when they were sampled.
+            - pi_logprobs (:obj:`torch.FloatTensor`): The same under the trained policy.
+            - advantages (:obj:`torch.FloatTensor`): Advantage of each token.
+            - phi_old_values (:obj:`torch.FloatTensor`): Value of each position when sampled.
+            - phi_values (:obj:`torch.FloatTensor`): The same under the trained value function.
+            - returns (:obj:`torch.FloatTensor`): Return of each position.
+            - padding_masks (:obj:`Optional[torch.Tensor]`): True on tokens that count, in policy loss and clipfrac.
+            - value_padding_masks (:obj:`Optional[torch.Tensor]`): True on positions that count, in the value loss.
+        Returns:
+            - loss (:obj:`torch.FloatTensor`): Policy loss + ``value_coeff`` x value loss, differentiable.
+            - policy_loss (:obj:`torch.FloatTensor`): Detached, as all that follow.
+            - value_loss (:obj:`torch.FloatTensor`): Half the mean of the larger squared error.
+            - ratios (:obj:`torch.FloatTensor`): Mean probability ratio; over padding too, as torchtune has it.
+            - clipfrac (:obj:`torch.FloatTensor`): Share of tokens whose clipped loss is the larger.
+        Shapes:
+            - inputs: :math:`(B, S)`, the values' may have another S
+            - outputs: 0-dim tensors
+        Raises:
+            - ValueError: If a shape or a type is wrong.
+        """
+        shape, value_shape = tuple(pi_logprobs.shape), tuple(phi_values.shape)
+        check_tensor('pi_logprobs', pi_logprobs, shape, '(B, S)')
+        check_tensor('pi_old_logprobs', pi_old_logprobs, shape, '(B, S)')
+        check_tensor('advantages', advantages, shape, '(B, S)')
+        check_tensor('padding_masks', padding_masks, shape, '(B, S)', 'numbers')
+        for name, x in (('phi_values', phi_values), ('phi_old_values', phi_old_values), ('returns', returns)):
+            check_tensor(name, x, value_shape, '(B, S)')
+        check_tensor('value_padding_masks', value_padding_masks, value_shape, '(B, S)', 'numbers')
+
+        ratios = bounded(pi_logprobs - pi_old_logprobs).exp()  # (B, S)
+        plain = -advantages * ratios
+        clipped = -advantages * ratios.clamp(1 - self.epsilon, 1 + self.epsilon)
+        policy_loss = _mean(torch.maximum(plain, clipped), padding_masks)
+
+        change = (phi_values - phi_old_values).clamp(-self.value_clip_range, self.value_clip_range)
+        errors = torch.maximum((phi_values - returns) ** 2, (phi_old_values + change - returns) ** 2)
+        value_loss = _mean(errors, value_padding_masks) / 2
+
+        loss = policy_loss + self.value_coeff * value_loss
+        clipfrac = _mean((clipped > plain).to(plain.dtype), padding_masks)
+        return loss, policy_loss.detach(), value_loss.detach(), ratios.mean().detach(), clipfrac.detach()
+
+
+def _mean(x: Tensor, mask: Optional[Tensor]) -> Tensor:
+    return x.mean() if mask is None else masked_mean(x, mask)

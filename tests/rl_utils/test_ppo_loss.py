@@ -1,0 +1,55 @@
+import json
+import os
+
+import pytest
+import torch
+
+from ding_grpo.rl_utils import PPOLoss
+
+DATA = json.load(open(os.path.join(os.path.dirname(__file__), '..', 'data', 'torchtune_ppo.json')))
+NAMES = ('pi_old_logprobs', 'pi_logprobs', 'advantages', 'phi_old_values', 'phi_values', 'returns')
+MASKS = ('padding_masks', 'value_padding_masks')
+
+
+def inputs():
+    data = {name: torch.tensor(DATA['inputs'][name], dtype=torch.float64) for name in NAMES}
+    masks = {name: torch.tensor(DATA['inputs'][name]) for name in MASKS}
+    for name in ('pi_logprobs', 'phi_values'):
+        data[name].requires_grad_()
+    return data, masks
+
+
+@pytest.mark.unittest
+class TestPPOLoss:
+
+    @pytest.mark.parametrize('case', DATA['cases'], ids=range(len(DATA['cases'])))
+    def test_equals_torchtune(self, case):
+        data, masks = inputs()
+        outputs = PPOLoss(**case['kwargs'])(**data, **masks if case['use_masks'] else {})
+        outputs[0].backward()
+        for name, value in zip(('loss', 'policy_loss', 'value_loss', 'ratios', 'clipfrac'), outputs):
+            assert value.item() == pytest.approx(case[name], abs=1e-9 if 'loss' in name else 1e-6), name
+        for name in ('pi_logprobs', 'phi_values'):
+            expected = torch.tensor(case[f'grad_{name}'], dtype=torch.float64)
+            assert torch.allclose(data[name].grad, expected, atol=1e-8, rtol=0)
+        assert not any(x.requires_grad for x in outputs[1:])
+
+    def test_gradcheck(self):
+        data, masks = inputs()
+
+        def loss(logp, values):
+            return PPOLoss()(**{**data, 'pi_logprobs': logp, 'phi_values': values}, **masks)[0]
+
+        assert torch.autograd.gradcheck(loss, (data['pi_logprobs'], data['phi_values']))
+
+    @pytest.mark.parametrize('name', NAMES[:1] + NAMES[2:4] + NAMES[5:] + MASKS)
+    def test_wrong_shape_names_the_field(self, name):
+        data, masks = inputs()
+        data.update(masks)
+        data[name] = data[name][:, :2]
+        with pytest.raises(ValueError, match=name):
+            PPOLoss()(**data)
+
+    def test_wrong_option(self):
+        with pytest.raises(ValueError, match='epsilon = -1'):
+            PPOLoss(epsilon=-1)
