@@ -22,7 +22,7 @@ setup(
         'tabulate',
     ],
     extras_require={
-        'test': ['pytest>=7', 'yapf', 'flake8', 'tensorboard'],
+        'test': ['pytest>=7', 'hypothesis', 'yapf', 'flake8', 'tensorboard'],
     },
     entry_points={'ding_grpo.plugins': ['dizoo_llm = dizoo_llm']},
 )

@@ -58,7 +58,8 @@ def group_advantage(
     if reward.numel() == 0:
         return torch.zeros_like(reward)
     _, member = torch.unique(group, return_inverse=True)  # (B, ) in 0 .. number of groups - 1
-    return _METHODS[method](_Groups(reward, member, eps, length))
+    # in float64: squares of rewards may be out of float32's range, and sums of many lose their last digits
+    return _METHODS[method](_Groups(reward.double(), member, eps, length)).to(reward.dtype)
 
 
 class _Groups(NamedTuple):
@@ -88,8 +89,13 @@ class _Groups(NamedTuple):
         return (self.sum(self.centred() ** 2) / (self.size() - 1).clamp(min=1)).sqrt()
 
 
+def _over(difference: Tensor, scale: Tensor) -> Tensor:
+    """Their quotient; 0 where the scale is 0 (``eps=0``), for there is no difference then."""
+    return difference / scale.masked_fill(scale == 0, 1)
+
+
 def _grpo(g: _Groups) -> Tensor:
-    return g.centred() / (g.std() + g.eps)
+    return _over(g.centred(), g.std() + g.eps)
 
 
 def _rloo(g: _Groups) -> Tensor:
@@ -98,7 +104,7 @@ def _rloo(g: _Groups) -> Tensor:
 
 def _batch(g: _Groups) -> Tensor:
     std = g.reward.std() if len(g.reward) > 1 else g.reward.new_zeros(())
-    return g.centred() / (std + g.eps)
+    return _over(g.centred(), std + g.eps)
 
 
 def _reinforce_plus_plus_baseline(g: _Groups) -> Tensor:
@@ -120,7 +126,7 @@ def _pass_k(g: _Groups) -> Tensor:
         if len(rows) > 1:
             (best, second), index = g.reward[rows].topk(2)
             row = rows[index[0]]
-            adv[row] = (best - second) / (std[row] + g.eps)
+            adv[row] = _over(best - second, std[row] + g.eps)
     return adv
 
 

@@ -3,6 +3,8 @@ import math
 import torch
 from torch import Tensor
 
+from .check import check_tensor
+
 KL_TYPES = ('k1', 'k2', 'k3')
 
 
@@ -23,8 +25,11 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
     Shapes:
         All of one shape, usually :math:`(B, S)`.
     Raises:
-        - ValueError: If ``kl_type`` is none of the three.
+        - ValueError: If ``kl_type`` is none of the three, or a shape or type is wrong.
     """
+    if not logp_new.is_floating_point():
+        raise ValueError(f'logp_new of {logp_new.dtype}: must be floats')
+    check_tensor('logp_ref', logp_ref, tuple(logp_new.shape), 'that of logp_new')
     log_ratio = logp_new - logp_ref
     if kl_type == 'k1':
         return log_ratio
@@ -38,15 +43,15 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
 def bounded(log_ratio: Tensor) -> Tensor:
     """
     Overview:
-        The logarithm of a probability ratio, held below half of what its type's exponent can be (44 in float32, 354 \
-        in float64), so that neither the ratio nor its square overflows. The gradient passes as if it were not held: \
-        that of a ratio which is clipped away is 0, not 0 times infinity.
+        The logarithm of a probability ratio, held below a quarter of what its type's exponent can be (22 in float32, \
+        177 in float64), so that neither the ratio nor products of a few overflow. The gradient passes as if it were \
+        not held: that of a ratio which is clipped away is 0, not 0 times infinity.
     Arguments:
         - log_ratio (:obj:`torch.FloatTensor`): Of any shape.
     Returns:
         - log_ratio (:obj:`torch.FloatTensor`): The same, bounded above.
     """
-    limit = math.log(torch.finfo(log_ratio.dtype).max) / 2
+    limit = math.log(torch.finfo(log_ratio.dtype).max) / 4
     return log_ratio - (log_ratio.detach() - limit).clamp(min=0)
 
 
@@ -62,7 +67,7 @@ def calculate_kl_div(log_ratio: Tensor, kl_type: str) -> Tensor:
     Raises:
         - ValueError: If ``kl_type`` is none of the three.
     """
-    return kl_estimate(log_ratio, log_ratio.new_zeros(()), kl_type).mean()
+    return kl_estimate(log_ratio, torch.zeros_like(log_ratio), kl_type).mean()
 
 
 def straight_through_kl(logp_new: Tensor, logp_ref: Tensor, kl_type: str = 'k3') -> Tensor:
@@ -100,12 +105,11 @@ def exact_kl(logit_new: Tensor, logit_ref: Tensor) -> Tensor:
         - logit_ref (:obj:`torch.FloatTensor`): The same
         - kl (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
     Raises:
-        - ValueError: If the shapes differ.
+        - ValueError: If the shapes differ or a type is wrong.
     """
-    if logit_new.shape != logit_ref.shape:
-        raise ValueError(
-            f'logit_ref {tuple(logit_ref.shape)}: must be of the shape of logit_new, {tuple(logit_new.shape)}'
-        )
+    if logit_new.dim() == 0 or not logit_new.is_floating_point():
+        raise ValueError(f'logit_new {tuple(logit_new.shape)} of {logit_new.dtype}: must be floats of shape (B, S, V)')
+    check_tensor('logit_ref', logit_ref, tuple(logit_new.shape), 'that of logit_new')
     dtype = torch.promote_types(logit_new.dtype, torch.float32)
     new, ref = logit_new.to(dtype).log_softmax(-1), logit_ref.to(dtype).log_softmax(-1)
     excluded = new == float('-inf')  # probability 0 adds nothing, and 0 * inf must not add NaN

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .check import check_tensor
+
 CHUNK_ELEMENTS = 2 ** 23  # logits that exist at a time: 32 MiB in float32
 
 
@@ -64,8 +66,10 @@ def linear_log_prob(
     width = weight.shape[0] if kept is None else kept.shape[-1] * hidden.shape[-1]  # with kept, their rows are copied
     head = _Head(scale, softcap, temperature, chunk_size or max(1, CHUNK_ELEMENTS // max(width, 1)))
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
-    chosen = None if kept is None else kept[counted]
-    logp, entropy = _LinearLogProb.apply(hidden[counted], weight, bias, index[counted], chosen, head)  # (N, ) each
+    taken, chosen = index[counted], None if kept is None else kept[counted]  # (N, ), (N, K)
+    if chosen is not None and not (chosen == taken.unsqueeze(-1)).any(-1).all():
+        raise ValueError('kept: must contain the taken token of each position that the mask counts')
+    logp, entropy = _LinearLogProb.apply(hidden[counted], weight, bias, taken, chosen, head)  # (N, ) each
 
     def place(values: Tensor) -> Tensor:
         return values.new_zeros(index.shape).masked_scatter(counted, values)
@@ -202,11 +206,8 @@ def _check(
             f'weight {tuple(weight.shape)} of {weight.dtype}: must be {hidden.dtype} of shape '
             f'(V, H = {hidden.shape[2]})'
         )
-    if tuple(index.shape) != lead or index.dtype != torch.long:
-        raise ValueError(f'index {tuple(index.shape)} of {index.dtype}: must be int64 of shape (B, S) = {lead}')
-    if mask is not None and tuple(mask.shape) != lead:
-        raise ValueError(f'mask {tuple(mask.shape)}: must be of shape (B, S) = {lead}')
-    if bias is not None and tuple(bias.shape) != (vocabulary, ):
-        raise ValueError(f'bias {tuple(bias.shape)}: must be of shape (V, ) = {(vocabulary, )}')
+    check_tensor('index', index, lead, '(B, S)', 'int64')
+    check_tensor('mask', mask, lead, '(B, S)', 'numbers')
+    check_tensor('bias', bias, (vocabulary, ), '(V, )')
     if kept is not None and (kept.dim() != 3 or tuple(kept.shape[:2]) != lead or kept.dtype != torch.long):
         raise ValueError(f'kept {tuple(kept.shape)} of {kept.dtype}: must be int64 of shape (B, S, K), (B, S) = {lead}')

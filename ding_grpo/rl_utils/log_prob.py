@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .check import check_tensor
+
 LogProbFunction = Callable[[Tensor, Tensor], Tensor]
 
 CHUNK_ELEMENTS = 2 ** 17  # logits that are worked on at a time: 512 KiB in float32, about a core's cache
@@ -86,10 +88,7 @@ def _chunks(logits: Tensor, *others: Tensor) -> Iterator[Tuple[Tensor, ...]]:
 def _check(logits: Tensor, index: Tensor) -> None:
     if logits.dim() not in (2, 3) or not logits.is_floating_point():
         raise ValueError(f'logits {tuple(logits.shape)} of {logits.dtype}: must be floats of shape (B, S, V) or (S, V)')
-    if index.shape != logits.shape[:-1] or index.dtype != torch.long:
-        raise ValueError(
-            f'index {tuple(index.shape)} of {index.dtype}: must be int64 of shape {tuple(logits.shape[:-1])}'
-        )
+    check_tensor('index', index, tuple(logits.shape[:-1]), 'that of logits without the last', 'int64')
 
 
 def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:

@@ -143,7 +143,7 @@ def ppo_policy_error(
         return _masked(lambda d: _token_error(d, clip_ratio, dual_clip, kl_type), tokens, mask_loss, mask_metrics)
 
     def error(data: namedtuple) -> Tuple[namedtuple, namedtuple]:
-        if len(data.adv) == 0:
+        if data.adv.numel() == 0:
             return _nothing(data.logit_new)
         loss, info = ding_ppo.ppo_policy_error(_fields(ding_ppo.ppo_policy_data, data), clip_ratio, dual_clip)
         kl_div = loss.policy_loss.new_zeros(())
@@ -272,7 +272,7 @@ def ppo_policy_error_continuous(
         )
 
     def error(data: namedtuple) -> Tuple[namedtuple, namedtuple]:
-        if len(data.adv) == 0:
+        if data.adv.numel() == 0:
             return _nothing(data.mu_sigma_new['mu'])
         loss, info = policy_loss(data, dual_clip)
         value = loss.policy_loss

@@ -2,6 +2,8 @@ from typing import Optional
 
 from torch import Tensor
 
+from .check import check_tensor
+
 REDUCTIONS = ('sequence', 'token', 'constant', 'sum')
 
 
@@ -102,6 +104,7 @@ def reduce_loss(
 
 def masked(x: Tensor, weight: Tensor) -> Tensor:
     """x * weight, and 0 where the weight is 0 even if x is NaN there."""
+    check_tensor('weight', weight, tuple(x.shape), 'that of the values', 'numbers')
     return (x * weight).masked_fill(weight == 0, 0)
 
 

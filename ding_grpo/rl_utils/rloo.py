@@ -40,8 +40,11 @@ def rloo_policy_error(
         - ValueError: If there is only one completion a prompt, or the shapes do not go together.
     """
     reward = data.reward
-    if reward.dim() != 2 or reward.numel() != data.action.shape[0]:
-        raise ValueError(f'reward {tuple(reward.shape)}: must be of shape (K, P) with K P = B = {data.action.shape[0]}')
+    if reward.dim() != 2 or reward.numel() != data.action.shape[0] or not reward.is_floating_point():
+        raise ValueError(
+            f'reward {tuple(reward.shape)} of {reward.dtype}: must be floats of shape (K, P) with K P = B = '
+            f'{data.action.shape[0]}'
+        )
     completions = reward.shape[0]
     if completions < 2:
         raise ValueError(

@@ -172,10 +172,26 @@ class TestGRPOError:
         data = grpo_data(self.new, self.old, self.ref, self.adv[:, None].expand(4, 5), self.weight)
         assert grpo_error(data)[0].item() == pytest.approx(per_row.item())
 
-    def test_gradcheck(self):
-        assert torch.autograd.gradcheck(
-            lambda new: grpo_error(grpo_data(new, self.old, self.ref, self.adv, self.weight))[0], (self.new, )
-        )
+    def test_effective_sample_size_by_hand(self):
+        new, old = torch.tensor([[1., 3.]]).log(), torch.zeros(1, 2)  # (1 + 3)^2 / (2 * (1 + 9))
+        _, info = grpo_error(grpo_data(new, old, None, torch.ones(1), None), beta=0)
+        assert info.effective_sample_size == pytest.approx(0.8)
+
+    @pytest.mark.parametrize('name', sorted(set(LOSS_PRESETS) - {'cispo'}))  # of which half is a constant by design
+    @pytest.mark.parametrize('options', [dict(), dict(kl_type='k1', kl_ratio_correction=True), dict(kl_type='k2')])
+    def test_gradcheck(self, name, options):
+        options = {**{k: v for k, v in LOSS_PRESETS[name].items() if k != 'adv_method'}, **options}
+
+        def loss(new, ref):
+            return grpo_error(grpo_data(new, self.old, ref, self.adv, self.weight), max_length=5, **options)[0]
+
+        assert torch.autograd.gradcheck(loss, (self.new, self.ref.requires_grad_()))
+
+    def test_half_types_are_computed_in_float32(self):
+        half = [x.detach().to(torch.bfloat16) for x in (self.new, self.old, self.ref, self.adv, self.weight)]
+        loss, info = grpo_error(grpo_data(*half))
+        expected, expected_info = grpo_error(grpo_data(*(x.float() for x in half)))
+        assert loss.dtype == torch.float32 and loss == expected and info == expected_info
 
     @pytest.mark.parametrize('reduction', ['sequence', 'token', 'constant', 'sum'])
     def test_gradient_accumulation_is_the_gradient_of_the_whole(self, reduction):
@@ -224,6 +240,10 @@ class TestGRPOError:
             (dict(reduction='constant'), 'max_length = None'),
             (dict(num_tokens=5), "num_tokens = 5"),
             (dict(surrogate='sapo', delta=2.), 'delta = 2.0'),
+            (dict(delta=0.9), 'delta = 0.9'),
+            (dict(clip_ratio=-0.1), 'clip_ratio = -0.1'),
+            (dict(clip_ratio_high=float('nan')), 'clip_ratio_high = nan'),
+            (dict(beta=-1.), 'beta = -1'),
             (dict(kl_type='k4'), "kl_type = 'k4'"),
         ]
     )
@@ -236,6 +256,10 @@ class TestGRPOError:
             ('logp_old', self.old[:2], r'logp_old.*\(4, 5\)'),
             ('adv', self.adv[:2], 'adv'),
             ('weight', self.weight[:, :2], 'weight'),
+            ('logp_new', self.new.long(), 'logp_new.*int64.*floats'),
+            ('logp_ref', self.ref[0], r'logp_ref \(5,\)'),
+            ('adv', self.adv.long(), 'adv.*int64.*floats'),
+            ('weight', [1.], 'weight of list'),
             ('logp_ref', None, 'beta'),
         ]:
             data = grpo_data(self.new, self.old, self.ref, self.adv, self.weight)._replace(**{name: value})

@@ -71,6 +71,16 @@ class TestKL:
         per_token = kl_estimate(ratio, torch.zeros(3, 4), kl_type)
         assert torch.allclose(calculate_kl_div(ratio, kl_type), per_token.mean())
 
+    @pytest.mark.parametrize('kl_type', KL_TYPES)
+    def test_gradcheck(self, kl_type):
+        new, ref = (torch.randn(3, 4).double().requires_grad_() for _ in range(2))
+        assert torch.autograd.gradcheck(lambda a, b: kl_estimate(a, b, kl_type), (new, ref))
+        assert torch.autograd.gradcheck(lambda a, b: calculate_kl_div(a - b, kl_type), (new, ref))
+
     def test_unknown_type(self):
         with pytest.raises(ValueError, match='k4'):
             kl_estimate(torch.zeros(1), torch.zeros(1), 'k4')
+
+    def test_shapes_are_not_broadcast(self):
+        with pytest.raises(ValueError, match=r'logp_ref \(3,\)'):
+            kl_estimate(torch.zeros(2, 3), torch.zeros(3), 'k3')

@@ -124,6 +124,7 @@ class TestLinearLogProb:
             (dict(mask=torch.zeros(B)), r'mask \(2,\)'),
             (dict(bias=torch.zeros(3)), 'bias'),
             (dict(kept=torch.zeros(B, S).long()), 'kept'),
+            (dict(kept=torch.full((B, S, 2), V)), 'kept.*taken token'),
             (dict(temperature=0), 'temperature = 0'),
             (dict(softcap=-1.), 'softcap = -1.0'),
             (dict(chunk_size=0), 'chunk_size = 0'),

@@ -214,6 +214,10 @@ class TestValue:
         assert ppo_value_error(data, mask_loss=True).item() == pytest.approx(0.5)
         assert ppo_value_error(data._replace(weight=torch.zeros(2)), mask_loss=True) == 0
 
+    def test_gradcheck(self):
+        new, old, target = (torch.randn(5).double().requires_grad_() for _ in range(3))
+        assert torch.autograd.gradcheck(lambda *x: ppo_value_error(ppo_value_data(*x, None)), (new, old, target))
+
     def test_wrong_shape(self):
         with pytest.raises(ValueError, match='return_'):
             ppo_value_error(ppo_value_data(torch.zeros(2), torch.zeros(2), torch.zeros(3), None))

@@ -30,8 +30,16 @@ class TestRLOO:
         assert info.approx_kl == pytest.approx(case['info']['approx_kl'], abs=1e-6)
         assert info.clipfrac == pytest.approx(case['info']['clipfrac'], abs=1e-6)
 
-    @pytest.mark.parametrize('shape, message', [((1, 4), 'K = 1'), ((2, 3), 'must be of shape'), ((4, ), 'must be of')])
+    @pytest.mark.parametrize('shape, message', [((1, 4), 'K = 1'), ((2, 3), 'must be floats of shape'), ((4, ), r'reward \(4,\)')])
     def test_wrong_rewards(self, shape, message):
         logit, action = torch.zeros(4, 2, 3), torch.zeros(4, 2).long()
         with pytest.raises(ValueError, match=message):
             rloo_policy_error(rloo_policy_data(logit, logit, action, torch.zeros(shape), None))
+
+    def test_gradcheck(self):
+        torch.manual_seed(0)
+        new, old = (torch.randn(4, 2, 3, dtype=torch.float64) for _ in range(2))
+        action, reward = torch.randint(0, 3, (4, 2)), torch.randn(2, 2, dtype=torch.float64)
+        assert torch.autograd.gradcheck(
+            lambda x: rloo_policy_error(rloo_policy_data(x, old, action, reward, None))[0], (new.requires_grad_(), )
+        )
