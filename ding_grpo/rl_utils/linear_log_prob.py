@@ -6,7 +6,9 @@ from torch.autograd.function import once_differentiable
 
 from .check import check_tensor
 
-CHUNK_ELEMENTS = 2 ** 23  # logits that exist at a time: 32 MiB in float32
+# The logits that exist at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones fall out of
+# the cache; this one is within 3 % of the best of 11 shapes tried.
+TOKENS, VOCABULARY = 2048, 1024
 
 
 def linear_log_prob(
@@ -24,8 +26,8 @@ def linear_log_prob(
 ) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """
     Overview:
-        Log-probability of the taken tokens straight from hidden states and the output matrix. The logits of a few \
-        tokens at a time exist in forward and, computed again, in backward; never those of all.
+        Log-probability of the taken tokens straight from hidden states and the output matrix. The logits of some \
+        tokens over a part of the vocabulary exist in forward and, computed again, in backward; never all.
         The logits are ``softcap * tanh(scale * (hidden weight^T + bias) / softcap) / temperature``, without the tanh \
         if ``softcap`` is None: ``scale`` is Cohere's ``logit_scale`` or one over Granite's ``logits_scaling``, \
         ``softcap`` Gemma's ``final_logit_softcapping``.
@@ -37,7 +39,8 @@ def linear_log_prob(
         - mask (:obj:`Optional[torch.Tensor]`): Where it is 0 nothing is computed, and the results are 0.
         - bias (:obj:`Optional[torch.FloatTensor]`): Output bias.
         - temperature (:obj:`float`): Sampling temperature.
-        - chunk_size (:obj:`Optional[int]`): Tokens at a time; None takes as many as 2^23 logits are.
+        - chunk_size (:obj:`Optional[int]`): Tokens at a time; None takes 2048, with ``kept`` as many as 2^21 copied \
+            numbers are.
         - kept (:obj:`Optional[torch.LongTensor]`): The tokens that a sampler kept for each token, -1 for none; the \
             distribution is over these. The taken token must be among them.
         - scale (:obj:`float`): Factor of the logits.
@@ -59,17 +62,25 @@ def linear_log_prob(
         - ValueError: If a shape, a type or an option is wrong.
     """
     _check(hidden, weight, index, mask, bias, kept)
-    if temperature <= 0 or (softcap is not None and softcap <= 0):
-        raise ValueError(f'temperature = {temperature}, softcap = {softcap}: must be positive')
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f'chunk_size = {chunk_size}: must be at least 1')
-    width = weight.shape[0] if kept is None else kept.shape[-1] * hidden.shape[-1]  # with kept, their rows are copied
-    head = _Head(scale, softcap, temperature, chunk_size or max(1, CHUNK_ELEMENTS // max(width, 1)))
+    for name, value in (('temperature', temperature), ('softcap', softcap), ('chunk_size', chunk_size)):
+        if value is not None and not value > 0:
+            raise ValueError(f'{name} = {value}: must be positive')
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
-    taken, chosen = index[counted], None if kept is None else kept[counted]  # (N, ), (N, K)
-    if chosen is not None and not (chosen == taken.unsqueeze(-1)).any(-1).all():
-        raise ValueError('kept: must contain the taken token of each position that the mask counts')
-    logp, entropy = _LinearLogProb.apply(hidden[counted], weight, bias, taken, chosen, head)  # (N, ) each
+    taken, head = index[counted], _Head(scale, softcap, temperature)
+    if taken.numel() and not 0 <= taken.min() <= taken.max() < len(weight):
+        raise ValueError(
+            f'index from {taken.min()} to {taken.max()}: must be tokens from 0 to V - 1 = {len(weight) - 1}'
+        )
+    if kept is None:
+        logp, entropy = _TiledLogProb.apply(
+            hidden[counted], weight, bias, taken, head, chunk_size or TOKENS, return_entropy
+        )  # (N, ) each
+    else:
+        chosen = kept[counted]  # (N, K)
+        if not (chosen == taken.unsqueeze(-1)).any(-1).all():
+            raise ValueError('kept: must contain the taken token of each position that the mask counts')
+        size = chunk_size or max(1, TOKENS * VOCABULARY // max(chosen.shape[-1] * hidden.shape[-1], 1))
+        logp, entropy = _KeptLogProb.apply(hidden[counted], weight, bias, taken, chosen, head, size)
 
     def place(values: Tensor) -> Tensor:
         return values.new_zeros(index.shape).masked_scatter(counted, values)
@@ -78,40 +89,142 @@ def linear_log_prob(
 
 
 class _Head(NamedTuple):
+    """What a model makes of the product of hidden states and output matrix."""
     scale: float
     softcap: Optional[float]
     temperature: float
-    chunk_size: int
 
     def logits(self, z: Tensor) -> Tensor:
-        z = z.to(torch.promote_types(z.dtype, torch.float32)) * self.scale
-        return (z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)) / self.temperature
-
-    def backward(self, grad: Tensor, x: Tensor) -> Tensor:
-        """Gradient of the product from that of the logits x, in place."""
+        """In place where z is float32 or wider already."""
+        z = z.to(_wide(z))
+        if self.scale != 1:
+            z.mul_(self.scale)
         if self.softcap is not None:
-            grad.mul_(1 - (x.masked_fill(x == float('-inf'), 0) * (self.temperature / self.softcap)) ** 2)
-        return grad.mul_(self.scale / self.temperature)
+            z.div_(self.softcap).tanh_().mul_(self.softcap)
+        return z if self.temperature == 1 else z.div_(self.temperature)
+
+    def slope(self, x: Tensor) -> Union[Tensor, float]:
+        """Derivative of the logits x with respect to the product."""
+        slope = self.scale / self.temperature
+        if self.softcap is None:
+            return slope
+        return (1 - (_finite(x) * (self.temperature / self.softcap)) ** 2) * slope
 
 
-class _LinearLogProb(torch.autograd.Function):
+class _TiledLogProb(torch.autograd.Function):
+    """Logits exist as tiles of some tokens by some of the vocabulary that fit a processor's cache: they are made, used
+    and overwritten there, once in forward and once in backward."""
 
     @staticmethod
     def forward(
-            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Optional[Tensor],
-            head: _Head
+            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: _Head, tokens: int,
+            return_entropy: bool
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        wide = _wide(hidden)
+        taken, lse, mean = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(3))
+        tile = _Tile(hidden, weight, bias, index, head, tokens)
+        for rows in _slices(len(hidden), tokens):
+            parts = []
+            for columns in _slices(len(weight), VOCABULARY):
+                x = tile.logits(rows, columns)
+                inside, place = tile.where_taken(rows, columns)
+                taken[rows] += torch.where(inside, x.gather(-1, place), 0).squeeze(-1)
+                top = x.amax(-1, keepdim=True).clamp(min=torch.finfo(wide).min)  # not minus infinity
+                total = None
+                if return_entropy:
+                    share = (x - top).exp_()
+                    total = share.mul(x.clamp_(min=torch.finfo(wide).min)).sum(-1)  # not 0 * infinity
+                else:
+                    share = x.sub_(top).exp_()
+                parts.append((top.squeeze(-1), share.sum(-1), total))
+            tops, sums, totals = zip(*parts)
+            lse[rows] = torch.logsumexp(torch.stack(tops) + torch.stack(sums).log(), dim=0)
+            if return_entropy:  # H = lse - E[x]
+                mean[rows] = ((torch.stack(tops) - lse[rows]).exp() * torch.stack(totals)).sum(0)
+        entropy = lse - mean if return_entropy else None
+        ctx.save_for_backward(hidden, weight, bias, index, lse, entropy)
+        ctx.head, ctx.tokens = head, tokens
+        ctx.set_materialize_grads(False)
+        return taken - lse, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_logp: Optional[Tensor], grad_entropy: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+        hidden, weight, bias, index, lse, entropy = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        wide = lse.dtype
+        grad_logp = torch.zeros_like(lse) if grad_logp is None else grad_logp
+        grad_hidden = torch.zeros(hidden.shape, dtype=wide, device=hidden.device) if needs_hidden else None
+        grad_weight = torch.empty_like(weight) if needs_weight else None
+        grad_bias = torch.empty_like(bias) if needs_bias else None
+        tile = _Tile(hidden, weight, bias, index, ctx.head, ctx.tokens)
+        for columns in _slices(len(weight), VOCABULARY):
+            w = weight[columns]
+            sum_weight = torch.zeros(w.shape, dtype=wide, device=w.device) if needs_weight else None
+            sum_bias = torch.zeros(len(w), dtype=wide, device=w.device) if needs_bias else None
+            for rows in _slices(len(hidden), ctx.tokens):
+                x, g = tile.logits(rows, columns), grad_logp[rows, None]
+                slope = ctx.head.slope(x)
+                if grad_entropy is None:
+                    grad = x.sub_(lse[rows, None]).exp_().mul_(-g)
+                else:  # dH / dx = -p (log p + H)
+                    x.sub_(lse[rows, None]).clamp_(min=-1000)  # p is 0 in any type, and p log p not 0 * infinity
+                    grad = (x + entropy[rows, None]).mul_(-grad_entropy[rows, None]).sub_(g).mul_(x.exp_())
+                inside, place = tile.where_taken(rows, columns)
+                grad.scatter_add_(-1, place, torch.where(inside, g, 0))
+                grad = grad.mul_(slope).to(hidden.dtype)  # (N, tile)
+                if needs_hidden:
+                    _add_product(grad_hidden[rows], grad, w)
+                if needs_weight:
+                    _add_product(sum_weight, grad.T, hidden[rows])
+                if needs_bias:
+                    sum_bias += grad.sum(0)
+            if needs_weight:
+                grad_weight[columns] = sum_weight
+            if needs_bias:
+                grad_bias[columns] = sum_bias
+        grad_hidden = None if grad_hidden is None else grad_hidden.to(hidden.dtype)
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
+
+
+class _Tile:
+    """Makes tiles, all in the same memory."""
+
+    def __init__(
+            self, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: _Head, tokens: int
+    ) -> None:
+        self._hidden, self._weight, self._bias, self._index, self._head = hidden, weight, bias, index, head
+        self._memory = hidden.new_empty(min(tokens, len(hidden)) * min(VOCABULARY, len(weight)))
+
+    def logits(self, rows: slice, columns: slice) -> Tensor:
+        h, w = self._hidden[rows], self._weight[columns]
+        out = self._memory[:len(h) * len(w)].view(len(h), len(w))
+        torch.mm(h, w.T, out=out)
+        return self._head.logits(out if self._bias is None else out.add_(self._bias[columns]))
+
+    def where_taken(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
+        """Whether the taken token of each row is in the tile, and its column there or any; both (N, 1)."""
+        place = self._index[rows, None] - columns.start
+        width = columns.stop - columns.start
+        return (place >= 0) & (place < width), place.clamp(0, width - 1)
+
+
+class _KeptLogProb(torch.autograd.Function):
+    """Over the tokens that a sampler kept: their rows of the output matrix are copied, for some tokens at a time."""
+
+    @staticmethod
+    def forward(
+            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor, head: _Head,
+            tokens: int
     ) -> Tuple[Tensor, Tensor]:
         ctx.save_for_backward(hidden, weight, bias, index, kept)
-        ctx.head = head
-        dtype = torch.promote_types(hidden.dtype, torch.float32)
-        logp, entropy = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(2))
-        for rows in _chunks(len(hidden), head.chunk_size):
-            x, taken = _chunk_logits(hidden[rows], weight, bias, index[rows], _at(kept, rows), head)
-            lse = torch.logsumexp(x, dim=-1)
-            logp[rows] = x.gather(-1, taken).squeeze(-1) - lse
-            # H = lse - E[x]; probability 0 adds nothing, though its logit is minus infinity
-            mean = (x - lse.unsqueeze(-1)).exp_().mul_(x.masked_fill(x == float('-inf'), 0)).sum(-1)
-            entropy[rows] = lse - mean
+        ctx.head, ctx.tokens = head, tokens
+        logp, entropy = (hidden.new_empty(len(hidden), dtype=_wide(hidden)) for _ in range(2))
+        for rows in _slices(len(hidden), tokens):
+            x, taken = _kept_logits(hidden[rows], weight, bias, index[rows], kept[rows], head)
+            all_logp = torch.log_softmax(x, dim=-1)
+            logp[rows] = all_logp.gather(-1, taken).squeeze(-1)
+            entropy[rows] = -(all_logp.exp() * _finite(all_logp)).sum(-1)
         return logp, entropy
 
     @staticmethod
@@ -119,79 +232,59 @@ class _LinearLogProb(torch.autograd.Function):
     def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> Tuple[Optional[Tensor], ...]:
         hidden, weight, bias, index, kept = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        wide = torch.promote_types(weight.dtype, torch.float32)
+        wide = grad_logp.dtype
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if needs_weight else None
         grad_bias = torch.zeros(weight.shape[:1], dtype=wide, device=weight.device) if needs_bias else None
-        for rows in _chunks(len(hidden), ctx.head.chunk_size):
-            h, ids = hidden[rows], _at(kept, rows)
-            x, taken = _chunk_logits(h, weight, bias, index[rows], ids, ctx.head)
-            grad = _logit_gradient(x, taken, grad_logp[rows, None], grad_entropy[rows, None])
-            grad = ctx.head.backward(grad, x).to(hidden.dtype)
-            if ids is None:
-                if needs_hidden:
-                    torch.mm(grad, weight, out=grad_hidden[rows])
-                if needs_weight:
-                    _add_product(grad_weight, grad, h)
-                if needs_bias:
-                    grad_bias += grad.sum(0)
-                continue
-            flat = ids.clamp(min=0).flatten()  # (N K, )
+        for rows in _slices(len(hidden), ctx.tokens):
+            h, g = hidden[rows], grad_logp[rows, None]
+            x, taken = _kept_logits(h, weight, bias, index[rows], kept[rows], ctx.head)
+            logp = torch.log_softmax(x, dim=-1)
+            p, logp = logp.exp(), _finite(logp)
+            entropy = -(p * logp).sum(-1, keepdim=True)
+            grad = p * -(g + grad_entropy[rows, None] * (logp + entropy))
+            grad = grad.scatter_add_(-1, taken, g).mul_(ctx.head.slope(x)).to(hidden.dtype)  # (N, K)
+            ids = kept[rows].clamp(min=0)
             if needs_hidden:
-                grad_hidden[rows] = torch.bmm(grad.unsqueeze(1), weight[flat].view(*ids.shape, -1)).squeeze(1)
+                grad_hidden[rows] = torch.bmm(grad.unsqueeze(1), weight[ids]).squeeze(1)
             if needs_weight:
                 outer = grad.unsqueeze(-1) * h.unsqueeze(1)  # (N, K, H)
-                grad_weight.index_add_(0, flat, outer.flatten(0, 1).to(wide))
+                grad_weight.index_add_(0, ids.flatten(), outer.flatten(0, 1).to(wide))
             if needs_bias:
-                grad_bias.index_add_(0, flat, grad.flatten().to(wide))
-        return (
-            grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype),
-            None if grad_bias is None else grad_bias.to(bias.dtype), None, None, None
-        )
+                grad_bias.index_add_(0, ids.flatten(), grad.flatten().to(wide))
+        grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
+        grad_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
-def _chunk_logits(
-        hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Optional[Tensor], head: _Head
-) -> Tuple[Tensor, Tensor]:
-    """Logits (N, V), or (N, K) over the kept tokens, and where the taken token stands in them, (N, 1)."""
-    if kept is None:
-        z = hidden @ weight.T if bias is None else torch.addmm(bias, hidden, weight.T)
-        return head.logits(z), index.unsqueeze(-1)
+def _kept_logits(hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor,
+                 head: _Head) -> Tuple[Tensor, Tensor]:
+    """Logits (N, K), and where the taken token stands in them, (N, 1)."""
     ids = kept.clamp(min=0)
-    z = torch.bmm(weight[ids.flatten()].view(*ids.shape, -1), hidden.unsqueeze(-1)).squeeze(-1)
-    if bias is not None:
-        z = z + bias[ids]
+    z = torch.bmm(weight[ids], hidden.unsqueeze(-1)).squeeze(-1)
+    z = z if bias is None else z + bias[ids]
     taken = (kept == index.unsqueeze(-1)).to(torch.uint8).argmax(-1, keepdim=True)
     return head.logits(z).masked_fill(kept < 0, float('-inf')), taken
 
 
-def _logit_gradient(x: Tensor, taken: Tensor, grad_logp: Tensor, grad_entropy: Tensor) -> Tensor:
-    """d log p(taken) / dx = onehot - p and dH / dx = -p (log p + H), weighted by the gradients from above."""
-    logp = torch.log_softmax(x, dim=-1)
-    p = logp.exp()
-    if grad_entropy.any():
-        finite = logp.masked_fill(logp == float('-inf'), 0)
-        entropy = -(p * finite).sum(-1, keepdim=True)
-        factor = finite.add_(entropy).mul_(-grad_entropy).sub_(grad_logp)
-        grad = factor.mul_(p)
-    else:
-        grad = p.mul_(-grad_logp)
-    return grad.scatter_add_(-1, taken, grad_logp.to(grad.dtype))
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:  # half types: the product is one, the sum of the products float32
+        total += a @ b
 
 
-def _add_product(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
-    if total.dtype == grad.dtype:
-        total.addmm_(grad.T, hidden)
-    else:  # half types: the product is one, the sum over chunks float32
-        total += grad.T @ hidden
+def _finite(x: Tensor) -> Tensor:
+    """For products with a probability of 0."""
+    return x.masked_fill(x == float('-inf'), 0)
 
 
-def _chunks(length: int, size: int) -> Iterator[slice]:
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _slices(length: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
-
-
-def _at(x: Optional[Tensor], rows: slice) -> Optional[Tensor]:
-    return None if x is None else x[rows]
 
 
 def _check(

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 
@@ -42,7 +44,14 @@ def assert_same(found, expected, inputs):
         assert torch.allclose(a, b, atol=1e-12)
 
 
+@pytest.fixture(params=[3, 7])
+def tile(request, monkeypatch):
+    """Tiles of 3 of the 7 tokens of the vocabulary, the last of one token; or of all."""
+    monkeypatch.setattr(sys.modules['ding_grpo.rl_utils.linear_log_prob'], 'VOCABULARY', request.param)
+
+
 @pytest.mark.unittest
+@pytest.mark.usefixtures('tile')
 class TestLinearLogProb:
 
     @pytest.mark.parametrize('options', OPTIONS, ids=str)
@@ -99,6 +108,23 @@ class TestLinearLogProb:
             (hidden, weight, bias)
         )
 
+    def test_each_output_alone(self):
+        hidden, weight, bias, index = inputs()
+        expected = plain(hidden, weight, bias, index)
+        found = linear_log_prob(hidden, weight, index, bias=bias, return_entropy=True)
+        for a, b in zip(found, expected):
+            for x, y in zip(*(torch.autograd.grad(out.sum(), (hidden, weight, bias), retain_graph=True)
+                              for out in (a, b))):
+                assert torch.allclose(x, y, atol=1e-12)
+
+    def test_tokens_excluded_by_the_bias(self):
+        hidden, weight, bias, index = inputs()
+        with torch.no_grad():
+            bias[(index[0, 0] + 1) % V] = float('-inf')
+        index = index[:, :1].expand(B, S).clone().fill_(index[0, 0])
+        found = linear_log_prob(hidden, weight, index, bias=bias, return_entropy=True)
+        assert_same(found, plain(hidden, weight, bias, index), (hidden, weight))
+
     def test_half_types_are_normalised_in_float32(self):
         hidden, weight, _, index = inputs(torch.bfloat16)
         logp = linear_log_prob(hidden, weight, index)
@@ -125,6 +151,8 @@ class TestLinearLogProb:
             (dict(bias=torch.zeros(3)), 'bias'),
             (dict(kept=torch.zeros(B, S).long()), 'kept'),
             (dict(kept=torch.full((B, S, 2), V)), 'kept.*taken token'),
+            (dict(index=torch.full((B, S), V)), 'index from 7 to 7.*V - 1 = 6'),
+            (dict(index=torch.full((B, S), -100)), 'index from -100'),
             (dict(temperature=0), 'temperature = 0'),
             (dict(softcap=-1.), 'softcap = -1.0'),
             (dict(chunk_size=0), 'chunk_size = 0'),
@@ -134,3 +162,15 @@ class TestLinearLogProb:
         hidden, weight, _, index = inputs()
         with pytest.raises(ValueError, match=message):
             linear_log_prob(**{**dict(hidden=hidden, weight=weight, index=index), **change})
+
+
+@pytest.mark.unittest
+def test_logits_of_all_tokens_never_exist():
+    from torch.profiler import ProfilerActivity, profile
+    hidden, weight = torch.randn(4, 512, 8, requires_grad=True), torch.randn(8192, 8, requires_grad=True)
+    index = torch.randint(0, 8192, (4, 512))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+        logp, h = linear_log_prob(hidden, weight, index, return_entropy=True)
+        torch.autograd.grad(logp.sum() + h.sum(), (hidden, weight))
+    largest = max(e.self_cpu_memory_usage for e in prof.events())
+    assert 2048 * 1024 * 4 <= largest < 2 * 2048 * 1024 * 4  # a tile; all logits are 8 of them
