@@ -7,9 +7,12 @@ from torch import Tensor, nn
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import ModelOutput
 from transformers.utils import logging as hf_logging
 
 from ding_common import ConfigError, nearest
+
+from .output_head import OutputHead, measure_head
 
 # Keys of published config files that transformers still takes, although its config classes no longer have them.
 OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
@@ -53,7 +56,8 @@ class CausalLM(nn.Module):
         read in two steps, ``prefill`` (prompts) and ``decode`` (what follows), by sampling and learning alike. \
         Always in evaluation mode: dropout would make the sampled log-probabilities others than the learned ones.
     Interfaces:
-        ``prefill``, ``decode``, ``completion_logits``, ``limit_vocabulary``, ``save_pretrained``, ``from_model``
+        ``prefill``, ``decode``, ``completion_logits``, ``completion_hidden``, ``output_head``, ``limit_vocabulary``,
+        ``save_pretrained``, ``from_model``
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class CausalLM(nn.Module):
     def _own(self, lm: PreTrainedModel) -> None:
         self.lm = lm
         self._tokens = self.vocab_size
+        self._measured: Optional[Tuple[float, Optional[float]]] = None  # scale and soft cap, when asked for
         self.eval()
 
     def train(self, mode: bool = True) -> 'CausalLM':
@@ -152,13 +157,18 @@ class CausalLM(nn.Module):
             - mask (:obj:`torch.LongTensor`): :math:`(P, L)`
             - logit (:obj:`torch.FloatTensor`): :math:`(P, V)`
         """
+        out, cache = self._prefill(self.lm, ids, mask, logits_to_keep=1)
+        return out.logits[:, -1, :self._tokens], cache
+
+    def _prefill(self, read: nn.Module, ids: Tensor, mask: Tensor, **options) -> Tuple[ModelOutput, object]:
+        """``read`` is the whole model, or what is below its output layer."""
         position = (mask.cumsum(1) - 1).clamp(min=0)  # (P, L)
-        out = self.lm(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True, logits_to_keep=1)
+        out = read(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True, **options)
         if getattr(out, 'past_key_values', None) is None:
             raise ConfigError(
                 f'policy.model: {type(self.lm).__name__} keeps no key-value cache; sampling and learning need one.'
             )
-        return out.logits[:, -1, :self._tokens], out.past_key_values
+        return out, out.past_key_values
 
     def decode(self, ids: Tensor, mask: Tensor, cache: object) -> Tensor:
         """
@@ -175,9 +185,11 @@ class CausalLM(nn.Module):
             - mask (:obj:`torch.LongTensor`): :math:`(B, L + T)`
             - logit (:obj:`torch.FloatTensor`): :math:`(B, T, V)`
         """
+        return self._decode(self.lm, ids, mask, cache).logits[..., :self._tokens]
+
+    def _decode(self, read: nn.Module, ids: Tensor, mask: Tensor, cache: object) -> ModelOutput:
         position = mask.cumsum(1)[:, -ids.shape[1]:] - 1  # (B, T)
-        out = self.lm(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True)
-        return out.logits[..., :self._tokens]
+        return read(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True)
 
     def completion_logits(self, prompts: PromptBatch, completion: Tensor) -> Tensor:
         """
@@ -197,10 +209,49 @@ class CausalLM(nn.Module):
         first = first[prompts.row].unsqueeze(1)  # (B, 1, V)
         if completion.shape[1] == 1:
             return first
+        return torch.cat([first, self.decode(*self._continue(prompts, completion, cache))], dim=1)
+
+    def completion_hidden(self, prompts: PromptBatch, completion: Tensor) -> Tensor:
+        """
+        Overview:
+            What ``completion_logits`` makes logits of, by ``output_head``: one vector a token in place of V numbers.
+        Arguments:
+            - prompts (:obj:`PromptBatch`): As there.
+            - completion (:obj:`torch.LongTensor`): As there.
+        Returns:
+            - hidden (:obj:`torch.FloatTensor`): The last hidden state before each completion token.
+        Shapes:
+            - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
+            - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
+        """
+        out, cache = self._prefill(self.lm.base_model, prompts.ids, prompts.mask)
+        first = out.last_hidden_state[prompts.row, -1:]  # (B, 1, H)
+        if completion.shape[1] == 1:
+            return first
+        out = self._decode(self.lm.base_model, *self._continue(prompts, completion, cache))
+        return torch.cat([first, out.last_hidden_state], dim=1)
+
+    def _continue(self, prompts: PromptBatch, completion: Tensor, cache: object) -> Tuple[Tensor, Tensor, object]:
+        """What ``decode`` reads so that each completion token behind the first is predicted."""
         cache.batch_select_indices(prompts.row)
         given = completion[:, :-1]  # (B, S - 1): the last token is predicted, not read
         mask = torch.cat([prompts.mask[prompts.row], torch.ones_like(given)], dim=1)  # (B, L + S - 1)
-        return torch.cat([first, self.decode(given, mask, cache)], dim=1)
+        return given, mask, cache
+
+    def output_head(self) -> OutputHead:
+        """
+        Overview:
+            How this model's logits come of its hidden states, for the tokens that ``limit_vocabulary`` leaves.
+        Returns:
+            - head (:obj:`OutputHead`): See there.
+        Raises:
+            - ConfigError: If it is none of the ways that ``linear_log_prob`` knows.
+        """
+        if self._measured is None:
+            self._measured = measure_head(self.lm)
+        layer = self.lm.get_output_embeddings()
+        bias = None if layer.bias is None else layer.bias[:self._tokens]
+        return OutputHead(layer.weight[:self._tokens], bias, *self._measured)
 
     def save_pretrained(
             self,

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, get_scheduler
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM
-from ding_grpo.rl_utils import entropy, equal_groups, group_advantage, grpo_data, grpo_error, masked_mean, sequence_mean
+from ding_grpo.rl_utils import equal_groups, group_advantage, grpo_data, grpo_error, masked_mean, sequence_mean
 from ding_grpo.rollout import Sampling
 
 from .group import batch_metrics, collate_groups, fold_group
@@ -98,8 +98,10 @@ class GRPOPolicy(Policy):
             # which divides by the group's standard deviation. 'no_std' does not: better when a small part of the
             # reward, such as a format bonus, would be blown up to the size of the answer's.
             adv_method=None,
-            # (str) How log-probabilities are computed: naive_method, efficient_method, less_efficient_method.
-            log_prob_fn='efficient_method',
+            # (str) How log-probabilities are computed: 'linear_log_prob' straight from hidden states, in the least
+            # memory; from logits, for models whose output layer that does not fit: 'efficient_method', or the plain
+            # 'naive_method' and 'less_efficient_method'.
+            log_prob_fn='linear_log_prob',
             # (float) Coefficient of an entropy bonus; raise it when the entropy collapses before the task is solved.
             entropy_weight=0.0,
             # (bool) Whether to leave out groups of equal rewards; saves time, and changes the loss's mean.
@@ -150,7 +152,12 @@ class GRPOPolicy(Policy):
         check_policy_config(cfg, self.default_config())
         super().__init__(cfg, model, enable_field)
         sampling = Sampling(cfg.collect.temperature, cfg.collect.top_k, cfg.collect.top_p)
-        self._face = TokenFace(self._model, sampling, seed=torch.initial_seed())  # the seed that DI-engine set
+        self._face = TokenFace(
+            self._model,
+            sampling,
+            LOG_PROB_FNS[cfg.learn.log_prob_fn],
+            seed=torch.initial_seed(),  # the seed that DI-engine set
+        )
 
     def default_model(self) -> Tuple[str, List[str]]:
         return 'causal_lm', ['ding_grpo.model']
@@ -186,6 +193,8 @@ class GRPOPolicy(Policy):
     def _init_learn(self) -> None:
         cfg = self._cfg.learn
         self._learn_model = self._model
+        if cfg.log_prob_fn == 'linear_log_prob':
+            self._model.output_head()  # an output layer that does not fit is refused now
         self._reference = copy.deepcopy(self._model).requires_grad_(False) if cfg.beta > 0 else None
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(), lr=cfg.learning_rate, weight_decay=cfg.weight_decay
@@ -199,7 +208,6 @@ class GRPOPolicy(Policy):
             scheduler_specific_kwargs=dict(schedule.specific),
         )
         self._shuffle = torch.Generator().manual_seed(torch.initial_seed())
-        self._log_prob_fn = LOG_PROB_FNS[cfg.log_prob_fn]
         self._loss_options, self._adv_method = loss_options(cfg)
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
@@ -252,7 +260,7 @@ class GRPOPolicy(Policy):
         """The groups with ``logp_ref`` (G, S), which stays the same however many epochs follow."""
         batch = to_device(collate_groups(groups), self._device, ignore_keys=['prompts'])
         with torch.no_grad():
-            logp = self._log_prob_fn(*self._face.distribution(self._reference, batch)).cpu()  # (B, S)
+            logp = self._face.log_prob(self._reference, batch)[0].cpu()  # (B, S)
         parts = logp.split([len(g['action']) for g in groups])
         return [dict(g, logp_ref=part[:, :g['action'].shape[1]]) for g, part in zip(groups, parts)]
 
@@ -261,16 +269,15 @@ class GRPOPolicy(Policy):
         batch = collate_groups(groups)
         batch['adv'] = torch.cat([g['adv'] for g in groups])
         batch = to_device(batch, self._device, ignore_keys=['prompts'])
-        logit, index = self._face.distribution(self._model, batch)  # (B, S, K)
-        logp_new = self._log_prob_fn(logit, index)  # (B, S)
-        with torch.set_grad_enabled(cfg.entropy_weight > 0):
-            token_entropy = entropy(logit)  # (B, S)
+        logp_new, entropy = self._face.log_prob(self._model, batch, cfg.entropy_weight > 0)  # (B, S) both
         loss, info = grpo_error(
             grpo_data(logp_new, batch['logp_old'], batch.get('logp_ref'), batch['adv'], batch['weight']),
             max_length=self._face.spec.max_new_tokens,
             **self._loss_options,
         )
-        total = loss - cfg.entropy_weight * sequence_mean(token_entropy, batch['weight'])
+        total = loss
+        if cfg.entropy_weight > 0:
+            total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
         self._optimizer.zero_grad()
         total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), cfg.grad_clip_value)
@@ -278,7 +285,7 @@ class GRPOPolicy(Policy):
         return dict(
             total_loss=total.item(),
             policy_loss=loss.item(),
-            entropy=masked_mean(token_entropy.detach(), batch['weight']).item(),
+            entropy=masked_mean(entropy.detach(), batch['weight']).item(),
             grad_norm=norm.item(),
             **info._asdict(),
         )

@@ -9,9 +9,10 @@ from ding.worker import get_buffer_cls
 from transformers import SchedulerType, get_scheduler
 
 from ding_common import ConfigError, Rule, check_config, nearest
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, SURROGATES, log_prob
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, SURROGATES, \
+    efficient_method, less_efficient_method, linear_log_prob, naive_method
 
-LOG_PROB_FNS = {name: getattr(log_prob, name) for name in ('naive_method', 'efficient_method', 'less_efficient_method')}
+LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
 
 # Without those that want a metric at each step.
 SCHEDULES = [t.value for t in SchedulerType if t.value not in ('reduce_lr_on_plateau', 'greedy')]

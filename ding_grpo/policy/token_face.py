@@ -1,5 +1,5 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM
 from ding_grpo.model.causal_lm import PromptBatch
+from ding_grpo.rl_utils import entropy, linear_log_prob
 from ding_grpo.rollout import Rollout, Sampling, generate
 
 RowKey = Tuple[int, int, int]  # collect, group, row
@@ -18,20 +19,22 @@ class TokenFace:
     Overview:
         The part of the policy that knows tokens: observations to completions, batches to distributions.
     Interfaces:
-        ``bind``, ``sample``, ``greedy``, ``forget``, ``distribution``
+        ``bind``, ``sample``, ``greedy``, ``forget``, ``log_prob``
     """
 
-    def __init__(self, model: CausalLM, sampling: Sampling, seed: int) -> None:
+    def __init__(self, model: CausalLM, sampling: Sampling, log_prob_fn: Callable, seed: int) -> None:
         """
         Overview:
             Initialise with nothing known of the environment.
         Arguments:
             - model (:obj:`CausalLM`): The policy's model.
             - sampling (:obj:`Sampling`): The distribution that is sampled from and learned.
+            - log_prob_fn (:obj:`Callable`): ``linear_log_prob``, or a ``LogProbFunction``.
             - seed (:obj:`int`): With a row's key it seeds the row's random numbers.
         """
         self._model = model
         self._sampling = sampling
+        self._log_prob_fn = log_prob_fn
         self._seed = seed
         self._spec: Optional[NamedTuple] = None
         self._generators: Dict[int, Tuple[RowKey, np.random.Generator]] = {}
@@ -93,23 +96,36 @@ class TokenFace:
         for i in list(self._generators) if env_ids is None else env_ids:
             self._generators.pop(i, None)
 
-    def distribution(self, model: CausalLM, batch: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+    def log_prob(self, model: CausalLM, batch: Dict[str, Any], train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
         """
         Overview:
-            The distribution that each token was sampled from, with the weights of ``model``.
+            Log-probabilities of the taken tokens under the distributions that they were sampled from, and these \
+            distributions' entropies, with the weights of ``model``.
         Arguments:
             - model (:obj:`CausalLM`): The policy or its reference.
             - batch (:obj:`Dict`): From ``collate_groups``, on the model's device.
+            - train_entropy (:obj:`bool`): Whether the entropy needs a gradient.
         Returns:
-            - logit (:obj:`torch.FloatTensor`): Its logits over K tokens, V if the sampling restricts nothing.
-            - index (:obj:`torch.LongTensor`): Where the taken tokens stand in it.
+            - logp (:obj:`torch.FloatTensor`): In nats; behind a row's end it may be anything.
+            - entropy (:obj:`torch.FloatTensor`): The same.
         Shapes:
-            - logit (:obj:`torch.FloatTensor`): :math:`(B, S, K)`
-            - index (:obj:`torch.LongTensor`): :math:`(B, S)`
+            - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
+            - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
         """
         prompts = PromptBatch.of(batch['prompts'], model.device)
+        if self._log_prob_fn is linear_log_prob:
+            return linear_log_prob(
+                model.completion_hidden(prompts, batch['action']),
+                index=batch['action'],
+                mask=batch['weight'],
+                temperature=self._sampling.temperature,
+                kept=batch['kept'],
+                return_entropy=True,
+                **model.output_head()._asdict()
+            )
         logit = model.completion_logits(prompts, batch['action'])  # (B, S, V)
-        return self._sampling.reuse(logit, batch['action'], batch['kept'])
+        logit, index = self._sampling.reuse(logit, batch['action'], batch['kept'])  # (B, S, K)
+        return self._log_prob_fn(logit, index), entropy(logit if train_entropy else logit.detach())
 
     @property
     def _limit(self) -> int:

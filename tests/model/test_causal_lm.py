@@ -6,6 +6,7 @@ from transformers import AutoModelForCausalLM
 
 from dizoo_llm.tokenizer import build_word_tokenizer
 from ding_common import ConfigError
+from ding_grpo.rl_utils import linear_log_prob, naive_method
 from ding_grpo.model import CausalLM
 from ding_grpo.model.causal_lm import PromptBatch
 
@@ -110,9 +111,25 @@ class TestCausalLM:
         lm = CausalLM(config={**tiny_config, 'rope_theta': 5e5, 'torch_dtype': 'float32'}).lm
         assert lm.config.rope_parameters['rope_theta'] == 5e5
 
-    @pytest.mark.parametrize('model_type', ['gpt2', 'qwen2', 'qwen3', 'gemma', 'gemma2', 'mistral', 'opt'])
-    def test_other_architectures_read_the_same(self, model_type):
+    @pytest.mark.parametrize(
+        'model_type, head',
+        [
+            ('gpt2', (1, None)),
+            ('qwen2', (1, None)),
+            ('qwen3', (1, None)),
+            ('gemma', (1, None)),
+            ('gemma2', (1, 30)),  # soft cap
+            ('mistral', (1, None)),
+            ('opt', (1, None)),
+            ('gptj', (1, None)),  # bias
+            ('cohere', (0.0625, None)),  # factor
+            ('granite', (1 / 8, None)),  # divisor
+        ]
+    )
+    def test_other_architectures_read_the_same(self, model_type, head):
         small = dict(
+            rotary_dim=4,
+            logits_scaling=8.0,
             hidden_size=32,
             intermediate_size=64,
             num_hidden_layers=2,
@@ -145,6 +162,13 @@ class TestCausalLM:
         for i, prompt in enumerate(prompts):
             whole = model.lm(torch.cat([prompt, completion[i]])[None]).logits[0, len(prompt) - 1:-1]
             assert torch.allclose(logit[i], whole, atol=1e-5)
+        assert model.output_head()[2:] == pytest.approx(head)
+        for p in model.parameters():  # so that logits reach where a soft cap acts
+            p.data *= 3
+        logit = model.completion_logits(PromptBatch.of(prompts, CPU), completion)
+        hidden = model.completion_hidden(PromptBatch.of(prompts, CPU), completion)
+        found = linear_log_prob(hidden, index=completion, **model.output_head()._asdict())
+        assert torch.allclose(found, naive_method(logit, completion), atol=1e-4)
 
     def test_save_other_weights(self, tiny_model, tmp_path):
         other = {name: torch.zeros_like(value) for name, value in tiny_model.state_dict().items()}

@@ -135,8 +135,8 @@ class TestLearn:
         main.policy.learn.update(beta=0.1, epoch_per_collect=4, batch_size=1)
         policy = make_policy(main, create)
         asked = []
-        prefill = policy._reference.prefill
-        policy._reference.prefill = lambda *args: asked.append(1) or prefill(*args)
+        read = policy._reference.completion_hidden
+        policy._reference.completion_hidden = lambda *args: asked.append(1) or read(*args)
         policy.learn_mode.forward(sample_groups(policy, [0, 1, 2]))
         assert len(asked) == 3
 
@@ -189,12 +189,33 @@ class TestLearn:
         # sum over tokens of beta k3, over 8 rows of 6 tokens at most
         assert metrics['policy_loss'] == pytest.approx(0.1 * metrics['kl'] * tokens / (8 * 6), rel=1e-4)
 
-    @pytest.mark.parametrize('name', ['naive_method', 'less_efficient_method'])
-    def test_log_prob_fn_is_the_configs(self, think_answer, name):
-        from ding_grpo.rl_utils import log_prob
+    @pytest.mark.parametrize('entropy_weight', [0., 0.1])
+    @pytest.mark.parametrize('sampling', [dict(temperature=0.7), dict(top_k=5, top_p=0.9)], ids=str)
+    @pytest.mark.parametrize('name', ['efficient_method', 'naive_method', 'less_efficient_method'])
+    def test_from_hidden_states_or_from_logits_the_same_is_learned(self, think_answer, name, sampling, entropy_weight):
         main, create = think_answer
-        main.policy.learn.log_prob_fn = name
-        assert make_policy(main, create)._log_prob_fn is getattr(log_prob, name)
+        main.policy.learn.update(beta=0.1, entropy_weight=entropy_weight, learning_rate=1e-3)
+        main.policy.collect.update(sampling)
+        learned = []
+        for main.policy.learn.log_prob_fn in ('linear_log_prob', name):
+            policy = make_policy(main, create)
+            metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1]))
+            learned.append((metrics, vector(policy._model.parameters())))
+        (one, first), (two, second) = learned
+        assert torch.allclose(first, second, atol=1e-5)
+        for key in ('total_loss', 'kl', 'entropy', 'grad_norm', 'ratio_max'):
+            assert one[key] == pytest.approx(two[key], rel=1e-4, abs=1e-6), key
+
+    def test_reads_as_the_config_says(self, think_answer, monkeypatch):
+        main, create = think_answer
+        for name, method in (('linear_log_prob', 'completion_hidden'), ('naive_method', 'completion_logits')):
+            main.policy.learn.log_prob_fn = name
+            policy = make_policy(main, create)
+            called = []
+            read = getattr(policy._model, method)
+            policy._model.__dict__[method] = lambda *args: called.append(1) or read(*args)
+            policy.learn_mode.forward(sample_groups(policy, [0, 1]))
+            assert called
 
     def test_every_monitored_variable_is_there_and_a_float(self, think_answer):
         main, create = think_answer
@@ -213,10 +234,10 @@ class TestLearn:
         def logp():
             rows = []
             for sample in data:
-                batch = dict(prompts=[sample['prompt']] * 4, action=sample['action'], kept=None)
-                logit, index = policy._face.distribution(policy._model, batch)
-                value = logit.log_softmax(-1).gather(-1, index[..., None])[..., 0]
-                rows.append((value * sample['weight']).sum(1))
+                batch = dict(
+                    prompts=[sample['prompt']] * 4, action=sample['action'], kept=None, weight=sample['weight']
+                )
+                rows.append((policy._face.log_prob(policy._model, batch)[0] * sample['weight']).sum(1))
             return torch.stack(rows).detach()
 
         before = logp()

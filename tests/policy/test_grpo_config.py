@@ -38,7 +38,7 @@ class TestPolicyConfig:
             ('learn.loss', 'gpro', "'grpo', 'bnpo', 'dr_grpo'"),
             ('learn.reduction', 'mean', "'sequence', 'token'"),
             ('learn.delta', 0.5, r'a number in \(1, inf\), or None'),
-            ('learn.log_prob_fn', 'fast', "'efficient_method'"),
+            ('learn.log_prob_fn', 'fast', "'linear_log_prob'"),
             ('learn.learning_rate', '1e-3', 'a number'),
             ('learn.learning_rate', 0, 'a number'),
             ('learn.batch_size', 0, 'an integer of at least 1'),

@@ -1,0 +1,72 @@
+import pytest
+import torch
+from torch import nn
+
+from ding_common import ConfigError
+from ding_grpo.model import CausalLM
+
+
+class ScaledLinear(nn.Linear):
+    """What an adapter's layer looks like: a Linear by descent, not by what it computes."""
+
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+@pytest.mark.unittest
+class TestOutputHead:
+
+    def test_bias_and_limited_vocabulary(self, tiny_model):
+        tiny_model.limit_vocabulary(20)
+        head = tiny_model.output_head()
+        assert head.weight.shape == (20, 32) and head.bias is None and head[2:] == (1, None)
+        tiny_model.lm.lm_head.bias = nn.Parameter(torch.randn(32))
+        assert torch.equal(tiny_model.output_head().bias, tiny_model.lm.lm_head.bias[:20])
+
+    def test_measured_once_and_no_trace_left(self, tiny_model):
+        tiny_model.output_head()
+        assert not tiny_model.lm.lm_head._forward_hooks
+        tiny_model.lm = None  # would raise if it were asked again
+        assert tiny_model._measured == (1, None)
+
+    def wrong(self, model, reason):
+        with pytest.raises(ConfigError, match=f"log_prob_fn = 'linear_log_prob'.*{reason}.*efficient_method"):
+            model.output_head()
+
+    def test_an_adapters_layer_is_refused(self, tiny_model):
+        tiny_model.lm.lm_head = ScaledLinear(32, 32, bias=False)
+        self.wrong(tiny_model, 'ScaledLinear')
+
+    def test_hidden_states_that_are_changed_before_the_output_layer_are_refused(self, tiny_model):
+        # as MiniCPM does: the head divides them by a width
+        tiny_model.lm.lm_head.register_forward_pre_hook(lambda module, args: (args[0] / 3, ))
+        self.wrong(tiny_model, 'does not read the last hidden states')
+
+    @pytest.mark.parametrize('change', [torch.relu, lambda x: x + 1, lambda x: x.clamp(-5, 5), lambda x: x ** 3])
+    def test_logits_that_are_changed_in_an_unknown_way_are_refused(self, tiny_model, change):
+        forward = tiny_model.lm.forward
+
+        def changed(*args, **kwargs):
+            out = forward(*args, **kwargs)
+            out.logits = change(out.logits)
+            return out
+
+        tiny_model.lm.forward = changed
+        self.wrong(tiny_model, 'neither the scaled nor the soft-capped')
+
+    @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+    def test_half_types(self, dtype):
+        model = CausalLM(
+            config=dict(
+                model_type='gemma2',
+                vocab_size=32,
+                hidden_size=32,
+                intermediate_size=64,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                head_dim=8
+            ),
+            dtype=dtype
+        )
+        assert model.output_head()[2:] == pytest.approx((1, 30), rel=1e-4)
