@@ -9,13 +9,15 @@ BIN := $(VENV)/bin
 export GOMP_SPINCOUNT ?= 1000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
 
-.PHONY: help install train test test-all style format seeds clean
+.PHONY: help install train test test-all style format seeds presets bench-losses clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
 	@echo "make test           the test suite"
 	@echo "make test-all       the test suite with the long checks"
 	@echo "make style          yapf and flake8, without changing anything"
+	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
+	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
 
 install: $(VENV)/.installed
@@ -51,5 +53,25 @@ seeds: install
 	@echo "== five seeds of think_answer, and what 300 further updates do to them"
 	$(BIN)/python benchmarks/think_answer_seeds.py
 
+presets: install
+	@echo "== five seeds of think_answer with every loss preset"
+	$(BIN)/python benchmarks/think_answer_presets.py
+
+# Peers live in a virtual environment of their own. DI-engine's main branch may also be a folder with a checkout of it.
+PEERS ?= .venv-peers
+DI_ENGINE_MAIN ?= git+https://github.com/opendilab/DI-engine@d0b21d065b2d80317cc16b28a95301be8871d950
+
+$(PEERS)/.installed: setup.py
+	@echo "== virtual environment $(PEERS) with the peers"
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install -e . liger-kernel
+	$(PEERS)/bin/python -m pip install --no-deps --target $(PEERS)/ding-main '$(DI_ENGINE_MAIN)' || \
+		echo "== DI-engine main cannot be had; its formula takes its place, and the table says so"
+	@touch $@
+
+bench-losses: $(PEERS)/.installed
+	@echo "== time and memory of the losses and of their peers"
+	$(PEERS)/bin/python benchmarks/losses.py
+
 clean:
-	rm -rf $(VENV) *.egg-info build
+	rm -rf $(VENV) $(PEERS) *.egg-info build

@@ -9,6 +9,7 @@ from .check import check_tensor
 # The logits that exist at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones fall out of
 # the cache; this one is within 3 % of the best of 11 shapes tried.
 TOKENS, VOCABULARY = 2048, 1024
+ONEDNN_FROM = 2 ** 22  # multiplications in a product, below which its set-up costs more than it gains
 
 
 def linear_log_prob(
@@ -103,11 +104,11 @@ class _Head(NamedTuple):
             z.div_(self.softcap).tanh_().mul_(self.softcap)
         return z if self.temperature == 1 else z.div_(self.temperature)
 
-    def slope(self, x: Tensor) -> Union[Tensor, float]:
-        """Derivative of the logits x with respect to the product."""
+    def slope(self, x: Tensor) -> Union[Tensor, float, None]:
+        """Derivative of the logits x with respect to the product; None for 1."""
         slope = self.scale / self.temperature
         if self.softcap is None:
-            return slope
+            return None if slope == 1 else slope
         return (1 - (_finite(x) * (self.temperature / self.softcap)) ** 2) * slope
 
 
@@ -122,7 +123,7 @@ class _TiledLogProb(torch.autograd.Function):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         wide = _wide(hidden)
         taken, lse, mean = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(3))
-        tile = _Tile(hidden, weight, bias, index, head, tokens)
+        tile = _Tile(hidden, weight, bias, index, head)
         for rows in _slices(len(hidden), tokens):
             parts = []
             for columns in _slices(len(weight), VOCABULARY):
@@ -154,13 +155,14 @@ class _TiledLogProb(torch.autograd.Function):
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         wide = lse.dtype
         grad_logp = torch.zeros_like(lse) if grad_logp is None else grad_logp
+        turned = hidden.T.contiguous() if needs_weight else None  # (H, N)
         grad_hidden = torch.zeros(hidden.shape, dtype=wide, device=hidden.device) if needs_hidden else None
         grad_weight = torch.empty_like(weight) if needs_weight else None
         grad_bias = torch.empty_like(bias) if needs_bias else None
-        tile = _Tile(hidden, weight, bias, index, ctx.head, ctx.tokens)
+        tile = _Tile(hidden, weight, bias, index, ctx.head)
         for columns in _slices(len(weight), VOCABULARY):
             w = weight[columns]
-            sum_weight = torch.zeros(w.shape, dtype=wide, device=w.device) if needs_weight else None
+            sum_weight = torch.zeros(w.T.shape, dtype=wide, device=w.device) if needs_weight else None  # (H, tile)
             sum_bias = torch.zeros(len(w), dtype=wide, device=w.device) if needs_bias else None
             for rows in _slices(len(hidden), ctx.tokens):
                 x, g = tile.logits(rows, columns), grad_logp[rows, None]
@@ -172,39 +174,35 @@ class _TiledLogProb(torch.autograd.Function):
                     grad = (x + entropy[rows, None]).mul_(-grad_entropy[rows, None]).sub_(g).mul_(x.exp_())
                 inside, place = tile.where_taken(rows, columns)
                 grad.scatter_add_(-1, place, torch.where(inside, g, 0))
-                grad = grad.mul_(slope).to(hidden.dtype)  # (N, tile)
+                grad = (grad if slope is None else grad.mul_(slope)).to(hidden.dtype)  # (N, tile)
                 if needs_hidden:
-                    _add_product(grad_hidden[rows], grad, w)
+                    grad_hidden[rows] += _product(grad, w.T)
                 if needs_weight:
-                    _add_product(sum_weight, grad.T, hidden[rows])
+                    sum_weight += _product(turned[:, rows], grad.T)
                 if needs_bias:
                     sum_bias += grad.sum(0)
             if needs_weight:
-                grad_weight[columns] = sum_weight
+                grad_weight[columns] = sum_weight.T
             if needs_bias:
                 grad_bias[columns] = sum_bias
         grad_hidden = None if grad_hidden is None else grad_hidden.to(hidden.dtype)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
-class _Tile:
-    """Makes tiles, all in the same memory."""
-
-    def __init__(
-            self, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: _Head, tokens: int
-    ) -> None:
-        self._hidden, self._weight, self._bias, self._index, self._head = hidden, weight, bias, index, head
-        self._memory = hidden.new_empty(min(tokens, len(hidden)) * min(VOCABULARY, len(weight)))
+class _Tile(NamedTuple):
+    hidden: Tensor
+    weight: Tensor
+    bias: Optional[Tensor]
+    index: Tensor
+    head: _Head
 
     def logits(self, rows: slice, columns: slice) -> Tensor:
-        h, w = self._hidden[rows], self._weight[columns]
-        out = self._memory[:len(h) * len(w)].view(len(h), len(w))
-        torch.mm(h, w.T, out=out)
-        return self._head.logits(out if self._bias is None else out.add_(self._bias[columns]))
+        z = _product(self.hidden[rows], self.weight[columns])
+        return self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
 
     def where_taken(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
         """Whether the taken token of each row is in the tile, and its column there or any; both (N, 1)."""
-        place = self._index[rows, None] - columns.start
+        place = self.index[rows, None] - columns.start
         width = columns.stop - columns.start
         return (place >= 0) & (place < width), place.clamp(0, width - 1)
 
@@ -243,7 +241,9 @@ class _KeptLogProb(torch.autograd.Function):
             p, logp = logp.exp(), _finite(logp)
             entropy = -(p * logp).sum(-1, keepdim=True)
             grad = p * -(g + grad_entropy[rows, None] * (logp + entropy))
-            grad = grad.scatter_add_(-1, taken, g).mul_(ctx.head.slope(x)).to(hidden.dtype)  # (N, K)
+            grad.scatter_add_(-1, taken, g)
+            slope = ctx.head.slope(x)
+            grad = (grad if slope is None else grad.mul_(slope)).to(hidden.dtype)  # (N, K)
             ids = kept[rows].clamp(min=0)
             if needs_hidden:
                 grad_hidden[rows] = torch.bmm(grad.unsqueeze(1), weight[ids]).squeeze(1)
@@ -267,11 +267,13 @@ def _kept_logits(hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: 
     return head.logits(z).masked_fill(kept < 0, float('-inf')), taken
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    if total.dtype == a.dtype:
-        total.addmm_(a, b)
-    else:  # half types: the product is one, the sum of the products float32
-        total += a @ b
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a b^T. In float32 on a processor by oneDNN: the library that torch takes otherwise leaves half of the speed of
+    recent AMD processors unused."""
+    large = a.shape[0] * a.shape[1] * b.shape[0] >= ONEDNN_FROM
+    if large and a.device.type == 'cpu' and a.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        return torch.nn.functional.linear(a.contiguous().to_mkldnn(), b).to_dense()
+    return a @ b.T
 
 
 def _finite(x: Tensor) -> Tensor:

@@ -165,6 +165,24 @@ class TestLinearLogProb:
 
 
 @pytest.mark.unittest
+@pytest.mark.parametrize('entropy_weight', [0., 1.])
+def test_large_products_and_several_tiles(entropy_weight):
+    """In float32, where another library multiplies; two tiles of tokens by two of the vocabulary."""
+    torch.manual_seed(0)
+    index = torch.randint(0, 1100, (1, 2100))
+    hidden = torch.randn(1, 2100, 64).requires_grad_()
+    weight, bias = torch.randn(1100, 64).mul_(0.1).requires_grad_(), torch.randn(1100).requires_grad_()
+    grads = []
+    for logp, h in (
+            linear_log_prob(hidden, weight, index, bias=bias, return_entropy=True),
+            plain(hidden, weight, bias, index),
+    ):
+        grads.append(torch.autograd.grad((logp + entropy_weight * h).sum(), (hidden, weight, bias)))
+    for a, b in zip(*grads):
+        assert torch.allclose(a, b, atol=1e-3, rtol=1e-3) and (a - b).abs().mean() < 1e-5 * b.abs().max()
+
+
+@pytest.mark.unittest
 def test_logits_of_all_tokens_never_exist():
     from torch.profiler import ProfilerActivity, profile
     hidden, weight = torch.randn(4, 512, 8, requires_grad=True), torch.randn(8192, 8, requires_grad=True)
