@@ -18,11 +18,10 @@ def report(runs: Dict[str, List[Run]], updates: int) -> str:
     lines = []
     for name, of_seeds in runs.items():
         done = [r for r in of_seeds if r.solved is not None]
-        lines.append(
-            f"| `{name}` | {len(done)} of {len(of_seeds)} | {middle([r.solved for r in done], '.0f') if done else ''} | "
-            f"{middle([r.seconds for r in done], '.1f') if done else ''} | "
-            f"{middle([max(r.evaluations.values()) for r in of_seeds], '.2f')} |"
-        )
+        updates_needed = middle([r.solved for r in done], '.0f') if done else ''
+        seconds = middle([r.seconds for r in done], '.1f') if done else ''
+        best = middle([max(r.evaluations.values()) for r in of_seeds], '.2f')
+        lines.append(f'| `{name}` | {len(done)} of {len(of_seeds)} | {updates_needed} | {seconds} | {best} |')
     return '\n'.join(
         [
             '# think_answer with every loss preset',

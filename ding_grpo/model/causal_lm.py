@@ -112,7 +112,7 @@ class CausalLM(nn.Module):
     def _own(self, lm: PreTrainedModel) -> None:
         self.lm = lm
         self._tokens = self.vocab_size
-        self._measured: Optional[Tuple[float, Optional[float]]] = None  # scale and soft cap, when asked for
+        self._measured: Tuple = (None, None)  # an output layer, and its scale and soft cap
         self.eval()
 
     def train(self, mode: bool = True) -> 'CausalLM':
@@ -247,11 +247,11 @@ class CausalLM(nn.Module):
         Raises:
             - ConfigError: If it is none of the ways that ``linear_log_prob`` knows.
         """
-        if self._measured is None:
-            self._measured = measure_head(self.lm)
         layer = self.lm.get_output_embeddings()
+        if self._measured[0] is not layer:
+            self._measured = (layer, measure_head(self.lm))
         bias = None if layer.bias is None else layer.bias[:self._tokens]
-        return OutputHead(layer.weight[:self._tokens], bias, *self._measured)
+        return OutputHead(layer.weight[:self._tokens], bias, *self._measured[1])
 
     def save_pretrained(
             self,

@@ -26,7 +26,10 @@ def measure_head(lm: PreTrainedModel) -> Tuple[float, Optional[float]]:
     """
     Overview:
         Find scale and soft cap of a model by trying: architectures name them differently, and the same name means a \
-        factor in one and a divisor in another (``logits_scaling`` of HyperCLOVA X and of Granite).
+        factor in one and a divisor in another (``logits_scaling`` of HyperCLOVA X and of Granite). Numbers take the \
+        place of the output layer's product, and what logits come out of them gives the two; then the model's own \
+        logits must be those of the formula. What changes logits only beyond the eight tokens and the numbers tried \
+        is not noticed.
     Arguments:
         - lm (:obj:`PreTrainedModel`): A causal language model of ``transformers``.
     Returns:
@@ -35,37 +38,53 @@ def measure_head(lm: PreTrainedModel) -> Tuple[float, Optional[float]]:
     Raises:
         - ConfigError: If its logits come of its hidden states in any other way; what does not fit is named.
     """
-    head = lm.get_output_embeddings()
-    if type(head) is not nn.Linear:
-        raise _refusal(lm, f'its output layer is {type(head).__name__}, not a torch.nn.Linear')
-    ids = torch.arange(8, device=lm.device).remainder(head.out_features).unsqueeze(0)  # (1, 8)
+    layer = lm.get_output_embeddings()
+    if type(layer) is not nn.Linear:
+        raise _refusal(lm, f'its output layer is {type(layer).__name__}, not a torch.nn.Linear')
+    ids = torch.arange(8, device=lm.device).remainder(layer.out_features).unsqueeze(0)  # (1, 8)
+    with torch.no_grad():
+        hidden = getattr(lm.base_model(input_ids=ids, use_cache=False), 'last_hidden_state', None)
+        logits = lm(input_ids=ids, use_cache=False).logits
+    if hidden is None or hidden.dtype != layer.weight.dtype or hidden.shape[-1] != layer.in_features:
+        raise _refusal(lm, 'its output layer does not read the last hidden states as they are')
+    scale, softcap = _measure(lm, layer, ids)
+    with torch.no_grad():
+        expected = _softcapped(torch.nn.functional.linear(hidden, layer.weight, layer.bias), scale, softcap)
+    tolerance = 16 * torch.finfo(hidden.dtype).eps * max(expected.abs().max().item(), 1e-6)
+    if logits.shape != expected.shape or (logits.double() - expected).abs().max() > tolerance:
+        raise _refusal(lm, 'its logits are not those of its output layer and its last hidden states')
+    return scale, softcap
+
+
+def _measure(lm: PreTrainedModel, layer: nn.Linear, ids: Tensor) -> Tuple[float, Optional[float]]:
     tried = torch.tensor([2. ** -7, 8192., -64., -1., 0.5, 8.], device=lm.device)
-    inputs: List[Tensor] = []
     product: List[Tensor] = []
 
-    def watch_and_replace(module: nn.Module, args: Tuple[Tensor, ...], output: Tensor) -> Tensor:
-        inputs.append(args[0])
+    def replace(module: nn.Module, args: Tuple[Tensor, ...], output: Tensor) -> Tensor:
         product.append(tried.repeat(output.numel() // len(tried) + 1)[:output.numel()].view(output.shape))
-        return product[0]
+        return product[-1]
 
-    hook = head.register_forward_hook(watch_and_replace)
+    hook = layer.register_forward_hook(replace)
     try:
-        with torch.no_grad():
-            logits = lm(input_ids=ids, use_cache=False).logits
-            hidden = getattr(lm.base_model(input_ids=ids, use_cache=False), 'last_hidden_state', None)
+        logits = lm(input_ids=ids, use_cache=False).logits
     finally:
         hook.remove()
-    if len(inputs) != 1 or hidden is None or hidden.shape != inputs[0].shape or not torch.allclose(hidden, inputs[0]):
-        raise _refusal(lm, 'its output layer does not read the last hidden states as they are')
-    if logits.shape != product[0].shape:
-        raise _refusal(lm, f'its logits {tuple(logits.shape)} are not those of its output layer')
+    if len(product) != 1 or logits.shape != product[0].shape:
+        raise _refusal(lm, 'its output layer is not read once for its logits')
+    if logits.requires_grad:
+        raise _refusal(lm, 'what is behind its output layer is learned too')
     x, z = logits.double().flatten(), product[0].double().flatten()
     scale = (x[0] / z[0]).item()
     softcap = None if torch.isclose(x[1], scale * z[1], rtol=1e-3) else x[1].item()
-    expected = scale * z if softcap is None else softcap * torch.tanh(scale * z / softcap)
-    if not torch.allclose(x, expected, rtol=1e-4, atol=1e-6):
+    if not scale > 0 or not torch.allclose(x, _softcapped(z, scale, softcap), rtol=1e-4, atol=1e-6):
         raise _refusal(lm, 'its logits are neither the scaled nor the soft-capped product of its output layer')
     return scale, softcap
+
+
+def _softcapped(product: Tensor, scale: float, softcap: Optional[float]) -> Tensor:
+    """The logits of a product, in float64."""
+    product = product.double() * scale
+    return product if softcap is None else softcap * torch.tanh(product / softcap)
 
 
 def _refusal(lm: PreTrainedModel, reason: str) -> ConfigError:

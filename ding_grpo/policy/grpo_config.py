@@ -117,6 +117,12 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
             f"policy.learn.delta = {options['delta']}: goes with surrogate 'clip' only, "
             f"not with {options['surrogate']!r}."
         )
+    clip_ratio = options.get('clip_ratio', 0.2)
+    high = 1 + options.get('clip_ratio_high', clip_ratio)
+    if options.get('delta') is not None and options['delta'] <= high:
+        raise ConfigError(
+            f"policy.learn.delta = {options['delta']}: must be greater than 1 + the clipping range above 1, {high:g}."
+        )
     _check_schedule(cfg['learn']['lr_scheduler'])
     if cfg['cuda'] and not torch.cuda.is_available():
         raise ConfigError('policy.cuda = True: torch finds no GPU on this machine.')

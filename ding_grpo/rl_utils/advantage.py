@@ -3,6 +3,8 @@ from typing import Callable, Dict, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from .check import check_leading, check_number, check_tensor
+
 
 def group_advantage(
         reward: Tensor,
@@ -47,12 +49,11 @@ def group_advantage(
     """
     if method not in _METHODS:
         raise ValueError(f'method = {method!r}: must be one of {ADVANTAGE_METHODS}')
-    if reward.dim() != 1 or group.shape != reward.shape:
-        raise ValueError(f'reward {tuple(reward.shape)} and group {tuple(group.shape)}: both must be of shape (B, )')
-    if not reward.is_floating_point() or group.is_floating_point():
-        raise ValueError(f'reward {reward.dtype} and group {group.dtype}: must be of a float and an integer type')
-    if length is not None and length.shape != reward.shape:
-        raise ValueError(f'length {tuple(length.shape)}: must be of shape (B, ) = {tuple(reward.shape)}')
+    _check(reward, group)
+    check_number('eps', eps)
+    check_tensor('length', length, tuple(reward.shape), '(B, )', 'numbers', optional=True)
+    if length is not None and (length < 0).any():
+        raise ValueError(f'length = {length.tolist()}: must not be negative')
     if method == 'opo' and length is None:
         raise ValueError("length = None: method 'opo' needs the tokens of each trajectory, of shape (B, )")
     if reward.numel() == 0:
@@ -161,8 +162,20 @@ def equal_groups(reward: Tensor, group: Tensor) -> Tensor:
         - reward (:obj:`torch.FloatTensor`): :math:`(B, )`
         - group (:obj:`torch.LongTensor`): :math:`(B, )`
         - equal (:obj:`torch.BoolTensor`): :math:`(P, )`
+    Raises:
+        - ValueError: If a shape or a type is wrong, or a number negative.
     """
+    _check(reward, group)
+    if len(group) and group.min() < 0:
+        raise ValueError(f'group from {group.min()}: must be numbers from 0 to P - 1')
     groups = int(group.max()) + 1 if len(group) else 0
     low = reward.new_full((groups, ), float('inf')).scatter_reduce(0, group, reward, 'amin')
     high = reward.new_full((groups, ), float('-inf')).scatter_reduce(0, group, reward, 'amax')
     return low == high
+
+
+def _check(reward: Tensor, group: Tensor) -> None:
+    check_leading('reward', reward, '(B, )')
+    check_tensor('group', group, tuple(reward.shape), '(B, )', 'numbers')
+    if group.is_floating_point() or group.dtype == torch.bool:
+        raise ValueError(f'group of {group.dtype}: must be integers')

@@ -6,12 +6,12 @@ from equation 3 of https://arxiv.org/abs/2402.03300 even with the defaults:
 2. ``logp_old=None`` takes the sampling policy for the trained one: the ratio is exactly 1, its gradient is not 0.
 """
 from collections import namedtuple
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
-from .check import check_tensor
+from .check import check_leading, check_number, check_tensor
 from .kl import KL_TYPES, bounded, kl_estimate
 from .log_prob import LogProbFunction, efficient_method
 from .reduce import masked_mean, reduce_loss, row_mean
@@ -133,26 +133,22 @@ def grpo_error(
     adv = adv.unsqueeze(1) if adv.dim() == 1 else adv  # (B, 1) or (B, S)
 
     # Behind a row's end anything may stand, minus infinity too; it must reach neither the loss nor a gradient.
-    hidden = weight == 0
-    counted = torch.ones_like(weight) if not mask_metrics else weight
-    if mask_metrics:
-        logp_new = logp_new.masked_fill(hidden, 0)
-        logp_old = None if logp_old is None else logp_old.masked_fill(hidden, 0)
-        logp_ref = None if logp_ref is None else logp_ref.masked_fill(hidden, 0)
-    log_ratio = logp_new - (logp_new.detach() if logp_old is None else logp_old)  # (B, S)
-    log_weight = log_ratio if ratio == 'token' else row_mean(log_ratio, weight).unsqueeze(1).expand_as(log_ratio)
-    r = bounded(log_weight).exp()  # (B, S)
+    per_token = [logp_new, logp_new.detach() if logp_old is None else logp_old, logp_ref]
+    filled = [None if x is None else x.masked_fill(weight == 0, 0) for x in per_token]
+    logp_new = filled[0]
+    log_ratio, r, kl = _ratio_and_kl(*filled, weight, ratio, kl_type, kl_ratio_correction)  # (B, S) each
     objective = surrogate if callable(surrogate) else SURROGATES[surrogate]
     bound = {} if delta is None else dict(delta=delta)
     loss = -objective(r, adv, logp_new, low, high, **bound)  # (B, S)
-    kl = torch.zeros_like(logp_new) if logp_ref is None else kl_estimate(logp_new, logp_ref, kl_type)
-    if kl_ratio_correction:
-        kl = kl * r
     if beta != 0:
         loss = loss + beta * kl
     loss = reduce_loss(loss, weight, reduction, max_length, num_tokens)
 
     with torch.no_grad():
+        counted = weight
+        if not mask_metrics:
+            counted = torch.ones_like(weight)
+            log_ratio, r, kl = _ratio_and_kl(*per_token, weight, ratio, kl_type, kl_ratio_correction)
 
         def mean(x: Tensor) -> float:
             return masked_mean(x.to(dtype), counted).item()
@@ -171,6 +167,17 @@ def grpo_error(
             masked_mean(share * share, counted).item() if largest > 0 else 0.,
         )
     return loss, info
+
+
+def _ratio_and_kl(
+        logp_new: Tensor, logp_old: Tensor, logp_ref: Optional[Tensor], weight: Tensor, ratio: str, kl_type: str,
+        kl_ratio_correction: bool
+) -> Tuple[Tensor, Tensor, Tensor]:
+    log_ratio = logp_new - logp_old
+    log_weight = log_ratio if ratio == 'token' else row_mean(log_ratio, weight).unsqueeze(1).expand_as(log_ratio)
+    r = bounded(log_weight).exp()
+    kl = torch.zeros_like(logp_new) if logp_ref is None else kl_estimate(logp_new, logp_ref, kl_type)
+    return log_ratio, r, kl * r if kl_ratio_correction else kl
 
 
 def grpo_policy_error(
@@ -203,26 +210,58 @@ def grpo_policy_error(
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """
 
-    def log_prob(logit: Optional[Tensor]) -> Optional[Tensor]:
-        return None if logit is None else log_prob_fn(logit, data.action)
+    logits = dict(logit_new=data.logit_new, logit_old=data.logit_old, logit_ref=data.logit_ref)
+    new, old, ref = log_probs(logits, data.action, data.weight, log_prob_fn)
+    return grpo_error(grpo_data(new, old, ref, data.adv, data.weight), clip_ratio=clip_ratio, beta=beta, **options)
 
-    per_token = grpo_data(
-        log_prob(data.logit_new), log_prob(data.logit_old), log_prob(data.logit_ref), data.adv, data.weight
-    )
-    return grpo_error(per_token, clip_ratio=clip_ratio, beta=beta, **options)
+
+def log_probs(
+        logits: Dict[str, Optional[Tensor]], action: Tensor, weight: Optional[Tensor], log_prob_fn: LogProbFunction
+) -> List[Optional[Tensor]]:
+    """
+    Overview:
+        Log-probabilities of the same tokens under several policies. Where ``weight`` is 0 ``action`` may hold \
+        anything, such as the usual -100.
+    Arguments:
+        - logits (:obj:`Dict[str, Optional[torch.FloatTensor]]`): Logits by the names that errors should call them by; \
+            the first are the trained policy's, the others may be None.
+        - action (:obj:`torch.LongTensor`): The taken tokens.
+        - weight (:obj:`Optional[torch.Tensor]`): 0 where a token does not count.
+        - log_prob_fn (:obj:`LogProbFunction`): Logits and tokens to log-probabilities.
+    Returns:
+        - logps (:obj:`List[Optional[torch.FloatTensor]]`): One each.
+    Shapes:
+        - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` each
+        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - weight (:obj:`torch.Tensor`): :math:`(B, S)`
+        - logps (:obj:`torch.FloatTensor`): :math:`(B, S)` each
+    Raises:
+        - ValueError: If a shape or a type is wrong.
+    """
+    (first, new), *others = logits.items()
+    check_leading(first, new, '(B, S, V) or (B, N)')
+    for name, x in others:
+        check_tensor(name, x, tuple(new.shape), f'that of {first}', optional=True)
+    check_tensor('action', action, tuple(new.shape[:-1]), f'that of {first} without the last', 'int64')
+    check_tensor('weight', weight, tuple(action.shape), 'that of action', 'numbers', optional=True)
+    if weight is not None:
+        outside = (action < 0) | (action >= new.shape[-1])
+        action = action.masked_fill(outside & (weight == 0), 0)
+    if action.numel() > 0 and not 0 <= action.min() <= action.max() < new.shape[-1]:
+        raise ValueError(
+            f'action from {action.min()} to {action.max()}: must be from 0 to {new.shape[-1] - 1} where it counts'
+        )
+    return [None if x is None else log_prob_fn(x, action) for x in logits.values()]
 
 
 def _check_fields(data: namedtuple) -> None:
+    check_leading('logp_new', data.logp_new, '(B, S)')
     shape = tuple(data.logp_new.shape)
-    if len(shape) != 2 or not data.logp_new.is_floating_point():
-        raise ValueError(f'logp_new {shape} of {data.logp_new.dtype}: must be floats of shape (B, S)')
-    check_tensor('logp_old', data.logp_old, shape, '(B, S)')
-    check_tensor('logp_ref', data.logp_ref, shape, '(B, S)')
-    check_tensor('weight', data.weight, shape, '(B, S)', 'numbers')
-    if data.adv.dim() == 1:
-        check_tensor('adv', data.adv, shape[:1], '(B, )')
-    else:
-        check_tensor('adv', data.adv, shape, '(B, ) or (B, S)')
+    check_tensor('logp_old', data.logp_old, shape, '(B, S)', optional=True)
+    check_tensor('logp_ref', data.logp_ref, shape, '(B, S)', optional=True)
+    check_tensor('weight', data.weight, shape, '(B, S)', 'numbers', optional=True)
+    check_leading('adv', data.adv, '(B, ) or (B, S)')
+    check_tensor('adv', data.adv, shape[:data.adv.dim()], '(B, ) or (B, S)')
 
 
 def _check_options(
@@ -230,15 +269,16 @@ def _check_options(
         surrogate: Union[str, Surrogate], delta: Optional[float]
 ) -> None:
     for name, value in (('clip_ratio', clip_ratio), ('clip_ratio_high', clip_ratio_high), ('beta', beta)):
-        if value is not None and not 0 <= value < float('inf'):
-            raise ValueError(f'{name} = {value}: must be a number of at least 0')
+        if name != 'clip_ratio_high' or value is not None:
+            check_number(name, value)
     if kl_type not in KL_TYPES:
         raise ValueError(f'kl_type = {kl_type!r}: must be one of {KL_TYPES}')
     if ratio not in RATIOS:
         raise ValueError(f'ratio = {ratio!r}: must be one of {RATIOS}')
-    if not callable(surrogate) and surrogate not in SURROGATES:
+    if not callable(surrogate) and not (isinstance(surrogate, str) and surrogate in SURROGATES):
         raise ValueError(f'surrogate = {surrogate!r}: must be one of {tuple(SURROGATES)} or a function')
     if delta is not None and surrogate != 'clip':
         raise ValueError(f"delta = {delta}: bounds the ratio of surrogate 'clip' only, not of {surrogate!r}")
-    if delta is not None and not delta > 1:
-        raise ValueError(f'delta = {delta}: must be greater than 1 + the clipping range above')
+    high = 1 + (clip_ratio if clip_ratio_high is None else clip_ratio_high)
+    if delta is not None and not delta > high:
+        raise ValueError(f'delta = {delta}: must be greater than 1 + the clipping range above 1, {high}')

@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor
 
-from .check import check_tensor
+from .check import check_leading, check_tensor
 
 KL_TYPES = ('k1', 'k2', 'k3')
 
@@ -27,32 +27,34 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
     Raises:
         - ValueError: If ``kl_type`` is none of the three, or a shape or type is wrong.
     """
-    if not logp_new.is_floating_point():
-        raise ValueError(f'logp_new of {logp_new.dtype}: must be floats')
+    if not isinstance(logp_new, Tensor) or not logp_new.is_floating_point():
+        raise ValueError(f'logp_new of {getattr(logp_new, "dtype", type(logp_new).__name__)}: must be floats')
     check_tensor('logp_ref', logp_ref, tuple(logp_new.shape), 'that of logp_new')
-    log_ratio = logp_new - logp_ref
+    log_ratio = _at_least_float32(logp_new) - logp_ref
     if kl_type == 'k1':
         return log_ratio
     if kl_type == 'k2':
         return log_ratio ** 2 / 2
     if kl_type == 'k3':
-        return bounded(-log_ratio).expm1() + log_ratio
+        return bounded(-log_ratio, 0.6).expm1() + log_ratio
     raise ValueError(f'kl_type = {kl_type!r}: must be one of {KL_TYPES}')
 
 
-def bounded(log_ratio: Tensor) -> Tensor:
+def bounded(log_ratio: Tensor, share: float = 0.3) -> Tensor:
     """
     Overview:
-        The logarithm of a probability ratio, held below a quarter of what its type's exponent can be (22 in float32, \
-        177 in float64), so that neither the ratio nor products of a few overflow. The gradient passes as if it were \
-        not held: that of a ratio which is clipped away is 0, not 0 times infinity.
+        The logarithm of a probability ratio, held below a share of what its type's exponent can be (88 in float32, \
+        709 in float64), so that neither the ratio nor its product with a KL overflows. The gradient passes as if it \
+        were not held: that of a ratio which is clipped away is 0, not 0 times infinity.
     Arguments:
         - log_ratio (:obj:`torch.FloatTensor`): Of any shape.
+        - share (:obj:`float`): Which share of the exponent, 26 in float32 by default.
     Returns:
         - log_ratio (:obj:`torch.FloatTensor`): The same, bounded above.
     """
-    limit = math.log(torch.finfo(log_ratio.dtype).max) / 4
-    return log_ratio - (log_ratio.detach() - limit).clamp(min=0)
+    limit = math.log(torch.finfo(log_ratio.dtype).max) * share
+    excess = (log_ratio.detach() - limit).clamp(min=0)
+    return torch.where(excess == float('inf'), limit, log_ratio - excess)
 
 
 def calculate_kl_div(log_ratio: Tensor, kl_type: str) -> Tensor:
@@ -63,11 +65,12 @@ def calculate_kl_div(log_ratio: Tensor, kl_type: str) -> Tensor:
         - log_ratio (:obj:`torch.FloatTensor`): ``logp_new - logp_ref``, of any shape.
         - kl_type (:obj:`str`): ``k1``, ``k2`` or ``k3``.
     Returns:
-        - kl (:obj:`torch.FloatTensor`): 0-dim tensor, in nats.
+        - kl (:obj:`torch.FloatTensor`): 0-dim tensor, in nats; 0 of no element.
     Raises:
         - ValueError: If ``kl_type`` is none of the three.
     """
-    return kl_estimate(log_ratio, torch.zeros_like(log_ratio), kl_type).mean()
+    kl = kl_estimate(log_ratio, torch.zeros_like(log_ratio), kl_type)
+    return kl.sum() / max(kl.numel(), 1)
 
 
 def straight_through_kl(logp_new: Tensor, logp_ref: Tensor, kl_type: str = 'k3') -> Tensor:
@@ -87,7 +90,7 @@ def straight_through_kl(logp_new: Tensor, logp_ref: Tensor, kl_type: str = 'k3')
         As in ``kl_estimate``.
     """
     gradient = kl_estimate(logp_new, logp_ref, 'k2')
-    return gradient + (kl_estimate(logp_new, logp_ref, kl_type) - gradient).detach()
+    return kl_estimate(logp_new, logp_ref, kl_type).detach() + (gradient - gradient.detach())  # the latter is 0
 
 
 def exact_kl(logit_new: Tensor, logit_ref: Tensor) -> Tensor:
@@ -107,11 +110,14 @@ def exact_kl(logit_new: Tensor, logit_ref: Tensor) -> Tensor:
     Raises:
         - ValueError: If the shapes differ or a type is wrong.
     """
-    if logit_new.dim() == 0 or not logit_new.is_floating_point():
-        raise ValueError(f'logit_new {tuple(logit_new.shape)} of {logit_new.dtype}: must be floats of shape (B, S, V)')
+    check_leading('logit_new', logit_new, '(B, S, V) or (S, V)')
     check_tensor('logit_ref', logit_ref, tuple(logit_new.shape), 'that of logit_new')
     dtype = torch.promote_types(logit_new.dtype, torch.float32)
     new, ref = logit_new.to(dtype).log_softmax(-1), logit_ref.to(dtype).log_softmax(-1)
     excluded = new == float('-inf')  # probability 0 adds nothing, and 0 * inf must not add NaN
     ratio = new.masked_fill(excluded, 0) - ref.masked_fill(excluded, 0)
-    return (new.exp() * ratio).sum(-1)
+    return torch.where(ratio == float('inf'), ratio, new.exp() * ratio).sum(-1)
+
+
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

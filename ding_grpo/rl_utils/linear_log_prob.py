@@ -1,10 +1,11 @@
-from typing import Any, Iterator, NamedTuple, Optional, Tuple, Union
+from functools import wraps
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .check import check_tensor
+from .check import check_leading, check_number, check_tensor
 
 # The logits that exist at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones fall out of
 # the cache; this one is within 3 % of the best of 11 shapes tried.
@@ -42,8 +43,8 @@ def linear_log_prob(
         - temperature (:obj:`float`): Sampling temperature.
         - chunk_size (:obj:`Optional[int]`): Tokens at a time; None takes 2048, with ``kept`` as many as 2^21 copied \
             numbers are.
-        - kept (:obj:`Optional[torch.LongTensor]`): The tokens that a sampler kept for each token, -1 for none; the \
-            distribution is over these. The taken token must be among them.
+        - kept (:obj:`Optional[torch.LongTensor]`): The tokens that a sampler kept for each token, each once, -1 for \
+            none; the distribution is over these. The taken token must be among them.
         - scale (:obj:`float`): Factor of the logits.
         - softcap (:obj:`Optional[float]`): Bound of the logits.
         - return_entropy (:obj:`bool`): Whether to return the distributions' entropies too.
@@ -63,9 +64,12 @@ def linear_log_prob(
         - ValueError: If a shape, a type or an option is wrong.
     """
     _check(hidden, weight, index, mask, bias, kept)
-    for name, value in (('temperature', temperature), ('softcap', softcap), ('chunk_size', chunk_size)):
-        if value is not None and not value > 0:
-            raise ValueError(f'{name} = {value}: must be positive')
+    check_number('temperature', temperature, open_low=True)
+    check_number('scale', scale, open_low=True)
+    if softcap is not None:
+        check_number('softcap', softcap, open_low=True)
+    if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size >= 1):
+        raise ValueError(f'chunk_size = {chunk_size!r}: must be an integer of at least 1')
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
     taken, head = index[counted], _Head(scale, softcap, temperature)
     if taken.numel() and not 0 <= taken.min() <= taken.max() < len(weight):
@@ -80,6 +84,8 @@ def linear_log_prob(
         chosen = kept[counted]  # (N, K)
         if not (chosen == taken.unsqueeze(-1)).any(-1).all():
             raise ValueError('kept: must contain the taken token of each position that the mask counts')
+        if chosen.numel() and not -1 <= chosen.min() <= chosen.max() < len(weight):
+            raise ValueError(f'kept from {chosen.min()} to {chosen.max()}: must be tokens, or -1 for none')
         size = chunk_size or max(1, TOKENS * VOCABULARY // max(chosen.shape[-1] * hidden.shape[-1], 1))
         logp, entropy = _KeptLogProb.apply(hidden[counted], weight, bias, taken, chosen, head, size)
 
@@ -112,37 +118,55 @@ class _Head(NamedTuple):
         return (1 - (_finite(x) * (self.temperature / self.softcap)) ** 2) * slope
 
 
+def _without_autocast(function: Callable) -> Callable:
+    """Under autocast the forward would multiply in another type than the backward, which runs outside of it."""
+
+    @wraps(function)
+    def run(ctx: Any, *args) -> Any:
+        given = [x for x in args if isinstance(x, Tensor)]
+        device = (given or ctx.saved_tensors)[0].device
+        with torch.autocast(device.type, enabled=False):
+            return function(ctx, *args)
+
+    return run
+
+
 class _TiledLogProb(torch.autograd.Function):
     """Logits exist as tiles of some tokens by some of the vocabulary that fit a processor's cache: they are made, used
     and overwritten there, once in forward and once in backward."""
 
     @staticmethod
+    @_without_autocast
     def forward(
             ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: _Head, tokens: int,
             return_entropy: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
         wide = _wide(hidden)
-        taken, lse, mean = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(3))
+        taken, lse, entropy = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(3))
+        entropy = entropy if return_entropy else None
         tile = _Tile(hidden, weight, bias, index, head)
         for rows in _slices(len(hidden), tokens):
-            parts = []
+            parts: List[Tuple[Tensor, ...]] = []
             for columns in _slices(len(weight), VOCABULARY):
                 x = tile.logits(rows, columns)
                 inside, place = tile.where_taken(rows, columns)
                 taken[rows] += torch.where(inside, x.gather(-1, place), 0).squeeze(-1)
                 top = x.amax(-1, keepdim=True).clamp(min=torch.finfo(wide).min)  # not minus infinity
-                total = None
+                x.sub_(top)
                 if return_entropy:
-                    share = (x - top).exp_()
-                    total = share.mul(x.clamp_(min=torch.finfo(wide).min)).sum(-1)  # not 0 * infinity
+                    distance = x.clamp(min=-1000)  # exp is 0 there, and 0 * infinity must not be NaN
+                    share = x.exp_()
+                    parts.append((top.squeeze(-1), share.sum(-1), distance.mul_(share).sum(-1)))
                 else:
-                    share = x.sub_(top).exp_()
-                parts.append((top.squeeze(-1), share.sum(-1), total))
-            tops, sums, totals = zip(*parts)
-            lse[rows] = torch.logsumexp(torch.stack(tops) + torch.stack(sums).log(), dim=0)
-            if return_entropy:  # H = lse - E[x]
-                mean[rows] = ((torch.stack(tops) - lse[rows]).exp() * torch.stack(totals)).sum(0)
-        entropy = lse - mean if return_entropy else None
+                    parts.append((top.squeeze(-1), x.exp_().sum(-1)))
+            tops, sums, *distances = (torch.stack(part) for part in zip(*parts))  # (tiles, N) each
+            highest = tops.amax(0)
+            scale = (tops - highest).exp()
+            total = (scale * sums).sum(0)
+            lse[rows] = highest + total.log()
+            if return_entropy:  # H = log total - E[x - highest]; both stay small however large x is
+                away = distances[0] + (tops - highest).clamp(min=-1000) * sums
+                entropy[rows] = total.log() - (scale * away).sum(0) / total
         ctx.save_for_backward(hidden, weight, bias, index, lse, entropy)
         ctx.head, ctx.tokens = head, tokens
         ctx.set_materialize_grads(False)
@@ -150,6 +174,7 @@ class _TiledLogProb(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @_without_autocast
     def backward(ctx: Any, grad_logp: Optional[Tensor], grad_entropy: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
         hidden, weight, bias, index, lse, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
@@ -211,6 +236,7 @@ class _KeptLogProb(torch.autograd.Function):
     """Over the tokens that a sampler kept: their rows of the output matrix are copied, for some tokens at a time."""
 
     @staticmethod
+    @_without_autocast
     def forward(
             ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor, head: _Head,
             tokens: int
@@ -227,6 +253,7 @@ class _KeptLogProb(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @_without_autocast
     def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> Tuple[Optional[Tensor], ...]:
         hidden, weight, bias, index, kept = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
@@ -293,16 +320,18 @@ def _check(
         hidden: Tensor, weight: Tensor, index: Tensor, mask: Optional[Tensor], bias: Optional[Tensor],
         kept: Optional[Tensor]
 ) -> None:
-    if hidden.dim() != 3 or not hidden.is_floating_point():
-        raise ValueError(f'hidden {tuple(hidden.shape)} of {hidden.dtype}: must be floats of shape (B, S, H)')
-    lead, vocabulary = tuple(hidden.shape[:2]), weight.shape[0] if weight.dim() else 0
-    if weight.dim() != 2 or weight.shape[1] != hidden.shape[2] or weight.dtype != hidden.dtype:
+    check_leading('hidden', hidden, '(B, S, H)')
+    check_leading('weight', weight, '(V, H)')
+    lead, vocabulary = tuple(hidden.shape[:2]), len(weight)
+    if weight.shape[1] != hidden.shape[2] or weight.dtype != hidden.dtype:
         raise ValueError(
             f'weight {tuple(weight.shape)} of {weight.dtype}: must be {hidden.dtype} of shape '
             f'(V, H = {hidden.shape[2]})'
         )
     check_tensor('index', index, lead, '(B, S)', 'int64')
-    check_tensor('mask', mask, lead, '(B, S)', 'numbers')
-    check_tensor('bias', bias, (vocabulary, ), '(V, )')
+    check_tensor('mask', mask, lead, '(B, S)', 'numbers', optional=True)
+    check_tensor('bias', bias, (vocabulary, ), '(V, )', optional=True)
+    if bias is not None and bias.dtype != hidden.dtype:
+        raise ValueError(f'bias of {bias.dtype}: must be of {hidden.dtype}, as hidden is')
     if kept is not None and (kept.dim() != 3 or tuple(kept.shape[:2]) != lead or kept.dtype != torch.long):
         raise ValueError(f'kept {tuple(kept.shape)} of {kept.dtype}: must be int64 of shape (B, S, K), (B, S) = {lead}')

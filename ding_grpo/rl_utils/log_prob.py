@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .check import check_tensor
+from .check import check_leading, check_tensor
 
 LogProbFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -25,7 +25,7 @@ def naive_method(logits: Tensor, index: Tensor) -> Tensor:
         - index (:obj:`torch.LongTensor`): :math:`(B, S)` or :math:`(S, )`
         - logp (:obj:`torch.FloatTensor`): Shape of ``index``
     Raises:
-        - ValueError: If the logits are no floats of two or three dimensions, or ``index`` is of another shape or type.
+        - ValueError: If a shape or a type is wrong, or a token is not in the vocabulary.
     """
     _check(logits, index)
     logp = torch.log_softmax(_at_least_float32(logits), dim=-1)  # (B, S, V)
@@ -72,7 +72,7 @@ class _ChunkedLogProb(torch.autograd.Function):
             # d log p(taken) / d logits = onehot(taken) - softmax
             chunk = torch.softmax(x.to(g.dtype), dim=-1).mul_(-g.unsqueeze(-1))
             chunk.scatter_add_(-1, taken.unsqueeze(-1), g.unsqueeze(-1))
-            out.copy_(chunk)
+            out.copy_(chunk.masked_fill_(g.unsqueeze(-1) == 0, 0))  # whatever logits stand behind a row's end
         return grad_logits, None
 
 
@@ -86,9 +86,10 @@ def _chunks(logits: Tensor, *others: Tensor) -> Iterator[Tuple[Tensor, ...]]:
 
 
 def _check(logits: Tensor, index: Tensor) -> None:
-    if logits.dim() not in (2, 3) or not logits.is_floating_point():
-        raise ValueError(f'logits {tuple(logits.shape)} of {logits.dtype}: must be floats of shape (B, S, V) or (S, V)')
+    check_leading('logits', logits, '(B, S, V) or (S, V)')
     check_tensor('index', index, tuple(logits.shape[:-1]), 'that of logits without the last', 'int64')
+    if index.numel() > 0 and not 0 <= index.min() <= index.max() < logits.shape[-1]:
+        raise ValueError(f'index from {index.min()} to {index.max()}: must be from 0 to V - 1 = {logits.shape[-1] - 1}')
 
 
 def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:
@@ -120,9 +121,12 @@ def entropy(logits: Tensor) -> Tensor:
     Returns:
         - entropy (:obj:`torch.FloatTensor`): In nats.
     Shapes:
-        - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
-        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
+        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
+    Raises:
+        - ValueError: If the logits are no floats of two or three dimensions.
     """
+    check_leading('logits', logits, '(B, S, V) or (S, V)')
     logp = torch.log_softmax(_at_least_float32(logits), dim=-1)  # (B, S, V)
     return -(logp.exp() * logp.masked_fill(logp == float('-inf'), 0)).sum(-1)
 

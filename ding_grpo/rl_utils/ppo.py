@@ -8,14 +8,14 @@ is wrong in the same way, and a keyword puts it right:
 2. ``approx_kl`` and ``clipfrac`` count padding. ``mask_metrics=True`` does not.
 3. Dual clip, https://arxiv.org/abs/1912.09729, is for negative advantages. The continuous form applies it to positive
    ones too, where it replaces the objective by its bound. ``dual_clip_negative=True`` does not.
+4. A ratio out of its type's range makes gradients NaN. With a ``log_prob_fn``, or ``dual_clip_negative=True`` in the
+   continuous form, the policy loss is computed here from log-probabilities, and its gradient is right.
 
-4. A ratio beyond the range of its type makes gradients NaN. With a ``log_prob_fn`` it does not.
-
-With a ``log_prob_fn``, for language models, 1 and 2 are right by default, and no distribution over all tokens is made
-but for an entropy bonus.
+With a ``log_prob_fn``, meant for language models, 1 and 2 are right by default, and no distribution over all tokens is
+made but for an entropy bonus.
 """
 from collections import namedtuple
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 from ding.rl_utils import ppo as ding_ppo
@@ -23,8 +23,8 @@ from ding.rl_utils.ppo import ppo_info, ppo_value_data, shape_fn_ppo
 from torch import Tensor
 from torch.distributions import Independent, Normal
 
-from .check import check_tensor
-from .grpo import clip_surrogate
+from .check import check_leading, check_number, check_tensor
+from .grpo import clip_surrogate, log_probs
 from .kl import KL_TYPES, bounded, calculate_kl_div
 from .log_prob import LogProbFunction, entropy, naive_method
 
@@ -48,6 +48,7 @@ ppo_policy_data = namedtuple('ppo_policy_data', ['logit_new', 'logit_old', *_POL
 ppo_policy_data_continuous = namedtuple(
     'ppo_policy_data_continuous', ['mu_sigma_new', 'mu_sigma_old', *_POLICY], defaults=[None]
 )
+_ALL = {*ppo_data._fields, *ppo_data_continuous._fields}
 ppo_loss = namedtuple('ppo_loss', ['policy_loss', 'value_loss', 'entropy_loss', 'kl_div'])
 ppo_policy_loss = namedtuple('ppo_policy_loss', ['policy_loss', 'entropy_loss', 'kl_div'])
 
@@ -87,6 +88,7 @@ def ppo_error(
         mask_metrics
     )
     mask_loss = log_prob_fn is not None if mask_loss is None else mask_loss
+    check_tensor('value_new', data.value_new, tuple(data.adv.shape), 'that of adv')
     value_loss = ppo_value_error(_fields(ppo_value_data, data), clip_ratio, use_value_clip, mask_loss)
     return ppo_loss(policy.policy_loss, value_loss, policy.entropy_loss, policy.kl_div), info
 
@@ -135,12 +137,15 @@ def ppo_policy_error(
     """
     data = _fields(ppo_policy_data, data)
     _check_options(clip_ratio, dual_clip, kl_type)
-    _check_discrete(data, log_prob_fn is not None)
+    _check_discrete(data)
     mask_loss = log_prob_fn is not None if mask_loss is None else mask_loss
     mask_metrics = log_prob_fn is not None if mask_metrics is None else mask_metrics
     if log_prob_fn is not None:
-        tokens = _tokens(data, log_prob_fn, entropy_bonus)
-        return _masked(lambda d: _token_error(d, clip_ratio, dual_clip, kl_type), tokens, mask_loss, mask_metrics)
+        check_tensor('adv', data.adv, tuple(data.action.shape), 'that of action')
+        logits = {name: getattr(data, name) for name in ('logit_new', 'logit_old', 'logit_pretrained')}
+        logps = log_probs(logits, data.action, data.weight, log_prob_fn)
+        own = _LogProbData(*logps, entropy(data.logit_new) if entropy_bonus else None, data.adv, data.weight)
+        return _masked(lambda d: _log_prob_error(d, clip_ratio, dual_clip, kl_type), own, mask_loss, mask_metrics)
 
     def error(data: namedtuple) -> Tuple[namedtuple, namedtuple]:
         if data.adv.numel() == 0:
@@ -183,9 +188,12 @@ def ppo_value_error(
         - ValueError: If a shape, a type or an option is wrong.
     """
     _check_options(clip_ratio)
+    data = _fields(ppo_value_data, data)
+    check_leading('value_new', data.value_new, '(B, ) or (B, S)')
     shape = tuple(data.value_new.shape)
-    for name, kind in (('value_new', 'floats'), ('value_old', 'floats'), ('return_', 'floats'), ('weight', 'numbers')):
-        check_tensor(name, getattr(data, name), shape, 'that of value_new', kind)
+    for name in ('value_old', 'return_'):
+        check_tensor(name, getattr(data, name), shape, 'that of value_new')
+    check_tensor('weight', data.weight, shape, 'that of value_new', 'numbers', optional=True)
     if mask_loss:
         data = _select(data, _counted(data.weight, data.value_new))
     if data.value_new.numel() == 0:
@@ -223,6 +231,7 @@ def ppo_error_continuous(
         _fields(ppo_policy_data_continuous, data), clip_ratio, dual_clip, kl_type, mask_loss, mask_metrics,
         dual_clip_negative
     )
+    check_tensor('value_new', data.value_new, tuple(data.adv.shape), 'that of adv')
     value_loss = ppo_value_error(_fields(ppo_value_data, data), clip_ratio, use_value_clip, mask_loss)
     return ppo_loss(policy.policy_loss, value_loss, policy.entropy_loss, policy.kl_div), info
 
@@ -247,7 +256,8 @@ def ppo_policy_error_continuous(
         - kl_type (:obj:`str`): As in ``ppo_policy_error``.
         - mask_loss (:obj:`bool`): Whether positions of weight 0 stay out of the losses' and the KL's means.
         - mask_metrics (:obj:`bool`): The same for ``info``.
-        - dual_clip_negative (:obj:`bool`): Whether ``dual_clip`` is for negative advantages only, as its paper has it.
+        - dual_clip_negative (:obj:`bool`): Whether ``dual_clip`` is for negative advantages only, as its paper has \
+            it; the policy loss is then computed here, and ratios out of range do no harm.
     Returns:
         - loss (:obj:`namedtuple`): As in ``ppo_policy_error``.
         - info (:obj:`namedtuple`): As in ``ppo_policy_error``.
@@ -266,48 +276,37 @@ def ppo_policy_error_continuous(
     _check_options(clip_ratio, dual_clip, kl_type)
     _check_continuous(data)
 
-    def policy_loss(data: namedtuple, dual_clip: Optional[float]) -> Tuple[namedtuple, namedtuple]:
-        return ding_ppo.ppo_policy_error_continuous(
-            _fields(ding_ppo.ppo_policy_data_continuous, data), clip_ratio, dual_clip
-        )
+    if dual_clip_negative:
+        logps = [
+            None if d is None else _normal(d).log_prob(data.action)
+            for d in (data.mu_sigma_new, _two_dims(data.mu_sigma_old), data.logit_pretrained)
+        ]
+        own = _LogProbData(*logps, _normal(data.mu_sigma_new).entropy(), data.adv, data.weight)
+        return _masked(lambda d: _log_prob_error(d, clip_ratio, dual_clip, kl_type), own, mask_loss, mask_metrics)
 
     def error(data: namedtuple) -> Tuple[namedtuple, namedtuple]:
-        if data.adv.numel() == 0:
+        if len(data.adv) == 0:
             return _nothing(data.mu_sigma_new['mu'])
-        loss, info = policy_loss(data, dual_clip)
-        value = loss.policy_loss
-        if dual_clip is not None and dual_clip_negative:  # DI-engine's own dual clip, on the rows that it is for
-            parts = ((_select(data, data.adv < 0), dual_clip), (_select(data, data.adv >= 0), None))
-            value = sum(policy_loss(d, c)[0].policy_loss * len(d.adv) for d, c in parts if len(d.adv)) / len(data.adv)
-        kl_div = value.new_zeros(())
+        loss, info = ding_ppo.ppo_policy_error_continuous(
+            _fields(ding_ppo.ppo_policy_data_continuous, data), clip_ratio, dual_clip
+        )
+        kl_div = loss.policy_loss.new_zeros(())
         if data.logit_pretrained is not None:
             logp_new, logp_pretrained = (
-                Independent(Normal(d['mu'], d['sigma']), 1).log_prob(data.action)
-                for d in (data.mu_sigma_new, data.logit_pretrained)
+                _normal(d).log_prob(data.action) for d in (data.mu_sigma_new, data.logit_pretrained)
             )
             kl_div = calculate_kl_div(logp_new - logp_pretrained, kl_type)
-        return ppo_policy_loss(value, loss.entropy_loss, kl_div), info
+        return ppo_policy_loss(loss.policy_loss, loss.entropy_loss, kl_div), info
 
     return _masked(error, data, mask_loss, mask_metrics)
 
 
-# A language model's batch as numbers a token; each field (B, S), or (N, ) for the N tokens that count.
-_TokenData = namedtuple('_TokenData', ['logp_new', 'logp_old', 'logp_pretrained', 'entropy', 'adv', 'weight'])
+# A batch as numbers a position; each field of the shape of adv, or (M, ) for the M positions that count.
+_LogProbData = namedtuple('_LogProbData', ['logp_new', 'logp_old', 'logp_pretrained', 'entropy', 'adv', 'weight'])
 
 
-def _tokens(data: namedtuple, log_prob_fn: LogProbFunction, entropy_bonus: bool) -> _TokenData:
-    logp_new, logp_old, logp_pretrained = (
-        None if logit is None else log_prob_fn(logit, data.action)
-        for logit in (data.logit_new, data.logit_old, data.logit_pretrained)
-    )
-    return _TokenData(
-        logp_new, logp_old, logp_pretrained,
-        entropy(data.logit_new) if entropy_bonus else None, data.adv, data.weight
-    )
-
-
-def _token_error(data: _TokenData, clip_ratio: float, dual_clip: Optional[float],
-                 kl_type: str) -> Tuple[namedtuple, namedtuple]:
+def _log_prob_error(data: _LogProbData, clip_ratio: float, dual_clip: Optional[float],
+                    kl_type: str) -> Tuple[namedtuple, namedtuple]:
     if data.adv.numel() == 0:
         return _nothing(data.logp_new)
     weight = torch.ones_like(data.adv) if data.weight is None else data.weight
@@ -332,8 +331,15 @@ def _token_error(data: _TokenData, clip_ratio: float, dual_clip: Optional[float]
 
 
 def _fields(kind: Any, data: namedtuple) -> namedtuple:
-    """``data`` as another namedtuple of the same names, this module's or DI-engine's; what pretrained policy there is
-    stays here: of its KL, DI-engine's release knows nothing."""
+    """``data`` as another namedtuple with some of its fields, this module's or DI-engine's; what pretrained policy
+    there is stays here: of its KL, DI-engine's release knows nothing."""
+    missing = [f for f in kind._fields if not hasattr(data, f) and f != 'logit_pretrained']
+    unknown = [f for f in data._fields if f not in _ALL]
+    if missing or unknown:
+        raise ValueError(
+            f'{type(data).__name__} has {"no" if missing else "the unknown"} field {(missing or unknown)[0]}: must '
+            f'have {", ".join(kind._fields)}'
+        )
     own = kind.__module__ == __name__
     return kind(*(None if f == 'logit_pretrained' and not own else getattr(data, f, None) for f in kind._fields))
 
@@ -372,39 +378,46 @@ def _nothing(empty: Tensor) -> Tuple[namedtuple, namedtuple]:
     return ppo_policy_loss(zero, zero, zero), ppo_info(0., 0.)
 
 
+def _normal(mu_sigma: Dict[str, Tensor]) -> Independent:
+    return Independent(Normal(mu_sigma['mu'], mu_sigma['sigma']), 1)
+
+
+def _two_dims(mu_sigma: Dict[str, Tensor]) -> Dict[str, Tensor]:
+    """DI-engine takes (B, ) for (B, 1) here."""
+    return {k: v.unsqueeze(-1) if v.dim() == 1 else v for k, v in mu_sigma.items()}
+
+
 def _check_options(clip_ratio: float, dual_clip: Optional[float] = None, kl_type: str = 'k1') -> None:
-    if not clip_ratio >= 0:
-        raise ValueError(f'clip_ratio = {clip_ratio}: must not be negative')
-    if dual_clip is not None and not dual_clip > 1:
-        raise ValueError(f'dual_clip = {dual_clip}: must be greater than 1, or None')
+    check_number('clip_ratio', clip_ratio)
+    if dual_clip is not None:
+        check_number('dual_clip', dual_clip, 1, open_low=True)
     if kl_type not in KL_TYPES:
         raise ValueError(f'kl_type = {kl_type!r}: must be one of {KL_TYPES}')
 
 
-def _check_discrete(data: namedtuple, tokens: bool) -> None:
+def _check_discrete(data: namedtuple) -> None:
+    check_leading('logit_new', data.logit_new, '(B, N) or (B, S, V)')
     shape, lead = tuple(data.logit_new.shape), tuple(data.logit_new.shape[:-1])
-    if len(lead) not in (1, 2) or (tokens and len(lead) != 2) or not data.logit_new.is_floating_point():
-        raise ValueError(
-            f'logit_new {shape} of {data.logit_new.dtype}: must be floats of shape '
-            f'{"(B, S, V)" if tokens else "(B, N) or (B, S, V)"}'
-        )
-    for name in ('logit_old', 'logit_pretrained'):
-        check_tensor(name, getattr(data, name), shape, 'that of logit_new')
+    check_tensor('logit_old', data.logit_old, shape, 'that of logit_new')
+    check_tensor('logit_pretrained', data.logit_pretrained, shape, 'that of logit_new', optional=True)
     check_tensor('action', data.action, lead, 'that of logit_new without the last', 'int64')
-    agents = not tokens and len(lead) == 2 and data.adv.dim() == 1
-    expected, symbols = (lead[:1], '(B, )') if agents else (lead, 'that of action')
-    check_tensor('adv', data.adv, expected, symbols)
-    check_tensor('weight', data.weight, expected, symbols, 'numbers')
+    check_leading('adv', data.adv, '(B, ) or (B, S)')
+    expected = lead[:data.adv.dim()]  # (B, ) for (B, A) agents
+    check_tensor('adv', data.adv, expected, '(B, ) or (B, S)')
+    check_tensor('weight', data.weight, expected, 'that of adv', 'numbers', optional=True)
 
 
 def _check_continuous(data: namedtuple) -> None:
-    if data.action.dim() != 2 or not data.action.is_floating_point():
-        raise ValueError(f'action {tuple(data.action.shape)} of {data.action.dtype}: must be floats of shape (B, N)')
+    check_leading('action', data.action, '(B, N)')
     shape = tuple(data.action.shape)
     for name in ('mu_sigma_new', 'mu_sigma_old', 'logit_pretrained'):
-        for part in ('mu', 'sigma') if getattr(data, name) is not None else ():
-            x = getattr(data, name)[part]
-            flat = name == 'mu_sigma_old' and x.dim() == 1 and shape[1] == 1
-            check_tensor(f'{name}[{part!r}]', x, shape[:1] if flat else shape, '(B, N)')
+        d = getattr(data, name)
+        if d is None and name == 'logit_pretrained':
+            continue
+        if not isinstance(d, dict) or not {'mu', 'sigma'} <= set(d):
+            raise ValueError(f'{name} of {type(d).__name__}: must be a dict of mu and sigma')
+        flat = name == 'mu_sigma_old' and shape[1] == 1 and isinstance(d['mu'], Tensor) and d['mu'].dim() == 1
+        for part in ('mu', 'sigma'):
+            check_tensor(f'{name}[{part!r}]', d[part], shape[:1] if flat else shape, '(B, )' if flat else '(B, N)')
     check_tensor('adv', data.adv, shape[:1], '(B, )')
-    check_tensor('weight', data.weight, shape[:1], '(B, )', 'numbers')
+    check_tensor('weight', data.weight, shape[:1], '(B, )', 'numbers', optional=True)

@@ -3,7 +3,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from .check import check_tensor
+from .check import check_leading, check_number, check_tensor
 from .kl import bounded
 from .reduce import masked_mean
 
@@ -30,8 +30,7 @@ class PPOLoss(nn.Module):
         """
         super().__init__()
         for name, value in (('epsilon', epsilon), ('value_clip_range', value_clip_range), ('value_coeff', value_coeff)):
-            if not value >= 0:
-                raise ValueError(f'{name} = {value}: must not be negative')
+            check_number(name, value)
             setattr(self, name, value)
 
     def forward(
@@ -69,28 +68,37 @@ class PPOLoss(nn.Module):
         Raises:
             - ValueError: If a shape or a type is wrong.
         """
+        check_leading('pi_logprobs', pi_logprobs, '(B, S)')
+        check_leading('phi_values', phi_values, '(B, S)')
         shape, value_shape = tuple(pi_logprobs.shape), tuple(phi_values.shape)
-        check_tensor('pi_logprobs', pi_logprobs, shape, '(B, S)')
         check_tensor('pi_old_logprobs', pi_old_logprobs, shape, '(B, S)')
         check_tensor('advantages', advantages, shape, '(B, S)')
-        check_tensor('padding_masks', padding_masks, shape, '(B, S)', 'numbers')
-        for name, x in (('phi_values', phi_values), ('phi_old_values', phi_old_values), ('returns', returns)):
+        check_tensor('padding_masks', padding_masks, shape, '(B, S)', 'numbers', optional=True)
+        for name, x in (('phi_old_values', phi_old_values), ('returns', returns)):
             check_tensor(name, x, value_shape, '(B, S)')
-        check_tensor('value_padding_masks', value_padding_masks, value_shape, '(B, S)', 'numbers')
+        check_tensor('value_padding_masks', value_padding_masks, value_shape, '(B, S)', 'numbers', optional=True)
 
-        ratios = bounded(pi_logprobs - pi_old_logprobs).exp()  # (B, S)
+        everywhere = torch.ones_like(pi_logprobs)
+        with torch.no_grad():
+            mean_ratio = masked_mean(_ratios(pi_logprobs, pi_old_logprobs, everywhere), everywhere)
+        padding_masks = everywhere if padding_masks is None else padding_masks
+        ratios = _ratios(pi_logprobs, pi_old_logprobs, padding_masks)  # (B, S)
         plain = -advantages * ratios
         clipped = -advantages * ratios.clamp(1 - self.epsilon, 1 + self.epsilon)
-        policy_loss = _mean(torch.maximum(plain, clipped), padding_masks)
+        policy_loss = masked_mean(torch.maximum(plain, clipped), padding_masks)
 
         change = (phi_values - phi_old_values).clamp(-self.value_clip_range, self.value_clip_range)
         errors = torch.maximum((phi_values - returns) ** 2, (phi_old_values + change - returns) ** 2)
-        value_loss = _mean(errors, value_padding_masks) / 2
+        value_padding_masks = torch.ones_like(phi_values) if value_padding_masks is None else value_padding_masks
+        value_loss = masked_mean(errors, value_padding_masks) / 2
 
         loss = policy_loss + self.value_coeff * value_loss
-        clipfrac = _mean((clipped > plain).to(plain.dtype), padding_masks)
-        return loss, policy_loss.detach(), value_loss.detach(), ratios.mean().detach(), clipfrac.detach()
+        clipfrac = masked_mean((clipped > plain).to(plain.dtype), padding_masks)
+        return loss, policy_loss.detach(), value_loss.detach(), mean_ratio, clipfrac
 
 
-def _mean(x: Tensor, mask: Optional[Tensor]) -> Tensor:
-    return x.mean() if mask is None else masked_mean(x, mask)
+def _ratios(logp_new: Tensor, logp_old: Tensor, mask: Tensor) -> Tensor:
+    """1 where the mask is 0, so that what stands there reaches no gradient."""
+    wide = torch.promote_types(logp_new.dtype, torch.float32)
+    new, old = (x.to(wide).masked_fill(mask == 0, 0) for x in (logp_new, logp_old))
+    return bounded(new - old).exp()

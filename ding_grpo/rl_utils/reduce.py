@@ -1,8 +1,9 @@
 from typing import Optional
 
+import torch
 from torch import Tensor
 
-from .check import check_tensor
+from .check import check_leading, check_tensor
 
 REDUCTIONS = ('sequence', 'token', 'constant', 'sum')
 
@@ -20,7 +21,7 @@ def masked_mean(x: Tensor, weight: Tensor) -> Tensor:
         - x (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """
-    return masked(x, weight).sum() / _nonzero(weight.sum())
+    return masked(x, weight).sum() / _count(weight)
 
 
 def row_mean(x: Tensor, weight: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ def row_mean(x: Tensor, weight: Tensor) -> Tensor:
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - mean (:obj:`torch.FloatTensor`): :math:`(B, )`
     """
-    return masked(x, weight).sum(dim=1) / _nonzero(weight.sum(dim=1))
+    return masked(x, weight).sum(dim=1) / _count(weight, 1)
 
 
 def sequence_mean(x: Tensor, weight: Tensor) -> Tensor:
@@ -92,21 +93,29 @@ def reduce_loss(
         raise ValueError(f'reduction = {reduction!r}: must be one of {REDUCTIONS}')
     if reduction == 'constant' and (max_length is None or max_length <= 0):
         raise ValueError(f"max_length = {max_length}: reduction 'constant' divides by it; must be positive")
-    if num_tokens is not None and (reduction != 'token' or num_tokens <= 0):
-        raise ValueError(f"num_tokens = {num_tokens}: must be positive, and goes with reduction 'token' only")
+    if num_tokens is not None and (reduction != 'token' or not num_tokens >= 0):
+        raise ValueError(f"num_tokens = {num_tokens}: must not be negative, and goes with reduction 'token' only")
+    if num_tokens == 0 and (weight != 0).any():
+        raise ValueError('num_tokens = 0: but some tokens count')
     if reduction == 'sequence':
         return sequence_mean(loss, weight)
     if reduction == 'token' and num_tokens is None:
         return masked_mean(loss, weight)
-    divisor = dict(token=num_tokens, constant=max(len(loss), 1) * (max_length or 1), sum=max(len(loss), 1))[reduction]
+    divisor = dict(
+        token=num_tokens or 1, constant=max(len(loss), 1) * (max_length or 1), sum=max(len(loss), 1)
+    )[reduction]
     return masked(loss, weight).sum() / divisor
 
 
 def masked(x: Tensor, weight: Tensor) -> Tensor:
-    """x * weight, and 0 where the weight is 0 even if x is NaN there."""
-    check_tensor('weight', weight, tuple(x.shape), 'that of the values', 'numbers')
-    return (x * weight).masked_fill(weight == 0, 0)
+    """x * weight in float32 or wider, and 0 where the weight is 0 even if x is NaN there."""
+    check_leading('the values', x, '(B, S)')
+    check_tensor('weight', weight, tuple(x.shape), '(B, S)', 'numbers')
+    return (x.to(torch.promote_types(x.dtype, torch.float32)) * weight).masked_fill(weight == 0, 0)
 
 
-def _nonzero(count: Tensor) -> Tensor:
+def _count(weight: Tensor, dim: Optional[int] = None) -> Tensor:
+    """Sum of weights, of half types too, and 1 for 0."""
+    weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    count = weight.sum() if dim is None else weight.sum(dim=dim)
     return count.masked_fill(count == 0, 1)

@@ -1,9 +1,12 @@
 from collections import namedtuple
 from typing import Tuple
 
+import torch
 from torch import Tensor
 
-from .grpo import grpo_data, grpo_error
+from .advantage import group_advantage
+from .check import check_leading
+from .grpo import grpo_data, grpo_error, log_probs
 from .log_prob import LogProbFunction, efficient_method
 
 rloo_policy_data = namedtuple('rloo_policy_data', ['logit_new', 'logit_old', 'action', 'reward', 'weight'])
@@ -40,21 +43,20 @@ def rloo_policy_error(
         - ValueError: If there is only one completion a prompt, or the shapes do not go together.
     """
     reward = data.reward
-    if reward.dim() != 2 or reward.numel() != data.action.shape[0] or not reward.is_floating_point():
-        raise ValueError(
-            f'reward {tuple(reward.shape)} of {reward.dtype}: must be floats of shape (K, P) with K P = B = '
-            f'{data.action.shape[0]}'
-        )
+    check_leading('reward', reward, '(K, P)')
+    if reward.numel() != len(data.action):
+        raise ValueError(f'reward {tuple(reward.shape)}: must be of shape (K, P) with K P = B = {len(data.action)}')
     completions = reward.shape[0]
     if completions < 2:
         raise ValueError(
             f'reward {tuple(reward.shape)}: K = {completions} leaves no other completion; K >= 2 is needed'
         )
-    baseline = (reward.sum(0) - reward) / (completions - 1)  # (K, P)
-    logp_new = log_prob_fn(data.logit_new, data.action)
-    logp_old = log_prob_fn(data.logit_old, data.action)
+    prompt = torch.arange(reward.shape[1], device=reward.device).repeat(completions)  # (B, )
+    adv = group_advantage(reward.flatten(), prompt, 'rloo')
+    logits = dict(logit_new=data.logit_new, logit_old=data.logit_old)
+    logp_new, logp_old = log_probs(logits, data.action, data.weight, log_prob_fn)
     loss, info = grpo_error(
-        grpo_data(logp_new, logp_old, None, (reward - baseline).flatten(), data.weight),
+        grpo_data(logp_new, logp_old, None, adv, data.weight),
         clip_ratio=clip_ratio,
         beta=0,
         mask_metrics=mask_metrics,

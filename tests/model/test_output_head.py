@@ -1,9 +1,12 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM
+from ding_grpo.model.output_head import measure_head
 
 
 class ScaledLinear(nn.Linear):
@@ -23,11 +26,41 @@ class TestOutputHead:
         tiny_model.lm.lm_head.bias = nn.Parameter(torch.randn(32))
         assert torch.equal(tiny_model.output_head().bias, tiny_model.lm.lm_head.bias[:20])
 
-    def test_measured_once_and_no_trace_left(self, tiny_model):
+    def test_measured_once_for_each_layer_and_no_trace_left(self, tiny_model, monkeypatch):
+        from ding_grpo.model import causal_lm
+        asked = []
+        monkeypatch.setattr(causal_lm, 'measure_head', lambda lm: asked.append(1) or measure_head(lm))
+        for _ in range(3):
+            tiny_model.output_head()
+        assert asked == [1] and not tiny_model.lm.lm_head._forward_hooks
+        tiny_model.lm.lm_head = ScaledLinear(32, 32, bias=False)
+        self.wrong(tiny_model, 'ScaledLinear')
+
+    def test_a_copy_measures_its_own_layer(self, tiny_model):
         tiny_model.output_head()
-        assert not tiny_model.lm.lm_head._forward_hooks
-        tiny_model.lm = None  # would raise if it were asked again
-        assert tiny_model._measured == (1, None)
+        other = copy.deepcopy(tiny_model)
+        assert other.output_head().weight.data_ptr() != tiny_model.output_head().weight.data_ptr()
+
+    @pytest.mark.parametrize('change', [lambda o: o * 2, lambda o: o.roll(1, -1)])
+    def test_a_layer_that_computes_something_else_is_refused(self, tiny_model, change):
+        layer = tiny_model.lm.lm_head
+        hook = layer.register_forward_hook(lambda module, args, output: change(output))
+        self.wrong(tiny_model, 'not those of its output layer')
+        hook.remove()
+        forward = layer.forward
+        layer.forward = lambda x: change(forward(x))
+        self.wrong(tiny_model, 'not those of its output layer')
+
+    def test_a_learned_factor_is_refused(self, tiny_model):
+        tiny_model.lm.factor = nn.Parameter(torch.tensor(2.))
+        self.change_logits(tiny_model, lambda x: x * tiny_model.lm.factor)
+        self.wrong(tiny_model, 'is learned too')
+
+    def test_an_output_layer_of_another_type_is_refused(self, tiny_model):
+        tiny_model.lm.to(torch.bfloat16)
+        tiny_model.lm.lm_head.float()
+        tiny_model.lm.lm_head.register_forward_pre_hook(lambda module, args: (args[0].float(), ))
+        self.wrong(tiny_model, 'does not read the last hidden states')
 
     def wrong(self, model, reason):
         with pytest.raises(ConfigError, match=f"log_prob_fn = 'linear_log_prob'.*{reason}.*efficient_method"):
@@ -40,18 +73,24 @@ class TestOutputHead:
     def test_hidden_states_that_are_changed_before_the_output_layer_are_refused(self, tiny_model):
         # as MiniCPM does: the head divides them by a width
         tiny_model.lm.lm_head.register_forward_pre_hook(lambda module, args: (args[0] / 3, ))
-        self.wrong(tiny_model, 'does not read the last hidden states')
+        self.wrong(tiny_model, 'not those of its output layer')
 
-    @pytest.mark.parametrize('change', [torch.relu, lambda x: x + 1, lambda x: x.clamp(-5, 5), lambda x: x ** 3])
-    def test_logits_that_are_changed_in_an_unknown_way_are_refused(self, tiny_model, change):
-        forward = tiny_model.lm.forward
+    def change_logits(self, model, change):
+        forward = model.lm.forward
 
         def changed(*args, **kwargs):
             out = forward(*args, **kwargs)
             out.logits = change(out.logits)
             return out
 
-        tiny_model.lm.forward = changed
+        model.lm.forward = changed
+
+    @pytest.mark.parametrize(
+        'change',
+        [torch.relu, lambda x: x + 1, lambda x: x.clamp(-5, 5), lambda x: x ** 3, lambda x: x * 0, lambda x: -x]
+    )
+    def test_logits_that_are_changed_in_an_unknown_way_are_refused(self, tiny_model, change):
+        self.change_logits(tiny_model, change)
         self.wrong(tiny_model, 'neither the scaled nor the soft-capped')
 
     @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])

@@ -145,7 +145,7 @@ class TestLearn:
             ('clip_ratio', 0.01),
             ('kl_type', 'k1'),
             ('clip_ratio_high', 0.01),
-            ('delta', 1.01),
+            ('delta', 1.21),
             ('ratio', 'sequence'),
             ('surrogate', 'sapo'),
             ('reduction', 'token'),

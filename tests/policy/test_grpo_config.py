@@ -38,6 +38,7 @@ class TestPolicyConfig:
             ('learn.loss', 'gpro', "'grpo', 'bnpo', 'dr_grpo'"),
             ('learn.reduction', 'mean', "'sequence', 'token'"),
             ('learn.delta', 0.5, r'a number in \(1, inf\), or None'),
+            ('learn.delta', 1.1, 'greater than 1 . the clipping range above 1, 1.2'),
             ('learn.log_prob_fn', 'fast', "'linear_log_prob'"),
             ('learn.learning_rate', '1e-3', 'a number'),
             ('learn.learning_rate', 0, 'a number'),

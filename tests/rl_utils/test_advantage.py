@@ -86,13 +86,20 @@ class TestGroupAdvantage:
     def test_equal_groups(self):
         reward = torch.tensor([1., 0., 0.5, 0.5, 0.5])
         assert equal_groups(reward, torch.tensor([0, 0, 1, 1, 2])).tolist() == [False, True, True]
+        for group in (torch.tensor([0, 0]), torch.tensor([0, 0, 1, 1, -1])):
+            with pytest.raises(ValueError, match='group'):
+                equal_groups(reward, group)
 
     def test_wrong_use(self):
         with pytest.raises(ValueError, match='gpro'):
             group_advantage(torch.zeros(2), torch.zeros(2).long(), 'gpro')
+        with pytest.raises(ValueError, match='eps = -1'):
+            group_advantage(torch.zeros(2), torch.zeros(2).long(), eps=-1)
+        with pytest.raises(ValueError, match='length.*negative'):
+            group_advantage(torch.zeros(2), torch.zeros(2).long(), 'opo', length=torch.tensor([1, -1]))
         with pytest.raises(ValueError, match='length = None'):
             group_advantage(torch.zeros(2), torch.zeros(2).long(), 'opo')
-        with pytest.raises(ValueError, match='float and an integer'):
+        with pytest.raises(ValueError, match='group of torch.float32'):
             group_advantage(torch.zeros(2), torch.zeros(2))
         with pytest.raises(ValueError, match=r'\(B, \)'):
             group_advantage(torch.zeros(2, 2), torch.zeros(2).long())

@@ -146,6 +146,37 @@ class TestGRPOError:
         data = grpo_data(self.new[rest], self.old[rest], self.ref[rest], self.adv[rest], self.weight[rest])
         assert loss.item() == pytest.approx(grpo_error(data)[0].item() * 3 / 4)
 
+    @pytest.mark.parametrize('fn', [naive_method, efficient_method])
+    def test_from_logits_with_the_usual_padding(self, fn):
+        logit = torch.randn(4, 5, 3).double().requires_grad_()
+        action = torch.randint(0, 3, (4, 5))
+        data = grpo_policy_data(logit, logit.detach() + 0.1 * torch.randn(4, 5, 3), None, action, self.adv, self.weight)
+        clean, _ = grpo_policy_error(data, fn, beta=0)
+        action = action.masked_fill(self.weight == 0, -100)
+        assert grpo_policy_error(data._replace(action=action), fn, beta=0)[0] == clean
+        with pytest.raises(ValueError, match='logit_old'):
+            grpo_policy_error(data._replace(logit_old=logit[..., :2]), fn, beta=0)
+
+    def test_padding_in_the_logits_reaches_no_gradient(self):
+        logit = torch.randn(4, 5, 3).double().requires_grad_()
+        with torch.no_grad():
+            logit[self.weight == 0] = float('nan')
+        data = grpo_policy_data(logit, None, None, torch.zeros(4, 5).long(), self.adv, self.weight)
+        grad, = torch.autograd.grad(grpo_policy_error(data, efficient_method, beta=0)[0], logit)
+        assert torch.isfinite(grad).all()
+
+    def test_unmasked_metrics_leave_the_loss_alone(self):
+        self.old[self.weight == 0] = float('-inf')
+        loss, _ = self.error(self.old, self.weight, mask_metrics=False)
+        assert loss == self.error(self.old, self.weight)[0]
+        assert torch.isfinite(torch.autograd.grad(loss, self.new)[0]).all()
+
+    def test_an_empty_micro_batch(self):
+        loss, _ = self.error(self.old, torch.zeros(4, 5), reduction='token', num_tokens=0)
+        assert loss == 0
+        with pytest.raises(ValueError, match='num_tokens = 0'):
+            self.error(self.old, self.weight, reduction='token', num_tokens=0)
+
     def test_all_masked(self):
         loss, info = self.error(self.old, torch.zeros(4, 5))
         assert loss.item() == 0 and all(value == 0 for value in info)
@@ -240,7 +271,9 @@ class TestGRPOError:
             (dict(reduction='constant'), 'max_length = None'),
             (dict(num_tokens=5), "num_tokens = 5"),
             (dict(surrogate='sapo', delta=2.), 'delta = 2.0'),
-            (dict(delta=0.9), 'delta = 0.9'),
+            (dict(delta=1.1), 'delta = 1.1.*1.2'),
+            (dict(surrogate=['clip']), 'surrogate'),
+            (dict(clip_ratio='0.2'), "clip_ratio = '0.2'"),
             (dict(clip_ratio=-0.1), 'clip_ratio = -0.1'),
             (dict(clip_ratio_high=float('nan')), 'clip_ratio_high = nan'),
             (dict(beta=-1.), 'beta = -1'),
@@ -260,6 +293,7 @@ class TestGRPOError:
             ('logp_ref', self.ref[0], r'logp_ref \(5,\)'),
             ('adv', self.adv.long(), 'adv.*int64.*floats'),
             ('weight', [1.], 'weight of list'),
+            ('adv', None, 'adv of NoneType'),
             ('logp_ref', None, 'beta'),
         ]:
             data = grpo_data(self.new, self.old, self.ref, self.adv, self.weight)._replace(**{name: value})

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 
 import pytest
@@ -50,7 +51,7 @@ class TestKL:
         for kl_type in KL_TYPES:
             assert torch.allclose(expected(lambda a, b: straight_through_kl(a, b, kl_type)), forward, atol=1e-12)
             value = straight_through_kl(logit, ref, kl_type)
-            assert torch.allclose(value, kl_estimate(logit, ref, kl_type))
+            assert torch.equal(value, kl_estimate(logit, ref, kl_type))
 
     def test_exact_kl_by_hand_and_where_a_probability_is_zero(self):
         new = torch.tensor([[0.5, 0.5, 0.]]).double().log().requires_grad_()
@@ -70,6 +71,21 @@ class TestKL:
         ratio = torch.randn(3, 4)
         per_token = kl_estimate(ratio, torch.zeros(3, 4), kl_type)
         assert torch.allclose(calculate_kl_div(ratio, kl_type), per_token.mean())
+
+    def test_the_straight_through_value_survives_large_ratios(self):
+        assert straight_through_kl(torch.tensor([2e4 + 3]), torch.zeros(1), 'k1').item() == 2e4 + 3
+
+    @pytest.mark.parametrize('log_ratio', [-3., -5., -8.])
+    def test_half_types_are_computed_in_float32(self, log_ratio):
+        found = kl_estimate(torch.tensor([log_ratio]).half(), torch.zeros(1).half(), 'k3')
+        assert found.item() == pytest.approx(math.exp(-log_ratio) - 1 + log_ratio, rel=1e-4)
+
+    def test_of_no_token(self):
+        assert calculate_kl_div(torch.zeros(0), 'k3') == 0
+
+    def test_exact_kl_is_infinite_even_where_the_probability_underflows(self):
+        new, ref = torch.tensor([[0., -1e4]]), torch.tensor([[0., float('-inf')]])
+        assert exact_kl(new, ref).item() == float('inf')
 
     @pytest.mark.parametrize('kl_type', KL_TYPES)
     def test_gradcheck(self, kl_type):

@@ -149,6 +149,12 @@ class TestLinearLogProb:
             (dict(index=torch.zeros(B, S)), 'index.*int64'),
             (dict(mask=torch.zeros(B)), r'mask \(2,\)'),
             (dict(bias=torch.zeros(3)), 'bias'),
+            (dict(bias=torch.zeros(V)), 'bias of torch.float32'),
+            (dict(kept=torch.tensor([[[V, 0]] * S] * B)), 'kept'),
+            (dict(hidden=None), 'hidden of NoneType'),
+            (dict(softcap=float('inf')), 'softcap = inf'),
+            (dict(scale=None), 'scale = None'),
+            (dict(chunk_size=2.5), 'chunk_size = 2.5'),
             (dict(kept=torch.zeros(B, S).long()), 'kept'),
             (dict(kept=torch.full((B, S, 2), V)), 'kept.*taken token'),
             (dict(index=torch.full((B, S), V)), 'index from 7 to 7.*V - 1 = 6'),
@@ -180,6 +186,36 @@ def test_large_products_and_several_tiles(entropy_weight):
         grads.append(torch.autograd.grad((logp + entropy_weight * h).sum(), (hidden, weight, bias)))
     for a, b in zip(*grads):
         assert torch.allclose(a, b, atol=1e-3, rtol=1e-3) and (a - b).abs().mean() < 1e-5 * b.abs().max()
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('shift', [0., 300., 1e4])
+def test_entropy_of_large_logits(shift):
+    """H = log-sum-exp - mean logit lost all its digits to the size of the logits."""
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(1, 20, 4, requires_grad=True), torch.randn(3000, 4)
+    index = torch.zeros(1, 20, dtype=torch.long)
+    bias = torch.full((3000, ), shift)
+    _, h = linear_log_prob(hidden, weight, index, bias=bias, return_entropy=True)
+    exact = entropy(hidden.double() @ weight.double().T)
+    grads = [torch.autograd.grad(x.sum(), hidden)[0] for x in (h, exact)]
+    assert torch.allclose(h.double(), exact, atol=1e-2 if shift == 1e4 else 1e-3)  # float32 rounds 1e4 to 1e-3
+    assert torch.allclose(*grads, atol=1e-2 if shift == 1e4 else 2e-3)
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('size', [16, 256])
+def test_autocast_changes_nothing(size):
+    """It made the forward multiply in another type than the backward; and large products crashed."""
+    hidden, weight = torch.randn(1, size, 64, requires_grad=True), torch.randn(1024, 64, requires_grad=True)
+    index = torch.zeros(1, size, dtype=torch.long)
+    plain = linear_log_prob(hidden, weight, index)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        cast = linear_log_prob(hidden, weight, index)
+    assert torch.equal(plain, cast)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        inside = torch.autograd.grad(cast.sum(), weight)[0]
+    assert torch.equal(inside, torch.autograd.grad(plain.sum(), weight)[0])
 
 
 @pytest.mark.unittest

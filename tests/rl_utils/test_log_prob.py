@@ -78,6 +78,9 @@ class TestLogProb:
             (torch.zeros(2, 3, 5), torch.zeros(2, 3), 'index.*int64'),
             (torch.zeros(2, 3, 5).long(), torch.zeros(2, 3).long(), 'logits.*floats'),
             (torch.zeros(5), torch.zeros(()).long(), r'logits \(5,\)'),
+            (torch.zeros(2, 3, 5), torch.full((2, 3), -100), 'index from -100.*V - 1 = 4'),
+            (torch.zeros(2, 3, 5), torch.full((2, 3), 5), 'index from 5'),
+            (None, torch.zeros(2, 3).long(), 'logits of NoneType'),
         ]
     )
     def test_wrong_shapes_and_types(self, method, logits, index, message):

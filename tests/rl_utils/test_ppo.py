@@ -92,6 +92,28 @@ class TestAgainstDIEngineMain:
         loss, _ = ppo_policy_error(ppo_policy_data(logit, logit, action, torch.ones(3), torch.ones(3), logit))
         assert loss.policy_loss.item() == pytest.approx(-1) and loss.kl_div == 0
 
+    def test_another_namedtuple_is_refused(self):
+        from ding_grpo.rl_utils import grpo_policy_data
+        logit = torch.randn(2, 3, 4)
+        data = grpo_policy_data(logit, logit, logit, torch.zeros(2, 3).long(), torch.ones(2, 3), None)
+        with pytest.raises(ValueError, match='grpo_policy_data.*unknown field logit_ref'):
+            ppo_policy_error(data, log_prob_fn=naive_method)
+
+    @pytest.mark.parametrize('name', ['logit_new', 'logit_old', 'action', 'adv', 'value_new', 'value_old', 'return_'])
+    def test_a_field_that_is_left_out_is_named(self, name):
+        data, _, _ = fields(DING['cases'][0])
+        with pytest.raises(ValueError, match=name):
+            ppo_error(ppo_data(**dict(data, **{name: None})))
+
+    @pytest.mark.parametrize('part', ['mu', 'sigma'])
+    def test_mu_and_sigma_of_two_shapes(self, part):
+        old = dict(mu=torch.zeros(4, 1), sigma=torch.ones(4, 1))
+        data = ppo_policy_data_continuous(
+            dict(old), dict(old, **{part: torch.ones(4)}), torch.zeros(4, 1), torch.zeros(4), None
+        )
+        with pytest.raises(ValueError, match='mu_sigma_old'):
+            ppo_policy_error_continuous(data)
+
     def test_shape_fn(self):
         data = ppo_data(torch.zeros(3, 4), *[None] * 8)
         assert shape_fn_ppo([data], {}) == shape_fn_ppo([], dict(data=data)) == (3, 4)
@@ -189,6 +211,14 @@ class TestDualClip:
         assert self.one(1.1, 1.) == pytest.approx(-3)  # DI-engine: the bound takes the objective's place
         assert self.one(1.1, 1., dual_clip_negative=True) == pytest.approx(-1.1)
 
+    def test_a_ratio_out_of_range_has_the_gradient_zero(self):
+        new, old = (dict(mu=torch.tensor([[mu]]), sigma=torch.tensor([[0.01]])) for mu in (1., -1.))
+        new['mu'].requires_grad_()
+        data = ppo_policy_data_continuous(new, old, torch.tensor([[1.]]), torch.tensor([1.]), None)
+        loss, _ = ppo_policy_error_continuous(data, dual_clip_negative=True)
+        loss.policy_loss.backward()
+        assert loss.policy_loss.item() == pytest.approx(-1.2) and new['mu'].grad.item() == 0
+
     def test_mixed_signs_with_weights(self):
         data = continuous()
         loss = ppo_policy_error_continuous(data, dual_clip=1.5, dual_clip_negative=True)[0].policy_loss
@@ -258,10 +288,11 @@ class TestLanguageModel:
         clean, clean_info = ppo_policy_error(data, log_prob_fn=efficient_method)
         with torch.no_grad():
             data.logit_old[data.weight == 0] = float('nan')
+            data.logit_new[data.weight == 0] = float('nan')
             data.adv[data.weight == 0] = float('inf')
         loss, info = ppo_policy_error(data, log_prob_fn=efficient_method)
         assert info == clean_info and [x.item() for x in loss] == [x.item() for x in clean]
-        assert torch.isfinite(torch.autograd.grad(sum(loss), data.logit_new)[0]).all()
+        assert torch.isfinite(torch.autograd.grad(loss.policy_loss + loss.kl_div, data.logit_new)[0]).all()
 
     def test_with_values(self):
         data, value = self.data(), torch.randn(3, 4).double()
@@ -279,6 +310,18 @@ class TestLanguageModel:
         sum(loss).backward()
         assert loss.policy_loss.item() == pytest.approx(-1.2) and torch.equal(new.grad, torch.zeros(1, 1, 2))
 
-    def test_needs_tokens(self):
-        with pytest.raises(ValueError, match=r'logit_new.*\(B, S, V\)'):
-            ppo_policy_error(discrete(), log_prob_fn=efficient_method)
+    def test_one_action_a_row(self):
+        loss, info = ppo_policy_error(discrete(), log_prob_fn=efficient_method)
+        clean, clean_info = ppo_policy_error(without_padding(discrete()))
+        assert [x.item() for x in loss] == pytest.approx([x.item() for x in clean])
+        assert list(info) == pytest.approx(list(clean_info))
+
+    def test_usual_padding_of_actions(self):
+        data = self.data()
+        clean, _ = ppo_policy_error(data, log_prob_fn=efficient_method)
+        data.action[data.weight == 0] = -100
+        loss, _ = ppo_policy_error(data, log_prob_fn=efficient_method)
+        assert loss.policy_loss == clean.policy_loss
+        data.action[0, 0] = -100
+        with pytest.raises(ValueError, match='action from -100'):
+            ppo_policy_error(data, log_prob_fn=efficient_method)

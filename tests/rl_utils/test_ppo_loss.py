@@ -42,6 +42,17 @@ class TestPPOLoss:
 
         assert torch.autograd.gradcheck(loss, (data['pi_logprobs'], data['phi_values']))
 
+    def test_padding_reaches_no_gradient_and_nothing_is_defined(self):
+        data, masks = inputs()
+        expected = torch.autograd.grad(PPOLoss()(**data, **masks)[0], data['pi_logprobs'])[0]
+        data['pi_old_logprobs'][~masks['padding_masks']] = float('-inf')
+        assert torch.equal(torch.autograd.grad(PPOLoss()(**data, **masks)[0], data['pi_logprobs'])[0], expected)
+        assert all(x == 0 for x in PPOLoss()(*(torch.zeros(0, 4) for _ in range(6))))
+
+    def test_half_types_are_computed_in_float32(self):
+        new, old, adv = torch.tensor([[0.]]).half(), torch.tensor([[-5.]]).half(), torch.tensor([[-1.]]).half()
+        assert PPOLoss()(old, new, adv, new, new, new)[1].item() == pytest.approx(2.718281828 ** 5, rel=1e-3)
+
     @pytest.mark.parametrize('name', NAMES[:1] + NAMES[2:4] + NAMES[5:] + MASKS)
     def test_wrong_shape_names_the_field(self, name):
         data, masks = inputs()

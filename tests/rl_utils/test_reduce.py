@@ -8,6 +8,14 @@ NAN = float('nan')
 
 @pytest.mark.unittest
 class TestReduce:
+
+    def test_half_types_are_summed_in_float32(self):
+        assert masked_mean(torch.full((1, 70000), 0.5).half(), torch.ones(1, 70000).half()).item() == 0.5
+
+    def test_wrong_shape(self):
+        with pytest.raises(ValueError, match=r'\(B, S\)'):
+            sequence_mean(torch.zeros(3), torch.zeros(3))
+
     x = torch.tensor([[1., 2., 9.], [4., 9., 9.]])
     weight = torch.tensor([[1., 1., 0.], [1., 0., 0.]])
 
