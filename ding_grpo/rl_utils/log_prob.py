@@ -68,11 +68,14 @@ class _ChunkedLogProb(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None]:
         logits, index = ctx.saved_tensors
         grad_logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+        padded = bool((grad == 0).any())  # whatever logits stand behind a row's end, NaN too, have the gradient 0
         for x, taken, g, out in _chunks(logits, index, grad, grad_logits):
             # d log p(taken) / d logits = onehot(taken) - softmax
             chunk = torch.softmax(x.to(g.dtype), dim=-1).mul_(-g.unsqueeze(-1))
             chunk.scatter_add_(-1, taken.unsqueeze(-1), g.unsqueeze(-1))
-            out.copy_(chunk.masked_fill_(g.unsqueeze(-1) == 0, 0))  # whatever logits stand behind a row's end
+            if padded:
+                chunk.masked_fill_(g.unsqueeze(-1) == 0, 0)
+            out.copy_(chunk)
         return grad_logits, None
 
 
