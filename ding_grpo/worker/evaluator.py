@@ -1,12 +1,16 @@
 import os
-from typing import Any, Callable, Dict, Optional, Tuple
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
+import torch
+from ding.torch_utils import to_ndarray, to_tensor
 from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
 
-from ding_common import unwrap_task_error
+from ding_common import ConfigError, unwrap_task_error
 
+from .pass_at_k import over_problems, pass_at_k
 from .screen import append_json, keep_off_screen, run_folder, show
 
 
@@ -19,11 +23,20 @@ class GroupEvaluator(InteractionSerialEvaluator):
         token environments, each problem with its completion.
     """
 
+    def __init__(self, *args, **kwargs) -> None:
+        self._since = time.monotonic()
+        super().__init__(*args, **kwargs)
+
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
         super().reset_policy(_policy)
         spec = getattr(self._env.env_ref, 'token_spec', None)
-        if spec is not None and self._policy_cfg.type.startswith('grpo'):
+        if self._policy_cfg.type.startswith('grpo'):
             self._policy.get_attribute('bind')(spec)
+        elif self._cfg.get('samples_per_start', 0) > 0:
+            raise ConfigError(
+                f'policy.eval.evaluator.samples_per_start = {self._cfg.samples_per_start}: policy.type = '
+                f'{self._policy_cfg.type!r} evaluates greedily only; leave it out, or use grpo.'
+            )
         keep_off_screen(self._logger)
 
     def eval(
@@ -42,7 +55,22 @@ class GroupEvaluator(InteractionSerialEvaluator):
         value = float(np.mean(info['eval_episode_return']))
         means = {name[:-len('_mean')]: mean for name, mean in info.items() if name.endswith('_mean')}
         means.pop('eval_episode_return', None)
-        record = dict(train_iter=train_iter, envstep=envstep, eval_episode_return=value, **means)
+        seconds = time.monotonic() - self._since
+        record = dict(train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value, **means)
+        samples = self._cfg.get('samples_per_start', 0)
+        if samples > 0:
+            sampled = self._sampled_returns(samples, train_iter)  # (starts, samples)
+            record.update(sampled_return=float(sampled.mean()), sampled_return_std=float(sampled.std()))
+            means['sampled'] = record['sampled_return']
+            scalars = dict(sampled_return_mean=sampled.mean())
+            for k in self._cfg.get('pass_at', []):
+                right = (sampled >= self._cfg.get('right_from', 1.0)).sum(1)  # (starts, )
+                estimate = over_problems(pass_at_k(right, samples, k))
+                record[f'pass_at_{k}'] = estimate._asdict()
+                means[f'pass@{k}'] = scalars[f'pass_at_{k}'] = estimate.mean
+            for axis, step in (('iter', train_iter), ('step', envstep)):
+                for name, number in scalars.items():
+                    self._tb_logger.add_scalar(f'{self._instance_name}_{axis}/{name}', number, step)
         if 'record' in info:
             texts = sorted(info['record'], key=lambda r: int(r[0]))
             record['completions'] = [dict(index=int(i), prompt=p, completion=c) for i, p, c in texts]
@@ -51,3 +79,28 @@ class GroupEvaluator(InteractionSerialEvaluator):
         mark = '  (best so far)' if value > best else ''
         show(f'evaluation  update {train_iter}  return {value:.3f}{mark}  {parts}')
         return stop, info
+
+    def _sampled_returns(self, samples: int, train_iter: int) -> np.ndarray:
+        """Returns of the sampled policy from the starts that were just evaluated greedily, (starts, samples)."""
+        count, episodes = self._env.env_num, self._default_n_episode
+        to_run = [episodes // count + (i < episodes % count) for i in range(count)]
+        returns: Dict[Tuple[int, int], List[float]] = {}  # by environment and number of its episode
+        for number in range(samples):
+            self._env.reset()
+            self._policy.reset()
+            done = [0] * count
+            while any(d < n for d, n in zip(done, to_run)):
+                obs = {i: o for i, o in self._env.ready_obs.items() if done[i] < to_run[i]}
+                # five numbers: the key of no training row
+                keys = {i: (max(train_iter, 0), i, done[i], number, 0) for i in obs}
+                outputs = self._policy.forward(to_tensor(obs, dtype=torch.float32), row_keys=keys)
+                timesteps = self._env.step(to_ndarray({i: output['action'] for i, output in outputs.items()}))
+                for i, step in timesteps.items():
+                    if step.done and not step.info.get('abnormal', False):
+                        value = np.asarray(step.info['eval_episode_return']).item()
+                        returns.setdefault((i, done[i]), []).append(value)
+                        done[i] += 1
+                    if step.done or step.info.get('abnormal', False):
+                        self._policy.reset([i])
+        self._policy.reset()
+        return np.array([returns[key] for key in sorted(returns)])

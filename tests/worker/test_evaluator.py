@@ -5,7 +5,7 @@ import pytest
 from ding.entry import eval as ding_eval
 from ding.entry import serial_pipeline_onpolicy
 
-from ding_common import TaskError
+from ding_common import ConfigError, TaskError
 from ding_grpo.worker.screen import read_json_lines
 
 
@@ -43,3 +43,31 @@ class TestGroupEvaluator:
         monkeypatch.setattr(ThinkAnswerTask, 'score', lambda *args: dict(answer='x', format=0))
         with pytest.raises(TaskError, match="answer = 'x'"):  # the first evaluation comes before the first collect
             serial_pipeline_onpolicy(think_answer, max_train_iter=1)
+
+    @pytest.mark.parametrize('number', [1, 3, 4])
+    def test_pass_at_k_of_samples_from_the_same_starts(self, think_answer, number, monkeypatch):
+        """Right answers are those of problem 0 in each second sample: 1/8 of all, pass@2 of problem 0 is 5/6."""
+        from dizoo_llm.tasks import ThinkAnswerTask
+        main, create = think_answer
+        main.env.evaluator_env_num = number
+        main.policy.eval.evaluator.update(samples_per_start=4, pass_at=[1, 2])
+        asked = []
+
+        def score(self, problem, completion):
+            index = [self.problem(i).prompt for i in range(4)].index(problem.prompt)
+            asked.append(index)
+            return dict(answer=float(index == 0 and asked.count(0) % 2), format=0.)
+
+        monkeypatch.setattr(ThinkAnswerTask, 'score', score)
+        serial_pipeline_onpolicy((main, create), max_train_iter=1)
+        record, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        assert record['sampled_return'] == pytest.approx(1 / 8)
+        assert record['pass_at_1']['mean'] == pytest.approx(1 / 8)
+        assert record['pass_at_2']['mean'] == pytest.approx(5 / 6 / 4)
+        assert record['pass_at_1']['low'] == 0 < record['pass_at_1']['high'] < 1
+
+    def test_more_samples_are_needed(self, think_answer):
+        main, create = think_answer
+        main.policy.eval.evaluator.update(samples_per_start=1, pass_at=[1, 2])
+        with pytest.raises(ConfigError, match=r'pass_at = \[1, 2\]: needs samples_per_start of at least 2'):
+            serial_pipeline_onpolicy((main, create), max_train_iter=1)
