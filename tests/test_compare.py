@@ -1,0 +1,95 @@
+import csv
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from ding_common import ConfigError
+from ding_grpo import compare
+
+CONFIG = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', 'config'))
+
+
+def small(algo, folder, name, extra=''):
+    """A shipped CartPole config made small, as a file."""
+    text = open(os.path.join(CONFIG, f'cartpole_{algo}_config.py')).read()
+    changes = (
+        'main_config.env.update(evaluator_env_num=2, n_evaluator_episode=2, stop_value=20,'
+        'env_kwargs=dict(max_episode_steps=25))\n'
+        f'{extra}\n'
+    )
+    path = folder / f'{name}_config.py'
+    path.write_text(text.replace("if __name__ == '__main__':", f"{changes}\nif __name__ == '__main__':"))
+    return str(path)
+
+
+def call(*args):
+    return CliRunner().invoke(compare.main, list(args))
+
+
+@pytest.mark.envtest
+class TestCompare:
+
+    def test_table_picture_and_resuming(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        files = [
+            small('grpo', tmp_path, 'grpo', 'main_config.policy.eval.evaluator.eval_freq = 2'),
+            small('ppo', tmp_path, 'ppo', 'main_config.policy.collect.n_sample = 64'),
+        ]
+        options = ['--seeds', '0', '--jobs', '2', '--out', 'out', '--env-step', '2000']
+        result = call(*files, *options)
+        assert result.exit_code == 0, result.output
+        assert result.output.count('begun') == 2 and result.output.count('ended') == 2
+        lines = list(csv.DictReader(open('out/comparison.csv')))
+        assert [line['algorithm'] for line in lines] == ['grpo', 'ppo'] and lines[0]['bar'] == '20'
+        assert all(float(line['best return'].split()[0]) > 5 for line in lines)
+        assert open('out/comparison.png', 'rb').read(4) == b'\x89PNG' and '| grpo |' in open('out/comparison.md').read()
+        again = call(*files, *options)
+        assert again.exit_code == 0 and '2 of 2 runs are done already' in again.output and 'begun' not in again.output
+
+    def test_a_run_that_fails_is_named(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        file = small('grpo', tmp_path, 'wrong', "main_config.policy.learn.clip_ratoi = 1")
+        result = call(file, '--seeds', '3', '--out', 'out')
+        assert result.exit_code == 1 and 'wrong seed 3 (out/wrong seed 3.txt)' in result.output
+        assert 'clip_ratoi' in open('out/wrong seed 3.txt').read()
+
+
+@pytest.mark.unittest
+class TestParts:
+
+    def evaluations(self, monkeypatch, of_seed):
+        monkeypatch.setattr(compare.Run, 'evaluations', lambda self: of_seed[self.seed])
+        return [compare.Run('a', 'a.py', 'serial', seed, f'out/{seed}', 10.) for seed in of_seed]
+
+    def test_table_by_hand(self, monkeypatch):
+
+        def record(step, value):
+            return dict(envstep=step, seconds=step / 10, eval_episode_return=value)
+
+        runs = self.evaluations(
+            monkeypatch, {
+                0: [record(0, 1.), record(50, 11.)],
+                1: [record(0, 12.)],
+                2: [record(0, 1.), record(50, 9.)]
+            }
+        )
+        line, = compare.table(runs)
+        assert (line['seeds'], line['solved']) == (3, 2)
+        assert line['environment steps to the bar'] == '25 (0 to 50)' and line['seconds to the bar'
+                                                                               ] == '2.5 (0.0 to 5.0)'
+        assert line['best return'] == '11.00 (9.00 to 12.00)'
+
+    def test_a_run_that_has_ended_stays_at_its_last_value(self):
+        records = [dict(envstep=s, eval_episode_return=v) for s, v in ((0, 1.), (10, 2.))]
+        assert compare._on_grid(records, 'envstep', [0, 5, 10, 100]).tolist() == [1, 1, 2, 2]
+
+    def test_mode_and_order(self):
+        names = [os.path.join(CONFIG, f'think_answer_{n}_config.py') for n in ('grpo', 'grpo_serial')]
+        runs = compare.plan(tuple(names), [0, 1], 'out')
+        assert [(r.name, r.mode, r.seed) for r in runs] == [
+            ('think_answer_grpo', 'serial_onpolicy', 0), ('think_answer_grpo_serial', 'serial', 0),
+            ('think_answer_grpo', 'serial_onpolicy', 1), ('think_answer_grpo_serial', 'serial', 1)
+        ]
+        with pytest.raises(ConfigError, match='has the name of'):
+            compare.plan((names[0], names[0]), [0], 'out')
