@@ -22,6 +22,7 @@ setup(
         'tabulate',
     ],
     extras_require={
+        'box2d': ['gymnasium[box2d]'],
         'test': ['pytest>=7', 'hypothesis', 'yapf', 'flake8', 'tensorboard'],
     },
     entry_points={'ding_grpo.plugins': ['dizoo_llm = dizoo_llm']},

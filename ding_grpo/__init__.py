@@ -1,7 +1,8 @@
 """
 GRPO for DI-engine. ``import_names=['ding_grpo']`` in a config registers all of it: the policy ``grpo``, the model
-``causal_lm``, the collector ``group``, the evaluator ``group``, the learner hook ``grpo_report``, and whatever an
-installed package adds through the entry-point group ``ding_grpo.plugins`` (as ``dizoo_llm`` does with ``token_env``).
+``causal_lm``, the environment ``gymnasium_env``, the collector ``group``, the evaluator ``group``, the learner hook
+``grpo_report``, and whatever an installed package adds through the entry-point group ``ding_grpo.plugins`` (as
+``dizoo_llm`` does with ``token_env``).
 """
 from importlib.metadata import entry_points
 
@@ -9,7 +10,7 @@ from ding_common import ConfigError, import_ding
 
 import_ding()
 
-from . import compat, model, policy, worker  # noqa: E402
+from . import compat, envs, model, policy, worker  # noqa: E402
 
 compat.apply()
 for _plugin in entry_points(group='ding_grpo.plugins'):

@@ -2,26 +2,30 @@
 from typing import Any, Dict, List
 
 import torch
+from ding.utils.data import default_collate
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ding_grpo.rl_utils import equal_groups
+from ding_grpo.rl_utils import equal_groups, group_advantage, return_to_go
 
 
-def fold_group(episodes: List[List[Dict[str, Any]]]) -> Dict[str, Any]:
+def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) -> Dict[str, Any]:
     """
     Overview:
         Fold the G finished episodes of a group into one sample, so that neither a replay buffer nor uneven lengths \
         can tear the group.
     Arguments:
-        - episodes (:obj:`List[List[Dict]]`): Per episode its transitions, as ``GRPOPolicy`` makes them: ``prompt``, \
-            ``action``, ``logp``, ``kept``, ``reward`` of the step, and in the last one ``reward_parts`` and \
-            ``truncated``.
+        - episodes (:obj:`List[List[Dict]]`): Per episode its transitions, as a face makes them: ``action``, ``logp``, \
+            ``reward`` of the step, ``truncated`` in the last one, and what else that face has: for tokens \
+            ``prompt``, ``kept``, ``reward_parts`` in the last one, for steps ``obs``.
+        - shared_start (:obj:`bool`): Whether the episodes must have one start.
     Returns:
         - sample (:obj:`Dict`): See shapes; ``kept`` only if the sampling restricts the vocabulary.
     Shapes:
         - prompt (:obj:`torch.LongTensor`): :math:`(L, )`
-        - action (:obj:`torch.LongTensor`): :math:`(G, S)`, 0 behind a row's end
+        - obs (:obj:`torch.FloatTensor`): :math:`(M, *)`, or a dict of such, for the M steps of all rows, row by row
+        - action (:obj:`torch.LongTensor`): :math:`(G, S)`, 0 behind a row's end; floats of :math:`(G, S, N)` for \
+            continuous actions
         - logp_old (:obj:`torch.FloatTensor`): :math:`(G, S)`
         - weight (:obj:`torch.FloatTensor`): :math:`(G, S)`, 1 on tokens, 0 behind a row's end
         - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`, -1 behind a row's end
@@ -31,8 +35,9 @@ def fold_group(episodes: List[List[Dict[str, Any]]]) -> Dict[str, Any]:
     Raises:
         - ValueError: If the episodes do not have one start.
     """
-    for episode in episodes:
-        if not torch.equal(episode[0]['prompt'], episodes[0][0]['prompt']):
+    start = 'prompt' if 'prompt' in episodes[0][0] else 'obs'
+    for episode in episodes if shared_start else ():
+        if not _equal(episode[0][start], episodes[0][0][start]):
             raise ValueError(
                 'the episodes of a group start differently: the environment must start the same for the same seed'
             )
@@ -43,18 +48,32 @@ def fold_group(episodes: List[List[Dict[str, Any]]]) -> Dict[str, Any]:
         return pad_sequence(tensors, batch_first=True, padding_value=value)
 
     sample = dict(
-        prompt=episodes[0][0]['prompt'],
         action=padded([row['action'] for row in rows]),
         logp_old=padded([row['logp'] for row in rows]),
         weight=padded([torch.ones_like(row['logp']) for row in rows]),
         reward=padded([row['reward'] for row in rows]),
-        reward_parts={name: torch.tensor([t['reward_parts'][name] for t in last])
-                      for name in last[0]['reward_parts']},
+        reward_parts={
+            name: torch.tensor([t['reward_parts'][name] for t in last])
+            for name in last[0].get('reward_parts', {})
+        },
         truncated=torch.tensor([float(t['truncated']) for t in last]),
     )
-    if episodes[0][0]['kept'] is not None:
+    if 'prompt' in episodes[0][0]:
+        sample['prompt'] = episodes[0][0]['prompt']
+    else:
+        sample['obs'] = default_collate([t['obs'] for episode in episodes for t in episode])
+    if episodes[0][0].get('kept') is not None:
         sample['kept'] = padded([torch.cat([t['kept'] for t in episode]) for episode in episodes], -1)
     return sample
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return all(_equal(a[k], b[k]) for k in a) if isinstance(a, dict) else torch.equal(a, b)
+
+
+def _cat(parts: List[Any]) -> Any:
+    """Tensors, or dicts of them."""
+    return {k: _cat([p[k] for p in parts]) for k in parts[0]} if isinstance(parts[0], dict) else torch.cat(parts)
 
 
 def collate_groups(samples: List[Dict[str, Any]]) -> Dict[str, Any]:
@@ -64,28 +83,31 @@ def collate_groups(samples: List[Dict[str, Any]]) -> Dict[str, Any]:
     Arguments:
         - samples (:obj:`List[Dict]`): P groups from ``fold_group``.
     Returns:
-        - batch (:obj:`Dict`): ``prompts`` a list of B prompts, one a row; ``group`` :math:`(B, )` the number of \
-            each row's group; the others as in ``fold_group`` with :math:`B` in place of :math:`G`.
+        - batch (:obj:`Dict`): ``prompts`` a list of B prompts, one a row, or ``obs``; ``group`` :math:`(B, )` the \
+            number of each row's group; the others as in ``fold_group`` with :math:`B` in place of :math:`G`.
     """
     longest = max(s['action'].shape[1] for s in samples)
 
     def cat(key: str, value: float = 0) -> Tensor:
         return torch.cat(
             [
-                torch.nn.functional.pad(
-                    s[key], (0, 0) * (s[key].dim() - 2) + (0, longest - s[key].shape[1]), value=value
-                ) for s in samples
+                s[key] if s[key].dim() == 1 else torch.nn.functional.
+                pad(s[key], (0, 0) * (s[key].dim() - 2) + (0, longest - s[key].shape[1]), value=value) for s in samples
             ]
         )
 
     sizes = torch.tensor([len(s['action']) for s in samples])
-    batch = {key: cat(key) for key in ('action', 'logp_old', 'logp_ref', 'weight', 'reward') if key in samples[0]}
+    padded = ('action', 'logp_old', 'logp_ref', 'weight', 'reward', 'adv')
+    batch = {key: cat(key) for key in padded if key in samples[0]}
     batch['kept'] = None
     if 'kept' in samples[0]:
         batch['kept'] = cat('kept', -1)
         # Behind a row's end nothing is kept, which would be a distribution over no token: keep what fills the action.
         batch['kept'][..., 0] = torch.where(batch['weight'] == 0, 0, batch['kept'][..., 0])
-    batch['prompts'] = [s['prompt'] for s, size in zip(samples, sizes.tolist()) for _ in range(size)]
+    if 'prompt' in samples[0]:
+        batch['prompts'] = [s['prompt'] for s, size in zip(samples, sizes.tolist()) for _ in range(size)]
+    else:
+        batch['obs'] = _cat([s['obs'] for s in samples])
     batch['group'] = torch.arange(len(samples)).repeat_interleave(sizes)
     batch['reward_parts'] = {
         name: torch.cat([s['reward_parts'][name] for s in samples])
@@ -95,12 +117,91 @@ def collate_groups(samples: List[Dict[str, Any]]) -> Dict[str, Any]:
     return batch
 
 
-def batch_metrics(batch: Dict[str, Any]) -> Dict[str, float]:
+def with_rows(samples: List[Dict[str, Any]], **values: Tensor) -> List[Dict[str, Any]]:
+    """
+    Overview:
+        Groups with something more.
+    Arguments:
+        - samples (:obj:`List[Dict]`): The groups.
+        - values (:obj:`torch.Tensor`): By name, :math:`(B, )` or :math:`(B, S)` for the batch of all groups.
+    Returns:
+        - samples (:obj:`List[Dict]`): Copies, each with its rows.
+    """
+    samples = [dict(s) for s in samples]
+    for name, value in values.items():
+        for s, part in zip(samples, value.split([len(s['action']) for s in samples])):
+            s[name] = part if part.dim() == 1 else part[:, :s['action'].shape[1]]
+    return samples
+
+
+def split_steps(batch: Dict[str, Any]) -> Dict[str, Any]:
+    """
+    Overview:
+        The steps of a batch as rows of one step each, so that mini-batches can be drawn of them.
+    Arguments:
+        - batch (:obj:`Dict`): From ``collate_groups``, of groups with ``obs``.
+    Returns:
+        - steps (:obj:`Dict`): What learning needs, :math:`(M, 1)` for the M steps that count.
+    """
+    counted = batch['weight'] != 0  # (B, S)
+    steps = dict(obs=batch['obs'])  # (M, *) already
+    for key in ('action', 'logp_old', 'logp_ref', 'weight', 'adv'):
+        if key in batch:
+            value = batch[key].unsqueeze(1).expand_as(counted) if batch[key].dim() == 1 else batch[key]
+            steps[key] = value[counted].unsqueeze(1)
+    return steps
+
+
+def take_steps(steps: Any, chosen: Tensor) -> Any:
+    """
+    Overview:
+        Some rows of ``split_steps``.
+    Arguments:
+        - steps (:obj:`Any`): Tensors, or dicts of them.
+        - chosen (:obj:`torch.LongTensor`): Their numbers, :math:`(N, )`.
+    """
+    return {k: take_steps(v, chosen) for k, v in steps.items()} if isinstance(steps, dict) else steps[chosen]
+
+
+def batch_advantage(
+        batch: Dict[str, Any], method: str, advantage: str, discount_factor: float, extend_truncated: bool
+) -> Tensor:
+    """
+    Overview:
+        Advantages of a batch of groups.
+    Arguments:
+        - batch (:obj:`Dict`): From ``collate_groups``.
+        - method (:obj:`str`): Of ``group_advantage``.
+        - advantage (:obj:`str`): ``outcome`` compares the returns of a group's rows; ``return_to_go`` the returns \
+            from each step on, those of all steps of a group with each other.
+        - discount_factor (:obj:`float`): Discount of both.
+        - extend_truncated (:obj:`bool`): Whether the last reward of a row that a time limit cut goes on for ever: \
+            r + discount r + discount^2 r ... = r / (1 - discount).
+    Returns:
+        - adv (:obj:`torch.FloatTensor`): The advantages, 0 behind a row's end.
+    Shapes:
+        - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome``, :math:`(B, S)` for ``return_to_go``
+    """
+    reward, weight = batch['reward'].clone(), batch['weight']  # (B, S)
+    if extend_truncated:
+        rows = batch['truncated'].nonzero().squeeze(1)
+        reward[rows, weight[rows].sum(1).long() - 1] /= 1 - discount_factor
+    returns = return_to_go(reward, discount_factor)  # (B, S)
+    if advantage == 'outcome':
+        return group_advantage(returns[:, 0], batch['group'], method, length=weight.sum(1))
+    counted = weight != 0
+    group = batch['group'].unsqueeze(1).expand_as(weight)[counted]  # (M, ): of each step
+    adv = group_advantage(returns[counted], group, method, length=torch.ones_like(group))
+    return torch.zeros_like(reward).masked_scatter(counted, adv)
+
+
+def batch_metrics(batch: Dict[str, Any], length_name: str = 'completion_length') -> Dict[str, float]:
     """
     Overview:
         What a batch of groups says about the policy that sampled it; docs/metrics.md gives the formulas.
     Arguments:
         - batch (:obj:`Dict`): From ``collate_groups``.
+        - length_name (:obj:`str`): What a row's length is called.
     Returns:
         - metrics (:obj:`Dict[str, float]`): By name.
     """
@@ -110,10 +211,9 @@ def batch_metrics(batch: Dict[str, Any]) -> Dict[str, float]:
         reward_mean=reward.mean(),
         reward_std=reward.std(unbiased=False),
         equal_groups=equal_groups(reward, batch['group']).float().mean(),
-        completion_length_mean=length.mean(),
-        completion_length_min=length.min(),
-        completion_length_max=length.max(),
         truncated=batch['truncated'].mean(),
+        **{f'{length_name}_{name}': getattr(length, name)()
+           for name in ('mean', 'min', 'max')},
     )
     for name, part in batch['reward_parts'].items():
         metrics[f'reward_{name}_mean'] = part.mean()

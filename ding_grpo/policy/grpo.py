@@ -6,12 +6,13 @@ Group Relative Policy Optimization as a DI-engine policy. Where it departs from 
 3. The reference model is the policy as it starts and stays so (the paper renews it from time to time).
 4. Advantages may be left undivided by the group's standard deviation (``adv_method='no_std'``), and an entropy bonus
    may be added (``entropy_weight``); neither is in the paper.
+5. With ``advantage='return_to_go'`` each step is compared by what follows it, as the paper's process supervision
+   (section 4.1.3) compares the sums of later rewards; a discount and the extension of cut episodes are added.
 """
 import copy
 import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-import numpy as np
 import torch
 from ding.policy import Policy
 from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
@@ -21,12 +22,13 @@ from transformers import PreTrainedModel, get_scheduler
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM
-from ding_grpo.rl_utils import equal_groups, group_advantage, grpo_data, grpo_error, masked_mean, sequence_mean
+from ding_grpo.rl_utils import equal_groups, grpo_data, grpo_error, masked_mean, sequence_mean
 from ding_grpo.rollout import Sampling
 
-from .group import batch_metrics, collate_groups, fold_group
-from .grpo_config import LOG_PROB_FNS, check_policy_config, loss_options
-from .token_face import TokenFace, strip
+from .group import batch_advantage, batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows
+from .grpo_config import LOG_PROB_FNS, check_policy_config, check_replay, loss_options, model_type
+from .step_face import StepFace
+from .token_face import TokenFace
 
 
 @POLICY_REGISTRY.register('grpo')
@@ -55,6 +57,9 @@ class GRPOPolicy(Policy):
             epoch_per_collect=1,
             # (int) Groups in a mini-batch. Equal to ``n_sample`` for one step an epoch.
             batch_size=8,
+            # (Optional[int]) Steps in a mini-batch, drawn from all groups of the update, in place of ``batch_size``
+            # groups. For episodes of many steps, where it makes more of each; not for language models.
+            batch_steps=None,
             # (int) Updates between two collects; read by ``ding -m serial`` only.
             update_per_collect=1,
             # (float) Learning rate of AdamW. About 1e-6 for a pretrained model, 1e-3 for a tiny random one.
@@ -98,6 +103,12 @@ class GRPOPolicy(Policy):
             # which divides by the group's standard deviation. 'no_std' does not: better when a small part of the
             # reward, such as a format bonus, would be blown up to the size of the answer's.
             adv_method=None,
+            # (str) What a group compares: 'outcome', the return of each trajectory, or 'return_to_go', the return from
+            # each step on among all steps of the group. The latter for episodes of many steps.
+            advantage='outcome',
+            # (bool) Whether an episode that a time limit cut counts as if it went on for ever with its last reward, for
+            # 'return_to_go' with a discount: else the steps before the cut look worse than they are.
+            extend_truncated=False,
             # (str) How log-probabilities are computed: 'linear_log_prob' straight from hidden states, in the least
             # memory; from logits, for models whose output layer that does not fit: 'efficient_method', or the plain
             # 'naive_method' and 'less_efficient_method'.
@@ -130,6 +141,11 @@ class GRPOPolicy(Policy):
             top_k=None,
             # (Optional[float]) Of these, from the fewest whose probabilities sum to it, in (0, 1]; needs ``top_k``.
             top_p=None,
+            # (float) Discount of rewards; 1 for completions of a language model.
+            discount_factor=1.0,
+            # (bool) Whether the trajectories of a group have one start; False gives each its own, for environments
+            # whose starts hardly differ.
+            shared_start=True,
             # (int) A DI-engine collector's unit; a group is whole whatever its length.
             unroll_len=1,
             collector=dict(),
@@ -138,6 +154,13 @@ class GRPOPolicy(Policy):
             evaluator=dict(
                 # (int) Updates between two evaluations.
                 eval_freq=10,
+                # (int) Episodes of the sampled policy from each start, besides the greedy ones.
+                samples_per_start=0,
+                # (List[int]) For each k of it the probability that one of k samples is right (pass@k, unbiased), with a
+                # confidence interval over the starts; needs ``samples_per_start`` of at least k.
+                pass_at=[],
+                # (float) Return from which a sample is right.
+                right_from=1.0,
             ),
         ),
         other=dict(replay_buffer=dict()),
@@ -151,49 +174,59 @@ class GRPOPolicy(Policy):
     ) -> None:
         check_policy_config(cfg, self.default_config())
         super().__init__(cfg, model, enable_field)
-        sampling = Sampling(cfg.collect.temperature, cfg.collect.top_k, cfg.collect.top_p)
-        self._face = TokenFace(
-            self._model,
-            sampling,
-            LOG_PROB_FNS[cfg.learn.log_prob_fn],
-            seed=torch.initial_seed(),  # the seed that DI-engine set
-        )
+        seed = torch.initial_seed()  # the one that DI-engine set
+        if isinstance(self._model, CausalLM):
+            sampling = Sampling(cfg.collect.temperature, cfg.collect.top_k, cfg.collect.top_p)
+            self._face = TokenFace(self._model, sampling, LOG_PROB_FNS[cfg.learn.log_prob_fn], seed)
+            if cfg.learn.batch_steps is not None:
+                raise ConfigError(f'policy.learn.batch_steps = {cfg.learn.batch_steps}: not for language models.')
+            return
+        for key in ('top_k', 'top_p'):
+            if cfg.collect[key] is not None:
+                raise ConfigError(f'policy.collect.{key} = {cfg.collect[key]!r}: goes with a language model only.')
+        options, _ = loss_options(cfg.learn)
+        if cfg.learn.batch_steps is not None and options.get('ratio', 'token') != 'token':
+            raise ConfigError(
+                f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row; '
+                f"policy.learn.ratio must be 'token', not {options['ratio']!r}."
+            )
+        if options.get('reduction') == 'constant':
+            raise ConfigError(
+                f'policy.learn.loss = {cfg.learn.loss!r} with policy.learn.reduction = {cfg.learn.reduction!r}: '
+                "reduction 'constant' divides by the length limit of completions, which this environment has not; "
+                "take 'token'."
+            )
+        self._face = StepFace(self._model, cfg.collect.temperature, seed)
 
     def default_model(self) -> Tuple[str, List[str]]:
-        return 'causal_lm', ['ding_grpo.model']
+        return model_type(self._cfg.model), ['ding_grpo.model', 'ding.model']
 
     def _create_model(self, cfg: Dict, model: Optional[torch.nn.Module] = None) -> torch.nn.Module:
         if isinstance(model, PreTrainedModel):
             model = CausalLM.from_model(model)
-        model = super()._create_model(cfg, model)
-        if not isinstance(model, CausalLM):
-            raise ConfigError(
-                f"policy.model.type = {cfg.model.get('type')!r} ({type(model).__name__}): grpo needs 'causal_lm', or a "
-                'causal language model of transformers handed over as model=.'
-            )
-        return model
+        return super()._create_model(cfg, model)
 
     def _bind(self, spec: Any) -> None:
         """
         Overview:
             What the workers tell the policy of the environment, through ``get_attribute('bind')``.
         Arguments:
-            - spec (:obj:`Any`): The environment's ``token_spec``.
+            - spec (:obj:`Any`): The environment's ``token_spec``, None if it has none.
         Raises:
-            - ConfigError: If its tokens do not fit the model.
+            - ConfigError: If environment and model do not go together.
         """
         self._face.bind(spec)
-        if getattr(self, '_reference', None) is not None:
+        if spec is not None and getattr(self, '_reference', None) is not None:
             self._reference.limit_vocabulary(spec.vocab_size)
 
     def _get_token_spec(self) -> Any:
-        return self._face.spec
+        return getattr(self._face, 'spec', None)
 
     # ------------------------------------------------------------------ learn
     def _init_learn(self) -> None:
         cfg = self._cfg.learn
         self._learn_model = self._model
-        if cfg.log_prob_fn == 'linear_log_prob':
+        if cfg.log_prob_fn == 'linear_log_prob' and isinstance(self._model, CausalLM):
             self._model.output_head()  # an output layer that does not fit is refused now
         self._reference = copy.deepcopy(self._model).requires_grad_(False) if cfg.beta > 0 else None
         self._optimizer = torch.optim.AdamW(
@@ -221,23 +254,33 @@ class GRPOPolicy(Policy):
         """
         start = time.perf_counter()
         cfg = self._cfg.learn
+        if 'replay_unique_id' in data[0]:
+            check_replay(self._cfg.other.replay_buffer)
         batch = collate_groups(data)
-        metrics = batch_metrics(batch)
-        tokens = batch['weight'].sum().item()
-        adv = group_advantage(
-            batch['reward'].sum(1), batch['group'], self._adv_method, length=batch['weight'].sum(1)
-        )  # (B, )
-        groups = [dict(g, adv=a) for g, a in zip(data, adv.split([len(g['action']) for g in data]))]
+        metrics = batch_metrics(batch, self._face.length_name)
+        steps_taken = batch['weight'].sum().item()
+        adv = batch_advantage(
+            batch, self._adv_method, cfg.advantage, self._cfg.collect.discount_factor, cfg.extend_truncated
+        )  # (B, ) or (B, S)
+        groups = with_rows(data, adv=adv)
         if cfg.drop_equal_groups:
             equal = equal_groups(batch['reward'].sum(1), batch['group']).tolist()
+            if cfg.advantage == 'return_to_go':
+                equal = [not g['adv'].any() for g in groups]
             groups = [g for g, drop in zip(groups, equal) if not drop]
         if self._reference is not None:
             groups = [g for chunk in self._chunks(groups) for g in self._with_reference(chunk)]
         steps: List[Dict[str, float]] = []
+        split = split_steps(collate_groups(groups)) if cfg.batch_steps is not None and groups else None
         for _ in range(cfg.epoch_per_collect):
+            if split is not None:
+                order = torch.randperm(len(split['weight']), generator=self._shuffle)
+                steps.extend(self._update(take_steps(split, chosen)) for chosen in order.split(cfg.batch_steps))
+                continue
             order = torch.randperm(len(groups), generator=self._shuffle).tolist()
             for chunk in self._chunks(order):
                 steps.append(self._step([groups[i] for i in chunk]))
+        metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
         metrics['cur_lr'] = float(self._lr_scheduler.get_last_lr()[0])
         if steps:
             self._lr_scheduler.step()
@@ -247,9 +290,8 @@ class GRPOPolicy(Policy):
         metrics['seconds_sampling'] = float(sum(g['seconds_sampling'] for g in data))
         metrics['seconds_scoring'] = float(sum(g['seconds_scoring'] for g in data))
         metrics['seconds_updating'] = time.perf_counter() - start
-        metrics['tokens_per_second'] = tokens / sum(
-            metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating')
-        )
+        metrics[self._face.rate_name
+                ] = steps_taken / sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
         return metrics
 
     def _chunks(self, items: List[Any]) -> Iterator[List[Any]]:
@@ -261,18 +303,18 @@ class GRPOPolicy(Policy):
         batch = to_device(collate_groups(groups), self._device, ignore_keys=['prompts'])
         with torch.no_grad():
             logp = self._face.log_prob(self._reference, batch)[0].cpu()  # (B, S)
-        parts = logp.split([len(g['action']) for g in groups])
-        return [dict(g, logp_ref=part[:, :g['action'].shape[1]]) for g, part in zip(groups, parts)]
+        return with_rows(groups, logp_ref=logp)
 
     def _step(self, groups: List[Dict[str, Any]]) -> Dict[str, float]:
+        return self._update(collate_groups(groups))
+
+    def _update(self, batch: Dict[str, Any]) -> Dict[str, float]:
         cfg = self._cfg.learn
-        batch = collate_groups(groups)
-        batch['adv'] = torch.cat([g['adv'] for g in groups])
         batch = to_device(batch, self._device, ignore_keys=['prompts'])
         logp_new, entropy = self._face.log_prob(self._model, batch, cfg.entropy_weight > 0)  # (B, S) both
         loss, info = grpo_error(
             grpo_data(logp_new, batch['logp_old'], batch.get('logp_ref'), batch['adv'], batch['weight']),
-            max_length=self._face.spec.max_new_tokens,
+            max_length=self._face.max_length,
             **self._loss_options,
         )
         total = loss
@@ -299,9 +341,9 @@ class GRPOPolicy(Policy):
 
     def _monitor_vars_learn(self) -> List[str]:
         return self._step_vars() + [
-            'cur_lr', 'reward_mean', 'reward_std', 'equal_groups', 'completion_length_mean', 'completion_length_min',
-            'completion_length_max', 'truncated', 'seconds_sampling', 'seconds_scoring', 'seconds_updating',
-            'tokens_per_second'
+            'staleness_max', 'cur_lr', 'reward_mean', 'reward_std', 'equal_groups', 'truncated', 'seconds_sampling',
+            'seconds_scoring', 'seconds_updating', self._face.rate_name,
+            *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
         ]
 
     def _state_dict_learn(self) -> Dict[str, Any]:
@@ -327,7 +369,7 @@ class GRPOPolicy(Policy):
     def _forward_collect(self, data: Dict[int, Any], row_keys: Dict[int, Tuple]) -> Dict[int, Any]:
         """
         Overview:
-            Sample a completion for each environment, all in one batch.
+            Sample an action for each environment, all in one batch; a language model's is a whole completion.
         Arguments:
             - data (:obj:`Dict[int, Any]`): Observations by environment.
             - row_keys (:obj:`Dict[int, Tuple]`): (collect, group, row) by environment, from the group \
@@ -340,21 +382,9 @@ class GRPOPolicy(Policy):
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """
         Overview:
-            Pack one step of one environment; of an action's tokens only those that the environment took.
+            Pack one step of one environment.
         """
-        taken = timestep.info['taken']
-        reward = torch.zeros(taken)
-        reward[-1] = np.asarray(timestep.reward).item()
-        kept = policy_output['kept']
-        return dict(
-            prompt=strip(obs),
-            action=policy_output['action'][:taken],
-            logp=policy_output['logp'][:taken],
-            kept=None if kept is None else kept[:taken],
-            reward=reward,
-            reward_parts=timestep.info.get('reward_parts'),
-            truncated=timestep.info.get('truncated'),
-        )
+        return self._face.transition(obs, policy_output, timestep)
 
     def _get_train_sample(self, transitions: List[List[Dict[str, Any]]]) -> List[Dict[str, Any]]:
         """
@@ -365,7 +395,7 @@ class GRPOPolicy(Policy):
         Returns:
             - samples (:obj:`List[Dict]`): One sample, see ``fold_group``.
         """
-        return [fold_group(transitions)]
+        return [fold_group(transitions, self._cfg.collect.shared_start)]
 
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
         self._face.forget(data_id)
@@ -374,12 +404,15 @@ class GRPOPolicy(Policy):
     def _init_eval(self) -> None:
         self._eval_model = self._model
 
-    def _forward_eval(self, data: Dict[int, Any]) -> Dict[int, Any]:
+    def _forward_eval(self, data: Dict[int, Any], row_keys: Optional[Dict[int, Tuple]] = None) -> Dict[int, Any]:
         """
         Overview:
-            The likeliest token each time.
+            The likeliest token or action each time; with ``row_keys`` sampled ones, as in ``_forward_collect``.
         """
-        return self._face.greedy(data)
+        return self._face.greedy(data) if row_keys is None else self._face.sample(data, row_keys)
+
+    def _reset_eval(self, data_id: Optional[List[int]] = None) -> None:
+        self._face.forget(data_id)
 
 
 @POLICY_REGISTRY.register('grpo_command')

@@ -23,6 +23,7 @@ RULES = {
     'multi_gpu': Rule('False: several processes are not supported yet', lambda v: v is False),
     'learn.epoch_per_collect': Rule.integer(1),
     'learn.batch_size': Rule.integer(1),
+    'learn.batch_steps': Rule.integer(1).or_none(),
     'learn.update_per_collect': Rule.integer(1),
     'learn.learning_rate': Rule.number(0, open_low=True),
     'learn.weight_decay': Rule.number(0),
@@ -42,6 +43,8 @@ RULES = {
     'learn.adv_method': Rule.one_of(*ADVANTAGE_METHODS).or_none(),
     'learn.log_prob_fn': Rule.one_of(*LOG_PROB_FNS),
     'learn.entropy_weight': Rule.number(0),
+    'learn.advantage': Rule.one_of('outcome', 'return_to_go'),
+    'collect.discount_factor': Rule.number(0, 1),
     'collect.n_sample': Rule.integer(1),
     'n_sample': Rule.integer(1),
     'batch_size': Rule.integer(1),
@@ -49,6 +52,11 @@ RULES = {
     'collect.top_k': Rule.integer(1).or_none(),
     'collect.top_p': Rule.number(0, 1, open_low=True).or_none(),
     'eval.evaluator.eval_freq': Rule.integer(1),
+    'eval.evaluator.samples_per_start': Rule.integer(0),
+    'eval.evaluator.pass_at': Rule(
+        'a list of integers of at least 1', lambda v: isinstance(v,
+                                                                 (list, tuple)) and all(map(Rule.integer(1).holds, v))
+    ),
 }
 
 # Keys that DI-engine's pipelines read or add although no default declares them.
@@ -111,6 +119,17 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
             f"policy.collect.top_p = {cfg['collect']['top_p']}: needs policy.collect.top_k, the number of token ids "
             'that are stored with each token.'
         )
+    if cfg['learn']['extend_truncated'] and cfg['collect']['discount_factor'] == 1:
+        raise ConfigError(
+            'policy.learn.extend_truncated = True: needs policy.collect.discount_factor below 1; what goes on for ever '
+            'has no sum without a discount.'
+        )
+    evaluator = cfg['eval']['evaluator']
+    if any(k > evaluator['samples_per_start'] for k in evaluator['pass_at']):
+        raise ConfigError(
+            f"policy.eval.evaluator.pass_at = {list(evaluator['pass_at'])!r}: needs samples_per_start of at least "
+            f"{max(evaluator['pass_at'])}, which is {evaluator['samples_per_start']}."
+        )
     options, _ = loss_options(cfg['learn'])
     if options.get('delta') is not None and options.get('surrogate', 'clip') != 'clip':
         raise ConfigError(
@@ -126,6 +145,24 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
     _check_schedule(cfg['learn']['lr_scheduler'])
     if cfg['cuda'] and not torch.cuda.is_available():
         raise ConfigError('policy.cuda = True: torch finds no GPU on this machine.')
+
+
+def check_replay(buffer: Dict) -> None:
+    """
+    Overview:
+        Refuse a replay buffer that gives groups of any age: the importance ratio corrects for a policy that is a few \
+        updates old, not for one of long ago.
+    Arguments:
+        - buffer (:obj:`Dict`): The compiled section ``policy.other.replay_buffer``.
+    Raises:
+        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds it.
+    """
+    bounds = {key: buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
+    if min(bounds.values()) == float('inf'):
+        raise ConfigError(
+            'policy.other.replay_buffer.max_use = inf, policy.other.replay_buffer.max_staleness = inf: grpo with a '
+            'replay buffer (ding -m serial) needs a bound; set max_staleness to some updates, or max_use to some uses.'
+        )
 
 
 def loss_options(learn: Dict) -> Tuple[Dict, str]:
@@ -193,9 +230,20 @@ def _check_hooks(hooks: Dict) -> None:
             raise ConfigError(f'{full} = {value!r}: must be {Rule.integer(1).allowed}.')
 
 
+def model_type(model: Dict) -> str:
+    """
+    Overview:
+        The registered model that a section ``policy.model`` means: what its ``type`` says, else DI-engine's ``vac``, \
+        as for its PPO, where there is an ``obs_shape``, else a causal language model.
+    Arguments:
+        - model (:obj:`Dict`): The section.
+    """
+    return model.get('type', 'vac' if 'obs_shape' in model else 'causal_lm')
+
+
 def _check_model(model: Dict) -> None:
     import_module(model.get('import_names', []))
-    kind = model.get('type', 'causal_lm')
+    kind = model_type(model)
     if kind not in MODEL_REGISTRY:
         raise ConfigError(f'policy.model.type = {kind!r}: unknown model; {nearest(kind, MODEL_REGISTRY)}')
     parameters = inspect.signature(MODEL_REGISTRY.get(kind).__init__).parameters

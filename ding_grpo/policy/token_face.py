@@ -11,7 +11,7 @@ from ding_grpo.model.causal_lm import PromptBatch
 from ding_grpo.rl_utils import entropy, linear_log_prob
 from ding_grpo.rollout import Rollout, Sampling, generate
 
-RowKey = Tuple[int, int, int]  # collect, group, row
+from .row_generators import RowGenerators, RowKey
 
 
 class TokenFace:
@@ -19,8 +19,10 @@ class TokenFace:
     Overview:
         The part of the policy that knows tokens: observations to completions, batches to distributions.
     Interfaces:
-        ``bind``, ``sample``, ``greedy``, ``forget``, ``log_prob``
+        ``bind``, ``sample``, ``greedy``, ``forget``, ``transition``, ``log_prob``
     """
+    length_name = 'completion_length'
+    rate_name = 'tokens_per_second'
 
     def __init__(self, model: CausalLM, sampling: Sampling, log_prob_fn: Callable, seed: int) -> None:
         """
@@ -35,24 +37,28 @@ class TokenFace:
         self._model = model
         self._sampling = sampling
         self._log_prob_fn = log_prob_fn
-        self._seed = seed
+        self._generators = RowGenerators(seed)
         self._spec: Optional[NamedTuple] = None
-        self._generators: Dict[int, Tuple[RowKey, np.random.Generator]] = {}
 
     @property
     def spec(self) -> Optional[NamedTuple]:
         return self._spec
 
-    def bind(self, spec: NamedTuple) -> None:
+    def bind(self, spec: Optional[NamedTuple]) -> None:
         """
         Overview:
             Learn from the environment how a row ends, and hold its tokens against the model.
         Arguments:
-            - spec (:obj:`NamedTuple`): ``tokenizer``, ``eos_token_ids``, ``vocab_size``, ``max_prompt_length``, \
-                ``max_new_tokens``.
+            - spec (:obj:`Optional[NamedTuple]`): ``tokenizer``, ``eos_token_ids``, ``vocab_size``, \
+                ``max_prompt_length``, ``max_new_tokens``.
         Raises:
             - ConfigError: If the tokens do not fit the model.
         """
+        if spec is None:
+            raise ConfigError(
+                'env.type: the environment has no token_spec; a causal language model learns from token_env. For other '
+                "environments give policy.model a type such as 'vac'."
+            )
         if spec.vocab_size > self._model.vocab_size:
             raise ConfigError(
                 f'env.tokenizer: its vocabulary of {spec.vocab_size} tokens does not fit policy.model, which has '
@@ -84,7 +90,7 @@ class TokenFace:
             - logp (:obj:`torch.FloatTensor`): :math:`(S, )`
             - kept (:obj:`torch.LongTensor`): :math:`(S, K)`
         """
-        uniform = np.stack([self._generator(i, row_keys[i]).random(self._limit) for i in obs])  # (B, T)
+        uniform = np.stack([self._generators.of(i, row_keys[i]).random(self.max_length) for i in obs])  # (B, T)
         return self._generate(obs, torch.from_numpy(uniform).to(self._model.device))
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
@@ -92,9 +98,28 @@ class TokenFace:
         return self._generate(obs, None)
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
-        """Drop the generators of environments whose episode has ended; None: of all."""
-        for i in list(self._generators) if env_ids is None else env_ids:
-            self._generators.pop(i, None)
+        """Environments whose episode has ended; None: all."""
+        self._generators.forget(env_ids)
+
+    def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
+        """
+        Overview:
+            One step of one environment as ``fold_group`` takes it; of an action's tokens only those that the \
+            environment took.
+        """
+        taken = timestep.info['taken']
+        reward = torch.zeros(taken)
+        reward[-1] = np.asarray(timestep.reward).item()
+        kept = output['kept']
+        return dict(
+            prompt=strip(obs),
+            action=output['action'][:taken],
+            logp=output['logp'][:taken],
+            kept=None if kept is None else kept[:taken],
+            reward=reward,
+            reward_parts=timestep.info.get('reward_parts'),
+            truncated=timestep.info.get('truncated'),
+        )
 
     def log_prob(self, model: CausalLM, batch: Dict[str, Any], train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
         """
@@ -128,7 +153,8 @@ class TokenFace:
         return self._log_prob_fn(logit, index), entropy(logit if train_entropy else logit.detach())
 
     @property
-    def _limit(self) -> int:
+    def max_length(self) -> int:
+        """Most tokens of a completion."""
         if self._spec is None:
             raise ConfigError(
                 'policy.type = grpo: the policy does not know how a completion ends. Run it with '
@@ -136,15 +162,10 @@ class TokenFace:
             )
         return self._spec.max_new_tokens
 
-    def _generator(self, env_id: int, key: RowKey) -> np.random.Generator:
-        if env_id not in self._generators or self._generators[env_id][0] != key:
-            self._generators[env_id] = (key, np.random.default_rng([self._seed, *key]))
-        return self._generators[env_id][1]
-
     def _generate(self, obs: Dict[int, Any], uniform: Optional[Tensor]) -> Dict[int, Dict[str, Any]]:
         prompts = PromptBatch.of([strip(o) for o in obs.values()], self._model.device)
         rollout: Rollout = generate(
-            self._model, prompts, self._limit, self._spec.eos_token_ids, self._sampling, uniform
+            self._model, prompts, self.max_length, self._spec.eos_token_ids, self._sampling, uniform
         )
         output = {}
         for line, (env_id, n) in enumerate(zip(obs, rollout.length.tolist())):

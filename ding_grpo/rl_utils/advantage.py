@@ -63,6 +63,33 @@ def group_advantage(
     return _METHODS[method](_Groups(reward.double(), member, eps, length)).to(reward.dtype)
 
 
+def return_to_go(reward: Tensor, discount_factor: float) -> Tensor:
+    """
+    Overview:
+        Discounted sum of the rewards from each step on: R_t = r_t + discount_factor R_(t + 1).
+    Arguments:
+        - reward (:obj:`torch.FloatTensor`): Reward of each step, 0 behind a row's end.
+        - discount_factor (:obj:`float`): In [0, 1].
+    Returns:
+        - return_ (:obj:`torch.FloatTensor`): The returns.
+    Shapes:
+        - reward (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    Raises:
+        - ValueError: If ``discount_factor`` is no discount, or a shape or type is wrong.
+    """
+    check_leading('reward', reward, '(B, S)')
+    check_number('discount_factor', discount_factor)
+    if discount_factor > 1:
+        raise ValueError(f'discount_factor = {discount_factor}: must be at most 1')
+    following = reward.new_zeros(len(reward))
+    columns = []
+    for r in reversed(reward.unbind(1)):
+        following = r + discount_factor * following
+        columns.append(following)
+    return torch.stack(columns[::-1], dim=1) if columns else torch.zeros_like(reward)
+
+
 class _Groups(NamedTuple):
     reward: Tensor  # (B, )
     member: Tensor  # (B, ) in 0 .. P - 1

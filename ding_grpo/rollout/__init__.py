@@ -1,2 +1,2 @@
 from .generate import Rollout, generate
-from .sampling import Sampling
+from .sampling import Sampling, draw

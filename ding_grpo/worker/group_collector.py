@@ -121,12 +121,8 @@ class GroupCollector(ISerialCollector):
                     f'env.collector_env_num = {self._env.env_num}: must be a multiple of policy.group_size = '
                     f'{self._group_size}, since a group takes {self._group_size} environments at once.'
                 )
-            spec = getattr(self._env.env_ref, 'token_spec', None)
-            if spec is None:
-                raise ConfigError(
-                    f'env.type: {type(self._env.env_ref).__name__} has no token_spec; grpo collects from token_env.'
-                )
-            _policy.get_attribute('bind')(spec)
+            self._shared_start = cfg.collect.shared_start
+            _policy.get_attribute('bind')(getattr(self._env.env_ref, 'token_spec', None))
         self._policy.reset()
 
     def reset(self, _policy: Optional[NamedTuple] = None, _env: Optional[BaseEnvManager] = None) -> None:
@@ -215,15 +211,17 @@ class GroupCollector(ISerialCollector):
     def _start(self, env_ids: List[int]) -> Group:
         # A function of (run seed, update, group): a resumed run meets what the uninterrupted one would have met.
         state = np.random.SeedSequence([self._seed, self._collect_iter, self._groups]).generate_state(1)[0]
-        group = Group(self._groups, int(state >> 1), env_ids)  # 31 bits
+        # 30 bits and one above them: evaluators take small seeds, so that no training start is one of theirs.
+        group = Group(self._groups, 2 ** 30 + int(state >> 2), env_ids)
         self._groups += 1
         self._begin(group)
         return group
 
     def _begin(self, group: Group) -> None:
         group.begin()
+        seeds = {i: group.seed + (0 if self._shared_start else row) for row, i in enumerate(group.env_ids)}
         # Without dynamic_seed=False on every call, environments add a random number to the seed.
-        self._env.seed({i: group.seed for i in group.env_ids}, dynamic_seed=False)
+        self._env.seed(seeds, dynamic_seed=False)
         self._env.reset({i: None for i in group.env_ids})
         self._policy.reset(group.env_ids)
 

@@ -83,10 +83,12 @@ class MetricsHook(LearnerHook):
             if name.startswith('reward_') and name.endswith('_mean') and name != 'reward_mean'
         ]
         kl = f"  kl {metrics['kl']:.4f}" if 'kl' in metrics else ''
+        length = next(value for name, value in metrics.items() if name.endswith('_length_mean'))
+        rate = next(name for name in metrics if name.endswith('_per_second'))
         return (
-            f"update {update}  reward {metrics['reward_mean']:.2f} ({', '.join(parts)})  "
-            f"length {metrics['completion_length_mean']:.1f}  entropy {metrics['entropy']:.2f}{kl}  "
-            f"clipped {metrics['clipfrac']:.2f}  {metrics['tokens_per_second']:.0f} tokens/s  "
+            f"update {update}  reward {metrics['reward_mean']:.2f}{' (' + ', '.join(parts) + ')' if parts else ''}  "
+            f"length {length:.1f}  entropy {metrics['entropy']:.2f}{kl}  "
+            f"clipped {metrics['clipfrac']:.2f}  {metrics[rate]:.0f} {rate[:-len('_per_second')]}/s  "
             f'{int(seconds) // 60:02d}:{int(seconds) % 60:02d}'
         )
 
@@ -158,6 +160,8 @@ class ExportHook(LearnerHook):
         if engine.rank != 0:
             return
         model = engine.policy.get_attribute('model')
+        if not hasattr(model, 'save_pretrained'):  # DI-engine's own models are whole in its checkpoints
+            return
         spec = engine.policy.get_attribute('token_spec')
         run = run_folder(engine.exp_name)
         folder = os.path.join(run, 'model')

@@ -1,0 +1,60 @@
+"""think_answer by GRPO through a replay buffer: ding -m serial -c config/think_answer_grpo_serial_config.py"""
+from easydict import EasyDict
+
+group_size = 16
+think_answer_grpo_serial_config = dict(
+    exp_name='runs/think_answer_grpo_serial',
+    env=dict(
+        collector_env_num=8 * group_size,
+        evaluator_env_num=4,
+        n_evaluator_episode=4,
+        stop_value=1.0,  # all four questions answered right, greedily
+        task=dict(type='think_answer'),
+        max_new_tokens=6,
+    ),
+    policy=dict(
+        cuda=False,
+        group_size=group_size,
+        model=dict(
+            config=dict(
+                model_type='llama',
+                vocab_size=32,
+                hidden_size=256,
+                intermediate_size=512,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                max_position_embeddings=64,
+            ),
+        ),
+        learn=dict(
+            update_per_collect=4,
+            batch_size=4,  # groups that an update samples from the buffer
+            learning_rate=1e-4,
+            clip_ratio=0.2,
+            beta=0.0,
+            adv_method='no_std',
+            entropy_weight=0.02,
+        ),
+        collect=dict(n_sample=8, temperature=1.0),
+        eval=dict(evaluator=dict(eval_freq=10)),
+        # A group is used at most twice, and never more than seven updates after the policy that sampled it.
+        other=dict(replay_buffer=dict(replay_buffer_size=16, max_use=2, max_staleness=8)),
+    ),
+)
+main_config = EasyDict(think_answer_grpo_serial_config)
+
+think_answer_grpo_serial_create_config = dict(
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers everything of the plugin
+    env_manager=dict(type='base'),
+    policy=dict(type='grpo'),
+    collector=dict(type='group'),
+    evaluator=dict(type='group'),
+)
+create_config = EasyDict(think_answer_grpo_serial_create_config)
+
+if __name__ == '__main__':
+    import sys
+
+    from ding_grpo.__main__ import main
+
+    main(['-m', 'serial', '-c', __file__, *sys.argv[1:]])

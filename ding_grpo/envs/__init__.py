@@ -1,0 +1,2 @@
+"""Environments of gymnasium as DI-engine takes them."""
+from .gymnasium_env import GymnasiumEnv

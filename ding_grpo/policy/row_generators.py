@@ -1,0 +1,36 @@
+from typing import Dict, List, Optional, Tuple
+
+import numpy as np
+
+RowKey = Tuple[int, int, int]  # collect, group, row
+
+
+class RowGenerators:
+    """
+    Overview:
+        Random numbers of rows: those of one generator a row, seeded by (seed, collect, group, row), whatever else \
+        runs beside it.
+    Interfaces:
+        ``of``, ``forget``
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._generators: Dict[int, Tuple[RowKey, np.random.Generator]] = {}
+
+    def of(self, env_id: int, key: RowKey) -> np.random.Generator:
+        """
+        Overview:
+            The generator of the row that an environment runs; it goes on from step to step.
+        Arguments:
+            - env_id (:obj:`int`): The environment.
+            - key (:obj:`RowKey`): Its row.
+        """
+        if env_id not in self._generators or self._generators[env_id][0] != key:
+            self._generators[env_id] = (key, np.random.default_rng([self._seed, *key]))
+        return self._generators[env_id][1]
+
+    def forget(self, env_ids: Optional[List[int]]) -> None:
+        """Drop those of environments whose episode has ended; None: all."""
+        for i in list(self._generators) if env_ids is None else env_ids:
+            self._generators.pop(i, None)

@@ -1,0 +1,152 @@
+"""How GRPO acts and learns with any other model of DI-engine: an action is one step of an environment."""
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import numpy as np
+import torch
+from ding.torch_utils import to_device, to_tensor
+from ding.utils.data import default_collate
+from torch import Tensor, nn
+from torch.distributions import Independent, Normal
+
+from ding_common import ConfigError
+from ding_grpo.rl_utils import entropy, naive_method
+from ding_grpo.rollout import draw
+
+from .row_generators import RowGenerators, RowKey
+
+Logit = Union[Tensor, Dict[str, Tensor]]
+
+
+class StepFace:
+    """
+    Overview:
+        The part of the policy that knows models of discrete or continuous actions: ``vac``, ``pg`` and every other \
+        model of DI-engine that has ``compute_actor`` or gives ``logit`` itself, a tensor for discrete actions, a dict \
+        of ``mu`` and ``sigma`` for continuous ones.
+    Interfaces:
+        ``bind``, ``sample``, ``greedy``, ``forget``, ``transition``, ``log_prob``
+    """
+    length_name = 'episode_length'
+    rate_name = 'steps_per_second'
+    max_length = None
+
+    def __init__(self, model: nn.Module, temperature: float, seed: int) -> None:
+        """
+        Overview:
+            Initialise.
+        Arguments:
+            - model (:obj:`nn.Module`): The policy's model.
+            - temperature (:obj:`float`): Logits of discrete actions are divided by it, in sampling and learning.
+            - seed (:obj:`int`): With a row's key it seeds the row's random numbers.
+        """
+        self._model = model
+        self._temperature = temperature
+        self._generators = RowGenerators(seed)
+
+    def bind(self, spec: Optional[Any]) -> None:
+        """
+        Overview:
+            Refuse an environment of tokens, whose observations such a model cannot read.
+        Arguments:
+            - spec (:obj:`Optional[Any]`): The environment's ``token_spec``, None if it has none.
+        """
+        if spec is not None:
+            raise ConfigError(
+                f"policy.model.type: {type(self._model).__name__} does not read tokens; with token_env grpo needs "
+                "model type 'causal_lm'."
+            )
+
+    def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
+        """
+        Overview:
+            Sample an action for each environment.
+        Arguments:
+            - obs (:obj:`Dict[int, Any]`): Observations by environment.
+            - row_keys (:obj:`Dict[int, RowKey]`): Which row of which group an environment runs.
+        Returns:
+            - output (:obj:`Dict[int, Dict]`): ``action`` and ``logp`` of each.
+        Shapes:
+            - action (:obj:`torch.LongTensor`): :math:`()`, or floats of :math:`(N, )` for continuous actions
+            - logp (:obj:`torch.FloatTensor`): :math:`()`
+        """
+        with torch.no_grad():
+            logit = self._logit(self._model, self._collate(obs))
+        generators = [self._generators.of(i, row_keys[i]) for i in obs]
+        if isinstance(logit, dict):
+            noise = np.stack([g.standard_normal(logit['mu'].shape[1]) for g in generators])  # (B, N)
+            action = logit['mu'] + logit['sigma'] * torch.from_numpy(noise).to(logit['mu'])
+        else:
+            uniform = np.array([g.random() for g in generators])  # (B, )
+            action = draw(logit, torch.from_numpy(uniform).to(logit.device))
+        logp = _log_prob(logit, action)
+        return {i: dict(action=a, logp=p) for i, a, p in zip(obs, action.cpu(), logp.cpu())}
+
+    def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
+        """As ``sample``, with the likeliest action each time."""
+        with torch.no_grad():
+            logit = self._logit(self._model, self._collate(obs))
+        action = logit['mu'] if isinstance(logit, dict) else logit.argmax(-1)
+        return {i: dict(action=a) for i, a in zip(obs, action.cpu())}
+
+    def forget(self, env_ids: Optional[List[int]]) -> None:
+        """Environments whose episode has ended; None: all."""
+        self._generators.forget(env_ids)
+
+    def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
+        """
+        Overview:
+            One step of one environment as ``fold_group`` takes it.
+        """
+        return dict(
+            obs=to_tensor(obs, dtype=torch.float32),
+            action=output['action'].unsqueeze(0),
+            logp=output['logp'].unsqueeze(0),
+            reward=torch.tensor([np.asarray(timestep.reward).item()], dtype=torch.float32),
+            truncated=bool(timestep.info.get('truncated', False)),
+        )
+
+    def log_prob(self, model: nn.Module, batch: Dict[str, Any], train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
+        """
+        Overview:
+            Log-probabilities of the taken actions and entropies of the distributions that they were sampled from, \
+            with the weights of ``model``; 0 behind a row's end.
+        Arguments:
+            - model (:obj:`nn.Module`): The policy or its reference.
+            - batch (:obj:`Dict`): From ``collate_groups``, on the model's device.
+            - train_entropy (:obj:`bool`): Whether the entropy needs a gradient; here it has one anyway.
+        Returns:
+            - logp (:obj:`torch.FloatTensor`): In nats.
+            - entropy (:obj:`torch.FloatTensor`): The same.
+        Shapes:
+            - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
+            - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        """
+        counted = batch['weight'] != 0  # (B, S)
+        logit = self._logit(model, batch['obs'])  # (M, N): the M steps that count
+        logp = _log_prob(logit, batch['action'][counted])  # (M, )
+        h = _normal(logit).entropy() if isinstance(logit, dict) else entropy(logit)  # (M, )
+        return tuple(x.new_zeros(counted.shape).masked_scatter(counted, x) for x in (logp, h))
+
+    def _collate(self, obs: Dict[int, Any]) -> Any:
+        batch = default_collate([to_tensor(o, dtype=torch.float32) for o in obs.values()])
+        return to_device(batch, next(self._model.parameters()).device)
+
+    def _logit(self, model: nn.Module, obs: Any) -> Logit:
+        output = model(obs, mode='compute_actor') if hasattr(model, 'compute_actor') else model(obs)
+        logit = output.get('logit') if isinstance(output, dict) else None
+        if isinstance(logit, dict) and {'mu', 'sigma'} <= set(logit):
+            return logit
+        if not isinstance(logit, Tensor) or logit.dim() != 2:
+            raise ConfigError(
+                f'policy.model.type: {type(model).__name__} gives no actor that grpo can train; it needs logits of '
+                "discrete actions (B, N), or mu and sigma of continuous ones (action_space 'discrete' or 'continuous')."
+            )
+        return logit if self._temperature == 1 else logit / self._temperature
+
+
+def _normal(logit: Dict[str, Tensor]) -> Independent:
+    return Independent(Normal(logit['mu'], logit['sigma']), 1)
+
+
+def _log_prob(logit: Logit, action: Tensor) -> Tensor:
+    return _normal(logit).log_prob(action) if isinstance(logit, dict) else naive_method(logit, action)

@@ -1,0 +1,213 @@
+import numpy as np
+import pytest
+import torch
+from ding.config import compile_config
+from easydict import EasyDict
+from torch.distributions import Categorical, Normal
+
+from ding_common import ConfigError
+from ding_grpo.policy import GRPOCommandModePolicy
+from ding_grpo.policy.group import batch_advantage, collate_groups
+
+DISCRETE = dict(obs_shape=3, action_shape=4, action_space='discrete', encoder_hidden_size_list=[64, 64])
+CONTINUOUS = dict(DISCRETE, action_shape=2, action_space='continuous')
+
+
+def make(model, group_size=2, **sections):
+    main = EasyDict(
+        exp_name='run',
+        env=dict(collector_env_num=group_size, evaluator_env_num=1, n_evaluator_episode=1),
+        policy=dict(group_size=group_size, model=model, collect=dict(n_sample=1), learn=dict(batch_size=1)),
+    )
+    for name, section in sections.items():
+        main.policy[name].update(section)
+    create = EasyDict(
+        env=dict(type='gymnasium_env', import_names=['ding_grpo']),
+        env_manager=dict(type='base'),
+        policy=dict(type='grpo_command'),
+        collector=dict(type='group')
+    )
+    cfg = compile_config(main, seed=0, auto=True, create_cfg=create, save_cfg=False)
+    torch.manual_seed(0)
+    policy = GRPOCommandModePolicy(cfg.policy, enable_field=['learn', 'collect', 'eval', 'command'])
+    policy.collect_mode.get_attribute('bind')(None)
+    return policy
+
+
+class Timestep:
+
+    def __init__(self, reward, truncated=False):
+        self.reward, self.info = np.array([reward]), dict(truncated=truncated)
+
+
+def sample_group(policy, lengths, reward=lambda row, step: 1., truncated=(), number=0):
+    """A group whose rows have these lengths; observations are random, the first one shared."""
+    generator = torch.Generator().manual_seed(number)
+    first = torch.randn(3, generator=generator)
+    episodes = []
+    for row, length in enumerate(lengths):
+        episode = []
+        for step in range(length):
+            obs = first if step == 0 else torch.randn(3, generator=generator)
+            out = policy.collect_mode.forward({row: obs.numpy()}, row_keys={row: (0, number, row)})[row]
+            ends = step == length - 1
+            episode.append(
+                policy.collect_mode.process_transition(
+                    obs, out, Timestep(reward(row, step), ends and row in truncated)
+                )
+            )
+        episodes.append(episode)
+        policy.collect_mode.reset([row])
+    sample, = policy.collect_mode.get_train_sample(episodes)
+    return dict(sample, seconds_sampling=0.1, seconds_scoring=0.1, group_id=number, collect_iter=0)
+
+
+@pytest.mark.unittest
+class TestStepFace:
+
+    @pytest.mark.parametrize('model', [DISCRETE, CONTINUOUS, dict(DISCRETE, type='pg'), dict(CONTINUOUS, type='pg')])
+    def test_sampled_log_probabilities_are_those_of_learning(self, model):
+        policy = make(model)
+        metrics = policy.learn_mode.forward([sample_group(policy, [3, 1])])
+        assert metrics['ratio_max'] == pytest.approx(1, abs=1e-5) and metrics['episode_length_mean'] == 2
+
+    def test_discrete_log_probability_by_torch(self):
+        policy = make(DISCRETE)
+        obs = {0: torch.randn(3), 1: torch.randn(3)}
+        out = policy.collect_mode.forward(obs, row_keys={0: (0, 0, 0), 1: (0, 0, 1)})
+        logit = policy._model(torch.stack(list(obs.values())), mode='compute_actor')['logit']
+        action = torch.stack([out[i]['action'] for i in obs])
+        expected = Categorical(logits=logit).log_prob(action)
+        assert torch.allclose(torch.stack([out[i]['logp'] for i in obs]), expected, atol=1e-6)
+
+    def test_continuous_log_probability_and_entropy_by_torch(self):
+        policy = make(CONTINUOUS)
+        sample = sample_group(policy, [2, 2])
+        logit = policy._model(sample['obs'], mode='compute_actor')['logit']
+        normal = Normal(logit['mu'], logit['sigma'])
+        assert sample['action'].shape == (2, 2, 2)
+        assert torch.allclose(
+            sample['logp_old'].flatten(), normal.log_prob(sample['action'].view(4, 2)).sum(1), atol=1e-5
+        )
+        metrics = policy.learn_mode.forward([sample])
+        assert metrics['entropy'] == pytest.approx(normal.entropy().sum(1).mean().item(), rel=1e-4)
+
+    def test_actions_follow_the_distribution(self):
+        policy = make(DISCRETE)
+        obs = torch.zeros(3)
+        out = policy.collect_mode.forward({i: obs for i in range(4000)}, row_keys={i: (0, 0, i) for i in range(4000)})
+        share = torch.bincount(torch.stack([o['action'] for o in out.values()]), minlength=4) / 4000
+        p = policy._model(obs[None], mode='compute_actor')['logit'].softmax(-1)[0]
+        assert torch.allclose(share, p, atol=0.03)
+
+    def test_a_rows_numbers_are_its_own(self):
+        policy = make(CONTINUOUS)
+        obs, keys = {i: torch.zeros(3) for i in range(3)}, {i: (0, 0, i) for i in range(3)}
+        together = policy.collect_mode.forward(obs, row_keys=keys)
+        policy.collect_mode.reset(None)
+        alone = policy.collect_mode.forward({2: obs[2]}, row_keys={2: keys[2]})
+        assert torch.equal(alone[2]['action'], together[2]['action'])
+        again = policy.collect_mode.forward({2: obs[2]}, row_keys={2: keys[2]})
+        assert not torch.equal(again[2]['action'], alone[2]['action'])  # the generator goes on
+
+    def test_greedy(self):
+        for model, expected in ((DISCRETE, lambda logit: logit.argmax(-1)), (CONTINUOUS, lambda logit: logit['mu'])):
+            policy = make(model)
+            obs = torch.randn(3)
+            action = policy.eval_mode.forward({5: obs})[5]['action']
+            assert torch.equal(action, expected(policy._model(obs[None], mode='compute_actor')['logit'])[0])
+
+    def test_what_is_learned_does_not_depend_on_padding(self):
+        """A group of uneven lengths beside a longer group: the gradient is that of each alone, added."""
+        learned = []
+        for batch in ([0], [1], [0, 1]):
+            policy = make(DISCRETE, learn=dict(batch_size=2, reduction='sum', advantage='return_to_go'))
+            groups = [
+                sample_group(policy, lengths, lambda row, step: float(row + step), number=n)
+                for n, lengths in enumerate(([3, 1], [2, 5]))
+            ]
+            policy._optimizer = torch.optim.SGD(policy._model.parameters(), lr=1.)
+            policy._lr_scheduler = torch.optim.lr_scheduler.ConstantLR(policy._optimizer, 1.)
+            policy._cfg.learn.grad_clip_value = 1e9
+            before = torch.cat([p.detach().flatten() for p in policy._model.parameters()])
+            policy.learn_mode.forward([groups[i] for i in batch])
+            learned.append(torch.cat([p.detach().flatten() for p in policy._model.parameters()]) - before)
+        assert torch.allclose((learned[0] + learned[1]) / 2, learned[2], atol=1e-5)
+
+    def test_steps_of_all_groups_in_one_mini_batch_are_the_groups_token_mean(self):
+        learned = []
+        for learn in (dict(batch_size=2, reduction='token'), dict(batch_steps=100)):
+            policy = make(DISCRETE, learn=dict(learn, advantage='return_to_go', beta=0.1))
+            for p in policy._reference.parameters():
+                p.data.mul_(1.3)
+            groups = [
+                sample_group(policy, lengths, lambda row, step: float(row + step), number=n)
+                for n, lengths in enumerate(([3, 1], [2, 5]))
+            ]
+            metrics = policy.learn_mode.forward(groups)
+            learned.append((metrics, torch.cat([p.detach().flatten() for p in policy._model.parameters()])))
+        assert torch.allclose(learned[0][1], learned[1][1], atol=1e-6)
+        for name in ('total_loss', 'kl', 'entropy', 'grad_norm'):
+            assert learned[0][0][name] == pytest.approx(learned[1][0][name], rel=1e-4), name
+
+    def test_mini_batches_of_steps_take_each_step_once_an_epoch(self):
+        policy = make(DISCRETE, learn=dict(batch_steps=4, epoch_per_collect=3))
+        seen = []
+        update = policy._update
+        policy._update = lambda batch: seen.append(batch['obs']) or update(batch)
+        groups = [sample_group(policy, lengths, number=n) for n, lengths in enumerate(([3, 1], [2, 5]))]
+        policy.learn_mode.forward(groups)
+        assert [len(x) for x in seen] == [4, 4, 3] * 3
+        everything = torch.cat([g['obs'] for g in groups]).sum(0)
+        assert all(torch.allclose(torch.cat(seen[i:i + 3]).sum(0), everything, atol=1e-5) for i in (0, 3, 6))
+
+    @pytest.mark.parametrize('learn', [dict(ratio='sequence'), dict(loss='gspo')])
+    def test_single_steps_have_no_ratio_of_the_row(self, learn):
+        with pytest.raises(ConfigError, match='policy.learn.batch_steps = 4: single steps'):
+            make(DISCRETE, learn=dict(learn, batch_steps=4))
+
+    def test_a_model_without_an_actor_is_refused(self):
+        policy = make(dict(type='continuous_qac', obs_shape=3, action_shape=2, action_space='regression'))
+        with pytest.raises(ConfigError, match='policy.model.type: .*logits'):
+            policy.collect_mode.forward({0: torch.zeros(3)}, row_keys={0: (0, 0, 0)})
+
+
+@pytest.mark.unittest
+class TestAdvantage:
+
+    def adv(self, sample_lengths, reward, truncated=(), **sections):
+        policy = make(DISCRETE, **sections)
+        batch = collate_groups([sample_group(policy, sample_lengths, reward, truncated)])
+        learn = policy.cfg.learn
+        return batch_advantage(
+            batch, learn.adv_method, learn.advantage, policy.cfg.collect.discount_factor, learn.extend_truncated
+        )
+
+    def test_outcome_is_the_discounted_return(self):
+        adv = self.adv(
+            [2, 1],
+            lambda row, step: 1.,
+            learn=dict(adv_method='no_std'),
+            collect=dict(discount_factor=0.5),
+        )
+        assert adv.tolist() == [0.25, -0.25]  # returns 1.5 and 1
+
+    def test_returns_to_go_are_compared_within_the_group(self):
+        adv = self.adv([2, 1], lambda row, step: 1., learn=dict(adv_method='no_std', advantage='return_to_go'))
+        third = 1 / 3  # returns 2, 1 and 1: mean 4/3
+        assert torch.allclose(adv, torch.tensor([[2 * third, -third], [-third, 0]]))
+
+    def test_a_cut_episode_is_taken_to_go_on(self):
+        adv = self.adv(
+            [2, 2],
+            lambda row, step: 1.,
+            truncated=(0, ),
+            learn=dict(adv_method='no_std', advantage='return_to_go', extend_truncated=True),
+            collect=dict(discount_factor=0.5),
+        )
+        # 1 + 1/2 + 1/4 ... = 2 at each step of the cut one; 1.5 and 1 in the other: mean 6.5 / 4
+        assert torch.allclose(adv, torch.tensor([[2, 2], [1.5, 1]]) - 1.625)
+
+    def test_extending_needs_a_discount(self):
+        with pytest.raises(ConfigError, match='extend_truncated = True.*discount_factor'):
+            make(DISCRETE, learn=dict(extend_truncated=True))

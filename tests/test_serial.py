@@ -1,0 +1,77 @@
+"""``ding -m serial``: groups through DI-engine's replay buffer."""
+import collections
+
+import pytest
+from ding.entry import serial_pipeline
+from ding.worker.replay_buffer import AdvancedReplayBuffer
+from easydict import EasyDict
+
+from ding_common import ConfigError
+from ding_grpo.policy import GRPOPolicy
+
+
+@pytest.fixture
+def serial(think_answer):
+    main, create = think_answer
+    main.policy.learn.update(update_per_collect=3, batch_size=2)
+    main.policy.other = EasyDict(replay_buffer=dict(replay_buffer_size=8, max_use=2, max_staleness=4))
+    return main, create
+
+
+@pytest.fixture
+def learned(monkeypatch):
+    """What each update learned from, with the number of updates before it."""
+    seen = []
+    forward = GRPOPolicy._forward_learn
+
+    def note(self, data):
+        seen.append([dict(sample) for sample in data])
+        return forward(self, data)
+
+    monkeypatch.setattr(GRPOPolicy, '_forward_learn', note)
+    return seen
+
+
+@pytest.mark.unittest
+class TestSerial:
+
+    def test_a_replayed_group_is_whole_and_not_older_than_the_bound(self, serial, learned):
+        serial_pipeline(serial, seed=0, max_train_iter=20)
+        assert len(learned) >= 20
+        uses = collections.Counter()
+        for update, batch in enumerate(learned):
+            for sample in batch:
+                assert len(sample['action']) == len(sample['weight']) == len(sample['reward']) == 4  # the group size
+                assert sample['staleness'] == update - sample['collect_iter'] < 4
+                uses[sample['collect_iter'], sample['group_id']] += 1
+        assert max(uses.values()) == 2  # groups are used again, and no more often than they may be
+        assert any(update > batch[0]['collect_iter'] for update, batch in enumerate(learned))
+
+    def test_the_ratio_is_to_the_policy_that_sampled(self, serial, monkeypatch):
+        main, _ = serial
+        main.policy.learn.learning_rate = 1e-2
+        ratios = []
+        forward = GRPOPolicy._forward_learn
+        monkeypatch.setattr(
+            GRPOPolicy, '_forward_learn', lambda self, data: ratios.append(forward(self, data)) or ratios[-1]
+        )
+        serial_pipeline(serial, seed=0, max_train_iter=6)
+        fresh = [m['ratio_max'] for m in ratios if m['staleness_max'] == 0]
+        stale = [m['ratio_max'] for m in ratios if m['staleness_max'] > 0]
+        assert max(fresh) == pytest.approx(1, abs=1e-4) and min(stale) > 1.001
+
+    def test_without_a_bound(self, serial):
+        main, _ = serial
+        main.policy.other.replay_buffer = EasyDict(replay_buffer_size=8)
+        with pytest.raises(ConfigError, match='max_use = inf.*max_staleness = inf.*needs a bound'):
+            serial_pipeline(serial, seed=0, max_train_iter=2)
+
+    def test_the_buffer_is_di_engines(self, serial, monkeypatch):
+        pushed = []
+        push = AdvancedReplayBuffer.push
+        monkeypatch.setattr(
+            AdvancedReplayBuffer, 'push',
+            lambda self, data, **kwargs: pushed.append(len(data)) or push(self, data, **kwargs)
+        )
+        serial_pipeline(serial, seed=0, max_train_iter=3)
+        assert pushed and set(pushed) == {2}  # n_sample groups, each one item

@@ -1,0 +1,122 @@
+"""GRPO on environments that have nothing to do with language, through DI-engine's own pipeline."""
+import copy
+import os
+import runpy
+
+import pytest
+import torch
+from ding.entry import serial_pipeline_onpolicy
+
+from ding_common import ConfigError
+from ding_grpo.worker.screen import read_json_lines
+
+CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A shipped config made small: (task, changes) -> (main_config, create_config)."""
+    monkeypatch.chdir(tmp_path)
+
+    def load(task, manager='base', **changes):
+        loaded = runpy.run_path(os.path.join(CONFIG, f'{task}_config.py'))
+        main, create = copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
+        main.exp_name, create.env_manager.type = 'run', manager
+        main.env.update(
+            evaluator_env_num=3, n_evaluator_episode=3, stop_value=1e9, env_kwargs=dict(max_episode_steps=15)
+        )
+        for path, value in changes.items():
+            section = main
+            *keys, last = path.split('__')
+            for key in keys:
+                section = section[key]
+            section[last] = value
+        return main, create
+
+    return load
+
+
+def run(configs, updates=2, seed=0):
+    policy = serial_pipeline_onpolicy(configs, seed=seed, max_train_iter=updates)
+    log = os.path.join('run', 'log')
+    return (
+        policy, read_json_lines(os.path.join(log, 'learner', 'metrics.jsonl')),
+        read_json_lines(os.path.join(log, 'evaluator', 'evaluations.jsonl'))
+    )
+
+
+def learned(policy):
+    return torch.cat([p.detach().flatten() for p in policy._model.parameters()])
+
+
+@pytest.mark.unittest
+class TestPipeline:
+
+    @pytest.mark.parametrize('task', ['cartpole', 'acrobot', 'pendulum'])
+    def test_learns_and_leaves_its_record(self, small, task):
+        configs = small(f'{task}_grpo', policy__eval=dict(evaluator=dict(eval_freq=1, samples_per_start=2)))
+        _, metrics, evaluations = run(configs)
+        assert len(metrics) == 2
+        if task != 'acrobot':  # of which fifteen steps are all alike
+            assert all(m['grad_norm'] > 0 for m in metrics)
+        assert 1 <= metrics[0]['episode_length_mean'] <= 15 and metrics[0]['steps_per_second'] > 0
+        assert all('sampled_return' in e for e in evaluations)
+        assert os.path.exists(os.path.join('run', 'curve.png')) and not os.path.exists(os.path.join('run', 'model'))
+
+    def test_processes_change_nothing(self, small):
+        whole = []
+        for manager in ('base', 'subprocess'):
+            policy, metrics, evaluations = run(small('cartpole_grpo', manager))
+            returns = [e['eval_episode_return'] for e in evaluations]
+            whole.append((learned(policy), [m['reward_mean'] for m in metrics], returns))
+            os.rename('run', manager)
+        assert torch.equal(whole[0][0], whole[1][0])
+        assert whole[0][1] == whole[1][1] and whole[0][2] == whole[1][2]
+
+    def test_a_seed_is_the_whole_run(self, small):
+        first, second, other = (self.of_seed(small, seed) for seed in (0, 0, 1))
+        assert torch.equal(first, second) and not torch.equal(first, other)
+
+    @staticmethod
+    def of_seed(small, seed):
+        policy, _, _ = run(small('cartpole_grpo'), seed=seed)
+        return learned(policy)
+
+    @pytest.mark.parametrize(
+        'changes', [
+            dict(policy__learn__advantage='outcome', policy__learn__extend_truncated=False),
+            dict(policy__collect__shared_start=False),
+            dict(policy__learn__beta=0.1),
+            dict(policy__model=dict(type='pg', obs_shape=4, action_shape=2, encoder_hidden_size_list=[16, 16])),
+        ],
+        ids=str
+    )
+    def test_options(self, small, changes):
+        _, metrics, _ = run(small('cartpole_grpo', **changes))
+        assert len(metrics) == 2
+
+    @pytest.mark.parametrize(
+        'changes, message', [
+            (dict(policy__learn__reduction='constant'), "reduction 'constant'"),
+            (dict(policy__collect__top_k=3), 'policy.collect.top_k = 3'),
+            (dict(policy__group_size=3), 'env.collector_env_num = 8'),
+            (dict(policy__model=dict(obs_shape=4, action_shape=2, action_shap=1)), 'action_shap'),
+        ],
+        ids=str
+    )
+    def test_wrong_use(self, small, changes, message):
+        with pytest.raises(ConfigError, match=message):
+            run(small('cartpole_grpo', **changes))
+
+    def test_the_training_starts_are_none_of_the_evaluators(self, small, monkeypatch):
+        from ding_grpo.envs import GymnasiumEnv
+        seeds = dict(collector=set(), evaluator=set())
+        seed = GymnasiumEnv.seed
+
+        def note(self, value, dynamic_seed=True):
+            seeds['evaluator' if value < 1000 else 'collector'].add(value)
+            seed(self, value, dynamic_seed)
+
+        monkeypatch.setattr(GymnasiumEnv, 'seed', note)
+        run(small('cartpole_grpo'))
+        assert len(seeds['evaluator']) >= 3 and len(seeds['collector']) == 4 and min(seeds['collector']) >= 2 ** 30
