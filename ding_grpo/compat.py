@@ -10,8 +10,11 @@ import ding.entry.application_entry
 import ding.entry.serial_entry_onpolicy
 import ding.envs.env_manager.base_env_manager
 from ding.config import read_config
+from ding.policy import PPOPolicy
 from ding.utils import registry
 
+from ding_common import ConfigError
+from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_sections
 from ding_grpo.worker import GroupEvaluator
 
@@ -30,10 +33,29 @@ def apply() -> None:
     # ``ding`` command imports this plugin only after that; there the AttributeError stays.)
     for module in (ding.entry, ding.entry.serial_entry_onpolicy):
         module.serial_pipeline_onpolicy = _with_checked_sections(module.serial_pipeline_onpolicy)
+    # ppo_param_init, on by default, gives every linear layer new weights, a pretrained model's too, and fails at layers
+    # without bias.
+    PPOPolicy._init_learn = _with_kept_weights(PPOPolicy._init_learn)
     # Registry.build prints a page of "Hint: expected args" before it hands on any error, a ConfigError too.
     registry._innest_error = False
     # Env managers announce their spaces on the root logger, which has no file yet and only fills the screen.
     ding.envs.env_manager.base_env_manager.space_log_flag = False
+
+
+def _with_kept_weights(init_learn: Callable) -> Callable:
+    if hasattr(init_learn, '__wrapped__'):
+        return init_learn
+
+    @wraps(init_learn)
+    def _init_learn(self: PPOPolicy) -> None:
+        if self._cfg.learn.ppo_param_init and isinstance(self._model, CausalLMVAC):
+            raise ConfigError(
+                'policy.learn.ppo_param_init = True: would give every layer of the language model new weights; write '
+                'ppo_param_init=False.'
+            )
+        init_learn(self)
+
+    return _init_learn
 
 
 def _with_checked_sections(pipeline: Callable) -> Callable:

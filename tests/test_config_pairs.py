@@ -6,7 +6,10 @@ import runpy
 import pytest
 
 CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
-SAME = ('obs_shape', 'action_shape', 'action_space', 'encoder_hidden_size_list', 'actor_head_hidden_size')
+SAME = (
+    'config', 'pretrained', 'obs_shape', 'action_shape', 'action_space', 'encoder_hidden_size_list',
+    'actor_head_hidden_size'
+)
 PAIRS = sorted(
     os.path.basename(path)[:-len('_ppo_config.py')] for path in glob.glob(os.path.join(CONFIG, '*_ppo_config.py'))
 )

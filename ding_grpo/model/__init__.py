@@ -1,1 +1,2 @@
 from .causal_lm import CausalLM
+from .causal_lm_vac import CausalLMVAC

@@ -1,0 +1,56 @@
+import pytest
+import torch
+from ding.policy import PPOPolicy
+from easydict import EasyDict
+
+from ding_common import ConfigError
+from ding_grpo.model import CausalLMVAC
+
+
+@pytest.fixture
+def model(tiny_config):
+    torch.manual_seed(0)
+    return CausalLMVAC(config=tiny_config)
+
+
+def observation(*rows, size=8):
+    return torch.tensor([list(row) + [-1] * (size - len(row)) for row in rows])
+
+
+@pytest.mark.unittest
+class TestCausalLMVAC:
+
+    def test_equals_reading_each_row_alone(self, model):
+        rows = [[3, 1, 4, 1, 5], [9, 2], [6]]
+        out = model(observation(*rows), mode='compute_actor_critic')
+        torch.nn.init.normal_(model.critic.weight)
+        value = model(observation(*rows), mode='compute_critic')['value']
+        for i, row in enumerate(rows):
+            alone = model.actor.lm(torch.tensor([row]), output_hidden_states=True)
+            assert torch.allclose(out['logit'][i], alone.logits[0, -1], atol=1e-5)
+            assert torch.allclose(value[i], model.critic(alone.hidden_states[-1][0, -1])[0], atol=1e-5)
+
+    def test_modes_agree_and_the_value_begins_at_zero(self, model):
+        obs = observation([3, 1, 4], [1, 5]).float()  # as DI-engine casts them
+        both = model(obs, mode='compute_actor_critic')
+        assert torch.equal(both['logit'], model(obs, mode='compute_actor')['logit'])
+        assert torch.equal(both['value'], torch.zeros(2))
+        with pytest.raises(ValueError, match="mode = 'actor'"):
+            model(obs, mode='actor')
+
+    def test_value_and_policy_train_one_trunk(self, model):
+        torch.nn.init.normal_(model.critic.weight)
+        for name in ('logit', 'value'):
+            out = model(observation([3, 1, 4]), mode='compute_actor_critic')[name]
+            grad = torch.autograd.grad((out ** 2).sum(), model.actor.lm.get_input_embeddings().weight)[0]
+            assert grad.abs().sum() > 0
+
+    def test_initialisation_that_would_wipe_the_weights_is_refused(self, model):
+        cfg = EasyDict(PPOPolicy.default_config())
+        cfg.action_space = 'discrete'
+        with pytest.raises(ConfigError, match='ppo_param_init = True'):
+            PPOPolicy(cfg, model=model, enable_field=['learn'])
+        cfg.learn.ppo_param_init = False
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        PPOPolicy(cfg, model=model, enable_field=['learn'])
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
