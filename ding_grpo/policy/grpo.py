@@ -246,7 +246,7 @@ class GRPOPolicy(Policy):
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
         """
         Overview:
-            Epochs of mini-batches of whole groups.
+            Epochs of mini-batches, of whole groups or, with ``batch_steps``, of steps.
         Arguments:
             - data (:obj:`List[Dict]`): Groups from ``get_train_sample``.
         Returns:
