@@ -1,10 +1,11 @@
-from typing import Dict, Optional, Tuple
+from typing import Dict, Optional
 
 import torch
 from ding.utils import MODEL_REGISTRY
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from .causal_lm import CausalLM
+from .causal_lm import CausalLM, PromptBatch
 
 
 @MODEL_REGISTRY.register('causal_lm_vac')
@@ -12,7 +13,8 @@ class CausalLMVAC(nn.Module):
     """
     Overview:
         A causal language model with a value head on the same trunk, as DI-engine's own PPO wants a model: token by \
-        token, with ``mode`` as in ``VAC``. So that GRPO and PPO can be compared on one environment with one network.
+        token, with ``mode`` as in ``VAC``. So that GRPO and PPO can be compared on one environment with one network. \
+        The beginnings that rows have in common, such as a prompt, are read once, in sampling and learning.
     Interfaces:
         ``forward``, ``compute_actor``, ``compute_critic``, ``compute_actor_critic``
     """
@@ -73,24 +75,13 @@ class CausalLMVAC(nn.Module):
         return self._read(obs)
 
     def _read(self, obs: Tensor) -> Dict[str, Tensor]:
-        ids, mask = _left_padded(obs.long())
-        out = self.actor.lm(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-            logits_to_keep=1,
-            output_hidden_states=True,
-            use_cache=False,
-        )
-        hidden = out.hidden_states[-1][:, -1]  # (B, H)
-        return dict(logit=out.logits[:, -1].float(), value=self.critic(hidden).squeeze(-1).float())
-
-
-def _left_padded(obs: Tensor) -> Tuple[Tensor, Tensor]:
-    """Token ids and mask with the padding moved to the left and cut to the longest."""
-    length = (obs >= 0).sum(1)  # (B, )
-    longest = max(int(length.max()), 1)
-    # column j of the result is column j - (longest - length) of the observation
-    source = torch.arange(longest, device=obs.device) - (longest - length).unsqueeze(1)  # (B, longest)
-    ids = obs.gather(1, source.clamp(min=0)).clamp(min=0)
-    return ids.masked_fill(source < 0, 0), (source >= 0).long()
+        obs = obs.long()
+        length = (obs >= 0).sum(1).clamp(min=1)  # (B, )
+        # What is left of the shortest row's end has no padding: equal beginnings are read once for all rows.
+        shortest, longest = int(length.min()), int(length.max())
+        ids, row = obs[:, :shortest].clamp(min=0).unique(dim=0, return_inverse=True)
+        rest = F.pad(obs[:, shortest:longest].clamp(min=0), (0, 1))  # (B, S): the last column is not read
+        hidden = self.actor.completion_hidden(PromptBatch(ids, torch.ones_like(ids), row), rest)  # (B, S, H)
+        hidden = hidden[torch.arange(len(obs), device=obs.device), length - shortest]  # (B, H)
+        logit = self.actor.output_head().logits(hidden)
+        return dict(logit=logit.float(), value=self.critic(hidden).squeeze(-1).float())

@@ -2,6 +2,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError
@@ -20,6 +21,16 @@ class OutputHead(NamedTuple):
     bias: Optional[Tensor]
     scale: float
     softcap: Optional[float]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """
+        Overview:
+            The logits of hidden states, as the model itself gives them.
+        Shapes:
+            - hidden (:obj:`torch.FloatTensor`): :math:`(*, H)`
+            - logits (:obj:`torch.FloatTensor`): :math:`(*, V)`
+        """
+        return _softcapped(F.linear(hidden, self.weight, self.bias), self.scale, self.softcap)
 
 
 def measure_head(lm: PreTrainedModel) -> Tuple[float, Optional[float]]:
@@ -49,7 +60,7 @@ def measure_head(lm: PreTrainedModel) -> Tuple[float, Optional[float]]:
         raise _refusal(lm, 'its output layer does not read the last hidden states as they are')
     scale, softcap = _measure(lm, layer, ids)
     with torch.no_grad():
-        expected = _softcapped(torch.nn.functional.linear(hidden, layer.weight, layer.bias), scale, softcap)
+        expected = _softcapped(F.linear(hidden, layer.weight, layer.bias).double(), scale, softcap)
     tolerance = 16 * torch.finfo(hidden.dtype).eps * max(expected.abs().max().item(), 1e-6)
     if logits.shape != expected.shape or (logits.double() - expected).abs().max() > tolerance:
         raise _refusal(lm, 'its logits are not those of its output layer and its last hidden states')
@@ -82,13 +93,13 @@ def _measure(lm: PreTrainedModel, layer: nn.Linear, ids: Tensor) -> Tuple[float,
 
 
 def _softcapped(product: Tensor, scale: float, softcap: Optional[float]) -> Tensor:
-    """The logits of a product, in float64."""
-    product = product.double() * scale
+    """The logits of a product."""
+    product = product * scale
     return product if softcap is None else softcap * torch.tanh(product / softcap)
 
 
 def _refusal(lm: PreTrainedModel, reason: str) -> ConfigError:
     return ConfigError(
         f"policy.learn.log_prob_fn = 'linear_log_prob': does not fit {type(lm).__name__}: {reason}. Write "
-        "log_prob_fn='efficient_method', which takes the logits as the model gives them."
+        "log_prob_fn='efficient_method', which takes the logits as the model gives them (PPO has no such choice)."
     )

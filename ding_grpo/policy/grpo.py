@@ -255,7 +255,7 @@ class GRPOPolicy(Policy):
         start = time.perf_counter()
         cfg = self._cfg.learn
         if 'replay_unique_id' in data[0]:
-            check_replay(self._cfg.other.replay_buffer)
+            check_replay(self._cfg)
         batch = collate_groups(data)
         metrics = batch_metrics(batch, self._face.length_name)
         steps_taken = batch['weight'].sum().item()

@@ -147,21 +147,29 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
         raise ConfigError('policy.cuda = True: torch finds no GPU on this machine.')
 
 
-def check_replay(buffer: Dict) -> None:
+def check_replay(cfg: Dict) -> None:
     """
     Overview:
-        Refuse a replay buffer that gives groups of any age: the importance ratio corrects for a policy that is a few \
-        updates old, not for one of long ago.
+        Refuse what ``ding -m serial`` alone would get wrong: a replay buffer that gives groups of any age, since the \
+        importance ratio corrects for a policy that is a few updates old, not for one of long ago; and an evaluator \
+        that knows no samples.
     Arguments:
-        - buffer (:obj:`Dict`): The compiled section ``policy.other.replay_buffer``.
+        - cfg (:obj:`Dict`): The compiled section ``policy``.
     Raises:
-        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds it.
+        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, or ``samples_per_start`` would \
+            be ignored.
     """
-    bounds = {key: buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
+    bounds = {key: cfg.other.replay_buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
     if min(bounds.values()) == float('inf'):
         raise ConfigError(
             'policy.other.replay_buffer.max_use = inf, policy.other.replay_buffer.max_staleness = inf: grpo with a '
             'replay buffer (ding -m serial) needs a bound; set max_staleness to some updates, or max_use to some uses.'
+        )
+    evaluator = cfg.eval.evaluator
+    if evaluator.samples_per_start > 0 and evaluator.type != 'group':
+        raise ConfigError(
+            f'create_config.evaluator.type = {evaluator.type!r}: policy.eval.evaluator.samples_per_start = '
+            f"{evaluator.samples_per_start} needs evaluator=dict(type='group') in create_config with ding -m serial."
         )
 
 

@@ -77,7 +77,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
         append_json(os.path.join(run_folder(self._exp_name), 'log', self._instance_name, 'evaluations.jsonl'), record)
         parts = '  '.join(f'{name} {mean:.3f}' for name, mean in means.items())
         mark = '  (best so far)' if value > best else ''
-        show(f'evaluation  update {train_iter}  return {value:.3f}{mark}  {parts}')
+        when = f'update {train_iter}  ' if train_iter >= 0 else ''  # -1: ``ding -m eval``
+        show(f'evaluation  {when}return {value:.3f}{mark if when else ""}  {parts}')
         return stop, info
 
     def _sampled_returns(self, samples: int, train_iter: int) -> np.ndarray:

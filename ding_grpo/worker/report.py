@@ -1,6 +1,8 @@
 """What a user sees while a run learns, and what stays when it has ended: learner hooks."""
+import logging
 import os
 import signal
+import sys
 import threading
 import time
 from types import FrameType
@@ -36,7 +38,8 @@ class ReportHook(LearnerHook):
         self._args = {**self.default, **ext_args}
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        keep_off_screen(engine.logger)
+        for logger in (engine.logger, logging.getLogger('buffer_logger')):  # DI-engine's names
+            keep_off_screen(logger)
         if engine.rank != 0:
             return
         show(f'{engine.exp_name}: learning; Ctrl-C saves and ends')
@@ -60,7 +63,7 @@ class MetricsHook(LearnerHook):
         super().__init__(*args, **kwargs)
         self._freq = freq
         self._start = time.monotonic()
-        self._terminal = click.get_text_stream('stdout').isatty()
+        self._terminal = sys.stdout.isatty()
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         update = engine.last_iter.val

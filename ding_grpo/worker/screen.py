@@ -3,6 +3,7 @@ import json
 import logging
 import os
 import shutil
+import sys
 from typing import Any, Dict, List
 
 import click
@@ -31,7 +32,7 @@ def show(text: str) -> None:
     Overview:
         Print lines above the progress line, which a terminal rewrites in place.
     """
-    click.echo(('\r\033[K' if click.get_text_stream('stdout').isatty() else '') + text)
+    click.echo(('\r\033[K' if sys.stdout.isatty() else '') + text)
 
 
 def show_progress(text: str) -> None:

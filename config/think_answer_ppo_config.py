@@ -1,0 +1,61 @@
+"""think_answer by DI-engine's PPO, token by token, beside think_answer_grpo_config.py: the same task and network."""
+from easydict import EasyDict
+
+think_answer_ppo_config = dict(
+    exp_name='runs/think_answer_ppo',
+    env=dict(
+        collector_env_num=128,
+        evaluator_env_num=4,
+        n_evaluator_episode=4,
+        stop_value=1.0,  # all four questions answered right, greedily
+        task=dict(type='think_answer'),
+        max_new_tokens=6,
+    ),
+    policy=dict(
+        cuda=False,
+        action_space='discrete',
+        model=dict(
+            type='causal_lm_vac',
+            config=dict(
+                model_type='llama',
+                vocab_size=32,
+                hidden_size=256,
+                intermediate_size=512,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                max_position_embeddings=64,
+            ),
+        ),
+        # Normalised over the batch, advantages blow up the noise of the small format bonus.
+        recompute_adv=False,
+        traj_len_inf=True,  # whole completions: their reward comes with the last token
+        learn=dict(
+            epoch_per_collect=2,
+            batch_size=384,
+            learning_rate=1e-4,
+            value_weight=0.5,
+            entropy_weight=0.02,
+            clip_ratio=0.2,
+            adv_norm=False,
+            value_norm=False,
+            ppo_param_init=False,  # it would wipe the model's weights
+        ),
+        collect=dict(n_sample=768, discount_factor=1.0, gae_lambda=1.0),
+        eval=dict(evaluator=dict(eval_freq=16)),  # it counts mini-batches, of which a collect gives 4
+    ),
+)
+main_config = EasyDict(think_answer_ppo_config)
+
+think_answer_ppo_create_config = dict(
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers everything of the plugin
+    env_manager=dict(type='base'),
+    policy=dict(type='ppo'),
+)
+create_config = EasyDict(think_answer_ppo_create_config)
+
+if __name__ == '__main__':
+    import sys
+
+    from ding_grpo.__main__ import main
+
+    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])

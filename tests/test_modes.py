@@ -1,0 +1,82 @@
+"""What ``ding``'s other mode and its options do with this plugin's configs."""
+import glob
+import os
+
+import pytest
+from click.testing import CliRunner
+from ding.entry.cli import cli
+
+from ding_grpo.worker.screen import read_json_lines
+
+CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
+SMALL = '''
+import runpy
+loaded = runpy.run_path({path!r})
+main_config, create_config = loaded['main_config'], loaded['create_config']
+main_config.exp_name = 'run'
+main_config.env.stop_value = 1e9
+main_config.env.update({env!r})
+'''
+STEPS = dict(evaluator_env_num=3, n_evaluator_episode=3, env_kwargs=dict(max_episode_steps=15))
+
+
+@pytest.fixture
+def ding(tmp_path, monkeypatch):
+    """``ding`` with a shipped config made small: (config, options) -> what it printed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name, *options, env=STEPS):
+        path = os.path.abspath(os.path.join(CONFIG, f'{name}_config.py'))
+        (tmp_path / f'{name}_config.py').write_text(SMALL.format(path=path, env=env))
+        result = CliRunner().invoke(cli, ['-c', f'{name}_config.py', *options])
+        assert result.exception is None, result.output
+        return result.output
+
+    return run
+
+
+@pytest.mark.unittest
+class TestEval:
+
+    @pytest.mark.parametrize(
+        'name, env', [
+            ('cartpole_grpo', STEPS),
+            ('cartpole_ppo', STEPS),
+            ('pendulum_ppo', STEPS),
+            ('think_answer_grpo', {}),
+            ('think_answer_ppo', {}),
+        ],
+        ids=lambda v: v if isinstance(v, str) else ''
+    )
+    def test_finds_what_training_found(self, ding, name, env):
+        ding(name, '-m', 'serial_onpolicy', '--train-iter', '1', '-s', '3', env=env)
+        trained = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        best = max(trained, key=lambda e: e['eval_episode_return'])
+        out = ding(name, '-m', 'eval', '-s', '3', '--load-path', 'run/ckpt/ckpt_best.pth.tar', env=env)
+        found, = read_json_lines('default_experiment/log/evaluator/evaluations.jsonl')
+        assert found['eval_episode_return'] == best['eval_episode_return']
+        assert f'evaluation  return {found["eval_episode_return"]:.3f}' in out and 'Eval is over!' in out
+        assert found.get('completions') == best.get('completions')
+
+
+@pytest.mark.unittest
+class TestOptions:
+
+    @pytest.mark.parametrize(
+        'mode, name', [('serial_onpolicy', 'cartpole_grpo'), ('serial', 'think_answer_grpo_serial')]
+    )
+    def test_several_seeds_and_a_name(self, ding, mode, name):
+        env = STEPS if name.startswith('cartpole') else {}
+        ding(name, '-m', mode, '-s', '0', '-s', '1', '--train-iter', '2', '--exp-name', 'two', env=env)
+        runs = sorted(glob.glob('two/seed*/two/log/learner/metrics.jsonl'))
+        assert len(runs) == 2
+        first, second = (read_json_lines(path) for path in runs)
+        assert 2 <= len(first) == len(second) and first[0]['reward_mean'] != second[0]['reward_mean']
+
+    @pytest.mark.parametrize(
+        'mode, name', [('serial_onpolicy', 'think_answer_grpo'), ('serial', 'think_answer_grpo_serial')]
+    )
+    def test_environment_steps_are_tokens(self, ding, mode, name):
+        ding(name, '-m', mode, '--env-step', '1000', env={})
+        metrics = read_json_lines('run/log/learner/metrics.jsonl')
+        assert metrics[-1]['envstep'] >= 1000 > metrics[-1]['envstep'] - 8 * 16 * 6
