@@ -55,6 +55,9 @@ class GRPOPolicy(Policy):
         learn=dict(
             # (int) Passes over the groups of one collect. More than 1 reuses samples within the clipping range.
             epoch_per_collect=1,
+            # (Optional[float]) End the epochs of an update when the policy is further, in KL (k3), from the one that
+            # sampled; 0.02 or so lets many epochs do no harm. None: never.
+            target_kl=None,
             # (int) Groups in a mini-batch. Equal to ``n_sample`` for one step an epoch.
             batch_size=8,
             # (Optional[int]) Steps in a mini-batch, drawn from all groups of the update, in place of ``batch_size``
@@ -271,15 +274,10 @@ class GRPOPolicy(Policy):
         if self._reference is not None:
             groups = [g for chunk in self._chunks(groups) for g in self._with_reference(chunk)]
         steps: List[Dict[str, float]] = []
-        split = split_steps(collate_groups(groups)) if cfg.batch_steps is not None and groups else None
-        for _ in range(cfg.epoch_per_collect):
-            if split is not None:
-                order = torch.randperm(len(split['weight']), generator=self._shuffle)
-                steps.extend(self._update(take_steps(split, chosen)) for chosen in order.split(cfg.batch_steps))
-                continue
-            order = torch.randperm(len(groups), generator=self._shuffle).tolist()
-            for chunk in self._chunks(order):
-                steps.append(self._step([groups[i] for i in chunk]))
+        for mini_batch in self._mini_batches(groups):
+            steps.append(self._update(mini_batch))
+            if cfg.target_kl is not None and steps[-1]['kl_old'] > cfg.target_kl:
+                break
         metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
         metrics['cur_lr'] = float(self._lr_scheduler.get_last_lr()[0])
         if steps:
@@ -287,12 +285,25 @@ class GRPOPolicy(Policy):
         for name in self._step_vars():
             values = [s[name] for s in steps] or [float('nan')]  # every group was dropped: nothing was learned
             metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
+        metrics['mini_batches'] = float(len(steps))
         metrics['seconds_sampling'] = float(sum(g['seconds_sampling'] for g in data))
         metrics['seconds_scoring'] = float(sum(g['seconds_scoring'] for g in data))
         metrics['seconds_updating'] = time.perf_counter() - start
         metrics[self._face.rate_name
                 ] = steps_taken / sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
         return metrics
+
+    def _mini_batches(self, groups: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
+        """All epochs' batches for ``_update``, of whole groups or, with ``batch_steps``, of steps."""
+        cfg = self._cfg.learn
+        split = split_steps(collate_groups(groups)) if cfg.batch_steps is not None and groups else None
+        for _ in range(cfg.epoch_per_collect):
+            if split is not None:
+                order = torch.randperm(len(split['weight']), generator=self._shuffle)
+                yield from (take_steps(split, chosen) for chosen in order.split(cfg.batch_steps))
+            else:
+                order = torch.randperm(len(groups), generator=self._shuffle).tolist()
+                yield from (collate_groups([groups[i] for i in chunk]) for chunk in self._chunks(order))
 
     def _chunks(self, items: List[Any]) -> Iterator[List[Any]]:
         size = self._get_batch_size()
@@ -305,10 +316,8 @@ class GRPOPolicy(Policy):
             logp = self._face.log_prob(self._reference, batch)[0].cpu()  # (B, S)
         return with_rows(groups, logp_ref=logp)
 
-    def _step(self, groups: List[Dict[str, Any]]) -> Dict[str, float]:
-        return self._update(collate_groups(groups))
-
     def _update(self, batch: Dict[str, Any]) -> Dict[str, float]:
+        """One step of the optimizer, or none where the policy has gone further than ``target_kl`` already."""
         cfg = self._cfg.learn
         batch = to_device(batch, self._device, ignore_keys=['prompts'])
         logp_new, entropy = self._face.log_prob(self._model, batch, cfg.entropy_weight > 0)  # (B, S) both
@@ -323,8 +332,11 @@ class GRPOPolicy(Policy):
         self._optimizer.zero_grad()
         total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), cfg.grad_clip_value)
-        self._optimizer.step()
+        kl_old = info.ratio_mean - 1 + info.approx_kl  # k3
+        if cfg.target_kl is None or not kl_old > cfg.target_kl:
+            self._optimizer.step()
         return dict(
+            kl_old=kl_old,
             total_loss=total.item(),
             policy_loss=loss.item(),
             entropy=masked_mean(entropy.detach(), batch['weight']).item(),
@@ -335,13 +347,13 @@ class GRPOPolicy(Policy):
     def _step_vars(self) -> List[str]:
         names = [
             'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low',
-            'clipfrac_high', 'ratio_mean', 'ratio_max', 'effective_sample_size'
+            'clipfrac_high', 'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size'
         ]
         return names if self._reference is None else names + ['kl']
 
     def _monitor_vars_learn(self) -> List[str]:
         return self._step_vars() + [
-            'staleness_max', 'cur_lr', 'reward_mean', 'reward_std', 'equal_groups', 'truncated', 'seconds_sampling',
+            'staleness_max', 'cur_lr', 'mini_batches', 'reward_mean', 'reward_std', 'equal_groups', 'truncated', 'seconds_sampling',
             'seconds_scoring', 'seconds_updating', self._face.rate_name,
             *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
         ]

@@ -22,6 +22,7 @@ RULES = {
     'cuda': Rule.one_of(True, False),
     'multi_gpu': Rule('False: several processes are not supported yet', lambda v: v is False),
     'learn.epoch_per_collect': Rule.integer(1),
+    'learn.target_kl': Rule.number(0, open_low=True).or_none(),
     'learn.batch_size': Rule.integer(1),
     'learn.batch_steps': Rule.integer(1).or_none(),
     'learn.update_per_collect': Rule.integer(1),

@@ -1,4 +1,4 @@
-"""DI-engine's PPO with a KL to the policy that it started from, so that it can be held against GRPO at equal ``beta``."""
+"""DI-engine's PPO with a KL to the policy it started from, so that it can be held against GRPO at equal ``beta``."""
 import copy
 from typing import Any, Dict, List
 

@@ -25,6 +25,14 @@ def vector(parameters):
     return torch.cat([p.detach().flatten() for p in parameters])
 
 
+def by_prompt(batch):
+    """Advantages of a batch's rows, by their prompt."""
+    found = {}
+    for prompt, adv in zip(batch['prompts'], batch['adv'].tolist()):
+        found.setdefault(tuple(prompt.tolist()), []).append(adv)
+    return found
+
+
 @pytest.mark.unittest
 class TestOnPolicyIdentity:
 
@@ -251,8 +259,8 @@ class TestLearn:
         main.policy.learn.batch_size = 1
         policy = make_policy(main, create)
         steps = []
-        step = policy._step
-        policy._step = lambda groups: steps.append(len(groups)) or step(groups)
+        update = policy._update
+        policy._update = lambda batch: steps.append(len(by_prompt(batch))) or update(batch)
         data = sample_groups(policy, [0, 1], reward=lambda group, row: float(group == 0 and row == 0))
         metrics = policy.learn_mode.forward(data)
         assert steps == [1] and metrics['equal_groups'] == 0.5
@@ -267,11 +275,12 @@ class TestLearn:
         main.policy.learn.update(epoch_per_collect=3, batch_size=2)
         policy = make_policy(main, create)
         seen = []
-        step = policy._step
-        policy._step = lambda groups: seen.append([g['group_id'] for g in groups]) or step(groups)
+        update = policy._update
+        policy._update = lambda batch: seen.append(by_prompt(batch)) or update(batch)
         policy.learn_mode.forward(sample_groups(policy, [0, 1, 2]))
         assert [len(s) for s in seen] == [2, 1] * 3
-        assert all(sorted(seen[i] + seen[i + 1]) == [0, 1, 2] for i in (0, 2, 4))
+        assert all(len({**seen[i], **seen[i + 1]}) == 3 for i in (0, 2, 4))
+        assert all(len(adv) == policy.cfg.group_size for s in seen for adv in s.values())
 
     def test_advantage_of_a_group_does_not_depend_on_the_mini_batch(self, think_answer):
         main, create = think_answer
@@ -280,11 +289,11 @@ class TestLearn:
             main.policy.learn.batch_size = batch_size
             policy = make_policy(main, create)
             found = {}
-            policy._step = lambda groups: found.update({g['group_id']: g['adv'].tolist()
-                                                        for g in groups}) or dict.fromkeys(policy._step_vars(), 0.)
+            policy._update = lambda batch: found.update(by_prompt(batch)) or dict.fromkeys(policy._step_vars(), 0.)
             policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
             advs.append(found)
-        assert advs[0] == advs[1] and sum(advs[0][0]) == pytest.approx(0)
+        assert advs[0] == advs[1] and len(advs[0]) == 3
+        assert all(any(adv) and sum(adv) == pytest.approx(0) for adv in advs[0].values())
 
     def test_advantage_method_is_the_configs(self, think_answer):
         main, create = think_answer
@@ -292,8 +301,7 @@ class TestLearn:
             main.policy.learn.adv_method = method
             policy = make_policy(main, create)
             found = []
-            policy._step = lambda groups: found.extend(groups[0]['adv'].tolist()
-                                                       ) or dict.fromkeys(policy._step_vars(), 0.)
+            policy._update = lambda batch: found.extend(batch['adv'].tolist()) or dict.fromkeys(policy._step_vars(), 0.)
             policy.learn_mode.forward(sample_groups(policy, [0], reward=lambda group, row: float(row == 0)))
             assert found[0] == pytest.approx(expected, rel=1e-3)
 
@@ -410,3 +418,27 @@ class TestModel:
         policy = make_policy(*think_answer)
         with pytest.raises(ConfigError, match=message):
             policy._bind(policy._face.spec._replace(**spec))
+
+
+@pytest.mark.unittest
+class TestTargetKL:
+
+    def learn(self, think_answer, **learn):
+        main, create = copy.deepcopy(think_answer)
+        main.policy.learn.update(batch_size=2, learning_rate=1e-2, **learn)
+        policy = make_policy(main, create)
+        metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
+        return vector(policy._model.parameters()), metrics
+
+    def test_ends_the_epochs_where_it_is_exceeded(self, think_answer):
+        got, metrics = self.learn(think_answer, epoch_per_collect=50, target_kl=0.02)
+        steps = int(metrics['mini_batches']) - 1  # the last mini-batch found the KL exceeded and took no step
+        assert 1 <= steps < 49
+        expected, plain = self.learn(think_answer, epoch_per_collect=steps)
+        assert plain['mini_batches'] == steps and torch.equal(got, expected)
+        _, further = self.learn(think_answer, epoch_per_collect=steps + 1)
+        assert further['kl_old'] * (steps + 1) > 0.02  # a mean over the mini-batches, of which the last alone is more
+
+    def test_wrong_value(self, think_answer):
+        with pytest.raises(ConfigError, match='policy.learn.target_kl = 0: must be a number in'):
+            self.learn(think_answer, target_kl=0)
