@@ -353,8 +353,8 @@ class GRPOPolicy(Policy):
 
     def _monitor_vars_learn(self) -> List[str]:
         return self._step_vars() + [
-            'staleness_max', 'cur_lr', 'mini_batches', 'reward_mean', 'reward_std', 'equal_groups', 'truncated', 'seconds_sampling',
-            'seconds_scoring', 'seconds_updating', self._face.rate_name,
+            'staleness_max', 'cur_lr', 'mini_batches', 'reward_mean', 'reward_std', 'equal_groups', 'truncated',
+            'seconds_sampling', 'seconds_scoring', 'seconds_updating', self._face.rate_name,
             *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
         ]
 

@@ -59,15 +59,19 @@ class GroupEvaluator(InteractionSerialEvaluator):
         record = dict(train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value, **means)
         samples = self._cfg.get('samples_per_start', 0)
         if samples > 0:
-            sampled = self._sampled_returns(samples, train_iter)  # (starts, samples)
-            record.update(sampled_return=float(sampled.mean()), sampled_return_std=float(sampled.std()))
+            sampled = self._sample(samples, train_iter)  # (starts, samples) each
+            returns = sampled.pop('return')
+            scalars = dict(sampled_return_mean=returns.mean())
+            record.update(sampled_return=float(returns.mean()), sampled_return_std=float(returns.std()))
             means['sampled'] = record['sampled_return']
-            scalars = dict(sampled_return_mean=sampled.mean())
+            for name, values in sampled.items():
+                record[f'sampled_{name}'] = scalars[f'sampled_{name}_mean'] = float(values.mean())
             for k in self._cfg.get('pass_at', []):
-                right = (sampled >= self._cfg.get('right_from', 1.0)).sum(1)  # (starts, )
+                right = (returns >= self._cfg.get('right_from', 1.0)).sum(1)  # (starts, )
                 estimate = over_problems(pass_at_k(right, samples, k))
                 record[f'pass_at_{k}'] = estimate._asdict()
-                means[f'pass@{k}'] = scalars[f'pass_at_{k}'] = estimate.mean
+                means[f'pass@{k}'] = estimate.mean
+                scalars.update({f'pass_at_{k}_{name}': value for name, value in estimate._asdict().items()})
             for axis, step in (('iter', train_iter), ('step', envstep)):
                 for name, number in scalars.items():
                     self._tb_logger.add_scalar(f'{self._instance_name}_{axis}/{name}', number, step)
@@ -81,11 +85,12 @@ class GroupEvaluator(InteractionSerialEvaluator):
         show(f'evaluation  {when}return {value:.3f}{mark if when else ""}  {parts}')
         return stop, info
 
-    def _sampled_returns(self, samples: int, train_iter: int) -> np.ndarray:
-        """Returns of the sampled policy from the starts that were just evaluated greedily, (starts, samples)."""
+    def _sample(self, samples: int, train_iter: int) -> Dict[str, np.ndarray]:
+        """The return, and every other number that the environment reports, of the sampled policy from the starts that
+        were just evaluated greedily; each (starts, samples)."""
         count, episodes = self._env.env_num, self._default_n_episode
         to_run = [episodes // count + (i < episodes % count) for i in range(count)]
-        returns: Dict[Tuple[int, int], List[float]] = {}  # by environment and number of its episode
+        found: Dict[Tuple[int, int], List[Dict[str, float]]] = {}  # by environment and number of its episode
         for number in range(samples):
             self._env.reset()
             self._policy.reset()
@@ -99,9 +104,11 @@ class GroupEvaluator(InteractionSerialEvaluator):
                 for i, step in timesteps.items():
                     if step.done and not step.info.get('abnormal', False):
                         value = np.asarray(step.info['eval_episode_return']).item()
-                        returns.setdefault((i, done[i]), []).append(value)
+                        numbers = {k: v for k, v in step.info.get('episode_info', {}).items() if k != 'record'}
+                        found.setdefault((i, done[i]), []).append({'return': value, **numbers})
                         done[i] += 1
                     if step.done or step.info.get('abnormal', False):
                         self._policy.reset([i])
         self._policy.reset()
-        return np.array([returns[key] for key in sorted(returns)])
+        rows = [found[key] for key in sorted(found)]
+        return {name: np.array([[e[name] for e in row] for row in rows]) for name in rows[0][0]}

@@ -45,12 +45,15 @@ def pass_at_k(right: np.ndarray, samples: int, k: int) -> np.ndarray:
 def over_problems(values: np.ndarray) -> Estimate:
     """
     Overview:
-        Mean over problems; the interval is the normal one, problems being the units, held to [0, 1].
+        Mean over problems with Wilson's interval of a share, https://doi.org/10.1080/01621459.1927.10502953: as if \
+        each problem were either right or wrong, which no probabilities of the same mean scatter more than. So it is \
+        never too narrow, and does not shrink to a point when all problems are right.
     Arguments:
         - values (:obj:`np.ndarray`): A probability of each problem.
     Shapes:
         - values (:obj:`np.ndarray`): :math:`(P, )`
     """
-    mean = float(values.mean())
-    half = 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 1.
-    return Estimate(mean, max(mean - half, 0.), min(mean + half, 1.))
+    mean, weight = float(values.mean()), 1.96 ** 2 / len(values)
+    middle = (mean + weight / 2) / (1 + weight)
+    half = (mean * (1 - mean) * weight + weight ** 2 / 4) ** 0.5 / (1 + weight)
+    return Estimate(mean, max(middle - half, 0.), min(middle + half, 1.))

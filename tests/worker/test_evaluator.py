@@ -64,7 +64,9 @@ class TestGroupEvaluator:
         assert record['sampled_return'] == pytest.approx(1 / 8)
         assert record['pass_at_1']['mean'] == pytest.approx(1 / 8)
         assert record['pass_at_2']['mean'] == pytest.approx(5 / 6 / 4)
-        assert record['pass_at_1']['low'] == 0 < record['pass_at_1']['high'] < 1
+        assert 0 < record['pass_at_1']['low'] < 1 / 8 < record['pass_at_1']['high'] < 1
+        assert record['sampled_answer'] == pytest.approx(1 / 8) and record['sampled_format'] == 0
+        assert 1 <= record['sampled_completion_length'] <= 6 and 0 <= record['sampled_truncated'] <= 1
 
     def test_more_samples_are_needed(self, think_answer):
         main, create = think_answer
