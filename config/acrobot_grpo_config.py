@@ -1,4 +1,4 @@
-"""Acrobot-v1 by GRPO: the return from each step on, compared with all steps of the group."""
+"""Acrobot-v1 by GRPO: the return from each step on, compared with that of the group's rows at the same step."""
 from easydict import EasyDict
 
 group_size = 4
@@ -24,12 +24,13 @@ acrobot_grpo_config = dict(
         ),
         learn=dict(
             epoch_per_collect=10,
+            target_kl=0.02,
             batch_size=1,
             learning_rate=3e-3,
             grad_clip_value=0.5,
             clip_ratio=0.2,
             reduction='token',
-            advantage='return_to_go',
+            advantage='return_to_go_by_step',
             extend_truncated=True,
         ),
         collect=dict(n_sample=2, discount_factor=0.99),

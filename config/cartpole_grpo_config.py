@@ -24,6 +24,7 @@ cartpole_grpo_config = dict(
         ),
         learn=dict(
             epoch_per_collect=20,
+            target_kl=0.015,
             batch_size=1,
             learning_rate=3e-3,
             grad_clip_value=0.5,

@@ -23,17 +23,17 @@ lunarlander_grpo_config = dict(
             critic_head_hidden_size=64,
         ),
         learn=dict(
-            epoch_per_collect=10,
+            epoch_per_collect=20,
+            target_kl=0.015,
             batch_size=1,
             learning_rate=1e-3,
             grad_clip_value=0.5,
             clip_ratio=0.2,
             reduction='token',
-            advantage='return_to_go',
-            entropy_weight=0.01,
+            advantage='return_to_go_by_step',
         ),
         collect=dict(n_sample=2, discount_factor=0.99),
-        eval=dict(evaluator=dict(eval_freq=10)),
+        eval=dict(evaluator=dict(eval_freq=20)),
     ),
 )
 main_config = EasyDict(lunarlander_grpo_config)

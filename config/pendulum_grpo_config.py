@@ -1,4 +1,4 @@
-"""Pendulum-v1 by GRPO: the return from each step on, compared with all steps of the group."""
+"""Pendulum-v1 by GRPO: the return from each step on, compared with that of the group's rows at the same step."""
 from easydict import EasyDict
 
 group_size = 8
@@ -24,13 +24,14 @@ pendulum_grpo_config = dict(
             critic_head_hidden_size=64,
         ),
         learn=dict(
-            epoch_per_collect=10,
+            epoch_per_collect=20,
+            target_kl=0.015,
             batch_size=1,
-            learning_rate=3e-3,
+            learning_rate=1e-3,
             grad_clip_value=0.5,
             clip_ratio=0.2,
             reduction='token',
-            advantage='return_to_go',
+            advantage='return_to_go_by_step',
         ),
         collect=dict(n_sample=2, discount_factor=0.95),
         eval=dict(evaluator=dict(eval_freq=10)),

@@ -27,10 +27,11 @@ pendulum_ppo_config = dict(
             batch_size=64,
             learning_rate=1e-3,
             value_weight=0.5,
-            entropy_weight=0.01,
+            entropy_weight=0.0,
             clip_ratio=0.2,
+            ignore_done=True,  # every episode is cut, none ends
         ),
-        collect=dict(n_sample=2048, discount_factor=0.95, gae_lambda=0.95),
+        collect=dict(n_sample=2048, discount_factor=0.9, gae_lambda=0.95),
         eval=dict(evaluator=dict(eval_freq=320)),  # it counts mini-batches, of which a collect gives 320
     ),
 )

@@ -108,6 +108,32 @@ class TestPipeline:
         with pytest.raises(ConfigError, match=message):
             run(small('cartpole_grpo', **changes))
 
+    def test_an_abnormal_end_costs_time_only(self, small, monkeypatch):
+        from ding_grpo.envs import GymnasiumEnv
+        expected, metrics, _ = run(small('cartpole_grpo'))
+        os.rename('run', 'undisturbed')
+        taken, step = [], GymnasiumEnv.step
+
+        def break_at_times(self, action):
+            timestep = step(self, action)
+            taken.append(timestep)
+            if len(taken) in (80, 120, 240):
+                timestep = timestep._replace(done=True, info=dict(timestep.info, abnormal=True, eval_episode_return=0.))
+            return timestep
+
+        monkeypatch.setattr(GymnasiumEnv, 'step', break_at_times)
+        disturbed, again, _ = run(small('cartpole_grpo'))
+        assert len(taken) > 240 and torch.allclose(learned(disturbed), learned(expected), atol=1e-4)
+        assert [m['reward_mean'] for m in again] == [m['reward_mean'] for m in metrics]
+
+    def test_an_environment_that_ignores_its_seed(self, small, monkeypatch):
+        from ding_grpo.envs import GymnasiumEnv
+        monkeypatch.setattr(GymnasiumEnv, 'seed', lambda self, value, dynamic_seed=True: None)
+        with pytest.raises(ConfigError,
+                           match='policy.collect.shared_start = True: .* start differently after one seed'):
+            run(small('cartpole_grpo'))
+        run(small('cartpole_grpo', policy__collect__shared_start=False), updates=1)
+
     def test_the_training_starts_are_none_of_the_evaluators(self, small, monkeypatch):
         from ding_grpo.envs import GymnasiumEnv
         seeds = dict(collector=set(), evaluator=set())

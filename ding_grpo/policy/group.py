@@ -6,7 +6,8 @@ from ding.utils.data import default_collate
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ding_grpo.rl_utils import equal_groups, group_advantage, return_to_go
+from ding_common import ConfigError
+from ding_grpo.rl_utils import equal_groups, group_advantage, return_to_go, step_advantage
 
 
 def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) -> Dict[str, Any]:
@@ -33,13 +34,14 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each
         - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
     Raises:
-        - ValueError: If the episodes do not have one start.
+        - ConfigError: If the episodes do not have one start.
     """
     start = 'prompt' if 'prompt' in episodes[0][0] else 'obs'
     for episode in episodes if shared_start else ():
         if not _equal(episode[0][start], episodes[0][0][start]):
-            raise ValueError(
-                'the episodes of a group start differently: the environment must start the same for the same seed'
+            raise ConfigError(
+                'policy.collect.shared_start = True: the episodes of a group start differently after one seed; the '
+                "environment's reset must follow its seed, or set it to False to compare episodes from other starts."
             )
     rows = [{key: torch.cat([t[key] for t in episode]) for key in ('action', 'logp', 'reward')} for episode in episodes]
     last = [episode[-1] for episode in episodes]
@@ -173,25 +175,30 @@ def batch_advantage(
         - batch (:obj:`Dict`): From ``collate_groups``.
         - method (:obj:`str`): Of ``group_advantage``.
         - advantage (:obj:`str`): ``outcome`` compares the returns of a group's rows; ``return_to_go`` the returns \
-            from each step on, those of all steps of a group with each other.
+            from each step on, those of all steps of a group with each other; ``return_to_go_by_step`` those of \
+            the same step only, see ``step_advantage``.
         - discount_factor (:obj:`float`): Discount of both.
         - extend_truncated (:obj:`bool`): Whether the last reward of a row that a time limit cut goes on for ever: \
             r + discount r + discount^2 r ... = r / (1 - discount).
     Returns:
         - adv (:obj:`torch.FloatTensor`): The advantages, 0 behind a row's end.
     Shapes:
-        - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome``, :math:`(B, S)` for ``return_to_go``
+        - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome``, else :math:`(B, S)`
     """
-    reward, weight = batch['reward'].clone(), batch['weight']  # (B, S)
+    reward, weight, group = batch['reward'].clone(), batch['weight'], batch['group']
+    counted, tail = weight != 0, torch.zeros_like(reward[:, :1])  # (B, S), and what follows a row's end (B, 1)
     if extend_truncated:
         rows = batch['truncated'].nonzero().squeeze(1)
-        reward[rows, weight[rows].sum(1).long() - 1] /= 1 - discount_factor
+        last = counted[rows].sum(1) - 1
+        reward[rows, last] /= 1 - discount_factor
+        tail[rows, 0] = reward[rows, last]
     returns = return_to_go(reward, discount_factor)  # (B, S)
     if advantage == 'outcome':
-        return group_advantage(returns[:, 0], batch['group'], method, length=weight.sum(1))
-    counted = weight != 0
-    group = batch['group'].unsqueeze(1).expand_as(weight)[counted]  # (M, ): of each step
-    adv = group_advantage(returns[counted], group, method, length=torch.ones_like(group))
+        return group_advantage(returns[:, 0], group, method, length=weight.sum(1))
+    if advantage == 'return_to_go_by_step':
+        return step_advantage(torch.where(counted, returns, tail), weight, group, method)
+    of_step = group.unsqueeze(1).expand_as(weight)[counted]  # (M, ): the group of each step
+    adv = group_advantage(returns[counted], of_step, method, length=torch.ones_like(of_step))
     return torch.zeros_like(reward).masked_scatter(counted, adv)
 
 

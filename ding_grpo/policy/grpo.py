@@ -107,7 +107,8 @@ class GRPOPolicy(Policy):
             # reward, such as a format bonus, would be blown up to the size of the answer's.
             adv_method=None,
             # (str) What a group compares: 'outcome', the return of each trajectory, or 'return_to_go', the return from
-            # each step on among all steps of the group. The latter for episodes of many steps.
+            # each step on among all steps of the group, or 'return_to_go_by_step', among the same step of all its rows
+            # (those that have ended too). The latter two for episodes of many steps.
             advantage='outcome',
             # (bool) Whether an episode that a time limit cut counts as if it went on for ever with its last reward, for
             # 'return_to_go' with a discount: else the steps before the cut look worse than they are.
@@ -268,7 +269,7 @@ class GRPOPolicy(Policy):
         groups = with_rows(data, adv=adv)
         if cfg.drop_equal_groups:
             equal = equal_groups(batch['reward'].sum(1), batch['group']).tolist()
-            if cfg.advantage == 'return_to_go':
+            if cfg.advantage != 'outcome':
                 equal = [not g['adv'].any() for g in groups]
             groups = [g for g, drop in zip(groups, equal) if not drop]
         if self._reference is not None:

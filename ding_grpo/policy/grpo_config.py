@@ -9,8 +9,8 @@ from ding.worker import get_buffer_cls
 from transformers import SchedulerType, get_scheduler
 
 from ding_common import ConfigError, Rule, check_config, nearest
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, SURROGATES, \
-    efficient_method, less_efficient_method, linear_log_prob, naive_method
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
+    STEP_ADVANTAGE_METHODS, SURROGATES, efficient_method, less_efficient_method, linear_log_prob, naive_method
 
 LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
 
@@ -44,7 +44,7 @@ RULES = {
     'learn.adv_method': Rule.one_of(*ADVANTAGE_METHODS).or_none(),
     'learn.log_prob_fn': Rule.one_of(*LOG_PROB_FNS),
     'learn.entropy_weight': Rule.number(0),
-    'learn.advantage': Rule.one_of('outcome', 'return_to_go'),
+    'learn.advantage': Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step'),
     'collect.discount_factor': Rule.number(0, 1),
     'collect.n_sample': Rule.integer(1),
     'n_sample': Rule.integer(1),
@@ -131,7 +131,12 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
             f"policy.eval.evaluator.pass_at = {list(evaluator['pass_at'])!r}: needs samples_per_start of at least "
             f"{max(evaluator['pass_at'])}, which is {evaluator['samples_per_start']}."
         )
-    options, _ = loss_options(cfg['learn'])
+    options, adv_method = loss_options(cfg['learn'])
+    if cfg['learn']['advantage'] == 'return_to_go_by_step' and adv_method not in STEP_ADVANTAGE_METHODS:
+        raise ConfigError(
+            f"policy.learn.adv_method = {adv_method!r}: with advantage 'return_to_go_by_step' must be one of "
+            f"{', '.join(STEP_ADVANTAGE_METHODS)}."
+        )
     if options.get('delta') is not None and options.get('surrogate', 'clip') != 'clip':
         raise ConfigError(
             f"policy.learn.delta = {options['delta']}: goes with surrogate 'clip' only, "

@@ -90,6 +90,49 @@ def return_to_go(reward: Tensor, discount_factor: float) -> Tensor:
     return torch.stack(columns[::-1], dim=1) if columns else torch.zeros_like(reward)
 
 
+def step_advantage(return_: Tensor, weight: Tensor, group: Tensor, method: str = 'grpo', eps: float = 1e-4) -> Tensor:
+    """
+    Overview:
+        Advantage of each step relative to what all rows of its group get from the same step on. A row that has ended \
+        counts with what follows its end, 0 after a terminal state: among those alone that still run, the last one \
+        would be compared with itself, and the episode that did best would learn nothing from its later steps.
+    Arguments:
+        - return_ (:obj:`torch.FloatTensor`): What follows from each step on, behind a row's end too.
+        - weight (:obj:`torch.FloatTensor`): 1 on steps, 0 behind a row's end.
+        - group (:obj:`torch.LongTensor`): Group ids, as in ``group_advantage``.
+        - method (:obj:`str`): ``no_std`` subtracts the mean of the rows at that step, ``rloo`` the mean of the other \
+            rows, and ``grpo`` divides the former by its root mean square over all steps of the group.
+        - eps (:obj:`float`): Added to that divisor.
+    Returns:
+        - adv (:obj:`torch.FloatTensor`): The advantages, 0 behind a row's end.
+    Shapes:
+        - return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - group (:obj:`torch.LongTensor`): :math:`(B, )`
+        - adv (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    Raises:
+        - ValueError: If ``method`` is none of the three, or a shape or type is wrong.
+    """
+    if method not in STEP_ADVANTAGE_METHODS:
+        raise ValueError(f'method = {method!r}: must be one of {STEP_ADVANTAGE_METHODS}')
+    check_leading('return_', return_, '(B, S)')
+    check_tensor('weight', weight, tuple(return_.shape), '(B, S)', 'numbers')
+    counted = weight != 0
+    _check(return_.sum(1), group)
+    if return_.numel() == 0:
+        return torch.zeros_like(return_)
+    _, member = torch.unique(group, return_inverse=True)  # (B, )
+    step = torch.arange(return_.shape[1], device=group.device)
+    key = member.unsqueeze(1) * len(step) + step  # (B, S): one number a group and step
+    adv = group_advantage(return_.flatten(), key.flatten(), 'rloo' if method == 'rloo' else 'no_std')
+    adv = adv.view_as(return_) * counted
+    if method == 'grpo':
+        square = torch.stack([adv.double().square().sum(1), counted.sum(1)], dim=1)  # (B, 2)
+        square, steps = square.new_zeros(len(group), 2).index_add(0, member, square)[member].unbind(1)
+        adv = _over(adv, ((square / steps.clamp(min=1)).sqrt() + eps).unsqueeze(1).to(adv.dtype))
+    return adv
+
+
 class _Groups(NamedTuple):
     reward: Tensor  # (B, )
     member: Tensor  # (B, ) in 0 .. P - 1
@@ -174,6 +217,7 @@ _METHODS: Dict[str, Callable[[_Groups], Tensor]] = dict(
     opo=_opo,
 )
 ADVANTAGE_METHODS = tuple(_METHODS)
+STEP_ADVANTAGE_METHODS = ('grpo', 'no_std', 'rloo')
 
 
 def equal_groups(reward: Tensor, group: Tensor) -> Tensor:

@@ -208,6 +208,24 @@ class TestAdvantage:
         # 1 + 1/2 + 1/4 ... = 2 at each step of the cut one; 1.5 and 1 in the other: mean 6.5 / 4
         assert torch.allclose(adv, torch.tensor([[2, 2], [1.5, 1]]) - 1.625)
 
+    def test_returns_to_go_are_compared_at_each_step(self):
+        adv = self.adv([2, 1], lambda row, step: 1., learn=dict(adv_method='no_std', advantage='return_to_go_by_step'))
+        assert adv.tolist() == [[0.5, 0.5], [-0.5, 0]]  # returns 2 and 1, then 1 and, of what has ended, 0
+
+    def test_a_cut_episode_goes_on_at_each_step(self):
+        adv = self.adv(
+            [1, 2],
+            lambda row, step: 1.,
+            truncated=(0, ),
+            learn=dict(adv_method='no_std', advantage='return_to_go_by_step', extend_truncated=True),
+            collect=dict(discount_factor=0.5),
+        )
+        assert adv.tolist() == [[0.25, 0], [-0.25, -0.5]]  # returns 2 and 1.5, then 2 for ever and 1
+
+    def test_comparing_steps_needs_a_method_for_them(self):
+        with pytest.raises(ConfigError, match="adv_method = 'opo': with advantage 'return_to_go_by_step'"):
+            make(DISCRETE, learn=dict(adv_method='opo', advantage='return_to_go_by_step'))
+
     def test_extending_needs_a_discount(self):
         with pytest.raises(ConfigError, match='extend_truncated = True.*discount_factor'):
             make(DISCRETE, learn=dict(extend_truncated=True))
