@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export GOMP_SPINCOUNT ?= 1000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
 
-.PHONY: help install train test test-all style format seeds presets bench-losses clean
+.PHONY: help install train test test-all style format seeds seeds-cartpole presets bench-losses clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
+	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"
 
 install: $(VENV)/.installed
 
@@ -52,6 +53,10 @@ format: install
 seeds: install
 	@echo "== five seeds of think_answer, and what 300 further updates do to them"
 	$(BIN)/python benchmarks/think_answer_seeds.py
+
+seeds-cartpole: install
+	@echo "== five seeds of CartPole-v1, and what 200,000 further steps do to them"
+	$(BIN)/python benchmarks/cartpole_seeds.py
 
 presets: install
 	@echo "== five seeds of think_answer with every loss preset"

@@ -5,7 +5,7 @@ import os
 from typing import Dict, List
 
 import click
-from think_answer import ROOT, Run, machine, middle, run
+from runs import ROOT, Run, machine, middle, run
 
 from ding_grpo.rl_utils import LOSS_PRESETS
 
@@ -50,10 +50,12 @@ def main(seeds: str, updates: int, presets: str) -> None:
     for name in presets.split(','):
         runs[name] = [
             run(
+                'think_answer_grpo',
                 int(seed),
                 os.path.join('presets', f'{name} seed {seed}'),
-                updates,
-                learn=dict(loss=name, adv_method=None)
+                bar=1,
+                learn=dict(loss=name, adv_method=None),
+                max_train_iter=updates
             ) for seed in seeds.split(',')
         ]
     text = report(runs, updates)

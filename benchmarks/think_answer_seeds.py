@@ -6,7 +6,7 @@ import os
 from typing import Dict, List
 
 import click
-from think_answer import ROOT, Run, cell, machine, middle, run
+from runs import ROOT, Run, cell, machine, middle, run
 
 from ding_grpo.worker.curve import draw_curves
 
@@ -67,7 +67,16 @@ def report(runs: List[Run], updates: int) -> str:
 def main(seeds: str, updates: int) -> None:
     """Learn on several seeds; write docs/think_answer.md and docs/think_answer_seeds.png."""
     os.chdir(ROOT)
-    runs = [run(int(seed), os.path.join('seeds', f'seed {seed}'), updates, 2.0) for seed in seeds.split(',')]
+    runs = [
+        run(
+            'think_answer_grpo',
+            int(seed),
+            os.path.join('seeds', f'seed {seed}'),
+            1,
+            go_on=True,
+            max_train_iter=updates
+        ) for seed in seeds.split(',')
+    ]
     draw_curves({f'seed {r.seed}': r.folder for r in runs}, os.path.join('docs', 'think_answer_seeds.png'))
     text = report(runs, updates)
     with open(os.path.join('docs', 'think_answer.md'), 'w') as f:

@@ -22,15 +22,15 @@ lunarlander_ppo_config = dict(
             critic_head_hidden_size=64,
         ),
         learn=dict(
-            epoch_per_collect=10,
+            epoch_per_collect=4,
             batch_size=64,
-            learning_rate=1e-3,
+            learning_rate=3e-4,
             value_weight=0.5,
             entropy_weight=0.01,
             clip_ratio=0.2,
         ),
-        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
-        eval=dict(evaluator=dict(eval_freq=320)),  # it counts mini-batches, of which a collect gives 320
+        collect=dict(n_sample=8192, discount_factor=0.999, gae_lambda=0.98),
+        eval=dict(evaluator=dict(eval_freq=2048)),  # it counts mini-batches, of which a collect gives 512
     ),
 )
 main_config = EasyDict(lunarlander_ppo_config)

@@ -3,6 +3,8 @@ import copy
 import os
 import runpy
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
@@ -36,6 +38,28 @@ def small(tmp_path, monkeypatch):
     return load
 
 
+class Sides(gymnasium.Env):
+    """A picture of which one half is bright; the action must name it, for four steps."""
+    observation_space = gymnasium.spaces.Box(0, 1, (1, 40, 40), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._picture(), {}
+
+    def step(self, action):
+        reward = float(int(action) == self._bright)
+        self._steps += 1
+        return self._picture(), reward, self._steps == 4, False, {}
+
+    def _picture(self):
+        self._bright = int(self.np_random.integers(2))
+        picture = np.zeros((1, 40, 40), np.float32)
+        picture[:, :, 20 * self._bright:20 * (self._bright + 1)] = 1
+        return picture
+
+
 def run(configs, updates=2, seed=0):
     policy = serial_pipeline_onpolicy(configs, seed=seed, max_train_iter=updates)
     log = os.path.join('run', 'log')
@@ -62,6 +86,18 @@ class TestPipeline:
         assert 1 <= metrics[0]['episode_length_mean'] <= 15 and metrics[0]['steps_per_second'] > 0
         assert all('sampled_return' in e for e in evaluations)
         assert os.path.exists(os.path.join('run', 'curve.png')) and not os.path.exists(os.path.join('run', 'model'))
+
+    def test_pictures_through_a_convolutional_encoder(self, small):
+        gymnasium.register('Sides-v0', Sides)
+        main, create = small(
+            'cartpole_grpo',
+            policy__model=dict(obs_shape=[1, 40, 40], action_shape=2, encoder_hidden_size_list=[8, 8, 64]),
+            policy__learn__learning_rate=1e-3,
+            policy__learn__extend_truncated=False,
+        )
+        main.env.update(env_id='Sides-v0', env_kwargs={})
+        _, metrics, _ = run((main, create), updates=12)
+        assert metrics[-1]['reward_mean'] > 3.5 > 2.8 > metrics[0]['reward_mean']  # of 4; by chance 2
 
     def test_processes_change_nothing(self, small):
         whole = []

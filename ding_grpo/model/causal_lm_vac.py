@@ -14,7 +14,7 @@ class CausalLMVAC(nn.Module):
     Overview:
         A causal language model with a value head on the same trunk, as DI-engine's own PPO wants a model: token by \
         token, with ``mode`` as in ``VAC``. So that GRPO and PPO can be compared on one environment with one network. \
-        The beginnings that rows have in common, such as a prompt, are read once, in sampling and learning.
+        What rows have in common is read once, in sampling and learning: a prompt, and a row that another continues.
     Interfaces:
         ``forward``, ``compute_actor``, ``compute_critic``, ``compute_actor_critic``
     """
@@ -75,13 +75,17 @@ class CausalLMVAC(nn.Module):
         return self._read(obs)
 
     def _read(self, obs: Tensor) -> Dict[str, Tensor]:
-        obs = obs.long()
-        length = (obs >= 0).sum(1).clamp(min=1)  # (B, )
-        # What is left of the shortest row's end has no padding: equal beginnings are read once for all rows.
-        shortest, longest = int(length.min()), int(length.max())
-        ids, row = obs[:, :shortest].clamp(min=0).unique(dim=0, return_inverse=True)
-        rest = F.pad(obs[:, shortest:longest].clamp(min=0), (0, 1))  # (B, S): the last column is not read
-        hidden = self.actor.completion_hidden(PromptBatch(ids, torch.ones_like(ids), row), rest)  # (B, S, H)
-        hidden = hidden[torch.arange(len(obs), device=obs.device), length - shortest]  # (B, H)
+        # In the order of their tokens, with padding below all of them, a row that begins another comes right before it.
+        rows, row = obs.long().unique(dim=0, return_inverse=True)  # (U, N), (B, )
+        length = (rows >= 0).sum(1).clamp(min=1)  # (U, )
+        begins_next = ((rows[:-1] == rows[1:]) | (rows[:-1] < 0)).all(1)
+        last = F.pad(~begins_next, (0, 1), value=True)  # (U, )
+        read = last.cumsum(0) - last.long()  # (U, ): which of the rows that are read each one begins
+        # Up to the shortest row's end there is no padding; equal beginnings of that length are read once.
+        shortest, ids = int(length.min()), rows[last].clamp(min=0)
+        prompt, continued = ids[:, :shortest].unique(dim=0, return_inverse=True)
+        rest = F.pad(ids[:, shortest:int(length.max())], (0, 1))  # the last column is not read
+        prompts = PromptBatch(prompt, torch.ones_like(prompt), continued)
+        hidden = self.actor.completion_hidden(prompts, rest)[read, length - shortest][row]  # (B, H)
         logit = self.actor.output_head().logits(hidden)
         return dict(logit=logit.float(), value=self.critic(hidden).squeeze(-1).float())

@@ -28,7 +28,7 @@ def draw_curves(runs: Dict[str, str], path: str) -> None:
             lw=1,
             label=label
         )
-    learning.set(title='sampled completions', xlabel='update', ylabel='mean reward')
+    learning.set(title='sampled in training', xlabel='update', ylabel='mean reward')
     evaluation.set(title='greedy evaluation', xlabel='update', ylabel='mean return')
     for axes in (learning, evaluation):
         axes.grid(alpha=0.3)

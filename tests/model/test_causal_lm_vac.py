@@ -4,7 +4,7 @@ from ding.policy import PPOPolicy
 from easydict import EasyDict
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLMVAC
+from ding_grpo.model import CausalLM, CausalLMVAC
 
 
 @pytest.fixture
@@ -20,8 +20,16 @@ def observation(*rows, size=8):
 @pytest.mark.unittest
 class TestCausalLMVAC:
 
-    def test_equals_reading_each_row_alone(self, model):
-        rows = [[3, 1, 4, 1, 5], [9, 2], [6]]
+    @pytest.mark.parametrize(
+        'rows', [
+            [[3, 1, 4, 1, 5], [9, 2], [6]],
+            [[3, 1, 4], [3, 1], [3, 1, 4, 1, 5], [3, 1, 5], [3, 1, 4], [3, 0, 0, 0]],
+            [[2, 7]],
+            [[2, 7, 1, 8, 2, 8, 1, 8]] * 3,
+        ],
+        ids=str
+    )
+    def test_equals_reading_each_row_alone(self, model, rows):
         out = model(observation(*rows), mode='compute_actor_critic')
         torch.nn.init.normal_(model.critic.weight)
         value = model(observation(*rows), mode='compute_critic')['value']
@@ -29,6 +37,18 @@ class TestCausalLMVAC:
             alone = model.actor.lm(torch.tensor([row]), output_hidden_states=True)
             assert torch.allclose(out['logit'][i], alone.logits[0, -1], atol=1e-5)
             assert torch.allclose(value[i], model.critic(alone.hidden_states[-1][0, -1])[0], atol=1e-5)
+
+    def test_what_rows_have_in_common_is_read_once(self, model, monkeypatch):
+        read = []
+        completion_hidden = CausalLM.completion_hidden
+
+        def note(self, prompts, completion):
+            read.append((tuple(prompts.ids.shape), tuple(completion.shape)))
+            return completion_hidden(self, prompts, completion)
+
+        monkeypatch.setattr(CausalLM, 'completion_hidden', note)
+        model(observation([3, 1, 4, 1], [3, 1, 4], [3, 1, 5], [3, 1], [3, 1, 4]), mode='compute_actor')
+        assert read == [((1, 2), (2, 3))]  # one beginning of two tokens, two rows of two more and a column not read
 
     def test_modes_agree_and_the_value_begins_at_zero(self, model):
         obs = observation([3, 1, 4], [1, 5]).float()  # as DI-engine casts them
