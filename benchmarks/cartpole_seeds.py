@@ -47,7 +47,7 @@ def report(runs: List[Run]) -> str:
         [
             '# CartPole-v1 by GRPO: five seeds, and what comes after',
             '',
-            '`make seeds-cartpole` wrote this page: `config/cartpole_grpo_config.py` with `stop_value` out of reach. Every '
+            '`make seeds-cartpole` wrote this page: `config/cartpole_grpo_config.py`, `stop_value` out of reach. Every '
             'ten updates the greedy and the sampled policy run 100 episodes each, from 100 starts that training never '
             f'has; the bar is a mean return of {BAR} of both, and what is given is the lower one of the two. '
             f'{machine()}.',
