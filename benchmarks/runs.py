@@ -39,7 +39,7 @@ def run(
         bar: float,
         go_on: bool = False,
         learn: Dict[str, Any] = {},
-        samples: int = 0,
+        evaluator: Dict[str, Any] = {},
         **limit: int,
 ) -> Run:
     """
@@ -52,7 +52,7 @@ def run(
         - bar (:obj:`float`): Evaluated return from which it is solved.
         - go_on (:obj:`bool`): Whether it goes on behind that.
         - learn (:obj:`Dict[str, Any]`): Keys of ``policy.learn`` in place of the config's.
-        - samples (:obj:`int`): ``samples_per_start`` of the evaluator.
+        - evaluator (:obj:`Dict[str, Any]`): Keys of ``policy.eval.evaluator`` in place of the config's.
         - limit (:obj:`int`): ``max_train_iter`` or ``max_env_step``.
     """
     loaded = runpy.run_path(os.path.join(ROOT, 'config', f'{config}_config.py'))
@@ -60,8 +60,7 @@ def run(
     main.exp_name = os.path.join('runs', folder)
     main.env.stop_value = float('inf') if go_on else bar
     main.policy.learn.update(learn)
-    if samples > 0:
-        main.policy.eval.evaluator.samples_per_start = samples
+    main.policy.eval.evaluator.update(evaluator)
     shutil.rmtree(main.exp_name, ignore_errors=True)
     serial_pipeline_onpolicy((main, create), seed=seed, **limit)
     records = read_json_lines(os.path.join(main.exp_name, 'log', 'evaluator', 'evaluations.jsonl'))

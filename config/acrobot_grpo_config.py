@@ -34,7 +34,7 @@ acrobot_grpo_config = dict(
             extend_truncated=True,
         ),
         collect=dict(n_sample=2, discount_factor=0.99),
-        eval=dict(evaluator=dict(eval_freq=10)),
+        eval=dict(evaluator=dict(eval_freq=1)),
     ),
 )
 main_config = EasyDict(acrobot_grpo_config)

@@ -33,7 +33,7 @@ lunarlander_grpo_config = dict(
             advantage='return_to_go_by_step',
         ),
         collect=dict(n_sample=2, discount_factor=0.99),
-        eval=dict(evaluator=dict(eval_freq=20)),
+        eval=dict(evaluator=dict(eval_freq=2)),
     ),
 )
 main_config = EasyDict(lunarlander_grpo_config)

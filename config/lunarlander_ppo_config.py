@@ -29,8 +29,8 @@ lunarlander_ppo_config = dict(
             entropy_weight=0.01,
             clip_ratio=0.2,
         ),
-        collect=dict(n_sample=8192, discount_factor=0.999, gae_lambda=0.98),
-        eval=dict(evaluator=dict(eval_freq=2048)),  # it counts mini-batches, of which a collect gives 512
+        collect=dict(n_sample=8000, discount_factor=0.999, gae_lambda=0.98),
+        eval=dict(evaluator=dict(eval_freq=500)),  # it counts mini-batches, of which a collect gives 500
     ),
 )
 main_config = EasyDict(lunarlander_ppo_config)

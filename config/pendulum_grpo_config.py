@@ -34,7 +34,7 @@ pendulum_grpo_config = dict(
             advantage='return_to_go_by_step',
         ),
         collect=dict(n_sample=2, discount_factor=0.95),
-        eval=dict(evaluator=dict(eval_freq=10)),
+        eval=dict(evaluator=dict(eval_freq=1)),
     ),
 )
 main_config = EasyDict(pendulum_grpo_config)

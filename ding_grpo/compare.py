@@ -183,7 +183,7 @@ def draw(runs: List[Run], path: str) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharey=True)
     names = list(dict.fromkeys(r.name for r in runs))
-    for axes, key, label in zip(panels, ('envstep', 'seconds'), ('environment steps', 'seconds of the run')):
+    for axes, key, label in zip(panels, ('envstep', 'seconds'), ('environment steps', 'seconds of training')):
         for number, name in enumerate(names):
             curves = [r.evaluations() for r in runs if r.name == name and r.evaluations()]
             if not curves:
@@ -233,7 +233,8 @@ def main(configs: Tuple[str, ...], seeds: str, jobs: int, env_step: Optional[int
     failed = run_all(runs, jobs, env_step, threads)
     note = (
         f'Seeds {seeds}; {jobs} run(s) at a time with {threads} thread(s) each. Medians, smallest and largest in '
-        'parentheses. Environment steps count tokens on token environments; seconds are without those of imports.'
+        'parentheses. Environment steps count tokens on token environments; seconds are those of training, without '
+        'evaluations and imports.'
     )
     click.echo(write_table(table(runs), out, note))
     draw(runs, os.path.join(out, 'comparison.png'))

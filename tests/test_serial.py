@@ -66,6 +66,22 @@ class TestSerial:
         with pytest.raises(ConfigError, match='max_use = inf.*max_staleness = inf.*needs a bound'):
             serial_pipeline(serial, seed=0, max_train_iter=2)
 
+    @pytest.mark.parametrize(
+        'section, key, value, message', [
+            ('learn', 'target_kl', 0.02, 'policy.learn.target_kl = 0.02: not with a replay buffer'),
+            (
+                'eval', 'evaluator', dict(samples_per_start=2
+                                          ), "evaluator.type = 'interaction'.*samples_per_start = 2 needs"
+            ),
+        ]
+    )
+    def test_what_a_buffer_does_not_go_with(self, serial, section, key, value, message):
+        main, create = serial
+        create.pop('evaluator', None)
+        main.policy[section][key] = value
+        with pytest.raises(ConfigError, match=message):
+            serial_pipeline((main, create), seed=0, max_train_iter=2)
+
     def test_the_buffer_is_di_engines(self, serial, monkeypatch):
         pushed = []
         push = AdvancedReplayBuffer.push

@@ -14,7 +14,8 @@ class CausalLMVAC(nn.Module):
     Overview:
         A causal language model with a value head on the same trunk, as DI-engine's own PPO wants a model: token by \
         token, with ``mode`` as in ``VAC``. So that GRPO and PPO can be compared on one environment with one network. \
-        What rows have in common is read once, in sampling and learning: a prompt, and a row that another continues.
+        In sampling and learning, a row that another continues is read with it, and the beginning of all rows up to \
+        one column, which is chosen so that the fewest tokens are read, once where it is the same.
     Interfaces:
         ``forward``, ``compute_actor``, ``compute_critic``, ``compute_actor_critic``
     """
@@ -38,6 +39,7 @@ class CausalLMVAC(nn.Module):
         """
         super().__init__()
         self.actor = CausalLM(pretrained, config, dtype, attn_implementation)
+        self.actor.output_head()  # an output layer that does not fit is refused now
         self.critic = nn.Linear(self.actor.lm.config.get_text_config().hidden_size, 1).to(self.actor.lm.dtype)
         nn.init.zeros_(self.critic.weight)
         nn.init.zeros_(self.critic.bias)
@@ -81,11 +83,26 @@ class CausalLMVAC(nn.Module):
         begins_next = ((rows[:-1] == rows[1:]) | (rows[:-1] < 0)).all(1)
         last = F.pad(~begins_next, (0, 1), value=True)  # (U, )
         read = last.cumsum(0) - last.long()  # (U, ): which of the rows that are read each one begins
-        # Up to the shortest row's end there is no padding; equal beginnings of that length are read once.
-        shortest, ids = int(length.min()), rows[last].clamp(min=0)
-        prompt, continued = ids[:, :shortest].unique(dim=0, return_inverse=True)
-        rest = F.pad(ids[:, shortest:int(length.max())], (0, 1))  # the last column is not read
-        prompts = PromptBatch(prompt, torch.ones_like(prompt), continued)
-        hidden = self.actor.completion_hidden(prompts, rest)[read, length - shortest][row]  # (B, H)
+        ids, longest = rows[last].clamp(min=0), int(length.max())
+        split = _cheapest_split(ids, int(length.min()), longest)
+        beginning, continued = ids[:, :split].unique(dim=0, return_inverse=True)
+        rest = F.pad(ids[:, split:longest], (0, 1))  # the last column is not read
+        prompts = PromptBatch(beginning, torch.ones_like(beginning), continued)
+        hidden = self.actor.completion_hidden(prompts, rest)[read, length - split][row]  # (B, H)
         logit = self.actor.output_head().logits(hidden)
         return dict(logit=logit.float(), value=self.critic(hidden).squeeze(-1).float())
+
+
+def _cheapest_split(ids: Tensor, shortest: int, longest: int) -> int:
+    """
+    Overview:
+        After how many tokens sorted rows are best divided into a beginning, read once where it is equal, and a rest \
+        that is read in every row; within the shortest, behind which there is padding.
+    Shapes:
+        - ids (:obj:`torch.LongTensor`): :math:`(R, N)`
+    """
+    shared = (ids[:-1] == ids[1:]).long().cumprod(1).sum(1)  # (R - 1, ): tokens that each row shares with the next
+    split = torch.arange(1, shortest + 1, device=ids.device)
+    beginnings = 1 + (shared < split.unsqueeze(1)).sum(1)  # of that length, different ones
+    tokens = beginnings * split + len(ids) * (longest - split)
+    return int(split[tokens.argmin()])

@@ -101,5 +101,6 @@ def _softcapped(product: Tensor, scale: float, softcap: Optional[float]) -> Tens
 def _refusal(lm: PreTrainedModel, reason: str) -> ConfigError:
     return ConfigError(
         f"policy.learn.log_prob_fn = 'linear_log_prob': does not fit {type(lm).__name__}: {reason}. Write "
-        "log_prob_fn='efficient_method', which takes the logits as the model gives them (PPO has no such choice)."
+        "log_prob_fn='efficient_method', which takes the logits as the model gives them. (The model causal_lm_vac, for "
+        'PPO, has no such choice.)'
     )

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, get_scheduler
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM
-from ding_grpo.rl_utils import equal_groups, grpo_data, grpo_error, masked_mean, sequence_mean
+from ding_grpo.rl_utils import equal_groups, grpo_data, grpo_error, kl_estimate, masked_mean, sequence_mean
 from ding_grpo.rollout import Sampling
 
 from .group import batch_advantage, batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows
@@ -56,7 +56,8 @@ class GRPOPolicy(Policy):
             # (int) Passes over the groups of one collect. More than 1 reuses samples within the clipping range.
             epoch_per_collect=1,
             # (Optional[float]) End the epochs of an update when the policy is further, in KL (k3), from the one that
-            # sampled; 0.02 or so lets many epochs do no harm. None: never.
+            # sampled; 0.02 or so lets many epochs do no harm. None: never. Not with a replay buffer, whose samples are
+            # of older policies anyway.
             target_kl=None,
             # (int) Groups in a mini-batch. Equal to ``n_sample`` for one step an epoch.
             batch_size=8,
@@ -277,7 +278,7 @@ class GRPOPolicy(Policy):
         steps: List[Dict[str, float]] = []
         for mini_batch in self._mini_batches(groups):
             steps.append(self._update(mini_batch))
-            if cfg.target_kl is not None and steps[-1]['kl_old'] > cfg.target_kl:
+            if not steps[-1]['optimizer_steps']:
                 break
         metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
         metrics['cur_lr'] = float(self._lr_scheduler.get_last_lr()[0])
@@ -286,7 +287,7 @@ class GRPOPolicy(Policy):
         for name in self._step_vars():
             values = [s[name] for s in steps] or [float('nan')]  # every group was dropped: nothing was learned
             metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
-        metrics['mini_batches'] = float(len(steps))
+        metrics['optimizer_steps'] = sum(s['optimizer_steps'] for s in steps)
         metrics['seconds_sampling'] = float(sum(g['seconds_sampling'] for g in data))
         metrics['seconds_scoring'] = float(sum(g['seconds_scoring'] for g in data))
         metrics['seconds_updating'] = time.perf_counter() - start
@@ -333,11 +334,13 @@ class GRPOPolicy(Policy):
         self._optimizer.zero_grad()
         total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), cfg.grad_clip_value)
-        kl_old = info.ratio_mean - 1 + info.approx_kl  # k3
-        if cfg.target_kl is None or not kl_old > cfg.target_kl:
+        kl_old = masked_mean(kl_estimate(batch['logp_old'], logp_new.detach(), 'k3'), batch['weight']).item()
+        stop = cfg.target_kl is not None and kl_old > cfg.target_kl
+        if not stop:
             self._optimizer.step()
         return dict(
             kl_old=kl_old,
+            optimizer_steps=float(not stop),
             total_loss=total.item(),
             policy_loss=loss.item(),
             entropy=masked_mean(entropy.detach(), batch['weight']).item(),
@@ -354,7 +357,7 @@ class GRPOPolicy(Policy):
 
     def _monitor_vars_learn(self) -> List[str]:
         return self._step_vars() + [
-            'staleness_max', 'cur_lr', 'mini_batches', 'reward_mean', 'reward_std', 'equal_groups', 'truncated',
+            'staleness_max', 'cur_lr', 'optimizer_steps', 'reward_mean', 'reward_std', 'equal_groups', 'truncated',
             'seconds_sampling', 'seconds_scoring', 'seconds_updating', self._face.rate_name,
             *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
         ]

@@ -162,14 +162,19 @@ def check_replay(cfg: Dict) -> None:
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy``.
     Raises:
-        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, or ``samples_per_start`` would \
-            be ignored.
+        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, ``target_kl`` would end every \
+            update, or ``samples_per_start`` would be ignored.
     """
     bounds = {key: cfg.other.replay_buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
     if min(bounds.values()) == float('inf'):
         raise ConfigError(
             'policy.other.replay_buffer.max_use = inf, policy.other.replay_buffer.max_staleness = inf: grpo with a '
             'replay buffer (ding -m serial) needs a bound; set max_staleness to some updates, or max_use to some uses.'
+        )
+    if cfg.learn.target_kl is not None:
+        raise ConfigError(
+            f'policy.learn.target_kl = {cfg.learn.target_kl}: not with a replay buffer (ding -m serial), whose '
+            'samples are of older policies; updates would do nothing. Set it to None, and bound max_staleness.'
         )
     evaluator = cfg.eval.evaluator
     if evaluator.samples_per_start > 0 and evaluator.type != 'group':

@@ -31,7 +31,8 @@ class PPOKLPolicy(PPOPolicy):
             learn=dict(
                 # (float) Coefficient of the KL; 0 keeps no reference. As ``policy.learn.beta`` of ``grpo``.
                 beta=0.1,
-                # (str) Estimator of that KL: k1, k2 or k3. As ``policy.learn.kl_type`` of ``grpo``.
+                # (str) Estimator of that KL: k1, k2 or k3. As ``policy.learn.kl_type`` of ``grpo``. k1 has no gradient
+                # on the samples' own policy, and in later epochs one that makes them less likely: for the record only.
                 kl_type='k3',
             ),
         )

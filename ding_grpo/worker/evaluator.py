@@ -24,7 +24,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
     """
 
     def __init__(self, *args, **kwargs) -> None:
-        self._since = time.monotonic()
+        self._since, self._evaluating = time.monotonic(), 0.
         super().__init__(*args, **kwargs)
 
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
@@ -47,7 +47,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
             *args,
             **kwargs,
     ) -> Tuple[bool, Dict]:
-        best = self._max_episode_return
+        best, begun = self._max_episode_return, time.monotonic()
         try:
             stop, info = super().eval(save_ckpt_fn, train_iter, envstep, *args, **kwargs)
         except RuntimeError as error:
@@ -55,7 +55,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         value = float(np.mean(info['eval_episode_return']))
         means = {name[:-len('_mean')]: mean for name, mean in info.items() if name.endswith('_mean')}
         means.pop('eval_episode_return', None)
-        seconds = time.monotonic() - self._since
+        seconds = begun - self._since - self._evaluating  # of the run so far, without those of evaluations
         record = dict(train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value, **means)
         samples = self._cfg.get('samples_per_start', 0)
         if samples > 0:
@@ -83,6 +83,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         mark = '  (best so far)' if value > best else ''
         when = f'update {train_iter}  ' if train_iter >= 0 else ''  # -1: ``ding -m eval``
         show(f'evaluation  {when}return {value:.3f}{mark if when else ""}  {parts}')
+        self._evaluating += time.monotonic() - begun
         return stop, info
 
     def _sample(self, samples: int, train_iter: int) -> Dict[str, np.ndarray]:

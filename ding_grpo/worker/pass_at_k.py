@@ -46,8 +46,8 @@ def over_problems(values: np.ndarray) -> Estimate:
     """
     Overview:
         Mean over problems with Wilson's interval of a share, https://doi.org/10.1080/01621459.1927.10502953: as if \
-        each problem were either right or wrong, which no probabilities of the same mean scatter more than. So it is \
-        never too narrow, and does not shrink to a point when all problems are right.
+        each problem were either right or wrong, than which no probabilities of the same mean scatter more. It does \
+        not shrink to a point when all problems are right; near 0 and 1 and of few problems it covers less than 95 %.
     Arguments:
         - values (:obj:`np.ndarray`): A probability of each problem.
     Shapes:

@@ -49,6 +49,10 @@ class TestCausalLMVAC:
         monkeypatch.setattr(CausalLM, 'completion_hidden', note)
         model(observation([3, 1, 4, 1], [3, 1, 4], [3, 1, 5], [3, 1], [3, 1, 4]), mode='compute_actor')
         assert read == [((1, 2), (2, 3))]  # one beginning of two tokens, two rows of two more and a column not read
+        prompt = [9, 8, 7, 6, 5]
+        model(observation(*(prompt + [i, i] for i in range(6))), mode='compute_actor')  # all rows of one length
+        model(observation(*([p] + prompt + [i, i] for i in range(6) for p in (1, 2))), mode='compute_actor')
+        assert read[1:] == [((1, 5), (6, 3)), ((2, 6), (12, 3))]
 
     def test_modes_agree_and_the_value_begins_at_zero(self, model):
         obs = observation([3, 1, 4], [1, 5]).float()  # as DI-engine casts them

@@ -25,6 +25,11 @@ def vector(parameters):
     return torch.cat([p.detach().flatten() for p in parameters])
 
 
+def stood_still(policy):
+    """What ``_update`` gives."""
+    return dict(dict.fromkeys(policy._step_vars(), 0.), optimizer_steps=1.)
+
+
 def by_prompt(batch):
     """Advantages of a batch's rows, by their prompt."""
     found = {}
@@ -289,7 +294,7 @@ class TestLearn:
             main.policy.learn.batch_size = batch_size
             policy = make_policy(main, create)
             found = {}
-            policy._update = lambda batch: found.update(by_prompt(batch)) or dict.fromkeys(policy._step_vars(), 0.)
+            policy._update = lambda batch: found.update(by_prompt(batch)) or stood_still(policy)
             policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
             advs.append(found)
         assert advs[0] == advs[1] and len(advs[0]) == 3
@@ -301,7 +306,7 @@ class TestLearn:
             main.policy.learn.adv_method = method
             policy = make_policy(main, create)
             found = []
-            policy._update = lambda batch: found.extend(batch['adv'].tolist()) or dict.fromkeys(policy._step_vars(), 0.)
+            policy._update = lambda batch: found.extend(batch['adv'].tolist()) or stood_still(policy)
             policy.learn_mode.forward(sample_groups(policy, [0], reward=lambda group, row: float(row == 0)))
             assert found[0] == pytest.approx(expected, rel=1e-3)
 
@@ -424,20 +429,45 @@ class TestModel:
 class TestTargetKL:
 
     def learn(self, think_answer, **learn):
+        """The weights after an update, its metrics, and of each mini-batch the KL, computed here, and whether the
+        weights changed."""
         main, create = copy.deepcopy(think_answer)
-        main.policy.learn.update(batch_size=2, learning_rate=1e-2, **learn)
+        main.policy.learn.update(learning_rate=1e-2, **learn)
         policy = make_policy(main, create)
-        metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
-        return vector(policy._model.parameters()), metrics
+        update, seen = policy._update, []
 
-    def test_ends_the_epochs_where_it_is_exceeded(self, think_answer):
-        got, metrics = self.learn(think_answer, epoch_per_collect=50, target_kl=0.02)
-        steps = int(metrics['mini_batches']) - 1  # the last mini-batch found the KL exceeded and took no step
-        assert 1 <= steps < 49
-        expected, plain = self.learn(think_answer, epoch_per_collect=steps)
-        assert plain['mini_batches'] == steps and torch.equal(got, expected)
-        _, further = self.learn(think_answer, epoch_per_collect=steps + 1)
-        assert further['kl_old'] * (steps + 1) > 0.02  # a mean over the mini-batches, of which the last alone is more
+        def note(batch):
+            before = vector(policy._model.parameters())
+            with torch.no_grad():
+                log_ratio = policy._face.log_prob(policy._model, batch)[0] - batch['logp_old']
+            kl = ((log_ratio.exp() - 1 - log_ratio) * batch['weight']).sum() / batch['weight'].sum()
+            metrics = update(batch)
+            seen.append((kl.item(), not torch.equal(before, vector(policy._model.parameters()))))
+            return metrics
+
+        policy._update = note
+        metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
+        return vector(policy._model.parameters()), metrics, seen
+
+    @pytest.mark.parametrize(
+        'options', [dict(batch_size=2), dict(batch_size=1),
+                    dict(batch_size=2, loss='gspo')], ids=str
+    )
+    def test_ends_the_epochs_where_it_is_exceeded(self, think_answer, options):
+        got, metrics, seen = self.learn(think_answer, epoch_per_collect=50, target_kl=0.02, **options)
+        steps = int(metrics['optimizer_steps'])
+        assert 1 <= steps < 49 and len(seen) == steps + 1
+        assert all(kl <= 0.02 and moved for kl, moved in seen[:-1])
+        assert seen[-1][0] > 0.02 and not seen[-1][1]
+        assert metrics['kl_old'] == pytest.approx(sum(kl for kl, _ in seen) / len(seen), rel=1e-3)
+
+    def test_is_told_even_when_the_last_mini_batch_is_the_one(self, think_answer):
+        _, metrics, seen = self.learn(think_answer, batch_size=2, epoch_per_collect=50, target_kl=0.02)
+        epochs = len(seen)
+        _, metrics, seen = self.learn(think_answer, batch_size=2, epoch_per_collect=epochs, target_kl=0.02)
+        assert len(seen) == epochs and metrics['optimizer_steps'] == epochs - 1
+        _, metrics, _ = self.learn(think_answer, batch_size=2, epoch_per_collect=epochs)
+        assert metrics['optimizer_steps'] == epochs
 
     def test_wrong_value(self, think_answer):
         with pytest.raises(ConfigError, match='policy.learn.target_kl = 0: must be a number in'):
