@@ -29,8 +29,8 @@ acrobot_ppo_config = dict(
             entropy_weight=0.0,
             clip_ratio=0.2,
         ),
-        collect=dict(n_sample=4000, discount_factor=0.99, gae_lambda=0.94),
-        eval=dict(evaluator=dict(eval_freq=252)),  # it counts mini-batches, of which a collect gives 252
+        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.94),
+        eval=dict(evaluator=dict(eval_freq=128)),  # it counts mini-batches, of which a collect gives 128
     ),
 )
 main_config = EasyDict(acrobot_ppo_config)
