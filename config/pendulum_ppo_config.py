@@ -31,8 +31,8 @@ pendulum_ppo_config = dict(
             clip_ratio=0.2,
             ignore_done=True,  # every episode is cut, none ends
         ),
-        collect=dict(n_sample=3200, discount_factor=0.9, gae_lambda=0.95),
-        eval=dict(evaluator=dict(eval_freq=500)),  # it counts mini-batches, of which a collect gives 500
+        collect=dict(n_sample=2048, discount_factor=0.9, gae_lambda=0.95),
+        eval=dict(evaluator=dict(eval_freq=320)),  # it counts mini-batches, of which a collect gives 320
     ),
 )
 main_config = EasyDict(pendulum_ppo_config)

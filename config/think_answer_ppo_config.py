@@ -31,7 +31,7 @@ think_answer_ppo_config = dict(
         traj_len_inf=True,  # whole completions: their reward comes with the last token
         learn=dict(
             epoch_per_collect=2,
-            batch_size=320,
+            batch_size=384,
             learning_rate=1e-4,
             value_weight=0.5,
             entropy_weight=0.02,
@@ -40,8 +40,8 @@ think_answer_ppo_config = dict(
             value_norm=False,
             ppo_param_init=False,  # it would wipe the model's weights
         ),
-        collect=dict(n_sample=640, discount_factor=1.0, gae_lambda=1.0),
-        eval=dict(evaluator=dict(eval_freq=40)),  # it counts mini-batches, of which a collect gives 4
+        collect=dict(n_sample=768, discount_factor=1.0, gae_lambda=1.0),
+        eval=dict(evaluator=dict(eval_freq=16)),  # it counts mini-batches, of which a collect gives 4
     ),
 )
 main_config = EasyDict(think_answer_ppo_config)
