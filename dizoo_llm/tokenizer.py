@@ -1,12 +1,15 @@
 import os
-from typing import Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from tokenizers.pre_tokenizers import Split, WhitespaceSplit
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ding_common import ConfigError
+
+SPECIAL = ['<eos>', '<pad>', '<unk>']  # behind the vocabulary of a tokenizer made here
 
 
 def build_word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -21,13 +24,36 @@ def build_word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
     Raises:
         - ConfigError: If a word is there twice, is empty or holds white space.
     """
-    words = [str(w) for w in words] + ['<eos>', '<pad>', '<unk>']
+    words = [str(w) for w in words] + SPECIAL
     for word in words:
         if words.count(word) > 1 or word.split() != [word]:
             raise ConfigError(f'env.tokenizer.words: {word!r} must be there once, not empty and without white space.')
-    model = WordLevel({word: i for i, word in enumerate(words)}, unk_token='<unk>')
-    tokenizer = Tokenizer(model)
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token='<unk>'))
     tokenizer.pre_tokenizer = WhitespaceSplit()
+    return _wrap(tokenizer)
+
+
+def build_char_tokenizer(chars: str) -> PreTrainedTokenizerFast:
+    """
+    Overview:
+        A tokenizer over characters: character i has id i, then follow ``<eos>``, ``<pad>`` and ``<unk>``. Encoding \
+        adds nothing, decoding gives the text back.
+    Arguments:
+        - chars (:obj:`str`): The characters, each once.
+    Returns:
+        - tokenizer (:obj:`PreTrainedTokenizerFast`): With ``len(chars) + 3`` tokens.
+    Raises:
+        - ConfigError: If there is none, or one is there twice.
+    """
+    if not chars or len(set(chars)) < len(chars):
+        raise ConfigError(f'env.tokenizer.chars = {chars!r}: must be characters, each once.')
+    tokenizer = Tokenizer(WordLevel({c: i for i, c in enumerate([*chars, *SPECIAL])}, unk_token='<unk>'))
+    tokenizer.pre_tokenizer = Split(Regex(r'[\s\S]'), 'isolated')
+    tokenizer.decoder = Fuse()
+    return _wrap(tokenizer)
+
+
+def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token='<eos>',
@@ -58,3 +84,58 @@ def load_tokenizer(pretrained: str) -> PreTrainedTokenizerBase:
     if tokenizer.eos_token_id is None:
         raise ConfigError(f'env.tokenizer.pretrained = {pretrained!r}: the tokenizer has no end-of-sequence token.')
     return tokenizer
+
+
+def end_ids(tokenizer: PreTrainedTokenizerBase) -> Tuple[int, ...]:
+    """
+    Overview:
+        Every token that ends a completion: the tokenizer's end of sequence, and those that \
+        ``generation_config.json``, where the tokenizer came from, names besides (chat models have an end of turn). \
+        Nothing else of that file is taken.
+    Arguments:
+        - tokenizer (:obj:`PreTrainedTokenizerBase`): From ``load_tokenizer`` or made here.
+    """
+    ids = [tokenizer.eos_token_id]
+    try:
+        named = GenerationConfig.from_pretrained(tokenizer.name_or_path).eos_token_id
+    except (OSError, ValueError):  # made here, or a folder of a tokenizer alone
+        named = None
+    ids += named if isinstance(named, list) else [] if named is None else [named]
+    return tuple(dict.fromkeys(ids))
+
+
+def encode_prompt(
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: Union[str, List[Dict[str, str]]],
+        chat: Optional[bool] = None,
+        system_prompt: Optional[str] = None,
+        chat_options: Dict[str, Any] = {},
+) -> List[int]:
+    """
+    Overview:
+        Token ids of a prompt, up to where the policy begins to write.
+    Arguments:
+        - tokenizer (:obj:`PreTrainedTokenizerBase`): Any.
+        - prompt (:obj:`Union[str, List[Dict[str, str]]]`): Text, or chat messages.
+        - chat (:obj:`Optional[bool]`): Whether text becomes a user's message in the tokenizer's chat template; None: \
+            if it has one.
+        - system_prompt (:obj:`Optional[str]`): A message before a chat.
+        - chat_options (:obj:`Dict[str, Any]`): Further variables of the template, such as ``enable_thinking``.
+    Returns:
+        - ids (:obj:`List[int]`): With what the tokenizer puts before a text, without an end of sequence behind it.
+    Raises:
+        - ConfigError: If a chat is asked for and the tokenizer has no template.
+    """
+    has_template = tokenizer.chat_template is not None
+    if isinstance(prompt, str) and not (has_template if chat is None else chat):
+        ids = tokenizer.encode(prompt)
+        return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
+    if not has_template:
+        asked = 'env.chat = True' if chat else 'env.task: gives chat messages'
+        raise ConfigError(f'{asked}: the tokenizer of {tokenizer.name_or_path or "this run"} has no chat template.')
+    messages = [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
+    if system_prompt is not None:
+        messages = [dict(role='system', content=system_prompt), *messages]
+    return tokenizer.apply_chat_template(
+        messages, tokenize=True, add_generation_prompt=True, return_dict=False, **chat_options
+    )

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ding_common import ConfigError
-from ding_grpo.rl_utils import equal_groups, group_advantage, return_to_go, step_advantage
+from ding_grpo.rl_utils import equal_groups
 
 
 def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) -> Dict[str, Any]:
@@ -31,8 +31,10 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         - weight (:obj:`torch.FloatTensor`): :math:`(G, S)`, 1 on tokens, 0 behind a row's end
         - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`, -1 behind a row's end
         - reward (:obj:`torch.FloatTensor`): :math:`(G, S)`, the reward that came with each token
-        - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each
+        - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each, NaN where one does not apply
         - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
+        - failed (:obj:`torch.FloatTensor`): :math:`(G, )`, 1 on rows that could not be scored
+        - equal (:obj:`bool`): Whether all that could have the same return
     Raises:
         - ConfigError: If the episodes do not have one start.
     """
@@ -55,11 +57,15 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         weight=padded([torch.ones_like(row['logp']) for row in rows]),
         reward=padded([row['reward'] for row in rows]),
         reward_parts={
-            name: torch.tensor([t['reward_parts'][name] for t in last])
+            name:
+            torch.tensor([float('nan') if t['reward_parts'][name] is None else t['reward_parts'][name] for t in last])
             for name in last[0].get('reward_parts', {})
         },
         truncated=torch.tensor([float(t['truncated']) for t in last]),
+        failed=torch.tensor([float(t['failed']) for t in last]),
     )
+    scored = sample['reward'].sum(1)[sample['failed'] == 0]
+    sample['equal'] = len(scored) == 0 or bool((scored == scored[0]).all())
     if 'prompt' in episodes[0][0]:
         sample['prompt'] = episodes[0][0]['prompt']
     else:
@@ -115,7 +121,8 @@ def collate_groups(samples: List[Dict[str, Any]]) -> Dict[str, Any]:
         name: torch.cat([s['reward_parts'][name] for s in samples])
         for name in samples[0]['reward_parts']
     }
-    batch['truncated'] = torch.cat([s['truncated'] for s in samples])
+    for key in ('truncated', 'failed'):
+        batch[key] = torch.cat([s[key] for s in samples])
     return batch
 
 
@@ -165,41 +172,27 @@ def take_steps(steps: Any, chosen: Tensor) -> Any:
     return {k: take_steps(v, chosen) for k, v in steps.items()} if isinstance(steps, dict) else steps[chosen]
 
 
-def batch_advantage(
-        batch: Dict[str, Any], method: str, advantage: str, discount_factor: float, extend_truncated: bool
-) -> Tensor:
+def repetition(action: Tensor, weight: Tensor, n: int = 4) -> Tensor:
     """
     Overview:
-        Advantages of a batch of groups.
+        Share of a row's n-grams that have occurred in it before: 0 where all differ or there is none, towards 1 where \
+        one is repeated on and on.
     Arguments:
-        - batch (:obj:`Dict`): From ``collate_groups``.
-        - method (:obj:`str`): Of ``group_advantage``.
-        - advantage (:obj:`str`): ``outcome`` compares the returns of a group's rows; ``return_to_go`` the returns \
-            from each step on, those of all steps of a group with each other; ``return_to_go_by_step`` those of \
-            the same step only, see ``step_advantage``.
-        - discount_factor (:obj:`float`): Discount of both.
-        - extend_truncated (:obj:`bool`): Whether the last reward of a row that a time limit cut goes on for ever: \
-            r + discount r + discount^2 r ... = r / (1 - discount).
+        - action (:obj:`torch.LongTensor`): Tokens.
+        - weight (:obj:`torch.FloatTensor`): 1 on tokens, 0 behind a row's end.
+        - n (:obj:`int`): Tokens of an n-gram.
     Returns:
-        - adv (:obj:`torch.FloatTensor`): The advantages, 0 behind a row's end.
+        - share (:obj:`torch.FloatTensor`): One a row.
     Shapes:
-        - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome``, else :math:`(B, S)`
+        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - share (:obj:`torch.FloatTensor`): :math:`(B, )`
     """
-    reward, weight, group = batch['reward'].clone(), batch['weight'], batch['group']
-    counted, tail = weight != 0, torch.zeros_like(reward[:, :1])  # (B, S), and what follows a row's end (B, 1)
-    if extend_truncated:
-        rows = batch['truncated'].nonzero().squeeze(1)
-        last = counted[rows].sum(1) - 1
-        reward[rows, last] /= 1 - discount_factor
-        tail[rows, 0] = reward[rows, last]
-    returns = return_to_go(reward, discount_factor)  # (B, S)
-    if advantage == 'outcome':
-        return group_advantage(returns[:, 0], group, method, length=weight.sum(1))
-    if advantage == 'return_to_go_by_step':
-        return step_advantage(torch.where(counted, returns, tail), weight, group, method)
-    of_step = group.unsqueeze(1).expand_as(weight)[counted]  # (M, ): the group of each step
-    adv = group_advantage(returns[counted], of_step, method, length=torch.ones_like(of_step))
-    return torch.zeros_like(reward).masked_scatter(counted, adv)
+    shares = []
+    for row, length in zip(action.tolist(), weight.sum(1).long().tolist()):
+        grams = list(zip(*(row[i:length] for i in range(n))))
+        shares.append(1 - len(set(grams)) / len(grams) if grams else 0.)
+    return torch.tensor(shares)
 
 
 def batch_metrics(batch: Dict[str, Any], length_name: str = 'completion_length') -> Dict[str, float]:
@@ -212,17 +205,22 @@ def batch_metrics(batch: Dict[str, Any], length_name: str = 'completion_length')
     Returns:
         - metrics (:obj:`Dict[str, float]`): By name.
     """
-    reward = batch['reward'].sum(1)  # (B, )
+    scored = batch['failed'] == 0
+    reward, group = batch['reward'].sum(1)[scored], batch['group'][scored]  # (B, )
     length = batch['weight'].sum(1)  # (B, )
     metrics = dict(
         reward_mean=reward.mean(),
         reward_std=reward.std(unbiased=False),
-        equal_groups=equal_groups(reward, batch['group']).float().mean(),
+        equal_groups=equal_groups(reward, group).float().mean(),
         truncated=batch['truncated'].mean(),
+        failed=batch['failed'].mean(),
         **{f'{length_name}_{name}': getattr(length, name)()
            for name in ('mean', 'min', 'max')},
     )
     for name, part in batch['reward_parts'].items():
+        part = part[~part.isnan()]
         metrics[f'reward_{name}_mean'] = part.mean()
         metrics[f'reward_{name}_std'] = part.std(unbiased=False)
+    if 'prompts' in batch:
+        metrics['repetition'] = repetition(batch['action'], batch['weight']).mean()
     return {name: float(value) for name, value in metrics.items()}

@@ -20,13 +20,14 @@ from ding.torch_utils import to_device
 from ding.utils import POLICY_REGISTRY
 from transformers import PreTrainedModel, get_scheduler
 
-from ding_common import ConfigError
 from ding_grpo.model import CausalLM
-from ding_grpo.rl_utils import equal_groups, grpo_data, grpo_error, kl_estimate, masked_mean, sequence_mean
+from ding_grpo.rl_utils import grpo_data, grpo_error, kl_estimate, masked_mean, row_mean, sequence_mean
 from ding_grpo.rollout import Sampling
 
-from .group import batch_advantage, batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows
-from .grpo_config import LOG_PROB_FNS, check_policy_config, check_replay, loss_options, model_type
+from .advantage import Advantage
+from .group import batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows
+from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_policy_config, check_replay, \
+    loss_options, model_type
 from .step_face import StepFace
 from .token_face import TokenFace
 
@@ -122,6 +123,18 @@ class GRPOPolicy(Policy):
             entropy_weight=0.0,
             # (bool) Whether to leave out groups of equal rewards; saves time, and changes the loss's mean.
             drop_equal_groups=False,
+            # (bool) Whether completions that the length limit cut stay out of the loss (they still count in their
+            # group's comparison). For tasks whose answers come at the end, where a cut says nothing of the way.
+            mask_truncated=False,
+            # (str) With several reward parts: 'sum_then_normalize' compares their weighted sum; 'normalize_then_sum'
+            # compares each part by itself and sums the advantages, so that no part drowns another
+            # (https://arxiv.org/abs/2601.05242).
+            reward_aggregation='sum_then_normalize',
+            # (Optional[int]) Updates between two renewals of the reference; None keeps the start. As the paper's
+            # iterative form, or https://arxiv.org/abs/2404.09656 with a mixup below 1.
+            ref_sync_freq=None,
+            # (float) Share of the policy in the renewed reference, in (0, 1].
+            ref_sync_mixup=1.0,
             learner=dict(
                 # (bool) Whether to log the model's layers at the start.
                 log_policy=False,
@@ -166,6 +179,8 @@ class GRPOPolicy(Policy):
                 pass_at=[],
                 # (float) Return from which a sample is right.
                 right_from=1.0,
+                # (float) Largest share of an evaluation's completions that may fail to be scored before the run stops.
+                max_failed=0.1,
             ),
         ),
         other=dict(replay_buffer=dict()),
@@ -179,29 +194,18 @@ class GRPOPolicy(Policy):
     ) -> None:
         check_policy_config(cfg, self.default_config())
         super().__init__(cfg, model, enable_field)
+        self._loss_options, method = loss_options(cfg.learn)
+        self._advantage = Advantage(
+            method, cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
+        )
         seed = torch.initial_seed()  # the one that DI-engine set
         if isinstance(self._model, CausalLM):
             sampling = Sampling(cfg.collect.temperature, cfg.collect.top_k, cfg.collect.top_p)
             self._face = TokenFace(self._model, sampling, LOG_PROB_FNS[cfg.learn.log_prob_fn], seed)
-            if cfg.learn.batch_steps is not None:
-                raise ConfigError(f'policy.learn.batch_steps = {cfg.learn.batch_steps}: not for language models.')
-            return
-        for key in ('top_k', 'top_p'):
-            if cfg.collect[key] is not None:
-                raise ConfigError(f'policy.collect.{key} = {cfg.collect[key]!r}: goes with a language model only.')
-        options, _ = loss_options(cfg.learn)
-        if cfg.learn.batch_steps is not None and options.get('ratio', 'token') != 'token':
-            raise ConfigError(
-                f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row; '
-                f"policy.learn.ratio must be 'token', not {options['ratio']!r}."
-            )
-        if options.get('reduction') == 'constant':
-            raise ConfigError(
-                f'policy.learn.loss = {cfg.learn.loss!r} with policy.learn.reduction = {cfg.learn.reduction!r}: '
-                "reduction 'constant' divides by the length limit of completions, which this environment has not; "
-                "take 'token'."
-            )
-        self._face = StepFace(self._model, cfg.collect.temperature, seed)
+            check_for_tokens(cfg)
+        else:
+            self._face = StepFace(self._model, cfg.collect.temperature, seed)
+            check_for_steps(cfg)
 
     def default_model(self) -> Tuple[str, List[str]]:
         return model_type(self._cfg.model), ['ding_grpo.model', 'ding.model']
@@ -221,6 +225,8 @@ class GRPOPolicy(Policy):
             - ConfigError: If environment and model do not go together.
         """
         self._face.bind(spec)
+        if self._cfg.learn.reward_aggregation == 'normalize_then_sum':
+            self._advantage = self._advantage._replace(part_weights=spec.reward_weights)
         if spec is not None and getattr(self, '_reference', None) is not None:
             self._reference.limit_vocabulary(spec.vocab_size)
 
@@ -246,7 +252,7 @@ class GRPOPolicy(Policy):
             scheduler_specific_kwargs=dict(schedule.specific),
         )
         self._shuffle = torch.Generator().manual_seed(torch.initial_seed())
-        self._loss_options, self._adv_method = loss_options(cfg)
+        self._updates = 0
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
         """
@@ -264,15 +270,11 @@ class GRPOPolicy(Policy):
         batch = collate_groups(data)
         metrics = batch_metrics(batch, self._face.length_name)
         steps_taken = batch['weight'].sum().item()
-        adv = batch_advantage(
-            batch, self._adv_method, cfg.advantage, self._cfg.collect.discount_factor, cfg.extend_truncated
-        )  # (B, ) or (B, S)
-        groups = with_rows(data, adv=adv)
+        adv = self._advantage.of(batch)  # (B, ) or (B, S)
+        learned = 1 - batch['failed'] if not cfg.mask_truncated else (1 - batch['failed']) * (1 - batch['truncated'])
+        groups = with_rows(data, adv=adv, weight=batch['weight'] * learned.unsqueeze(1))
         if cfg.drop_equal_groups:
-            equal = equal_groups(batch['reward'].sum(1), batch['group']).tolist()
-            if cfg.advantage != 'outcome':
-                equal = [not g['adv'].any() for g in groups]
-            groups = [g for g, drop in zip(groups, equal) if not drop]
+            groups = [g for g in groups if not (g['equal'] if cfg.advantage == 'outcome' else not g['adv'].any())]
         if self._reference is not None:
             groups = [g for chunk in self._chunks(groups) for g in self._with_reference(chunk)]
         steps: List[Dict[str, float]] = []
@@ -288,12 +290,36 @@ class GRPOPolicy(Policy):
             values = [s[name] for s in steps] or [float('nan')]  # every group was dropped: nothing was learned
             metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
         metrics['optimizer_steps'] = sum(s['optimizer_steps'] for s in steps)
-        metrics['seconds_sampling'] = float(sum(g['seconds_sampling'] for g in data))
-        metrics['seconds_scoring'] = float(sum(g['seconds_scoring'] for g in data))
+        self._updates += 1
+        if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
+            self._sync_reference(cfg.ref_sync_mixup)
+        for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
+            metrics[name] = float(sum(g[name] for g in data))
         metrics['seconds_updating'] = time.perf_counter() - start
         metrics[self._face.rate_name
                 ] = steps_taken / sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
         return metrics
+
+    @torch.no_grad()
+    def _sync_reference(self, mixup: float) -> None:
+        for ref, new in zip(self._reference.parameters(), self._model.parameters()):
+            ref.lerp_(new, mixup)
+
+    def _advantages(self, samples: List[Dict[str, Any]]) -> List[torch.Tensor]:
+        """
+        Overview:
+            For the collector's table, through ``get_attribute('advantages')``: the advantage of each row, or its mean \
+            over steps.
+        Arguments:
+            - samples (:obj:`List[Dict]`): Groups from ``get_train_sample``.
+        Returns:
+            - adv (:obj:`List[torch.FloatTensor]`): :math:`(G, )` each.
+        """
+        batch = collate_groups(samples)
+        adv = self._advantage.of(batch)
+        if adv.dim() == 2:
+            adv = row_mean(adv, batch['weight'])
+        return list(adv.split([len(s['action']) for s in samples]))
 
     def _mini_batches(self, groups: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
         """All epochs' batches for ``_update``, of whole groups or, with ``batch_steps``, of steps."""
@@ -357,8 +383,8 @@ class GRPOPolicy(Policy):
 
     def _monitor_vars_learn(self) -> List[str]:
         return self._step_vars() + [
-            'staleness_max', 'cur_lr', 'optimizer_steps', 'reward_mean', 'reward_std', 'equal_groups', 'truncated',
-            'seconds_sampling', 'seconds_scoring', 'seconds_updating', self._face.rate_name,
+            'staleness_max', 'cur_lr', 'optimizer_steps', 'reward_mean', 'reward_std', 'equal_groups', 'replaced_groups',
+            'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating', self._face.rate_name,
             *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
         ]
 

@@ -45,6 +45,12 @@ RULES = {
     'learn.log_prob_fn': Rule.one_of(*LOG_PROB_FNS),
     'learn.entropy_weight': Rule.number(0),
     'learn.advantage': Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step'),
+    'learn.reward_aggregation': Rule.one_of('sum_then_normalize', 'normalize_then_sum'),
+    'learn.ref_sync_freq': Rule.integer(1).or_none(),
+    'learn.ref_sync_mixup': Rule.number(0, 1, open_low=True),
+    'collect.collector.max_replacements': Rule.integer(0),
+    'collect.collector.max_failed': Rule.number(0, 1),
+    'eval.evaluator.max_failed': Rule.number(0, 1),
     'collect.discount_factor': Rule.number(0, 1),
     'collect.n_sample': Rule.integer(1),
     'n_sample': Rule.integer(1),
@@ -125,6 +131,11 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
             'policy.learn.extend_truncated = True: needs policy.collect.discount_factor below 1; what goes on for ever '
             'has no sum without a discount.'
         )
+    if cfg['learn']['ref_sync_freq'] is not None and cfg['learn']['beta'] == 0:
+        raise ConfigError(
+            f"policy.learn.ref_sync_freq = {cfg['learn']['ref_sync_freq']}: there is no reference with "
+            'policy.learn.beta = 0.'
+        )
     evaluator = cfg['eval']['evaluator']
     if any(k > evaluator['samples_per_start'] for k in evaluator['pass_at']):
         raise ConfigError(
@@ -151,6 +162,48 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
     _check_schedule(cfg['learn']['lr_scheduler'])
     if cfg['cuda'] and not torch.cuda.is_available():
         raise ConfigError('policy.cuda = True: torch finds no GPU on this machine.')
+
+
+def check_for_tokens(cfg: Dict) -> None:
+    """
+    Overview:
+        Refuse what goes with single steps only.
+    Arguments:
+        - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with a language model.
+    """
+    if cfg.learn.batch_steps is not None:
+        raise ConfigError(f'policy.learn.batch_steps = {cfg.learn.batch_steps}: not for language models.')
+    if cfg.learn.reward_aggregation == 'normalize_then_sum' and cfg.learn.advantage != 'outcome':
+        raise ConfigError(
+            f"policy.learn.reward_aggregation = 'normalize_then_sum': needs policy.learn.advantage = 'outcome', not "
+            f'{cfg.learn.advantage!r}.'
+        )
+
+
+def check_for_steps(cfg: Dict) -> None:
+    """
+    Overview:
+        Refuse what goes with a language model only.
+    Arguments:
+        - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with another model.
+    """
+    for section, key, nothing in (('collect', 'top_k', None), ('collect', 'top_p', None),
+                                  ('learn', 'mask_truncated', False), ('learn', 'reward_aggregation',
+                                                                       'sum_then_normalize')):
+        if cfg[section][key] != nothing:
+            raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: goes with a language model only.')
+    options, _ = loss_options(cfg.learn)
+    if cfg.learn.batch_steps is not None and options.get('ratio', 'token') != 'token':
+        raise ConfigError(
+            f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row; '
+            f"policy.learn.ratio must be 'token', not {options['ratio']!r}."
+        )
+    if options.get('reduction') == 'constant':
+        raise ConfigError(
+            f'policy.learn.loss = {cfg.learn.loss!r} with policy.learn.reduction = {cfg.learn.reduction!r}: '
+            "reduction 'constant' divides by the length limit of completions, which this environment has not; take "
+            "'token'."
+        )
 
 
 def check_replay(cfg: Dict) -> None:

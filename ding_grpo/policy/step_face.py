@@ -103,6 +103,7 @@ class StepFace:
             logp=output['logp'].unsqueeze(0),
             reward=torch.tensor([np.asarray(timestep.reward).item()], dtype=torch.float32),
             truncated=bool(timestep.info.get('truncated', False)),
+            failed=False,
         )
 
     def log_prob(self, model: nn.Module, batch: Dict[str, Any], train_entropy: bool = False) -> Tuple[Tensor, Tensor]:

@@ -119,6 +119,7 @@ class TokenFace:
             reward=reward,
             reward_parts=timestep.info.get('reward_parts'),
             truncated=timestep.info.get('truncated'),
+            failed=timestep.info.get('failed') is not None,
         )
 
     def log_prob(self, model: CausalLM, batch: Dict[str, Any], train_entropy: bool = False) -> Tuple[Tensor, Tensor]:

@@ -2,14 +2,15 @@ import os
 from typing import Any, Dict, List
 
 from tabulate import tabulate
+from torch import Tensor
 
-from .screen import shorten
+from .screen import append_json, shorten
 
 
 class CompletionTable:
     """
     Overview:
-        A small table of sampled completions: of each group its best and its worst, until the rows are used up.
+        Sampled completions to be read: of each group its best and its worst, in a small table and as JSON lines.
     """
 
     def __init__(self, path: str, rows: int) -> None:
@@ -17,37 +18,60 @@ class CompletionTable:
         Overview:
             Remember where to write.
         Arguments:
-            - path (:obj:`str`): Text file that the tables are appended to.
+            - path (:obj:`str`): Without ending: tables are appended to PATH.txt, groups to PATH.jsonl.
             - rows (:obj:`int`): Most rows of a table.
         """
         self._path = path
         self._rows = rows
 
-    def write(self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]]) -> str:
+    def write(
+            self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
+            advantages: List[Tensor]
+    ) -> str:
         """
         Overview:
-            Append a table to the file.
+            Append a table to the text file, and the best and the worst completion of every group, whole, to the other.
         Arguments:
             - train_iter (:obj:`int`): Updates so far.
             - infos (:obj:`List[List[Dict]]`): Per group and row the last step's info of a token environment.
             - samples (:obj:`List[Dict]`): Per group its sample.
+            - advantages (:obj:`List[torch.FloatTensor]`): Per group those of its rows.
         Returns:
             - text (:obj:`str`): The table.
+        Shapes:
+            - advantages (:obj:`List[torch.FloatTensor]`): :math:`(G, )` each
         """
-        lines = []
-        for group, sample in zip(infos, samples):
+        records, lines = [], []
+        for group, sample, adv in zip(infos, samples, advantages):
             reward = sample['reward'].sum(1)  # (G, )
             for row in dict.fromkeys([int(reward.argmax()), int(reward.argmin())]):
                 info = group[row]
-                parts = ' '.join(f'{name} {value:.2f}' for name, value in info['reward_parts'].items())
-                end = 'cut' if info['truncated'] else ''
-                lines.append(
-                    [shorten(info['prompt'], 34),
-                     shorten(info['completion'], 44), end, f'{reward[row]:.2f}', parts]
+                records.append(
+                    dict(
+                        train_iter=train_iter,
+                        group=sample['group_id'],
+                        **{key: info[key]
+                           for key in ('index', 'kind', 'prompt', 'completion', 'truncated', 'failed')},
+                        reward=reward[row].item(),
+                        reward_parts=info['reward_parts'],
+                        advantage=adv[row].item(),
+                    )
                 )
-        header = ['prompt', 'completion', '', 'reward', 'parts']
+                parts = ' '.join(
+                    f"{name} {'-' if value is None else f'{value:.2f}'}" for name, value in info['reward_parts'].items()
+                )
+                end = 'failed' if info['failed'] is not None else 'cut' if info['truncated'] else ''
+                lines.append(
+                    [
+                        shorten(info['prompt'], 34),
+                        shorten(info['completion'], 44), end, f'{reward[row]:.2f}', f'{adv[row]:+.2f}', parts
+                    ]
+                )
+        header = ['prompt', 'completion', '', 'reward', 'advantage', 'parts']
         text = f'completions at update {train_iter}\n' + tabulate(lines[:self._rows], header, disable_numparse=True)
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        with open(self._path, 'a', encoding='utf-8') as f:
+        with open(f'{self._path}.txt', 'a', encoding='utf-8') as f:
             f.write(text + '\n\n')
+        for record in records:
+            append_json(f'{self._path}.jsonl', record)
         return text

@@ -1,3 +1,4 @@
+import json
 import os
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -10,6 +11,7 @@ from ding.worker import InteractionSerialEvaluator
 
 from ding_common import ConfigError, unwrap_task_error
 
+from .failures import check_failures
 from .pass_at_k import over_problems, pass_at_k
 from .screen import append_json, keep_off_screen, run_folder, show
 
@@ -53,8 +55,12 @@ class GroupEvaluator(InteractionSerialEvaluator):
         except RuntimeError as error:
             unwrap_task_error(error)
         value = float(np.mean(info['eval_episode_return']))
-        means = {name[:-len('_mean')]: mean for name, mean in info.items() if name.endswith('_mean')}
-        means.pop('eval_episode_return', None)
+        episodes = [json.loads(text) for text, in info.get('record', [])]
+        check_failures(episodes, self._cfg.get('max_failed', 0.1), 'policy.eval.evaluator.max_failed')
+        means = {
+            name[:-len('_mean')]: _mean(info[name[:-len('_mean')]])
+            for name in info if name.endswith('_mean') and name != 'eval_episode_return_mean'
+        }
         seconds = begun - self._since - self._evaluating  # of the run so far, without those of evaluations
         record = dict(train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value, **means)
         samples = self._cfg.get('samples_per_start', 0)
@@ -65,7 +71,9 @@ class GroupEvaluator(InteractionSerialEvaluator):
             record.update(sampled_return=float(returns.mean()), sampled_return_std=float(returns.std()))
             means['sampled'] = record['sampled_return']
             for name, values in sampled.items():
-                record[f'sampled_{name}'] = scalars[f'sampled_{name}_mean'] = float(values.mean())
+                record[f'sampled_{name}'] = _mean(values)
+                if record[f'sampled_{name}'] is not None:
+                    scalars[f'sampled_{name}_mean'] = record[f'sampled_{name}']
             for k in self._cfg.get('pass_at', []):
                 right = (returns >= self._cfg.get('right_from', 1.0)).sum(1)  # (starts, )
                 estimate = over_problems(pass_at_k(right, samples, k))
@@ -75,11 +83,17 @@ class GroupEvaluator(InteractionSerialEvaluator):
             for axis, step in (('iter', train_iter), ('step', envstep)):
                 for name, number in scalars.items():
                     self._tb_logger.add_scalar(f'{self._instance_name}_{axis}/{name}', number, step)
-        if 'record' in info:
-            texts = sorted(info['record'], key=lambda r: int(r[0]))
-            record['completions'] = [dict(index=int(i), prompt=p, completion=c) for i, p, c in texts]
+        kinds = sorted({e['kind'] for e in episodes})
+        if len(kinds) > 1:
+            of_kind = {kind: [e['return'] for e in episodes if e['kind'] == kind] for kind in kinds}
+            record['kinds'] = {k: dict(mean=float(np.mean(r)), episodes=len(r)) for k, r in of_kind.items()}
+            for kind, returns in of_kind.items():
+                means[kind] = np.mean(returns)
+                self._tb_logger.add_scalar(f'{self._instance_name}_iter/kind/{kind}', means[kind], train_iter)
+        if episodes:
+            record['completions'] = sorted(episodes, key=lambda e: e['index'])
         append_json(os.path.join(run_folder(self._exp_name), 'log', self._instance_name, 'evaluations.jsonl'), record)
-        parts = '  '.join(f'{name} {mean:.3f}' for name, mean in means.items())
+        parts = '  '.join(f'{name} {mean:.3f}' for name, mean in means.items() if mean is not None)
         mark = '  (best so far)' if value > best else ''
         when = f'update {train_iter}  ' if train_iter >= 0 else ''  # -1: ``ding -m eval``
         show(f'evaluation  {when}return {value:.3f}{mark if when else ""}  {parts}')
@@ -113,3 +127,9 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._policy.reset()
         rows = [found[key] for key in sorted(found)]
         return {name: np.array([[e[name] for e in row] for row in rows]) for name in rows[0][0]}
+
+
+def _mean(values: Any) -> Optional[float]:
+    """Mean of what applied, which is not NaN; None if nothing did."""
+    values = np.asarray(values, dtype=float)
+    return float(np.nanmean(values)) if not np.isnan(values).all() else None

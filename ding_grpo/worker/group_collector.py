@@ -12,6 +12,7 @@ from ding.worker.collector.base_serial_collector import ISerialCollector
 from ding_common import ConfigError, unwrap_task_error
 
 from .completion_table import CompletionTable
+from .failures import check_failures
 from .screen import keep_off_screen, run_folder, show
 
 
@@ -32,6 +33,7 @@ class Group:
         self.running = set(self.env_ids)
         self.episodes: Dict[int, List[Dict[str, Any]]] = {i: [] for i in self.env_ids}
         self.last_info: Dict[int, Dict[str, Any]] = {}
+        self.sample: Dict[str, Any] = {}
 
 
 @SERIAL_COLLECTOR_REGISTRY.register('group')
@@ -51,12 +53,19 @@ class GroupCollector(ISerialCollector):
     config = dict(
         # (int) Updates between two blocks of numbers in the collector's text log and in TensorBoard.
         collect_print_freq=1,
-        # (int) Updates between two tables of completions on the screen and in log/collector/completions.txt.
+        # (int) Updates between two tables of completions on the screen and in log/collector/completions.txt; the same
+        # groups' completions whole in completions.jsonl.
         table_freq=50,
         # (int) Most rows of such a table.
         table_rows=6,
         # (int) How often a group is begun anew when one of its environments ends abnormally.
         max_restarts=3,
+        # (int) How many further groups a collect may sample in place of groups whose rewards are all equal, from which
+        # nothing is learned (dynamic sampling, https://arxiv.org/abs/2503.14476). Raise it when equal_groups is high.
+        max_replacements=0,
+        # (float) Largest share of a collect's completions that may fail to be scored before the run stops. A failed one
+        # is left out of its group.
+        max_failed=0.1,
     )
 
     def __init__(
@@ -85,7 +94,7 @@ class GroupCollector(ISerialCollector):
         self._logger, own_tb_logger = build_logger(folder, instance_name, need_tb=tb_logger is None)
         self._tb_logger = own_tb_logger if tb_logger is None else tb_logger
         keep_off_screen(self._logger)
-        self._table = CompletionTable(os.path.join(folder, 'completions.txt'), cfg.table_rows)
+        self._table = CompletionTable(os.path.join(folder, 'completions'), cfg.table_rows)
         self._seed = torch.initial_seed()  # the seed that DI-engine set
         self._collect_iter = None
         self._groups = 0
@@ -173,8 +182,10 @@ class GroupCollector(ISerialCollector):
             - policy_kwargs (:obj:`Optional[Dict]`): Further arguments of the policy's forward.
         Returns:
             - samples (:obj:`List[Dict]`): One a group, in the order of their numbers, which begin at 0 with each \
-                update; see ``fold_group``, and ``group_id``, ``collect_iter``, ``seconds_sampling`` and \
-                ``seconds_scoring`` (the group's share).
+                update; see ``fold_group``, and ``group_id``, ``collect_iter``, ``seconds_sampling``, \
+                ``seconds_scoring`` and ``replaced_groups`` (the group's share).
+        Raises:
+            - TaskError: If more completions than ``max_failed`` could not be scored.
 
         The other arguments are there because DI-engine's pipelines pass them; groups are never cut, and a random
         policy makes no groups.
@@ -182,12 +193,12 @@ class GroupCollector(ISerialCollector):
         target = self._n_sample if n_sample is None else n_sample
         if train_iter != self._collect_iter:
             self._collect_iter, self._groups = train_iter, 0
-        started, done = 0, []
+        started, done, replaced = 0, [], []
         free = self._slots()
         running: List[Group] = []
         clock = dict(sampling=0., scoring=0.)
         while len(done) < target:
-            while free and started < target:
+            while free and started < target + len(replaced):
                 running.append(self._start(free.pop(0)))
                 started += 1
             timesteps, outputs, obs = self._step(running, policy_kwargs or {}, clock)
@@ -196,13 +207,17 @@ class GroupCollector(ISerialCollector):
                 if not group.running:
                     running.remove(group)
                     free.append(group.env_ids)
-                    done.append(group)
+                    group.sample = self._fold(group, train_iter)
+                    replace = group.sample['equal'] and len(replaced) < self._cfg.max_replacements
+                    (replaced if replace else done).append(group)
         done.sort(key=lambda group: group.number)
-        samples = [self._fold(group, train_iter) for group in done]
-        for sample in samples:
-            sample.update({f'seconds_{part}': seconds / target for part, seconds in clock.items()})
-        self._log(done, samples, clock, train_iter)
-        return samples
+        infos = [info for group in [*done, *replaced] for info in group.last_info.values()]
+        check_failures(infos, self._cfg.max_failed, 'policy.collect.collector.max_failed')
+        shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
+        for group in done:
+            group.sample.update({name: value / target for name, value in shares.items()})
+        self._log(done, clock, train_iter)
+        return [group.sample for group in done]
 
     def _slots(self) -> List[List[int]]:
         ids = list(range(self._env.env_num))
@@ -248,7 +263,9 @@ class GroupCollector(ISerialCollector):
     def _take(self, group: Group, timesteps: Dict, outputs: Dict, obs: Dict) -> None:
         """Hand each environment's step to its episode; a group with an abnormal end begins anew."""
         members = [i for i in group.env_ids if i in timesteps]
-        abnormal = [i for i in members if timesteps[i].info.get('abnormal', False)]
+        # What could not be scored is abnormal too, to DI-engine's collectors; here it costs its row, not the group.
+        infos = {i: timesteps[i].info for i in members}
+        abnormal = [i for i, info in infos.items() if info.get('abnormal', False) and info.get('failed') is None]
         if abnormal:
             group.restarts += 1
             if group.restarts > self._cfg.max_restarts:
@@ -274,8 +291,9 @@ class GroupCollector(ISerialCollector):
         sample.update(group_id=group.number, collect_iter=train_iter)
         return sample
 
-    def _log(self, groups: List[Group], samples: List[Dict], clock: Dict[str, float], train_iter: int) -> None:
+    def _log(self, groups: List[Group], clock: Dict[str, float], train_iter: int) -> None:
         self._episodes += len(groups) * self._group_size
+        samples = [group.sample for group in groups]
         if self._last_print is None or train_iter - self._last_print >= self._cfg.collect_print_freq:
             self._last_print = train_iter
             returns = np.concatenate([s['reward'].sum(1).numpy() for s in samples])
@@ -300,4 +318,5 @@ class GroupCollector(ISerialCollector):
         if 'completion' in infos[0][0] and (self._last_table is None
                                             or train_iter - self._last_table >= self._cfg.table_freq):
             self._last_table = train_iter
-            show(self._table.write(train_iter, infos, samples))
+            advantages = self._policy.get_attribute('advantages')(samples)
+            show(self._table.write(train_iter, infos, samples, advantages))

@@ -1,4 +1,5 @@
 import copy
+import json
 import multiprocessing
 import signal
 from typing import Any, Dict, List, Optional
@@ -26,6 +27,7 @@ _PIPELINE = dict(
     evaluator_env_num=1,
     replay_path=None,
 )
+RECORDED = ('index', 'kind', 'prompt', 'completion', 'return', 'reward_parts', 'truncated', 'failed')
 
 
 @ENV_REGISTRY.register('token_env')
@@ -40,18 +42,35 @@ class DingTokenEnv(BaseEnv):
     config = dict(
         # (dict) Registered task: ``type``, ``import_names``, and its own arguments.
         task=dict(),
-        # (Optional[dict]) dict(pretrained=folder or name) or dict(words=[...]); None: made of the task's words.
+        # (Optional[dict]) dict(pretrained=folder or name), dict(words=[...]) or dict(chars='...'); None: made of the
+        # task's words or characters.
         tokenizer=None,
+        # (Optional[bool]) Whether a prompt of text becomes a user's message in the tokenizer's chat template; None: if
+        # it has one.
+        chat=None,
+        # (Optional[str]) A message before a chat.
+        system_prompt=None,
+        # (dict) Further variables of the chat template, such as enable_thinking.
+        chat_options=dict(),
         # (int) Length limit of a completion in tokens; lower it when completions ramble, raise it when many are cut.
         max_new_tokens=16,
         # (Optional[int]) Longest prompt in tokens; None reads all prompts to find it.
         max_prompt_length=None,
+        # (Optional[int]) Tokens before the length limit over which a reward part ``overlong`` falls from 0 to -1: for
+        # completions that ramble on until they are cut.
+        overlong_buffer=None,
+        # (float) Weight of that part.
+        overlong_weight=1.0,
     )
     rules = dict(
         task=Rule("a dict with the key 'type'", lambda v: isinstance(v, dict) and isinstance(v.get('type'), str)),
         tokenizer=Rule('None or a dict', lambda v: v is None or isinstance(v, dict)),
         max_new_tokens=Rule.integer(1),
         max_prompt_length=Rule.integer(1).or_none(),
+        chat=Rule.one_of(True, False).or_none(),
+        system_prompt=Rule('text', lambda v: isinstance(v, str)).or_none(),
+        overlong_buffer=Rule.integer(1).or_none(),
+        overlong_weight=Rule.number(0),
         n_evaluator_episode=Rule.integer(1),
         collector_env_num=Rule.integer(1),
         evaluator_env_num=Rule.integer(1),
@@ -110,7 +129,7 @@ class DingTokenEnv(BaseEnv):
         walk = cfg.get('walk')
         self.check({key: value for key, value in cfg.items() if key != 'walk'})
         cfg = deep_merge_dicts(self.default_config(), EasyDict(cfg))
-        self._env = TokenEnv(cfg.task, cfg.max_new_tokens, cfg.tokenizer, cfg.max_prompt_length)
+        self._env = TokenEnv(evaluation=walk is not None, **{key: cfg[key] for key in self.config})
         self._walk = walk
         self._walked = 0
         self._seed = None
@@ -119,7 +138,7 @@ class DingTokenEnv(BaseEnv):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, which then closes its workers
         self.observation_space = self._env.observation_space
         self.action_space = self._env.action_space
-        reach = sum(abs(w) for w in self._env.task.weights.values())
+        reach = sum(abs(w) for w in self._env.weights.values())
         self.reward_space = spaces.Box(-np.float32(reach), np.float32(reach), (1, ), np.float32)
 
     @property
@@ -159,12 +178,18 @@ class DingTokenEnv(BaseEnv):
             # Here, not in ``reset``: DI-engine resets evaluator environments once more than it runs episodes.
             self._walked += 1
             info['eval_episode_return'] = float(info['return'])
+            if self._walk is None and info['failed'] is not None:
+                info['abnormal'
+                     ] = True  # DI-engine's own collectors leave such an episode out; the evaluator would repeat it
+            parts = {name: np.nan if value is None else value for name, value in info['reward_parts'].items()}
             info['episode_info'] = dict(
-                **info['reward_parts'],
+                **parts,
                 total_reward=reward,  # DI-engine calls the mean return reward_mean
                 completion_length=float(len(self._env.completion)),
                 truncated=float(truncated),
-                record=[str(info['index']), info['prompt'], info['completion']],
+                failed=float(info['failed'] is not None),
+                record=[json.dumps({key: info[key]
+                                    for key in RECORDED})],  # DI-engine takes lists of numbers or texts
             )
         return BaseEnvTimestep(obs, np.array([reward], dtype=np.float32), done, info)
 

@@ -6,10 +6,12 @@ from gymnasium import spaces
 from transformers import PreTrainedTokenizerBase
 
 from dizoo_llm.tasks import Problem, Task, create_task
-from dizoo_llm.tokenizer import build_word_tokenizer, load_tokenizer
+from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_prompt, end_ids, load_tokenizer
 from ding_common import ConfigError, TaskError
 
 NO_TOKEN = -1  # fills observations behind the last token; no vocabulary has it
+MOST_READ = 20_000  # problems of which the longest prompt is looked for
+_TOKENIZERS = "dict(pretrained='folder or name'), dict(words=[...]) or dict(chars='...')"
 
 
 class TokenSpec(NamedTuple):
@@ -22,6 +24,7 @@ class TokenSpec(NamedTuple):
     vocab_size: int
     max_prompt_length: int
     max_new_tokens: int
+    reward_weights: Dict[str, float]
 
 
 class TokenEnv(gymnasium.Env):
@@ -44,6 +47,12 @@ class TokenEnv(gymnasium.Env):
             max_new_tokens: int = 16,
             tokenizer: Optional[Dict] = None,
             max_prompt_length: Optional[int] = None,
+            evaluation: bool = False,
+            chat: Optional[bool] = None,
+            system_prompt: Optional[str] = None,
+            chat_options: Dict[str, Any] = {},
+            overlong_buffer: Optional[int] = None,
+            overlong_weight: float = 1.0,
     ) -> None:
         """
         Overview:
@@ -51,18 +60,36 @@ class TokenEnv(gymnasium.Env):
         Arguments:
             - task (:obj:`Union[str, Dict, Task]`): A task, or the config of a registered one.
             - max_new_tokens (:obj:`int`): Length limit of a completion in tokens.
-            - tokenizer (:obj:`Optional[Dict]`): ``dict(pretrained=folder or name)`` or ``dict(words=[...])``; None \
-                takes the task's words.
+            - tokenizer (:obj:`Optional[Dict]`): ``dict(pretrained=folder or name)``, ``dict(words=[...])`` or \
+                ``dict(chars='...')``; None takes the task's words or characters.
             - max_prompt_length (:obj:`Optional[int]`): In tokens, a longer prompt is an error. None takes the \
-                longest of the task's prompts, which are all encoded for that.
+                longest of the task's prompts, of training and evaluation, which are all encoded for that.
+            - evaluation (:obj:`bool`): Whether the problems are those that the task holds out for evaluation.
+            - chat (:obj:`Optional[bool]`): Whether a prompt of text becomes a user's message in the tokenizer's chat \
+                template; None: if it has one.
+            - system_prompt (:obj:`Optional[str]`): A message before a chat.
+            - chat_options (:obj:`Dict[str, Any]`): Further variables of the chat template.
+            - overlong_buffer (:obj:`Optional[int]`): Tokens before the length limit over which a reward part \
+                ``overlong`` falls from 0 to -1, equation 13 of https://arxiv.org/abs/2503.14476.
+            - overlong_weight (:obj:`float`): Weight of that part.
         Raises:
             - ConfigError: If an argument cannot be used.
         """
         self.task = task if isinstance(task, Task) else create_task(dict(type=task) if isinstance(task, str) else task)
         self.tokenizer = _create_tokenizer(tokenizer, self.task)
+        self.problems = self.task.evaluation() if evaluation else self.task
         self.max_new_tokens = max_new_tokens
+        self._chat = (chat, system_prompt, chat_options)
+        self._overlong_buffer = overlong_buffer
+        if overlong_buffer is not None and not 0 < overlong_buffer <= max_new_tokens:
+            raise ConfigError(
+                f'env.overlong_buffer = {overlong_buffer}: must be from 1 to env.max_new_tokens = {max_new_tokens}.'
+            )
+        self.weights = dict(self.task.weights)
+        if overlong_buffer is not None:
+            self.weights['overlong'] = overlong_weight
         self.max_prompt_length = self._longest_prompt() if max_prompt_length is None else max_prompt_length
-        self.eos_token_ids = (self.tokenizer.eos_token_id, )
+        self.eos_token_ids = end_ids(self.tokenizer)
         vocab_size = len(self.tokenizer)
         length = self.max_prompt_length + max_new_tokens
         self.observation_space = spaces.Box(NO_TOKEN, vocab_size - 1, (length, ), np.int64)
@@ -73,7 +100,8 @@ class TokenEnv(gymnasium.Env):
     def token_spec(self) -> TokenSpec:
         """What a policy must know of this environment."""
         return TokenSpec(
-            self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens
+            self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
+            self.weights
         )
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
@@ -93,13 +121,13 @@ class TokenEnv(gymnasium.Env):
         """
         super().reset(seed=seed)
         index = (options or {}).get('index')
-        self.index = int(self.np_random.integers(len(self.task)) if index is None else index % len(self.task))
-        self.problem: Problem = self.task.checked_problem(self.index)
+        self.index = int(self.np_random.integers(len(self.problems)) if index is None else index % len(self.problems))
+        self.problem: Problem = self.problems.checked_problem(self.index)
         self._prompt: List[int] = self._encode(self.problem)
         if not 0 < len(self._prompt) <= self.max_prompt_length:
             raise TaskError(
                 f'{type(self.task).__name__}: the prompt of problem {self.index} has {len(self._prompt)} tokens, must '
-                f'have 1 to env.max_prompt_length = {self.max_prompt_length}: {self.problem.prompt!r}'
+                f'have 1 to env.max_prompt_length = {self.max_prompt_length}: {self.problem.text!r:.200}'
             )
         self._completion: List[int] = []
         self._done = False
@@ -116,14 +144,13 @@ class TokenEnv(gymnasium.Env):
             - reward (:obj:`float`): Weighted sum of the task's parts with the last token, before it 0.
             - terminated (:obj:`bool`): An end-of-sequence token was taken.
             - truncated (:obj:`bool`): The length limit was reached without one.
-            - info (:obj:`Dict`): ``taken``, how many tokens of the action count; at the end also ``index``, \
+            - info (:obj:`Dict`): ``taken``, how many tokens of the action count; at the end also ``index``, ``kind``, \
                 ``reward_parts``, ``return`` (the task's ``return_part``), ``prompt``, ``completion`` (texts), \
-                ``terminated`` and ``truncated``.
+                ``failed`` (why the completion could not be scored, else None), ``terminated`` and ``truncated``.
         Shapes:
             - obs (:obj:`np.ndarray`): :math:`(N, )`
         Raises:
             - ValueError: If the action is empty or not of the vocabulary.
-            - TaskError: If the task fails to score.
         """
         if self._done:
             raise gymnasium.error.ResetNeeded('the episode has ended: call reset before step')
@@ -151,24 +178,42 @@ class TokenEnv(gymnasium.Env):
         return self._completion
 
     def _encode(self, problem: Problem) -> List[int]:
-        return self.tokenizer.encode(problem.prompt, add_special_tokens=False)
+        return encode_prompt(self.tokenizer, problem.prompt, *self._chat)
 
     def _longest_prompt(self) -> int:
-        return max(len(self._encode(self.task.checked_problem(i))) for i in range(len(self.task)))
+        parts = [self.task, self.task.evaluation()]
+        number = sum(map(len, parts))
+        if number > MOST_READ:
+            raise ConfigError(
+                f'env.max_prompt_length = None: the task has {number} problems, more than the {MOST_READ} that are '
+                'read to find the longest prompt; write its length in tokens.'
+            )
+        return max(len(self._encode(part.checked_problem(i))) for part in parts for i in range(len(part)))
 
     def _score(self, info: Dict[str, Any]) -> float:
         ended = self._completion[-1] in self.eos_token_ids
         # Only the end of sequence is left out: other special tokens that the policy wrote are part of what it wrote.
         text = self.tokenizer.decode(self._completion[:-1] if ended else self._completion, skip_special_tokens=False)
-        parts = self.task.checked_score(self.problem, text)
-        reward = sum(self.task.weights[name] * value for name, value in parts.items())
+        failed = None
+        try:
+            parts = self.task.checked_score(self.problem, text)
+        except TaskError as error:  # costs this row only; the workers count
+            failed, parts = error.message, dict.fromkeys(self.task.weights)
+        if self._overlong_buffer is not None:
+            begins = self.max_new_tokens - self._overlong_buffer
+            length = self.max_new_tokens if not ended else len(self._completion)
+            parts['overlong'] = -max(length - begins, 0) / self._overlong_buffer
+        reward = sum(self.weights[name] * value for name, value in parts.items() if value is not None)
         info.update(
             index=self.index,
+            kind=str(self.problem.metadata.get('kind', '')),
             reward_parts=parts,
-            prompt=self.problem.prompt,
+            prompt=self.problem.text,
             completion=text,
+            failed=failed,
         )
-        info['return'] = reward if self.task.return_part is None else parts[self.task.return_part]
+        own = None if self.task.return_part is None else parts[self.task.return_part]
+        info['return'] = reward if self.task.return_part is None else own or 0.0
         return float(reward)
 
     def _observe(self) -> np.ndarray:
@@ -180,14 +225,14 @@ class TokenEnv(gymnasium.Env):
 
 def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBase:
     if cfg is None:
-        if task.words is None:
+        cfg = {key: getattr(task, key) for key in ('words', 'chars') if getattr(task, key) is not None}
+        if len(cfg) != 1:
             raise ConfigError(
-                f'env.tokenizer = None: {type(task).__name__} names no words of its own; give '
-                "dict(pretrained='folder') or dict(words=[...])."
+                f'env.tokenizer = None: {type(task).__name__} names no words or characters of its own; give '
+                f'{_TOKENIZERS}.'
             )
-        return build_word_tokenizer(task.words)
-    if set(cfg) == {'pretrained'}:
-        return load_tokenizer(cfg['pretrained'])
-    if set(cfg) == {'words'}:
-        return build_word_tokenizer(cfg['words'])
-    raise ConfigError(f"env.tokenizer = {dict(cfg)!r}: must be dict(pretrained='folder') or dict(words=[...]).")
+    makers = dict(pretrained=load_tokenizer, words=build_word_tokenizer, chars=build_char_tokenizer)
+    if len(cfg) != 1 or not set(cfg) <= set(makers):
+        raise ConfigError(f'env.tokenizer = {dict(cfg)!r}: must be {_TOKENIZERS}.')
+    (kind, value), = cfg.items()
+    return makers[kind](value)

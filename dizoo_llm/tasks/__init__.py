@@ -1,2 +1,4 @@
 from .base import TASK_REGISTRY, Problem, Task, create_task
+from .listed import FileTask, ListTask, PythonTask
+from .reasoning_gym import ReasoningGymTask
 from .think_answer import ThinkAnswerTask

@@ -2,7 +2,7 @@ import math
 import os
 import traceback
 from abc import ABC, abstractmethod
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from ding.utils import import_module
 from ding.utils.registry import Registry
@@ -16,10 +16,21 @@ class Problem(NamedTuple):
     """
     Overview:
         One problem of a task, in text.
+    Shapes:
+        - prompt (:obj:`Union[str, List[Dict[str, str]]]`): Text, or chat messages with ``role`` and ``content``
+        - answer (:obj:`str`): What a right completion says, for scorers that compare
+        - metadata (:obj:`Dict[str, Any]`): Whatever the scorer needs; ``kind`` is what evaluation counts by
     """
-    prompt: str
+    prompt: Union[str, List[Dict[str, str]]]
     answer: str = ''
     metadata: Dict[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        """The prompt to be shown: of chat messages, their contents by role."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return '\n'.join(f"{message['role']}: {message['content']}" for message in self.prompt)
 
 
 class Task(ABC):
@@ -27,9 +38,9 @@ class Task(ABC):
     Overview:
         Where problems and scores come from. A task speaks text and knows neither tokens nor models.
     Interfaces:
-        ``__len__``, ``problem``, ``score``
+        ``__len__``, ``problem``, ``score``, ``evaluation``
     Property:
-        ``weights``, ``return_part``, ``words``
+        ``weights``, ``return_part``, ``words``, ``chars``
     """
 
     # (Dict[str, float]) The parts that ``score`` returns, and their weights in the reward.
@@ -38,6 +49,8 @@ class Task(ABC):
     return_part: Optional[str] = None
     # (Optional[List[str]]) The words that prompts and answers are made of, for a tokenizer made here.
     words: Optional[List[str]] = None
+    # (Optional[str]) The characters that they are made of, for a tokenizer of characters made here.
+    chars: Optional[str] = None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -53,33 +66,45 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def score(self, problem: Problem, completion: str) -> Dict[str, float]:
+    def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         """
         Overview:
-            Score a completion, which is data: it is never evaluated.
+            Score a completion, which is data: it is never evaluated. It may be slow, and it may fail: a completion \
+            that cannot be scored costs its own row, see ``policy.collect.collector.max_failed``.
         Arguments:
             - problem (:obj:`Problem`): What was asked.
             - completion (:obj:`str`): What the policy wrote, without the prompt.
         Returns:
-            - parts (:obj:`Dict[str, float]`): One finite number for each key of ``weights``.
+            - parts (:obj:`Dict[str, Optional[float]]`): For each key of ``weights`` a finite number, or None where \
+                the part does not apply.
         """
+
+    def evaluation(self) -> 'Task':
+        """
+        Overview:
+            The same task over the problems that are held out for evaluation; itself if it holds none out.
+        """
+        return self
 
     def checked_problem(self, index: int) -> Problem:
         """
         Overview:
             ``problem``, held to what it promises.
         Raises:
-            - TaskError: If it raises, or gives something else than a ``Problem``.
+            - TaskError: If it raises, or gives something else than a ``Problem`` of text or messages.
         """
         try:
             problem = self.problem(index)
         except Exception as error:  # as in checked_score
             raise TaskError(f'{type(self).__name__} raised {_describe(error)} for problem {index}') from error
-        if not isinstance(problem, Problem):
-            raise TaskError(f'{type(self).__name__} gave {problem!r} for problem {index}, must give a Problem')
+        if not isinstance(problem, Problem) or not (isinstance(problem.prompt, str) or _is_chat(problem.prompt)):
+            raise TaskError(
+                f'{type(self).__name__} gave {problem!r} for problem {index}, must give a Problem whose prompt is text '
+                'or messages with role and content'
+            )
         return problem
 
-    def checked_score(self, problem: Problem, completion: str) -> Dict[str, float]:
+    def checked_score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         """
         Overview:
             ``score``, held to what it promises.
@@ -95,15 +120,22 @@ class Task(ABC):
             raise self._error(f'scored {parts!r}, must score exactly {sorted(self.weights)}', problem, completion)
         for name, value in parts.items():
             try:
-                finite = math.isfinite(value)
+                good = value is None or math.isfinite(value)
             except (TypeError, OverflowError):
-                finite = False
-            if not finite:
-                raise self._error(f'scored {name} = {value!r}, must be a finite number', problem, completion)
-        return {name: float(parts[name]) for name in self.weights}
+                good = False
+            if not good:
+                raise self._error(f'scored {name} = {value!r}, must be a finite number or None', problem, completion)
+        return {name: None if parts[name] is None else float(parts[name]) for name in self.weights}
 
     def _error(self, what: str, problem: Problem, completion: str) -> TaskError:
-        return TaskError(f'{type(self).__name__} {what}; problem: {problem.prompt!r}; completion: {completion!r}')
+        return TaskError(f'{type(self).__name__} {what}; problem: {problem.text!r}; completion: {completion!r}')
+
+
+def _is_chat(prompt: Any) -> bool:
+    return isinstance(prompt, list) and len(prompt) > 0 and all(
+        isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ('role', 'content'))
+        for message in prompt
+    )
 
 
 def _describe(error: Exception) -> str:
@@ -130,6 +162,7 @@ def create_task(cfg: Dict) -> Task:
         task = TASK_REGISTRY.get(name)(**args)
     except TypeError as error:
         raise ConfigError(f'env.task = {dict(cfg)!r}: {error}') from error
-    if len(task) == 0:
-        raise ConfigError(f'env.task = {dict(cfg)!r}: the task has no problem.')
+    for name, part in (('training', task), ('evaluation', task.evaluation())):
+        if len(part) == 0:
+            raise ConfigError(f'env.task = {dict(cfg)!r}: the task has no problem for {name}.')
     return task

@@ -1,3 +1,4 @@
+import json
 import time
 from functools import partial
 
@@ -86,7 +87,8 @@ class TestDingTokenEnv:
         assert step.done and step.reward.shape == (1, ) and step.reward.dtype == np.float32
         assert step.info['eval_episode_return'] == 0.0
         assert step.info['episode_info']['format'] == 0.25
-        assert step.info['episode_info']['record'][2] == '</think>'
+        recorded, = step.info['episode_info']['record']
+        assert json.loads(recorded)['completion'] == '</think>'
 
     @pytest.mark.parametrize(
         'changes, message', [

@@ -44,5 +44,6 @@ def sample_groups(policy, indices, max_new_tokens=6, collect=0, reward=None):
             step = Step(r if reward is None else reward(number, i), info)
             episodes.append([policy.collect_mode.process_transition(obs[i], out[i], step)])
         sample, = policy.collect_mode.get_train_sample(episodes)
-        samples.append(dict(sample, seconds_sampling=0.1, seconds_scoring=0.1, group_id=number, collect_iter=0))
+        from_collector = dict(seconds_sampling=0.1, seconds_scoring=0.1, replaced_groups=0., group_id=number)
+        samples.append(dict(sample, collect_iter=0, **from_collector))
     return samples

@@ -16,6 +16,7 @@ def transition(action, reward, kept=None, **last):
         reward=rewards,
         reward_parts=last.get('reward_parts'),
         truncated=last.get('truncated'),
+        failed=last.get('failed', False),
     )
 
 
@@ -88,6 +89,8 @@ class TestCollateGroups:
             completion_length_min=1,
             completion_length_max=3,
             truncated=0.25,
+            failed=0,
+            repetition=0,
             reward_a_mean=0.75,
             reward_a_std=0.75 ** 0.5 * 0.5,
             reward_b_mean=0,

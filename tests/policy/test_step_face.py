@@ -7,7 +7,7 @@ from torch.distributions import Categorical, Normal
 
 from ding_common import ConfigError
 from ding_grpo.policy import GRPOCommandModePolicy
-from ding_grpo.policy.group import batch_advantage, collate_groups
+from ding_grpo.policy.group import collate_groups
 
 DISCRETE = dict(obs_shape=3, action_shape=4, action_space='discrete', encoder_hidden_size_list=[64, 64])
 CONTINUOUS = dict(DISCRETE, action_shape=2, action_space='continuous')
@@ -59,7 +59,8 @@ def sample_group(policy, lengths, reward=lambda row, step: 1., truncated=(), num
         episodes.append(episode)
         policy.collect_mode.reset([row])
     sample, = policy.collect_mode.get_train_sample(episodes)
-    return dict(sample, seconds_sampling=0.1, seconds_scoring=0.1, group_id=number, collect_iter=0)
+    from_collector = dict(seconds_sampling=0.1, seconds_scoring=0.1, replaced_groups=0., group_id=number)
+    return dict(sample, collect_iter=0, **from_collector)
 
 
 @pytest.mark.unittest
@@ -178,10 +179,7 @@ class TestAdvantage:
     def adv(self, sample_lengths, reward, truncated=(), **sections):
         policy = make(DISCRETE, **sections)
         batch = collate_groups([sample_group(policy, sample_lengths, reward, truncated)])
-        learn = policy.cfg.learn
-        return batch_advantage(
-            batch, learn.adv_method, learn.advantage, policy.cfg.collect.discount_factor, learn.extend_truncated
-        )
+        return policy._advantage.of(batch)
 
     def test_outcome_is_the_discounted_return(self):
         adv = self.adv(

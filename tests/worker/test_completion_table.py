@@ -2,26 +2,45 @@ import pytest
 import torch
 
 from ding_grpo.worker.completion_table import CompletionTable
+from ding_grpo.worker.screen import read_json_lines
+
+
+def info(text, a, failed=None):
+    return dict(
+        index=0,
+        kind='',
+        prompt='what',
+        completion=text,
+        reward_parts=dict(a=a, b=None),
+        truncated=a == 0,
+        failed=failed,
+    )
 
 
 @pytest.mark.unittest
 class TestCompletionTable:
 
     def test_best_and_worst_of_each_group(self, tmp_path):
-
-        def info(text, a):
-            return dict(prompt='what', completion=text, reward_parts=dict(a=a), truncated=a == 0)
-
         infos = [[info('middle', 0.5), info('best', 1.), info('worst', 0.)], [info('same', 1.), info('same too', 1.)]]
-        samples = [dict(reward=torch.tensor([[0.5], [1.], [0.]])), dict(reward=torch.tensor([[1.], [1.]]))]
-        text = CompletionTable(str(tmp_path / 'x' / 't.txt'), rows=6).write(3, infos, samples)
+        samples = [
+            dict(reward=torch.tensor([[0.5], [1.], [0.]]), group_id=0),
+            dict(reward=torch.tensor([[1.], [1.]]), group_id=1)
+        ]
+        advantages = [torch.tensor([0., 1.25, -1.25]), torch.zeros(2)]
+        text = CompletionTable(str(tmp_path / 'x' / 't'), rows=2).write(3, infos, samples, advantages)
         rows = text.splitlines()[3:]
-        assert 'best' in rows[0] and '1.00' in rows[0] and 'cut' not in rows[0]
-        assert 'worst' in rows[1] and 'cut' in rows[1]
-        assert 'same' in rows[2] and len(rows) == 3 and 'middle' not in text
+        assert len(rows) == 2  # as many as asked for; the file of JSON lines has all
+        assert 'best' in rows[0] and '1.00' in rows[0] and '+1.25' in rows[0] and 'cut' not in rows[0]
+        assert 'worst' in rows[1] and 'cut' in rows[1] and 'a 0.00 b -' in rows[1] and 'middle' not in text
         assert (tmp_path / 'x' / 't.txt').read_text().startswith('completions at update 3')
+        records = read_json_lines(str(tmp_path / 'x' / 't.jsonl'))
+        assert [(r['group'], r['completion'], r['advantage']) for r in records] == [
+            (0, 'best', 1.25), (0, 'worst', -1.25), (1, 'same', 0)
+        ]
+        assert records[0]['reward_parts'] == dict(a=1, b=None) and records[0]['train_iter'] == 3
 
-    def test_no_more_rows_than_asked_for(self, tmp_path):
-        infos = [[dict(prompt='p', completion=str(i), reward_parts=dict(a=0.), truncated=False)] for i in range(9)]
-        samples = [dict(reward=torch.zeros(1, 1))] * 9
-        assert len(CompletionTable(str(tmp_path / 't.txt'), rows=2).write(0, infos, samples).splitlines()) == 3 + 2
+    def test_a_completion_that_could_not_be_scored(self, tmp_path):
+        samples = [dict(reward=torch.zeros(1, 1), group_id=0)]
+        table = CompletionTable(str(tmp_path / 't'), rows=2)
+        text = table.write(0, [[info('odd', None, failed='oh')]], samples, [torch.zeros(1)])
+        assert 'failed' in text.splitlines()[3]

@@ -131,6 +131,7 @@ class TestGroupCollector:
         with pytest.raises(TaskError) as caught:
             collector.collect()
         assert re.fullmatch(
+            r"8 of 8 completions could not be scored, more than policy.collect.collector.max_failed = 0.1; the first: "
             r"ThinkAnswerTask raised ZeroDivisionError: division by zero \(test_group_collector.py:\d+\); "
             r"problem: '<think> 2 3 4 </think>.*'; completion: '[^\n]*'", caught.value.message
         )

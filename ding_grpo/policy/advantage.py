@@ -1,0 +1,82 @@
+"""How the rows of a batch are compared with those of their group."""
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from ding_grpo.rl_utils import group_advantage, return_to_go, step_advantage
+
+
+class Advantage(NamedTuple):
+    """
+    Overview:
+        How the rows of a batch are compared, from the section ``policy.learn`` and the discount.
+    Interfaces:
+        ``of``
+    """
+    method: str
+    compare: str = 'outcome'
+    discount_factor: float = 1.0
+    extend_truncated: bool = False
+    part_weights: Optional[Dict[str, float]] = None
+
+    def of(self, batch: Dict[str, Any]) -> Tensor:
+        """
+        Overview:
+            Advantages of a batch of groups. Rows that could not be scored are left out of their groups.
+        Arguments:
+            - batch (:obj:`Dict`): From ``collate_groups``.
+        Returns:
+            - adv (:obj:`torch.FloatTensor`): The advantages, 0 behind a row's end and for rows left out.
+        Shapes:
+            - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome``, else :math:`(B, S)`
+        """
+        scored = batch['failed'] == 0
+        batch = {key: batch[key][scored]
+                 for key in ('reward', 'weight', 'group', 'truncated')
+                 } | dict(reward_parts={name: part[scored]
+                                        for name, part in batch['reward_parts'].items()})
+        if self.part_weights is not None:
+            adv = self._of_parts(batch)
+        else:
+            adv = getattr(self, f'_{self.compare}')(batch)
+        return adv.new_zeros(len(scored), *adv.shape[1:]).index_put((scored, ), adv)
+
+    def _of_parts(self, batch: Dict[str, Any]) -> Tensor:
+        """Each part compared by itself, among the rows to which it applies, then the weighted sum."""
+        total = torch.zeros(len(batch['group']))
+        length = batch['weight'].sum(1)
+        for name, part in batch['reward_parts'].items():
+            applies = ~part.isnan()
+            adv = group_advantage(part[applies], batch['group'][applies], self.method, length=length[applies])
+            total[applies] += self.part_weights[name] * adv
+        return total
+
+    def _outcome(self, batch: Dict[str, Any]) -> Tensor:
+        returns, _ = self._returns(batch)
+        return group_advantage(returns[:, 0], batch['group'], self.method, length=batch['weight'].sum(1))
+
+    def _return_to_go(self, batch: Dict[str, Any]) -> Tensor:
+        """Those of all steps of a group with each other."""
+        returns, _ = self._returns(batch)
+        counted = batch['weight'] != 0  # (B, S)
+        of_step = batch['group'].unsqueeze(1).expand_as(counted)[counted]  # (M, ): the group of each step
+        adv = group_advantage(returns[counted], of_step, self.method, length=torch.ones_like(of_step))
+        return torch.zeros_like(returns).masked_scatter(counted, adv)
+
+    def _return_to_go_by_step(self, batch: Dict[str, Any]) -> Tensor:
+        """Those of the same step only, see ``step_advantage``."""
+        returns, tail = self._returns(batch)
+        returns = torch.where(batch['weight'] != 0, returns, tail)
+        return step_advantage(returns, batch['weight'], batch['group'], self.method)
+
+    def _returns(self, batch: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+        """The discounted returns from each step on (B, S), and what follows a row's end (B, 1): nothing or, with
+        ``extend_truncated`` and where a time limit cut, the last reward for ever, r / (1 - discount)."""
+        reward, tail = batch['reward'].clone(), torch.zeros_like(batch['reward'][:, :1])
+        if self.extend_truncated:
+            rows = batch['truncated'].nonzero().squeeze(1)
+            last = (batch['weight'][rows] != 0).sum(1) - 1
+            reward[rows, last] /= 1 - self.discount_factor
+            tail[rows, 0] = reward[rows, last]
+        return return_to_go(reward, self.discount_factor), tail

@@ -1,0 +1,167 @@
+"""
+Problems that reasoning-gym (https://github.com/open-thought/reasoning-gym, an extra of this package) makes and scores.
+One of its generator ``spell_backward``, and a right completion:
+
+    prompt:     Spell this word backward (example: sun -> nus): fairly
+    completion: ylriaf
+"""
+import copy
+import random
+from functools import cached_property
+from typing import Any, Dict, List, Optional, Set
+
+from dizoo_llm.rewards import EXTRACTORS
+from ding_common import ConfigError, nearest
+
+from .base import TASK_REGISTRY, Problem, Task
+
+
+@TASK_REGISTRY.register('reasoning_gym')
+class ReasoningGymTask(Task):
+    """
+    Overview:
+        One generator of reasoning-gym or a weighted mixture. Item n is a pure function of the seed and n. The first \
+        ``eval_size`` different texts are held out; training takes the items behind them, and none whose text is among \
+        those held out, however small the generator's stock. (Seeds alone would not do: item n of seed s is item n - 1 \
+        of seed s + 1, and small generators repeat themselves.)
+
+        Parts: ``score``, the generator's own, which may give partial credit; ``right``, 1 if the answer is the \
+        reference to the letter. The generators' scores cannot tell: some pay 0.99999 for an answer with junk behind \
+        it.
+    """
+
+    weights = dict(score=1.0, right=0.0)
+    return_part = 'right'
+    chars = ''.join(map(chr, range(32, 127))) + '\n'
+
+    def __init__(
+            self,
+            name: Optional[str] = None,
+            config: Optional[Dict] = None,
+            mixture: Optional[List[Dict]] = None,
+            size: int = 100_000,
+            eval_size: int = 500,
+            seed: int = 0,
+            template: str = '{question}\n',
+            answer_in: str = 'whole',
+            right_by_score: bool = False,
+            weights: Optional[Dict[str, float]] = None,
+    ) -> None:
+        """
+        Overview:
+            Make the generators.
+        Arguments:
+            - name (:obj:`Optional[str]`): A generator.
+            - config (:obj:`Optional[Dict]`): Its own arguments, such as ``min_word_len``.
+            - mixture (:obj:`Optional[List[Dict]]`): In place of these several, each a dict of ``name``, ``config`` \
+                and ``weight`` (1 if left out): how often it is drawn.
+            - size (:obj:`int`): Problems for training.
+            - eval_size (:obj:`int`): Problems for evaluation.
+            - seed (:obj:`int`): Of all items.
+            - template (:obj:`str`): What the policy is asked; ``{question}`` is replaced.
+            - answer_in (:obj:`str`): Where in a completion the answer stands: 'whole', 'answer_tag', 'boxed', '####'.
+            - right_by_score (:obj:`bool`): Whether ``right`` is a score of exactly 1, for generators whose problems \
+                have several right answers.
+            - weights (:obj:`Optional[Dict[str, float]]`): Of ``score`` and ``right`` in the reward; None: 1 and 0.
+        Raises:
+            - ConfigError: If an argument cannot be used.
+        """
+        try:
+            import reasoning_gym
+        except ImportError as error:
+            raise ConfigError(
+                "env.task.type = 'reasoning_gym': needs the extra: pip install 'ding-grpo[reasoning-gym]'"
+            ) from error
+        if (name is None) == (mixture is None):
+            raise ConfigError(f'env.task.name = {name!r}, env.task.mixture = {mixture!r}: exactly one is needed.')
+        if answer_in not in EXTRACTORS:
+            raise ConfigError(f'env.task.answer_in = {answer_in!r}: {nearest(str(answer_in), EXTRACTORS)}')
+        if '{question}' not in template:
+            raise ConfigError(f'env.task.template = {template!r}: must hold {{question}}.')
+        if weights is not None:
+            if set(weights) != set(self.weights):
+                raise ConfigError(
+                    f"env.task.weights = {dict(weights)!r}: must have the keys {', '.join(self.weights)}."
+                )
+            self.weights = dict(weights)
+        self._parts = [dict(name=name, config=config)] if mixture is None else [dict(part) for part in mixture]
+        self._datasets = []
+        for number, part in enumerate(self._parts):
+            where = 'env.task' if mixture is None else f'env.task.mixture[{number}]'
+            if set(part) - {'name', 'config', 'weight'} or not part.get('weight', 1) > 0:
+                raise ConfigError(f'{where} = {part!r}: must be a dict of name, config and a positive weight.')
+            if part.get('name') not in reasoning_gym.factory.DATASETS:
+                raise ConfigError(
+                    f"{where}.name = {part.get('name')!r}: "
+                    f"{nearest(str(part.get('name')), reasoning_gym.factory.DATASETS)}"
+                )
+            try:
+                self._datasets.append(
+                    reasoning_gym.create_dataset(
+                        part['name'], seed=seed, size=2 ** 31 - 1, **(part.get('config') or {})
+                    )
+                )
+            except (TypeError, ValueError, AssertionError) as error:
+                raise ConfigError(f'{where}.config = {part.get("config")!r}: {error}') from error
+        self._size, self._eval_size, self._seed = size, eval_size, seed
+        self._template, self._extract, self._right_by_score = template, EXTRACTORS[answer_in], right_by_score
+        self._evaluating = False
+
+    def __len__(self) -> int:
+        return self._eval_size if self._evaluating else self._size
+
+    def problem(self, index: int) -> Problem:
+        held_out = self._held_out
+        if self._evaluating:
+            return held_out[index]
+        for tried in range(1000):  # another one of the endless row where a text is held out
+            problem = self._item(self._first + index + tried * self._size)
+            if problem.text not in self._held_out_texts:
+                return problem
+        raise ConfigError(
+            f'env.task.eval_size = {self._eval_size}: a thousand problems in a row are among those held out; the '
+            'generator has too few, lower it.'
+        )
+
+    def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
+        given = self._extract(completion)
+        if given is None:
+            return dict(score=0.0, right=0.0)
+        dataset = self._datasets[problem.metadata['part']]
+        score = min(max(float(dataset.score_answer(given, problem.metadata['entry'])), 0.0), 1.0)
+        right = score == 1 if self._right_by_score else given == problem.answer.strip()
+        return dict(score=score, right=float(right))
+
+    def evaluation(self) -> Task:
+        self._held_out  # shared by both
+        other = copy.copy(self)
+        other._evaluating = True
+        return other
+
+    def _item(self, number: int) -> Problem:
+        weights = [part.get('weight', 1) for part in self._parts]
+        part = random.Random(f'{self._seed} {number}').choices(range(len(weights)), weights)[0]
+        entry: Dict[str, Any] = self._datasets[part][number]
+        prompt = self._template.replace('{question}', entry['question'])
+        metadata = dict(kind=self._parts[part]['name'], part=part, entry=entry)
+        return Problem(prompt, str(entry['answer']), metadata)
+
+    @cached_property
+    def _held_out(self) -> List[Problem]:
+        """The first different texts of the row."""
+        found: Dict[str, Problem] = {}
+        self._first = 0
+        while len(found) < self._eval_size:
+            if self._first >= 100 * (self._eval_size + 10):
+                raise ConfigError(
+                    f'env.task.eval_size = {self._eval_size}: the first {self._first} problems have only {len(found)} '
+                    'different texts; lower it.'
+                )
+            problem = self._item(self._first)
+            found.setdefault(problem.text, problem)
+            self._first += 1
+        return list(found.values())
+
+    @cached_property
+    def _held_out_texts(self) -> Set[str]:
+        return {problem.text for problem in self._held_out}
