@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from ding.entry import serial_pipeline_onpolicy
 
-from ding_grpo.worker.screen import read_json_lines
+from ding_common import read_json_lines
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
 

@@ -16,9 +16,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ding_common import ConfigError, import_ding
-
-from .worker.screen import read_json_lines
+from ding_common import ConfigError, import_ding, read_json_lines
 
 DONE = 'result.pkl'  # DI-engine writes it last
 

@@ -6,11 +6,13 @@ import pytest
 from click.testing import CliRunner
 from ding.entry.cli import cli
 
-from ding_grpo.worker.screen import read_json_lines
+from ding_common import read_json_lines
 
 CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
 SMALL = '''
 import runpy
+
+from ding_common import read_json_lines
 loaded = runpy.run_path({path!r})
 main_config, create_config = loaded['main_config'], loaded['create_config']
 main_config.exp_name = 'run'

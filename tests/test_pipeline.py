@@ -13,8 +13,7 @@ from ding.entry import serial_pipeline_onpolicy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ding_common import ConfigError, TaskError
-from ding_grpo.worker.screen import read_json_lines
+from ding_common import ConfigError, TaskError, read_json_lines
 
 CONFIG = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', 'config', 'think_answer_grpo_config.py'))
 DING = os.path.join(os.path.dirname(sys.executable), 'ding')

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ding_grpo.worker.screen import read_json_lines
+from ding_common import read_json_lines
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
 README = open(os.path.join(ROOT, 'README.md'), encoding='utf-8').read()

@@ -9,8 +9,7 @@ import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
 
-from ding_common import ConfigError
-from ding_grpo.worker.screen import read_json_lines
+from ding_common import ConfigError, read_json_lines
 
 CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
 

@@ -4,7 +4,9 @@ from typing import Any, Dict, List
 from tabulate import tabulate
 from torch import Tensor
 
-from .screen import append_json, shorten
+from ding_common import append_json
+
+from .screen import shorten
 
 
 class CompletionTable:

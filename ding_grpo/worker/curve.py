@@ -4,7 +4,7 @@ from typing import Dict
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from .screen import read_json_lines
+from ding_common import read_json_lines
 
 
 def draw_curves(runs: Dict[str, str], path: str) -> None:

@@ -9,11 +9,11 @@ from ding.torch_utils import to_ndarray, to_tensor
 from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
 
-from ding_common import ConfigError, unwrap_task_error
+from ding_common import ConfigError, append_json, unwrap_task_error
 
 from .failures import check_failures
 from .pass_at_k import over_problems, pass_at_k
-from .screen import append_json, keep_off_screen, run_folder, show
+from .screen import keep_off_screen, run_folder, show
 
 
 @SERIAL_EVALUATOR_REGISTRY.register('group')

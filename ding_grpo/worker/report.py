@@ -13,10 +13,10 @@ import torch
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 
-from ding_common import Rule, check_config
+from ding_common import Rule, append_json, check_config
 
 from .curve import draw_curves
-from .screen import append_json, keep_off_screen, run_folder, show, show_progress
+from .screen import keep_off_screen, run_folder, show, show_progress
 
 
 class ReportHook(LearnerHook):

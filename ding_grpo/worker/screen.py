@@ -1,11 +1,7 @@
 """What a run shows on the screen: short lines. DI-engine's own log goes on in the text files of the experiment."""
-import json
 import logging
-import os
 import shutil
 import sys
-from typing import Any, Dict, List
-
 import click
 
 
@@ -41,27 +37,6 @@ def show_progress(text: str) -> None:
         Rewrite the terminal's last line, cut to its width: what wraps could not be rewritten.
     """
     click.echo('\r\033[K' + text[:shutil.get_terminal_size().columns - 1], nl=False)
-
-
-def append_json(path: str, record: Dict[str, Any]) -> None:
-    """
-    Overview:
-        Append a record to a file of JSON lines.
-    """
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, 'a', encoding='utf-8') as f:
-        f.write(json.dumps(record, ensure_ascii=False) + '\n')
-
-
-def read_json_lines(path: str) -> List[Dict[str, Any]]:
-    """
-    Overview:
-        All records of a file of JSON lines; none if there is no file.
-    """
-    if not os.path.exists(path):
-        return []
-    with open(path, encoding='utf-8') as f:
-        return [json.loads(line) for line in f]
 
 
 def shorten(text: str, width: int) -> str:

@@ -123,7 +123,7 @@ class TokenEnv(gymnasium.Env):
         index = (options or {}).get('index')
         self.index = int(self.np_random.integers(len(self.problems)) if index is None else index % len(self.problems))
         self.problem: Problem = self.problems.checked_problem(self.index)
-        self._prompt: List[int] = self._encode(self.problem)
+        self._prompt: List[int] = self.encode(self.problem)
         if not 0 < len(self._prompt) <= self.max_prompt_length:
             raise TaskError(
                 f'{type(self.task).__name__}: the prompt of problem {self.index} has {len(self._prompt)} tokens, must '
@@ -177,7 +177,8 @@ class TokenEnv(gymnasium.Env):
         """The tokens taken since the last reset."""
         return self._completion
 
-    def _encode(self, problem: Problem) -> List[int]:
+    def encode(self, problem: Problem) -> List[int]:
+        """Token ids of a problem's prompt, as ``reset`` begins with."""
         return encode_prompt(self.tokenizer, problem.prompt, *self._chat)
 
     def _longest_prompt(self) -> int:
@@ -188,7 +189,7 @@ class TokenEnv(gymnasium.Env):
                 f'env.max_prompt_length = None: the task has {number} problems, more than the {MOST_READ} that are '
                 'read to find the longest prompt; write its length in tokens.'
             )
-        return max(len(self._encode(part.checked_problem(i))) for part in parts for i in range(len(part)))
+        return max(len(self.encode(part.checked_problem(i))) for part in parts for i in range(len(part)))
 
     def _score(self, info: Dict[str, Any]) -> float:
         ended = self._completion[-1] in self.eos_token_ids

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from ding_common import read_json_lines
 from ding_grpo.worker.completion_table import CompletionTable
-from ding_grpo.worker.screen import read_json_lines
 
 
 def info(text, a, failed=None):
@@ -34,9 +34,8 @@ class TestCompletionTable:
         assert 'worst' in rows[1] and 'cut' in rows[1] and 'a 0.00 b -' in rows[1] and 'middle' not in text
         assert (tmp_path / 'x' / 't.txt').read_text().startswith('completions at update 3')
         records = read_json_lines(str(tmp_path / 'x' / 't.jsonl'))
-        assert [(r['group'], r['completion'], r['advantage']) for r in records] == [
-            (0, 'best', 1.25), (0, 'worst', -1.25), (1, 'same', 0)
-        ]
+        assert [(r['group'], r['completion'], r['advantage'])
+                for r in records] == [(0, 'best', 1.25), (0, 'worst', -1.25), (1, 'same', 0)]
         assert records[0]['reward_parts'] == dict(a=1, b=None) and records[0]['train_iter'] == 3
 
     def test_a_completion_that_could_not_be_scored(self, tmp_path):

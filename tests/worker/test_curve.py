@@ -1,8 +1,8 @@
 import pytest
 from matplotlib.image import imread
 
+from ding_common import append_json
 from ding_grpo.worker.curve import draw_curves
-from ding_grpo.worker.screen import append_json
 
 
 @pytest.mark.unittest

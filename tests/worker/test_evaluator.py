@@ -5,8 +5,7 @@ import pytest
 from ding.entry import eval as ding_eval
 from ding.entry import serial_pipeline_onpolicy
 
-from ding_common import ConfigError, TaskError
-from ding_grpo.worker.screen import read_json_lines
+from ding_common import ConfigError, TaskError, read_json_lines
 
 
 @pytest.mark.envtest

@@ -5,9 +5,8 @@ import pytest
 from ding.worker import BaseLearner
 from easydict import EasyDict
 
-from ding_common import ConfigError
+from ding_common import ConfigError, read_json_lines
 from ding_grpo.worker.report import InterruptHook, MetricsHook, ReportHook
-from ding_grpo.worker.screen import read_json_lines
 
 
 class Engine:

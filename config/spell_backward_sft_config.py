@@ -1,0 +1,28 @@
+"""Warm start for spell_backward_grpo_config.py: a small Llama learns 600 words by their reference answers."""
+from easydict import EasyDict
+
+spell_backward_sft_config = dict(
+    exp_name='runs/spell_backward_sft',
+    env=dict(
+        task=dict(
+            type='reasoning_gym',
+            name='spell_backward',
+            config=dict(min_word_len=5, max_word_len=7),
+            eval_size=512,
+        ),
+        max_new_tokens=12,
+        max_prompt_length=64,
+    ),
+    model=dict(
+        config=dict(
+            model_type='llama',
+            hidden_size=128,
+            intermediate_size=384,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            max_position_embeddings=96,
+        ),
+    ),
+    train=dict(examples=600, batch_size=32, max_steps=600, learning_rate=1e-3, eval_freq=100, eval_problems=512),
+)
+main_config = EasyDict(spell_backward_sft_config)

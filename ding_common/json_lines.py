@@ -1,0 +1,24 @@
+import json
+import os
+from typing import Any, Dict, List
+
+
+def append_json(path: str, record: Dict[str, Any]) -> None:
+    """
+    Overview:
+        Append a record to a file of JSON lines.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, 'a', encoding='utf-8') as f:
+        f.write(json.dumps(record, ensure_ascii=False) + '\n')
+
+
+def read_json_lines(path: str) -> List[Dict[str, Any]]:
+    """
+    Overview:
+        All records of a file of JSON lines; none if there is no file.
+    """
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding='utf-8') as f:
+        return [json.loads(line) for line in f]

@@ -1,0 +1,276 @@
+"""
+Warm start: ``python -m dizoo_llm.sft -c CONFIG -s SEED`` trains a model on a task's reference answers with the trainer of
+``transformers``, and writes a folder that a GRPO config names as ``policy.model.pretrained`` and
+``env.tokenizer.pretrained``.
+"""
+import copy
+import os
+import runpy
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+import click
+import torch
+from ding.utils import deep_merge_dicts, set_pkg_seed
+from torch.utils.data import Dataset
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, Trainer, \
+    TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from ding_common import ConfigError, Rule, append_json, check_config
+from dizoo_llm.envs import DingTokenEnv, TokenEnv
+
+DEFAULT = dict(
+    # (str) Folder for everything of the run; the model lies in FOLDER/model.
+    exp_name='runs/sft',
+    # (dict) As in a GRPO config: task, tokenizer, max_new_tokens, max_prompt_length, chat, ...
+    env=dict(),
+    # (dict) ``pretrained``, or ``config`` with ``model_type`` for random weights.
+    model=dict(),
+    train=dict(
+        # (Optional[int]) How many of the task's training problems are used; None: each step takes new ones.
+        examples=1000,
+        # (int) Of the first of them; another run may begin where this one ended.
+        first_example=0,
+        # (int) Problems in a step.
+        batch_size=32,
+        # (int) Steps in all.
+        max_steps=1000,
+        # (Optional[float]) Seconds after which it ends, if sooner.
+        max_seconds=None,
+        # (float) Learning rate of AdamW, constant after the warm-up.
+        learning_rate=1e-3,
+        # (int) Steps in which it grows from 0.
+        warmup_steps=20,
+        # (float) Weight decay.
+        weight_decay=0.0,
+        # (int) Steps between two evaluations.
+        eval_freq=100,
+        # (int) Evaluation problems that each of them answers.
+        eval_problems=200,
+    ),
+)
+RULES = {
+    'train.examples': Rule.integer(1).or_none(),
+    'train.first_example': Rule.integer(0),
+    'train.batch_size': Rule.integer(1),
+    'train.max_steps': Rule.integer(1),
+    'train.max_seconds': Rule.number(0, open_low=True).or_none(),
+    'train.learning_rate': Rule.number(0, open_low=True),
+    'train.warmup_steps': Rule.integer(0),
+    'train.eval_freq': Rule.integer(1),
+    'train.eval_problems': Rule.integer(1),
+}
+
+
+class Examples(Dataset):
+    """
+    Overview:
+        Prompts with their reference answers and an end of sequence, as token ids; the loss is of the answers.
+    """
+
+    def __init__(self, env: TokenEnv, first: int, number: int) -> None:
+        self._env, self._first, self._number = env, first, number
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> Dict[str, List[int]]:
+        problem = self._env.task.checked_problem((self._first + index) % len(self._env.task))
+        prompt = self._env.encode(problem)
+        answer = self._env.tokenizer.encode(problem.answer, add_special_tokens=False)
+        answer = answer[:self._env.max_new_tokens - 1] + [self._env.tokenizer.eos_token_id]
+        return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)
+
+
+def collate(rows: List[Dict[str, List[int]]]) -> Dict[str, torch.Tensor]:
+    """Rows padded on the right: with 0 where the mask is 0."""
+    longest = max(len(row['input_ids']) for row in rows)
+
+    def padded(values: List[int], fill: int) -> List[int]:
+        return values + [fill] * (longest - len(values))
+
+    return dict(
+        input_ids=torch.tensor([padded(row['input_ids'], 0) for row in rows]),
+        attention_mask=torch.tensor([padded([1] * len(row['input_ids']), 0) for row in rows]),
+        labels=torch.tensor([padded(row['labels'], -100) for row in rows]),
+    )
+
+
+@torch.no_grad()
+def evaluate(model: PreTrainedModel, env: TokenEnv, problems: int, batch_size: int = 64) -> float:
+    """
+    Overview:
+        Mean return of the greedy answers to the first evaluation problems.
+    Arguments:
+        - model (:obj:`PreTrainedModel`): A causal language model.
+        - env (:obj:`TokenEnv`): With the evaluation problems.
+        - problems (:obj:`int`): How many.
+        - batch_size (:obj:`int`): How many at a time.
+    """
+    was_training = model.training
+    model.eval()
+    returns = []
+    for start in range(0, min(problems, len(env.problems)), batch_size):
+        indices = range(start, min(start + batch_size, problems, len(env.problems)))
+        prompts = [env.encode(env.problems.checked_problem(i)) for i in indices]
+        longest = max(map(len, prompts))
+        ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=model.device)  # (B, L)
+        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+        out = model.generate(
+            ids,
+            attention_mask=mask,
+            generation_config=GenerationConfig(
+                do_sample=False,
+                max_new_tokens=env.max_new_tokens,
+                eos_token_id=list(env.eos_token_ids),
+                pad_token_id=env.eos_token_ids[0],
+            )
+        )[:, longest:]
+        for index, tokens in zip(indices, out.tolist()):
+            env.reset(options=dict(index=index))
+            *_, truncated, info = env.step(tokens)
+            if 'return' not in info:  # the batch ended before this row's limit: it cannot be
+                raise RuntimeError(f'problem {index}: the completion {tokens} has no end')
+            returns.append(info['return'])
+    model.train(was_training)
+    return sum(returns) / len(returns)
+
+
+class Report(TrainerCallback):
+    """
+    Overview:
+        Evaluates, shows one line each time, and ends the run when its time is up.
+    """
+
+    def __init__(self, model: PreTrainedModel, env: TokenEnv, cfg: Dict[str, Any], folder: str) -> None:
+        self._model, self._env, self._cfg, self._folder = model, env, cfg, folder
+        self._start, self._evaluating = time.monotonic(), 0.0
+        self._losses: List[float] = []
+
+    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs) -> None:
+        self._evaluate(0)
+
+    def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: Dict = {}, **kwargs) -> None:
+        if 'loss' in logs:
+            self._losses.append(float(logs['loss']))
+
+    def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs) -> None:
+        if state.global_step % self._cfg['eval_freq'] == 0 or state.global_step == args.max_steps:
+            self._evaluate(state.global_step)
+        limit = self._cfg['max_seconds']
+        if limit is not None and self._seconds() > limit:
+            control.should_training_stop = True
+
+    def on_train_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs) -> None:
+        if self._last != state.global_step:
+            self._evaluate(state.global_step)
+
+    def _seconds(self) -> float:
+        """Seconds of training, without those of evaluations."""
+        return time.monotonic() - self._start - self._evaluating
+
+    def _evaluate(self, step: int) -> None:
+        seconds, begun = self._seconds(), time.monotonic()
+        value = evaluate(self._model, self._env, self._cfg['eval_problems'])
+        self._evaluating += time.monotonic() - begun
+        self._last, self.value = step, value
+        loss = sum(self._losses) / len(self._losses) if self._losses else None
+        self._losses.clear()
+        record = dict(step=step, seconds=seconds, loss=loss, eval_episode_return=value)
+        append_json(os.path.join(self._folder, 'evaluations.jsonl'), record)
+        shown = '' if loss is None else f'  loss {loss:.4f}'
+        click.echo(f'step {step}{shown}  held-out return {value:.3f}  {seconds:.0f} s')
+
+
+def train(main_config: Dict, seed: int) -> Tuple[str, float]:
+    """
+    Overview:
+        Train and write the folder.
+    Arguments:
+        - main_config (:obj:`Dict`): See ``DEFAULT``.
+        - seed (:obj:`int`): Of the weights and of the order of the examples; the same seed, the same weights.
+    Returns:
+        - folder (:obj:`str`): The model's.
+        - value (:obj:`float`): Its held-out return.
+    Raises:
+        - ConfigError: If something cannot be used.
+    """
+    check_config({k: v for k, v in main_config.items() if k != 'env'}, {**DEFAULT, 'model': {}}, RULES, 'main_config')
+    cfg = deep_merge_dicts(DEFAULT, main_config)
+    check_config(cfg['env'], DingTokenEnv.config, DingTokenEnv.rules, 'main_config.env')
+    set_pkg_seed(seed, use_cuda=torch.cuda.is_available())
+    env_cfg = deep_merge_dicts(DingTokenEnv.config, cfg['env'])
+    env, held_out = TokenEnv(**env_cfg), TokenEnv(evaluation=True, **env_cfg)
+    model = _model(cfg['model'], len(env.tokenizer))
+    options, folder = cfg['train'], cfg['exp_name']
+    wanted = options['batch_size'] * options['max_steps']
+    examples = Examples(env, options['first_example'], options['examples'] or wanted)
+    report = Report(model, held_out, options, folder)
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=os.path.join(folder, 'trainer'),
+            per_device_train_batch_size=options['batch_size'],
+            max_steps=options['max_steps'],
+            learning_rate=options['learning_rate'],
+            warmup_steps=options['warmup_steps'],
+            weight_decay=options['weight_decay'],
+            lr_scheduler_type='constant_with_warmup',
+            logging_steps=min(options['eval_freq'], 50),
+            save_strategy='no',
+            report_to=[],
+            seed=seed,
+            data_seed=seed,
+            disable_tqdm=True,
+            remove_unused_columns=False,
+        ),
+        train_dataset=examples,
+        data_collator=collate,
+        callbacks=[report],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    path = os.path.join(folder, 'model')
+    model.generation_config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=env.max_new_tokens,
+        eos_token_id=list(env.eos_token_ids),
+        pad_token_id=env.tokenizer.pad_token_id,
+    )
+    model.save_pretrained(path)
+    env.tokenizer.save_pretrained(path)
+    return path, report.value
+
+
+def _model(cfg: Dict, vocabulary: int) -> PreTrainedModel:
+    if set(cfg) == {'pretrained'}:
+        return AutoModelForCausalLM.from_pretrained(cfg['pretrained'])
+    if set(cfg) != {'config'}:
+        raise ConfigError(f"main_config.model = {dict(cfg)!r}: must have either 'pretrained' or 'config'.")
+    model_type = cfg['config'].get('model_type')
+    try:
+        config = AutoConfig.for_model(**{'vocab_size': vocabulary, **cfg['config']})
+    except (TypeError, ValueError, KeyError) as error:
+        raise ConfigError(f'main_config.model.config.model_type = {model_type!r}: {error}') from error
+    return AutoModelForCausalLM.from_config(config)
+
+
+@click.command(context_settings=dict(help_option_names=['-h', '--help']))
+@click.option('-c', '--config', required=True, type=click.Path(exists=True, dir_okay=False), help='Config file.')
+@click.option('-s', '--seed', default=0, show_default=True, help='Of the weights and the order of the examples.')
+@click.option('--exp-name', help="In place of the config's.")
+def main(config: str, seed: int, exp_name: Optional[str]) -> None:
+    """Train a model on a task's reference answers."""
+    names = runpy.run_path(config)
+    if not isinstance(names.get('main_config'), dict):
+        raise ConfigError(f'{config}: must define a dict main_config.')
+    main_config = copy.deepcopy(names['main_config'])
+    if exp_name is not None:
+        main_config['exp_name'] = exp_name
+    folder, value = train(main_config, seed)
+    click.echo(f'held-out return {value:.3f}; model: {folder}')
+
+
+if __name__ == '__main__':
+    main()
