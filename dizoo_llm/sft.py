@@ -1,6 +1,6 @@
 """
-Warm start: ``python -m dizoo_llm.sft -c CONFIG -s SEED`` trains a model on a task's reference answers with the trainer of
-``transformers``, and writes a folder that a GRPO config names as ``policy.model.pretrained`` and
+Warm start: ``python -m dizoo_llm.sft -c CONFIG -s SEED`` trains a model on a task's reference answers with the trainer
+of ``transformers``, and writes a folder that a GRPO config names as ``policy.model.pretrained`` and
 ``env.tokenizer.pretrained``.
 """
 import copy

@@ -1,11 +1,13 @@
+import copy
 import os
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from ding.utils import MODEL_REGISTRY
 from torch import Tensor, nn
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import ModelOutput
 from transformers.utils import logging as hf_logging
@@ -66,6 +68,9 @@ class CausalLM(nn.Module):
             config: Optional[dict] = None,
             dtype: str = 'float32',
             attn_implementation: Optional[str] = None,
+            lora: Optional[dict] = None,
+            save_merged: bool = False,
+            gradient_checkpointing: bool = False,
     ) -> None:
         """
         Overview:
@@ -76,6 +81,11 @@ class CausalLM(nn.Module):
                 the weights are random. Exactly one of ``pretrained`` and ``config``.
             - dtype (:obj:`str`): ``float32``, ``bfloat16`` or ``float16``.
             - attn_implementation (:obj:`Optional[str]`): As ``transformers`` takes it.
+            - lora (:obj:`Optional[dict]`): Arguments of ``peft.LoraConfig`` (extra ``lora``), such as ``r`` and \
+                ``lora_alpha``: adapters are trained, checkpointed and saved, the pretrained weights stay.
+            - save_merged (:obj:`bool`): Whether ``save_pretrained`` writes the whole model with the adapters in it.
+            - gradient_checkpointing (:obj:`bool`): Whether learning keeps one layer's activations at a time and \
+                computes the others again: less memory, more time. The prompt is then read in every row.
         Raises:
             - ConfigError: If a value cannot be used; the message names the key.
         """
@@ -90,11 +100,17 @@ class CausalLM(nn.Module):
         options = dict(dtype=dtypes[dtype])
         if attn_implementation is not None:
             options['attn_implementation'] = attn_implementation
-        if pretrained is None:
-            lm = _make(config, options)
-        else:
-            lm = _load(pretrained, options)
-        self._own(lm)
+        if lora is not None and pretrained is None:
+            raise ConfigError(
+                f'policy.model.lora = {lora!r}: needs policy.model.pretrained; adapters of random weights, which are '
+                'not saved, would be worth nothing.'
+            )
+        self._own(_make(config, options) if pretrained is None else _load(pretrained, options))
+        if lora is not None:
+            self._peft = (_with_adapters(self.lm, lora), )  # in a tuple: its modules are those of ``lm``
+        self._save_merged = save_merged
+        if gradient_checkpointing:
+            self._checkpoint_layers()
 
     @classmethod
     def from_model(cls, lm: PreTrainedModel) -> 'CausalLM':
@@ -113,10 +129,46 @@ class CausalLM(nn.Module):
         self.lm = lm
         self._tokens = self.vocab_size
         self._measured: Tuple = (None, None)  # an output layer, and its scale and soft cap
+        self._peft: Tuple = ()
+        self._save_merged = False
+        self._layers: List[nn.Module] = []  # those that learning computes again
         self.eval()
 
     def train(self, mode: bool = True) -> 'CausalLM':
         return super().train(False)  # see the class docstring
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether only adapters are trained."""
+        return bool(self._peft)
+
+    def without_adapters(self) -> ContextManager:
+        """As long as it is entered, the model is the pretrained one."""
+        return self._peft[0].disable_adapter()
+
+    def state_dict(self, *args, **kwargs) -> Dict[str, Tensor]:
+        """As of any module; with adapters theirs alone, the pretrained weights being where they came from."""
+        state = super().state_dict(*args, **kwargs)
+        if not self._peft:
+            return state
+        trained = {name for name, p in self.named_parameters() if p.requires_grad}
+        return {name: value for name, value in state.items() if name in trained}
+
+    def load_state_dict(self, state_dict: Dict[str, Tensor], strict: bool = True, assign: bool = False) -> Any:
+        if self._peft:
+            missing = set(self.state_dict()) ^ set(state_dict)
+            if missing:
+                raise RuntimeError(f'the checkpoint is not one of these adapters: {sorted(missing)[0]} does not fit')
+            strict = False
+        return super().load_state_dict(state_dict, strict=strict, assign=assign)
+
+    def _checkpoint_layers(self) -> None:
+        self.lm.activation_checkpointing_enable(activation_checkpointing_kwargs=dict(use_reentrant=False))
+        self._layers = [m for m in self.lm.modules() if isinstance(m, GradientCheckpointingLayer)]
+        if not self._layers:
+            raise ConfigError(
+                f'policy.model.gradient_checkpointing = True: {type(self.lm).__name__} has no layers that can do it.'
+            )
 
     def limit_vocabulary(self, size: int) -> None:
         """
@@ -224,12 +276,28 @@ class CausalLM(nn.Module):
             - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
             - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
         """
+        if self._layers and torch.is_grad_enabled():
+            return self._hidden_again(prompts, completion)
         out, cache = self._prefill(self.lm.base_model, prompts.ids, prompts.mask)
         first = out.last_hidden_state[prompts.row, -1:]  # (B, 1, H)
         if completion.shape[1] == 1:
             return first
         out = self._decode(self.lm.base_model, *self._continue(prompts, completion, cache))
         return torch.cat([first, out.last_hidden_state], dim=1)
+
+    def _hidden_again(self, prompts: PromptBatch, completion: Tensor) -> Tensor:
+        """``completion_hidden`` with every row whole and no cache, which checkpointed layers cannot have."""
+        ids = torch.cat([prompts.ids[prompts.row], completion[:, :-1]], dim=1)  # (B, L + S - 1)
+        mask = torch.cat([prompts.mask[prompts.row], torch.ones_like(completion[:, :-1])], dim=1)
+        position = (mask.cumsum(1) - 1).clamp(min=0)
+        for layer in self._layers:
+            layer.training = True  # of the layer itself, which is what asks for it: no dropout inside
+        try:
+            out = self.lm.base_model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False)
+        finally:
+            for layer in self._layers:
+                layer.training = False
+        return out.last_hidden_state[:, prompts.ids.shape[1] - 1:]
 
     def _continue(self, prompts: PromptBatch, completion: Tensor, cache: object) -> Tuple[Tensor, Tensor, object]:
         """What ``decode`` reads so that each completion token behind the first is predicted."""
@@ -272,6 +340,9 @@ class CausalLM(nn.Module):
             - max_new_tokens (:obj:`Optional[int]`): Default length limit of ``generate``.
             - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Other weights, as ``self.state_dict()`` names \
                 them; None writes the model's own.
+
+        With adapters these alone are written, for ``peft`` and for ``AutoModelForCausalLM`` where it is installed, \
+        or, with ``save_merged``, the whole model.
         """
         ids = {}
         if tokenizer is not None:
@@ -285,12 +356,25 @@ class CausalLM(nn.Module):
             suppress_tokens=list(range(self._tokens, self.vocab_size)) or None,
             **ids,
         )
+        if self._peft and state_dict is not None:
+            trained = {name: value.clone() for name, value in self.state_dict().items()}
+            self.load_state_dict(state_dict)
+            try:
+                return self.save_pretrained(folder, tokenizer, max_new_tokens)
+            finally:
+                self.load_state_dict(trained)
         if state_dict is not None:
             state_dict = {name[len('lm.'):]: value for name, value in state_dict.items()}
         shown = hf_logging.is_progress_bar_enabled()
         hf_logging.disable_progress_bar()
         try:
-            self.lm.save_pretrained(folder, state_dict=state_dict)
+            if self._peft and self._save_merged:
+                copy.deepcopy(self._peft[0]).merge_and_unload().save_pretrained(folder)
+            elif self._peft:
+                self._peft[0].save_pretrained(folder)
+                self.lm.generation_config.save_pretrained(folder)
+            else:
+                self.lm.save_pretrained(folder, state_dict=state_dict)
         finally:
             if shown:
                 hf_logging.enable_progress_bar()
@@ -339,3 +423,14 @@ def _load(pretrained: str, options: dict) -> PreTrainedModel:
             f'policy.model.pretrained = {pretrained!r}: neither a folder with a causal language model nor a model '
             f'that the hub gives ({reason})'
         ) from error
+
+
+def _with_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise ConfigError("policy.model.lora: needs the extra: pip install 'ding-grpo[lora]'") from error
+    try:
+        return get_peft_model(lm, LoraConfig(task_type='CAUSAL_LM', **lora))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f'policy.model.lora = {dict(lora)!r}: {error}') from error

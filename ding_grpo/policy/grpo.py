@@ -11,6 +11,7 @@ Group Relative Policy Optimization as a DI-engine policy. Where it departs from 
 """
 import copy
 import time
+from contextlib import nullcontext
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -20,6 +21,7 @@ from ding.torch_utils import to_device
 from ding.utils import POLICY_REGISTRY
 from transformers import PreTrainedModel, get_scheduler
 
+from ding_common import ConfigError
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import grpo_data, grpo_error, kl_estimate, masked_mean, row_mean, sequence_mean
 from ding_grpo.rollout import Sampling
@@ -233,16 +235,26 @@ class GRPOPolicy(Policy):
     def _get_token_spec(self) -> Any:
         return getattr(self._face, 'spec', None)
 
+    @property
+    def _adapters(self) -> bool:
+        return getattr(self._model, 'has_adapters', False)
+
     # ------------------------------------------------------------------ learn
     def _init_learn(self) -> None:
         cfg = self._cfg.learn
         self._learn_model = self._model
         if cfg.log_prob_fn == 'linear_log_prob' and isinstance(self._model, CausalLM):
             self._model.output_head()  # an output layer that does not fit is refused now
-        self._reference = copy.deepcopy(self._model).requires_grad_(False) if cfg.beta > 0 else None
-        self._optimizer = torch.optim.AdamW(
-            self._model.parameters(), lr=cfg.learning_rate, weight_decay=cfg.weight_decay
-        )
+        self._reference = None  # None too where the adapters of ``_model`` can be switched off
+        if cfg.beta > 0 and not self._adapters:
+            self._reference = copy.deepcopy(self._model).requires_grad_(False)
+        if self._adapters and cfg.ref_sync_freq is not None:
+            raise ConfigError(
+                f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: the reference of policy.model.lora is the '
+                'pretrained model, which cannot be renewed.'
+            )
+        self._trained = [p for p in self._model.parameters() if p.requires_grad]
+        self._optimizer = torch.optim.AdamW(self._trained, lr=cfg.learning_rate, weight_decay=cfg.weight_decay)
         schedule = cfg.lr_scheduler
         self._lr_scheduler = get_scheduler(
             schedule.type,
@@ -275,7 +287,7 @@ class GRPOPolicy(Policy):
         groups = with_rows(data, adv=adv, weight=batch['weight'] * learned.unsqueeze(1))
         if cfg.drop_equal_groups:
             groups = [g for g in groups if not (g['equal'] if cfg.advantage == 'outcome' else not g['adv'].any())]
-        if self._reference is not None:
+        if cfg.beta > 0:
             groups = [g for chunk in self._chunks(groups) for g in self._with_reference(chunk)]
         steps: List[Dict[str, float]] = []
         for mini_batch in self._mini_batches(groups):
@@ -340,8 +352,8 @@ class GRPOPolicy(Policy):
     def _with_reference(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         """The groups with ``logp_ref`` (G, S), which stays the same however many epochs follow."""
         batch = to_device(collate_groups(groups), self._device, ignore_keys=['prompts'])
-        with torch.no_grad():
-            logp = self._face.log_prob(self._reference, batch)[0].cpu()  # (B, S)
+        with torch.no_grad(), self._model.without_adapters() if self._adapters else nullcontext():
+            logp = self._face.log_prob(self._reference or self._model, batch)[0].cpu()  # (B, S)
         return with_rows(groups, logp_ref=logp)
 
     def _update(self, batch: Dict[str, Any]) -> Dict[str, float]:
@@ -359,7 +371,7 @@ class GRPOPolicy(Policy):
             total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
         self._optimizer.zero_grad()
         total.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), cfg.grad_clip_value)
+        norm = torch.nn.utils.clip_grad_norm_(self._trained, cfg.grad_clip_value)
         kl_old = masked_mean(kl_estimate(batch['logp_old'], logp_new.detach(), 'k3'), batch['weight']).item()
         stop = cfg.target_kl is not None and kl_old > cfg.target_kl
         if not stop:
@@ -379,7 +391,7 @@ class GRPOPolicy(Policy):
             'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low',
             'clipfrac_high', 'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size'
         ]
-        return names if self._reference is None else names + ['kl']
+        return names if self._cfg.learn.beta == 0 else names + ['kl']
 
     def _monitor_vars_learn(self) -> List[str]:
         return self._step_vars() + [

@@ -1,0 +1,74 @@
+"""Verifiers against those who try: no text that is not a plain right answer may pass."""
+import pytest
+
+from dizoo_llm.rewards import CHECKS, EXTRACTORS
+
+TRICKS = [
+    '', ' ', '\n\n', '42 42', '42\n42', '4 2', '4', '420', '142', '42 is the answer', 'the answer is 42', '42!', '４２',
+    '٤٢', '42\u200b', '\u202e24', 'x' * 100_000, '42' * 50_000, '<answer>', '</answer>42<answer>', '<answer>42',
+    '42</answer>', '<answer></answer>', '<answer> </answer>', r'\boxed{}', r'\boxed{42', '####', '#### ', 'None', 'nan',
+    '4,2', '0x2a', '42e0', '[42]', '{answer}', '<|im_end|>', '42<eos>', 'Question: 42?\nAnswer:'
+]
+
+
+def score(completion, answer='42', answer_in='whole', check='exact'):
+    given = EXTRACTORS[answer_in](completion)
+    return 0.0 if given is None else CHECKS[check](given, answer)
+
+
+@pytest.mark.unittest
+class TestAnswers:
+
+    @pytest.mark.parametrize('check', ['exact', 'number'])
+    @pytest.mark.parametrize('answer_in', list(EXTRACTORS))
+    @pytest.mark.parametrize('completion', TRICKS, ids=lambda t: repr(t[:12]))
+    def test_tricks_earn_nothing(self, completion, answer_in, check):
+        assert score(completion, '42', answer_in, check) == 0
+
+    @pytest.mark.parametrize(
+        'completion, answer_in', [
+            (' 42\n', 'whole'),
+            ('6 * 7\n<answer> 42 </answer> done', 'answer_tag'),
+            ('<answer>42</answer> so <answer>42</answer>', 'answer_tag'),
+            (r'so \boxed{42}', 'boxed'),
+            ('6 * 7 = 42\n#### 42', '####'),
+            ('#### 42\nthat was it', '####'),
+        ]
+    )
+    def test_right_answers(self, completion, answer_in):
+        assert score(completion, answer_in=answer_in) == 1
+        assert score(completion, answer_in=answer_in, check='number') == 1
+        assert score(completion, '43', answer_in) == score(completion, '43', answer_in, 'number') == 0
+
+    @pytest.mark.parametrize(
+        'completion, answer_in', [
+            ('<answer>41</answer><answer>42</answer>', 'answer_tag'),
+            ('<answer><answer>42</answer></answer>', 'whole'),
+            (r'\boxed{41} or \boxed{42}', 'boxed'),
+            ('#### 41 #### 42', '####'),
+            ('#### 42 or 43', '####'),
+        ]
+    )
+    def test_several_answers_are_none(self, completion, answer_in):
+        assert score(completion, answer_in=answer_in) == 0
+
+    def test_nested_braces(self):
+        assert EXTRACTORS['boxed'](r'\boxed{\frac{1}{2}}') == r'\frac{1}{2}'
+
+    @pytest.mark.parametrize(
+        'given, answer, same', [
+            ('1,234', '1234', 1), ('$1,234.50', '1234.5', 1), ('-5', '-5.0', 1), ('+5', '5', 1), ('.5', '0.50', 1),
+            ('50%', '50', 1), ('5.', '5', 1), ('12,34', '1234', 0), ('--5', '5', 0), ('5-', '5', 0),
+            ('1.2.3', '1.2', 0), ('-5', '5', 0), ('.', '0', 0), ('', '', 0), ('$', '0', 0)
+        ]
+    )
+    def test_numbers(self, given, answer, same):
+        assert CHECKS['number'](given, answer) == same
+
+    @pytest.mark.parametrize(
+        'given, answer, same',
+        [(r'\frac{1}{2}', '0.5', 1), ('x^2+2x+1', '(x+1)^2', 1), ('3', '4', 0), ('', '4', 0), ('no idea', '4', 0)]
+    )
+    def test_mathematics(self, given, answer, same):
+        pytest.importorskip('math_verify')
+        assert CHECKS['math_verify'](given, answer) == same

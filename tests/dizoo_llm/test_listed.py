@@ -1,0 +1,154 @@
+import json
+
+import pytest
+
+from dizoo_llm.tasks import create_task
+from ding_common import ConfigError
+
+GSM8K = [
+    dict(
+        question=f'Tom has {n} apples and buys {n + 1}. How many?',
+        answer=f'{n} + {n + 1} = {2 * n + 1}\n#### {2 * n + 1}'
+    ) for n in range(20)
+]
+
+
+def write(path, rows):
+    path.write_text('\n'.join(json.dumps(row) for row in rows), encoding='utf-8')
+    return str(path)
+
+
+@pytest.fixture
+def gsm8k(tmp_path):
+    return dict(
+        type='file', path=write(tmp_path / 'train.jsonl', GSM8K), reference_in='####', answer_in='####', check='number'
+    )
+
+
+@pytest.mark.unittest
+class TestFile:
+
+    def test_gsm8k_as_downloaded(self, gsm8k):
+        task = create_task(gsm8k)
+        problem = task.problem(3)
+        assert len(task) == 20 and problem.prompt == GSM8K[3]['question'] and problem.answer == '7'
+        assert task.checked_score(problem, 'it is\n#### 7') == dict(right=1)
+        assert task.checked_score(problem, 'it is 7') == dict(right=0)
+        assert problem.metadata['solution'] == GSM8K[3]['answer']
+
+    @pytest.mark.parametrize('ending', ['json', 'csv', 'parquet'])
+    def test_other_files_hold_the_same(self, gsm8k, tmp_path, ending):
+        path = tmp_path / f'train.{ending}'
+        if ending == 'json':
+            path.write_text(json.dumps(GSM8K))
+        elif ending == 'csv':
+            import csv
+            with open(path, 'w', newline='') as f:
+                writer = csv.DictWriter(f, ['question', 'answer'])
+                writer.writeheader()
+                writer.writerows(GSM8K)
+        else:
+            pa = pytest.importorskip('pyarrow')
+            from pyarrow import parquet
+            parquet.write_table(pa.Table.from_pylist(GSM8K), path)
+        task, expected = create_task(dict(gsm8k, path=str(path))), create_task(gsm8k)
+        assert [task.problem(i) for i in range(20)] == [expected.problem(i) for i in range(20)]
+
+    def test_held_out_problems_are_not_trained_on(self, gsm8k, tmp_path):
+        rows = GSM8K + GSM8K[:7]  # some twice
+        task = create_task(dict(gsm8k, path=write(tmp_path / 'twice.jsonl', rows), eval_size=5, seed=1))
+        held_out = task.evaluation()
+        training = {task.problem(i).text for i in range(len(task))}
+        evaluated = {held_out.problem(i).text for i in range(len(held_out))}
+        assert len(held_out) == len(evaluated) == 5 and not training & evaluated
+        assert training | evaluated == {row['question'] for row in rows}
+        other = create_task(dict(gsm8k, eval_size=5, seed=2)).evaluation()
+        assert {other.problem(i).text for i in range(5)} != evaluated
+
+    def test_a_file_for_evaluation(self, gsm8k, tmp_path):
+        test = write(tmp_path / 'test.jsonl', GSM8K[:2] + [dict(question='1?', answer='#### 1')])
+        task = create_task(dict(gsm8k, eval_path=test))
+        assert len(task) == 18 and len(task.evaluation()) == 3
+
+    def test_chat_template_and_kind(self, gsm8k, tmp_path):
+        chat = [dict(role='user', content='1 + 1?')]
+        path = write(tmp_path / 'chat.jsonl', [dict(messages=chat, answer='2', level='easy')])
+        task = create_task(dict(type='file', path=path, prompt='messages', kind='level'))
+        assert task.problem(0).prompt == chat and task.problem(0).metadata['kind'] == 'easy'
+        assert task.problem(0).text == 'user: 1 + 1?'
+        asked = create_task(dict(gsm8k, template='Q: {prompt}\nA:'))
+        assert asked.problem(0).prompt == f"Q: {GSM8K[0]['question']}\nA:"
+
+    @pytest.mark.parametrize(
+        'changes, message', [
+            (dict(path='none.jsonl'), "env.task.path = 'none.jsonl': there is no such file"),
+            (dict(path='x.txt'), r"env.task.path = 'x.txt': must end in .jsonl, .json, .csv, .parquet"),
+            (dict(prompt='quest'), "row 1 has no 'quest'.* it has question, answer"),
+            (dict(reference_in='boxed'), "row 1: no answer by env.task.reference_in = 'boxed'"),
+            (dict(check='exactly'), "env.task.check = 'exactly': did you mean 'exact'"),
+            (dict(answer_in='tag'), "env.task.answer_in = 'tag'"),
+            (dict(template='Q'), r"env.task.template = 'Q': must hold \{prompt\}"),
+            (dict(eval_size=20), 'no problem for training'),
+            (dict(wrong=1), 'wrong'),
+        ],
+        ids=str
+    )
+    def test_wrong_config(self, gsm8k, changes, message):
+        with pytest.raises(ConfigError, match=message):
+            create_task(dict(gsm8k, **changes))
+
+    @pytest.mark.parametrize(
+        'content, message', [
+            (b'{"question": "a", "answer": "#### 1"}\n{"question": ', 'line 2 is no JSON'),
+            (b'[1, 2]', 'row 1 is no object'),
+            (b'\xff\xfe\x00', 'codec'),
+            (b'', 'no problem for training'),
+        ]
+    )
+    def test_broken_file(self, gsm8k, tmp_path, content, message):
+        path = tmp_path / 'broken.jsonl'
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            create_task(dict(gsm8k, path=str(path)))
+
+
+@pytest.mark.unittest
+class TestPython:
+
+    def task(self, tmp_path, text, **more):
+        path = tmp_path / 'my_task.py'
+        path.write_text(text)
+        return create_task(dict(type='python', file=str(path), **more))
+
+    def test_two_functions_are_a_task(self, tmp_path):
+        task = self.task(
+            tmp_path, "def problems():\n    return [dict(prompt=str(n), answer=n + 1) for n in range(9)]\n"
+            "def score(problem, completion):\n    return float(completion.strip() == str(problem['answer']))\n"
+        )
+        assert len(task) == 9 and len(task.evaluation()) == 9
+        assert task.checked_score(task.problem(3), ' 4') == dict(score=1)
+
+    def test_several_parts_with_weights(self, tmp_path):
+        task = self.task(
+            tmp_path, "weights = dict(a=1.0, b=0.5)\nchars = 'xyz'\n"
+            "def problems():\n    return [dict(prompt=c) for c in 'xyz']\n"
+            "def score(problem, completion):\n    return dict(a=1, b=None)\n",
+            eval_size=1
+        )
+        assert task.weights == dict(a=1, b=0.5) and task.chars == 'xyz'
+        assert len(task) == 2 and len(task.evaluation()) == 1
+        assert task.checked_score(task.problem(0), '') == dict(a=1, b=None)
+
+    @pytest.mark.parametrize(
+        'text, message', [
+            ('def problems():\n    return []', 'must define a function score'),
+            ('def problems():\n    return [1]\ndef score(p, c):\n    return 1', 'problem 0 is 1, must be a dict'),
+        ]
+    )
+    def test_wrong_file(self, tmp_path, text, message):
+        with pytest.raises(ConfigError, match=message):
+            self.task(tmp_path, text)
+
+    def test_no_file(self):
+        with pytest.raises(ConfigError, match="env.task.file = 'gone.py': there is no such file"):
+            create_task(dict(type='python', file='gone.py'))

@@ -1,0 +1,97 @@
+import copy
+import os
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ding_common import ConfigError
+from ding_grpo.model import CausalLM
+
+pytest.importorskip('peft')
+IDS = torch.tensor([[1, 2, 3, 4]])
+
+
+@pytest.fixture
+def folder(tiny_model, tmp_path):
+    tiny_model.save_pretrained(str(tmp_path / 'base'))
+    return str(tmp_path / 'base')
+
+
+@pytest.fixture
+def model(folder):
+    model = CausalLM(pretrained=folder, lora=dict(r=4, lora_alpha=8))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if 'lora_B' in name:  # at 0 in the beginning, when adapters do nothing
+                p.normal_()
+    return model
+
+
+def logits(lm):
+    with torch.no_grad():
+        return lm(IDS).logits
+
+
+@pytest.mark.unittest
+class TestLoRA:
+
+    def test_adapters_alone_are_trained_and_kept(self, model, tiny_model):
+        trained = [name for name, p in model.named_parameters() if p.requires_grad]
+        assert trained and all('lora_' in name for name in trained) and set(model.state_dict()) == set(trained)
+        assert sum(p.numel()
+                   for p in model.state_dict().values()) < 0.2 * sum(p.numel() for p in tiny_model.parameters())
+
+    def test_the_reference_is_the_model_without_them(self, model, tiny_model):
+        with_them = logits(model.lm)
+        with model.without_adapters():
+            assert torch.equal(logits(model.lm), logits(tiny_model.lm))
+        assert torch.equal(logits(model.lm), with_them) and not torch.allclose(
+            with_them, logits(tiny_model.lm), atol=1e-2
+        )
+
+    def test_a_copy_is_its_own(self, model):
+        before, other = logits(model.lm), copy.deepcopy(model)
+        with torch.no_grad():
+            for p in other.parameters():
+                p.zero_()
+        with other.without_adapters():
+            assert torch.equal(logits(model.lm), before)
+
+    def test_checkpoint(self, model, folder):
+        other = CausalLM(pretrained=folder, lora=dict(r=4, lora_alpha=8))
+        other.load_state_dict(model.state_dict())
+        assert torch.equal(logits(other.lm), logits(model.lm))
+        with pytest.raises(RuntimeError, match='not one of these adapters'):
+            other.load_state_dict(dict(list(model.state_dict().items())[1:]))
+
+    @pytest.mark.parametrize('merged', [False, True])
+    @pytest.mark.parametrize('other_weights', [False, True])
+    def test_saved_folder(self, model, tmp_path, merged, other_weights):
+        model._save_merged = merged
+        path, now = str(tmp_path / 'out'), logits(model.lm)
+        state = {name: 2 * value for name, value in model.state_dict().items()} if other_weights else None
+        model.save_pretrained(path, state_dict=state)
+        assert torch.equal(logits(model.lm), now)
+        assert os.path.exists(os.path.join(path, 'adapter_config.json')) != merged
+        if other_weights:
+            model.load_state_dict(state)
+        plain = AutoModelForCausalLM.from_pretrained(path)
+        assert torch.allclose(logits(plain), logits(model.lm), atol=1e-5)
+
+    @pytest.mark.parametrize(
+        'options, message', [
+            (dict(lora=dict(rank=4)), "policy.model.lora = {'rank': 4}"),
+            (dict(lora=dict(target_modules=['nothing'])), 'policy.model.lora.*nothing'),
+            (dict(lora=dict(r=0)), 'policy.model.lora'),
+        ],
+        ids=str
+    )
+    def test_wrong_config(self, folder, options, message):
+        with pytest.raises(ConfigError, match=message):
+            CausalLM(pretrained=folder, **options)
+
+    def test_random_weights_have_none(self, tiny_config):
+        with pytest.raises(ConfigError, match='needs policy.model.pretrained'):
+            CausalLM(config=tiny_config, lora=dict(r=4))
