@@ -26,12 +26,12 @@ spell_backward_grpo_config = dict(
         learn=dict(
             batch_size=32,
             learning_rate=2e-4,
-            lr_scheduler=dict(type='linear', num_training_steps=400),
+            lr_scheduler=dict(type='linear', num_training_steps=200),
             clip_ratio=0.2,
             adv_method='no_std',
         ),
         collect=dict(n_sample=32, temperature=1.0),
-        eval=dict(evaluator=dict(eval_freq=50)),
+        eval=dict(evaluator=dict(eval_freq=25)),
     ),
 )
 main_config = EasyDict(spell_backward_grpo_config)

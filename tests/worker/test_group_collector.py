@@ -43,15 +43,16 @@ class DynamicSeedEnv(DingTokenEnv):
         super().seed(seed + 100 * np.random.default_rng().integers(100) if dynamic_seed else seed)
 
 
-def make_collector(main, create, tmp_path, manager='base', env_num=8, env_cls=DingTokenEnv, seed=0, policy=None):
+def make_collector(main, create, tmp_path, manager='base', env_num=8, env_cls=DingTokenEnv, seed=0, policy=None,
+                   step_timeout=None, **collector):
     policy = policy or make_policy(main, create, seed=seed)
     cfg = EasyDict(copy.deepcopy(main.env), type='token_env', import_names=[], collector_env_num=env_num)
     _, cfgs, _ = get_vec_env_setting(cfg, eval_=False)
     manager_cfg = get_env_manager_cls(EasyDict(type=manager)).default_config()
-    manager_cfg.type = manager
+    manager_cfg.update(type=manager, step_timeout=step_timeout)
     envs = create_env_manager(manager_cfg, [partial(env_cls, cfg=c) for c in cfgs])
     torch.manual_seed(seed)
-    config = EasyDict({**GroupCollector.config, 'type': 'group'})
+    config = EasyDict({**GroupCollector.config, **collector, 'type': 'group'})
     return GroupCollector(config, envs, policy.collect_mode, SummaryWriter(str(tmp_path / 'tb')), exp_name='exp')
 
 
@@ -163,3 +164,81 @@ class TestGroupCollector:
         policy._cfg.pop('group_size')
         with pytest.raises(ConfigError, match="collector.type = 'group'.*does not learn from groups"):
             make_collector(*think_answer, tmp_path, policy=policy)
+
+
+@pytest.mark.envtest
+class TestFailures:
+    """A scorer that raises or hangs costs its own row, and stops the run when too many do."""
+
+    @pytest.fixture
+    def task(self, monkeypatch):
+        """Every completion of problem 2 fails, by raising or by hanging."""
+        from dizoo_llm.tasks import ThinkAnswerTask
+        score = ThinkAnswerTask.score
+
+        def patch(fail):
+
+            def failing(self, problem, completion):
+                if problem == self.problem(2):
+                    fail()
+                return score(self, problem, completion)
+
+            monkeypatch.setattr(ThinkAnswerTask, 'score', failing)
+
+        return patch
+
+    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
+    @pytest.mark.parametrize('how', ['raises', 'hangs'])
+    def test_costs_its_own_row(self, think_answer, tmp_path, task, manager, how, capsys):
+        main, create = think_answer
+
+        def fail():
+            if how == 'raises':
+                raise KeyError('oh')
+            time.sleep(60)
+
+        task(fail)
+        collector = make_collector(main, create, tmp_path, manager, max_failed=1.0, step_timeout=1)
+        begun = time.monotonic()
+        samples = collector.collect(n_sample=8)
+        assert time.monotonic() - begun < 45
+        failed = [s['failed'].tolist() for s in samples]
+        bad = [s['prompt'].tolist()[8:10] == [3, 5] for s in samples]  # problem 2 begins with 3 5
+        assert any(bad) and not all(bad)
+        assert failed == [[float(b)] * 4 for b in bad]
+        told = capsys.readouterr().out
+        assert f'{4 * sum(bad)} of 32 completions could not be scored and are left out; the first: ThinkAnswerTask' in told
+        assert ('KeyError' if how == 'raises' else 'TimeoutError') in told
+        collector.close()
+
+    def test_too_many_stop_the_run(self, think_answer, tmp_path, task):
+        task(lambda: 1 / 0)
+        with pytest.raises(TaskError, match=r'of 32 completions could not be scored, more than .*max_failed = 0.1'):
+            make_collector(*think_answer, tmp_path).collect(n_sample=8)
+
+
+@pytest.mark.envtest
+class TestDynamicSampling:
+
+    @pytest.mark.parametrize('most, number', [(0, 0), (3, 3), (100, None)])
+    def test_equal_groups_are_replaced_within_a_bound(self, think_answer, tmp_path, monkeypatch, most, number):
+        """Groups of problems 0 and 1 are scored equal, those of the others by chance."""
+        from dizoo_llm.tasks import ThinkAnswerTask
+
+        def score(self, problem, completion):
+            easy = problem in (self.problem(0), self.problem(1))
+            return dict(answer=1.0 if easy else float(len(completion) % 2), format=len(completion) / 1000 * (not easy))
+
+        monkeypatch.setattr(ThinkAnswerTask, 'score', score)
+        collector = make_collector(*think_answer, tmp_path, max_replacements=most)
+        samples = collector.collect(n_sample=6)
+        replaced = round(sum(s['replaced_groups'] for s in samples))
+        assert len(samples) == 6 and sorted(s['group_id'] for s in samples) == [s['group_id'] for s in samples]
+        assert collector.envstep > sum(s['weight'].sum() for s in samples) or replaced == 0  # what was thrown away counts
+        if number is None:
+            assert 0 < replaced < 100 and not any(s['equal'] for s in samples)
+        else:
+            assert replaced == number and any(s['equal'] for s in samples)
+        again = make_collector(*think_answer, tmp_path, 'subprocess', max_replacements=most)
+        assert summary(again.collect(n_sample=6)) == summary(samples)
+        again.close()

@@ -1,0 +1,158 @@
+"""What is left out, summed otherwise, or renewed on request."""
+import math
+
+import pytest
+import torch
+
+from ding_common import ConfigError
+from ding_grpo.policy.advantage import Advantage
+from ding_grpo.policy.group import repetition
+from ding_grpo.rl_utils import group_advantage
+
+from .helper import make_policy, sample_groups
+from .test_grpo import reward, vector
+
+
+def learn(think_answer, data=None, **changes):
+    """The weights after one update on two groups, and its metrics."""
+    main, create = think_answer
+    main.policy.learn.update(dict(learning_rate=1e-2, entropy_weight=0.0, **changes))
+    policy = make_policy(main, create)
+    data = sample_groups(policy, [0, 1], reward=reward) if data is None else data(policy)
+    metrics = policy.learn_mode.forward(data)
+    return policy, vector(policy._model.parameters()), metrics
+
+
+@pytest.mark.unittest
+class TestLeftOut:
+
+    def test_truncated_rows_stay_out_of_the_loss(self, think_answer):
+
+        def without(policy):
+            data = sample_groups(policy, [0, 1], reward=reward)
+            for sample in data:
+                assert 0 < sample['truncated'].sum() < 4  # some were cut
+                sample['action'][sample['truncated'] == 1] = 5  # whatever they say
+            return data
+
+        _, masked, metrics = learn(think_answer, mask_truncated=True)
+        _, other, _ = learn(think_answer, without, mask_truncated=True)
+        _, whole, _ = learn(think_answer, mask_truncated=False)
+        assert torch.equal(masked, other) and not torch.equal(masked, whole)
+        assert metrics['completion_length_max'] == 6  # they are still told of
+
+    def test_rows_that_failed_are_neither_compared_nor_learned(self, think_answer):
+
+        def failing(value):
+
+            def make(policy):
+                data = sample_groups(policy, [0, 1], reward=reward)
+                for sample in data:
+                    sample['failed'][0] = 1
+                    sample['reward'][0] = value
+                    sample['action'][0] = int(abs(value))
+                return data
+
+            return make
+
+        _, a, metrics = learn(think_answer, failing(0.))
+        _, b, _ = learn(think_answer, failing(9.))
+        assert torch.equal(a, b) and metrics['failed'] == 0.25
+        assert metrics['reward_mean'] == pytest.approx(sum(reward(g, r) for g in (0, 1) for r in (1, 2, 3)) / 6)
+
+    def test_a_group_that_failed_wholly(self, think_answer):
+
+        def make(policy):
+            data = sample_groups(policy, [0, 1], reward=reward)
+            for sample in data:
+                sample['failed'][:] = 1
+            return data
+
+        policy, after, metrics = learn(think_answer, make)
+        assert metrics['failed'] == 1 and math.isnan(metrics['reward_mean']) and torch.isfinite(after).all()
+
+
+@pytest.mark.unittest
+class TestParts:
+
+    def batch(self):
+        return dict(
+            reward=torch.tensor([[1.], [0.], [0.5], [0.]]),
+            weight=torch.ones(4, 1),
+            group=torch.zeros(4).long(),
+            truncated=torch.zeros(4),
+            failed=torch.zeros(4),
+            reward_parts=dict(a=torch.tensor([1., 0., 0., 0.]), b=torch.tensor([0., float('nan'), 10., 0.])),
+        )
+
+    def test_each_part_is_compared_by_itself(self):
+        adv = Advantage('grpo', part_weights=dict(a=1.0, b=0.5)).of(self.batch())
+        zero = torch.zeros(4).long()
+        expected = group_advantage(torch.tensor([1., 0., 0., 0.]), zero)
+        of_b = 0.5 * group_advantage(torch.tensor([0., 10., 0.]), zero[:3])
+        expected[[0, 2, 3]] += of_b  # the part does not apply to row 1
+        assert torch.allclose(adv, expected)
+
+    def test_in_a_run(self, think_answer):
+        _, summed, _ = learn(think_answer, data=self.scored)
+        policy, by_part, metrics = learn(think_answer, data=self.scored, reward_aggregation='normalize_then_sum')
+        assert policy._advantage.part_weights == dict(answer=1.0, format=0.5)
+        assert not torch.equal(summed, by_part) and math.isfinite(metrics['total_loss'])
+
+    @staticmethod
+    def scored(policy):
+        """Parts of another scale than the reward."""
+        data = sample_groups(policy, [0, 1], reward=reward)
+        for sample in data:
+            sample['reward_parts'] = dict(answer=torch.tensor([0., 1., 0., 0.]), format=torch.tensor([0., .1, .2, .3]))
+        return data
+
+
+@pytest.mark.unittest
+class TestReference:
+
+    @pytest.mark.parametrize('mixup', [1.0, 0.25])
+    def test_is_renewed(self, think_answer, mixup):
+        main, create = think_answer
+        main.policy.learn.update(beta=0.1, learning_rate=1e-2, ref_sync_freq=2, ref_sync_mixup=mixup)
+        policy = make_policy(main, create)
+        start = vector(policy._reference.parameters())
+        data = sample_groups(policy, [0, 1], reward=reward)
+        policy.learn_mode.forward(data)
+        assert torch.equal(vector(policy._reference.parameters()), start)
+        policy.learn_mode.forward(data)
+        expected = start.lerp(vector(policy._model.parameters()), mixup)
+        assert torch.allclose(vector(policy._reference.parameters()), expected)
+
+    def test_there_must_be_one(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(beta=0.0, ref_sync_freq=2)
+        with pytest.raises(ConfigError, match='policy.learn.ref_sync_freq = 2: there is no reference'):
+            make_policy(main, create)
+
+    def test_of_adapters_is_the_pretrained_model(self, think_answer, tiny_model, tmp_path):
+        pytest.importorskip('peft')
+        tiny_model.save_pretrained(str(tmp_path / 'base'))
+        main, create = think_answer
+        main.policy.model = dict(pretrained=str(tmp_path / 'base'), lora=dict(r=4))
+        main.policy.learn.update(beta=0.1, learning_rate=1e-2)
+        policy = make_policy(main, create)
+        base = {n: p.clone() for n, p in policy._model.named_parameters() if not p.requires_grad}
+        kls = [policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))['kl'] for _ in range(4)]
+        assert kls[0] == pytest.approx(0, abs=1e-6) and kls[-1] > 1e-6 and policy._reference is None
+        assert all(torch.equal(p, base[n]) for n, p in policy._model.named_parameters() if n in base)
+        state = policy.learn_mode.state_dict()
+        assert all('lora_' in name for name in state['model'])
+        other = make_policy(main, create, seed=5)
+        other.learn_mode.load_state_dict(state)
+        data = sample_groups(policy, [2, 3], reward=reward)
+        assert policy.learn_mode.forward(data)['total_loss'] == other.learn_mode.forward(data)['total_loss']
+
+
+@pytest.mark.unittest
+def test_repetition_by_hand():
+    action = torch.tensor([[1, 2, 1, 2, 1, 2], [1, 1, 1, 1, 1, 1], [1, 2, 3, 4, 5, 6], [1, 2, 0, 0, 0, 0]])
+    weight = torch.ones(4, 6)
+    weight[3, 2:] = 0
+    # pairs 12 21 12 21 12: three of five were there before; 11 five times: four; none; one pair alone
+    assert torch.allclose(repetition(action, weight, 2), torch.tensor([0.6, 0.8, 0., 0.]))
