@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export GOMP_SPINCOUNT ?= 1000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
 
-.PHONY: help install train test test-all style format seeds seeds-cartpole presets bench-losses clean
+.PHONY: help install train test test-all style format demo-text seeds seeds-cartpole presets bench-losses clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -18,6 +18,7 @@ help:
 	@echo "make style          yapf and flake8, without changing anything"
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
+	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
 	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"
 
@@ -49,6 +50,15 @@ style: install
 
 format: install
 	$(BIN)/python -m yapf --in-place --recursive --parallel $(SOURCES)
+
+demo-text: $(VENV)/.text
+	@echo "== a warm start, GRPO, and supervised training beside it"
+	$(BIN)/python benchmarks/demo_text.py
+
+$(VENV)/.text: $(VENV)/.installed
+	@echo "== what texts need"
+	$(BIN)/python -m pip install -e '.[reasoning-gym,sft]'
+	@touch $@
 
 seeds: install
 	@echo "== five seeds of think_answer, and what 300 further updates do to them"

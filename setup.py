@@ -23,7 +23,15 @@ setup(
     ],
     extras_require={
         'box2d': ['gymnasium[box2d]'],
-        'test': ['pytest>=7', 'hypothesis', 'yapf', 'flake8', 'tensorboard'],
+        'lora': ['peft>=0.17'],
+        'math': ['math-verify'],
+        'parquet': ['pyarrow<22'],  # later ones want numpy 2, which DI-engine 0.5.3 excludes
+        'reasoning-gym': ['reasoning-gym'],
+        'sft': ['accelerate'],
+        'test': [
+            'pytest>=7', 'hypothesis', 'yapf', 'flake8', 'tensorboard', 'peft>=0.17', 'math-verify', 'pyarrow<22',
+            'reasoning-gym', 'accelerate'
+        ],
     },
     entry_points={'ding_grpo.plugins': ['dizoo_llm = dizoo_llm']},
 )

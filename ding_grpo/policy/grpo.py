@@ -395,9 +395,9 @@ class GRPOPolicy(Policy):
 
     def _monitor_vars_learn(self) -> List[str]:
         return self._step_vars() + [
-            'staleness_max', 'cur_lr', 'optimizer_steps', 'reward_mean', 'reward_std', 'equal_groups', 'replaced_groups',
-            'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating', self._face.rate_name,
-            *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
+            'staleness_max', 'cur_lr', 'optimizer_steps', 'reward_mean', 'reward_std', 'equal_groups',
+            'replaced_groups', 'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating',
+            self._face.rate_name, *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
         ]
 
     def _state_dict_learn(self) -> Dict[str, Any]:
