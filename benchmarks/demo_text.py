@@ -42,18 +42,18 @@ main_config.exp_name = {folder!r}
 TEXT = '''# Reward lifts a language model: words spelled backward
 
 `make demo-text` wrote this page. A Llama of 0.9 M parameters with one token a character, made here, first learns
-{examples} words of reasoning-gym's `spell_backward` (5 to 7 letters) by their reference answers, until its held-out accuracy
-has flattened; it then knows them by heart. From there three ways, each for the same seconds of training:
+{examples} words of reasoning-gym's `spell_backward` (5 to 7 letters) by their reference answers, until its held-out
+accuracy has flattened; it then knows them by heart. From there three ways, each for the same seconds of training:
 
 - GRPO: {updates} updates of 32 words x 8 completions; the reward is the generator's own score, which gives credit for
   right positions; no answer is shown.
 - More of the same supervised training.
 - Supervised training on fresh words with their answers.
 
-Accuracy: greedy, to the letter, on {number} words whose text occurs in no training data (95 % interval of one figure: up to
-{half:.1f} points to each side). {machine}, one thread a run.
+Accuracy: greedy, to the letter, on {number} words whose text occurs in no training data (95 % interval of one figure:
+up to {half:.1f} points to each side). {machine}, one thread a run.
 
-| seed | warm start | GRPO | more of the same words | fresh words with answers | seconds, warm start | seconds, each way |
+| seed | warm start | GRPO | more of the same words | fresh words with answers | seconds, warm | seconds, each way |
 |---|---|---|---|---|---|---|
 {lines}
 

@@ -4,7 +4,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from dizoo_llm.envs import TokenEnv
-from ding_common import TaskError
+from dizoo_llm.tasks import Problem, Task
+from ding_common import ConfigError, TaskError
 
 ANSWER = {0: 3, 1: 7, 2: 12, 3: 4}
 
@@ -119,3 +120,72 @@ class TestTokenEnv:
         env = TokenEnv(max_prompt_length=10)
         with pytest.raises(TaskError, match='19 tokens.*max_prompt_length = 10.*<think>'):
             env.reset(seed=0)
+
+
+@pytest.mark.envtest
+class TestOverlong:
+
+    @pytest.mark.parametrize(
+        'tokens, ends, expected',
+        [(2, True, 0), (4, True, 0), (5, True, -0.25), (7, True, -0.75), (8, True, -1), (8, False, -1)]
+    )
+    def test_penalty_falls_over_the_buffer(self, tokens, ends, expected):
+        env = TokenEnv(max_new_tokens=8, overlong_buffer=4, overlong_weight=0.5)
+        env.reset(options=dict(index=0))
+        _, reward, *_, info = env.step([1] * (tokens - 1) + [29 if ends else 1])  # 29 is the end of sequence
+        assert info['reward_parts']['overlong'] == expected and reward == pytest.approx(0.5 * expected)
+        assert env.token_spec.reward_weights == dict(answer=1.0, format=0.5, overlong=0.5)
+
+    def test_wrong_buffer(self):
+        with pytest.raises(ConfigError, match='env.overlong_buffer = 9: must be from 1 to env.max_new_tokens = 8'):
+            TokenEnv(max_new_tokens=8, overlong_buffer=9)
+
+
+@pytest.mark.envtest
+class TestHeldOut:
+
+    class Halves(Task):
+        """Training asks 0 to 4, evaluation 5 to 9."""
+        weights = dict(right=1.0, odd=1.0)
+        return_part = 'right'
+        words = [str(i) for i in range(10)]
+        first = 0
+
+        def __len__(self):
+            return 5
+
+        def problem(self, index):
+            return Problem(str(self.first + index), metadata=dict(kind='low' if index < 2 else 'high'))
+
+        def score(self, problem, completion):
+            if completion == '9':
+                raise ValueError('nine')
+            return dict(right=None if completion == '8' else float(completion == problem.prompt), odd=1.0)
+
+        def evaluation(self):
+            other = type(self)()
+            other.first = 5
+            return other
+
+    def test_evaluation_meets_the_held_out_problems(self):
+        for evaluation, expected in ((False, {'0', '1', '2', '3', '4'}), (True, {'5', '6', '7', '8', '9'})):
+            env = TokenEnv(self.Halves(), 2, evaluation=evaluation)
+            assert {env.reset(seed=s) and env.problem.prompt for s in range(60)} == expected
+
+    def test_parts_that_do_not_apply_and_completions_that_fail(self):
+        env = TokenEnv(self.Halves(), 2)
+        env.reset(options=dict(index=3))
+        _, reward, *_, info = env.step([8, 10])
+        assert reward == 1 and info['return'] == 0 and info['failed'] is None and info['kind'] == 'high'
+        assert info['reward_parts'] == dict(right=None, odd=1)
+        env.reset(options=dict(index=3))
+        _, reward, *_, info = env.step([9, 10])
+        assert reward == 0 and info['reward_parts'] == dict(
+            right=None, odd=None
+        ) and 'ValueError: nine' in info['failed']
+
+    def test_too_many_problems_to_read(self, monkeypatch):
+        monkeypatch.setattr(self.Halves, '__len__', lambda self: 20_000)
+        with pytest.raises(ConfigError, match='env.max_prompt_length = None: the task has 40000 problems'):
+            TokenEnv(self.Halves(), 2)
+        assert TokenEnv(self.Halves(), 2, max_prompt_length=3).max_prompt_length == 3

@@ -1,8 +1,10 @@
 import pytest
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
+from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import ThinkAnswerTask
-from dizoo_llm.tokenizer import build_word_tokenizer, load_tokenizer
+from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_prompt, end_ids, load_tokenizer
 from ding_common import ConfigError
 
 
@@ -39,3 +41,83 @@ class TestWordTokenizer:
     def test_folder_without_tokenizer(self, tmp_path):
         with pytest.raises(ConfigError, match='env.tokenizer.pretrained'):
             load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.unittest
+class TestCharTokenizer:
+
+    def test_texts_come_back(self):
+        tokenizer = build_char_tokenizer('abc \n.')
+        for text in ('', 'a', 'ab c\n\na.', '   ', 'cab.cab'):
+            ids = tokenizer.encode(text)
+            assert len(ids) == len(text) and tokenizer.decode(ids) == text
+        assert len(tokenizer) == 9 and tokenizer.eos_token_id == 6 and tokenizer.encode('x') == [8]
+
+    def test_saved_and_loaded(self, tmp_path):
+        build_char_tokenizer('abc \n').save_pretrained(str(tmp_path))
+        loaded = load_tokenizer(str(tmp_path))
+        assert loaded.decode(loaded.encode('ab \nc')) == 'ab \nc'
+
+    @pytest.mark.parametrize('chars', ['', 'aba'])
+    def test_wrong_characters(self, chars):
+        with pytest.raises(ConfigError, match='env.tokenizer.chars'):
+            build_char_tokenizer(chars)
+
+
+TEMPLATE = (
+    '{% for m in messages %}[{{ m.role[0] }}]{{ m.content }}{% endfor %}'
+    '{% if add_generation_prompt %}[a]{% endif %}'
+)
+
+
+@pytest.fixture
+def chat(tmp_path):
+    """A tokenizer with a chat template and, in its folder, a model's generation defaults."""
+    tokenizer = build_char_tokenizer('abcdefghijklmnopqrstuvwxyz []')
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(str(tmp_path))
+    GenerationConfig(
+        eos_token_id=[tokenizer.eos_token_id, 3], do_sample=True, temperature=0.1, max_new_tokens=3
+    ).save_pretrained(str(tmp_path))
+    return load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.unittest
+class TestPrompt:
+
+    def text(self, tokenizer, *args, **kwargs):
+        return tokenizer.decode(encode_prompt(tokenizer, *args, **kwargs))
+
+    def test_chat_template_where_there_is_one(self, chat):
+        assert self.text(chat, 'hi') == '[u]hi[a]'
+        assert self.text(chat, 'hi', chat=False) == 'hi'
+        assert self.text(chat, 'hi', system_prompt='be kind') == '[s]be kind[u]hi[a]'
+        messages = [
+            dict(role='user', content='hi'),
+            dict(role='assistant', content='yes'),
+            dict(role='user', content='no')
+        ]
+        assert self.text(chat, messages) == '[u]hi[a]yes[u]no[a]' == self.text(chat, messages, chat=False)
+
+    def test_without_one_a_text_is_a_text(self):
+        tokenizer = build_char_tokenizer('abchi [u]')
+        assert self.text(tokenizer, 'hi') == 'hi'
+        for prompt, chat in (('hi', True), ([dict(role='user', content='hi')], None)):
+            with pytest.raises(ConfigError, match='has no chat template'):
+                encode_prompt(tokenizer, prompt, chat)
+
+    def test_what_a_tokenizer_puts_around_a_text(self):
+        tokenizer = build_char_tokenizer('abc')
+        tokenizer._tokenizer.post_processor = TemplateProcessing(
+            single='<unk> $A <eos>', special_tokens=[('<unk>', 5), ('<eos>', 3)]
+        )
+        assert encode_prompt(tokenizer, 'ab') == [5, 0, 1]  # before it, not behind it
+
+    def test_several_ends_and_nothing_else_of_the_generation_defaults(self, chat):
+        assert end_ids(chat) == (chat.eos_token_id, 3)
+        assert end_ids(build_char_tokenizer('abc')) == (3, )
+        env = TokenEnv('think_answer', tokenizer=dict(pretrained=chat.name_or_path), max_new_tokens=9, chat=False)
+        assert env.token_spec.eos_token_ids == (chat.eos_token_id, 3) and env.token_spec.max_new_tokens == 9
+        env.reset(options=dict(index=0))
+        *_, terminated, _, info = env.step([0, 1, 3, 2])
+        assert terminated and info['taken'] == 3 and info['completion'] == 'ab'

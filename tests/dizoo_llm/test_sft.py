@@ -1,0 +1,118 @@
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from easydict import EasyDict
+from transformers import AutoModelForCausalLM
+
+from dizoo_llm.envs import TokenEnv
+from dizoo_llm.sft import Examples, collate, evaluate, train
+from dizoo_llm.tokenizer import load_tokenizer
+from ding_common import ConfigError, read_json_lines
+
+pytest.importorskip('accelerate')
+TASK = '''
+chars = '0123456789+='
+def problems():
+    return [dict(prompt=f'{a}+{b}=', answer=a + b) for a in range(5) for b in range(5)]
+def score(problem, completion):
+    return float(completion == str(problem['answer']))
+'''
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'sums.py').write_text(TASK)
+    return EasyDict(
+        exp_name='run',
+        env=dict(task=dict(type='python', file='sums.py'), max_new_tokens=3),
+        model=dict(
+            config=dict(
+                model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2
+            )
+        ),
+        train=dict(examples=25, batch_size=25, max_steps=120, learning_rate=5e-3, eval_freq=60, eval_problems=25),
+    )
+
+
+def weights(folder):
+    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
+
+
+@pytest.mark.unittest
+class TestSFT:
+
+    def test_learns_and_writes_a_folder_that_answers(self, config):
+        folder, value = train(config, seed=0)
+        assert value > 0.9
+        records = read_json_lines('run/evaluations.jsonl')
+        assert [r['step'] for r in records] == [0, 60, 120] and records[0]['eval_episode_return'] < 0.3
+        env = TokenEnv(**config.env, evaluation=True)
+        again = evaluate(AutoModelForCausalLM.from_pretrained(folder), env, 25, batch_size=7)
+        assert again == value == records[-1]['eval_episode_return']
+        assert load_tokenizer(folder).decode(load_tokenizer(folder).encode('1+2=')) == '1+2='
+
+    def test_a_seed_is_the_whole_run(self, config):
+        config.train.update(max_steps=5, eval_problems=1)
+        found = []
+        for number, seed in enumerate((3, 3, 4)):
+            config.exp_name = f'run{number}'
+            found.append(weights(train(config, seed)[0]))
+        assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+        assert any(not torch.equal(found[0][name], found[2][name]) for name in found[0])
+
+    def test_goes_on_from_a_folder_within_its_time(self, config):
+        config.train.update(max_steps=5, eval_problems=1)
+        folder, _ = train(config, 0)
+        more = copy.deepcopy(config)
+        more.exp_name, more.model = 'more', dict(pretrained=folder)
+        more.env.tokenizer = dict(pretrained=folder)
+        more.train.update(max_steps=10 ** 6, max_seconds=1.0, eval_freq=10 ** 6)
+        train(more, 0)
+        last = read_json_lines('more/evaluations.jsonl')[-1]
+        assert 1 <= last['seconds'] < 5 and last['step'] < 10 ** 5
+
+    def test_only_answers_are_learned_and_they_end(self, config):
+        env = TokenEnv(**config.env)
+        rows = [Examples(env, 3, 4)[i] for i in (0, 3)]
+        assert env.tokenizer.decode(rows[0]['input_ids']) == '0+3=3<eos>' and rows[0]['labels'][:4] == [-100] * 4
+        assert env.tokenizer.decode(rows[0]['labels'][4:]) == '3<eos>'
+        batch = collate(rows + [dict(input_ids=[1], labels=[1])])
+        assert batch['input_ids'].shape == batch['labels'].shape == batch['attention_mask'].shape == (3, 6)
+        assert batch['labels'][2].tolist() == [1] + [-100] * 5 and batch['attention_mask'][2].sum() == 1
+
+    @pytest.mark.parametrize(
+        'path, value, message', [
+            ('train.example', 3, "main_config.train.example = 3: unknown key; did you mean 'examples'"),
+            ('train.learning_rate', -1, 'main_config.train.learning_rate = -1'),
+            ('model', dict(), "main_config.model = {}: must have either 'pretrained' or 'config'"),
+            ('model.config.model_type', 'lama', 'main_config.model.config.model_type'),
+            ('env.max_new_token', 3, 'main_config.env.max_new_token = 3: unknown key'),
+        ]
+    )
+    def test_wrong_config(self, config, path, value, message):
+        section = config
+        *keys, last = path.split('.')
+        for key in keys:
+            section = section[key]
+        section[last] = value
+        with pytest.raises(ConfigError, match=message):
+            train(config, 0)
+
+    def test_command(self, config, tmp_path):
+        config.train.update(max_steps=2, eval_problems=1)
+        (tmp_path / 'my_config.py').write_text(f'main_config = {dict(config)!r}')
+        out = subprocess.run(
+            [sys.executable, '-m', 'dizoo_llm.sft', '-c', 'my_config.py', '-s', '1', '--exp-name', 'here'],
+            capture_output=True,
+            text=True
+        )
+        assert out.returncode == 0 and 'model: here/model' in out.stdout, out.stderr
+        (tmp_path / 'my_config.py').write_text('x = 1')
+        out = subprocess.run(
+            [sys.executable, '-m', 'dizoo_llm.sft', '-c', 'my_config.py'], capture_output=True, text=True
+        )
+        assert out.returncode == 1 and 'must define a dict main_config' in out.stderr
