@@ -1,0 +1,94 @@
+"""The configs with real text, made small: another model folder, fewer and shorter completions, the rest as shipped."""
+import copy
+import json
+import os
+import runpy
+
+import pytest
+from ding.entry import serial_pipeline_onpolicy
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ding_common import ConfigError, read_json_lines
+
+pytest.importorskip('reasoning_gym')
+CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
+CHAT = (
+    '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}'
+    '{% if add_generation_prompt %}<assistant>{% endif %}'
+)
+
+
+def load(name):
+    loaded = runpy.run_path(os.path.join(CONFIG, f'{name}_grpo_config.py'))
+    return copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, tiny_config):
+    """A model folder with a tokenizer of characters and a chat template; beside it a small file like GSM8K's."""
+    from ding_grpo.model import CausalLM
+    from dizoo_llm.tokenizer import build_char_tokenizer
+    monkeypatch.chdir(tmp_path)
+    tokenizer = build_char_tokenizer(''.join(map(chr, range(32, 127))) + '\n')
+    tokenizer.chat_template = CHAT
+    model = CausalLM(config=dict(tiny_config, vocab_size=len(tokenizer), max_position_embeddings=512))
+    model.save_pretrained(str(tmp_path / 'base'), tokenizer)
+    os.makedirs('gsm8k')
+    for name, first in (('train', 0), ('test', 100)):
+        rows = [
+            dict(question=f'What is {n} + 1?', answer=f'It is {n + 1}.\n#### {n + 1}')
+            for n in range(first, first + 30)
+        ]
+        with open(f'gsm8k/{name}.jsonl', 'w') as f:
+            f.write('\n'.join(map(json.dumps, rows)))
+    return str(tmp_path / 'base')
+
+
+@pytest.mark.envtest
+class TestTextConfigs:
+
+    @pytest.mark.parametrize(
+        'name', ['spell_backward', 'chain_sum', 'reasoning_mixture', 'gsm8k', 'gsm8k_lora'], ids=str
+    )
+    def test_runs_on_a_folder(self, folder, name):
+        if 'lora' in name:
+            pytest.importorskip('peft')
+        main, create = load(name)
+        main.exp_name, main.policy.cuda = 'run', False
+        main.env.tokenizer.pretrained = main.policy.model.pretrained = folder
+        main.policy.group_size, main.env.collector_env_num = 4, 8
+        main.env.update(evaluator_env_num=4, n_evaluator_episode=8, max_new_tokens=8, max_prompt_length=400)
+        if 'overlong_buffer' in main.env:
+            main.env.overlong_buffer = 4
+        if 'eval_size' in main.env.task:
+            main.env.task.update(eval_size=8, size=100)
+        main.policy.collect.n_sample = main.policy.learn.batch_size = 2
+        main.policy.learn.lr_scheduler = dict(type='constant')
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+        evaluation, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        metrics, = read_json_lines('run/log/learner/metrics.jsonl')
+        prompt = evaluation['completions'][0]['prompt']
+        if name.startswith('gsm8k'):
+            assert prompt == 'What is 100 + 1?' and len(evaluation['completions']) == 8
+            assert {'reward_right_mean', 'reward_overlong_mean'} <= set(metrics)
+        else:
+            assert {'reward_score_mean', 'reward_right_mean'} <= set(metrics)
+        assert ('kinds' in evaluation) == (name == 'reasoning_mixture')
+        assert os.path.getsize('run/log/collector/completions.jsonl') > 0
+        for which in ('best', 'last'):
+            saved = os.path.join('run', 'model', which)
+            AutoModelForCausalLM.from_pretrained(saved)
+            assert AutoTokenizer.from_pretrained(saved).decode([33]) == 'A'
+
+    def test_without_the_hub_one_sentence(self, folder):
+        main, create = load('gsm8k')
+        main.policy.cuda = False
+        with pytest.raises(ConfigError, match="env.tokenizer.pretrained = 'Qwen/Qwen2.5-0.5B-Instruct'"):
+            serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+
+    def test_no_gpu(self, folder, monkeypatch):
+        monkeypatch.setattr('torch.cuda.is_available', lambda: False)
+        main, create = load('gsm8k')
+        main.env.tokenizer.pretrained = main.policy.model.pretrained = folder
+        with pytest.raises(ConfigError, match='policy.cuda = True: torch finds no GPU'):
+            serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
