@@ -43,3 +43,14 @@ def test_files_and_targets_that_the_readme_names_exist():
     makefile = open(os.path.join(ROOT, 'Makefile')).read()
     for target in re.findall(r'(?:`|^ {4})make ([a-z-]+)', README, re.MULTILINE):
         assert re.search(rf'^{target}:', makefile, re.MULTILINE), target
+
+
+@pytest.mark.unittest
+def test_python_file_as_a_task(tmp_path):
+    from dizoo_llm.tasks import create_task
+    text = next(block for block in re.findall(r'```python\n(.*?)```', README, re.DOTALL) if 'def problems' in block)
+    (tmp_path / 'my_task.py').write_text(text)
+    task = create_task(dict(type='python', file=str(tmp_path / 'my_task.py'), eval_size=10))
+    problem = task.problem(0)
+    assert len(text.splitlines()) <= 20 and len(task) == 90
+    assert task.checked_score(problem, f' {problem.answer}') == dict(right=1, short=1)
