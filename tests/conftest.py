@@ -12,6 +12,8 @@ from ding_common import import_ding  # noqa: E402
 
 import_ding()
 
+import ding_grpo  # noqa: E402, F401  mends DI-engine before a test imports its entries
+
 TINY = dict(
     model_type='llama',
     vocab_size=32,
