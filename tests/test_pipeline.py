@@ -295,7 +295,9 @@ class TestCommandLine:
         code, _, err = ding(['-m', 'serial_onpolicy', '-c', path], tmp_path, (sys.executable, '-m', 'ding_grpo'))
         assert code == 1 and 'Traceback' not in err
         last = err.splitlines()[-1]  # before it DI-engine logs that an environment has failed
-        assert last.startswith('Error: 4 of 4 completions could not be scored, more than policy.eval.evaluator.max_failed')
+        assert last.startswith(
+            'Error: 4 of 4 completions could not be scored, more than policy.eval.evaluator.max_failed'
+        )
         assert 'ThinkAnswerTask raised ZeroDivisionError' in last and '<think> 2 3 4' in last
         assert len(err.splitlines()) <= 3
 
