@@ -25,10 +25,10 @@ from dizoo_llm.envs import TokenEnv
 from dizoo_llm.sft import evaluate
 
 OUT = os.path.join('runs', 'demo_text')
-UPDATES = 200
+UPDATES = 250
 WAYS = dict(
     grpo='GRPO, reward on unlabelled words',
-    more='supervised, the same 300 words',
+    more='supervised, the same words',
     fresh='supervised, fresh words with answers',
 )
 CHANGED = '''
@@ -181,9 +181,7 @@ def draw(seeds: List[int], path: str) -> None:
     axes = figure.subplots()
     for seed in seeds:
         warm = curve('warm', seed)
-        axes.plot(
-            *zip(*warm), color='grey', lw=1.2, label='warm start, supervised, 300 words' if seed == seeds[0] else None
-        )
+        axes.plot(*zip(*warm), color='grey', lw=1.2, label='warm start, supervised' if seed == seeds[0] else None)
         for number, (way, label) in enumerate(WAYS.items()):
             points = [(warm[-1][0] + seconds, value) for seconds, value in curve(way, seed)]
             axes.plot(*zip(*points), color=f'C{number}', lw=1.5, label=label if seed == seeds[0] else None)

@@ -26,7 +26,7 @@ spell_backward_grpo_config = dict(
         learn=dict(
             batch_size=32,
             learning_rate=2e-4,
-            lr_scheduler=dict(type='linear', num_training_steps=200),
+            lr_scheduler=dict(type='linear', num_training_steps=250),
             clip_ratio=0.2,
             adv_method='no_std',
         ),

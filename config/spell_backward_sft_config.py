@@ -1,4 +1,4 @@
-"""Warm start for spell_backward_grpo_config.py: a small Llama learns 300 words by heart."""
+"""Warm start for spell_backward_grpo_config.py: a small Llama learns 350 words by heart."""
 from easydict import EasyDict
 
 spell_backward_sft_config = dict(
@@ -23,6 +23,6 @@ spell_backward_sft_config = dict(
             max_position_embeddings=96,
         ),
     ),
-    train=dict(examples=300, batch_size=32, max_steps=500, learning_rate=1e-3, eval_freq=100, eval_problems=512),
+    train=dict(examples=350, batch_size=32, max_steps=600, learning_rate=1e-3, eval_freq=100, eval_problems=512),
 )
 main_config = EasyDict(spell_backward_sft_config)
