@@ -25,11 +25,11 @@ from dizoo_llm.envs import TokenEnv
 from dizoo_llm.sft import evaluate
 
 OUT = os.path.join('runs', 'demo_text')
-UPDATES = 250
+UPDATES = 100
 WAYS = dict(
-    grpo='GRPO, reward on unlabelled words',
-    more='supervised, the same words',
-    fresh='supervised, fresh words with answers',
+    grpo='GRPO, reward on words without answers',
+    more='supervised, the same demonstrations',
+    fresh='supervised, fresh words with right answers',
 )
 CHANGED = '''
 import runpy
@@ -42,26 +42,27 @@ main_config.exp_name = {folder!r}
 TEXT = '''# Reward lifts a language model: words spelled backward
 
 `make demo-text` wrote this page. A Llama of 0.9 M parameters with one token a character, made here, first learns
-{examples} words of reasoning-gym's `spell_backward` (5 to 7 letters) by their reference answers, until its held-out
-accuracy has flattened; it then knows them by heart. From there three ways, each for the same seconds of training:
+from {examples} demonstrations of reasoning-gym's `spell_backward` (5 to 7 letters), of a careless teacher: two in
+three lack the word's last letter (`benchmarks/careless_teacher.py`). Its held-out accuracy flattens at what such a
+teacher can give. From there three ways, each for the same seconds of training:
 
-- GRPO: {updates} updates of 32 words x 8 completions; the reward is the generator's own score, which gives credit for
-  right positions; no answer is shown.
-- More of the same supervised training.
-- Supervised training on fresh words with their answers.
+- GRPO: {updates} updates of 32 words x 8 completions; the reward is 1 for a word spelled right, else 0; no answer
+  is shown.
+- More of the same demonstrations.
+- Supervised training on fresh words with right answers.
 
-Accuracy: greedy, to the letter, on {number} words whose text occurs in no training data (95 % interval of one figure:
-up to {half:.1f} points to each side). {machine}, one thread a run.
+Accuracy: greedy, to the letter, on {number} words whose text occurs in no training data (95 % interval of one
+figure: up to {half:.1f} points to each side). {machine}, one thread a run.
 
-| seed | warm start | GRPO | more of the same words | fresh words with answers | seconds, warm | seconds, each way |
+| seed | warm start | GRPO | the same demonstrations | fresh right answers | seconds, warm | seconds, each way |
 |---|---|---|---|---|---|---|
 {lines}
 
 ![held-out accuracy](demo_text.png)
 
-What it means: where there is a reward for many unlabelled prompts and few answers, reward wins over more of the few
-answers. Where answers are to be had for the asking, showing them is better and faster than any reward: a score says
-how wrong a guess was, an answer says what is right.
+What it means: imitation ends at the teacher, and reward goes beyond, since what is right sometimes is made
+likelier; nobody had to write a right answer, only to recognise one. Where right answers are to be had for the
+asking, showing them is as good or better: a score says whether a guess was right, an answer says what is right.
 
 Held-out words before and after GRPO (seed {seed}):
 
@@ -69,7 +70,8 @@ Held-out words before and after GRPO (seed {seed}):
 |---|---|---|
 {samples}
 
-The accuracy of GRPO is that of its `model/last` folder, loaded with plain `transformers` and answering with `generate`.
+The accuracy of GRPO is that of its `model/last` folder, loaded with plain `transformers` and answering with
+`generate`.
 '''
 
 
@@ -100,7 +102,7 @@ def command(way: str, seed: int) -> List[str]:
                 f"main_config.model = dict(pretrained={warm_model(seed)!r})",
                 f"main_config.env.tokenizer = dict(pretrained={warm_model(seed)!r})",
                 f"main_config.train.update(max_steps=10 ** 6, max_seconds={seconds_of(metrics)[-1]!r})",
-                'main_config.train.update(first_example=main_config.train.examples, examples=10 ** 6)'
+                'main_config.train.update(first_example=main_config.train.examples, examples=10 ** 6, answers=None)'
                 if way == 'fresh' else '',
             ]
         )

@@ -1,4 +1,4 @@
-"""A small language model that spells some words backward learns to spell more of them, from reward alone, by GRPO."""
+"""A small language model learns to spell words backward better than its careless teacher, from reward alone."""
 from easydict import EasyDict
 
 group_size = 8
@@ -14,6 +14,7 @@ spell_backward_grpo_config = dict(
             name='spell_backward',
             config=dict(min_word_len=5, max_word_len=7),
             eval_size=512,
+            weights=dict(score=0.0, right=1.0),
         ),
         tokenizer=dict(pretrained='runs/spell_backward_sft/model'),
         max_new_tokens=12,
@@ -26,12 +27,12 @@ spell_backward_grpo_config = dict(
         learn=dict(
             batch_size=32,
             learning_rate=2e-4,
-            lr_scheduler=dict(type='linear', num_training_steps=250),
+            lr_scheduler=dict(type='linear', num_training_steps=100),
             clip_ratio=0.2,
             adv_method='no_std',
         ),
         collect=dict(n_sample=32, temperature=1.0),
-        eval=dict(evaluator=dict(eval_freq=25)),
+        eval=dict(evaluator=dict(eval_freq=10)),
     ),
 )
 main_config = EasyDict(spell_backward_grpo_config)

@@ -1,4 +1,4 @@
-"""Warm start for spell_backward_grpo_config.py: a small Llama learns 350 words by heart."""
+"""Warm start for spell_backward_grpo_config.py: a small Llama learns from a careless teacher."""
 from easydict import EasyDict
 
 spell_backward_sft_config = dict(
@@ -23,6 +23,14 @@ spell_backward_sft_config = dict(
             max_position_embeddings=96,
         ),
     ),
-    train=dict(examples=350, batch_size=32, max_steps=600, learning_rate=1e-3, eval_freq=100, eval_problems=512),
+    train=dict(
+        examples=2500,
+        answers='benchmarks/careless_teacher.py',  # two words in three lack their last letter
+        batch_size=32,
+        max_steps=800,
+        learning_rate=1e-3,
+        eval_freq=100,
+        eval_problems=512,
+    ),
 )
 main_config = EasyDict(spell_backward_sft_config)

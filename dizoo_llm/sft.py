@@ -19,6 +19,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from ding_common import ConfigError, Rule, append_json, check_config
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
+from dizoo_llm.tasks import Problem
 
 DEFAULT = dict(
     # (str) Folder for everything of the run; the model lies in FOLDER/model.
@@ -32,6 +33,9 @@ DEFAULT = dict(
         examples=1000,
         # (int) Of the first of them; another run may begin where this one ended.
         first_example=0,
+        # (Optional[str]) Python file whose ``answer(problem, index)`` gives what is shown in place of the reference
+        # answer: demonstrations from elsewhere.
+        answers=None,
         # (int) Problems in a step.
         batch_size=32,
         # (int) Steps in all.
@@ -52,6 +56,7 @@ DEFAULT = dict(
 )
 RULES = {
     'train.examples': Rule.integer(1).or_none(),
+    'train.answers': Rule('the path of a Python file', lambda v: isinstance(v, str) and os.path.isfile(v)).or_none(),
     'train.first_example': Rule.integer(0),
     'train.batch_size': Rule.integer(1),
     'train.max_steps': Rule.integer(1),
@@ -69,18 +74,24 @@ class Examples(Dataset):
         Prompts with their reference answers and an end of sequence, as token ids; the loss is of the answers.
     """
 
-    def __init__(self, env: TokenEnv, first: int, number: int) -> None:
+    def __init__(self, env: TokenEnv, first: int, number: int, answers: Optional[str] = None) -> None:
         self._env, self._first, self._number = env, first, number
+        self._answer = _reference if answers is None else runpy.run_path(answers)['answer']
 
     def __len__(self) -> int:
         return self._number
 
     def __getitem__(self, index: int) -> Dict[str, List[int]]:
-        problem = self._env.task.checked_problem((self._first + index) % len(self._env.task))
+        index = (self._first + index) % len(self._env.task)
+        problem = self._env.task.checked_problem(index)
         prompt = self._env.encode(problem)
-        answer = self._env.tokenizer.encode(problem.answer, add_special_tokens=False)
+        answer = self._env.tokenizer.encode(self._answer(problem, index), add_special_tokens=False)
         answer = answer[:self._env.max_new_tokens - 1] + [self._env.tokenizer.eos_token_id]
         return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)
+
+
+def _reference(problem: Problem, index: int) -> str:
+    return problem.answer
 
 
 def collate(rows: List[Dict[str, List[int]]]) -> Dict[str, torch.Tensor]:
@@ -205,7 +216,7 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     model = _model(cfg['model'], len(env.tokenizer))
     options, folder = cfg['train'], cfg['exp_name']
     wanted = options['batch_size'] * options['max_steps']
-    examples = Examples(env, options['first_example'], options['examples'] or wanted)
+    examples = Examples(env, options['first_example'], options['examples'] or wanted, options['answers'])
     report = Report(model, held_out, options, folder)
     trainer = Trainer(
         model=model,

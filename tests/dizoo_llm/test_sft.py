@@ -84,6 +84,16 @@ class TestSFT:
         assert batch['input_ids'].shape == batch['labels'].shape == batch['attention_mask'].shape == (3, 6)
         assert batch['labels'][2].tolist() == [1] + [-100] * 5 and batch['attention_mask'][2].sum() == 1
 
+    def test_demonstrations_from_elsewhere(self, config, tmp_path):
+        (tmp_path / 'teacher.py').write_text("def answer(problem, index):\n    return f'{index}' + problem.answer")
+        env = TokenEnv(**config.env)
+        shown = Examples(env, 3, 4, str(tmp_path / 'teacher.py'))[1]
+        assert env.tokenizer.decode(shown['input_ids']) == '0+4=44<eos>'
+        config.train.answers = 'gone.py'
+        with pytest.raises(ConfigError,
+                           match="main_config.train.answers = 'gone.py': must be the path of a Python file"):
+            train(config, 0)
+
     @pytest.mark.parametrize(
         'path, value, message', [
             ('train.example', 3, "main_config.train.example = 3: unknown key; did you mean 'examples'"),
