@@ -57,17 +57,22 @@ class GroupEvaluator(InteractionSerialEvaluator):
         value = float(np.mean(info['eval_episode_return']))
         episodes = [json.loads(text) for text, in info.get('record', [])]
         check_failures(episodes, self._cfg.get('max_failed', 0.1), 'policy.eval.evaluator.max_failed')
-        means = {
+        parts = {
+            name: _mean([e['reward_parts'][name] for e in episodes])
+            for name in (episodes[0]['reward_parts'] if episodes else ())
+        }
+        means = parts | {
             name[:-len('_mean')]: _mean(info[name[:-len('_mean')]])
             for name in info if name.endswith('_mean') and name != 'eval_episode_return_mean'
         }
+        scalars = {f'{name}_mean': mean for name, mean in parts.items() if mean is not None}
         seconds = begun - self._since - self._evaluating  # of the run so far, without those of evaluations
         record = dict(train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value, **means)
         samples = self._cfg.get('samples_per_start', 0)
         if samples > 0:
             sampled = self._sample(samples, train_iter)  # (starts, samples) each
             returns = sampled.pop('return')
-            scalars = dict(sampled_return_mean=returns.mean())
+            scalars['sampled_return_mean'] = returns.mean()
             record.update(sampled_return=float(returns.mean()), sampled_return_std=float(returns.std()))
             means['sampled'] = record['sampled_return']
             for name, values in sampled.items():
@@ -80,9 +85,9 @@ class GroupEvaluator(InteractionSerialEvaluator):
                 record[f'pass_at_{k}'] = estimate._asdict()
                 means[f'pass@{k}'] = estimate.mean
                 scalars.update({f'pass_at_{k}_{name}': value for name, value in estimate._asdict().items()})
-            for axis, step in (('iter', train_iter), ('step', envstep)):
-                for name, number in scalars.items():
-                    self._tb_logger.add_scalar(f'{self._instance_name}_{axis}/{name}', number, step)
+        for axis, step in (('iter', train_iter), ('step', envstep)):
+            for name, number in scalars.items():
+                self._tb_logger.add_scalar(f'{self._instance_name}_{axis}/{name}', number, step)
         kinds = sorted({e['kind'] for e in episodes})
         if len(kinds) > 1:
             of_kind = {kind: [e['return'] for e in episodes if e['kind'] == kind] for kind in kinds}
@@ -93,10 +98,10 @@ class GroupEvaluator(InteractionSerialEvaluator):
         if episodes:
             record['completions'] = sorted(episodes, key=lambda e: e['index'])
         append_json(os.path.join(run_folder(self._exp_name), 'log', self._instance_name, 'evaluations.jsonl'), record)
-        parts = '  '.join(f'{name} {mean:.3f}' for name, mean in means.items() if mean is not None)
+        told = '  '.join(f'{name} {mean:.3f}' for name, mean in means.items() if mean is not None)
         mark = '  (best so far)' if value > best else ''
         when = f'update {train_iter}  ' if train_iter >= 0 else ''  # -1: ``ding -m eval``
-        show(f'evaluation  {when}return {value:.3f}{mark if when else ""}  {parts}')
+        show(f'evaluation  {when}return {value:.3f}{mark if when else ""}  {told}')
         self._evaluating += time.monotonic() - begun
         return stop, info
 
@@ -120,6 +125,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
                     if step.done and not step.info.get('abnormal', False):
                         value = np.asarray(step.info['eval_episode_return']).item()
                         numbers = {k: v for k, v in step.info.get('episode_info', {}).items() if k != 'record'}
+                        numbers.update(step.info.get('reward_parts', {}))
                         found.setdefault((i, done[i]), []).append({'return': value, **numbers})
                         done[i] += 1
                     if step.done or step.info.get('abnormal', False):

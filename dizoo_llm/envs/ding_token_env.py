@@ -181,9 +181,7 @@ class DingTokenEnv(BaseEnv):
             if self._walk is None and info['failed'] is not None:
                 info['abnormal'
                      ] = True  # DI-engine's own collectors leave such an episode out; the evaluator would repeat it
-            parts = {name: np.nan if value is None else value for name, value in info['reward_parts'].items()}
             info['episode_info'] = dict(
-                **parts,
                 total_reward=reward,  # DI-engine calls the mean return reward_mean
                 completion_length=float(len(self._env.completion)),
                 truncated=float(truncated),

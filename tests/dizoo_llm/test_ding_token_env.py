@@ -86,9 +86,9 @@ class TestDingTokenEnv:
         step = env.step([26, 29])
         assert step.done and step.reward.shape == (1, ) and step.reward.dtype == np.float32
         assert step.info['eval_episode_return'] == 0.0
-        assert step.info['episode_info']['format'] == 0.25
         recorded, = step.info['episode_info']['record']
-        assert json.loads(recorded)['completion'] == '</think>'
+        recorded = json.loads(recorded)
+        assert recorded['completion'] == '</think>' and recorded['reward_parts'] == dict(answer=0, format=0.25)
 
     @pytest.mark.parametrize(
         'changes, message', [
