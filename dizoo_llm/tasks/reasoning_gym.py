@@ -6,14 +6,24 @@ One of its generator ``spell_backward``, and a right completion:
     completion: ylriaf
 """
 import copy
+import json
 import random
-from functools import cached_property
-from typing import Any, Dict, List, Optional, Set
+from functools import cached_property, lru_cache
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from dizoo_llm.rewards import EXTRACTORS
 from ding_common import ConfigError, nearest
 
 from .base import TASK_REGISTRY, Problem, Task
+
+_HELD_OUT: Dict[str, Tuple[List[Problem], int]] = {}  # by config: the problems, and how many items they took
+
+
+@lru_cache(maxsize=64)
+def _dataset(name: str, seed: int, config: str) -> Any:
+    """A generator, which may hold a long list of words: one in a process."""
+    from reasoning_gym import create_dataset
+    return create_dataset(name, seed=seed, size=2 ** 31 - 1, **json.loads(config))
 
 
 @TASK_REGISTRY.register('reasoning_gym')
@@ -96,15 +106,13 @@ class ReasoningGymTask(Task):
                     f"{nearest(str(part.get('name')), reasoning_gym.factory.DATASETS)}"
                 )
             try:
-                self._datasets.append(
-                    reasoning_gym.create_dataset(
-                        part['name'], seed=seed, size=2 ** 31 - 1, **(part.get('config') or {})
-                    )
-                )
+                config = json.dumps(part.get('config') or {}, sort_keys=True)
+                self._datasets.append(_dataset(part['name'], seed, config))
             except (TypeError, ValueError, AssertionError) as error:
                 raise ConfigError(f'{where}.config = {part.get("config")!r}: {error}') from error
         self._size, self._eval_size, self._seed = size, eval_size, seed
         self._template, self._extract, self._right_by_score = template, EXTRACTORS[answer_in], right_by_score
+        self._key = json.dumps([self._parts, seed, template, eval_size], sort_keys=True)
         self._evaluating = False
 
     def __len__(self) -> int:
@@ -148,7 +156,10 @@ class ReasoningGymTask(Task):
 
     @cached_property
     def _held_out(self) -> List[Problem]:
-        """The first different texts of the row."""
+        """The first different texts of the row; made once in a process, however many environments ask."""
+        if self._key in _HELD_OUT:
+            problems, self._first = _HELD_OUT[self._key]
+            return problems
         found: Dict[str, Problem] = {}
         self._first = 0
         while len(found) < self._eval_size:
@@ -160,7 +171,8 @@ class ReasoningGymTask(Task):
             problem = self._item(self._first)
             found.setdefault(problem.text, problem)
             self._first += 1
-        return list(found.values())
+        _HELD_OUT[self._key] = (list(found.values()), self._first)
+        return _HELD_OUT[self._key][0]
 
     @cached_property
     def _held_out_texts(self) -> Set[str]:
