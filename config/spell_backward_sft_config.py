@@ -29,6 +29,7 @@ spell_backward_sft_config = dict(
         batch_size=32,
         max_steps=800,
         learning_rate=1e-3,
+        lr_scheduler='cosine',
         eval_freq=100,
         eval_problems=512,
     ),

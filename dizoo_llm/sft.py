@@ -42,8 +42,10 @@ DEFAULT = dict(
         max_steps=1000,
         # (Optional[float]) Seconds after which it ends, if sooner.
         max_seconds=None,
-        # (float) Learning rate of AdamW, constant after the warm-up.
+        # (float) Learning rate of AdamW.
         learning_rate=1e-3,
+        # (str) Its schedule after the warm-up: constant_with_warmup, or linear or cosine, which are 0 at ``max_steps``.
+        lr_scheduler='constant_with_warmup',
         # (int) Steps in which it grows from 0.
         warmup_steps=20,
         # (float) Weight decay.
@@ -62,6 +64,7 @@ RULES = {
     'train.max_steps': Rule.integer(1),
     'train.max_seconds': Rule.number(0, open_low=True).or_none(),
     'train.learning_rate': Rule.number(0, open_low=True),
+    'train.lr_scheduler': Rule.one_of('constant_with_warmup', 'linear', 'cosine'),
     'train.warmup_steps': Rule.integer(0),
     'train.eval_freq': Rule.integer(1),
     'train.eval_problems': Rule.integer(1),
@@ -227,7 +230,7 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
             learning_rate=options['learning_rate'],
             warmup_steps=options['warmup_steps'],
             weight_decay=options['weight_decay'],
-            lr_scheduler_type='constant_with_warmup',
+            lr_scheduler_type=options['lr_scheduler'],
             logging_steps=min(options['eval_freq'], 50),
             save_strategy='no',
             report_to=[],

@@ -97,6 +97,7 @@ class TestSFT:
     @pytest.mark.parametrize(
         'path, value, message', [
             ('train.example', 3, "main_config.train.example = 3: unknown key; did you mean 'examples'"),
+            ('train.lr_scheduler', 'cosin', "main_config.train.lr_scheduler = 'cosin': must be one of"),
             ('train.learning_rate', -1, 'main_config.train.learning_rate = -1'),
             ('model', dict(), "main_config.model = {}: must have either 'pretrained' or 'config'"),
             ('model.config.model_type', 'lama', 'main_config.model.config.model_type'),
