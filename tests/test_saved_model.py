@@ -71,7 +71,10 @@ class TestSavedModel:
         names = runpy.run_path('sums.py')
         (tmp_path / 'problems.json').write_text(json.dumps([[p['prompt'], p['answer']] for p in names['problems']()]))
         out = subprocess.run(
-            [sys.executable, 'plain.py', 'run/model/best', 'problems.json'], capture_output=True, text=True, timeout=300
+            [sys.executable, 'plain.py', 'run/model/best', 'problems.json'],
+            capture_output=True,
+            text=True,
+            timeout=300
         )
         assert out.returncode == 0, out.stderr
         assert json.loads(out.stdout) == pytest.approx(best)

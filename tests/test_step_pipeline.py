@@ -108,6 +108,38 @@ class TestPipeline:
         assert torch.equal(whole[0][0], whole[1][0])
         assert whole[0][1] == whole[1][1] and whole[0][2] == whole[1][2]
 
+    def test_which_groups_are_replaced_does_not_depend_on_who_ends_first(self, small):
+        """Many groups of two reach the limit of 12 steps both, and such are replaced; the others end before."""
+        found = []
+        for number in (4, 8, 16):
+            main, create = small(
+                'cartpole_grpo',
+                env__collector_env_num=number,
+                policy__group_size=2,
+                policy__learn__advantage='outcome',
+                policy__learn__extend_truncated=False,
+                policy__collect=dict(n_sample=6, discount_factor=1.0, collector=dict(max_replacements=3)),
+            )
+            main.env.env_kwargs.max_episode_steps = 12
+            _, metrics, _ = run((main, create), updates=1)
+            found.append((metrics[0]['reward_mean'], metrics[0]['replaced_groups']))
+            os.rename('run', str(number))
+        assert found[0] == found[1] == found[2] and found[0][1] > 0
+
+    def test_nothing_to_learn_from_is_no_end(self, small):
+        _, metrics, _ = run(
+            small(
+                'cartpole_grpo',
+                policy__learn__advantage='outcome',
+                policy__learn__extend_truncated=False,
+                policy__learn__drop_equal_groups=True,
+                policy__collect__discount_factor=1.0,
+                env__env_kwargs=dict(max_episode_steps=3),  # all reach it
+            )
+        )
+        assert [m['optimizer_steps'] for m in metrics] == [0, 0] and 'entropy' not in metrics[0]
+        assert open(os.path.join('run', 'log', 'learner', 'metrics.jsonl')).read().count('NaN') == 0
+
     def test_a_seed_is_the_whole_run(self, small):
         first, second, other = (self.of_seed(small, seed) for seed in (0, 0, 1))
         assert torch.equal(first, second) and not torch.equal(first, other)

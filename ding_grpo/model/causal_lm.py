@@ -18,6 +18,7 @@ from .output_head import OutputHead, measure_head
 
 # Keys of published config files that transformers still takes, although its config classes no longer have them.
 OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
+_REFERENCE = 'without the adapters the model must be the pretrained one, which is the reference'
 
 
 class PromptBatch(NamedTuple):
@@ -83,7 +84,8 @@ class CausalLM(nn.Module):
             - attn_implementation (:obj:`Optional[str]`): As ``transformers`` takes it.
             - lora (:obj:`Optional[dict]`): Arguments of ``peft.LoraConfig`` (extra ``lora``), such as ``r`` and \
                 ``lora_alpha``: adapters are trained, checkpointed and saved, the pretrained weights stay.
-            - save_merged (:obj:`bool`): Whether ``save_pretrained`` writes the whole model with the adapters in it.
+            - save_merged (:obj:`bool`): With ``lora``, whether ``save_pretrained`` writes the whole model with the \
+                adapters in it.
             - gradient_checkpointing (:obj:`bool`): Whether learning keeps one layer's activations at a time and \
                 computes the others again: less memory, more time. The prompt is then read in every row.
         Raises:
@@ -97,6 +99,11 @@ class CausalLM(nn.Module):
         dtypes = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
         if dtype not in dtypes:
             raise ConfigError(f'policy.model.dtype = {dtype!r}: must be one of {", ".join(dtypes)}.')
+        for name, value in (('save_merged', save_merged), ('gradient_checkpointing', gradient_checkpointing)):
+            if not isinstance(value, bool):
+                raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')
+        if save_merged and lora is None:
+            raise ConfigError('policy.model.save_merged = True: needs policy.model.lora.')
         options = dict(dtype=dtypes[dtype])
         if attn_implementation is not None:
             options['attn_implementation'] = attn_implementation
@@ -108,6 +115,7 @@ class CausalLM(nn.Module):
         self._own(_make(config, options) if pretrained is None else _load(pretrained, options))
         if lora is not None:
             self._peft = (_with_adapters(self.lm, lora), )  # in a tuple: its modules are those of ``lm``
+            self.eval()  # the adapters too
         self._save_merged = save_merged
         if gradient_checkpointing:
             self._checkpoint_layers()
@@ -165,6 +173,10 @@ class CausalLM(nn.Module):
     def _checkpoint_layers(self) -> None:
         self.lm.activation_checkpointing_enable(activation_checkpointing_kwargs=dict(use_reentrant=False))
         self._layers = [m for m in self.lm.modules() if isinstance(m, GradientCheckpointingLayer)]
+        for layer in self._layers:  # those of its modules are off; here and there a layer has one of its own
+            for name, value in vars(layer).items():
+                if 'dropout' in name and isinstance(value, float):
+                    setattr(layer, name, 0.0)
         if not self._layers:
             raise ConfigError(
                 f'policy.model.gradient_checkpointing = True: {type(self.lm).__name__} has no layers that can do it.'
@@ -430,6 +442,18 @@ def _with_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise ConfigError("policy.model.lora: needs the extra: pip install 'ding-grpo[lora]'") from error
+    if not isinstance(lora, dict):
+        raise ConfigError(f'policy.model.lora = {lora!r}: must be a dict of arguments of peft.LoraConfig.')
+    allowed = dict(
+        lora_dropout=([0, 0.0], 'what is sampled and what is learned must be one distribution'),
+        bias=(['none'], _REFERENCE),
+        init_lora_weights=([True, False, 'gaussian', 'orthogonal'], _REFERENCE),
+        inference_mode=([False], 'adapters are there to be trained'),
+    )
+    for key, (values, why) in allowed.items():
+        if key in lora and lora[key] not in values:
+            choice = ' or '.join(map(repr, dict.fromkeys(values)))
+            raise ConfigError(f'policy.model.lora.{key} = {lora[key]!r}: must be {choice}; {why}.')
     try:
         return get_peft_model(lm, LoraConfig(task_type='CAUSAL_LM', **lora))
     except (TypeError, ValueError) as error:

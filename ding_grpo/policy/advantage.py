@@ -1,5 +1,5 @@
 """How the rows of a batch are compared with those of their group."""
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ class Advantage(NamedTuple):
     Overview:
         How the rows of a batch are compared, from the section ``policy.learn`` and the discount.
     Interfaces:
-        ``of``
+        ``of``, ``equal``
     """
     method: str
     compare: str = 'outcome'
@@ -32,25 +32,35 @@ class Advantage(NamedTuple):
             - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome``, else :math:`(B, S)`
         """
         scored = batch['failed'] == 0
-        batch = {key: batch[key][scored]
-                 for key in ('reward', 'weight', 'group', 'truncated')
-                 } | dict(reward_parts={name: part[scored]
-                                        for name, part in batch['reward_parts'].items()})
+        batch = _scored(batch)
         if self.part_weights is not None:
-            adv = self._of_parts(batch)
+            # each part compared by itself, the weighted sum divided by its deviation over the batch (its mean is 0)
+            adv = sum(self._by_part(batch))
+            adv = adv / (adv.std() + 1e-4) if len(adv) > 1 else adv
         else:
             adv = getattr(self, f'_{self.compare}')(batch)
         return adv.new_zeros(len(scored), *adv.shape[1:]).index_put((scored, ), adv)
 
-    def _of_parts(self, batch: Dict[str, Any]) -> Tensor:
-        """Each part compared by itself, among the rows to which it applies, then the weighted sum."""
-        total = torch.zeros(len(batch['group']))
+    def equal(self, batch: Dict[str, Any]) -> bool:
+        """
+        Overview:
+            Whether nothing that is compared differs, so that there is nothing to learn from.
+        Arguments:
+            - batch (:obj:`Dict`): From ``collate_groups``.
+        """
+        batch = _scored(batch)
+        compared = self._replace(method='no_std')  # exactly 0 where a group's values are equal
+        if self.part_weights is not None:
+            return not any(adv.any() for adv in compared._by_part(batch))
+        return not getattr(compared, f'_{self.compare}')(batch).any()
+
+    def _by_part(self, batch: Dict[str, Any]) -> Iterator[Tensor]:
+        """Weighted advantages by each part, among the rows to which it applies, (B, ) each."""
         length = batch['weight'].sum(1)
         for name, part in batch['reward_parts'].items():
             applies = ~part.isnan()
             adv = group_advantage(part[applies], batch['group'][applies], self.method, length=length[applies])
-            total[applies] += self.part_weights[name] * adv
-        return total
+            yield torch.zeros(len(part)).masked_scatter(applies, self.part_weights[name] * adv)
 
     def _outcome(self, batch: Dict[str, Any]) -> Tensor:
         returns, _ = self._returns(batch)
@@ -80,3 +90,14 @@ class Advantage(NamedTuple):
             reward[rows, last] /= 1 - self.discount_factor
             tail[rows, 0] = reward[rows, last]
         return return_to_go(reward, self.discount_factor), tail
+
+
+def _scored(batch: Dict[str, Any]) -> Dict[str, Any]:
+    """The rows that could be scored."""
+    scored = batch['failed'] == 0
+    return dict(
+        reward_parts={name: part[scored]
+                      for name, part in batch['reward_parts'].items()},
+        **{key: batch[key][scored]
+           for key in ('reward', 'weight', 'group', 'truncated')},
+    )

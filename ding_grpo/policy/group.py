@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ding_common import ConfigError
-from ding_grpo.rl_utils import equal_groups
+
+_NOT_ROWS = ('prompt', 'obs')  # tensors of a sample that do not go by its rows; where there are ``obs``, none fails
 
 
 def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) -> Dict[str, Any]:
@@ -34,7 +35,6 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each, NaN where one does not apply
         - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
         - failed (:obj:`torch.FloatTensor`): :math:`(G, )`, 1 on rows that could not be scored
-        - equal (:obj:`bool`): Whether all that could have the same return
     Raises:
         - ConfigError: If the episodes do not have one start.
     """
@@ -64,8 +64,6 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         truncated=torch.tensor([float(t['truncated']) for t in last]),
         failed=torch.tensor([float(t['failed']) for t in last]),
     )
-    scored = sample['reward'].sum(1)[sample['failed'] == 0]
-    sample['equal'] = len(scored) == 0 or bool((scored == scored[0]).all())
     if 'prompt' in episodes[0][0]:
         sample['prompt'] = episodes[0][0]['prompt']
     else:
@@ -92,7 +90,8 @@ def collate_groups(samples: List[Dict[str, Any]]) -> Dict[str, Any]:
         - samples (:obj:`List[Dict]`): P groups from ``fold_group``.
     Returns:
         - batch (:obj:`Dict`): ``prompts`` a list of B prompts, one a row, or ``obs``; ``group`` :math:`(B, )` the \
-            number of each row's group; the others as in ``fold_group`` with :math:`B` in place of :math:`G`.
+            number of each row's group; ``equal`` :math:`(P, )`, see ``Advantage.equal``; the others as in \
+            ``fold_group`` with :math:`B` in place of :math:`G`.
     """
     longest = max(s['action'].shape[1] for s in samples)
 
@@ -123,7 +122,31 @@ def collate_groups(samples: List[Dict[str, Any]]) -> Dict[str, Any]:
     }
     for key in ('truncated', 'failed'):
         batch[key] = torch.cat([s[key] for s in samples])
+    if 'equal' in samples[0]:
+        batch['equal'] = torch.tensor([s['equal'] for s in samples])
     return batch
+
+
+def without_failed(samples: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """
+    Overview:
+        Groups without the rows that could not be scored; a group that has no other is left out.
+    Arguments:
+        - samples (:obj:`List[Dict]`): The groups.
+    """
+    kept = []
+    for sample in samples:
+        scored = sample['failed'] == 0  # (G, )
+        if scored.all():
+            kept.append(sample)
+        elif scored.any():
+            rows = {
+                key: value[scored]
+                for key, value in sample.items() if torch.is_tensor(value) and key not in _NOT_ROWS
+            }
+            parts = {name: part[scored] for name, part in sample['reward_parts'].items()}
+            kept.append(dict(sample, reward_parts=parts, **rows))
+    return kept
 
 
 def with_rows(samples: List[Dict[str, Any]], **values: Tensor) -> List[Dict[str, Any]]:
@@ -203,24 +226,25 @@ def batch_metrics(batch: Dict[str, Any], length_name: str = 'completion_length')
         - batch (:obj:`Dict`): From ``collate_groups``.
         - length_name (:obj:`str`): What a row's length is called.
     Returns:
-        - metrics (:obj:`Dict[str, float]`): By name.
+        - metrics (:obj:`Dict[str, float]`): By name; what has no value is left out.
     """
+    metrics = dict(failed=batch['failed'].mean())
     scored = batch['failed'] == 0
-    reward, group = batch['reward'].sum(1)[scored], batch['group'][scored]  # (B, )
-    length = batch['weight'].sum(1)  # (B, )
-    metrics = dict(
-        reward_mean=reward.mean(),
-        reward_std=reward.std(unbiased=False),
-        equal_groups=equal_groups(reward, group).float().mean(),
-        truncated=batch['truncated'].mean(),
-        failed=batch['failed'].mean(),
-        **{f'{length_name}_{name}': getattr(length, name)()
-           for name in ('mean', 'min', 'max')},
-    )
+    if scored.any():
+        reward, length = batch['reward'].sum(1)[scored], batch['weight'].sum(1)[scored]  # (B, )
+        metrics.update(
+            reward_mean=reward.mean(),
+            reward_std=reward.std(unbiased=False),
+            equal_groups=batch['equal'][batch['group'][scored].unique()].float().mean(),
+            truncated=batch['truncated'][scored].mean(),
+            **{f'{length_name}_{name}': getattr(length, name)()
+               for name in ('mean', 'min', 'max')},
+        )
+        if 'prompts' in batch:
+            metrics['repetition'] = repetition(batch['action'][scored], batch['weight'][scored]).mean()
     for name, part in batch['reward_parts'].items():
-        part = part[~part.isnan()]
-        metrics[f'reward_{name}_mean'] = part.mean()
-        metrics[f'reward_{name}_std'] = part.std(unbiased=False)
-    if 'prompts' in batch:
-        metrics['repetition'] = repetition(batch['action'], batch['weight']).mean()
+        part = part[scored & ~part.isnan()]
+        if len(part) > 0:
+            metrics[f'reward_{name}_mean'] = part.mean()
+            metrics[f'reward_{name}_std'] = part.std(unbiased=False)
     return {name: float(value) for name, value in metrics.items()}

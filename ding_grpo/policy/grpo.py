@@ -3,7 +3,7 @@ Group Relative Policy Optimization as a DI-engine policy. Where it departs from 
 
 1. ``logp_old`` is what the sampler reports, under temperature, top-k and top-p; it is not recomputed.
 2. The KL term is off by default (``beta=0``), and then no reference model is kept.
-3. The reference model is the policy as it starts and stays so (the paper renews it from time to time).
+3. The reference model is the policy as it starts; the paper renews it from time to time, here ``ref_sync_freq``.
 4. Advantages may be left undivided by the group's standard deviation (``adv_method='no_std'``), and an entropy bonus
    may be added (``entropy_weight``); neither is in the paper.
 5. With ``advantage='return_to_go'`` each step is compared by what follows it, as the paper's process supervision
@@ -27,7 +27,7 @@ from ding_grpo.rl_utils import grpo_data, grpo_error, kl_estimate, masked_mean, 
 from ding_grpo.rollout import Sampling
 
 from .advantage import Advantage
-from .group import batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows
+from .group import batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows, without_failed
 from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_policy_config, check_replay, \
     loss_options, model_type
 from .step_face import StepFace
@@ -100,7 +100,8 @@ class GRPOPolicy(Policy):
             surrogate=None,
             # (Optional[str]) 'sequence', 'token', 'constant' or 'sum': what a token's loss is divided by.
             reduction=None,
-            # (float) Coefficient of the KL to the frozen start. 0 keeps no reference; raise it to stay near the start.
+            # (float) Coefficient of the KL to the reference, which is the start unless ``ref_sync_freq`` renews it. 0
+            # keeps no reference; raise it to stay near.
             beta=0.0,
             # (str) Estimator of that KL: k1, k2 or k3.
             kl_type='k3',
@@ -129,8 +130,8 @@ class GRPOPolicy(Policy):
             # group's comparison). For tasks whose answers come at the end, where a cut says nothing of the way.
             mask_truncated=False,
             # (str) With several reward parts: 'sum_then_normalize' compares their weighted sum; 'normalize_then_sum'
-            # compares each part by itself and sums the advantages, so that no part drowns another
-            # (https://arxiv.org/abs/2601.05242).
+            # compares each part by itself, sums the advantages and divides them by their deviation over the batch, so
+            # that no part drowns another (GDPO, https://arxiv.org/abs/2601.05242); with ``adv_method='grpo'``.
             reward_aggregation='sum_then_normalize',
             # (Optional[int]) Updates between two renewals of the reference; None keeps the start. As the paper's
             # iterative form, or https://arxiv.org/abs/2404.09656 with a mixup below 1.
@@ -282,15 +283,18 @@ class GRPOPolicy(Policy):
         batch = collate_groups(data)
         metrics = batch_metrics(batch, self._face.length_name)
         steps_taken = batch['weight'].sum().item()
-        adv = self._advantage.of(batch)  # (B, ) or (B, S)
-        learned = 1 - batch['failed'] if not cfg.mask_truncated else (1 - batch['failed']) * (1 - batch['truncated'])
-        groups = with_rows(data, adv=adv, weight=batch['weight'] * learned.unsqueeze(1))
+        learned = {}
+        if cfg.mask_truncated:
+            learned['weight'] = batch['weight'] * (1 - batch['truncated']).unsqueeze(1)
+        groups = without_failed(with_rows(data, adv=self._advantage.of(batch), **learned))  # adv (B, ) or (B, S)
         if cfg.drop_equal_groups:
-            groups = [g for g in groups if not (g['equal'] if cfg.advantage == 'outcome' else not g['adv'].any())]
+            groups = [g for g in groups if not g['equal']]
         if cfg.beta > 0:
             groups = [g for chunk in self._chunks(groups) for g in self._with_reference(chunk)]
         steps: List[Dict[str, float]] = []
         for mini_batch in self._mini_batches(groups):
+            if not mini_batch['weight'].any():  # all was cut and masked: not even momentum moves the weights
+                continue
             steps.append(self._update(mini_batch))
             if not steps[-1]['optimizer_steps']:
                 break
@@ -298,10 +302,10 @@ class GRPOPolicy(Policy):
         metrics['cur_lr'] = float(self._lr_scheduler.get_last_lr()[0])
         if steps:
             self._lr_scheduler.step()
-        for name in self._step_vars():
-            values = [s[name] for s in steps] or [float('nan')]  # every group was dropped: nothing was learned
-            metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
-        metrics['optimizer_steps'] = sum(s['optimizer_steps'] for s in steps)
+            for name in self._step_vars():
+                values = [s[name] for s in steps]
+                metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
+        metrics['optimizer_steps'] = float(sum(s['optimizer_steps'] for s in steps))
         self._updates += 1
         if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
             self._sync_reference(cfg.ref_sync_mixup)
@@ -401,18 +405,30 @@ class GRPOPolicy(Policy):
         ]
 
     def _state_dict_learn(self) -> Dict[str, Any]:
-        return dict(
+        state = dict(
             model=self._model.state_dict(),
             optimizer=self._optimizer.state_dict(),
             lr_scheduler=self._lr_scheduler.state_dict(),
             shuffle=self._shuffle.get_state(),
+            updates=self._updates,
         )
+        if self._cfg.learn.ref_sync_freq is not None:  # else it is what the config makes
+            state['reference'] = self._reference.state_dict()
+        return state
 
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
         self._model.load_state_dict(state_dict['model'])
         self._optimizer.load_state_dict(state_dict['optimizer'])
         self._lr_scheduler.load_state_dict(state_dict['lr_scheduler'])
         self._shuffle.set_state(state_dict['shuffle'])
+        self._updates = state_dict['updates']
+        if self._cfg.learn.ref_sync_freq is not None:
+            if 'reference' not in state_dict:
+                raise ConfigError(
+                    f'policy.learn.ref_sync_freq = {self._cfg.learn.ref_sync_freq}: the checkpoint holds no reference, '
+                    'it was saved without; leave it out to go on.'
+                )
+            self._reference.load_state_dict(state_dict['reference'])
 
     # ---------------------------------------------------------------- collect
     def _init_collect(self) -> None:
@@ -447,9 +463,11 @@ class GRPOPolicy(Policy):
         Arguments:
             - transitions (:obj:`List[List[Dict]]`): Per episode of the group its transitions.
         Returns:
-            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``.
+            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``, and ``equal``: whether nothing that is \
+                compared differs.
         """
-        return [fold_group(transitions, self._cfg.collect.shared_start)]
+        sample = fold_group(transitions, self._cfg.collect.shared_start)
+        return [dict(sample, equal=self._advantage.equal(collate_groups([sample])))]
 
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
         self._face.forget(data_id)

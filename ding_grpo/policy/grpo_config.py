@@ -173,10 +173,26 @@ def check_for_tokens(cfg: Dict) -> None:
     """
     if cfg.learn.batch_steps is not None:
         raise ConfigError(f'policy.learn.batch_steps = {cfg.learn.batch_steps}: not for language models.')
-    if cfg.learn.reward_aggregation == 'normalize_then_sum' and cfg.learn.advantage != 'outcome':
+    if cfg.learn.reward_aggregation == 'normalize_then_sum':
+        written = dict(
+            advantage=(cfg.learn.advantage, 'outcome'),
+            adv_method=(loss_options(cfg.learn)[1], 'grpo'),  # others are linear: nothing would be normalised
+        )
+        for key, (value, needed) in written.items():
+            if value != needed:
+                raise ConfigError(
+                    f"policy.learn.reward_aggregation = 'normalize_then_sum': needs policy.learn.{key} = {needed!r}, "
+                    f'not {value!r}.'
+                )
+        if cfg.collect.discount_factor != 1:
+            raise ConfigError(
+                "policy.learn.reward_aggregation = 'normalize_then_sum': needs policy.collect.discount_factor = 1, not "
+                f'{cfg.collect.discount_factor}; parts come with the last token alone.'
+            )
+    if cfg.model.get('gradient_checkpointing') and cfg.learn.log_prob_fn != 'linear_log_prob':
         raise ConfigError(
-            f"policy.learn.reward_aggregation = 'normalize_then_sum': needs policy.learn.advantage = 'outcome', not "
-            f'{cfg.learn.advantage!r}.'
+            "policy.model.gradient_checkpointing = True: needs policy.learn.log_prob_fn = 'linear_log_prob', not "
+            f'{cfg.learn.log_prob_fn!r}.'
         )
 
 

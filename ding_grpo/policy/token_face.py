@@ -50,7 +50,7 @@ class TokenFace:
             Learn from the environment how a row ends, and hold its tokens against the model.
         Arguments:
             - spec (:obj:`Optional[NamedTuple]`): ``tokenizer``, ``eos_token_ids``, ``vocab_size``, \
-                ``max_prompt_length``, ``max_new_tokens``.
+                ``max_prompt_length``, ``max_new_tokens``, ``reward_weights``.
         Raises:
             - ConfigError: If the tokens do not fit the model.
         """

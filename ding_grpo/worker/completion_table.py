@@ -12,7 +12,10 @@ from .screen import shorten
 class CompletionTable:
     """
     Overview:
-        Sampled completions to be read: of each group its best and its worst, in a small table and as JSON lines.
+        Sampled completions to be read: of each group its best and its worst, in a small table and as JSON lines; and \
+        those that could not be scored, as JSON lines too.
+    Interfaces:
+        ``write``, ``write_failed``
     """
 
     def __init__(self, path: str, rows: int) -> None:
@@ -46,27 +49,21 @@ class CompletionTable:
         records, lines = [], []
         for group, sample, adv in zip(infos, samples, advantages):
             reward = sample['reward'].sum(1)  # (G, )
-            for row in dict.fromkeys([int(reward.argmax()), int(reward.argmin())]):
+            scored = (sample['failed'] == 0).nonzero().squeeze(1)
+            if len(scored) == 0:
+                continue
+            best, worst = scored[reward[scored].argmax()], scored[reward[scored].argmin()]
+            for row in dict.fromkeys([int(best), int(worst)]):
                 info = group[row]
-                records.append(
-                    dict(
-                        train_iter=train_iter,
-                        group=sample['group_id'],
-                        **{key: info[key]
-                           for key in ('index', 'kind', 'prompt', 'completion', 'truncated', 'failed')},
-                        reward=reward[row].item(),
-                        reward_parts=info['reward_parts'],
-                        advantage=adv[row].item(),
-                    )
-                )
+                records.append(_record(train_iter, sample, row, info, adv))
                 parts = ' '.join(
                     f"{name} {'-' if value is None else f'{value:.2f}'}" for name, value in info['reward_parts'].items()
                 )
-                end = 'failed' if info['failed'] is not None else 'cut' if info['truncated'] else ''
                 lines.append(
                     [
                         shorten(info['prompt'], 34),
-                        shorten(info['completion'], 44), end, f'{reward[row]:.2f}', f'{adv[row]:+.2f}', parts
+                        shorten(info['completion'], 44), 'cut' if info['truncated'] else '', f'{reward[row]:.2f}',
+                        f'{adv[row]:+.2f}', parts
                     ]
                 )
         header = ['prompt', 'completion', '', 'reward', 'advantage', 'parts']
@@ -77,3 +74,27 @@ class CompletionTable:
         for record in records:
             append_json(f'{self._path}.jsonl', record)
         return text
+
+    def write_failed(
+            self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
+            advantages: List[Tensor]
+    ) -> None:
+        """
+        Overview:
+            Append every completion that could not be scored, whole, to the file of JSON lines; arguments as ``write``.
+        """
+        for group, sample, adv in zip(infos, samples, advantages):
+            for row in sample['failed'].nonzero().squeeze(1).tolist():
+                append_json(f'{self._path}.jsonl', _record(train_iter, sample, row, group[row], adv))
+
+
+def _record(train_iter: int, sample: Dict[str, Any], row: int, info: Dict[str, Any], adv: Tensor) -> Dict[str, Any]:
+    return dict(
+        train_iter=train_iter,
+        group=sample['group_id'],
+        **{key: info[key]
+           for key in ('index', 'kind', 'prompt', 'completion', 'truncated', 'failed')},
+        reward=sample['reward'][row].sum().item(),
+        reward_parts=info['reward_parts'],
+        advantage=adv[row].item(),
+    )

@@ -50,13 +50,14 @@ class GroupEvaluator(InteractionSerialEvaluator):
             **kwargs,
     ) -> Tuple[bool, Dict]:
         best, begun = self._max_episode_return, time.monotonic()
+        to_save: List[str] = []  # not before it is known that enough could be scored
         try:
-            stop, info = super().eval(save_ckpt_fn, train_iter, envstep, *args, **kwargs)
+            stop, info = super().eval(to_save.append, train_iter, envstep, *args, **kwargs)
         except RuntimeError as error:
             unwrap_task_error(error)
         value = float(np.mean(info['eval_episode_return']))
         episodes = [json.loads(text) for text, in info.get('record', [])]
-        check_failures(episodes, self._cfg.get('max_failed', 0.1), 'policy.eval.evaluator.max_failed')
+        failures = [e['failed'] for e in episodes]
         parts = {
             name: _mean([e['reward_parts'][name] for e in episodes])
             for name in (episodes[0]['reward_parts'] if episodes else ())
@@ -70,7 +71,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
         record = dict(train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value, **means)
         samples = self._cfg.get('samples_per_start', 0)
         if samples > 0:
-            sampled = self._sample(samples, train_iter)  # (starts, samples) each
+            sampled, failed = self._sample(samples, train_iter)  # (starts, samples) each
+            failures += failed
             returns = sampled.pop('return')
             scalars['sampled_return_mean'] = returns.mean()
             record.update(sampled_return=float(returns.mean()), sampled_return_std=float(returns.std()))
@@ -80,7 +82,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
                 if record[f'sampled_{name}'] is not None:
                     scalars[f'sampled_{name}_mean'] = record[f'sampled_{name}']
             for k in self._cfg.get('pass_at', []):
-                right = (returns >= self._cfg.get('right_from', 1.0)).sum(1)  # (starts, )
+                right = returns >= self._cfg.get('right_from', 1.0)
+                right = (right & (sampled.get('failed', 0) == 0)).sum(1)  # (starts, )
                 estimate = over_problems(pass_at_k(right, samples, k))
                 record[f'pass_at_{k}'] = estimate._asdict()
                 means[f'pass@{k}'] = estimate.mean
@@ -98,6 +101,10 @@ class GroupEvaluator(InteractionSerialEvaluator):
         if episodes:
             record['completions'] = sorted(episodes, key=lambda e: e['index'])
         append_json(os.path.join(run_folder(self._exp_name), 'log', self._instance_name, 'evaluations.jsonl'), record)
+        check_failures(failures, self._cfg.get('max_failed', 0.1), 'policy.eval.evaluator.max_failed', 'count as 0')
+        if save_ckpt_fn is not None:
+            for name in to_save:
+                save_ckpt_fn(name)
         told = '  '.join(f'{name} {mean:.3f}' for name, mean in means.items() if mean is not None)
         mark = '  (best so far)' if value > best else ''
         when = f'update {train_iter}  ' if train_iter >= 0 else ''  # -1: ``ding -m eval``
@@ -105,12 +112,13 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._evaluating += time.monotonic() - begun
         return stop, info
 
-    def _sample(self, samples: int, train_iter: int) -> Dict[str, np.ndarray]:
+    def _sample(self, samples: int, train_iter: int) -> Tuple[Dict[str, np.ndarray], List[Optional[str]]]:
         """The return, and every other number that the environment reports, of the sampled policy from the starts that
-        were just evaluated greedily; each (starts, samples)."""
+        were just evaluated greedily, each (starts, samples); and why each could not be scored, if so."""
         count, episodes = self._env.env_num, self._default_n_episode
         to_run = [episodes // count + (i < episodes % count) for i in range(count)]
         found: Dict[Tuple[int, int], List[Dict[str, float]]] = {}  # by environment and number of its episode
+        failures: List[Optional[str]] = []
         for number in range(samples):
             self._env.reset()
             self._policy.reset()
@@ -127,12 +135,13 @@ class GroupEvaluator(InteractionSerialEvaluator):
                         numbers = {k: v for k, v in step.info.get('episode_info', {}).items() if k != 'record'}
                         numbers.update(step.info.get('reward_parts', {}))
                         found.setdefault((i, done[i]), []).append({'return': value, **numbers})
+                        failures.append(step.info.get('failed'))
                         done[i] += 1
                     if step.done or step.info.get('abnormal', False):
                         self._policy.reset([i])
         self._policy.reset()
         rows = [found[key] for key in sorted(found)]
-        return {name: np.array([[e[name] for e in row] for row in rows]) for name in rows[0][0]}
+        return {name: np.array([[e[name] for e in row] for row in rows]) for name in rows[0][0]}, failures
 
 
 def _mean(values: Any) -> Optional[float]:

@@ -194,6 +194,8 @@ class GroupCollector(ISerialCollector):
         if train_iter != self._collect_iter:
             self._collect_iter, self._groups = train_iter, 0
         started, done, replaced = 0, [], []
+        first = self._groups
+        finished: Dict[int, Group] = {}
         free = self._slots()
         running: List[Group] = []
         clock = dict(sampling=0., scoring=0.)
@@ -208,11 +210,14 @@ class GroupCollector(ISerialCollector):
                     running.remove(group)
                     free.append(group.env_ids)
                     group.sample = self._fold(group, train_iter)
-                    replace = group.sample['equal'] and len(replaced) < self._cfg.max_replacements
-                    (replaced if replace else done).append(group)
-        done.sort(key=lambda group: group.number)
-        infos = [info for group in [*done, *replaced] for info in group.last_info.values()]
-        check_failures(infos, self._cfg.max_failed, 'policy.collect.collector.max_failed')
+                    finished[group.number] = group
+            # in the order of their numbers, so that which are replaced does not depend on who is first to finish
+            while first + len(done) + len(replaced) in finished:
+                group = finished.pop(first + len(done) + len(replaced))
+                replace = group.sample['equal'] and len(replaced) < self._cfg.max_replacements
+                (replaced if replace else done).append(group)
+        failures = [info.get('failed') for group in [*done, *replaced] for info in group.last_info.values()]
+        check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are left out')
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
         for group in done:
             group.sample.update({name: value / target for name, value in shares.items()})
@@ -296,27 +301,28 @@ class GroupCollector(ISerialCollector):
         samples = [group.sample for group in groups]
         if self._last_print is None or train_iter - self._last_print >= self._cfg.collect_print_freq:
             self._last_print = train_iter
-            returns = np.concatenate([s['reward'].sum(1).numpy() for s in samples])
+            returns = np.concatenate([s['reward'].sum(1)[s['failed'] == 0].numpy() for s in samples])
+            episodes = len(samples) * self._group_size
             steps = float(sum(s['weight'].sum() for s in samples))
             info = dict(
-                episode_count=len(returns),
+                episode_count=episodes,
                 envstep_count=steps,
-                avg_envstep_per_episode=steps / len(returns),
+                avg_envstep_per_episode=steps / episodes,
                 avg_envstep_per_sec=steps / sum(clock.values()),
-                reward_mean=returns.mean(),
-                reward_std=returns.std(),
-                reward_max=returns.max(),
-                reward_min=returns.min(),
                 total_envstep_count=self._envstep,
                 total_episode_count=self._episodes,
             )
+            if len(returns) > 0:
+                info.update({f'reward_{name}': getattr(returns, name)() for name in ('mean', 'std', 'max', 'min')})
             self._logger.info(f'collect end, update {train_iter}: {info}')
             for name, value in info.items():
                 self._tb_logger.add_scalar(f'{self._name}_iter/{name}', value, train_iter)
                 self._tb_logger.add_scalar(f'{self._name}_step/{name}', value, self._envstep)
         infos = [[group.last_info[i] for i in group.env_ids] for group in groups]
-        if 'completion' in infos[0][0] and (self._last_table is None
-                                            or train_iter - self._last_table >= self._cfg.table_freq):
+        if 'completion' not in infos[0][0]:
+            return
+        advantages = self._policy.get_attribute('advantages')(samples)
+        if self._last_table is None or train_iter - self._last_table >= self._cfg.table_freq:
             self._last_table = train_iter
-            advantages = self._policy.get_attribute('advantages')(samples)
             show(self._table.write(train_iter, infos, samples, advantages))
+        self._table.write_failed(train_iter, infos, samples, advantages)

@@ -81,19 +81,23 @@ class MetricsHook(LearnerHook):
 
     @staticmethod
     def _line(update: int, metrics: Dict[str, float], seconds: float) -> str:
+        """What has no value in this update, such as an entropy when nothing was learned, is left out."""
         parts = [
             f"{name[len('reward_'):-len('_mean')]} {value:.2f}" for name, value in metrics.items()
             if name.startswith('reward_') and name.endswith('_mean') and name != 'reward_mean'
         ]
-        kl = f"  kl {metrics['kl']:.4f}" if 'kl' in metrics else ''
-        length = next(value for name, value in metrics.items() if name.endswith('_length_mean'))
+        told = [
+            f"reward {metrics['reward_mean']:.2f}{' (' + ', '.join(parts) + ')' if parts else ''}"
+            if 'reward_mean' in metrics else 'nothing could be scored'
+        ]
+        told += [f'length {value:.1f}' for name, value in metrics.items() if name.endswith('_length_mean')]
+        for name, word, digits in (('entropy', 'entropy', 2), ('kl', 'kl', 4), ('clipfrac', 'clipped', 2)):
+            if name in metrics:
+                told.append(f'{word} {metrics[name]:.{digits}f}')
         rate = next(name for name in metrics if name.endswith('_per_second'))
-        return (
-            f"update {update}  reward {metrics['reward_mean']:.2f}{' (' + ', '.join(parts) + ')' if parts else ''}  "
-            f"length {length:.1f}  entropy {metrics['entropy']:.2f}{kl}  "
-            f"clipped {metrics['clipfrac']:.2f}  {metrics[rate]:.0f} {rate[:-len('_per_second')]}/s  "
-            f'{int(seconds) // 60:02d}:{int(seconds) % 60:02d}'
-        )
+        told.append(f"{metrics[rate]:.0f} {rate[:-len('_per_second')]}/s")
+        told.append(f'{int(seconds) // 60:02d}:{int(seconds) % 60:02d}')
+        return '  '.join([f'update {update}', *told])
 
 
 class InterruptHook(LearnerHook):

@@ -27,6 +27,8 @@ _PIPELINE = dict(
     evaluator_env_num=1,
     replay_path=None,
 )
+# More in one environment end the run, whoever collects: a scorer that always fails would keep it collecting for ever.
+MOST_FAILED_IN_A_ROW = 100
 RECORDED = ('index', 'kind', 'prompt', 'completion', 'return', 'reward_parts', 'truncated', 'failed')
 
 
@@ -134,6 +136,7 @@ class DingTokenEnv(BaseEnv):
         self._walked = 0
         self._seed = None
         self._failed: Optional[TaskError] = None
+        self._failed_in_a_row = 0
         if multiprocessing.parent_process() is not None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, which then closes its workers
         self.observation_space = self._env.observation_space
@@ -178,14 +181,18 @@ class DingTokenEnv(BaseEnv):
             # Here, not in ``reset``: DI-engine resets evaluator environments once more than it runs episodes.
             self._walked += 1
             info['eval_episode_return'] = float(info['return'])
-            if self._walk is None and info['failed'] is not None:
-                info['abnormal'
-                     ] = True  # DI-engine's own collectors leave such an episode out; the evaluator would repeat it
+            failed = info['failed'] is not None
+            self._failed_in_a_row = self._failed_in_a_row + 1 if failed else 0
+            if self._failed_in_a_row > MOST_FAILED_IN_A_ROW:
+                raise TaskError(f'{self._failed_in_a_row} completions in a row could not be scored: {info["failed"]}')
+            if self._walk is None and failed:
+                # DI-engine's own collectors leave it out and run another episode; the evaluator would repeat it.
+                info['abnormal'] = True
             info['episode_info'] = dict(
                 total_reward=reward,  # DI-engine calls the mean return reward_mean
                 completion_length=float(len(self._env.completion)),
                 truncated=float(truncated),
-                failed=float(info['failed'] is not None),
+                failed=float(failed),
                 record=[json.dumps({key: info[key]
                                     for key in RECORDED})],  # DI-engine takes lists of numbers or texts
             )

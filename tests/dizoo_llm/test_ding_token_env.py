@@ -8,8 +8,8 @@ from ding.envs import create_env_manager, get_env_manager_cls, get_vec_env_setti
 from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 
-from dizoo_llm.envs import DingTokenEnv
-from ding_common import ConfigError
+from dizoo_llm.envs import DingTokenEnv, ding_token_env
+from ding_common import ConfigError, TaskError
 
 
 def config(**changes):
@@ -78,6 +78,18 @@ class TestDingTokenEnv:
             obs = envs.ready_obs
             assert len(obs) == 4 and all(np.array_equal(obs[0], o) for o in obs.values())
         envs.close()
+
+    def test_a_scorer_that_always_fails_ends_the_run_whoever_collects(self, monkeypatch):
+        from dizoo_llm.tasks import ThinkAnswerTask
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, problem, completion: dict(answer=1 / 0, format=0))
+        monkeypatch.setattr(ding_token_env, 'MOST_FAILED_IN_A_ROW', 3)
+        env = DingTokenEnv(dict(task=dict(type='think_answer'), max_new_tokens=1))
+        for _ in range(3):  # a collector of DI-engine's would run another episode each time
+            env.reset()
+            assert env.step(np.array([1])).info['abnormal']
+        env.reset()
+        with pytest.raises(TaskError, match='4 completions in a row could not be scored: .* division by zero'):
+            env.step(np.array([1]))
 
     def test_end_of_an_episode_as_ding_engine_reads_it(self):
         env = DingTokenEnv(config())

@@ -93,10 +93,22 @@ class TestArchitecture:
         expected = learned(model, prompts, completion)
         wanted = gradient(model, expected)
         model._checkpoint_layers()
+        calls = []
+        for layer in model._layers:
+            next(layer.children()).register_forward_pre_hook(lambda *args: calls.append(1))
         got = learned(model, prompts, completion)
         assert torch.allclose(got, expected, atol=2e-4)
+        assert len(calls) == 2  # layers
         assert torch.allclose(gradient(model, got), wanted, atol=2e-3 * wanted.abs().max().item())
+        assert len(calls) == 4  # and once more for the gradient
         assert not any(layer.training for layer in model.modules())
+
+    def test_layers_computed_again_have_no_dropout_of_their_own(self, prompts):
+        shape = dict(vocab_size=40, hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4)
+        model = CausalLM(config=dict(shape, model_type='opt', word_embed_proj_dim=32, dropout=0.5))
+        model._checkpoint_layers()
+        completion = torch.randint(0, 40, (5, 7), generator=torch.Generator().manual_seed(3))
+        assert torch.equal(learned(model, prompts, completion), learned(model, prompts, completion))
 
     def test_save_and_load(self, model, prompts, tmp_path):
         completion = torch.randint(0, 40, (5, 7), generator=torch.Generator().manual_seed(3))

@@ -51,6 +51,9 @@ class TestLoRA:
             with_them, logits(tiny_model.lm), atol=1e-2
         )
 
+    def test_no_part_of_it_is_in_training_mode(self, model):
+        assert not any(module.training for module in model.modules())
+
     def test_a_copy_is_its_own(self, model):
         before, other = logits(model.lm), copy.deepcopy(model)
         with torch.no_grad():
@@ -85,6 +88,16 @@ class TestLoRA:
             (dict(lora=dict(rank=4)), "policy.model.lora = {'rank': 4}"),
             (dict(lora=dict(target_modules=['nothing'])), 'policy.model.lora.*nothing'),
             (dict(lora=dict(r=0)), 'policy.model.lora'),
+            (dict(lora='x'), "policy.model.lora = 'x': must be a dict"),
+            (
+                dict(lora=dict(lora_dropout=0.1)
+                     ), r'policy.model.lora.lora_dropout = 0.1: must be 0; .* one distribution'
+            ),
+            (dict(lora=dict(bias='all')), "policy.model.lora.bias = 'all': must be 'none'; .* the reference"),
+            (dict(lora=dict(init_lora_weights='pissa')), "init_lora_weights = 'pissa': must be True or False or"),
+            (dict(lora=dict(inference_mode=True)), 'policy.model.lora.inference_mode = True: must be False'),
+            (dict(save_merged=True), 'policy.model.save_merged = True: needs policy.model.lora'),
+            (dict(gradient_checkpointing='yes'), "gradient_checkpointing = 'yes': must be True or False"),
         ],
         ids=str
     )

@@ -1,4 +1,5 @@
 """What is left out, summed otherwise, or renewed on request."""
+import copy
 import math
 
 import pytest
@@ -68,8 +69,47 @@ class TestLeftOut:
                 sample['failed'][:] = 1
             return data
 
+        start = vector(make_policy(*think_answer)._model.parameters())
         policy, after, metrics = learn(think_answer, make)
-        assert metrics['failed'] == 1 and math.isnan(metrics['reward_mean']) and torch.isfinite(after).all()
+        assert metrics['failed'] == 1 and metrics['optimizer_steps'] == 0
+        assert torch.equal(after, start) and not any(math.isnan(value) for value in metrics.values())
+
+    def test_the_loss_is_a_mean_of_those_that_could_be_scored(self, think_answer):
+
+        def failing(keep):
+
+            def make(policy):
+                data = sample_groups(policy, [0], reward=lambda group, row: float(row % 2))
+                data[0]['failed'][2:] = 1  # rewards 0 and 1 are left
+                if keep:
+                    data[0] = dict(
+                        data[0],
+                        reward_parts={},
+                        equal=False,
+                        **{
+                            key: data[0][key][:2]
+                            for key in ('action', 'logp_old', 'weight', 'reward', 'truncated', 'failed')
+                        }
+                    )
+                return data
+
+            return make
+
+        (_, a, with_failed), (_, b, without) = (learn(think_answer, failing(keep)) for keep in (False, True))
+        assert torch.equal(a, b) and with_failed['grad_norm'] == without['grad_norm'] > 0
+
+    def test_all_cut_and_masked_moves_nothing(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(learning_rate=1e-2, mask_truncated=True)
+        policy = make_policy(main, create)
+        policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))  # momentum is there
+        before = vector(policy._model.parameters())
+        data = sample_groups(policy, [0, 1], reward=reward)
+        for sample in data:
+            sample['truncated'][:] = 1
+        metrics = policy.learn_mode.forward(data)
+        assert metrics['optimizer_steps'] == 0 and 'entropy' not in metrics
+        assert torch.equal(vector(policy._model.parameters()), before)
 
 
 @pytest.mark.unittest
@@ -91,21 +131,81 @@ class TestParts:
         expected = group_advantage(torch.tensor([1., 0., 0., 0.]), zero)
         of_b = 0.5 * group_advantage(torch.tensor([0., 10., 0.]), zero[:3])
         expected[[0, 2, 3]] += of_b  # the part does not apply to row 1
-        assert torch.allclose(adv, expected)
+        assert torch.allclose(adv, expected / (expected.std() + 1e-4))
 
     def test_in_a_run(self, think_answer):
-        _, summed, _ = learn(think_answer, data=self.scored)
-        policy, by_part, metrics = learn(think_answer, data=self.scored, reward_aggregation='normalize_then_sum')
+        options = dict(adv_method='grpo')
+        _, summed, _ = learn(think_answer, data=self.scored, **options)
+        options['reward_aggregation'] = 'normalize_then_sum'
+        policy, by_part, metrics = learn(think_answer, data=self.scored, **options)
         assert policy._advantage.part_weights == dict(answer=1.0, format=0.5)
         assert not torch.equal(summed, by_part) and math.isfinite(metrics['total_loss'])
+
+    @pytest.mark.parametrize(
+        'learn, collect, message', [
+            (dict(adv_method='no_std'), {}, "policy.learn.adv_method = 'grpo', not 'no_std'"),
+            (dict(loss='dr_grpo'), {}, "policy.learn.adv_method = 'grpo', not 'no_std'"),
+            (dict(advantage='return_to_go'), {}, "policy.learn.advantage = 'outcome', not 'return_to_go'"),
+            (dict(), dict(discount_factor=0.9), 'policy.collect.discount_factor = 1, not 0.9'),
+        ],
+        ids=str
+    )
+    def test_what_would_change_nothing_is_refused(self, think_answer, learn, collect, message):
+        main, create = think_answer
+        main.policy.learn.update(dict(dict(adv_method='grpo'), reward_aggregation='normalize_then_sum'))
+        if 'loss' in learn:
+            main.policy.learn.adv_method = None
+        main.policy.learn.update(learn)
+        main.policy.collect.update(collect)
+        with pytest.raises(ConfigError, match=message):
+            make_policy(main, create)
 
     @staticmethod
     def scored(policy):
         """Parts of another scale than the reward."""
         data = sample_groups(policy, [0, 1], reward=reward)
         for sample in data:
-            sample['reward_parts'] = dict(answer=torch.tensor([0., 1., 0., 0.]), format=torch.tensor([0., .1, .2, .3]))
+            parts = dict(answer=torch.tensor([0., 1., 0., 0.]), format=torch.tensor([0., .1, .2, .3]))
+            sample['reward_parts'] = parts
+            sample['reward'] = torch.zeros_like(sample['reward'])
+            sample['reward'][:, -1] = parts['answer'] + 0.5 * parts['format']
         return data
+
+
+@pytest.mark.unittest
+class TestEqual:
+    """Whether there is something to learn from is asked of what is compared, not of the reward."""
+
+    def batch(self, **values):
+        batch = dict(
+            reward=torch.tensor([[1., 0.], [0., 1.]]),
+            weight=torch.ones(2, 2),
+            group=torch.zeros(2).long(),
+            truncated=torch.zeros(2),
+            failed=torch.zeros(2),
+            reward_parts=dict(a=torch.tensor([1., 0.]), b=torch.tensor([0., 1.])),
+        )
+        return batch | values
+
+    @pytest.mark.parametrize(
+        'options, equal', [
+            (dict(), True),
+            (dict(discount_factor=0.9), False),
+            (dict(compare='return_to_go'), False),
+            (dict(compare='return_to_go_by_step'), False),
+            (dict(part_weights=dict(a=1., b=1.)), False),
+            (dict(part_weights=dict(a=0., b=0.)), True),
+        ],
+        ids=str
+    )
+    def test_by_hand(self, options, equal):
+        assert Advantage('grpo', **options).equal(self.batch()) == equal
+
+    def test_of_rows_that_could_be_scored(self):
+        reward = torch.tensor([[0., 1.], [0., 2.]])
+        assert not Advantage('grpo').equal(self.batch(reward=reward))
+        assert Advantage('grpo').equal(self.batch(reward=reward, failed=torch.tensor([0., 1.])))
+        assert Advantage('grpo').equal(self.batch(reward=reward, failed=torch.ones(2)))
 
 
 @pytest.mark.unittest
@@ -123,6 +223,22 @@ class TestReference:
         policy.learn_mode.forward(data)
         expected = start.lerp(vector(policy._model.parameters()), mixup)
         assert torch.allclose(vector(policy._reference.parameters()), expected)
+
+    def test_resumed_it_goes_on(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(beta=0.1, learning_rate=1e-2, ref_sync_freq=2)
+        policy = make_policy(main, create)
+        data = sample_groups(policy, [0, 1], reward=reward)
+        for _ in range(3):
+            policy.learn_mode.forward(data)
+        resumed = make_policy(main, create, seed=5)
+        resumed.learn_mode.load_state_dict(copy.deepcopy(policy.learn_mode.state_dict()))
+        kl = [[p.learn_mode.forward(data)['kl'] for _ in range(4)] for p in (policy, resumed)]
+        assert kl[0] == kl[1] and kl[0][1] == pytest.approx(0, abs=1e-7) != kl[0][0]
+        main.policy.learn.ref_sync_freq = None
+        state = make_policy(main, create).learn_mode.state_dict()
+        with pytest.raises(ConfigError, match='ref_sync_freq = 2: the checkpoint holds no reference'):
+            policy.learn_mode.load_state_dict(state)
 
     def test_there_must_be_one(self, think_answer):
         main, create = think_answer

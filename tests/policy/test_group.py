@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ding_grpo.policy.group import batch_metrics, collate_groups, fold_group
+from ding_grpo.policy.group import batch_metrics, collate_groups, fold_group, without_failed
 
 
 def transition(action, reward, kept=None, **last):
@@ -80,6 +80,8 @@ class TestCollateGroups:
         assert collate_groups(samples)['kept'].tolist() == [[[1, 9], [2, 5]]] * 2 + [[[4, 3], [0, -1]]] * 2
 
     def test_metrics_by_hand(self):
+        for sample, equal in zip(self.samples, (False, True)):
+            sample['equal'] = equal
         metrics = batch_metrics(collate_groups(self.samples))
         expected = dict(
             reward_mean=0.75,
@@ -98,3 +100,42 @@ class TestCollateGroups:
         )
         assert metrics == pytest.approx(expected)
         assert all(type(value) is float for value in metrics.values())  # DI-engine's monitor takes nothing else
+
+    def test_metrics_leave_out_what_could_not_be_scored(self):
+        groups = [
+            fold_group([episode([1, 2, 3], 1.), episode([4, 4, 4, 4], 9.)]),
+            fold_group([episode([7], 5.), episode([8], 5.)])
+        ]
+        for sample in groups:
+            sample['failed'] = torch.tensor([0., 1.])
+            sample['equal'] = True
+        groups[0]['failed'] = torch.tensor([0., 1.])
+        groups[1]['failed'] = torch.tensor([1., 1.])
+        for order in (groups, groups[::-1]):
+            metrics = batch_metrics(collate_groups(order))
+            assert metrics['failed'] == 0.75 and metrics['reward_mean'] == 1 and metrics['equal_groups'] == 1
+            assert metrics['completion_length_max'] == 3 and metrics['reward_a_mean'] == 1
+        assert batch_metrics(collate_groups(groups[1:])) == dict(failed=1.0)  # and no NaN of nothing
+
+    def test_a_part_that_never_applies_has_no_mean(self):
+        for sample in self.samples:
+            sample.update(equal=False, reward_parts=dict(a=torch.tensor([float('nan')] * 2)))
+        assert not any(name.startswith('reward_a') for name in batch_metrics(collate_groups(self.samples)))
+
+
+@pytest.mark.unittest
+class TestWithoutFailed:
+
+    def test_rows_and_groups_that_failed_are_gone(self):
+        kept = torch.tensor([[1, 9], [2, 5]])
+        whole, part, none = (
+            fold_group([episode([1, 2], 1., kept=kept), episode([3, 4], 2., kept=kept)]) for _ in '123'
+        )
+        part['failed'] = torch.tensor([1., 0.])
+        none['failed'] = torch.tensor([1., 1.])
+        left = without_failed([whole, part, none])
+        assert len(left) == 2 and left[0] is whole
+        assert left[1]['action'].tolist() == [[3, 4]] and left[1]['reward'].tolist() == [[0, 2]]
+        assert left[1]['reward_parts']['a'].tolist() == [2] and left[1]['kept'].shape == (1, 2, 2)
+        assert torch.equal(left[1]['prompt'], whole['prompt'])
+        assert collate_groups(left)['action'].shape == (3, 2)

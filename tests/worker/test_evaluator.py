@@ -1,4 +1,5 @@
 import copy
+import os
 
 import numpy as np
 import pytest
@@ -66,6 +67,31 @@ class TestGroupEvaluator:
         assert 0 < record['pass_at_1']['low'] < 1 / 8 < record['pass_at_1']['high'] < 1
         assert record['sampled_answer'] == pytest.approx(1 / 8) and record['sampled_format'] == 0
         assert 1 <= record['sampled_completion_length'] <= 6 and 0 <= record['sampled_truncated'] <= 1
+
+    @pytest.mark.parametrize('most', [0.3, 0.1])
+    def test_what_cannot_be_scored_counts_as_0_or_stops(self, think_answer, monkeypatch, capsys, most):
+        """Problem 2 fails, the others are worth -1; right is what is worth 0."""
+        from dizoo_llm.tasks import ThinkAnswerTask
+        main, create = think_answer
+        main.policy.eval.evaluator.update(samples_per_start=2, pass_at=[1], right_from=0.0, max_failed=most)
+        main.policy.collect.collector = dict(max_failed=1.0)
+
+        def score(self, problem, completion):
+            return dict(answer=1 / 0 if problem == self.problem(2) else -1.0, format=0.0)
+
+        monkeypatch.setattr(ThinkAnswerTask, 'score', score)
+        if most < 0.25:
+            with pytest.raises(TaskError,
+                               match='3 of 12 completions could not .* policy.eval.evaluator.max_failed = 0.1'):
+                serial_pipeline_onpolicy((main, create), max_train_iter=1)
+            assert not os.path.exists('run/ckpt/ckpt_best.pth.tar')
+        else:
+            serial_pipeline_onpolicy((main, create), max_train_iter=1)
+            assert '3 of 12 completions could not be scored and count as 0; the first: Think' in capsys.readouterr().out
+            assert os.path.exists('run/ckpt/ckpt_best.pth.tar')
+        record, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        assert record['eval_episode_return'] == record['sampled_return'] == -0.75
+        assert record['failed'] == record['sampled_failed'] == 0.25 and record['pass_at_1']['mean'] == 0
 
     def test_more_samples_are_needed(self, think_answer):
         main, create = think_answer
