@@ -27,7 +27,7 @@ from dizoo_llm.sft import evaluate
 OUT = os.path.join('runs', 'demo_text')
 UPDATES = 100
 WAYS = dict(
-    grpo='GRPO, reward on words without answers',
+    grpo='GRPO, reward alone',
     more='supervised, the same demonstrations',
     fresh='supervised, fresh words with right answers',
 )

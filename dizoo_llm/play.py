@@ -3,37 +3,18 @@ Prompt a trained model: ``python -m dizoo_llm.play FOLDER 'PROMPT'``; ``--task N
 problems of a task, those held out for evaluation.
 """
 import runpy
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple
 
 import click
 import torch
 from tabulate import tabulate
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from dizoo_llm.tasks import Task, create_task
+from dizoo_llm.envs import DingTokenEnv, TokenEnv
+from dizoo_llm.generation import plain_generate
 from dizoo_llm.tokenizer import encode_prompt, end_ids, load_tokenizer
 
-Prompt = Union[str, List[Dict[str, str]]]
-
-
-def complete(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: Prompt, **options) -> str:
-    """
-    Overview:
-        Continue a prompt with plain ``generate``.
-    Arguments:
-        - model (:obj:`PreTrainedModel`): A causal language model.
-        - tokenizer (:obj:`PreTrainedTokenizerBase`): Its tokenizer.
-        - prompt (:obj:`Union[str, List[Dict[str, str]]]`): Text, or chat messages.
-        - options: As ``generate`` takes them; what is not given is the folder's default.
-    Returns:
-        - completion (:obj:`str`): What the model added, without the end-of-sequence token.
-    """
-    ids = torch.tensor([encode_prompt(tokenizer, prompt)])  # (1, L)
-    with torch.no_grad():
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, ids.shape[1]:].tolist()
-    if out and out[-1] in end_ids(tokenizer):
-        out = out[:-1]
-    return tokenizer.decode(out, skip_special_tokens=False)
+LONGEST = 512  # tokens, where neither option nor folder nor config says
 
 
 @click.command(context_settings=dict(help_option_names=['-h', '--help']))
@@ -41,11 +22,11 @@ def complete(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt:
 @click.argument('prompt', required=False)
 @click.option('--task', help='Answer the problems of this registered task and score them.')
 @click.option(
-    '--config', type=click.Path(exists=True, dir_okay=False), help='The same of the task in this config file.'
+    '--config', type=click.Path(exists=True, dir_okay=False), help='The same of the section env in this config file.'
 )
 @click.option('--problems', default=20, show_default=True, type=click.IntRange(1), help='How many of them at most.')
 @click.option('--import', 'modules', multiple=True, help='Module that registers the task; may be given several times.')
-@click.option('--max-new-tokens', type=click.IntRange(1), help="Length limit; default is the folder's.")
+@click.option('--max-new-tokens', type=click.IntRange(1), help="Length limit; default is the config's or the folder's.")
 @click.option('--temperature', type=click.FloatRange(0), default=0., help='0, the default, takes the likeliest token.')
 @click.option('--seed', type=int, default=0, help='For a temperature above 0.')
 def main(
@@ -53,36 +34,52 @@ def main(
         modules: Tuple[str, ...], max_new_tokens: Optional[int], temperature: float, seed: int
 ) -> None:
     """Prompt the model in FOLDER with PROMPT, with each line typed in, or with a task's problems."""
+    if sum(choice is not None for choice in (prompt, task, config)) > 1:
+        raise click.UsageError('give one of PROMPT, --task and --config')
     tokenizer = load_tokenizer(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder)
     torch.manual_seed(seed)
-    options = dict(do_sample=True, temperature=temperature) if temperature > 0 else dict(do_sample=False)
-    if max_new_tokens is not None:
-        options['max_new_tokens'] = max_new_tokens
+    longest = max_new_tokens or model.generation_config.max_new_tokens or LONGEST
     if task is not None or config is not None:
-        cfg = dict(
-            type=task, import_names=modules
-        ) if config is None else runpy.run_path(config)['main_config'].env.task
-        _answer_all(model, tokenizer, create_task(cfg).evaluation(), problems, options)
-    elif prompt is not None:
-        click.echo(complete(model, tokenizer, prompt, **options))
+        env = dict(task=dict(type=task, import_names=list(modules))) if config is None else _env_of(config)
+        limit = max_new_tokens or env.get('max_new_tokens') or longest
+        env.update(tokenizer=dict(pretrained=folder), max_new_tokens=limit, evaluation=True, overlong_buffer=None)
+        _answer_all(model, TokenEnv(**env), problems, temperature)
+        return
+
+    def complete(text: str) -> str:
+        ends = end_ids(tokenizer)
+        ids, = plain_generate(model, [encode_prompt(tokenizer, text)], longest, ends, len(tokenizer), temperature)
+        ids = ids[:-1] if ids and ids[-1] in ends else ids
+        return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    if prompt is not None:
+        click.echo(complete(prompt))
     else:
         for line in click.get_text_stream('stdin'):
             if line.strip():
-                click.echo(complete(model, tokenizer, line.strip(), **options))
+                click.echo(complete(line.strip()))
 
 
-def _answer_all(
-        model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, problems: int, options: dict
-) -> None:
+def _env_of(config: str) -> Dict[str, Any]:
+    """Of the section ``env`` what concerns the token process."""
+    main_config = runpy.run_path(config).get('main_config')
+    if not isinstance(main_config, dict) or not isinstance(main_config.get('env'), dict):
+        raise click.UsageError(f'{config}: must define a dict main_config with a section env')
+    return {key: value for key, value in main_config['env'].items() if key in DingTokenEnv.config}
+
+
+def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperature: float) -> None:
     rows = []
-    for index in range(min(problems, len(task))):
-        problem = task.checked_problem(index)
-        completion = complete(model, tokenizer, problem.prompt, **options)
-        parts = task.checked_score(problem, completion)
-        values = ('-' if value is None else f'{value:.2f}' for value in parts.values())
-        rows.append([problem.text[-40:], completion, problem.answer, *values])
-    click.echo(tabulate(rows, ['prompt', 'completion', 'expected', *task.weights], disable_numparse=True))
+    for index in range(min(problems, len(env.problems))):
+        env.reset(options=dict(index=index))
+        prompt = env.encode(env.problem)
+        ids, = plain_generate(model, [prompt], env.max_new_tokens, env.eos_token_ids, len(env.tokenizer), temperature)
+        *_, info = env.step(ids)
+        values = ('-' if value is None else f'{value:.2f}' for value in info['reward_parts'].values())
+        told = info['completion'] if info['failed'] is None else f"{info['completion']}  (failed: {info['failed']:.80})"
+        rows.append([info['prompt'][-40:], told, env.problem.answer, *values])
+    click.echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
 
 
 if __name__ == '__main__':

@@ -13,12 +13,13 @@ import click
 import torch
 from ding.utils import deep_merge_dicts, set_pkg_seed
 from torch.utils.data import Dataset
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel, Trainer, \
-    TrainerCallback, TrainingArguments
+from transformers import GenerationConfig, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from ding_common import ConfigError, Rule, append_json, check_config
+from ding_common.language_model import build_causal_lm
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
+from dizoo_llm.generation import plain_generate
 from dizoo_llm.tasks import Problem
 
 DEFAULT = dict(
@@ -26,7 +27,7 @@ DEFAULT = dict(
     exp_name='runs/sft',
     # (dict) As in a GRPO config: task, tokenizer, max_new_tokens, max_prompt_length, chat, ...
     env=dict(),
-    # (dict) ``pretrained``, or ``config`` with ``model_type`` for random weights.
+    # (dict) As ``policy.model`` of a GRPO config: ``pretrained``, or ``config`` with ``model_type`` for random weights.
     model=dict(),
     train=dict(
         # (Optional[int]) How many of the task's training problems are used; None: each step takes new ones.
@@ -74,12 +75,29 @@ RULES = {
 class Examples(Dataset):
     """
     Overview:
-        Prompts with their reference answers and an end of sequence, as token ids; the loss is of the answers.
+        Prompts with their right completions and an end of sequence, as token ids; the loss is of the completions.
     """
 
     def __init__(self, env: TokenEnv, first: int, number: int, answers: Optional[str] = None) -> None:
         self._env, self._first, self._number = env, first, number
-        self._answer = _reference if answers is None else runpy.run_path(answers)['answer']
+        self._answer = None
+        if answers is not None:
+            names = runpy.run_path(answers)
+            if not callable(names.get('answer')):
+                raise ConfigError(f'main_config.train.answers = {answers!r}: must define a function answer.')
+            self._answer = names['answer']
+        else:
+            self._check(env.task.checked_problem(first % len(env.task)))
+
+    def _check(self, problem: Problem) -> None:
+        """What is shown must be what the scorer pays for."""
+        text = self._env.task.demonstration(problem)
+        scored = self._env.task.checked_score(problem, text)
+        if sum(self._env.weights[name] * (value or 0) for name, value in scored.items()) <= 0:
+            raise ConfigError(
+                f"main_config.env.task: what it gives as a right completion, {text!r:.200}, is scored {scored} by "
+                "itself; give Task.demonstration, or completions by main_config.train.answers."
+            )
 
     def __len__(self) -> int:
         return self._number
@@ -87,14 +105,9 @@ class Examples(Dataset):
     def __getitem__(self, index: int) -> Dict[str, List[int]]:
         index = (self._first + index) % len(self._env.task)
         problem = self._env.task.checked_problem(index)
-        prompt = self._env.encode(problem)
-        answer = self._env.tokenizer.encode(self._answer(problem, index), add_special_tokens=False)
-        answer = answer[:self._env.max_new_tokens - 1] + [self._env.tokenizer.eos_token_id]
+        text = self._env.task.demonstration(problem) if self._answer is None else self._answer(problem, index)
+        prompt, answer = self._env.encode(problem), self._env.encode_answer(text)
         return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)
-
-
-def _reference(problem: Problem, index: int) -> str:
-    return problem.answer
 
 
 def collate(rows: List[Dict[str, List[int]]]) -> Dict[str, torch.Tensor]:
@@ -111,7 +124,6 @@ def collate(rows: List[Dict[str, List[int]]]) -> Dict[str, torch.Tensor]:
     )
 
 
-@torch.no_grad()
 def evaluate(model: PreTrainedModel, env: TokenEnv, problems: int, batch_size: int = 64) -> float:
     """
     Overview:
@@ -122,32 +134,15 @@ def evaluate(model: PreTrainedModel, env: TokenEnv, problems: int, batch_size: i
         - problems (:obj:`int`): How many.
         - batch_size (:obj:`int`): How many at a time.
     """
-    was_training = model.training
-    model.eval()
     returns = []
     for start in range(0, min(problems, len(env.problems)), batch_size):
         indices = range(start, min(start + batch_size, problems, len(env.problems)))
         prompts = [env.encode(env.problems.checked_problem(i)) for i in indices]
-        longest = max(map(len, prompts))
-        ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=model.device)  # (B, L)
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=model.device)
-        out = model.generate(
-            ids,
-            attention_mask=mask,
-            generation_config=GenerationConfig(
-                do_sample=False,
-                max_new_tokens=env.max_new_tokens,
-                eos_token_id=list(env.eos_token_ids),
-                pad_token_id=env.eos_token_ids[0],
-            )
-        )[:, longest:]
-        for index, tokens in zip(indices, out.tolist()):
+        completions = plain_generate(model, prompts, env.max_new_tokens, env.eos_token_ids, len(env.tokenizer))
+        for index, tokens in zip(indices, completions):
             env.reset(options=dict(index=index))
-            *_, truncated, info = env.step(tokens)
-            if 'return' not in info:  # the batch ended before this row's limit: it cannot be
-                raise RuntimeError(f'problem {index}: the completion {tokens} has no end')
+            *_, info = env.step(tokens)
             returns.append(info['return'])
-    model.train(was_training)
     return sum(returns) / len(returns)
 
 
@@ -158,9 +153,12 @@ class Report(TrainerCallback):
     """
 
     def __init__(self, model: PreTrainedModel, env: TokenEnv, cfg: Dict[str, Any], folder: str) -> None:
-        self._model, self._env, self._cfg, self._folder = model, env, cfg, folder
+        self._model, self._env, self._cfg = model, env, cfg
         self._start, self._evaluating = time.monotonic(), 0.0
         self._losses: List[float] = []
+        self._path = os.path.join(folder, 'evaluations.jsonl')
+        if os.path.exists(self._path):  # of an earlier model, which this one takes the place of
+            os.remove(self._path)
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs) -> None:
         self._evaluate(0)
@@ -192,7 +190,7 @@ class Report(TrainerCallback):
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         self._losses.clear()
         record = dict(step=step, seconds=seconds, loss=loss, eval_episode_return=value)
-        append_json(os.path.join(self._folder, 'evaluations.jsonl'), record)
+        append_json(self._path, record)
         shown = '' if loss is None else f'  loss {loss:.4f}'
         click.echo(f'step {step}{shown}  held-out return {value:.3f}  {seconds:.0f} s')
 
@@ -258,16 +256,19 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
 
 
 def _model(cfg: Dict, vocabulary: int) -> PreTrainedModel:
-    if set(cfg) == {'pretrained'}:
-        return AutoModelForCausalLM.from_pretrained(cfg['pretrained'])
-    if set(cfg) != {'config'}:
-        raise ConfigError(f"main_config.model = {dict(cfg)!r}: must have either 'pretrained' or 'config'.")
-    model_type = cfg['config'].get('model_type')
-    try:
-        config = AutoConfig.for_model(**{'vocab_size': vocabulary, **cfg['config']})
-    except (TypeError, ValueError, KeyError) as error:
-        raise ConfigError(f'main_config.model.config.model_type = {model_type!r}: {error}') from error
-    return AutoModelForCausalLM.from_config(config)
+    """In float32: small steps vanish in weights of bfloat16."""
+    allowed = ('pretrained', 'config', 'attn_implementation')
+    for key, value in cfg.items():
+        if key not in allowed:
+            raise ConfigError(f'main_config.model.{key} = {value!r}: must be one of {", ".join(allowed)}.')
+    pretrained, config, attention = (cfg.get(key) for key in allowed)
+    if isinstance(config, dict):
+        config = {'vocab_size': vocabulary, **config}
+    model = build_causal_lm(pretrained, config, 'float32', attention, 'main_config.model')
+    size = model.config.get_text_config().vocab_size
+    if size < vocabulary:
+        raise ConfigError(f'main_config.model: its {size} tokens are fewer than the {vocabulary} of the tokenizer.')
+    return model
 
 
 @click.command(context_settings=dict(help_option_names=['-h', '--help']))

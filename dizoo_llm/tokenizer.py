@@ -1,4 +1,6 @@
+import logging
 import os
+from functools import lru_cache
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from tokenizers import Regex, Tokenizer
@@ -72,15 +74,27 @@ def load_tokenizer(pretrained: str) -> PreTrainedTokenizerBase:
     Raises:
         - ConfigError: If there is no tokenizer, or it has no end-of-sequence token.
     """
+    files = [os.path.join(pretrained, name) for name in ('tokenizer.json', 'tokenizer_config.json')]
+    return _load_once(pretrained, tuple(os.stat(f).st_mtime_ns for f in files if os.path.exists(f)))
+
+
+@lru_cache(maxsize=8)
+def _load_once(pretrained: str, stamp: Tuple[int, ...]) -> PreTrainedTokenizerBase:
+    """One in a process, however many environments, as long as its files stay as they are."""
+    hub = logging.getLogger('huggingface_hub')
+    level = hub.level
+    hub.setLevel(logging.ERROR)  # its retries without a network are a screenful
     try:
         tokenizer = AutoTokenizer.from_pretrained(pretrained)
     except (OSError, ValueError) as error:
         what = 'the folder holds no tokenizer' if os.path.isdir(
             pretrained
-        ) else 'neither a folder nor a name on the hub'
+        ) else 'no folder here, not in the cache, and the hub does not give it'
         raise ConfigError(
             f'env.tokenizer.pretrained = {pretrained!r}: {what} ({str(error).splitlines()[0]})'
         ) from error
+    finally:
+        hub.setLevel(level)
     if tokenizer.eos_token_id is None:
         raise ConfigError(f'env.tokenizer.pretrained = {pretrained!r}: the tokenizer has no end-of-sequence token.')
     return tokenizer
@@ -96,9 +110,11 @@ def end_ids(tokenizer: PreTrainedTokenizerBase) -> Tuple[int, ...]:
         - tokenizer (:obj:`PreTrainedTokenizerBase`): From ``load_tokenizer`` or made here.
     """
     ids = [tokenizer.eos_token_id]
+    if not tokenizer.name_or_path:  # made here
+        return tuple(ids)
     try:
         named = GenerationConfig.from_pretrained(tokenizer.name_or_path).eos_token_id
-    except (OSError, ValueError):  # made here, or a folder of a tokenizer alone
+    except (OSError, ValueError):  # a folder of a tokenizer alone
         named = None
     ids += named if isinstance(named, list) else [] if named is None else [named]
     return tuple(dict.fromkeys(ids))
@@ -124,16 +140,23 @@ def encode_prompt(
     Returns:
         - ids (:obj:`List[int]`): With what the tokenizer puts before a text, without an end of sequence behind it.
     Raises:
-        - ConfigError: If a chat is asked for and the tokenizer has no template.
+        - ConfigError: If a chat, a system prompt or variables are asked for and there is no template to use them, or \
+            messages begin with a system prompt of their own.
     """
     has_template = tokenizer.chat_template is not None
     if isinstance(prompt, str) and not (has_template if chat is None else chat):
+        for key, value in (('system_prompt', system_prompt), ('chat_options', dict(chat_options) or None)):
+            if value is not None:
+                why = 'env.chat is False' if has_template else 'the tokenizer has no chat template'
+                raise ConfigError(f'env.{key} = {value!r}: it would not be used, since {why}.')
         ids = tokenizer.encode(prompt)
         return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
     if not has_template:
         asked = 'env.chat = True' if chat else 'env.task: gives chat messages'
         raise ConfigError(f'{asked}: the tokenizer of {tokenizer.name_or_path or "this run"} has no chat template.')
     messages = [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
+    if system_prompt is not None and messages[0]['role'] == 'system':
+        raise ConfigError(f'env.system_prompt = {system_prompt!r}: the problems have system messages of their own.')
     if system_prompt is not None:
         messages = [dict(role='system', content=system_prompt), *messages]
     return tokenizer.apply_chat_template(

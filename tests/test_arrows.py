@@ -8,7 +8,8 @@ ROOT = os.path.join(os.path.dirname(__file__), '..')
 PARTS = [
     'ding_common', 'ding_grpo', 'ding_grpo.compat', 'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model',
     'ding_grpo.rollout', 'ding_grpo.worker', 'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'dizoo_llm',
-    'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.tokenizer', 'dizoo_llm.play'
+    'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.tokenizer', 'dizoo_llm.generation',
+    'dizoo_llm.sft', 'dizoo_llm.play'
 ]
 ALLOWED = {
     'ding_common': set(),
@@ -29,7 +30,9 @@ ALLOWED = {
     'dizoo_llm.tasks': {'ding_common', 'dizoo_llm.rewards'},
     'dizoo_llm.rewards': set(),
     'dizoo_llm.tokenizer': {'ding_common'},
-    'dizoo_llm.play': {'dizoo_llm.tasks', 'dizoo_llm.tokenizer'},
+    'dizoo_llm.generation': set(),
+    'dizoo_llm.sft': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.tasks'},
+    'dizoo_llm.play': {'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.tokenizer'},
 }
 
 
@@ -78,5 +81,6 @@ def test_ppo_is_made_of_di_engines_losses():
 
 @pytest.mark.unittest
 def test_no_weights_in_the_environment():
-    outside = {b.split('.')[0] for a, b in imports() if part_of(a).startswith('dizoo_llm.') and a != 'dizoo_llm.play'}
+    programs = ('dizoo_llm.play', 'dizoo_llm.sft', 'dizoo_llm.generation')
+    outside = {b.split('.')[0] for a, b in imports() if part_of(a).startswith('dizoo_llm.') and a not in programs}
     assert 'torch' not in outside

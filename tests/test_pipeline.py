@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ding_common import ConfigError, TaskError, read_json_lines
+from dizoo_llm.tasks import ThinkAnswerTask
 
 CONFIG = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', 'config', 'think_answer_grpo_config.py'))
 DING = os.path.join(os.path.dirname(sys.executable), 'ding')
@@ -122,6 +123,10 @@ class TestRun:
         assert shown.exit_code == 0 and shown.stdout == completion[1] + '\n'
         table = CliRunner().invoke(main, ['run/model/last', '--task', 'think_answer']).stdout
         assert len(table.splitlines()) == 6 and all(c in table for c in evaluate(run).values())
+        same = CliRunner().invoke(main, ['run/model/last', '--config', CONFIG]).stdout
+        assert all(c in same for c in evaluate(run).values())
+        both = CliRunner().invoke(main, ['run/model/last', '--task', 'think_answer', '--config', CONFIG])
+        assert both.exit_code == 2 and 'give one of' in both.output
         typed = CliRunner().invoke(main, ['run/model/last'], input=f'{completion[0]}\n\n').stdout
         assert typed == completion[1] + '\n'
 
@@ -244,7 +249,10 @@ class TestFromPython:
             ('env', 'max_new_token', 4, "env.max_new_token = 4: unknown key; did you mean 'max_new_tokens'"),
             ('env', 'collector_env_num', 6, 'env.collector_env_num = 6: must be a multiple'),
             ('env', 'max_new_tokens', 60, 'env.max_new_tokens = 60: 79 tokens are more than the 64 positions'),
-            ('env', 'tokenizer', dict(words=[str(i) for i in range(40)]), 'env.tokenizer: its vocabulary of 43 tokens'),
+            (
+                'env', 'tokenizer', dict(words=[*ThinkAnswerTask.words, *'abcdefghijk']
+                                         ), 'its vocabulary of 43 tokens does not'
+            ),
         ]
     )
     def test_wrong_config_stops_before_training(self, think_answer, section, key, value, message):

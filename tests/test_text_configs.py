@@ -2,6 +2,7 @@
 import copy
 import json
 import os
+import re
 import runpy
 
 import pytest
@@ -83,8 +84,12 @@ class TestTextConfigs:
     def test_without_the_hub_one_sentence(self, folder):
         main, create = load('gsm8k')
         main.policy.cuda = False
-        with pytest.raises(ConfigError, match="env.tokenizer.pretrained = 'Qwen/Qwen2.5-0.5B-Instruct'"):
+        with pytest.raises(ConfigError) as caught:
             serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+        assert re.fullmatch(
+            r"env.tokenizer.pretrained = 'Qwen/Qwen2.5-0.5B-Instruct': no folder here, not in the cache, and the hub "
+            r"does not give it \([^\n]*\)", caught.value.message
+        )
 
     def test_no_gpu(self, folder, monkeypatch):
         monkeypatch.setattr('torch.cuda.is_available', lambda: False)

@@ -1,23 +1,19 @@
 import copy
-import os
-from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from ding.utils import MODEL_REGISTRY
 from torch import Tensor, nn
-from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import ModelOutput
 from transformers.utils import logging as hf_logging
 
-from ding_common import ConfigError, nearest
+from ding_common import ConfigError
+from ding_common.language_model import build_causal_lm
 
 from .output_head import OutputHead, measure_head
 
-# Keys of published config files that transformers still takes, although its config classes no longer have them.
-OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
 _REFERENCE = 'without the adapters the model must be the pretrained one, which is the reference'
 
 
@@ -92,27 +88,17 @@ class CausalLM(nn.Module):
             - ConfigError: If a value cannot be used; the message names the key.
         """
         super().__init__()
-        if (pretrained is None) == (config is None):
-            raise ConfigError(
-                f'policy.model.pretrained = {pretrained!r}, policy.model.config = {config!r}: exactly one is needed.'
-            )
-        dtypes = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
-        if dtype not in dtypes:
-            raise ConfigError(f'policy.model.dtype = {dtype!r}: must be one of {", ".join(dtypes)}.')
         for name, value in (('save_merged', save_merged), ('gradient_checkpointing', gradient_checkpointing)):
             if not isinstance(value, bool):
                 raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')
         if save_merged and lora is None:
             raise ConfigError('policy.model.save_merged = True: needs policy.model.lora.')
-        options = dict(dtype=dtypes[dtype])
-        if attn_implementation is not None:
-            options['attn_implementation'] = attn_implementation
         if lora is not None and pretrained is None:
             raise ConfigError(
                 f'policy.model.lora = {lora!r}: needs policy.model.pretrained; adapters of random weights, which are '
                 'not saved, would be worth nothing.'
             )
-        self._own(_make(config, options) if pretrained is None else _load(pretrained, options))
+        self._own(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model'))
         if lora is not None:
             self._peft = (_with_adapters(self.lm, lora), )  # in a tuple: its modules are those of ``lm``
             self.eval()  # the adapters too
@@ -338,12 +324,13 @@ class CausalLM(nn.Module):
             folder: str,
             tokenizer: Optional[object] = None,
             max_new_tokens: Optional[int] = None,
-            state_dict: Optional[Dict[str, Tensor]] = None
+            state_dict: Optional[Dict[str, Tensor]] = None,
+            eos_token_ids: Sequence[int] = (),
     ) -> None:
         """
         Overview:
             Write the folder that ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer.from_pretrained`` \
-            load. The folder's generation defaults are greedy, stop at the tokenizer's end-of-sequence token and \
+            load. The folder's generation defaults are greedy, stop at the tokenizer's end of sequence and \
             leave out what the tokenizer has no token for, so that plain ``generate`` gives what the evaluator saw, \
             whatever defaults the model came with.
         Arguments:
@@ -352,6 +339,7 @@ class CausalLM(nn.Module):
             - max_new_tokens (:obj:`Optional[int]`): Default length limit of ``generate``.
             - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Other weights, as ``self.state_dict()`` names \
                 them; None writes the model's own.
+            - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
 
         With adapters these alone are written, for ``peft`` and for ``AutoModelForCausalLM`` where it is installed, \
         or, with ``save_merged``, the whole model.
@@ -360,6 +348,8 @@ class CausalLM(nn.Module):
         if tokenizer is not None:
             ids = {name: getattr(tokenizer, name) for name in ('bos_token_id', 'eos_token_id', 'pad_token_id')}
             tokenizer.save_pretrained(folder)
+        if len(eos_token_ids) > 1:
+            ids['eos_token_id'] = list(eos_token_ids)
         for name, value in ids.items():
             setattr(self.lm.config, name, value)
         self.lm.generation_config = GenerationConfig(
@@ -372,7 +362,7 @@ class CausalLM(nn.Module):
             trained = {name: value.clone() for name, value in self.state_dict().items()}
             self.load_state_dict(state_dict)
             try:
-                return self.save_pretrained(folder, tokenizer, max_new_tokens)
+                return self.save_pretrained(folder, tokenizer, max_new_tokens, None, eos_token_ids)
             finally:
                 self.load_state_dict(trained)
         if state_dict is not None:
@@ -390,51 +380,6 @@ class CausalLM(nn.Module):
         finally:
             if shown:
                 hf_logging.enable_progress_bar()
-
-
-def _make(config: dict, options: dict) -> PreTrainedModel:
-    if not isinstance(config, dict):
-        raise ConfigError(f'policy.model.config = {config!r}: must be a dict with model_type.')
-    config = {**config}
-    model_type = config.pop('model_type', None)
-    if model_type not in CONFIG_MAPPING:
-        raise ConfigError(
-            f'policy.model.config.model_type = {model_type!r}: '
-            f'must be an architecture that transformers knows; {nearest(str(model_type), _near(model_type))}'
-        )
-    cls = CONFIG_MAPPING[model_type]
-    default = cls()
-    known = set(default.to_dict()) | set(default.attribute_map) | OLD_NAMES
-    for key, value in config.items():
-        if key not in known:
-            raise ConfigError(f'policy.model.config.{key} = {value!r}: unknown key; {nearest(key, known)}')
-    try:
-        return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config), **options)
-    except (TypeError, ValueError, KeyError, AttributeError, ImportError, StrictDataclassError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            f'policy.model.config = {config!r}: transformers makes no causal language model {model_type!r} of it '
-            f'({type(error).__name__}: {reason})'
-        ) from error
-
-
-def _near(model_type: Optional[str]) -> List[str]:
-    """Of the several hundred architectures, those worth naming in a message."""
-    common = ['llama', 'qwen2', 'qwen3', 'gemma', 'gemma2', 'gpt2', 'mistral']
-    return common + [m for m in CONFIG_MAPPING.keys() if model_type and m.startswith(str(model_type)[:3])]
-
-
-def _load(pretrained: str, options: dict) -> PreTrainedModel:
-    if os.path.isdir(pretrained) and not os.path.isfile(os.path.join(pretrained, 'config.json')):
-        raise ConfigError(f'policy.model.pretrained = {pretrained!r}: the folder holds no config.json.')
-    try:
-        return AutoModelForCausalLM.from_pretrained(pretrained, **options)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            f'policy.model.pretrained = {pretrained!r}: neither a folder with a causal language model nor a model '
-            f'that the hub gives ({reason})'
-        ) from error
 
 
 def _with_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:

@@ -172,11 +172,12 @@ class ExportHook(LearnerHook):
         spec = engine.policy.get_attribute('token_spec')
         run = run_folder(engine.exp_name)
         folder = os.path.join(run, 'model')
-        model.save_pretrained(os.path.join(folder, 'last'), spec.tokenizer, spec.max_new_tokens)
+        shared = dict(tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids)
+        model.save_pretrained(os.path.join(folder, 'last'), **shared)
         best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
         if os.path.exists(best):
             state = torch.load(best, map_location='cpu', weights_only=True)['model']
-            model.save_pretrained(os.path.join(folder, 'best'), spec.tokenizer, spec.max_new_tokens, state)
+            model.save_pretrained(os.path.join(folder, 'best'), state_dict=state, **shared)
         show(f'models: {os.path.normpath(folder)}')
 
 

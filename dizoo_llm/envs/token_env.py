@@ -123,7 +123,10 @@ class TokenEnv(gymnasium.Env):
         index = (options or {}).get('index')
         self.index = int(self.np_random.integers(len(self.problems)) if index is None else index % len(self.problems))
         self.problem: Problem = self.problems.checked_problem(self.index)
-        self._prompt: List[int] = self.encode(self.problem)
+        try:
+            self._prompt: List[int] = self.encode(self.problem)
+        except Exception as error:  # a chat template may raise anything over a problem's messages
+            raise TaskError(f'problem {self.index} makes no prompt: {error}; {self.problem.text!r:.200}') from error
         if not 0 < len(self._prompt) <= self.max_prompt_length:
             raise TaskError(
                 f'{type(self.task).__name__}: the prompt of problem {self.index} has {len(self._prompt)} tokens, must '
@@ -178,8 +181,36 @@ class TokenEnv(gymnasium.Env):
         return self._completion
 
     def encode(self, problem: Problem) -> List[int]:
-        """Token ids of a problem's prompt, as ``reset`` begins with."""
-        return encode_prompt(self.tokenizer, problem.prompt, *self._chat)
+        """
+        Overview:
+            Token ids of a problem's prompt, as ``reset`` begins with.
+        Raises:
+            - ConfigError: If the tokenizer lacks something of it.
+        """
+        return self._known(encode_prompt(self.tokenizer, problem.prompt, *self._chat), problem.text)
+
+    def encode_answer(self, text: str) -> List[int]:
+        """
+        Overview:
+            Token ids of a completion, with the end of sequence.
+        Raises:
+            - ConfigError: If the tokenizer lacks something of it, or it is longer than ``max_new_tokens``.
+        """
+        ids = self._known(self.tokenizer.encode(text, add_special_tokens=False), text)
+        if len(ids) + 1 > self.max_new_tokens:
+            raise ConfigError(
+                f'env.max_new_tokens = {self.max_new_tokens}: the answer {text!r:.200} has {len(ids) + 1} tokens with '
+                'its end.'
+            )
+        return ids + [self.tokenizer.eos_token_id]
+
+    def _known(self, ids: List[int], text: str) -> List[int]:
+        unknown = self.tokenizer.unk_token_id
+        if unknown is not None and unknown in ids:
+            lacking = {c for c in text.split() + list(text) if self.tokenizer.convert_tokens_to_ids(c) == unknown}
+            some = sorted(c for c in lacking if len(c) == 1) or sorted(lacking)
+            raise ConfigError(f'env.tokenizer: it has no token for {some[:5]!r:.80} of {text!r:.200}.')
+        return ids
 
     def _longest_prompt(self) -> int:
         parts = [self.task, self.task.evaluation()]
@@ -194,7 +225,11 @@ class TokenEnv(gymnasium.Env):
     def _score(self, info: Dict[str, Any]) -> float:
         ended = self._completion[-1] in self.eos_token_ids
         # Only the end of sequence is left out: other special tokens that the policy wrote are part of what it wrote.
-        text = self.tokenizer.decode(self._completion[:-1] if ended else self._completion, skip_special_tokens=False)
+        text = self.tokenizer.decode(
+            self._completion[:-1] if ended else self._completion,
+            skip_special_tokens=False,
+            clean_up_tokenization_spaces=False
+        )
         failed = None
         try:
             parts = self.task.checked_score(self.problem, text)

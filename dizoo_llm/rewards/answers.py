@@ -6,8 +6,10 @@ import re
 from decimal import Decimal
 from typing import Callable, Dict, List, Optional
 
+from .mathematics import same_expression
+
 _BLOCK = re.compile(r'<answer>((?:(?!</?answer>).)*)</answer>', re.DOTALL)
-_NUMBER = re.compile(r'\$?([-+]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?)%?\.?')
+_NUMBER = re.compile(r'(?!\$[-+]?\$)\$?([-+]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?)%?\.?')
 
 
 def _whole(completion: str) -> Optional[str]:
@@ -19,21 +21,21 @@ def _answer_tag(completion: str) -> Optional[str]:
 
 
 def _boxed(completion: str) -> Optional[str]:
-    found = []
-    for start in re.finditer(r'\\boxed\{', completion):
-        depth, end = 1, start.end()
-        while end < len(completion) and depth > 0:
-            depth += {'{': 1, '}': -1}.get(completion[end], 0)
-            end += 1
-        if depth == 0:
-            found.append(completion[start.end():end - 1])
-    return _agreed(found)
+    found, opened = [], []  # what follows each brace that is open, and whether it is a box's
+    for brace in re.finditer(r'\\boxed\{|[{}]', completion):
+        if brace[0] != '}':
+            opened.append((brace.end(), len(brace[0]) > 1))
+        elif opened:
+            begin, boxed = opened.pop()
+            if boxed:
+                found.append(completion[begin:brace.start()])
+    return _agreed([text for text in found if '\\boxed{' not in text])  # of boxes in boxes the innermost
 
 
 def _hashes(completion: str) -> Optional[str]:
     """GSM8K's: behind the only ####, to the end of its line."""
     parts = completion.split('####')
-    return parts[1].strip().split('\n')[0].strip() if len(parts) == 2 else None
+    return parts[1].split('\n')[0].strip() if len(parts) == 2 else None
 
 
 def _agreed(found: List[str]) -> Optional[str]:
@@ -47,6 +49,14 @@ EXTRACTORS: Dict[str, Callable[[str], Optional[str]]] = {
     'answer_tag': _answer_tag,
     'boxed': _boxed,
     '####': _hashes,
+}
+
+# The same name -> how a demonstration writes an answer.
+WRITTEN: Dict[str, str] = {
+    'whole': '{}',
+    'answer_tag': '<answer>{}</answer>',
+    'boxed': '\\boxed{{{}}}',
+    '####': '#### {}',
 }
 
 
@@ -71,13 +81,14 @@ def number(given: str, answer: str) -> float:
 def math_verify(given: str, answer: str) -> float:
     """
     Overview:
-        1 if ``math-verify`` (an extra of this package) holds both for the same mathematical expression, else 0.
+        1 if ``math-verify`` (an extra of this package) holds both for the same mathematical expression, else 0. An \
+        equation is one only where the reference is.
+    Raises:
+        - TimeoutError: If it cannot tell within some seconds, as of towers of powers.
     """
-    from math_verify import parse, verify
-
-    # without its own time limits, which set signals: the environment manager's step time-out is the limit
-    gold, guess = (parse(f'${text}$', parsing_timeout=None) for text in (answer, given))
-    return float(bool(gold) and bool(guess) and verify(gold, guess, timeout_seconds=None))
+    if ('=' in given) != ('=' in answer):
+        return 0.0
+    return float(same_expression(given, answer))
 
 
 # Name in a config -> how an extracted answer is compared with the reference.

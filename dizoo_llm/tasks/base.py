@@ -38,7 +38,7 @@ class Task(ABC):
     Overview:
         Where problems and scores come from. A task speaks text and knows neither tokens nor models.
     Interfaces:
-        ``__len__``, ``problem``, ``score``, ``evaluation``
+        ``__len__``, ``problem``, ``score``, ``demonstration``, ``evaluation``
     Property:
         ``weights``, ``return_part``, ``words``, ``chars``
     """
@@ -79,6 +79,15 @@ class Task(ABC):
                 the part does not apply.
         """
 
+    def demonstration(self, problem: Problem) -> str:
+        """
+        Overview:
+            A completion that is right, for supervised learning: the reference answer, as the scorer wants it written.
+        Arguments:
+            - problem (:obj:`Problem`): What was asked.
+        """
+        return problem.answer
+
     def evaluation(self) -> 'Task':
         """
         Overview:
@@ -95,9 +104,9 @@ class Task(ABC):
         """
         try:
             problem = self.problem(index)
-        except Exception as error:  # as in checked_score
+        except (Exception, SystemExit) as error:  # as in checked_score
             raise TaskError(f'{type(self).__name__} raised {_describe(error)} for problem {index}') from error
-        if not isinstance(problem, Problem) or not (isinstance(problem.prompt, str) or _is_chat(problem.prompt)):
+        if not isinstance(problem, Problem) or not is_prompt(problem.prompt):
             raise TaskError(
                 f'{type(self).__name__} gave {problem!r} for problem {index}, must give a Problem whose prompt is text '
                 'or messages with role and content'
@@ -114,14 +123,14 @@ class Task(ABC):
         """
         try:
             parts = self.score(problem, completion)
-        except Exception as error:  # whatever a user's scorer raises is reported with the problem that caused it
+        except (Exception, SystemExit) as error:  # whatever a user's scorer raises is reported with its problem
             raise self._error(f'raised {_describe(error)}', problem, completion) from error
         if not isinstance(parts, dict) or set(parts) != set(self.weights):
             raise self._error(f'scored {parts!r}, must score exactly {sorted(self.weights)}', problem, completion)
         for name, value in parts.items():
             try:
                 good = value is None or math.isfinite(value)
-            except (TypeError, OverflowError):
+            except Exception:  # a tensor, an array, a text
                 good = False
             if not good:
                 raise self._error(f'scored {name} = {value!r}, must be a finite number or None', problem, completion)
@@ -131,8 +140,12 @@ class Task(ABC):
         return TaskError(f'{type(self).__name__} {what}; problem: {problem.text!r}; completion: {completion!r}')
 
 
-def _is_chat(prompt: Any) -> bool:
-    return isinstance(prompt, list) and len(prompt) > 0 and all(
+def is_prompt(prompt: Any) -> bool:
+    """
+    Overview:
+        Whether it is text, or chat messages with role and content.
+    """
+    return isinstance(prompt, str) or isinstance(prompt, list) and len(prompt) > 0 and all(
         isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ('role', 'content'))
         for message in prompt
     )

@@ -13,18 +13,18 @@ import runpy
 import random
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
-from dizoo_llm.rewards import CHECKS, EXTRACTORS
-from ding_common import ConfigError, nearest
+from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
+from ding_common import ConfigError, Rule, nearest
 
-from .base import TASK_REGISTRY, Problem, Task
+from .base import TASK_REGISTRY, Problem, Task, is_prompt
 
 
 class ListTask(Task):
     """
     Overview:
         A task over a list of problems, of which some may be held out for evaluation: a list of their own, or a number \
-        of
-        them drawn by a seed. A problem whose text is among the held-out ones is never in training.
+        of them drawn by a seed. A problem whose text is, but for white space, among the held-out ones is never in \
+        training.
     Interfaces:
         As ``Task``.
     """
@@ -41,17 +41,21 @@ class ListTask(Task):
                 without that evaluates on the problems of training.
             - seed (:obj:`int`): Which are drawn.
         """
+        for key, value in (('eval_size', eval_size), ('seed', seed)):
+            if not Rule.integer(0).holds(value):
+                raise ConfigError(f'env.task.{key} = {value!r}: must be {Rule.integer(0).allowed}.')
         by_text: Dict[str, Problem] = {}
         for problem in problems if held_out is None else held_out:
-            by_text.setdefault(problem.text, problem)
+            by_text.setdefault(_words(problem), problem)
         texts = list(by_text)
         if held_out is None and eval_size > 0:
             random.Random(seed).shuffle(texts)
         if eval_size > 0 or held_out is None:
             texts = texts[:eval_size]
         self._held_out = [by_text[text] for text in texts]
-        self._problems = [problem for problem in problems if problem.text not in set(texts)]
-        if not self._held_out:
+        found = set(texts)
+        self._problems = [problem for problem in problems if _words(problem) not in found]
+        if held_out is None and eval_size == 0:
             self._held_out = self._problems
 
     def __len__(self) -> int:
@@ -114,7 +118,8 @@ class FileTask(ListTask):
         _one_of('check', check, CHECKS)
         if '{prompt}' not in template:
             raise ConfigError(f'env.task.template = {template!r}: must hold {{prompt}}.')
-        self._answer_in, self._check = EXTRACTORS[answer_in], CHECKS[check]
+        self._answer_in, self._check, self._written = EXTRACTORS[answer_in], CHECKS[check], WRITTEN[answer_in]
+        self._shown = reference_in == answer_in
 
         def read(key: str, file: str) -> List[Problem]:
             problems = []
@@ -125,12 +130,25 @@ class FileTask(ListTask):
                         raise ConfigError(
                             f"{where} has no {column!r} (env.task.{name}); it has {', '.join(map(str, row))}."
                         )
+                    if column is not None and row[column] is None:
+                        raise ConfigError(f'{where} has nothing in {column!r} (env.task.{name}).')
                 reference = EXTRACTORS[reference_in](str(row[answer]))
                 if reference is None:
                     raise ConfigError(
                         f'{where}: no answer by env.task.reference_in = {reference_in!r} in {row[answer]!r}'
                     )
+                try:
+                    same = self._check(reference, reference)
+                except ImportError as error:
+                    raise ConfigError(str(error)) from error
+                if not same:
+                    raise ConfigError(
+                        f'{where}: the answer {reference!r} is not right by env.task.check = {check!r} itself; '
+                        f'env.task.reference_in = {reference_in!r} says where in the column it stands.'
+                    )
                 text = row[prompt] if isinstance(row[prompt], list) else template.replace('{prompt}', str(row[prompt]))
+                if not is_prompt(text):
+                    raise ConfigError(f'{where}: {text!r:.80} is neither text nor messages with role and content.')
                 metadata = {} if kind is None else dict(kind=str(row[kind]))
                 problems.append(Problem(text, reference, dict(metadata, solution=str(row[answer]))))
             return problems
@@ -141,6 +159,9 @@ class FileTask(ListTask):
     def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         given = self._answer_in(completion)
         return dict(right=0.0 if given is None else self._check(given, problem.answer))
+
+    def demonstration(self, problem: Problem) -> str:
+        return problem.metadata['solution'] if self._shown else self._written.format(problem.answer)
 
 
 @TASK_REGISTRY.register('python')
@@ -178,12 +199,21 @@ class PythonTask(ListTask):
                 raise ConfigError(
                     f'env.task.file = {file!r}: problem {number} is {row!r}, must be a dict with a prompt.'
                 )
+            if not is_prompt(row['prompt']):
+                raise ConfigError(
+                    f"env.task.file = {file!r}: problem {number} has the prompt {row['prompt']!r:.80}, must be text or "
+                    'messages with role and content.'
+                )
             problems.append(Problem(row['prompt'], str(row.get('answer', '')), row))
         super().__init__(problems, None, eval_size, seed)
 
     def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         scored = self._score(problem.metadata, completion)
         return scored if isinstance(scored, dict) else {next(iter(self.weights)): scored}
+
+
+def _words(problem: Problem) -> str:
+    return ' '.join(problem.text.split())
 
 
 def _one_of(key: str, value: str, allowed: Dict) -> None:
@@ -200,7 +230,7 @@ def _rows(key: str, path: str) -> Iterator[Dict[str, Any]]:
         raise ConfigError(f'env.task.{key} = {path!r}: there is no such file.')
     try:
         rows = list(readers[ending](path))
-    except (ValueError, ImportError, OSError) as error:  # broken JSON and wrong encodings are ValueErrors
+    except (ValueError, ImportError, OSError, csv.Error) as error:  # broken JSON and wrong encodings are ValueErrors
         raise ConfigError(f'env.task.{key} = {path!r}: {error}') from error
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
@@ -229,7 +259,7 @@ def _json(path: str) -> Sequence[Any]:
 
 
 def _csv(path: str) -> List[Dict[str, str]]:
-    with open(path, encoding='utf-8', newline='') as f:
+    with open(path, encoding='utf-8-sig', newline='') as f:  # spreadsheets put a mark before the first column
         return list(csv.DictReader(f))
 
 

@@ -6,24 +6,64 @@ One of its generator ``spell_backward``, and a right completion:
     completion: ylriaf
 """
 import copy
+import inspect
 import json
+import os
 import random
+import re
 from functools import cached_property, lru_cache
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from dizoo_llm.rewards import EXTRACTORS
-from ding_common import ConfigError, nearest
+from dizoo_llm.rewards import EXTRACTORS, WRITTEN
+from ding_common import ConfigError, Rule, nearest
 
 from .base import TASK_REGISTRY, Problem, Task
 
 _HELD_OUT: Dict[str, Tuple[List[Problem], int]] = {}  # by config: the problems, and how many items they took
+
+_EVALUATES = re.compile(r'\b(eval|exec|parse_expr|sympify)\(')
+# Generators that make a list of all their items at once; what is behind it begins anew.
+_LISTED = {'acre', 'gsm_symbolic', 'list_functions', 'word_ladder'}
+_LISTED_SIZE = 50_000
+# Generators that iterate over sets: another process, another problem.
+_BY_HASH = {'isomorphic_strings', 'knight_swap', 'polynomial_multiplication', 'ransom_note'}
+_JUNK = ('nan', 'nan+nanj', 'inf', '?', 'x y')  # the answer to no problem
 
 
 @lru_cache(maxsize=64)
 def _dataset(name: str, seed: int, config: str) -> Any:
     """A generator, which may hold a long list of words: one in a process."""
     from reasoning_gym import create_dataset
-    return create_dataset(name, seed=seed, size=2 ** 31 - 1, **json.loads(config))
+    return create_dataset(name, seed=seed, size=_LISTED_SIZE if name in _LISTED else 2 ** 31 - 1, **json.loads(config))
+
+
+@lru_cache(maxsize=64)
+def _why_not(name: str, seed: int, config: str) -> Optional[str]:
+    """
+    Overview:
+        What forbids a generator, if something does. A model's text is data and is never evaluated, junk must earn \
+        nothing, and a problem must be the same in every process.
+    """
+    from reasoning_gym.factory import DATASETS
+    if _EVALUATES.search(inspect.getsource(DATASETS[name][0].score_answer)):
+        return 'its scorer evaluates answers as Python; what a model writes is never run here'
+    if name in _BY_HASH and os.environ.get('PYTHONHASHSEED', 'random') == 'random':
+        return 'its problems differ from process to process; set the environment variable PYTHONHASHSEED=0'
+    dataset = _dataset(name, seed, config)
+    for junk in _JUNK:
+        earned = sum(_score(dataset, junk, dataset[i]) for i in range(5)) / 5
+        if earned >= 0.5:
+            return f'its scorer pays {earned:.2f} for {junk!r}, which answers nothing'
+    return None
+
+
+def _score(dataset: Any, given: str, entry: Dict[str, Any]) -> float:
+    """The generator's score in [0, 1]. Many a scorer raises over a text that it cannot read: then it is wrong."""
+    try:
+        score = float(dataset.score_answer(given, entry))
+    except Exception:
+        return 0.0
+    return min(max(score, 0.0), 1.0) if score == score else 0.0
 
 
 @TASK_REGISTRY.register('reasoning_gym')
@@ -33,7 +73,8 @@ class ReasoningGymTask(Task):
         One generator of reasoning-gym or a weighted mixture. Item n is a pure function of the seed and n. The first \
         ``eval_size`` different texts are held out; training takes the items behind them, and none whose text is among \
         those held out, however small the generator's stock. (Seeds alone would not do: item n of seed s is item n - 1 \
-        of seed s + 1, and small generators repeat themselves.)
+        of seed s + 1, and small generators repeat themselves.) Generators whose scorers evaluate answers as Python, \
+        or pay for junk, are refused.
 
         Parts: ``score``, the generator's own, which may give partial credit; ``right``, 1 if the answer is the \
         reference to the letter. The generators' scores cannot tell: some pay 0.99999 for an answer with junk behind \
@@ -84,14 +125,23 @@ class ReasoningGymTask(Task):
             ) from error
         if (name is None) == (mixture is None):
             raise ConfigError(f'env.task.name = {name!r}, env.task.mixture = {mixture!r}: exactly one is needed.')
+        if mixture is not None and config is not None:
+            raise ConfigError(f'env.task.config = {config!r}: with a mixture each part has its own.')
+        if mixture is not None and not (isinstance(mixture, list) and mixture and all(isinstance(p, dict)
+                                                                                      for p in mixture)):
+            raise ConfigError(f'env.task.mixture = {mixture!r}: must be a list of dicts with name, config and weight.')
+        for key, value, rule in (('size', size, Rule.integer(1)), ('eval_size', eval_size, Rule.integer(1)),
+                                 ('seed', seed, Rule.integer(0))):
+            if not rule.holds(value):
+                raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
         if answer_in not in EXTRACTORS:
             raise ConfigError(f'env.task.answer_in = {answer_in!r}: {nearest(str(answer_in), EXTRACTORS)}')
         if '{question}' not in template:
             raise ConfigError(f'env.task.template = {template!r}: must hold {{question}}.')
         if weights is not None:
-            if set(weights) != set(self.weights):
+            if set(weights) != set(self.weights) or not all(map(Rule.number().holds, weights.values())):
                 raise ConfigError(
-                    f"env.task.weights = {dict(weights)!r}: must have the keys {', '.join(self.weights)}."
+                    f"env.task.weights = {dict(weights)!r}: must be numbers for {', '.join(self.weights)}."
                 )
             self.weights = dict(weights)
         self._parts = [dict(name=name, config=config)] if mixture is None else [dict(part) for part in mixture]
@@ -107,11 +157,21 @@ class ReasoningGymTask(Task):
                 )
             try:
                 config = json.dumps(part.get('config') or {}, sort_keys=True)
-                self._datasets.append(_dataset(part['name'], seed, config))
+                why_not = _why_not(part['name'], seed, config)
+                dataset = _dataset(part['name'], seed, config)
             except (TypeError, ValueError, AssertionError) as error:
                 raise ConfigError(f'{where}.config = {part.get("config")!r}: {error}') from error
+            if why_not is not None:
+                raise ConfigError(f"{where}.name = {part['name']!r}: {why_not}.")
+            if dataset[0]['answer'] is None and not right_by_score:
+                raise ConfigError(
+                    f"{where}.name = {part['name']!r}: its problems have no reference answer; set "
+                    'env.task.right_by_score = True.'
+                )
+            self._datasets.append(dataset)
         self._size, self._eval_size, self._seed = size, eval_size, seed
         self._template, self._extract, self._right_by_score = template, EXTRACTORS[answer_in], right_by_score
+        self._written = WRITTEN[answer_in]
         self._key = json.dumps([self._parts, seed, template, eval_size], sort_keys=True)
         self._evaluating = False
 
@@ -136,9 +196,12 @@ class ReasoningGymTask(Task):
         if given is None:
             return dict(score=0.0, right=0.0)
         dataset = self._datasets[problem.metadata['part']]
-        score = min(max(float(dataset.score_answer(given, problem.metadata['entry'])), 0.0), 1.0)
+        score = _score(dataset, given, problem.metadata['entry'])
         right = score == 1 if self._right_by_score else given == problem.answer.strip()
         return dict(score=score, right=float(right))
+
+    def demonstration(self, problem: Problem) -> str:
+        return self._written.format(problem.answer)
 
     def evaluation(self) -> Task:
         self._held_out  # shared by both
@@ -149,10 +212,11 @@ class ReasoningGymTask(Task):
     def _item(self, number: int) -> Problem:
         weights = [part.get('weight', 1) for part in self._parts]
         part = random.Random(f'{self._seed} {number}').choices(range(len(weights)), weights)[0]
-        entry: Dict[str, Any] = self._datasets[part][number]
+        dataset = self._datasets[part]
+        entry: Dict[str, Any] = dataset[number % len(dataset)]
         prompt = self._template.replace('{question}', entry['question'])
         metadata = dict(kind=self._parts[part]['name'], part=part, entry=entry)
-        return Problem(prompt, str(entry['answer']), metadata)
+        return Problem(prompt, '' if entry['answer'] is None else str(entry['answer']), metadata)
 
     @cached_property
     def _held_out(self) -> List[Problem]:

@@ -1,13 +1,14 @@
 """Verifiers against those who try: no text that is not a plain right answer may pass."""
 import pytest
 
-from dizoo_llm.rewards import CHECKS, EXTRACTORS
+from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN, mathematics
 
 TRICKS = [
     '', ' ', '\n\n', '42 42', '42\n42', '4 2', '4', '420', '142', '42 is the answer', 'the answer is 42', '42!', '４２',
     '٤٢', '42\u200b', '\u202e24', 'x' * 100_000, '42' * 50_000, '<answer>', '</answer>42<answer>', '<answer>42',
     '42</answer>', '<answer></answer>', '<answer> </answer>', r'\boxed{}', r'\boxed{42', '####', '#### ', 'None', 'nan',
-    '4,2', '0x2a', '42e0', '[42]', '{answer}', '<|im_end|>', '42<eos>', 'Question: 42?\nAnswer:'
+    '####\n\n42', '\\boxed{' * 50_000, '\\boxed{' * 9 + '42', '}' * 9 + '42', '$$42', '$+$42', '4,2', '0x2a', '42e0',
+    '[42]', '{answer}', '<|im_end|>', '42<eos>', 'Question: 42?\nAnswer:'
 ]
 
 
@@ -43,7 +44,7 @@ class TestAnswers:
     @pytest.mark.parametrize(
         'completion, answer_in', [
             ('<answer>41</answer><answer>42</answer>', 'answer_tag'),
-            ('<answer><answer>42</answer></answer>', 'whole'),
+            ('<answer>41<answer>42</answer></answer><answer>41</answer>', 'answer_tag'),
             (r'\boxed{41} or \boxed{42}', 'boxed'),
             ('#### 41 #### 42', '####'),
             ('#### 42 or 43', '####'),
@@ -54,6 +55,11 @@ class TestAnswers:
 
     def test_nested_braces(self):
         assert EXTRACTORS['boxed'](r'\boxed{\frac{1}{2}}') == r'\frac{1}{2}'
+        assert EXTRACTORS['boxed'](r'\boxed{\boxed{42}}') == '42'
+
+    @pytest.mark.parametrize('answer_in', list(EXTRACTORS))
+    def test_what_is_written_is_found(self, answer_in):
+        assert EXTRACTORS[answer_in](WRITTEN[answer_in].format('4{2}')) == '4{2}'
 
     @pytest.mark.parametrize(
         'given, answer, same', [
@@ -66,9 +72,22 @@ class TestAnswers:
         assert CHECKS['number'](given, answer) == same
 
     @pytest.mark.parametrize(
-        'given, answer, same',
-        [(r'\frac{1}{2}', '0.5', 1), ('x^2+2x+1', '(x+1)^2', 1), ('3', '4', 0), ('', '4', 0), ('no idea', '4', 0)]
+        'given, answer, same', [
+            (r'\frac{1}{2}', '0.5', 1), ('x^2+2x+1', '(x+1)^2', 1), ('3', '4', 0), ('', '4', 0), ('no idea', '4', 0),
+            ('41=42', '42', 0), ('x=42', 'x = 42', 1), ("__import__('os').abort()", '4', 0)
+        ]
     )
     def test_mathematics(self, given, answer, same):
         pytest.importorskip('math_verify')
         assert CHECKS['math_verify'](given, answer) == same
+
+    @pytest.mark.parametrize('text', ['9^{9^{9^{9}}}', '100000000!'])
+    def test_mathematics_without_end(self, text, monkeypatch):
+        """These compute in C, where no signal ends them."""
+        pytest.importorskip('math_verify')
+        assert CHECKS['math_verify']('2+2', '4') == 1
+        monkeypatch.setattr(mathematics, 'SECONDS', 1.0)
+        with pytest.raises(TimeoutError, match='math-verify took more than 1 s over'):
+            CHECKS['math_verify'](text, '4')
+        monkeypatch.undo()
+        assert CHECKS['math_verify']('2+2', '4') == 1  # by another process

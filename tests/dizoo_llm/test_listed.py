@@ -70,6 +70,46 @@ class TestFile:
         task = create_task(dict(gsm8k, eval_path=test))
         assert len(task) == 18 and len(task.evaluation()) == 3
 
+    def test_an_empty_file_for_evaluation_is_no_evaluation_on_training(self, gsm8k, tmp_path):
+        (tmp_path / 'none.jsonl').write_text('')
+        with pytest.raises(ConfigError, match='no problem for evaluation'):
+            create_task(dict(gsm8k, eval_path=str(tmp_path / 'none.jsonl')))
+
+    def test_white_space_makes_no_other_problem(self, gsm8k, tmp_path):
+        test = write(tmp_path / 'test.jsonl', [dict(GSM8K[0], question=GSM8K[0]['question'] + ' \n')])
+        assert len(create_task(dict(gsm8k, eval_path=test))) == 19
+
+    @pytest.mark.parametrize(
+        'options, expected', [
+            (dict(), GSM8K[0]['answer']), (dict(answer_in='boxed'), '\\boxed{1}'),
+            (dict(answer_in='answer_tag'), '<answer>1</answer>'), (dict(answer_in='whole'), '1')
+        ]
+    )
+    def test_what_is_demonstrated_is_right(self, gsm8k, options, expected):
+        task = create_task(dict(gsm8k, **options))
+        shown = task.demonstration(task.problem(0))
+        assert shown == expected and task.checked_score(task.problem(0), shown) == dict(right=1)
+
+    @pytest.mark.parametrize(
+        'row, message', [
+            (dict(question='a', answer=None), "row 1 has nothing in 'answer'"),
+            (dict(question=None, answer='#### 1'), "row 1 has nothing in 'question'"),
+            (dict(question=[{
+                'from': 'human',
+                'value': 'a'
+            }], answer='#### 1'), 'row 1: .* neither text nor messages'),
+            (dict(question=[], answer='#### 1'), 'row 1: .* neither text nor messages'),
+        ]
+    )
+    def test_a_row_without_a_problem(self, gsm8k, tmp_path, row, message):
+        with pytest.raises(ConfigError, match=message):
+            create_task(dict(gsm8k, path=write(tmp_path / 'row.jsonl', [row])))
+
+    def test_csv_of_a_spreadsheet(self, gsm8k, tmp_path):
+        path = tmp_path / 'sheet.csv'
+        path.write_text('\ufeffquestion,answer\nwhat,#### 1\n', encoding='utf-8')
+        assert create_task(dict(gsm8k, path=str(path))).problem(0).prompt == 'what'
+
     def test_chat_template_and_kind(self, gsm8k, tmp_path):
         chat = [dict(role='user', content='1 + 1?')]
         path = write(tmp_path / 'chat.jsonl', [dict(messages=chat, answer='2', level='easy')])
@@ -90,6 +130,11 @@ class TestFile:
             (dict(template='Q'), r"env.task.template = 'Q': must hold \{prompt\}"),
             (dict(eval_size=20), 'no problem for training'),
             (dict(wrong=1), 'wrong'),
+            (dict(eval_size=-1), 'env.task.eval_size = -1: must be an integer of at least 0'),
+            (
+                dict(reference_in='whole'
+                     ), "row 1: the answer '0 \\+ 1 = 1.* is not right by env.task.check = 'number' itself"
+            ),
         ],
         ids=str
     )
@@ -143,6 +188,10 @@ class TestPython:
         'text, message', [
             ('def problems():\n    return []', 'must define a function score'),
             ('def problems():\n    return [1]\ndef score(p, c):\n    return 1', 'problem 0 is 1, must be a dict'),
+            (
+                'def problems():\n    return [dict(prompt=3)]\ndef score(p, c):\n    return 1',
+                'problem 0 has the prompt 3'
+            ),
         ]
     )
     def test_wrong_file(self, tmp_path, text, message):

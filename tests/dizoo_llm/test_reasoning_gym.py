@@ -6,6 +6,8 @@ from ding_common import ConfigError
 pytest.importorskip('reasoning_gym')
 SPELL = dict(type='reasoning_gym', name='spell_backward', config=dict(min_word_len=5, max_word_len=7), eval_size=100)
 
+SEVERAL = ('boxnet', 'graph_color', 'propositional_logic', 'rubiks_cube', 'rush_hour')  # right answers
+
 
 def texts(task, number):
     return [task.problem(i).text for i in range(number)]
@@ -76,6 +78,17 @@ class TestReasoningGym:
             (dict(template='ask'), 'env.task.template'),
             (dict(weights=dict(score=1)), 'env.task.weights'),
             (dict(name=None, mixture=[dict(nam='gcd')]), r'env.task.mixture\[0\]'),
+            (dict(name=None, mixture=['gcd']), r"env.task.mixture = \['gcd'\]: must be a list of dicts"),
+            (dict(name=None, mixture=[]), r'env.task.mixture = \[\]: must be a list of dicts'),
+            (dict(size=0), 'env.task.size = 0: must be an integer of at least 1'),
+            (dict(eval_size=-1), 'env.task.eval_size = -1'),
+            (dict(seed=None), 'env.task.seed = None'),
+            (dict(weights=dict(score='a', right=1)), 'env.task.weights'),
+            (dict(name='countdown', config={}), "'countdown': its scorer evaluates answers as Python"),
+            (dict(name='complex_arithmetic', config={}), r"its scorer pays 1.00 for 'nan', which answers nothing"),
+            (dict(name='game_of_life_halting', config={}), 'which answers nothing'),
+            (dict(name='ransom_note', config={}), 'differ from process to process'),
+            (dict(name='graph_color', config={}), 'no reference answer; set env.task.right_by_score = True'),
             (
                 dict(name='coin_flip', config=dict(min_trials=3, max_trials=3),
                      eval_size=10_000), 'different texts; lower it'
@@ -85,7 +98,49 @@ class TestReasoningGym:
     )
     def test_wrong_config(self, changes, message):
         cfg = dict(SPELL, **changes)
-        if cfg.get('mixture'):
+        if 'mixture' in cfg:
             cfg.pop('config')
         with pytest.raises(ConfigError, match=message):
             create_task(cfg).evaluation().problem(0)
+
+
+@pytest.mark.unittest
+class TestScorers:
+
+    def test_none_evaluates_what_a_model_writes(self, tmp_path):
+        """Every generator, given texts that leave a file behind if they are run."""
+        from reasoning_gym.factory import DATASETS
+        mark = tmp_path / 'mark'
+        run = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+        refused = []
+        for name in set(DATASETS) - {'acre', 'composite', 'word_ladder', 'quantum_lock'}:  # slow, or not by themselves
+            try:
+                task = create_task(
+                    dict(type='reasoning_gym', name=name, eval_size=2, size=3, right_by_score=name in SEVERAL)
+                )
+            except ConfigError as error:
+                refused.append((name, error.message))
+                continue
+            for text in (run, f'[{run}]', f'{{"a": {run}}}', f'1 + {run}'):
+                assert task.checked_score(task.problem(0), text)['right'] == 0
+                assert not mark.exists(), name
+        evaluating = {name for name, message in refused if 'evaluates answers' in message}
+        assert evaluating == {
+            'binary_matrix', 'countdown', 'intermediate_integration', 'n_queens', 'number_sorting', 'puzzle24',
+            'simple_integration', 'spiral_matrix', 'string_insertion', 'polynomial_multiplication'
+        }
+        assert len(refused) < 20
+
+    @pytest.mark.parametrize('name', ['spell_backward', 'chain_sum', 'letter_counting', 'prime_factorization'])
+    @pytest.mark.parametrize('answer_in', ['whole', 'answer_tag', 'boxed', '####'])
+    def test_a_demonstration_is_right_and_junk_costs_no_row(self, name, answer_in):
+        task = create_task(dict(type='reasoning_gym', name=name, eval_size=5, answer_in=answer_in))
+        for i in range(5):
+            problem = task.problem(i)
+            assert task.checked_score(problem, task.demonstration(problem))['right'] == 1
+            for junk in ('', 'x', '2 x', 'None', '9' * 5000, '\x00'):
+                assert task.checked_score(problem, task._written.format(junk))['right'] == 0
+
+    def test_there_may_be_several_right_answers(self):
+        task = create_task(dict(type='reasoning_gym', name='rush_hour', eval_size=3, right_by_score=True))
+        assert task.checked_score(task.problem(0), 'None')['right'] == 0

@@ -5,9 +5,10 @@ import sys
 import pytest
 import torch
 from easydict import EasyDict
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from dizoo_llm.envs import TokenEnv
+from dizoo_llm.generation import plain_generate
 from dizoo_llm.sft import Examples, collate, evaluate, train
 from dizoo_llm.tokenizer import load_tokenizer
 from ding_common import ConfigError, read_json_lines
@@ -84,6 +85,36 @@ class TestSFT:
         assert batch['input_ids'].shape == batch['labels'].shape == batch['attention_mask'].shape == (3, 6)
         assert batch['labels'][2].tolist() == [1] + [-100] * 5 and batch['attention_mask'][2].sum() == 1
 
+    def test_what_is_shown_must_be_right(self, config, tmp_path):
+        task = (tmp_path / 'sums.py').read_text().replace("completion == str", "completion == '#' + str")
+        (tmp_path / 'sums.py').write_text(task)
+        with pytest.raises(ConfigError,
+                           match="what it gives as a right completion, '0', is scored {'score': 0.0} by it"):
+            train(config, 0)
+
+    def test_answers_too_long_are_told(self, config, tmp_path):
+        (tmp_path / 'teacher.py').write_text("def answer(problem, index):\n    return '000'")
+        config.train.answers = 'teacher.py'
+        with pytest.raises(ConfigError, match="env.max_new_tokens = 3: the answer '000' has 4 tokens"):
+            train(config, 0)
+
+    def test_another_run_takes_the_place_of_the_first(self, config):
+        config.train.update(max_steps=2, eval_problems=1)
+        for _ in range(2):
+            train(config, 0)
+        assert [r['step'] for r in read_json_lines('run/evaluations.jsonl')] == [0, 2]
+
+    def test_a_models_own_generation_defaults_change_nothing(self, config):
+        config.train.update(max_steps=30, eval_problems=25)
+        folder, value = train(config, 0)
+        model, env = AutoModelForCausalLM.from_pretrained(folder), TokenEnv(**config.env, evaluation=True)
+        own = GenerationConfig(repetition_penalty=50.0, no_repeat_ngram_size=1, top_k=1, max_new_tokens=1)
+        model.generation_config = own
+        assert evaluate(model, env, 25) == value and model.generation_config is own
+        prompts, size = [env.encode(env.problems.problem(3))] * 64, len(env.tokenizer)
+        sampled = plain_generate(model, prompts, 3, env.eos_token_ids, size, temperature=100.0)
+        assert len({row[0] for row in sampled}) > 5 and max(map(max, sampled)) < size
+
     def test_demonstrations_from_elsewhere(self, config, tmp_path):
         (tmp_path / 'teacher.py').write_text("def answer(problem, index):\n    return f'{index}' + problem.answer")
         env = TokenEnv(**config.env)
@@ -99,7 +130,10 @@ class TestSFT:
             ('train.example', 3, "main_config.train.example = 3: unknown key; did you mean 'examples'"),
             ('train.lr_scheduler', 'cosin', "main_config.train.lr_scheduler = 'cosin': must be one of"),
             ('train.learning_rate', -1, 'main_config.train.learning_rate = -1'),
-            ('model', dict(), "main_config.model = {}: must have either 'pretrained' or 'config'"),
+            ('model', dict(), 'main_config.model.config = None: exactly one is needed'),
+            ('model.config.num_hiden_layers', 1, 'main_config.model.config.num_hiden_layers = 1: unknown key'),
+            ('model.dtype', 'bfloat16', "main_config.model.dtype = 'bfloat16': must be one of pretrained"),
+            ('model.config.vocab_size', 5, 'its 5 tokens are fewer than the 15 of the tokenizer'),
             ('model.config.model_type', 'lama', 'main_config.model.config.model_type'),
             ('env.max_new_token', 3, 'main_config.env.max_new_token = 3: unknown key'),
         ]

@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from dizoo_llm.tasks import TASK_REGISTRY, Problem, Task, ThinkAnswerTask, create_task
 from ding_common import ConfigError, TaskError
@@ -43,7 +44,7 @@ class ScriptedTask(Task):
         return Problem('what is it?')
 
     def score(self, problem, completion):
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -67,6 +68,8 @@ class TestCheckedScore:
             (dict(a=float('nan'), b=0), 'a = nan'),
             (dict(a=0, b=float('inf')), 'b = inf'),
             (dict(a='1', b=0), 'finite'),
+            (dict(a=torch.ones(2), b=0), 'a = tensor'),
+            (SystemExit(3), r'SystemExit: 3'),
             (ZeroDivisionError('oh'), r'ZeroDivisionError: oh \(test_tasks.py:\d+\)'),
         ]
     )

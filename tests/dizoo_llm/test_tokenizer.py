@@ -3,7 +3,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.tasks import ThinkAnswerTask
+from dizoo_llm.tasks import Problem, Task, ThinkAnswerTask
 from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_prompt, end_ids, load_tokenizer
 from ding_common import ConfigError
 
@@ -70,6 +70,19 @@ TEMPLATE = (
 )
 
 
+class Ask(Task):
+    weights = dict(right=1.0)
+
+    def __len__(self):
+        return 1
+
+    def problem(self, index):
+        return Problem('ab', 'c')
+
+    def score(self, problem, completion):
+        return dict(right=float(completion == problem.answer))
+
+
 @pytest.fixture
 def chat(tmp_path):
     """A tokenizer with a chat template and, in its folder, a model's generation defaults."""
@@ -106,6 +119,38 @@ class TestPrompt:
             with pytest.raises(ConfigError, match='has no chat template'):
                 encode_prompt(tokenizer, prompt, chat)
 
+    def test_what_would_not_be_used_is_refused(self, chat):
+        plain = build_char_tokenizer('hi')
+        for tokenizer, options, message in (
+            (plain, dict(system_prompt='s'),
+             "env.system_prompt = 's': it would not be used, since the tokenizer has no"),
+            (plain, dict(chat_options=dict(a=1)), "env.chat_options = {'a': 1}: it would not be used"),
+            (chat, dict(system_prompt='s', chat=False), 'since env.chat is False'),
+        ):
+            with pytest.raises(ConfigError, match=message):
+                encode_prompt(tokenizer, 'hi', **options)
+        with pytest.raises(ConfigError, match='have system messages of their own'):
+            encode_prompt(chat, [dict(role='system', content='a'), dict(role='user', content='b')], system_prompt='s')
+
+    def test_what_a_tokenizer_lacks_is_told(self, chat):
+        env = TokenEnv(Ask(), tokenizer=dict(chars='abc'), max_new_tokens=3)
+        assert env.encode_answer('cc') == [2, 2, 3]
+        with pytest.raises(ConfigError, match="env.tokenizer: it has no token for \\['x', '×'\\] of 'a×x'"):
+            env.encode_answer('a×x')
+        with pytest.raises(ConfigError, match="env.max_new_tokens = 3: the answer 'abc' has 4 tokens with its end"):
+            env.encode_answer('abc')
+        with pytest.raises(ConfigError, match='it has no token for'):
+            TokenEnv(Ask(), tokenizer=dict(chars='bc'))
+
+    def test_a_completion_is_decoded_as_it_was_written(self, chat, tmp_path):
+        tokenizer = build_char_tokenizer('ab ,')
+        tokenizer.clean_up_tokenization_spaces = True
+        tokenizer.save_pretrained(str(tmp_path / 'tidy'))
+        env = TokenEnv(Ask(), tokenizer=dict(pretrained=str(tmp_path / 'tidy')), max_new_tokens=4)
+        env.reset()
+        *_, info = env.step([0, 2, 3, 4])
+        assert info['completion'] == 'a ,'
+
     def test_what_a_tokenizer_puts_around_a_text(self):
         tokenizer = build_char_tokenizer('abc')
         tokenizer._tokenizer.post_processor = TemplateProcessing(
@@ -113,10 +158,11 @@ class TestPrompt:
         )
         assert encode_prompt(tokenizer, 'ab') == [5, 0, 1]  # before it, not behind it
 
-    def test_several_ends_and_nothing_else_of_the_generation_defaults(self, chat):
+    def test_several_ends_and_nothing_else_of_the_generation_defaults(self, chat, monkeypatch):
         assert end_ids(chat) == (chat.eos_token_id, 3)
+        monkeypatch.chdir(chat.name_or_path)  # whose generation_config.json is not that of a tokenizer made here
         assert end_ids(build_char_tokenizer('abc')) == (3, )
-        env = TokenEnv('think_answer', tokenizer=dict(pretrained=chat.name_or_path), max_new_tokens=9, chat=False)
+        env = TokenEnv(Ask(), tokenizer=dict(pretrained=chat.name_or_path), max_new_tokens=9, chat=False)
         assert env.token_spec.eos_token_ids == (chat.eos_token_id, 3) and env.token_spec.max_new_tokens == 9
         env.reset(options=dict(index=0))
         *_, terminated, _, info = env.step([0, 1, 3, 2])

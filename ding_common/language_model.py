@@ -1,0 +1,96 @@
+"""Causal language models of ``transformers`` from a config's section: by name or folder, or random from a config."""
+import logging
+import os
+from typing import List, Optional
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from .check import nearest
+from .errors import ConfigError
+
+# Keys of published config files that transformers still takes, although its config classes no longer have them.
+OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
+DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
+
+
+def build_causal_lm(
+        pretrained: Optional[str],
+        config: Optional[dict],
+        dtype: str,
+        attn_implementation: Optional[str],
+        key: str,
+) -> PreTrainedModel:
+    """
+    Overview:
+        Load a pretrained model, or make a random one.
+    Arguments:
+        - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``.
+        - config (:obj:`Optional[dict]`): ``model_type`` and the arguments of that architecture's config class; the \
+            weights are random. Exactly one of ``pretrained`` and ``config``.
+        - dtype (:obj:`str`): One of ``DTYPES``.
+        - attn_implementation (:obj:`Optional[str]`): As ``transformers`` takes it; None: its choice.
+        - key (:obj:`str`): The config's section, for messages.
+    Raises:
+        - ConfigError: If a value cannot be used.
+    """
+    if (pretrained is None) == (config is None):
+        raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: exactly one is needed.')
+    if dtype not in DTYPES:
+        raise ConfigError(f'{key}.dtype = {dtype!r}: must be one of {", ".join(DTYPES)}.')
+    options = dict(dtype=DTYPES[dtype])
+    if attn_implementation is not None:
+        options['attn_implementation'] = attn_implementation
+    return _make(config, options, key) if pretrained is None else _load(pretrained, options, key)
+
+
+def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
+    if not isinstance(config, dict):
+        raise ConfigError(f'{key}.config = {config!r}: must be a dict with model_type.')
+    config = {**config}
+    model_type = config.pop('model_type', None)
+    if model_type not in CONFIG_MAPPING:
+        raise ConfigError(
+            f'{key}.config.model_type = {model_type!r}: '
+            f'must be an architecture that transformers knows; {nearest(str(model_type), _near(model_type))}'
+        )
+    cls = CONFIG_MAPPING[model_type]
+    default = cls()
+    known = set(default.to_dict()) | set(default.attribute_map) | OLD_NAMES
+    for name, value in config.items():
+        if name not in known:
+            raise ConfigError(f'{key}.config.{name} = {value!r}: unknown key; {nearest(name, known)}')
+    try:
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config), **options)
+    except (TypeError, ValueError, KeyError, AttributeError, ImportError, StrictDataclassError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f'{key}.config = {config!r}: transformers makes no causal language model {model_type!r} of it '
+            f'({type(error).__name__}: {reason})'
+        ) from error
+
+
+def _near(model_type: Optional[str]) -> List[str]:
+    """Of the several hundred architectures, those worth naming in a message."""
+    common = ['llama', 'qwen2', 'qwen3', 'gemma', 'gemma2', 'gpt2', 'mistral']
+    return common + [m for m in CONFIG_MAPPING.keys() if model_type and m.startswith(str(model_type)[:3])]
+
+
+def _load(pretrained: str, options: dict, key: str) -> PreTrainedModel:
+    if os.path.isdir(pretrained) and not os.path.isfile(os.path.join(pretrained, 'config.json')):
+        raise ConfigError(f'{key}.pretrained = {pretrained!r}: the folder holds no config.json.')
+    hub = logging.getLogger('huggingface_hub')
+    level = hub.level
+    hub.setLevel(logging.ERROR)  # its retries without a network are a screenful
+    try:
+        return AutoModelForCausalLM.from_pretrained(pretrained, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f'{key}.pretrained = {pretrained!r}: neither a folder with a causal language model nor a model '
+            f'that the hub gives ({reason})'
+        ) from error
+    finally:
+        hub.setLevel(level)
