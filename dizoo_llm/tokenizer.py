@@ -1,5 +1,6 @@
 import logging
 import os
+from collections import Counter
 from functools import lru_cache
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -27,8 +28,9 @@ def build_word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
         - ConfigError: If a word is there twice, is empty or holds white space.
     """
     words = [str(w) for w in words] + SPECIAL
+    count = Counter(words)
     for word in words:
-        if words.count(word) > 1 or word.split() != [word]:
+        if count[word] > 1 or word.split() != [word]:
             raise ConfigError(f'env.tokenizer.words: {word!r} must be there once, not empty and without white space.')
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token='<unk>'))
     tokenizer.pre_tokenizer = WhitespaceSplit()

@@ -19,7 +19,7 @@ ALLOWED = {
     'ding_grpo.__main__': {'ding_common', 'ding_grpo'},
     'ding_grpo.compat': {'ding_common', 'ding_grpo.model', 'ding_grpo.policy', 'ding_grpo.worker'},
     'ding_grpo.rl_utils': set(),
-    'ding_grpo.model': {'ding_common'},
+    'ding_grpo.model': {'ding_common', 'ding_grpo.rl_utils'},
     'ding_grpo.rollout': set(),
     'ding_grpo.envs': {'ding_common'},
     'ding_grpo.compare': {'ding_common', 'ding_grpo.worker'},

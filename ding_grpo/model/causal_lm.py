@@ -1,6 +1,7 @@
 import copy
-from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
+import click
 import torch
 from ding.utils import MODEL_REGISTRY
 from torch import Tensor, nn
@@ -12,50 +13,23 @@ from transformers.utils import logging as hf_logging
 from ding_common import ConfigError
 from ding_common.language_model import build_causal_lm
 
+from . import shared_prompt
+from .decoding import CachedDecoding, Decoding, PromptBatch, SharedDecoding
+from .fast_linear import make_fast
 from .output_head import OutputHead, measure_head
 
 _REFERENCE = 'without the adapters the model must be the pretrained one, which is the reference'
-
-
-class PromptBatch(NamedTuple):
-    """
-    Overview:
-        The distinct prompts of a batch of rows, padded on the left, and which of them each row continues.
-    Shapes:
-        - ids (:obj:`torch.LongTensor`): :math:`(P, L)`, P distinct prompts of at most L tokens
-        - mask (:obj:`torch.LongTensor`): :math:`(P, L)`, 1 on tokens, 0 on padding
-        - row (:obj:`torch.LongTensor`): :math:`(B, )`, index of each row's prompt
-    """
-    ids: Tensor
-    mask: Tensor
-    row: Tensor
-
-    @classmethod
-    def of(cls, prompts: List[Tensor], device: torch.device) -> 'PromptBatch':
-        """
-        Overview:
-            Find the distinct prompts, so that each is read once however many rows continue it.
-        Arguments:
-            - prompts (:obj:`List[torch.LongTensor]`): One prompt a row, each of shape :math:`(L_i, )`.
-            - device (:obj:`torch.device`): Where the model is.
-        """
-        index: Dict[Tuple[int, ...], int] = {}
-        row = [index.setdefault(tuple(p.tolist()), len(index)) for p in prompts]
-        length = max(len(p) for p in index)
-        ids = torch.tensor([(0, ) * (length - len(p)) + p for p in index])  # (P, L)
-        mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in index])  # (P, L)
-        return cls(ids.to(device), mask.to(device), torch.tensor(row, device=device))
 
 
 @MODEL_REGISTRY.register('causal_lm')
 class CausalLM(nn.Module):
     """
     Overview:
-        A causal language model of ``transformers`` as DI-engine's policies build it: by name, from a config. It is \
-        read in two steps, ``prefill`` (prompts) and ``decode`` (what follows), by sampling and learning alike. \
-        Always in evaluation mode: dropout would make the sampled log-probabilities others than the learned ones.
+        A causal language model of ``transformers`` as DI-engine's policies build it: by name, from a config. Prompts \
+        are read once however many rows continue them, by sampling and learning alike, where the architecture allows \
+        it. Always in evaluation mode: dropout would make the sampled log-probabilities others than the learned ones.
     Interfaces:
-        ``prefill``, ``decode``, ``completion_logits``, ``completion_hidden``, ``output_head``, ``limit_vocabulary``,
+        ``start``, ``completion_logits``, ``completion_hidden``, ``output_head``, ``limit_vocabulary``,
         ``save_pretrained``, ``from_model``
     """
 
@@ -68,6 +42,7 @@ class CausalLM(nn.Module):
             lora: Optional[dict] = None,
             save_merged: bool = False,
             gradient_checkpointing: bool = False,
+            onednn: bool = True,
     ) -> None:
         """
         Overview:
@@ -83,12 +58,15 @@ class CausalLM(nn.Module):
             - save_merged (:obj:`bool`): With ``lora``, whether ``save_pretrained`` writes the whole model with the \
                 adapters in it.
             - gradient_checkpointing (:obj:`bool`): Whether learning keeps one layer's activations at a time and \
-                computes the others again: less memory, more time. The prompt is then read in every row.
+                computes the others again: less memory, more time.
+            - onednn (:obj:`bool`): Whether linear layers in float32 on a processor are computed by oneDNN, which is \
+                up to twice as fast; the sums are the same but for their order.
         Raises:
             - ConfigError: If a value cannot be used; the message names the key.
         """
         super().__init__()
-        for name, value in (('save_merged', save_merged), ('gradient_checkpointing', gradient_checkpointing)):
+        for name, value in (('save_merged', save_merged), ('gradient_checkpointing', gradient_checkpointing), ('onednn',
+                                                                                                               onednn)):
             if not isinstance(value, bool):
                 raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')
         if save_merged and lora is None:
@@ -103,6 +81,8 @@ class CausalLM(nn.Module):
             self._peft = (_with_adapters(self.lm, lora), )  # in a tuple: its modules are those of ``lm``
             self.eval()  # the adapters too
         self._save_merged = save_merged
+        if onednn:
+            make_fast(self.lm.base_model)
         if gradient_checkpointing:
             self._checkpoint_layers()
 
@@ -126,6 +106,7 @@ class CausalLM(nn.Module):
         self._peft: Tuple = ()
         self._save_merged = False
         self._layers: List[nn.Module] = []  # those that learning computes again
+        self._shares: Optional[bool] = None
         self.eval()
 
     def train(self, mode: bool = True) -> 'CausalLM':
@@ -192,56 +173,56 @@ class CausalLM(nn.Module):
     def device(self) -> torch.device:
         return self.lm.device
 
-    def prefill(self, ids: Tensor, mask: Tensor) -> Tuple[Tensor, object]:
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether prompts are read once for all rows that continue them; found by trying at the first use."""
+        if self._shares is None:
+            self._shares = self._try_sharing()
+            if not self._shares:
+                click.echo(
+                    f'{type(self.lm).__name__} with attention {self.lm.config._attn_implementation!r}: prompts are '
+                    'read in every row, which takes longer'
+                )
+        return self._shares
+
+    @torch.no_grad()
+    def _try_sharing(self) -> bool:
+        """Whether it gives the hidden states of rows read whole."""
+        try:
+            self.output_head()
+        except ConfigError:
+            return False
+        before = self.lm.config._attn_implementation
+        if not shared_prompt.install(self.lm):
+            return False
+        ids = torch.arange(11, device=self.device).remainder(self.vocab_size)
+        prompts = PromptBatch.of([ids[:2], ids[:5], ids[:5]], self.device)
+        completion = torch.stack([ids[4:8], ids[5:9], ids[7:11]])
+        try:
+            found = self._shared_hidden(prompts, completion, torch.tensor([4, 2, 4], device=self.device))[:, [0, 1]]
+        except (TypeError, AttributeError, RuntimeError, ValueError):  # its attention goes other ways
+            found = None
+        wanted = self._plain_hidden(prompts, completion)[:, [0, 1]]
+        tolerance = 64 * torch.finfo(wanted.dtype).eps * wanted.abs().max()
+        if found is not None and (found - wanted).abs().max() <= tolerance:
+            return True
+        self.lm.set_attn_implementation(before)
+        return False
+
+    def start(self, prompts: PromptBatch) -> Decoding:
         """
         Overview:
-            Read prompts.
+            Read prompts, to go on from there token by token without gradients.
         Arguments:
-            - ids (:obj:`torch.LongTensor`): Prompts, padded on the left.
-            - mask (:obj:`torch.LongTensor`): 1 on tokens, 0 on padding.
+            - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
         Returns:
-            - logit (:obj:`torch.FloatTensor`): Logits of the token that follows each prompt.
-            - cache (:obj:`transformers.Cache`): Keys and values of the prompts.
-        Shapes:
-            - ids (:obj:`torch.LongTensor`): :math:`(P, L)`
-            - mask (:obj:`torch.LongTensor`): :math:`(P, L)`
-            - logit (:obj:`torch.FloatTensor`): :math:`(P, V)`
+            - decoding (:obj:`Decoding`): One line a row; see there.
         """
-        out, cache = self._prefill(self.lm, ids, mask, logits_to_keep=1)
-        return out.logits[:, -1, :self._tokens], cache
+        if self.shares_prompts:
+            return SharedDecoding(self.lm, self.output_head(), prompts)
+        return CachedDecoding(self.lm, self._tokens, prompts)
 
-    def _prefill(self, read: nn.Module, ids: Tensor, mask: Tensor, **options) -> Tuple[ModelOutput, object]:
-        """``read`` is the whole model, or what is below its output layer."""
-        position = (mask.cumsum(1) - 1).clamp(min=0)  # (P, L)
-        out = read(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True, **options)
-        if getattr(out, 'past_key_values', None) is None:
-            raise ConfigError(
-                f'policy.model: {type(self.lm).__name__} keeps no key-value cache; sampling and learning need one.'
-            )
-        return out, out.past_key_values
-
-    def decode(self, ids: Tensor, mask: Tensor, cache: object) -> Tensor:
-        """
-        Overview:
-            Read the tokens that follow what the cache holds; the cache grows by them.
-        Arguments:
-            - ids (:obj:`torch.LongTensor`): The next T tokens of each row.
-            - mask (:obj:`torch.LongTensor`): 1 on tokens, 0 on padding, for what the cache holds and for ``ids``.
-            - cache (:obj:`transformers.Cache`): One entry a row, from ``prefill`` by ``batch_select_indices``.
-        Returns:
-            - logit (:obj:`torch.FloatTensor`): Logits of the token that follows each of ``ids``.
-        Shapes:
-            - ids (:obj:`torch.LongTensor`): :math:`(B, T)`
-            - mask (:obj:`torch.LongTensor`): :math:`(B, L + T)`
-            - logit (:obj:`torch.FloatTensor`): :math:`(B, T, V)`
-        """
-        return self._decode(self.lm, ids, mask, cache).logits[..., :self._tokens]
-
-    def _decode(self, read: nn.Module, ids: Tensor, mask: Tensor, cache: object) -> ModelOutput:
-        position = mask.cumsum(1)[:, -ids.shape[1]:] - 1  # (B, T)
-        return read(input_ids=ids, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True)
-
-    def completion_logits(self, prompts: PromptBatch, completion: Tensor) -> Tensor:
+    def completion_logits(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         """
         Overview:
             Logits of given completions, differentiable. Each distinct prompt is read once, with its gradient; the \
@@ -249,60 +230,81 @@ class CausalLM(nn.Module):
         Arguments:
             - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
             - completion (:obj:`torch.LongTensor`): Tokens of the rows, padded on the right with any valid token.
+            - length (:obj:`Optional[torch.LongTensor]`): How many of a row's are needed; behind them the result may \
+                be anything. None: all.
         Returns:
             - logit (:obj:`torch.FloatTensor`): Logits of each completion token.
         Shapes:
             - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
+            - length (:obj:`torch.LongTensor`): :math:`(B, )`
             - logit (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
         """
-        first, cache = self.prefill(prompts.ids, prompts.mask)  # (P, V)
-        first = first[prompts.row].unsqueeze(1)  # (B, 1, V)
-        if completion.shape[1] == 1:
-            return first
-        return torch.cat([first, self.decode(*self._continue(prompts, completion, cache))], dim=1)
+        if self.shares_prompts:
+            return self.output_head().logits(self._shared_hidden(prompts, completion, length))
+        return self._plain(self.lm, prompts, completion).logits[:, prompts.ids.shape[1] - 1:, :self._tokens]
 
-    def completion_hidden(self, prompts: PromptBatch, completion: Tensor) -> Tensor:
+    def completion_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         """
         Overview:
             What ``completion_logits`` makes logits of, by ``output_head``: one vector a token in place of V numbers.
         Arguments:
             - prompts (:obj:`PromptBatch`): As there.
             - completion (:obj:`torch.LongTensor`): As there.
+            - length (:obj:`Optional[torch.LongTensor]`): As there.
         Returns:
             - hidden (:obj:`torch.FloatTensor`): The last hidden state before each completion token.
         Shapes:
             - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
+            - length (:obj:`torch.LongTensor`): :math:`(B, )`
             - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
         """
-        if self._layers and torch.is_grad_enabled():
-            return self._hidden_again(prompts, completion)
-        out, cache = self._prefill(self.lm.base_model, prompts.ids, prompts.mask)
-        first = out.last_hidden_state[prompts.row, -1:]  # (B, 1, H)
-        if completion.shape[1] == 1:
-            return first
-        out = self._decode(self.lm.base_model, *self._continue(prompts, completion, cache))
-        return torch.cat([first, out.last_hidden_state], dim=1)
+        if self.shares_prompts:
+            return self._shared_hidden(prompts, completion, length)
+        return self._plain_hidden(prompts, completion)
 
-    def _hidden_again(self, prompts: PromptBatch, completion: Tensor) -> Tensor:
-        """``completion_hidden`` with every row whole and no cache, which checkpointed layers cannot have."""
+    def _shared_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
+        rows, columns = completion.shape
+        if length is None:
+            length = torch.full((rows, ), columns, device=completion.device)
+        order = prompts.row.argsort(stable=True)
+        row, given = prompts.row[order], (length - 1).clamp(min=0)[order]  # the last token is predicted, not read
+        of_prompts, position = prompts.mask.bool(), prompts.mask.cumsum(1) - 1
+        prompt_length, step = prompts.mask.sum(1), torch.arange(columns, device=completion.device)
+        is_read = step < given.unsqueeze(1)  # (B, S)
+        hidden = self._with_layers(
+            shared_prompt.read,
+            self.lm,
+            torch.cat([prompts.ids[of_prompts], completion[order][is_read]]),
+            torch.cat([position[of_prompts], (prompt_length[row].unsqueeze(1) + step)[is_read]]),
+            shared_prompt.Whole(prompt_length, row, given),
+        )  # (N, H)
+        start, last = prompt_length.sum() + given.cumsum(0) - given, prompt_length.cumsum(0)[row] - 1
+        before = torch.minimum(step, given.unsqueeze(1))  # (B, S): tokens of the row in front of each
+        where = torch.empty_like(completion)
+        where[order] = torch.where(before == 0, last.unsqueeze(1), start.unsqueeze(1) + before - 1)
+        return hidden.index_select(0, where.flatten()).view(rows, columns, -1)
+
+    def _plain_hidden(self, prompts: PromptBatch, completion: Tensor) -> Tensor:
+        out = self._plain(self.lm.base_model, prompts, completion)
+        return out.last_hidden_state[:, prompts.ids.shape[1] - 1:]
+
+    def _plain(self, read: nn.Module, prompts: PromptBatch, completion: Tensor) -> ModelOutput:
+        """Every row whole; ``read`` is the model, or what is below its output layer."""
         ids = torch.cat([prompts.ids[prompts.row], completion[:, :-1]], dim=1)  # (B, L + S - 1)
         mask = torch.cat([prompts.mask[prompts.row], torch.ones_like(completion[:, :-1])], dim=1)
         position = (mask.cumsum(1) - 1).clamp(min=0)
-        for layer in self._layers:
+        return self._with_layers(read, input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False)
+
+    def _with_layers(self, function: Callable, *args, **kwargs) -> Any:
+        """Call it; with a gradient, layers to be computed again know it."""
+        again = self._layers if torch.is_grad_enabled() else []
+        for layer in again:
             layer.training = True  # of the layer itself, which is what asks for it: no dropout inside
         try:
-            out = self.lm.base_model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False)
+            return function(*args, **kwargs)
         finally:
-            for layer in self._layers:
+            for layer in again:
                 layer.training = False
-        return out.last_hidden_state[:, prompts.ids.shape[1] - 1:]
-
-    def _continue(self, prompts: PromptBatch, completion: Tensor, cache: object) -> Tuple[Tensor, Tensor, object]:
-        """What ``decode`` reads so that each completion token behind the first is predicted."""
-        cache.batch_select_indices(prompts.row)
-        given = completion[:, :-1]  # (B, S - 1): the last token is predicted, not read
-        mask = torch.cat([prompts.mask[prompts.row], torch.ones_like(given)], dim=1)  # (B, L + S - 1)
-        return given, mask, cache
 
     def output_head(self) -> OutputHead:
         """

@@ -5,7 +5,8 @@ from ding.utils import MODEL_REGISTRY
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .causal_lm import CausalLM, PromptBatch
+from .causal_lm import CausalLM
+from .decoding import PromptBatch
 
 
 @MODEL_REGISTRY.register('causal_lm_vac')

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError
+from ding_grpo.rl_utils.products import linear
 
 
 class OutputHead(NamedTuple):
@@ -30,7 +31,7 @@ class OutputHead(NamedTuple):
             - hidden (:obj:`torch.FloatTensor`): :math:`(*, H)`
             - logits (:obj:`torch.FloatTensor`): :math:`(*, V)`
         """
-        return _softcapped(F.linear(hidden, self.weight, self.bias), self.scale, self.softcap)
+        return _softcapped(linear(hidden, self.weight, self.bias), self.scale, self.softcap)
 
 
 def measure_head(lm: PreTrainedModel) -> Tuple[float, Optional[float]]:
@@ -94,7 +95,7 @@ def _measure(lm: PreTrainedModel, layer: nn.Linear, ids: Tensor) -> Tuple[float,
 
 def _softcapped(product: Tensor, scale: float, softcap: Optional[float]) -> Tensor:
     """The logits of a product."""
-    product = product * scale
+    product = product if scale == 1 else product * scale
     return product if softcap is None else softcap * torch.tanh(product / softcap)
 
 

@@ -77,7 +77,7 @@ class StepFace:
             action = logit['mu'] + logit['sigma'] * torch.from_numpy(noise).to(logit['mu'])
         else:
             uniform = np.array([g.random() for g in generators])  # (B, )
-            action = draw(logit, torch.from_numpy(uniform).to(logit.device))
+            action, _ = draw(logit, torch.from_numpy(uniform).to(logit.device))
         logp = _log_prob(logit, action)
         return {i: dict(action=a, logp=p) for i, a, p in zip(obs, action.cpu(), logp.cpu())}
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM
-from ding_grpo.model.causal_lm import PromptBatch
+from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.rl_utils import entropy, linear_log_prob
 from ding_grpo.rollout import Rollout, Sampling, generate
 
@@ -139,9 +139,10 @@ class TokenFace:
             - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
         """
         prompts = PromptBatch.of(batch['prompts'], model.device)
+        length = (batch['weight'] != 0).sum(1)  # (B, )
         if self._log_prob_fn is linear_log_prob:
             return linear_log_prob(
-                model.completion_hidden(prompts, batch['action']),
+                model.completion_hidden(prompts, batch['action'], length),
                 index=batch['action'],
                 mask=batch['weight'],
                 temperature=self._sampling.temperature,
@@ -149,7 +150,7 @@ class TokenFace:
                 return_entropy=True,
                 **model.output_head()._asdict()
             )
-        logit = model.completion_logits(prompts, batch['action'])  # (B, S, V)
+        logit = model.completion_logits(prompts, batch['action'], length)  # (B, S, V)
         logit, index = self._sampling.reuse(logit, batch['action'], batch['kept'])  # (B, S, K)
         return self._log_prob_fn(logit, index), entropy(logit if train_entropy else logit.detach())
 

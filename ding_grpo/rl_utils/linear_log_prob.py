@@ -6,11 +6,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .check import check_leading, check_number, check_tensor
+from .products import product
 
 # The logits that exist at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones fall out of
 # the cache; this one is within 3 % of the best of 11 shapes tried.
 TOKENS, VOCABULARY = 2048, 1024
-ONEDNN_FROM = 2 ** 22  # multiplications in a product, below which its set-up costs more than it gains
 
 
 def linear_log_prob(
@@ -201,9 +201,9 @@ class _TiledLogProb(torch.autograd.Function):
                 grad.scatter_add_(-1, place, torch.where(inside, g, 0))
                 grad = (grad if slope is None else grad.mul_(slope)).to(hidden.dtype)  # (N, tile)
                 if needs_hidden:
-                    grad_hidden[rows] += _product(grad, w.T)
+                    grad_hidden[rows] += product(grad, w.T)
                 if needs_weight:
-                    sum_weight += _product(turned[:, rows], grad.T)
+                    sum_weight += product(turned[:, rows], grad.T)
                 if needs_bias:
                     sum_bias += grad.sum(0)
             if needs_weight:
@@ -222,7 +222,7 @@ class _Tile(NamedTuple):
     head: _Head
 
     def logits(self, rows: slice, columns: slice) -> Tensor:
-        z = _product(self.hidden[rows], self.weight[columns])
+        z = product(self.hidden[rows], self.weight[columns])
         return self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
 
     def where_taken(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
@@ -292,15 +292,6 @@ def _kept_logits(hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: 
     z = z if bias is None else z + bias[ids]
     taken = (kept == index.unsqueeze(-1)).to(torch.uint8).argmax(-1, keepdim=True)
     return head.logits(z).masked_fill(kept < 0, float('-inf')), taken
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """a b^T. In float32 on a processor by oneDNN: the library that torch takes otherwise leaves half of the speed of
-    recent AMD processors unused."""
-    large = a.shape[0] * a.shape[1] * b.shape[0] >= ONEDNN_FROM
-    if large and a.device.type == 'cpu' and a.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        return torch.nn.functional.linear(a.contiguous().to_mkldnn(), b).to_dense()
-    return a @ b.T
 
 
 def _finite(x: Tensor) -> Tensor:

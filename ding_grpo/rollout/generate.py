@@ -33,10 +33,9 @@ def generate(
 ) -> Rollout:
     """
     Overview:
-        Continue prompts token by token with a key-value cache. Each distinct prompt is read once and its cache \
-        shared by its rows; rows that have ended leave the batch.
+        Continue prompts token by token. Rows that have ended leave the batch.
     Arguments:
-        - model (:obj:`CausalLM`): Gives ``prefill`` and ``decode``.
+        - model (:obj:`CausalLM`): Gives ``start``.
         - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
         - max_new_tokens (:obj:`int`): Length limit T.
         - eos_token_ids (:obj:`Sequence[int]`): A row ends with the first of these, which belongs to it.
@@ -55,10 +54,9 @@ def generate(
     kept_ids: List[Tensor] = []
     eos = torch.tensor(list(eos_token_ids), dtype=torch.long, device=device)
 
-    logit, cache = model.prefill(prompts.ids, prompts.mask)
-    logit, mask = logit[prompts.row], prompts.mask[prompts.row]  # (B, V), (B, L)
+    decoding = model.start(prompts)
+    logit = decoding.logit  # (B, V)
     logp = torch.zeros(rows, max_new_tokens, dtype=torch.promote_types(logit.dtype, torch.float32), device=device)
-    cache.batch_select_indices(prompts.row)
     live = torch.arange(rows, device=device)  # which row each line of the shrinking batch is
     running = torch.ones(rows, dtype=torch.bool, device=device)  # per line: has it not ended?
     for t in range(max_new_tokens):
@@ -66,9 +64,8 @@ def generate(
             token = logit.argmax(-1)
         else:
             distribution, kept = sampling.restrict(logit)
-            index = draw(distribution, uniform[live, t])
+            index, taken = draw(distribution, uniform[live, t])
             token = index if kept is None else kept.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-            taken = distribution.log_softmax(-1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
             logp[live[running], t] = taken[running]
             if kept is not None:
                 kept_ids.append(torch.full((rows, kept.shape[-1]), -1, dtype=torch.long, device=device))
@@ -78,12 +75,11 @@ def generate(
         running &= ~torch.isin(token, eos)
         if t + 1 == max_new_tokens or not running.any():
             break
-        if running.sum() <= 0.75 * len(running):  # copying the cache pays only when enough rows go
+        if running.sum() <= 0.75 * len(running):  # moving keys and values pays only when enough rows go
             stay = running.nonzero().squeeze(-1)
-            cache.batch_select_indices(stay)
-            live, token, mask, running = live[stay], token[stay], mask[stay], running[stay]
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-        logit = model.decode(token.unsqueeze(1), mask, cache)[:, -1]
+            decoding.keep(stay)
+            live, token, running = live[stay], token[stay], running[stay]
+        logit = decoding.step(token)
     longest = int(length.max())
     kept = torch.stack(kept_ids, dim=1) if kept_ids else None  # (B, T, K)
     return Rollout(action[:, :longest], length, logp[:, :longest], kept)

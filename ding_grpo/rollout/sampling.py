@@ -2,6 +2,9 @@ from typing import NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+BLOCK = 256  # tokens of which one sum is kept while drawing
 
 
 class Sampling(NamedTuple):
@@ -69,21 +72,35 @@ class Sampling(NamedTuple):
         return logit if self.temperature == 1 else logit / self.temperature
 
 
-def draw(logit: Tensor, uniform: Tensor) -> Tensor:
+def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
     """
     Overview:
-        Sample by inverting the cumulative distribution in float64: one random number a row, whatever the vocabulary.
+        Sample by inverting the cumulative distribution, first of blocks of the vocabulary, then within one: one \
+        random number a row, whatever the vocabulary. Sums are of float64.
     Arguments:
         - logit (:obj:`torch.FloatTensor`): Logits; -inf is never drawn.
         - uniform (:obj:`torch.DoubleTensor`): Numbers in [0, 1).
     Returns:
         - index (:obj:`torch.LongTensor`): The drawn positions.
+        - logp (:obj:`torch.FloatTensor`): Their log-probabilities, in nats.
     Shapes:
         - logit (:obj:`torch.FloatTensor`): :math:`(B, K)`
         - uniform (:obj:`torch.DoubleTensor`): :math:`(B, )`
         - index (:obj:`torch.LongTensor`): :math:`(B, )`
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, )`
     """
-    cumulative = logit.double().softmax(-1).cumsum(-1)  # (B, K)
-    total = cumulative[:, -1]
-    point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, point.unsqueeze(-1), right=True).squeeze(-1)
+    shifted = logit - logit.amax(-1, keepdim=True)  # (B, K)
+    mass = shifted.exp()
+    if mass.shape[1] % BLOCK:
+        mass = F.pad(mass, (0, -mass.shape[1] % BLOCK))
+    mass = mass.unflatten(1, (-1, BLOCK))  # (B, blocks, BLOCK)
+    up_to = mass.sum(-1, dtype=torch.double).cumsum(-1)  # (B, blocks)
+    total = up_to[:, -1]
+    point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total))).unsqueeze(1)
+    block = torch.searchsorted(up_to, point, right=True)  # (B, 1)
+    before = F.pad(up_to, (1, 0)).gather(1, block)
+    within = mass.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1).double()  # (B, BLOCK)
+    last = BLOCK - 1 - (within > 0).flip(1).long().argmax(1)  # rounding must not lead behind it
+    index = torch.searchsorted(before + within.cumsum(-1), point, right=True).squeeze(1)
+    index = block.squeeze(1) * BLOCK + torch.minimum(index, last)
+    return index, shifted.gather(1, index.unsqueeze(1)).squeeze(1) - total.log().to(shifted.dtype)

@@ -4,7 +4,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ding_grpo.model import CausalLM
-from ding_grpo.model.causal_lm import PromptBatch
+from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.rl_utils import linear_log_prob, naive_method
 from ding_grpo.rollout import Sampling, generate
 

@@ -8,7 +8,7 @@ from dizoo_llm.tokenizer import build_word_tokenizer
 from ding_common import ConfigError
 from ding_grpo.rl_utils import linear_log_prob, naive_method
 from ding_grpo.model import CausalLM
-from ding_grpo.model.causal_lm import PromptBatch
+from ding_grpo.model.decoding import PromptBatch
 
 CPU = torch.device('cpu')
 
@@ -82,7 +82,7 @@ class TestCausalLM:
         tiny_model.limit_vocabulary(29)
         prompts = PromptBatch.of([torch.tensor([1, 2])], CPU)
         assert tiny_model.completion_logits(prompts, torch.tensor([[3, 4]])).shape == (1, 2, 29)
-        assert tiny_model.prefill(prompts.ids, prompts.mask)[0].shape == (1, 29)
+        assert tiny_model.start(prompts).logit.shape == (1, 29)
 
     def test_save_and_load(self, tiny_model, tmp_path):
         tokenizer = build_word_tokenizer([str(i) for i in range(29)])

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from ding_grpo.model.causal_lm import PromptBatch
+from ding_grpo.model import shared_prompt
+from ding_grpo.model.decoding import PromptBatch, SharedDecoding
 from ding_grpo.rollout import Sampling, generate
 
 CPU = torch.device('cpu')
@@ -70,22 +71,24 @@ class TestGenerate:
             assert not ended[:-1].any() and (ended[-1] or length == 12)
             assert (action[length:] == -1).all() and (logp[length:] == 0).all() and (logp[:length] < 0).all()
 
-    def test_rows_that_have_ended_leave_the_batch(self, tiny_model):
+    def test_rows_that_have_ended_leave_the_batch(self, tiny_model, monkeypatch):
         lines = []
-        decode = tiny_model.decode
-        tiny_model.decode = lambda ids, mask, cache: lines.append(len(ids)) or decode(ids, mask, cache)
+        step = SharedDecoding.step
+        monkeypatch.setattr(SharedDecoding, 'step', lambda self, token: lines.append(len(token)) or step(self, token))
         eos = list(range(8))
         out = generate(tiny_model, PromptBatch.of(prompts_of([5] * 40), CPU), 12, eos, Sampling(), uniform_of(40, 12))
         still = [int((out.length > t + 1).sum()) for t in range(len(lines))]  # rows that need step t
         assert lines[-1] < 20 and all(need <= n <= max(need / 0.75, need + 1) for n, need in zip(lines, still))
 
-    def test_prompt_is_read_once_per_distinct_prompt(self, tiny_model):
+    def test_prompt_is_read_once_per_distinct_prompt(self, tiny_model, monkeypatch):
         seen = []
-        prefill = tiny_model.prefill
-        tiny_model.prefill = lambda ids, mask: seen.append(len(ids)) or prefill(ids, mask)
+        read = shared_prompt.read
+        monkeypatch.setattr(shared_prompt, 'read', lambda lm, ids, *args: seen.append(len(ids)) or read(lm, ids, *args))
+        assert tiny_model.shares_prompts
+        seen.clear()
         prompt, other = prompts_of([6, 6])
         generate(tiny_model, PromptBatch.of([prompt] * 8 + [other] * 8, CPU), 3, [29], Sampling(), uniform_of(16, 3))
-        assert seen == [2]
+        assert seen == [12, 16, 16]  # two prompts of six tokens, then a token of each row
 
     def test_kept_ids_are_those_sampled_from(self, tiny_model):
         out = generate(

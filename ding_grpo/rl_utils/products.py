@@ -1,0 +1,72 @@
+"""
+Matrix products in float32 on a processor by oneDNN: the library that torch takes otherwise leaves half of the speed of
+recent AMD processors unused (docs/speed.md has figures). Everywhere else, and for small products, torch's own.
+"""
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+FROM = 2 ** 21  # multiplications in a product, below which its set-up costs more than it gains
+_AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_linear_pointwise')
+
+
+def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+    """
+    Overview:
+        a b^T, plus the bias. Without a gradient of its own, see ``linear``.
+    Shapes:
+        - a (:obj:`torch.FloatTensor`): :math:`(N, H)`
+        - b (:obj:`torch.FloatTensor`): :math:`(V, H)`
+        - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
+        - out (:obj:`torch.FloatTensor`): :math:`(N, V)`
+    """
+    if pays(a, b):
+        return torch.ops.mkldnn._linear_pointwise(a, b, bias, 'none', [], '')
+    return torch.nn.functional.linear(a, b, bias)
+
+
+def pays(a: Tensor, b: Tensor) -> bool:
+    """
+    Overview:
+        Whether ``product`` is oneDNN's for tensors of these shapes, types and places.
+    """
+    return (
+        _AVAILABLE and a.device.type == b.device.type == 'cpu' and a.dtype == b.dtype == torch.float32
+        and a.numel() * b.shape[0] >= FROM
+    )
+
+
+def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+    """
+    Overview:
+        ``torch.nn.functional.linear`` by ``product``, differentiable.
+    Shapes:
+        - x (:obj:`torch.FloatTensor`): :math:`(*, H)`
+        - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
+        - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
+        - out (:obj:`torch.FloatTensor`): :math:`(*, V)`
+    """
+    if not pays(x, weight) or torch.is_autocast_enabled(x.device.type):
+        return torch.nn.functional.linear(x, weight, bias)
+    return _Linear.apply(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], len(weight))
+
+
+class _Linear(torch.autograd.Function):
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        return (
+            product(grad, weight.t()) if ctx.needs_input_grad[0] else None,
+            product(grad.t(), x.t()) if ctx.needs_input_grad[1] else None,
+            grad.sum(0) if ctx.needs_input_grad[2] else None,
+        )

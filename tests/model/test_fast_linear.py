@@ -1,0 +1,49 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from ding_grpo.model.fast_linear import FastConv1D, FastLinear, make_fast
+from ding_grpo.rl_utils import products
+
+
+@pytest.mark.unittest
+class TestFastLinear:
+
+    @pytest.mark.parametrize('bias', [True, False])
+    @pytest.mark.parametrize('rows', [1, 700])
+    @pytest.mark.parametrize('kind', ['linear', 'conv1d'])
+    def test_is_the_same_layer(self, kind, rows, bias, monkeypatch):
+        torch.manual_seed(0)
+        layer = nn.Linear(96, 128, bias=bias) if kind == 'linear' else Conv1D(128, 96)
+        fast = nn.Sequential(copy.deepcopy(layer))
+        make_fast(fast)
+        assert type(fast[0]) is (FastLinear if kind == 'linear' else FastConv1D)
+        assert list(fast.state_dict()) == [f'0.{name}' for name in layer.state_dict()]
+        calls = []
+        product = products.product
+        monkeypatch.setattr(products, 'product', lambda *args: calls.append(1) or product(*args))
+        x = torch.randn(2, rows, 96, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        weight = torch.randn(2, rows, 128)
+        (layer(x) * weight).sum().backward()
+        (fast(y) * weight).sum().backward()
+        assert torch.allclose(layer(x), fast(y), atol=1e-5) and torch.allclose(x.grad, y.grad, atol=1e-5)
+        for a, b in zip(layer.parameters(), fast.parameters()):
+            assert torch.allclose(a.grad, b.grad, atol=1e-3)
+        if products.pays(x, torch.empty(128, 96)):
+            assert rows > 1 and len(calls) > 2  # small products are torch's
+
+    def test_other_types_are_torchs(self):
+        x, weight = torch.randn(500, 96, dtype=torch.double), torch.randn(128, 96, dtype=torch.double)
+        assert not products.pays(x, weight) and torch.equal(products.linear(x, weight), x @ weight.t())
+
+    def test_frozen_weights_get_no_gradient(self):
+        layer = nn.Linear(96, 128)
+        layer.requires_grad_(False)
+        make_fast(layer)
+        x = torch.randn(700, 96, requires_grad=True)
+        layer(x).sum().backward()
+        assert layer.weight.grad is None and x.grad is not None
