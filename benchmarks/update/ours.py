@@ -1,0 +1,130 @@
+"""This project's side of the benchmark of whole updates: ``python ours.py FOLDER THREADS``."""
+import os
+import sys
+import tempfile
+from typing import Dict, Optional
+
+import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+
+import torch
+from ding.entry import serial_pipeline_onpolicy
+from ding.worker import LearnerHook, register_learner_hook
+from easydict import EasyDict
+from protocol import LEARNING_RATE, Gate, read_work
+
+from dizoo_llm import TASK_REGISTRY, Problem, Task
+from ding_grpo.model import CausalLM
+from ding_grpo.worker.group_collector import GroupCollector
+
+
+@TASK_REGISTRY.register('benchmark')
+class BenchmarkTask(Task):
+    """
+    Overview:
+        The prompts of the work; the reward is the share of a completion's words that are of its first half.
+    """
+    weights = dict(low=1.0)
+
+    def __init__(self, folder: str) -> None:
+        work = read_work(folder)
+        self._prompts, self._low = work['prompts'], set(work['low_words'])
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def problem(self, index: int) -> Problem:
+        return Problem(self._prompts[index])
+
+    def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
+        words = completion.split()
+        return dict(low=sum(word in self._low for word in words) / max(len(words), 1))
+
+
+class Alternate:
+    """
+    Overview:
+        Tells that an update is done.
+    """
+    gate: Gate
+    rows: int
+    metrics: Dict[str, float]
+
+
+class Note(LearnerHook):
+    """
+    Overview:
+        The metrics, which a later hook of DI-engine's throws away.
+    """
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        Alternate.metrics = dict(engine.log_buffer['scalar'])
+
+
+class Done(LearnerHook):
+    """
+    Overview:
+        After all other hooks.
+    """
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        parts = {name: value for name, value in Alternate.metrics.items() if name.startswith('seconds_')}
+        tokens = Alternate.metrics['completion_length_mean'] * Alternate.rows
+        Alternate.gate.done(tokens=tokens, updates=engine.last_iter.val + 1, **parts)
+
+
+def main(folder: str, threads: int) -> None:
+    """Updates for as long as it is told to."""
+    torch.set_num_threads(threads)
+    Alternate.gate, work = Gate(), read_work(folder)
+    Alternate.rows = work['groups'] * work['group_size']
+    register_learner_hook('note', Note)
+    register_learner_hook('done', Done)
+    collect = GroupCollector.collect
+
+    def gated(self, *args, **kwargs):
+        Alternate.gate.wait()
+        return collect(self, *args, **kwargs)
+
+    def words_alone(self, size):
+        self._tokens = size - 3  # no special tokens, so that both sides make completions of the same length
+
+    GroupCollector.collect, CausalLM.limit_vocabulary = gated, words_alone
+    model = os.path.join(folder, 'model')
+    note = dict(name='note', type='note', position='after_iter', priority=11, ext_args=dict())
+    done = dict(name='done', type='done', position='after_iter', priority=1000, ext_args=dict())
+    main_config = EasyDict(
+        exp_name=tempfile.mkdtemp(),
+        env=dict(
+            collector_env_num=Alternate.rows,
+            evaluator_env_num=1,
+            n_evaluator_episode=1,
+            stop_value=1e9,
+            task=dict(type='benchmark', folder=folder),
+            tokenizer=dict(pretrained=model),
+            max_new_tokens=work['tokens'],
+            max_prompt_length=work['prompt_tokens'],
+        ),
+        policy=dict(
+            cuda=False,
+            group_size=work['group_size'],
+            model=dict(pretrained=model),
+            learn=dict(
+                batch_size=work['groups'],
+                learning_rate=LEARNING_RATE,
+                learner=dict(hook=dict(note=note, done=done, save_ckpt_after_iter=10 ** 6)),
+            ),
+            collect=dict(n_sample=work['groups'], collector=dict(table_freq=10 ** 6)),
+            eval=dict(evaluator=dict(eval_freq=10 ** 6)),
+        ),
+    )
+    create_config = EasyDict(
+        env=dict(type='token_env', import_names=['ding_grpo']),
+        env_manager=dict(type='base'),
+        policy=dict(type='grpo'),
+        collector=dict(type='group'),
+    )
+    serial_pipeline_onpolicy((main_config, create_config), seed=0, max_train_iter=10 ** 6)
+
+
+if __name__ == '__main__':
+    main(sys.argv[1], int(sys.argv[2]))

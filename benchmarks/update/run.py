@@ -1,0 +1,179 @@
+"""
+Whole updates beside TRL's, on one machine, with the same weights, prompts, sizes, sampling and optimizer. The sides
+alternate update by update. Writes benchmarks/results.json and docs/speed.md.
+"""
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from typing import Any, Dict, List, NamedTuple
+
+import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+
+import click
+
+from ding_grpo.model import CausalLM
+from dizoo_llm.tokenizer import build_word_tokenizer
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+PROBLEMS = 400
+
+
+class Work(NamedTuple):
+    """
+    Overview:
+        Sizes of an update: eight prompts, and how many times the sides alternate.
+    """
+    prompt_tokens: int
+    tokens: int
+    group_size: int
+    vocabulary: int
+    rounds: int
+    groups: int = 8
+
+    @property
+    def name(self) -> str:
+        more = f'_V{self.vocabulary}' if self.vocabulary != 32 else ''
+        return f'update_L{self.prompt_tokens}_T{self.tokens}_G{self.group_size}{more}'
+
+
+WORKS = [Work(19, 16, 8, 32, 15), Work(256, 32, 8, 32, 9), Work(512, 64, 16, 32, 5), Work(256, 32, 8, 32000, 5)]
+
+
+def make_work(work: Work, folder: str) -> None:
+    """
+    Overview:
+        Write model, tokenizer and prompts.
+    """
+    words = [f'w{i}' for i in range(work.vocabulary - 3)]
+    model = CausalLM(
+        config=dict(
+            model_type='llama',
+            vocab_size=work.vocabulary,
+            hidden_size=256,
+            intermediate_size=1024,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=1024,
+        )
+    )
+    model.save_pretrained(os.path.join(folder, 'model'), build_word_tokenizer(words))
+    chosen = random.Random(0)
+    prompts = [' '.join(chosen.choices(words, k=work.prompt_tokens)) for _ in range(PROBLEMS)]
+    half = len(words) // 2
+    with open(os.path.join(folder, 'work.json'), 'w') as f:
+        json.dump(dict(work._asdict(), prompts=prompts, low=list(range(half)), low_words=words[:half]), f)
+
+
+class Side:
+    """
+    Overview:
+        A process that makes updates.
+    """
+
+    def __init__(self, python: str, script: str, folder: str, threads: int) -> None:
+        env = dict(os.environ, OMP_NUM_THREADS=str(threads), GOMP_SPINCOUNT='1000', HF_HUB_OFFLINE='1')
+        self._log = open(os.path.join(folder, script + '.log'), 'w')
+        command = [python, os.path.join(HERE, script), folder, str(threads)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env
+        )
+        self.begun = self._read()
+
+    def update(self) -> Dict[str, Any]:
+        """One more."""
+        self._process.stdin.write('go\n')
+        self._process.stdin.flush()
+        return self._read()
+
+    def end(self) -> None:
+        """No more."""
+        self._process.stdin.close()
+        self._process.wait()
+        self._log.close()
+
+    def _read(self) -> Dict[str, Any]:
+        line = self._process.stdout.readline()
+        if not line:
+            with open(self._log.name) as f:
+                raise click.ClickException(f'{self._log.name} ended:\n{f.read()[-3000:]}')
+        return json.loads(line)
+
+
+def alternate(work: Work, peer_python: str, threads: int) -> Dict[str, Any]:
+    """
+    Overview:
+        Both sides in turn; the first update of each does not count.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        make_work(work, folder)
+        sides = dict(
+            ours=Side(sys.executable, 'ours.py', folder, threads), peer=Side(peer_python, 'peer.py', folder, threads)
+        )
+        told: Dict[str, List[Dict[str, Any]]] = {name: [] for name in sides}
+        for number in range(work.rounds + 1):
+            for name, side in sides.items():
+                update = side.update()
+                if number > 0:
+                    told[name].append(update)
+        for side in sides.values():
+            side.end()
+    wanted = work.groups * work.group_size * work.tokens
+    for name, updates in told.items():
+        if any(round(u['tokens']) != wanted for u in updates) or updates[-1]['updates'] != work.rounds + 1:
+            raise click.ClickException(f'{work.name}: {name} did other work than {wanted} tokens an update: {updates}')
+    seconds = {name: [u['seconds'] for u in updates] for name, updates in told.items()}
+    memory = {name: told[name][-1]['memory'] - side.begun['memory'] for name, side in sides.items()}
+    ratios = [a / b for a, b in zip(seconds['ours'], seconds['peer'])]
+    stages = {
+        name: statistics.median(u[name] for u in told['ours'])
+        for name in told['ours'][0] if name.startswith('seconds_')
+    }
+    versions = {**sides['peer'].begun['versions'], **sides['ours'].begun['versions']}
+    return dict(
+        work=work.name,
+        ratio=statistics.median(ratios),
+        ratio_low=min(ratios),
+        ratio_high=max(ratios),
+        ours=statistics.median(seconds['ours']),
+        peer=statistics.median(seconds['peer']),
+        unit='s',
+        threads=threads,
+        versions=versions,
+        rounds=work.rounds,
+        memory_ours=memory['ours'],
+        memory_peer=memory['peer'],
+        **stages,
+    )
+
+
+@click.command()
+@click.option('--peer-python', required=True, type=click.Path(exists=True), help='Of an environment with TRL.')
+@click.option('--threads', default='1,2', show_default=True, help='Comma-separated.')
+@click.option('--only', default='', help='Names of works, comma-separated; all without it.')
+@click.option('--out', default=os.path.join(ROOT, 'benchmarks', 'results.json'), show_default=True)
+def main(peer_python: str, threads: str, only: str, out: str) -> None:
+    """Alternate the sides, and print and write medians, spreads and ratios."""
+    results = []
+    for work in WORKS:
+        if only and work.name not in only.split(','):
+            continue
+        for number in map(int, threads.split(',')):
+            results.append(alternate(work, peer_python, number))
+            r = results[-1]
+            click.echo(
+                f"{r['work']}  {number} threads  ours {r['ours']:.3f} s  TRL {r['peer']:.3f} s  ratio {r['ratio']:.3f} "
+                f"({r['ratio_low']:.3f} to {r['ratio_high']:.3f})  memory {r['memory_ours'] / 2 ** 20:.0f} to "
+                f"{r['memory_peer'] / 2 ** 20:.0f} MiB  sampling {r['seconds_sampling']:.3f} s  scoring "
+                f"{r['seconds_scoring']:.3f} s  updating {r['seconds_updating']:.3f} s"
+            )
+    with open(out, 'w') as f:
+        json.dump(results, f, indent=1)
+
+
+if __name__ == '__main__':
+    main()
