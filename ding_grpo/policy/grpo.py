@@ -30,6 +30,7 @@ from .advantage import Advantage
 from .group import batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows, without_failed
 from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_policy_config, check_replay, \
     loss_options, model_type
+from .micro_batch import memory_advice, split_rows, take_rows
 from .step_face import StepFace
 from .token_face import TokenFace
 
@@ -67,6 +68,9 @@ class GRPOPolicy(Policy):
             # (Optional[int]) Steps in a mini-batch, drawn from all groups of the update, in place of ``batch_size``
             # groups. For episodes of many steps, where it makes more of each; not for language models.
             batch_steps=None,
+            # (Optional[int]) Most tokens that learning reads at a time, prompts and completions; a mini-batch of more is
+            # divided and its gradient accumulated, which changes nothing but memory. Lower it when that is short.
+            micro_batch_tokens=None,
             # (int) Updates between two collects; read by ``ding -m serial`` only.
             update_per_collect=1,
             # (float) Learning rate of AdamW. About 1e-6 for a pretrained model, 1e-3 for a tiny random one.
@@ -295,7 +299,8 @@ class GRPOPolicy(Policy):
         for mini_batch in self._mini_batches(groups):
             if not mini_batch['weight'].any():  # all was cut and masked: not even momentum moves the weights
                 continue
-            steps.append(self._update(mini_batch))
+            with memory_advice('learning', self._advice()):
+                steps.append(self._update(mini_batch))
             if not steps[-1]['optimizer_steps']:
                 break
         metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
@@ -356,27 +361,34 @@ class GRPOPolicy(Policy):
     def _with_reference(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         """The groups with ``logp_ref`` (G, S), which stays the same however many epochs follow."""
         batch = to_device(collate_groups(groups), self._device, ignore_keys=['prompts'])
+        logp = torch.zeros_like(batch['logp_old'])  # (B, S)
         with torch.no_grad(), self._model.without_adapters() if self._adapters else nullcontext():
-            logp = self._face.log_prob(self._reference or self._model, batch)[0].cpu()  # (B, S)
-        return with_rows(groups, logp_ref=logp)
+            for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens):
+                part = take_rows(batch, rows)
+                logp[rows, :part['weight'].shape[1]] = self._face.log_prob(self._reference or self._model, part)[0]
+        return with_rows(groups, logp_ref=logp.cpu())
 
     def _update(self, batch: Dict[str, Any]) -> Dict[str, float]:
         """One step of the optimizer, or none where the policy has gone further than ``target_kl`` already."""
         cfg = self._cfg.learn
         batch = to_device(batch, self._device, ignore_keys=['prompts'])
-        logp_new, entropy = self._face.log_prob(self._model, batch, cfg.entropy_weight > 0)  # (B, S) both
-        loss, info = grpo_error(
-            grpo_data(logp_new, batch['logp_old'], batch.get('logp_ref'), batch['adv'], batch['weight']),
-            max_length=self._face.max_length,
-            **self._loss_options,
-        )
-        total = loss
-        if cfg.entropy_weight > 0:
-            total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
+        tokens = batch['weight'].sum().item() if self._loss_options.get('reduction') == 'token' else None
+        logp_new, entropy = (torch.zeros_like(batch['logp_old']) for _ in range(2))  # (B, S)
         self._optimizer.zero_grad()
-        total.backward()
+        for rows in split_rows(batch, cfg.micro_batch_tokens):
+            part, share = take_rows(batch, rows), len(rows) / len(batch['weight'])
+            logp, of_part = self._face.log_prob(self._model, part, cfg.entropy_weight > 0)  # (b, s) both
+            total = self._loss(part, logp, tokens)[0] * (1 if tokens is not None else share)
+            if cfg.entropy_weight > 0:
+                total = total - cfg.entropy_weight * share * sequence_mean(of_part, part['weight'])
+            total.backward()
+            longest = logp.shape[1]
+            logp_new[rows, :longest], entropy[rows, :longest] = logp.detach(), of_part.detach()
+        with torch.no_grad():
+            loss, info = self._loss(batch, logp_new)
+            total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
         norm = torch.nn.utils.clip_grad_norm_(self._trained, cfg.grad_clip_value)
-        kl_old = masked_mean(kl_estimate(batch['logp_old'], logp_new.detach(), 'k3'), batch['weight']).item()
+        kl_old = masked_mean(kl_estimate(batch['logp_old'], logp_new, 'k3'), batch['weight']).item()
         stop = cfg.target_kl is not None and kl_old > cfg.target_kl
         if not stop:
             self._optimizer.step()
@@ -385,9 +397,27 @@ class GRPOPolicy(Policy):
             optimizer_steps=float(not stop),
             total_loss=total.item(),
             policy_loss=loss.item(),
-            entropy=masked_mean(entropy.detach(), batch['weight']).item(),
+            entropy=masked_mean(entropy, batch['weight']).item(),
             grad_norm=norm.item(),
             **info._asdict(),
+        )
+
+    def _advice(self) -> str:
+        cfg = self._cfg.learn
+        if not isinstance(self._model, CausalLM):
+            return f'Smaller mini-batches need less: policy.learn.batch_size = {cfg.batch_size}.'
+        return (
+            f'Reading fewer tokens at a time needs less and changes nothing else: policy.learn.micro_batch_tokens = '
+            f'{cfg.micro_batch_tokens}; so do policy.model.gradient_checkpointing=True and policy.model.lora.'
+        )
+
+    def _loss(self, batch: Dict[str, Any], logp: torch.Tensor, tokens: Optional[float] = None) -> Tuple:
+        """Loss and info of rows; with ``tokens``, those of the whole mini-batch, of a part of it."""
+        return grpo_error(
+            grpo_data(logp, batch['logp_old'], batch.get('logp_ref'), batch['adv'], batch['weight']),
+            max_length=self._face.max_length,
+            num_tokens=tokens,
+            **self._loss_options,
         )
 
     def _step_vars(self) -> List[str]:
@@ -447,7 +477,9 @@ class GRPOPolicy(Policy):
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment.
         """
-        return self._face.sample(data, row_keys)
+        with memory_advice('sampling',
+                           f'Fewer rows at a time need less: lower env.collector_env_num, now {len(data)}.'):
+            return self._face.sample(data, row_keys)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """

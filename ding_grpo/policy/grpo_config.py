@@ -25,6 +25,7 @@ RULES = {
     'learn.target_kl': Rule.number(0, open_low=True).or_none(),
     'learn.batch_size': Rule.integer(1),
     'learn.batch_steps': Rule.integer(1).or_none(),
+    'learn.micro_batch_tokens': Rule.integer(1).or_none(),
     'learn.update_per_collect': Rule.integer(1),
     'learn.learning_rate': Rule.number(0, open_low=True),
     'learn.weight_decay': Rule.number(0),
@@ -203,9 +204,9 @@ def check_for_steps(cfg: Dict) -> None:
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with another model.
     """
-    for section, key, nothing in (('collect', 'top_k', None), ('collect', 'top_p', None),
-                                  ('learn', 'mask_truncated', False), ('learn', 'reward_aggregation',
-                                                                       'sum_then_normalize')):
+    for section, key, nothing in (('learn', 'micro_batch_tokens', None), ('collect', 'top_k', None),
+                                  ('collect', 'top_p', None), ('learn', 'mask_truncated', False),
+                                  ('learn', 'reward_aggregation', 'sum_then_normalize')):
         if cfg[section][key] != nothing:
             raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: goes with a language model only.')
     options, _ = loss_options(cfg.learn)

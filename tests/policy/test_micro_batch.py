@@ -1,0 +1,113 @@
+import pytest
+import torch
+
+from ding_common import ConfigError
+from ding_grpo.policy.micro_batch import memory_advice, split_rows, take_rows
+
+from .helper import make_policy, sample_groups
+from .test_grpo import reward, vector
+
+
+def batch(lengths, prompts):
+    """Rows of these lengths; prompts by name, each of five tokens."""
+    made = {name: torch.arange(5) for name in prompts}
+    weight = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).float()
+    return dict(weight=weight, prompts=[made[name] for name in prompts], adv=torch.arange(len(lengths)).float())
+
+
+@pytest.mark.unittest
+class TestSplit:
+
+    @pytest.mark.parametrize(
+        'most, expected',
+        [
+            (None, [[0, 1, 2, 3]]),
+            (100, [[0, 1, 2, 3]]),
+            (16, [[0, 1], [2, 3]]),  # 5 + 3 + 3; 5 + 2 + 5 + 3, for the prompt of row 2 is another than that of row 3
+            (11, [[0, 1], [2], [3]]),
+            (10, [[0], [1], [2], [3]]),
+            (1, [[0], [1], [2], [3]]),  # a row is never divided
+        ]
+    )
+    def test_prompts_once_and_last_tokens_not_at_all(self, most, expected):
+        rows = split_rows(batch([4, 4, 3, 4], 'aabc'), most)
+        assert [r.tolist() for r in rows] == expected
+
+    def test_rows_that_do_not_count_cost_nothing(self):
+        for most in (None, 8):
+            assert [r.tolist() for r in split_rows(batch([0, 4, 0], 'aba'), most)] == [[1]]
+
+    def test_a_part_is_no_longer_than_its_longest_row(self):
+        whole = batch([4, 2, 1], 'aaa')
+        part = take_rows(whole, torch.tensor([1, 2]))
+        assert part['weight'].tolist() == [[1, 1], [1, 0]] and part['adv'].tolist() == [1, 2]
+        assert take_rows(whole, torch.arange(3)) is whole
+
+
+@pytest.mark.unittest
+class TestUpdate:
+
+    @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'dr_grpo', 'gspo', 'luspo', 'cispo'])
+    def test_parts_give_the_whole_update(self, think_answer, loss):
+        main, create = think_answer
+        main.policy.learn.update(
+            loss=loss, adv_method=None, beta=0.1, entropy_weight=0.01, learning_rate=1e-2, epoch_per_collect=2
+        )
+        main.policy.collect.update(top_k=9)
+        found = []
+        for most in (None, 40, 1):
+            main.policy.learn.micro_batch_tokens = most
+            policy = make_policy(main, create)
+            data = sample_groups(policy, [0, 1, 2], reward=reward)
+            data[1]['weight'][:, 2:] = 0  # uneven
+            metrics = policy.learn_mode.forward(data)
+            found.append((vector(policy._model.parameters()), metrics))
+        for weights, metrics in found[1:]:
+            assert torch.allclose(weights, found[0][0], atol=2e-4)
+            for name in ('total_loss', 'policy_loss', 'entropy', 'grad_norm', 'kl', 'ratio_max', 'clipfrac'):
+                assert metrics[name] == pytest.approx(found[0][1][name], rel=2e-3, abs=1e-4), name
+
+    def test_no_part_reads_more(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(micro_batch_tokens=30, batch_size=3)
+        policy = make_policy(main, create)
+        seen, read = [], policy._face.log_prob
+        policy._face.log_prob = lambda model, part, *args: seen.append(part) or read(model, part, *args)
+        policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
+        assert len(seen) > 3 and sum(len(part['weight']) for part in seen) == 12
+        for part in seen:
+            prompts = {id(p): len(p) for p in part['prompts']}
+            assert sum(prompts.values()) + (part['weight'].sum(1) - 1).sum() <= 30
+
+    def test_not_for_steps(self):
+        from .test_step_face import DISCRETE, make
+        with pytest.raises(ConfigError, match='policy.learn.micro_batch_tokens = 30: goes with a language model only'):
+            make(DISCRETE, learn=dict(micro_batch_tokens=30))
+
+
+@pytest.mark.unittest
+class TestMemory:
+
+    def test_advice_in_place_of_torchs_error(self):
+        with pytest.raises(ConfigError, match='memory ended while learning .* try less'):
+            with memory_advice('learning', 'try less'):
+                torch.empty(2 ** 60)
+        with pytest.raises(RuntimeError, match='size'):
+            with memory_advice('learning', 'try less'):
+                torch.ones(2) @ torch.ones(3)
+
+    @pytest.mark.parametrize('where', ['learning', 'sampling'])
+    def test_names_the_key(self, think_answer, where):
+        policy = make_policy(*think_answer)
+        data = sample_groups(policy, [0], reward=reward)
+
+        def ends(*args):
+            raise torch.OutOfMemoryError('CUDA out of memory. Tried')
+
+        policy._face.log_prob = policy._face.sample = ends
+        key = dict(learning='micro_batch_tokens = None', sampling='env.collector_env_num, now 2')[where]
+        with pytest.raises(ConfigError, match=f'memory ended while {where} .*{key}'):
+            if where == 'learning':
+                policy.learn_mode.forward(data)
+            else:
+                policy.collect_mode.forward({0: None, 1: None}, row_keys={})
