@@ -9,13 +9,14 @@ BIN := $(VENV)/bin
 export GOMP_SPINCOUNT ?= 1000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
 
-.PHONY: help install train test test-all style format demo-text seeds seeds-cartpole presets bench-losses clean
+.PHONY: help install train test test-all style format demo-text seeds seeds-cartpole presets bench bench-losses clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
 	@echo "make test           the test suite"
 	@echo "make test-all       the test suite with the long checks"
 	@echo "make style          yapf and flake8, without changing anything"
+	@echo "make bench          whole updates beside TRL's, and all that follows; tables in docs/, benchmarks/results.json (long)"
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
@@ -88,5 +89,17 @@ bench-losses: $(PEERS)/.installed
 	@echo "== time and memory of the losses and of their peers"
 	$(PEERS)/bin/python benchmarks/losses.py
 
+TRL ?= .venv-trl
+
+$(TRL)/.installed:
+	@echo "== virtual environment $(TRL) with TRL"
+	test -x $(TRL)/bin/python || $(PYTHON) -m venv $(TRL)
+	$(TRL)/bin/python -m pip install trl 'torch>=2.6,<2.13'
+	@touch $@
+
+bench: install $(TRL)/.installed bench-losses
+	@echo "== whole updates beside TRL's"
+	$(BIN)/python benchmarks/update/run.py --peer-python $(TRL)/bin/python
+
 clean:
-	rm -rf $(VENV) $(PEERS) *.egg-info build
+	rm -rf $(VENV) $(PEERS) $(TRL) *.egg-info build

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import click
 import torch
+from results import PATH, add
 from tabulate import tabulate
 from torch import Tensor
 
@@ -168,7 +169,7 @@ def table(names: Dict[str, str], seconds: Dict[str, List[float]], memory: Dict[s
 @click.option('--rounds', default=9, show_default=True, help='Measurements of each, after one to warm up.')
 @click.option('--threads', default=1, show_default=True, help='Threads of torch.')
 @click.option('--memory', default=None, hidden=True, type=click.Choice(list(CASES)))
-@click.option('--write/--no-write', default=True, help='Whether to write docs/benchmarks.md.')
+@click.option('--write/--no-write', default=True, help='Whether to write docs/benchmarks.md and results.json.')
 def main(rounds: int, threads: int, memory: str, write: bool) -> None:
     torch.set_num_threads(threads)
     if memory is not None:
@@ -192,13 +193,30 @@ def main(rounds: int, threads: int, memory: str, write: bool) -> None:
             },
         ),
     ]
-    parts = []
+    parts, entries = [], []
     for title, names in groups:
         click.echo(title)
         seconds = time_cases(list(names), rounds)
         used = {name: memory_above(name, threads) for name in names}
         parts.append(f'## {title}\n\n{table(names, seconds, used, next(iter(names)))}\n')
         click.echo(parts[-1])
+        ours, peers = next(iter(names)), list(names)[1:]
+        best = min(peers, key=lambda name: statistics.median(seconds[name]))
+        entries.append(
+            dict(
+                work='loss_from_logits' if ours.startswith('logits') else 'loss_from_hidden',
+                ratio=statistics.median(a / b for a, b in zip(seconds[ours], seconds[best])),
+                ours=statistics.median(seconds[ours]),
+                peer=statistics.median(seconds[best]),
+                peer_name=names[best],
+                unit='s',
+                threads=threads,
+                versions={name: version(name)
+                          for name in ('torch', 'liger-kernel', 'ding-grpo')},
+                memory_ours=used[ours] * 2 ** 20,
+                memory_peer=used[best] * 2 ** 20,
+            )
+        )
     title = 'Large: B=1 S=8192 V=151936 H=1024, bfloat16, `linear_log_prob`, forward and backward'
     click.echo(title)
     above = memory_above('large, ours', threads)
@@ -208,7 +226,8 @@ def main(rounds: int, threads: int, memory: str, write: bool) -> None:
         path = os.path.join(ROOT, 'docs', 'benchmarks.md')
         with open(path, 'w', encoding='utf-8') as file:
             file.write(INTRODUCTION.format(rounds=rounds, machine=_machine(), threads=threads) + '\n'.join(parts))
-        click.echo(f'written: {os.path.relpath(path)}')
+        add(entries)
+        click.echo(f'written: {os.path.relpath(path)}, {os.path.relpath(PATH)}')
 
 
 INTRODUCTION = """# Benchmarks

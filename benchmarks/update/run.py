@@ -14,12 +14,16 @@ from typing import Any, Dict, List, NamedTuple
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
 import click
+from tabulate import tabulate
 
 from ding_grpo.model import CausalLM
 from dizoo_llm.tokenizer import build_word_tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.append(os.path.dirname(HERE))
+from results import add  # noqa: E402
+
 PROBLEMS = 400
 
 
@@ -41,7 +45,7 @@ class Work(NamedTuple):
         return f'update_L{self.prompt_tokens}_T{self.tokens}_G{self.group_size}{more}'
 
 
-WORKS = [Work(19, 16, 8, 32, 15), Work(256, 32, 8, 32, 9), Work(512, 64, 16, 32, 5), Work(256, 32, 8, 32000, 5)]
+WORKS = [Work(19, 16, 8, 32, 31), Work(256, 32, 8, 32, 9), Work(512, 64, 16, 32, 5), Work(256, 32, 8, 32000, 5)]
 
 
 def make_work(work: Work, folder: str) -> None:
@@ -151,12 +155,104 @@ def alternate(work: Work, peer_python: str, threads: int) -> Dict[str, Any]:
     )
 
 
+def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
+    """
+    Overview:
+        docs/speed.md.
+    """
+    whole = []
+    for r in results:
+        if not r['work'].startswith('update_'):
+            continue
+        rest = r['ours'] - r['seconds_sampling'] - r['seconds_updating']
+        whole.append(
+            [
+                r['work'][len('update_'):], r['threads'], f"{r['ours'] * 1e3:.0f}", f"{r['peer'] * 1e3:.0f}",
+                f"{r['ratio']:.3f} ({r['ratio_low']:.3f} to {r['ratio_high']:.3f})",
+                f"{r['seconds_sampling'] * 1e3:.0f}", f"{r['seconds_updating'] * 1e3:.0f}",
+                f"{rest * 1e3:.0f} ({100 * rest / r['ours']:.0f} %)",
+                f"{r['memory_ours'] / 2 ** 20:.0f} / {r['memory_peer'] / 2 ** 20:.0f}"
+            ]
+        )
+    head = [
+        'work', 'threads', 'ours, ms', 'TRL, ms', 'ratio (smallest to largest)', 'sampling', 'learning', 'all else',
+        'memory, MiB'
+    ]
+    grown = [
+        [
+            g['varied'], g['value'], *(
+                f'{v * 1e3:.0f} ({low * 1e3:.0f} to {high * 1e3:.0f})'
+                for v, low, high in (g['sampling'], g['learning'])
+            )
+        ] for g in found['growth']
+    ]
+    peaks = [[rows, f'{bounded:.0f}', f'{free:.0f}'] for rows, (bounded, free) in found['memory'].items()]
+    rates, beside = found['rates'], next(r for r in results if 'trl' in r['versions'])
+    return TEXT.format(
+        versions=', '.join(f'{name} {number}' for name, number in beside['versions'].items()),
+        cores=os.cpu_count(),
+        whole=tabulate(whole, head, tablefmt='pipe', disable_numparse=True),
+        growth=tabulate(
+            grown, ['what', 'size', 'sampling, ms', 'learning, ms'], tablefmt='pipe', disable_numparse=True
+        ),
+        memory=tabulate(peaks, ['', f"at most {found['budget']} tokens at a time", 'all at a time'], tablefmt='pipe'),
+        learning=rates['learning'],
+        torch=rates['torch'],
+        onednn=rates['oneDNN'],
+        of_torch=rates['learning'] / rates['torch'],
+        of_onednn=rates['learning'] / rates['oneDNN'],
+        base=', '.join(f'{key} {value}' for key, value in found['base'].items()),
+        threads=found['threads'],
+    )
+
+
+TEXT = """# Speed: whole updates beside TRL's
+
+Made by `make bench`. Both sides have the same weights (a random Llama: 2 layers, hidden 256, intermediate 1024, 4
+heads), prompts, sizes, sampling (temperature 1, no end of sequence, so that every completion has full length), AdamW,
+one step an update, float32, no KL; 8 prompts an update. They alternate update by update on one machine ({cores} cores),
+each in a process and virtual environment of its own; the first update of each does not count. Medians; the ratio is of
+each pair of updates. An update is everything between two: sampling, decoding, scoring, loss, optimizer, logging.
+{versions}.
+
+L is the prompt's length, T the completion's, G the group's size, V the vocabulary where it is not 32. Memory is what
+the process's peak grew by since before the first update.
+
+{whole}
+
+Where it comes from: prompts are read once a group, in sampling and in learning, and their keys and values are never
+copied; only completion positions reach the output matrix; nothing is padded outside the attention; rows that have ended
+leave the batch; what the sampler reports is not computed again; linear layers are oneDNN's.
+
+## Growth
+
+This project alone, sampling and the forward and backward of learning; {threads} thread. One size is varied, the others
+are: {base}.
+
+{growth}
+
+## How near it is to bare products
+
+Learning at these sizes, in operations of the shared form (each prompt once; multiplications and additions of all linear
+layers and of the attention, forward and backward), makes {learning:.0f} GFLOP/s. The linear layers' products alone, of
+the same shapes, make {torch:.0f} GFLOP/s by torch's own library and {onednn:.0f} by oneDNN: learning is at
+{of_torch:.2f} of the former and {of_onednn:.2f} of the latter. The rest is memory traffic: activations, their gradients
+and the rotary embedding read and write each number once for few operations.
+
+## Memory of learning
+
+Peak MiB above the model, `learn.micro_batch_tokens` set and not:
+
+{memory}
+"""
+
+
 @click.command()
 @click.option('--peer-python', required=True, type=click.Path(exists=True), help='Of an environment with TRL.')
 @click.option('--threads', default='1,2', show_default=True, help='Comma-separated.')
 @click.option('--only', default='', help='Names of works, comma-separated; all without it.')
-@click.option('--out', default=os.path.join(ROOT, 'benchmarks', 'results.json'), show_default=True)
-def main(peer_python: str, threads: str, only: str, out: str) -> None:
+@click.option('--write/--no-write', default=True, help='Whether to write benchmarks/results.json and docs/speed.md.')
+def main(peer_python: str, threads: str, only: str, write: bool) -> None:
     """Alternate the sides, and print and write medians, spreads and ratios."""
     results = []
     for work in WORKS:
@@ -171,8 +267,16 @@ def main(peer_python: str, threads: str, only: str, out: str) -> None:
                 f"{r['memory_peer'] / 2 ** 20:.0f} MiB  sampling {r['seconds_sampling']:.3f} s  scoring "
                 f"{r['seconds_scoring']:.3f} s  updating {r['seconds_updating']:.3f} s"
             )
-    with open(out, 'w') as f:
-        json.dump(results, f, indent=1)
+    if write:
+        results = add(results)
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, 'growth.json')
+            env = dict(os.environ, OMP_NUM_THREADS='1')
+            subprocess.run([sys.executable, os.path.join(HERE, 'growth.py'), '--out', out], env=env, check=True)
+            with open(out) as f:
+                found = json.load(f)
+        with open(os.path.join(ROOT, 'docs', 'speed.md'), 'w') as f:
+            f.write(report(results, found))
 
 
 if __name__ == '__main__':

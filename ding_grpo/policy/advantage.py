@@ -49,6 +49,9 @@ class Advantage(NamedTuple):
             - batch (:obj:`Dict`): From ``collate_groups``.
         """
         batch = _scored(batch)
+        if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1:  # without ado
+            returns = batch['reward'].sum(1)
+            return len(returns) == 0 or bool((returns == returns[0]).all())
         compared = self._replace(method='no_std')  # exactly 0 where a group's values are equal
         if self.part_weights is not None:
             return not any(adv.any() for adv in compared._by_part(batch))

@@ -321,8 +321,13 @@ class GroupCollector(ISerialCollector):
         infos = [[group.last_info[i] for i in group.env_ids] for group in groups]
         if 'completion' not in infos[0][0]:
             return
+        due = self._last_table is None or train_iter - self._last_table >= self._cfg.table_freq
+        failed = any(sample['failed'].any() for sample in samples)
+        if not (due or failed):
+            return
         advantages = self._policy.get_attribute('advantages')(samples)
-        if self._last_table is None or train_iter - self._last_table >= self._cfg.table_freq:
+        if due:
             self._last_table = train_iter
             show(self._table.write(train_iter, infos, samples, advantages))
-        self._table.write_failed(train_iter, infos, samples, advantages)
+        if failed:
+            self._table.write_failed(train_iter, infos, samples, advantages)

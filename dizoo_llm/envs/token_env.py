@@ -11,6 +11,8 @@ from ding_common import ConfigError, TaskError
 
 NO_TOKEN = -1  # fills observations behind the last token; no vocabulary has it
 MOST_READ = 20_000  # problems of which the longest prompt is looked for
+MOST_ENCODED = 1024  # prompts whose tokens are kept, since all environments of a group begin with one
+_ENCODED: Dict[Tuple, Tuple] = {}  # with the tokenizer, so that its id is nobody else's
 _TOKENIZERS = "dict(pretrained='folder or name'), dict(words=[...]) or dict(chars='...')"
 
 
@@ -187,7 +189,13 @@ class TokenEnv(gymnasium.Env):
         Raises:
             - ConfigError: If the tokenizer lacks something of it.
         """
-        return self._known(encode_prompt(self.tokenizer, problem.prompt, *self._chat), problem.text)
+        key = (id(self.tokenizer), repr(problem.prompt), repr(self._chat))
+        if key not in _ENCODED:
+            if len(_ENCODED) >= MOST_ENCODED:
+                _ENCODED.pop(next(iter(_ENCODED)))
+            ids = self._known(encode_prompt(self.tokenizer, problem.prompt, *self._chat), problem.text)
+            _ENCODED[key] = (self.tokenizer, ids)
+        return list(_ENCODED[key][1])
 
     def encode_answer(self, text: str) -> List[int]:
         """
