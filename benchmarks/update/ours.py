@@ -1,8 +1,10 @@
 """This project's side of the benchmark of whole updates: ``python ours.py FOLDER THREADS``."""
+import functools
 import os
 import sys
 import tempfile
-from typing import Dict, Optional
+import time
+from typing import Any, Dict, Optional
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
@@ -14,6 +16,8 @@ from protocol import LEARNING_RATE, Gate, read_work
 
 from dizoo_llm import TASK_REGISTRY, Problem, Task
 from ding_grpo.model import CausalLM
+from ding_grpo.policy import token_face
+from ding_grpo.policy.grpo_config import LOG_PROB_FNS
 from ding_grpo.worker.group_collector import GroupCollector
 
 
@@ -50,6 +54,29 @@ class Alternate:
     metrics: Dict[str, float]
 
 
+class Clock:
+    """
+    Overview:
+        Seconds in the model, the arithmetic of sampling, and the optimizer; all else is overhead.
+    """
+    seconds = 0.0
+
+    @classmethod
+    def measure(cls, owner: Any, name: str) -> None:
+        """Count what a function takes."""
+        function = getattr(owner, name)
+
+        @functools.wraps(function)
+        def timed(*args, **kwargs):
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                cls.seconds += time.perf_counter() - start
+
+        setattr(owner, name, timed)
+
+
 class Note(LearnerHook):
     """
     Overview:
@@ -68,6 +95,7 @@ class Done(LearnerHook):
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         parts = {name: value for name, value in Alternate.metrics.items() if name.startswith('seconds_')}
+        parts['seconds_core'], Clock.seconds = Clock.seconds, 0.0
         tokens = Alternate.metrics['completion_length_mean'] * Alternate.rows
         Alternate.gate.done(tokens=tokens, updates=engine.last_iter.val + 1, **parts)
 
@@ -88,6 +116,10 @@ def main(folder: str, threads: int) -> None:
     def words_alone(self, size):
         self._tokens = size - 3  # no special tokens, so that both sides make completions of the same length
 
+    for owner, name in ((token_face, 'generate'), (token_face, 'linear_log_prob'), (CausalLM, 'completion_hidden'),
+                        (torch.Tensor, 'backward'), (torch.optim.AdamW, 'step')):
+        Clock.measure(owner, name)
+    LOG_PROB_FNS['linear_log_prob'] = token_face.linear_log_prob  # the policy tells it by identity
     GroupCollector.collect, CausalLM.limit_vocabulary = gated, words_alone
     model = os.path.join(folder, 'model')
     note = dict(name='note', type='note', position='after_iter', priority=11, ext_args=dict())

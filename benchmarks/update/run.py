@@ -164,7 +164,7 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
     for r in results:
         if not r['work'].startswith('update_'):
             continue
-        rest = r['ours'] - r['seconds_sampling'] - r['seconds_updating']
+        rest = r['ours'] - r['seconds_core']
         whole.append(
             [
                 r['work'][len('update_'):], r['threads'], f"{r['ours'] * 1e3:.0f}", f"{r['peer'] * 1e3:.0f}",
@@ -175,7 +175,7 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
             ]
         )
     head = [
-        'work', 'threads', 'ours, ms', 'TRL, ms', 'ratio (smallest to largest)', 'sampling', 'learning', 'all else',
+        'work', 'threads', 'ours, ms', 'TRL, ms', 'ratio (smallest to largest)', 'sampling', 'learning', 'overhead',
         'memory, MiB'
     ]
     grown = [
@@ -215,8 +215,9 @@ each in a process and virtual environment of its own; the first update of each d
 each pair of updates. An update is everything between two: sampling, decoding, scoring, loss, optimizer, logging.
 {versions}.
 
-L is the prompt's length, T the completion's, G the group's size, V the vocabulary where it is not 32. Memory is what
-the process's peak grew by since before the first update.
+Overhead is what is neither the model, nor the arithmetic of sampling and loss, nor the optimizer; parts of it lie
+within sampling and learning. L is the prompt's length, T the completion's, G the group's size, V the vocabulary where
+it is not 32. Memory is what the process's peak grew by since before the first update.
 
 {whole}
 
@@ -265,7 +266,8 @@ def main(peer_python: str, threads: str, only: str, write: bool) -> None:
                 f"{r['work']}  {number} threads  ours {r['ours']:.3f} s  TRL {r['peer']:.3f} s  ratio {r['ratio']:.3f} "
                 f"({r['ratio_low']:.3f} to {r['ratio_high']:.3f})  memory {r['memory_ours'] / 2 ** 20:.0f} to "
                 f"{r['memory_peer'] / 2 ** 20:.0f} MiB  sampling {r['seconds_sampling']:.3f} s  scoring "
-                f"{r['seconds_scoring']:.3f} s  updating {r['seconds_updating']:.3f} s"
+                f"{r['seconds_scoring']:.3f} s  updating {r['seconds_updating']:.3f} s  "
+                f"overhead {r['ours'] - r['seconds_core']:.3f} s"
             )
     if write:
         results = add(results)

@@ -68,8 +68,8 @@ class GRPOPolicy(Policy):
             # (Optional[int]) Steps in a mini-batch, drawn from all groups of the update, in place of ``batch_size``
             # groups. For episodes of many steps, where it makes more of each; not for language models.
             batch_steps=None,
-            # (Optional[int]) Most tokens that learning reads at a time, prompts and completions; a mini-batch of more is
-            # divided and its gradient accumulated, which changes nothing but memory. Lower it when that is short.
+            # (Optional[int]) Most tokens that learning reads at a time, prompts and completions. A mini-batch of more
+            # is divided and its gradient accumulated, which changes memory alone. Lower it when that is short.
             micro_batch_tokens=None,
             # (int) Updates between two collects; read by ``ding -m serial`` only.
             update_per_collect=1,
@@ -259,7 +259,12 @@ class GRPOPolicy(Policy):
                 'pretrained model, which cannot be renewed.'
             )
         self._trained = [p for p in self._model.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.AdamW(self._trained, lr=cfg.learning_rate, weight_decay=cfg.weight_decay)
+        self._optimizer = torch.optim.AdamW(
+            self._trained,
+            lr=cfg.learning_rate,
+            weight_decay=cfg.weight_decay,
+            fused=isinstance(self._model, CausalLM) or None,  # one pass over weights, of which there are many
+        )
         schedule = cfg.lr_scheduler
         self._lr_scheduler = get_scheduler(
             schedule.type,
