@@ -12,12 +12,15 @@ import torch
 from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
-from protocol import LEARNING_RATE, Gate, read_work
+from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, read_work
 
 from dizoo_llm import TASK_REGISTRY, Problem, Task
+from dizoo_llm.tokenizer import load_tokenizer
 from ding_grpo.model import CausalLM
+from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.policy import token_face
 from ding_grpo.policy.grpo_config import LOG_PROB_FNS
+from ding_grpo.rl_utils import grpo_data, grpo_error, linear_log_prob
 from ding_grpo.worker.group_collector import GroupCollector
 
 
@@ -109,7 +112,23 @@ def main(folder: str, threads: int) -> None:
     register_learner_hook('done', Done)
     collect = GroupCollector.collect
 
+    def check(model):
+        data, tokens = equal_data(work, load_tokenizer(os.path.join(folder, 'model'))), model._tokens
+        model._tokens = work['vocabulary']  # the peer's loss is over all tokens, whatever was sampled from
+        prompts = PromptBatch.of(list(data['prompt']), model.device)
+        logp = linear_log_prob(
+            model.completion_hidden(prompts, data['completion'], data['mask'].sum(1)),
+            index=data['completion'],
+            mask=data['mask'],
+            **model.output_head()._asdict()
+        )
+        loss, _ = grpo_error(grpo_data(logp, data['logp_old'], None, data['adv'], data['mask'].float()), beta=0.0)
+        loss.backward()
+        model._tokens = tokens
+        return loss.item(), gradient_norm(model)
+
     def gated(self, *args, **kwargs):
+        Alternate.gate.check = lambda: check(self._policy.get_attribute('model'))
         Alternate.gate.wait()
         return collect(self, *args, **kwargs)
 

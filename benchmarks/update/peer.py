@@ -5,7 +5,7 @@ import tempfile
 
 import torch
 from datasets import Dataset
-from protocol import LEARNING_RATE, Gate, read_work
+from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, read_work
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -65,6 +65,22 @@ def main(folder: str, threads: int) -> None:
         ),
     )
     alternate.trainer = trainer
+
+    def check():
+        data = equal_data(work, tokenizer)
+        inputs = dict(
+            prompt_ids=data['prompt'],
+            prompt_mask=torch.ones_like(data['prompt']),
+            completion_ids=data['completion'],
+            completion_mask=data['mask'],
+            advantages=data['adv'],
+            old_per_token_logps=data['logp_old'],
+        )
+        loss = trainer._compute_loss(trainer.model, inputs)
+        loss.backward()
+        return loss.item(), gradient_norm(trainer.model)
+
+    gate.check = check
     trainer.train()
 
 

@@ -4,11 +4,14 @@ whenever it is told to, so that the sides can alternate; standard library and to
 virtual environments.
 """
 import json
+import math
 import os
 import resource
 import sys
 import time
-from typing import Any, Dict
+from typing import Any, Callable, Dict, Tuple
+
+import torch
 
 LEARNING_RATE = 1e-5
 
@@ -24,11 +27,48 @@ def read_work(folder: str) -> Dict[str, Any]:
         return json.load(f)
 
 
+def equal_data(work: Dict[str, Any], tokenizer: Any) -> Dict[str, torch.Tensor]:
+    """
+    Overview:
+        Prompts and made-up completions of uneven lengths, for a loss that both sides must find.
+    Arguments:
+        - work (:obj:`Dict`): From ``read_work``.
+        - tokenizer (:obj:`PreTrainedTokenizerBase`): The work's.
+    Shapes:
+        - prompt (:obj:`torch.LongTensor`): :math:`(B, L)`
+        - completion (:obj:`torch.LongTensor`): :math:`(B, T)`
+        - mask (:obj:`torch.LongTensor`): :math:`(B, T)`
+        - adv (:obj:`torch.FloatTensor`): :math:`(B, )`
+        - logp_old (:obj:`torch.FloatTensor`): :math:`(B, T)`
+    """
+    generator = torch.Generator().manual_seed(1)
+    groups, size, tokens, words = (work[key] for key in ('groups', 'group_size', 'tokens', 'vocabulary'))
+    shape, words = (groups * size, tokens), words - 3
+    prompt = torch.tensor(tokenizer(work['prompts'][:groups])['input_ids']).repeat_interleave(size, 0)
+    length = torch.randint(1, tokens + 1, shape[:1], generator=generator)
+    return dict(
+        prompt=prompt,
+        completion=torch.randint(0, words, shape, generator=generator),
+        mask=(torch.arange(tokens) < length.unsqueeze(1)).long(),
+        adv=torch.randn(shape[0], generator=generator),
+        logp_old=torch.randn(shape, generator=generator) * 0.2 - math.log(words),
+    )
+
+
+def gradient_norm(model: torch.nn.Module) -> float:
+    """Of a loss that was differentiated; the gradients are gone then."""
+    norm = torch.sqrt(sum(p.grad.square().sum() for p in model.parameters() if p.grad is not None)).item()
+    model.zero_grad()
+    return norm
+
+
 class Gate:
     """
     Overview:
-        Where a process waits for the word to make its next update, and tells how long the last one took.
+        Where a process waits for the word to make its next update, and tells how long the last one took. At the word \
+        ``check`` it calls ``check``, which gives loss and gradient norm of ``equal_data``.
     """
+    check: Callable[[], Tuple[float, float]]
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), 'w')  # whatever else is printed goes to stderr
@@ -41,7 +81,11 @@ class Gate:
         if self._first:
             self._first = False
             self._tell(ready=True, memory=_memory(), versions=_versions())
-        if sys.stdin.readline().strip() != 'go':
+        word = sys.stdin.readline().strip()
+        if word == 'check':
+            self._tell(check=self.check())
+            word = sys.stdin.readline().strip()
+        if word != 'go':
             os._exit(0)
         self._since = time.perf_counter()
 

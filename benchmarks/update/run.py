@@ -90,7 +90,14 @@ class Side:
 
     def update(self) -> Dict[str, Any]:
         """One more."""
-        self._process.stdin.write('go\n')
+        return self._ask('go')
+
+    def check(self) -> List[float]:
+        """Loss and gradient norm of equal data."""
+        return self._ask('check')['check']
+
+    def _ask(self, word: str) -> Dict[str, Any]:
+        self._process.stdin.write(word + '\n')
         self._process.stdin.flush()
         return self._read()
 
@@ -118,6 +125,9 @@ def alternate(work: Work, peer_python: str, threads: int) -> Dict[str, Any]:
         sides = dict(
             ours=Side(sys.executable, 'ours.py', folder, threads), peer=Side(peer_python, 'peer.py', folder, threads)
         )
+        loss, norm = zip(*(side.check() for side in sides.values()))
+        if abs(loss[0] - loss[1]) > 1e-5 or abs(norm[0] / norm[1] - 1) > 1e-3:
+            raise click.ClickException(f'{work.name}: of equal data the losses are {loss}, the gradient norms {norm}')
         told: Dict[str, List[Dict[str, Any]]] = {name: [] for name in sides}
         for number in range(work.rounds + 1):
             for name, side in sides.items():
@@ -211,9 +221,10 @@ TEXT = """# Speed: whole updates beside TRL's
 Made by `make bench`. Both sides have the same weights (a random Llama: 2 layers, hidden 256, intermediate 1024, 4
 heads), prompts, sizes, sampling (temperature 1, no end of sequence, so that every completion has full length), AdamW,
 one step an update, float32, no KL; 8 prompts an update. They alternate update by update on one machine ({cores} cores),
-each in a process and virtual environment of its own; the first update of each does not count. Medians; the ratio is of
-each pair of updates. An update is everything between two: sampling, decoding, scoring, loss, optimizer, logging.
-{versions}.
+each in a process and virtual environment of its own; the first update of each does not count. Before that both must
+find the same loss and gradient norm of equal data, and each update must sample the same number of tokens, or the benchmark
+stops. Medians; the ratio is of each pair of updates. An update is everything between two: sampling, decoding, scoring,
+loss, optimizer, logging. {versions}.
 
 Overhead is what is neither the model, nor the arithmetic of sampling and loss, nor the optimizer; parts of it lie
 within sampling and learning. L is the prompt's length, T the completion's, G the group's size, V the vocabulary where
