@@ -223,8 +223,8 @@ heads), prompts, sizes, sampling (temperature 1, no end of sequence, so that eve
 one step an update, float32, no KL; 8 prompts an update. They alternate update by update on one machine ({cores} cores),
 each in a process and virtual environment of its own; the first update of each does not count. Before that both must
 find the same loss and gradient norm of equal data, and each update must sample the same number of tokens, or the
-benchmark stops. Medians; the ratio is of each pair of updates. An update is everything between two: sampling, decoding, scoring,
-loss, optimizer, logging. {versions}.
+benchmark stops. Medians; the ratio is of each pair of updates. An update is everything between two: sampling, decoding,
+scoring, loss, optimizer, logging. {versions}.
 
 Overhead is what is neither the model, nor the arithmetic of sampling and loss, nor the optimizer; parts of it lie
 within sampling and learning. L is the prompt's length, T the completion's, G the group's size, V the vocabulary where
