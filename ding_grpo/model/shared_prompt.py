@@ -284,7 +284,7 @@ class Growing:
             out, lse = _flash(above, kp, vp, attn_mask=mask, scale=options.scale)
             own_out, own_lse = _flash(q, k, v, scale=options.scale)
             out, lse = self._lines(out, repeat), self._lines(lse.unsqueeze(-1), repeat)
-            out = out.lerp_(own_out, torch.sigmoid(own_lse.unsqueeze(-1) - lse))
+            out = out.lerp_(own_out, torch.sigmoid(own_lse.unsqueeze(-1) - lse).to(out.dtype))
         else:
             score = self._lines(_score(above, kp, mask, options), repeat)  # (B, K, rep, L)
             own_score = _score(q, k, own_mask, options)

@@ -143,3 +143,9 @@ class TestInstall:
         prompts, completion, length = rows('uneven')
         hidden = model.completion_hidden(PromptBatch.of(prompts, CPU), completion, length)
         assert hidden.dtype == torch.bfloat16 and hidden.isfinite().all()
+        batch = PromptBatch.of(prompts, CPU)
+        uniform = torch.rand(len(prompts), 8, dtype=torch.double, generator=torch.Generator().manual_seed(2))
+        rollout = generate(model, batch, 8, [99], Sampling(), uniform)
+        logp = model.completion_logits(batch, rollout.action).float().log_softmax(-1)
+        again = logp.gather(-1, rollout.action.unsqueeze(-1)).squeeze(-1)
+        assert (again - rollout.logp).abs().mean() < 0.05
