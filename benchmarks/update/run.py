@@ -45,7 +45,7 @@ class Work(NamedTuple):
         return f'update_L{self.prompt_tokens}_T{self.tokens}_G{self.group_size}{more}'
 
 
-WORKS = [Work(19, 16, 8, 32, 31), Work(256, 32, 8, 32, 9), Work(512, 64, 16, 32, 5), Work(256, 32, 8, 32000, 5)]
+WORKS = [Work(19, 16, 8, 32, 31), Work(256, 32, 8, 32, 9), Work(512, 64, 16, 32, 3), Work(256, 32, 8, 32000, 3)]
 
 
 def make_work(work: Work, folder: str) -> None:
