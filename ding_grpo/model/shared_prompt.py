@@ -227,6 +227,9 @@ class Growing:
         return self._length + self._read
 
     def _set(self, row: Tensor) -> None:
+        longest = self._prompts.shape[1]
+        short = self._prompt_length.view(-1, 1, 1, 1) <= torch.arange(longest, device=row.device)
+        self._seen = ~short if short.any() else None  # (P, 1, 1, L): the prompts' keys, where some are padding
         self._row = row
         self._length = self._prompt_length[row]  # (B, )
         counts = row.bincount(minlength=len(self._prompt_length))
@@ -312,13 +315,11 @@ class Growing:
 
     def _mask(self, window: Optional[int], repeat: int, like: Tensor) -> Tuple[Optional[Tensor], Optional[Tensor]]:
         """What is added for the prompts' keys, (P, 1, 1, L), and for the lines' own, (t + 1, )."""
-        longest = self._prompts.shape[1]
-        length = self._prompt_length.view(-1, 1, 1, 1)
-        key = torch.arange(longest, device=like.device)
-        seen = None if bool((length == longest).all()) else key < length
+        seen = self._seen
         if window is None:
             return None if seen is None else _added(seen, like), None
-        near = length + self._read - key < window
+        key = torch.arange(self._prompts.shape[1], device=like.device)
+        near = self._prompt_length.view(-1, 1, 1, 1) + self._read - key < window
         step = torch.arange(self._read + 1, device=like.device)
         return _added(near if seen is None else near & seen, like), _added(self._read - step < window, like)
 

@@ -33,8 +33,8 @@ def pays(a: Tensor, b: Tensor) -> bool:
         Whether ``product`` is oneDNN's for tensors of these shapes, types and places.
     """
     return (
-        _AVAILABLE and a.device.type == b.device.type == 'cpu' and a.dtype == b.dtype == torch.float32
-        and a.numel() * b.shape[0] >= FROM
+        a.numel() * b.shape[0] >= FROM and a.dtype is torch.float32 and b.dtype is torch.float32 and _AVAILABLE
+        and not a.is_cuda and a.device.type == 'cpu'
     )
 
 
@@ -50,7 +50,9 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """
     if not pays(x, weight) or torch.is_autocast_enabled(x.device.type):
         return torch.nn.functional.linear(x, weight, bias)
-    return _Linear.apply(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], len(weight))
+    rows = x.reshape(-1, x.shape[-1])
+    out = _Linear.apply(rows, weight, bias) if torch.is_grad_enabled() else product(rows, weight, bias)
+    return out.view(*x.shape[:-1], len(weight))
 
 
 class _Linear(torch.autograd.Function):

@@ -91,6 +91,12 @@ def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
     """
     shifted = logit - logit.amax(-1, keepdim=True)  # (B, K)
     mass = shifted.exp()
+    if mass.shape[1] <= BLOCK:
+        up_to = mass.cumsum(-1, dtype=torch.double)
+        total = up_to[:, -1]
+        point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+        index = torch.searchsorted(up_to, point.unsqueeze(1), right=True)
+        return index.squeeze(1), shifted.gather(1, index).squeeze(1) - total.log().to(shifted.dtype)
     if mass.shape[1] % BLOCK:
         mass = F.pad(mass, (0, -mass.shape[1] % BLOCK))
     mass = mass.unflatten(1, (-1, BLOCK))  # (B, blocks, BLOCK)

@@ -13,6 +13,7 @@ from ding_common import ConfigError, unwrap_task_error
 
 from .completion_table import CompletionTable
 from .failures import check_failures
+from .scalars import add_scalars
 from .screen import keep_off_screen, run_folder, show
 
 
@@ -315,9 +316,9 @@ class GroupCollector(ISerialCollector):
             if len(returns) > 0:
                 info.update({f'reward_{name}': getattr(returns, name)() for name in ('mean', 'std', 'max', 'min')})
             self._logger.info(f'collect end, update {train_iter}: {info}')
-            for name, value in info.items():
-                self._tb_logger.add_scalar(f'{self._name}_iter/{name}', value, train_iter)
-                self._tb_logger.add_scalar(f'{self._name}_step/{name}', value, self._envstep)
+            for axis, step in (('iter', train_iter), ('step', self._envstep)):
+                tagged = {f'{self._name}_{axis}/{name}': value for name, value in info.items()}
+                add_scalars(self._tb_logger, tagged, step)
         infos = [[group.last_info[i] for i in group.env_ids] for group in groups]
         if 'completion' not in infos[0][0]:
             return

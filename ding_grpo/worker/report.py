@@ -16,6 +16,7 @@ from easydict import EasyDict
 from ding_common import Rule, append_json, check_config
 
 from .curve import draw_curves
+from .scalars import add_scalars
 from .screen import keep_off_screen, run_folder, show, show_progress
 
 
@@ -68,9 +69,9 @@ class MetricsHook(LearnerHook):
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         update = engine.last_iter.val
         metrics = {name: value for name, value in engine.log_buffer['scalar'].items() if name != 'train_time'}
-        for name, value in metrics.items():
-            engine.tb_logger.add_scalar(f'{engine.instance_name}_iter/{name}', value, update)
-            engine.tb_logger.add_scalar(f'{engine.instance_name}_step/{name}', value, engine.collector_envstep)
+        for axis, step in (('iter', update), ('step', engine.collector_envstep)):
+            tagged = {f'{engine.instance_name}_{axis}/{name}': value for name, value in metrics.items()}
+            add_scalars(engine.tb_logger, tagged, step)
         seconds = time.monotonic() - self._start
         record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)
         append_json(os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, 'metrics.jsonl'), record)

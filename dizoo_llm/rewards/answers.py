@@ -9,6 +9,9 @@ from typing import Callable, Dict, List, Optional
 from .mathematics import same_expression
 
 _BLOCK = re.compile(r'<answer>((?:(?!</?answer>).)*)</answer>', re.DOTALL)
+_WORD = re.compile(r'\\?[A-Za-z]{2,}')
+_FUNCTIONS = {'sin', 'cos', 'tan', 'log', 'ln', 'exp', 'sqrt', 'pi'}
+_SIGNS = 'π×÷·−√∞≤≥°²³½'
 _NUMBER = re.compile(r'(?!\$[-+]?\$)\$?([-+]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?)%?\.?')
 
 
@@ -81,12 +84,19 @@ def number(given: str, answer: str) -> float:
 def math_verify(given: str, answer: str) -> float:
     """
     Overview:
-        1 if ``math-verify`` (an extra of this package) holds both for the same mathematical expression, else 0. An \
-        equation is one only where the reference is.
+        1 if ``math-verify`` (an extra of this package) holds both for the same mathematical expression, else 0. It \
+        would find one in any text, so what is given must be nothing but one: one line of at most 1000 characters \
+        without words, and with an equality sign or brackets only where the reference has them.
     Raises:
         - TimeoutError: If it cannot tell within some seconds, as of towers of powers.
     """
-    if ('=' in given) != ('=' in answer):
+    given, answer = given.strip(), answer.strip()
+    words = {word for word in _WORD.findall(given) if not word.startswith('\\')}
+    if len(given) > 1000 or words - _FUNCTIONS - set(_WORD.findall(answer)):
+        return 0.0
+    if any((mark in given) != (mark in answer) for mark in '=[]?:;#\n"') or '$$' in given:
+        return 0.0
+    if any(not c.isascii() and c not in _SIGNS and c not in answer for c in given):
         return 0.0
     return float(same_expression(given, answer))
 

@@ -20,10 +20,12 @@ def score(completion, answer='42', answer_in='whole', check='exact'):
 @pytest.mark.unittest
 class TestAnswers:
 
-    @pytest.mark.parametrize('check', ['exact', 'number'])
+    @pytest.mark.parametrize('check', list(CHECKS))
     @pytest.mark.parametrize('answer_in', list(EXTRACTORS))
     @pytest.mark.parametrize('completion', TRICKS, ids=lambda t: repr(t[:12]))
     def test_tricks_earn_nothing(self, completion, answer_in, check):
+        if check == 'math_verify':
+            pytest.importorskip('math_verify')
         assert score(completion, '42', answer_in, check) == 0
 
     @pytest.mark.parametrize(
@@ -74,7 +76,8 @@ class TestAnswers:
     @pytest.mark.parametrize(
         'given, answer, same', [
             (r'\frac{1}{2}', '0.5', 1), ('x^2+2x+1', '(x+1)^2', 1), ('3', '4', 0), ('', '4', 0), ('no idea', '4', 0),
-            ('41=42', '42', 0), ('x=42', 'x = 42', 1), ("__import__('os').abort()", '4', 0)
+            ('2\\sqrt{2}', 'sqrt(8)', 1), ('\\text{42 or 43}', '42', 0), ('5 \\text{ cm}', '5 \\text{ cm}', 1),
+            ('(1, 2)', '(1,2)', 1), ('41=42', '42', 0), ('x=42', 'x = 42', 1), ("__import__('os').abort()", '4', 0)
         ]
     )
     def test_mathematics(self, given, answer, same):
