@@ -107,6 +107,7 @@ def main(folder: str, threads: int) -> None:
     """Updates for as long as it is told to."""
     torch.set_num_threads(threads)
     Alternate.gate, work = Gate(), read_work(folder)
+    os.chdir(tempfile.mkdtemp())  # DI-engine makes its folder below the current one
     Alternate.rows = work['groups'] * work['group_size']
     register_learner_hook('note', Note)
     register_learner_hook('done', Done)
@@ -144,7 +145,7 @@ def main(folder: str, threads: int) -> None:
     note = dict(name='note', type='note', position='after_iter', priority=11, ext_args=dict())
     done = dict(name='done', type='done', position='after_iter', priority=1000, ext_args=dict())
     main_config = EasyDict(
-        exp_name=tempfile.mkdtemp(),
+        exp_name='run',
         env=dict(
             collector_env_num=Alternate.rows,
             evaluator_env_num=1,
