@@ -1,4 +1,5 @@
 """Going on from prompts, token by token and without gradients."""
+from abc import ABC, abstractmethod
 from typing import Dict, List, NamedTuple, Tuple
 
 import torch
@@ -41,7 +42,7 @@ class PromptBatch(NamedTuple):
         return cls(ids.to(device), mask.to(device), torch.tensor(row, device=device))
 
 
-class Decoding:
+class Decoding(ABC):
     """
     Overview:
         Rows that grow, each on a line of its own.
@@ -52,6 +53,7 @@ class Decoding:
     """
     logit: Tensor
 
+    @abstractmethod
     def step(self, token: Tensor) -> Tensor:
         """
         Overview:
@@ -62,8 +64,8 @@ class Decoding:
             - token (:obj:`torch.LongTensor`): :math:`(B, )`
             - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def keep(self, lines: Tensor) -> None:
         """
         Overview:
@@ -71,7 +73,6 @@ class Decoding:
         Shapes:
             - lines (:obj:`torch.LongTensor`): :math:`(b, )`
         """
-        raise NotImplementedError
 
 
 class SharedDecoding(Decoding):

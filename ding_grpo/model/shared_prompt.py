@@ -132,12 +132,8 @@ class Whole:
         columns = int(length.max()) if len(length) else 0
         self._completions: Optional[Grid] = None
         if columns > 0:
-            counts = row.bincount(minlength=prompts)
-            self._rows = int(counts.max())
-            before = (counts.cumsum(0) - counts)[row]
-            cell_row = row * self._rows + torch.arange(len(row), device=row.device) - before
-            even = bool((counts == self._rows).all())
-            self._completions = Grid(start, length, prompts * self._rows, columns, None if even else cell_row)
+            self._rows, place, even = _places(row, prompts)
+            self._completions = Grid(start, length, prompts * self._rows, columns, None if even else place)
         self._masks: Dict[Optional[int], Tuple] = {}
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
@@ -232,15 +228,8 @@ class Growing:
         self._seen = ~short if short.any() else None  # (P, 1, 1, L): the prompts' keys, where some are padding
         self._row = row
         self._length = self._prompt_length[row]  # (B, )
-        counts = row.bincount(minlength=len(self._prompt_length))
-        self._rows = int(counts.max())
-        order = row.argsort(stable=True)
-        before = (counts.cumsum(0) - counts)[row[order]]
-        self._cell = torch.empty_like(row)
-        self._cell[order] = row[order] * self._rows + torch.arange(len(row), device=row.device) - before
-        cells = len(counts) * self._rows
-        self._whole = len(row) == cells and bool((self._cell == torch.arange(cells, device=row.device)).all())
-        self._line = torch.zeros(cells, dtype=torch.long, device=row.device)
+        self._rows, self._cell, self._whole = _places(row, len(self._prompt_length))
+        self._line = torch.zeros(len(self._prompt_length) * self._rows, dtype=torch.long, device=row.device)
         self._line[self._cell] = torch.arange(len(row), device=row.device)
 
     def keep(self, lines: Tensor) -> None:
@@ -322,6 +311,18 @@ class Growing:
         near = self._prompt_length.view(-1, 1, 1, 1) + self._read - key < window
         step = torch.arange(self._read + 1, device=like.device)
         return _added(near if seen is None else near & seen, like), _added(self._read - step < window, like)
+
+
+def _places(row: Tensor, prompts: int) -> Tuple[int, Tensor, bool]:
+    """Of rows that continue prompts, in a grid with as many places for each prompt: how many, which place each row has
+    (B, ), and whether they are all places in their order."""
+    counts = row.bincount(minlength=prompts)
+    most = int(counts.max())
+    order = row.argsort(stable=True)
+    number = torch.arange(len(row), device=row.device)
+    place = torch.empty_like(row)
+    place[order] = row[order] * most + number - (counts.cumsum(0) - counts)[row[order]]
+    return most, place, len(row) == prompts * most and bool((place == number).all())
 
 
 def _fast(q: Tensor, options: Options) -> bool:

@@ -11,7 +11,7 @@ from easydict import EasyDict
 from tensorboardX import SummaryWriter
 
 from dizoo_llm.envs import DingTokenEnv
-from ding_common import ConfigError, TaskError
+from ding_common import ConfigError, TaskError, read_json_lines
 from ding_grpo.worker import GroupCollector
 from tests.policy.helper import make_policy
 
@@ -219,6 +219,8 @@ class TestFailures:
         told = capsys.readouterr().out
         assert f'{4 * sum(bad)} of 32 completions could not be scored and are left out; the first: Think' in told
         assert ('KeyError' if how == 'raises' else 'TimeoutError') in told
+        recorded = read_json_lines(str(tmp_path / 'exp' / 'log' / 'collector' / 'completions.jsonl'))
+        assert sum(record['failed'] is not None for record in recorded) == 4 * sum(bad)  # each, with the reason
         collector.close()
 
     def test_too_many_stop_the_run(self, think_answer, tmp_path, task):
