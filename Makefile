@@ -16,7 +16,7 @@ help:
 	@echo "make test           the test suite"
 	@echo "make test-all       the test suite with the long checks"
 	@echo "make style          yapf and flake8, without changing anything"
-	@echo "make bench          whole updates beside TRL's, and all that follows; tables in docs/, benchmarks/results.json (long)"
+	@echo "make bench          losses, whole updates and time to solve beside TRL's; tables in docs/, benchmarks/results.json (long)"
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
@@ -99,7 +99,9 @@ $(TRL)/.installed:
 
 bench: install $(TRL)/.installed bench-losses
 	@echo "== whole updates beside TRL's"
-	$(BIN)/python benchmarks/update/run.py --peer-python $(TRL)/bin/python
+	$(BIN)/python benchmarks/beside_trl/update.py --peer-python $(TRL)/bin/python
+	@echo "== think_answer beside TRL, until it is solved"
+	$(BIN)/python benchmarks/beside_trl/solve.py --peer-python $(TRL)/bin/python
 
 clean:
 	rm -rf $(VENV) $(PEERS) $(TRL) *.egg-info build

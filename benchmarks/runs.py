@@ -4,13 +4,14 @@ import os
 import platform
 import runpy
 import shutil
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
 import numpy as np
 import torch
 from ding.entry import serial_pipeline_onpolicy
+from easydict import EasyDict
 
 from ding_common import read_json_lines
 
@@ -30,6 +31,17 @@ class Run(NamedTuple):
     seconds: Optional[float]
     evaluations: Dict[int, float]
     records: List[Dict[str, Any]]
+
+
+def load_config(name: str) -> Tuple[EasyDict, EasyDict]:
+    """
+    Overview:
+        Main and create config of a shipped config.
+    Arguments:
+        - name (:obj:`str`): Without ``_config.py``.
+    """
+    loaded = runpy.run_path(os.path.join(ROOT, 'config', f'{name}_config.py'))
+    return copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
 
 
 def run(
@@ -55,8 +67,7 @@ def run(
         - evaluator (:obj:`Dict[str, Any]`): Keys of ``policy.eval.evaluator`` in place of the config's.
         - limit (:obj:`int`): ``max_train_iter`` or ``max_env_step``.
     """
-    loaded = runpy.run_path(os.path.join(ROOT, 'config', f'{config}_config.py'))
-    main, create = copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
+    main, create = load_config(config)
     main.exp_name = os.path.join('runs', folder)
     main.env.stop_value = float('inf') if go_on else bar
     main.policy.learn.update(learn)

@@ -1,4 +1,5 @@
 import copy
+from contextlib import nullcontext
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 import click
@@ -29,7 +30,7 @@ class CausalLM(nn.Module):
         are read once however many rows continue them, by sampling and learning alike, where the architecture allows \
         it. Always in evaluation mode: dropout would make the sampled log-probabilities others than the learned ones.
     Interfaces:
-        ``start``, ``completion_logits``, ``completion_hidden``, ``output_head``, ``limit_vocabulary``,
+        ``start``, ``arithmetic``, ``completion_logits``, ``completion_hidden``, ``output_head``, ``limit_vocabulary``,
         ``save_pretrained``, ``from_model``
     """
 
@@ -43,6 +44,7 @@ class CausalLM(nn.Module):
             save_merged: bool = False,
             gradient_checkpointing: bool = False,
             onednn: bool = True,
+            autocast: Optional[str] = None,
     ) -> None:
         """
         Overview:
@@ -61,6 +63,8 @@ class CausalLM(nn.Module):
                 computes the others again: less memory, more time.
             - onednn (:obj:`bool`): Whether linear layers in float32 on a processor are computed by oneDNN, which is \
                 up to twice as fast; the sums are the same but for their order.
+            - autocast (:obj:`Optional[str]`): ``bfloat16``: layers compute in it, while weights, their updates, the \
+                output layer and the loss keep ``dtype``; faster where the machine multiplies bfloat16 (docs/speed.md).
         Raises:
             - ConfigError: If a value cannot be used; the message names the key.
         """
@@ -69,6 +73,8 @@ class CausalLM(nn.Module):
                                                                                                                onednn)):
             if not isinstance(value, bool):
                 raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')
+        if autocast not in (None, 'bfloat16'):
+            raise ConfigError(f"policy.model.autocast = {autocast!r}: must be None or 'bfloat16'.")
         if save_merged and lora is None:
             raise ConfigError('policy.model.save_merged = True: needs policy.model.lora.')
         if lora is not None and pretrained is None:
@@ -81,6 +87,7 @@ class CausalLM(nn.Module):
             self._peft = (_with_adapters(self.lm, lora), )  # in a tuple: its modules are those of ``lm``
             self.eval()  # the adapters too
         self._save_merged = save_merged
+        self._autocast = autocast is not None
         if onednn:
             make_fast(self.lm.base_model)
         if gradient_checkpointing:
@@ -105,6 +112,7 @@ class CausalLM(nn.Module):
         self._measured: Tuple = (None, None)  # an output layer, and its scale and soft cap
         self._peft: Tuple = ()
         self._save_merged = False
+        self._autocast = False
         self._layers: List[nn.Module] = []  # those that learning computes again
         self._shares: Optional[bool] = None
         self.eval()
@@ -185,9 +193,22 @@ class CausalLM(nn.Module):
                 )
         return self._shares
 
+    def arithmetic(self) -> ContextManager:
+        """
+        Overview:
+            As long as it is entered, layers compute in the type that ``autocast`` names. ``completion_hidden`` and \
+            ``completion_logits`` enter it themselves; who decodes does so around all steps, so that weights are \
+            converted once.
+        """
+        return torch.autocast(self.device.type, torch.bfloat16) if self._autocast else nullcontext()
+
     @torch.no_grad()
     def _try_sharing(self) -> bool:
         """Whether it gives the hidden states of rows read whole."""
+        with torch.autocast(self.device.type, enabled=False):
+            return self._try_sharing_in_full()
+
+    def _try_sharing_in_full(self) -> bool:
         try:
             self.output_head()
         except ConfigError:
@@ -240,8 +261,9 @@ class CausalLM(nn.Module):
             - logit (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
         """
         if self.shares_prompts:
-            return self.output_head().logits(self._shared_hidden(prompts, completion, length))
-        return self._plain(self.lm, prompts, completion).logits[:, prompts.ids.shape[1] - 1:, :self._tokens]
+            return self.output_head().logits(self.completion_hidden(prompts, completion, length))
+        with self.arithmetic():
+            return self._plain(self.lm, prompts, completion).logits[:, prompts.ids.shape[1] - 1:, :self._tokens]
 
     def completion_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         """
@@ -258,9 +280,9 @@ class CausalLM(nn.Module):
             - length (:obj:`torch.LongTensor`): :math:`(B, )`
             - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
         """
-        if self.shares_prompts:
-            return self._shared_hidden(prompts, completion, length)
-        return self._plain_hidden(prompts, completion)
+        read = self._shared_hidden if self.shares_prompts else self._plain_hidden
+        with self.arithmetic():
+            return read(prompts, completion, length).to(self.lm.dtype)
 
     def _shared_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         rows, columns = completion.shape
@@ -284,7 +306,7 @@ class CausalLM(nn.Module):
         where[order] = torch.where(before == 0, last.unsqueeze(1), start.unsqueeze(1) + before - 1)
         return hidden.index_select(0, where.flatten()).view(rows, columns, -1)
 
-    def _plain_hidden(self, prompts: PromptBatch, completion: Tensor) -> Tensor:
+    def _plain_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         out = self._plain(self.lm.base_model, prompts, completion)
         return out.last_hidden_state[:, prompts.ids.shape[1] - 1:]
 
@@ -317,7 +339,8 @@ class CausalLM(nn.Module):
         """
         layer = self.lm.get_output_embeddings()
         if self._measured[0] is not layer:
-            self._measured = (layer, measure_head(self.lm))
+            with torch.autocast(self.device.type, enabled=False):
+                self._measured = (layer, measure_head(self.lm))
         bias = None if layer.bias is None else layer.bias[:self._tokens]
         return OutputHead(layer.weight[:self._tokens], bias, *self._measured[1])
 

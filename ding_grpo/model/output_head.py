@@ -26,12 +26,13 @@ class OutputHead(NamedTuple):
     def logits(self, hidden: Tensor) -> Tensor:
         """
         Overview:
-            The logits of hidden states, as the model itself gives them.
+            The logits of hidden states, as the model itself gives them, in the weights' own precision.
         Shapes:
             - hidden (:obj:`torch.FloatTensor`): :math:`(*, H)`
             - logits (:obj:`torch.FloatTensor`): :math:`(*, V)`
         """
-        return _softcapped(linear(hidden, self.weight, self.bias), self.scale, self.softcap)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return _softcapped(linear(hidden.to(self.weight.dtype), self.weight, self.bias), self.scale, self.softcap)
 
 
 def measure_head(lm: PreTrainedModel) -> Tuple[float, Optional[float]]:

@@ -432,6 +432,8 @@ def _attention(
         function = sys.modules[type(module).__module__].eager_attention_forward if own == 'eager' else \
             ALL_ATTENTION_FUNCTIONS[own]
         return function(module, query, key, value, attention_mask, **kwargs)
+    if torch.is_autocast_enabled(query.device.type):  # transformers' rotary embedding gives float32
+        query, key, value = (x.to(torch.get_autocast_dtype(x.device.type)) for x in (query, key, value))
     scale = kwargs.get('scaling') or query.shape[-1] ** -0.5
     options = Options(scale, kwargs.get('sliding_window'), kwargs.get('softcap'))
     return shared.attend(module.layer_idx, query, key, value, options), None

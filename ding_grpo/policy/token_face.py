@@ -83,9 +83,10 @@ class TokenFace:
                 row's numbers are those of one generator seeded by (seed, collect, group, row), whatever else is in \
                 the batch.
         Returns:
-            - output (:obj:`Dict[int, Dict]`): ``action``, ``logp`` and ``kept`` (or None) of each.
+            - output (:obj:`Dict[int, Dict]`): ``prompt``, ``action``, ``logp`` and ``kept`` (or None) of each.
         Shapes:
             - obs (:obj:`torch.Tensor`): :math:`(N, )`
+            - prompt (:obj:`torch.LongTensor`): :math:`(L, )`
             - action (:obj:`torch.LongTensor`): :math:`(S, )`
             - logp (:obj:`torch.FloatTensor`): :math:`(S, )`
             - kept (:obj:`torch.LongTensor`): :math:`(S, K)`
@@ -112,7 +113,7 @@ class TokenFace:
         reward[-1] = np.asarray(timestep.reward).item()
         kept = output['kept']
         return dict(
-            prompt=strip(obs),
+            prompt=output['prompt'],
             action=output['action'][:taken],
             logp=output['logp'][:taken],
             kept=None if kept is None else kept[:taken],
@@ -165,13 +166,15 @@ class TokenFace:
         return self._spec.max_new_tokens
 
     def _generate(self, obs: Dict[int, Any], uniform: Optional[Tensor]) -> Dict[int, Dict[str, Any]]:
-        prompts = PromptBatch.of([strip(o) for o in obs.values()], self._model.device)
+        stripped = [strip(o) for o in obs.values()]
+        prompts = PromptBatch.of(stripped, self._model.device)
         rollout: Rollout = generate(
             self._model, prompts, self.max_length, self._spec.eos_token_ids, self._sampling, uniform
         )
         output = {}
         for line, (env_id, n) in enumerate(zip(obs, rollout.length.tolist())):
             output[env_id] = dict(
+                prompt=stripped[line],
                 action=rollout.action[line, :n].cpu(),
                 logp=rollout.logp[line, :n].cpu(),
                 kept=None if rollout.kept is None else rollout.kept[line, :n].cpu(),

@@ -22,7 +22,6 @@ class Rollout(NamedTuple):
     kept: Optional[Tensor]
 
 
-@torch.no_grad()
 def generate(
         model: object,
         prompts: NamedTuple,
@@ -35,7 +34,7 @@ def generate(
     Overview:
         Continue prompts token by token. Rows that have ended leave the batch.
     Arguments:
-        - model (:obj:`CausalLM`): Gives ``start``.
+        - model (:obj:`CausalLM`): Gives ``start`` and ``arithmetic``.
         - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
         - max_new_tokens (:obj:`int`): Length limit T.
         - eos_token_ids (:obj:`Sequence[int]`): A row ends with the first of these, which belongs to it.
@@ -47,6 +46,14 @@ def generate(
     Shapes:
         - uniform (:obj:`torch.DoubleTensor`): :math:`(B, T)`
     """
+    with torch.no_grad(), model.arithmetic():
+        return _generate(model, prompts, max_new_tokens, eos_token_ids, sampling, uniform)
+
+
+def _generate(
+        model: object, prompts: NamedTuple, max_new_tokens: int, eos_token_ids: Sequence[int], sampling: Sampling,
+        uniform: Optional[Tensor]
+) -> Rollout:
     device = prompts.ids.device
     rows = len(prompts.row)
     action = torch.full((rows, max_new_tokens), -1, dtype=torch.long, device=device)

@@ -162,13 +162,11 @@ class TokenEnv(gymnasium.Env):
         tokens = np.atleast_1d(np.asarray(action)).astype(np.int64).tolist()
         if not tokens or min(tokens) < 0 or max(tokens) >= self.action_space.n:
             raise ValueError(f'action {action}: must be one or several token ids in [0, {self.action_space.n})')
-        taken = 0
-        terminated = truncated = False
-        while taken < len(tokens) and not (terminated or truncated):
-            self._completion.append(tokens[taken])
-            taken += 1
-            terminated = self._completion[-1] in self.eos_token_ids
-            truncated = not terminated and len(self._completion) == self.max_new_tokens
+        tokens = tokens[:self.max_new_tokens - len(self._completion)]
+        taken = next((i for i, token in enumerate(tokens, 1) if token in self.eos_token_ids), len(tokens))
+        self._completion += tokens[:taken]
+        terminated = self._completion[-1] in self.eos_token_ids
+        truncated = not terminated and len(self._completion) == self.max_new_tokens
         info: Dict[str, Any] = dict(taken=taken)
         reward = 0.
         if terminated or truncated:

@@ -390,7 +390,7 @@ class TestCollect:
     def test_only_taken_tokens_are_learned(self, think_answer):
         policy = make_policy(*think_answer)
         from .helper import Step
-        out = dict(action=torch.tensor([1, 2, 3]), logp=torch.zeros(3), kept=None)
+        out = dict(prompt=torch.tensor([5]), action=torch.tensor([1, 2, 3]), logp=torch.zeros(3), kept=None)
         step = policy.collect_mode.process_transition(torch.tensor([5, -1]), out, Step(1., dict(taken=2)))
         assert step['action'].tolist() == [1, 2] and step['reward'].tolist() == [0, 1]
 

@@ -124,7 +124,8 @@ def alternate(work: Work, peer_python: str, threads: int) -> Dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         make_work(work, folder)
         sides = dict(
-            ours=Side(sys.executable, 'ours.py', folder, threads), peer=Side(peer_python, 'peer.py', folder, threads)
+            ours=Side(sys.executable, 'update_ours.py', folder, threads),
+            peer=Side(peer_python, 'update_peer.py', folder, threads)
         )
         loss, norm = zip(*(side.check() for side in sides.values()))
         if abs(loss[0] - loss[1]) > 1e-5 or abs(norm[0] / norm[1] - 1) > 1e-3:
@@ -166,6 +167,12 @@ def alternate(work: Work, peer_python: str, threads: int) -> Dict[str, Any]:
     )
 
 
+def _spread(seconds: List[float]) -> str:
+    """Milliseconds: median, smallest and largest."""
+    middle, low, high = (f'{value * 1e3:.0f}' for value in seconds)
+    return f'{middle} ({low} to {high})'
+
+
 def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
     """
     Overview:
@@ -189,14 +196,9 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
         'work', 'threads', 'ours, ms', 'TRL, ms', 'ratio (smallest to largest)', 'sampling', 'learning', 'overhead',
         'memory, MiB'
     ]
-    grown = [
-        [
-            g['varied'], g['value'], *(
-                f'{v * 1e3:.0f} ({low * 1e3:.0f} to {high * 1e3:.0f})'
-                for v, low, high in (g['sampling'], g['learning'])
-            )
-        ] for g in found['growth']
-    ]
+    grown = [[g['varied'], g['value'], *map(_spread, (g['sampling'], g['learning']))] for g in found['growth']]
+    options = [[name, *map(_spread, parts)] for name, parts in found['options'].items()]
+    generation = [[name, _spread(seconds)] for name, seconds in found['generation'].items()]
     peaks = [[rows, f'{bounded:.0f}', f'{free:.0f}'] for rows, (bounded, free) in found['memory'].items()]
     rates, beside = found['rates'], next(r for r in results if 'trl' in r['versions'])
     return TEXT.format(
@@ -206,6 +208,8 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
         growth=tabulate(
             grown, ['what', 'size', 'sampling, ms', 'learning, ms'], tablefmt='pipe', disable_numparse=True
         ),
+        options=tabulate(options, ['', 'sampling, ms', 'learning, ms'], tablefmt='pipe', disable_numparse=True),
+        generation=tabulate(generation, ['', 'sampling, ms'], tablefmt='pipe', disable_numparse=True),
         memory=tabulate(peaks, ['', f"at most {found['budget']} tokens at a time", 'all at a time'], tablefmt='pipe'),
         learning=rates['learning'],
         torch=rates['torch'],
@@ -252,12 +256,35 @@ the same shapes, make {torch:.0f} GFLOP/s by torch's own library and {onednn:.0f
 {of_torch:.2f} of the former and {of_onednn:.2f} of the latter. The rest is memory traffic: activations, their gradients
 and the rotary embedding read and write each number once for few operations.
 
+## What was tried
+
+At the same sizes and with one thread, alternating. `autocast` is an option: weights, their updates, the output layer
+and the loss keep float32, which bfloat16 weights do not (a step of 1e-6 is lost in them). It pays where the processor
+or GPU multiplies bfloat16. torch.compile cannot call oneDNN's products, and gains less than they do: it is none. AdamW
+is torch's fused one. Threads are the environment's `OMP_NUM_THREADS`.
+
+{options}
+
+`transformers`' own ways to sample read a prompt in every row; its continuous batching is made for GPUs.
+
+{generation}
+
 ## Memory of learning
 
 Peak MiB above the model, `learn.micro_batch_tokens` set and not:
 
 {memory}
 """
+
+
+def _measured(script: str) -> Dict[str, Any]:
+    """What a script of this folder writes, with one thread."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, 'out.json')
+        env = dict(os.environ, OMP_NUM_THREADS='1')
+        subprocess.run([sys.executable, os.path.join(HERE, script), '--out', out], env=env, check=True)
+        with open(out) as f:
+            return json.load(f)
 
 
 @click.command()
@@ -283,12 +310,7 @@ def main(peer_python: str, threads: str, only: str, write: bool) -> None:
             )
     if write:
         results = add(results)
-        with tempfile.TemporaryDirectory() as folder:
-            out = os.path.join(folder, 'growth.json')
-            env = dict(os.environ, OMP_NUM_THREADS='1')
-            subprocess.run([sys.executable, os.path.join(HERE, 'growth.py'), '--out', out], env=env, check=True)
-            with open(out) as f:
-                found = json.load(f)
+        found = {**_measured('growth.py'), **_measured('choices.py')}
         with open(os.path.join(ROOT, 'docs', 'speed.md'), 'w') as f:
             f.write(report(results, found))
 

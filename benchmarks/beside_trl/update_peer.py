@@ -1,4 +1,4 @@
-"""TRL's side of the benchmark of whole updates: ``python peer.py FOLDER THREADS``."""
+"""TRL's side of the benchmark of whole updates: ``python update_peer.py FOLDER THREADS``."""
 import os
 import sys
 import tempfile

@@ -80,7 +80,7 @@ class Gate:
         """Before an update."""
         if self._first:
             self._first = False
-            self._tell(ready=True, memory=_memory(), versions=_versions())
+            self._tell(ready=True, memory=_memory(), versions=versions())
         word = sys.stdin.readline().strip()
         if word == 'check':
             self._tell(check=self.check())
@@ -104,7 +104,8 @@ def _memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _versions() -> Dict[str, str]:
+def versions() -> Dict[str, str]:
+    """Of what there is in this environment."""
     from importlib.metadata import PackageNotFoundError, version
     found = {}
     for name in ('torch', 'transformers', 'trl', 'DI-engine', 'ding-grpo'):

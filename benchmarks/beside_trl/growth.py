@@ -31,6 +31,7 @@ VARIED = dict(
     hidden=(128, 256, 512),
     layers=(1, 2, 4),
 )
+LONG = dict(prompt=512, completion=64)  # where the group is varied once more
 BUDGET = 4096
 
 
@@ -41,7 +42,8 @@ class Update:
     """
 
     def __init__(
-        self, prompts: int, prompt: int, completion: int, group: int, vocabulary: int, hidden: int, layers: int
+        self, prompts: int, prompt: int, completion: int, group: int, vocabulary: int, hidden: int, layers: int,
+        **options: Any
     ):
         torch.manual_seed(0)
         self.model = CausalLM(
@@ -53,7 +55,8 @@ class Update:
                 num_hidden_layers=layers,
                 num_attention_heads=hidden // 64,
                 max_position_embeddings=2048,
-            )
+            ),
+            **options
         )
         self.prompts = [p for p in torch.randint(0, vocabulary, (prompts, prompt)) for _ in range(group)]
         self.rows = PromptBatch.of(self.prompts, CPU)
@@ -106,7 +109,12 @@ def median(function: Callable, rounds: int) -> Tuple[float, float, float]:
         start = time.perf_counter()
         function()
         seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:]), min(seconds[1:]), max(seconds[1:])
+    return spread(seconds[1:])
+
+
+def spread(values: List[float]) -> Tuple[float, float, float]:
+    """Median, smallest and largest."""
+    return statistics.median(values), min(values), max(values)
 
 
 def rate(rounds: int) -> Dict[str, float]:
@@ -161,13 +169,13 @@ def measure(rounds: int) -> Dict[str, Any]:
     Overview:
         Everything; see the keys.
     """
-    growth = []
-    for name, values in VARIED.items():
-        for value in values:
-            update = Update(**{**BASE, name: value})
-            sample, learn = median(update.sample, rounds), median(update.learn, rounds)
-            growth.append(dict(varied=name, value=value, sampling=sample, learning=learn))
-            click.echo(f'{name} {value}  sampling {sample[0] * 1e3:.0f} ms  learning {learn[0] * 1e3:.0f} ms')
+    growth, varied = [], [(name, dict(BASE, **{name: value})) for name, values in VARIED.items() for value in values]
+    varied += [('group, prompt 512, completion 64', dict(BASE, **LONG, group=group)) for group in (8, 16)]
+    for name, sizes in varied:
+        update, value = Update(**sizes), sizes[name.split(',')[0]]
+        sample, learn = median(update.sample, rounds), median(update.learn, rounds)
+        growth.append(dict(varied=name, value=value, sampling=sample, learning=learn))
+        click.echo(f'{name} {value}  sampling {sample[0] * 1e3:.0f} ms  learning {learn[0] * 1e3:.0f} ms')
     rates = rate(rounds)
     click.echo(f'GFLOP/s {rates}')
     peaks = {f'{groups * BASE["group"]} rows': [memory(groups, BUDGET), memory(groups, 0)] for groups in (8, 16, 32)}

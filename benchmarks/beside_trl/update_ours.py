@@ -1,4 +1,4 @@
-"""This project's side of the benchmark of whole updates: ``python ours.py FOLDER THREADS``."""
+"""This project's side of the benchmark of whole updates: ``python update_ours.py FOLDER THREADS``."""
 import functools
 import os
 import sys
@@ -18,7 +18,7 @@ from dizoo_llm import TASK_REGISTRY, Problem, Task
 from dizoo_llm.tokenizer import load_tokenizer
 from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.policy import token_face
+from ding_grpo.policy import GRPOPolicy, token_face
 from ding_grpo.policy.grpo_config import LOG_PROB_FNS
 from ding_grpo.rl_utils import grpo_data, grpo_error, linear_log_prob
 from ding_grpo.worker.group_collector import GroupCollector
@@ -60,7 +60,7 @@ class Alternate:
 class Clock:
     """
     Overview:
-        Seconds in the model, the arithmetic of sampling, and the optimizer; all else is overhead.
+        Seconds in the model, the arithmetic of sampling and loss, and the optimizer; all else is overhead.
     """
     seconds = 0.0
 
@@ -137,7 +137,8 @@ def main(folder: str, threads: int) -> None:
         self._tokens = size - 3  # no special tokens, so that both sides make completions of the same length
 
     for owner, name in ((token_face, 'generate'), (token_face, 'linear_log_prob'), (CausalLM, 'completion_hidden'),
-                        (torch.Tensor, 'backward'), (torch.optim.AdamW, 'step')):
+                        (GRPOPolicy, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'clip_grad_norm_'),
+                        (torch.optim.AdamW, 'step')):
         Clock.measure(owner, name)
     LOG_PROB_FNS['linear_log_prob'] = token_face.linear_log_prob  # the policy tells it by identity
     GroupCollector.collect, CausalLM.limit_vocabulary = gated, words_alone

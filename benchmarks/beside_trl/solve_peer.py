@@ -1,0 +1,103 @@
+"""TRL learns think_answer: ``python solve_peer.py FOLDER SEED``; prints a line of JSON at its end."""
+import json
+import os
+import runpy
+import sys
+import tempfile
+import time
+
+import torch
+from datasets import Dataset
+from protocol import versions
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TAGS = runpy.run_path(os.path.join(ROOT, 'dizoo_llm', 'rewards', 'tags.py'))  # standard library alone
+
+
+class Evaluate(TrainerCallback):
+    """
+    Overview:
+        Greedy answers to all questions before the first update and every ``freq`` of them, until all are right.
+    """
+
+    def __init__(self, work, tokenizer) -> None:
+        self._work, self._tokenizer = work, tokenizer
+        self._prompts = tokenizer([p['prompt'] for p in work['problems']], return_tensors='pt')
+        self.solved = None
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs) -> None:
+        self._since = time.perf_counter()
+        self._evaluate(model)
+
+    def on_step_end(self, args, state, control, model=None, **kwargs) -> None:
+        update, rest = divmod(state.global_step, self._work['steps'])
+        if rest == 0 and update % self._work['freq'] == 0 and self._evaluate(model) == 1:
+            self.solved, control.should_training_stop = update, True
+        self.seconds = time.perf_counter() - self._since
+
+    @torch.no_grad()
+    def _evaluate(self, model) -> float:
+        model.eval()
+        ids = model.generate(**self._prompts, do_sample=False, max_new_tokens=self._work['tokens'])
+        model.train()
+        texts = self._tokenizer.batch_decode(ids[:, self._prompts['input_ids'].shape[1]:], skip_special_tokens=True)
+        right = [TAGS['answer_reward'](text, p['answer']) for text, p in zip(texts, self._work['problems'])]
+        return sum(right) / len(right)
+
+
+def main(folder: str, seed: int) -> None:
+    """Train until it is solved."""
+    with open(os.path.join(folder, 'work.json')) as f:
+        work = json.load(f)
+    out = os.fdopen(os.dup(1), 'w')  # whatever else is printed goes to stderr
+    os.dup2(2, 1)
+    tokenizer = AutoTokenizer.from_pretrained(os.path.join(folder, 'model'))
+    evaluate = Evaluate(work, tokenizer)
+
+    def reward(prompts, completion_ids, answer, **kwargs):
+        texts = tokenizer.batch_decode(completion_ids, skip_special_tokens=True)
+        return [TAGS['answer_reward'](t, a) + 0.5 * TAGS['format_reward'](t) for t, a in zip(texts, answer)]
+
+    problems = work['problems'] * 100
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(os.path.join(folder, 'model'), dtype=torch.float32),
+        processing_class=tokenizer,
+        reward_funcs=reward,
+        train_dataset=Dataset.from_list(problems),
+        callbacks=[evaluate],
+        args=GRPOConfig(
+            output_dir=tempfile.mkdtemp(),
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            per_device_train_batch_size=work['rows'] // work['steps'],
+            steps_per_generation=work['steps'],
+            num_generations=work['group_size'],
+            max_completion_length=work['tokens'],
+            temperature=1.0,
+            beta=0.0,
+            epsilon=work['clip_ratio'],
+            loss_type='grpo',
+            scale_rewards='none',
+            learning_rate=work['learning_rate'],
+            lr_scheduler_type='constant',
+            max_grad_norm=1.0,
+            max_steps=work['updates'] * work['steps'],
+            logging_steps=10 ** 6,
+            save_strategy='no',
+            report_to=[],
+            disable_tqdm=True,
+            seed=seed,
+        ),
+    )
+    trainer.train()
+    out.write(
+        json.dumps(dict(updates=evaluate.solved, seconds=evaluate.solved and evaluate.seconds, versions=versions())) +
+        '\n'
+    )
+
+
+if __name__ == '__main__':
+    main(sys.argv[1], int(sys.argv[2]))

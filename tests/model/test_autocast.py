@@ -1,0 +1,68 @@
+"""``policy.model.autocast``: layers in bfloat16, everything that is kept in float32."""
+import pytest
+import torch
+
+from ding_common import ConfigError
+from ding_grpo.model import CausalLM
+from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.rl_utils import linear_log_prob
+from ding_grpo.rollout import Sampling, generate
+
+CPU = torch.device('cpu')
+SHAPES = dict(vocab_size=30, max_position_embeddings=64)
+LLAMA = dict(
+    SHAPES, model_type='llama', hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
+)
+GPT2 = dict(SHAPES, model_type='gpt2', n_embd=64, n_layer=2, n_head=4)
+
+
+def both(config, **options):
+    """The same weights without and with it."""
+    full, half = CausalLM(config=config, **options), CausalLM(config=config, autocast='bfloat16', **options)
+    half.load_state_dict(full.state_dict())
+    return full, half
+
+
+def log_prob(model, prompts, completion):
+    return linear_log_prob(
+        model.completion_hidden(PromptBatch.of(prompts, CPU), completion),
+        index=completion,
+        **model.output_head()._asdict()
+    )
+
+
+@pytest.mark.unittest
+class TestAutocast:
+
+    @pytest.mark.parametrize('config', [LLAMA, GPT2], ids=lambda c: c['model_type'])
+    @pytest.mark.parametrize('attention', [None, 'eager'])
+    def test_log_probabilities_and_gradients_are_near_those_of_float32(self, config, attention):
+        torch.manual_seed(0)
+        prompts = [torch.tensor([1, 2, 3, 4, 5])] * 3 + [torch.tensor([6, 7])] * 3
+        completion = torch.randint(0, 30, (6, 7))
+        found = []
+        for model in both(config, attn_implementation=attention):
+            assert model.shares_prompts
+            logp = log_prob(model, prompts, completion)
+            logp.sum().backward()
+            assert logp.dtype is torch.float32
+            assert {p.dtype for p in model.parameters()} == {torch.float32}
+            found.append([logp.detach(), *(p.grad for p in model.parameters())])
+        for full, half in zip(*found):
+            assert half.dtype is torch.float32
+            assert (full - half).norm() <= 0.03 * full.norm()  # bfloat16 has 8 bits
+        assert 0 < (found[0][0] - found[1][0]).abs().max()  # it does something
+
+    @pytest.mark.parametrize('config', [LLAMA, GPT2], ids=lambda c: c['model_type'])
+    def test_what_is_sampled_is_what_is_learned(self, config):
+        torch.manual_seed(0)
+        _, half = both(config)
+        prompts = [torch.tensor([1, 2, 3, 4, 5])] * 4
+        out = generate(half, PromptBatch.of(prompts, CPU), 9, [-1], Sampling(), torch.rand(4, 9, dtype=torch.double))
+        assert out.logp.dtype is torch.float32
+        assert (log_prob(half, prompts, out.action).exp() / out.logp.exp() - 1).abs().max() < 0.03
+
+    @pytest.mark.parametrize('value', [True, 'float16', 'bf16'])
+    def test_another_value(self, value):
+        with pytest.raises(ConfigError, match=r"policy\.model\.autocast = .*: must be None or 'bfloat16'"):
+            CausalLM(config=LLAMA, autocast=value)
