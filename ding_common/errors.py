@@ -50,3 +50,10 @@ def unwrap_task_error(error: RuntimeError) -> NoReturn:
     if message is None:
         raise error
     raise TaskError(message) from None
+
+
+class CheckpointError(click.ClickException, RuntimeError):
+    """
+    Overview:
+        A checkpoint that cannot be written or read.
+    """

@@ -3,20 +3,24 @@ The only file that alters DI-engine. Each line names the defect of 0.5.3 that it
 """
 import copy
 from functools import wraps
-from typing import Any, Callable, Tuple, Union
+from typing import Any, Callable, Dict, Tuple, Union
 
 import ding.entry
 import ding.entry.application_entry
+import ding.entry.serial_entry
 import ding.entry.serial_entry_onpolicy
 import ding.envs.env_manager.base_env_manager
+import ding.worker.learner.learner_hook
 from ding.config import read_config
 from ding.policy import PPOPolicy
 from ding.utils import registry
+from ding.worker import create_serial_evaluator
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_sections
-from ding_grpo.worker import GroupEvaluator
+from ding_grpo.worker import GroupEvaluator, RunCommander
+from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
 
 
 def apply() -> None:
@@ -29,6 +33,15 @@ def apply() -> None:
     # and shows one line where it shows its whole log.
     ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator = GroupEvaluator
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
+    # In serial, 'interaction' is that evaluator too.
+    ding.entry.serial_entry.create_serial_evaluator = _create_evaluator
+    # They save between an update and its count, know no state of buffer, collector, evaluator and random numbers, and
+    # die at the end of a resumed run in which no evaluation was due. The subclass does that for grpo alone.
+    for module in (ding.entry.serial_entry, ding.entry.serial_entry_onpolicy):
+        module.BaseSerialCommander = RunCommander
+    # Checkpoints of every policy are written in place, so that a kill leaves half of one.
+    ding.worker.learner.learner_hook.save_file = save_checkpoint
+    ding.worker.learner.learner_hook.read_file = read_checkpoint
     # The pipeline reads cfg.policy.learn before anything is checked: a misspelt section ends in an AttributeError. (The
     # ``ding`` command imports this plugin only after that; there the AttributeError stays.)
     for module in (ding.entry, ding.entry.serial_entry_onpolicy):
@@ -40,6 +53,11 @@ def apply() -> None:
     registry._innest_error = False
     # Env managers announce their spaces on the root logger, which has no file yet and only fills the screen.
     ding.envs.env_manager.base_env_manager.space_log_flag = False
+
+
+def _create_evaluator(cfg: Dict, **kwargs: Any) -> Any:
+    plain = cfg.get('type', 'interaction') == 'interaction'
+    return GroupEvaluator(cfg, **kwargs) if plain else create_serial_evaluator(cfg, **kwargs)
 
 
 def _with_kept_weights(init_learn: Callable) -> Callable:

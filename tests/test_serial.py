@@ -6,7 +6,7 @@ from ding.entry import serial_pipeline
 from ding.worker.replay_buffer import AdvancedReplayBuffer
 from easydict import EasyDict
 
-from ding_common import ConfigError
+from ding_common import ConfigError, read_json_lines
 from ding_grpo.policy import GRPOPolicy
 
 
@@ -66,21 +66,19 @@ class TestSerial:
         with pytest.raises(ConfigError, match='max_use = inf.*max_staleness = inf.*needs a bound'):
             serial_pipeline(serial, seed=0, max_train_iter=2)
 
-    @pytest.mark.parametrize(
-        'section, key, value, message', [
-            ('learn', 'target_kl', 0.02, 'policy.learn.target_kl = 0.02: not with a replay buffer'),
-            (
-                'eval', 'evaluator', dict(samples_per_start=2
-                                          ), "evaluator.type = 'interaction'.*samples_per_start = 2 needs"
-            ),
-        ]
-    )
-    def test_what_a_buffer_does_not_go_with(self, serial, section, key, value, message):
+    def test_kl_of_older_policies(self, serial):
+        main, create = serial
+        main.policy.learn.target_kl = 0.02
+        with pytest.raises(ConfigError, match='policy.learn.target_kl = 0.02: not with a replay buffer'):
+            serial_pipeline((main, create), seed=0, max_train_iter=2)
+
+    def test_the_evaluator_needs_no_choice(self, serial):
+        """create_config.evaluator may be left out, as with serial_onpolicy."""
         main, create = serial
         create.pop('evaluator', None)
-        main.policy[section][key] = value
-        with pytest.raises(ConfigError, match=message):
-            serial_pipeline((main, create), seed=0, max_train_iter=2)
+        main.policy.eval.evaluator.samples_per_start = 2
+        serial_pipeline((main, create), seed=0, max_train_iter=2)
+        assert 'sampled_return' in read_json_lines('run/log/evaluator/evaluations.jsonl')[0]
 
     def test_the_buffer_is_di_engines(self, serial, monkeypatch):
         pushed = []

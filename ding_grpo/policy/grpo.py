@@ -142,13 +142,18 @@ class GRPOPolicy(Policy):
             ref_sync_freq=None,
             # (float) Share of the policy in the renewed reference, in (0, 1].
             ref_sync_mixup=1.0,
+            # (bool) Whether the run goes on in its folder from its newest checkpoint, or the one that
+            # ``learner.hook.load_ckpt_before_run`` names, exactly as if it had not stopped.
+            resume_training=False,
+            # (int) How many of the newest periodic checkpoints are kept; ckpt_best stays besides.
+            keep_ckpt=3,
             learner=dict(
                 # (bool) Whether to log the model's layers at the start.
                 log_policy=False,
                 hook=dict(
                     # (int) Updates between two tables in the learner's text log, each a mean over ten updates.
                     log_show_after_iter=10,
-                    # (int) Updates between two checkpoints.
+                    # (int) Updates between two checkpoints, from which ``resume_training`` goes on.
                     save_ckpt_after_iter=100,
                     # (bool) A checkpoint at the end; DI-engine saves it whatever stands here.
                     save_ckpt_after_run=True,

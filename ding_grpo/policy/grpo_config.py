@@ -25,6 +25,8 @@ RULES = {
     'learn.target_kl': Rule.number(0, open_low=True).or_none(),
     'learn.batch_size': Rule.integer(1),
     'learn.batch_steps': Rule.integer(1).or_none(),
+    'learn.resume_training': Rule.one_of(True, False),
+    'learn.keep_ckpt': Rule.integer(1),
     'learn.micro_batch_tokens': Rule.integer(1).or_none(),
     'learn.update_per_collect': Rule.integer(1),
     'learn.learning_rate': Rule.number(0, open_low=True),
@@ -227,13 +229,12 @@ def check_replay(cfg: Dict) -> None:
     """
     Overview:
         Refuse what ``ding -m serial`` alone would get wrong: a replay buffer that gives groups of any age, since the \
-        importance ratio corrects for a policy that is a few updates old, not for one of long ago; and an evaluator \
-        that knows no samples.
+        importance ratio corrects for a policy that is a few updates old, not for one of long ago.
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy``.
     Raises:
-        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, ``target_kl`` would end every \
-            update, or ``samples_per_start`` would be ignored.
+        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, or ``target_kl`` would end \
+            every update.
     """
     bounds = {key: cfg.other.replay_buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
     if min(bounds.values()) == float('inf'):
@@ -245,12 +246,6 @@ def check_replay(cfg: Dict) -> None:
         raise ConfigError(
             f'policy.learn.target_kl = {cfg.learn.target_kl}: not with a replay buffer (ding -m serial), whose '
             'samples are of older policies; updates would do nothing. Set it to None, and bound max_staleness.'
-        )
-    evaluator = cfg.eval.evaluator
-    if evaluator.samples_per_start > 0 and evaluator.type != 'group':
-        raise ConfigError(
-            f'create_config.evaluator.type = {evaluator.type!r}: policy.eval.evaluator.samples_per_start = '
-            f"{evaluator.samples_per_start} needs evaluator=dict(type='group') in create_config with ding -m serial."
         )
 
 

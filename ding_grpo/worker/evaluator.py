@@ -27,6 +27,10 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     def __init__(self, *args, **kwargs) -> None:
         self._since, self._evaluating = time.monotonic(), 0.
+        self._seed = torch.initial_seed()  # the seed that DI-engine set
+        self._last: Optional[Tuple[float, int]] = None  # return and update of the last evaluation
+        self._handing_over = False
+        self._finished = False
         super().__init__(*args, **kwargs)
 
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
@@ -49,13 +53,17 @@ class GroupEvaluator(InteractionSerialEvaluator):
             *args,
             **kwargs,
     ) -> Tuple[bool, Dict]:
+        if self._handing_over:
+            return self._hand_over()
         best, begun = self._max_episode_return, time.monotonic()
+        self._seed_starts(train_iter)
         to_save: List[str] = []  # not before it is known that enough could be scored
         try:
             stop, info = super().eval(to_save.append, train_iter, envstep, *args, **kwargs)
         except RuntimeError as error:
             unwrap_task_error(error)
         value = float(np.mean(info['eval_episode_return']))
+        self._last = (value, train_iter)
         episodes = [json.loads(text) for text, in info.get('record', [])]
         failures = [e['failed'] for e in episodes]
         parts = {
@@ -102,6 +110,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
             record['completions'] = sorted(episodes, key=lambda e: e['index'])
         append_json(os.path.join(run_folder(self._exp_name), 'log', self._instance_name, 'evaluations.jsonl'), record)
         check_failures(failures, self._cfg.get('max_failed', 0.1), 'policy.eval.evaluator.max_failed', 'count as 0')
+        self._evaluating += time.monotonic() - begun
         if save_ckpt_fn is not None:
             for name in to_save:
                 save_ckpt_fn(name)
@@ -109,8 +118,58 @@ class GroupEvaluator(InteractionSerialEvaluator):
         mark = '  (best so far)' if value > best else ''
         when = f'update {train_iter}  ' if train_iter >= 0 else ''  # -1: ``ding -m eval``
         show(f'evaluation  {when}return {value:.3f}{mark if when else ""}  {told}')
-        self._evaluating += time.monotonic() - begun
         return stop, info
+
+    def should_eval(self, train_iter: int) -> bool:
+        due = super().should_eval(train_iter)
+        if self._last is None and not due:  # the pipelines write an evaluation at their end, and fail without one
+            self._last_eval_iter, due = train_iter, True
+        self._handing_over = self._finished or self._handing_over and not due
+        return due or self._handing_over
+
+    def finish(self) -> None:
+        """
+        Overview:
+            The run is resumed where it has ended already: the pipeline hears so at its next question.
+        """
+        self._finished = True
+
+    def _hand_over(self) -> Tuple[bool, Dict]:
+        """The last evaluation once more: a resumed run's pipeline writes it at its end, whether another came or not."""
+        self._handing_over = False
+        value, train_iter = self._last
+        stop = self._finished or value >= self._stop_value and train_iter > 0
+        return stop, dict(eval_episode_return=[value])
+
+    def state_dict(self) -> Dict[str, Any]:
+        """
+        Overview:
+            What a resumed run must know of the evaluations so far, in plain numbers.
+        """
+        return dict(
+            best=float(self._max_episode_return),
+            last=self._last,
+            last_eval_iter=self._last_eval_iter,
+            seconds=time.monotonic() - self._since,
+            evaluating=self._evaluating,
+        )
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """
+        Overview:
+            Go on from a state.
+        """
+        self._max_episode_return, self._last_eval_iter = state['best'], state['last_eval_iter']
+        self._last = state['last']
+        self._since, self._evaluating = time.monotonic() - state['seconds'], state['evaluating']
+        self._handing_over = self._last is not None
+
+    def _seed_starts(self, train_iter: int) -> None:
+        """A function of (run seed, update): a resumed run evaluates what the uninterrupted one would have evaluated."""
+        number = self._env.env_num
+        state = np.random.SeedSequence([self._seed, max(train_iter, 0)]).generate_state(number)
+        # below 2^30, above which the group collector's are
+        self._env.seed({i: int(s >> 2) for i, s in enumerate(state)}, dynamic_seed=False)
 
     def _sample(self, samples: int, train_iter: int) -> Tuple[Dict[str, np.ndarray], List[Optional[str]]]:
         """The return, and every other number that the environment reports, of the sampled policy from the starts that

@@ -16,6 +16,9 @@ from .failures import check_failures
 from .scalars import add_scalars
 from .screen import keep_off_screen, run_folder, show
 
+# What a collector counts, and keeps over a resume.
+COUNTERS = ('envstep', 'episodes', 'collect_iter', 'groups', 'last_table', 'last_print')
+
 
 class Group:
     """
@@ -46,7 +49,7 @@ class GroupCollector(ISerialCollector):
         All environments of the running groups step together, so that tokens and rewards depend neither on which of
         them finished first nor on the number of processes.
     Interfaces:
-        ``collect``, ``reset``, ``reset_env``, ``reset_policy``, ``close``
+        ``collect``, ``reset``, ``reset_env``, ``reset_policy``, ``close``, ``state_dict``, ``load_state_dict``
     Property:
         ``envstep``
     """
@@ -149,6 +152,21 @@ class GroupCollector(ISerialCollector):
     @envstep.setter
     def envstep(self, value: int) -> None:
         self._envstep = value
+
+    def state_dict(self) -> Dict[str, Any]:
+        """
+        Overview:
+            What a resumed run must know of the collects so far.
+        """
+        return {name: getattr(self, f'_{name}') for name in COUNTERS}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """
+        Overview:
+            Go on from a state.
+        """
+        for name in COUNTERS:
+            setattr(self, f'_{name}', state[name])
 
     def close(self) -> None:
         if not self._closed:

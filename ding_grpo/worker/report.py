@@ -1,20 +1,17 @@
 """What a user sees while a run learns, and what stays when it has ended: learner hooks."""
 import logging
 import os
-import signal
 import sys
-import threading
 import time
-from types import FrameType
-from typing import Any, Dict, Optional
+from typing import Dict
 
 import click
-import torch
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 
 from ding_common import Rule, append_json, check_config
 
+from .checkpoint import read_checkpoint
 from .curve import draw_curves
 from .scalars import add_scalars
 from .screen import keep_off_screen, run_folder, show, show_progress
@@ -45,9 +42,6 @@ class ReportHook(LearnerHook):
             return
         show(f'{engine.exp_name}: learning; Ctrl-C saves and ends')
         engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
-        interrupt = InterruptHook('interrupt', 100, position='after_iter')
-        engine.register_hook(interrupt)
-        engine.register_hook(ReleaseHook('release', 0, position='after_run', interrupt=interrupt))
         if self._args['export']:
             engine.register_hook(ExportHook('export', 100, position='after_run'))
         engine.register_hook(CurveHook('curve', 110, position='after_run'))
@@ -65,6 +59,14 @@ class MetricsHook(LearnerHook):
         self._freq = freq
         self._start = time.monotonic()
         self._terminal = sys.stdout.isatty()
+
+    def state_dict(self) -> Dict[str, float]:
+        """Seconds of the run so far."""
+        return dict(seconds=time.monotonic() - self._start)
+
+    def load_state_dict(self, state: Dict[str, float]) -> None:
+        """Go on from a state."""
+        self._start = time.monotonic() - state['seconds']
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         update = engine.last_iter.val
@@ -101,63 +103,6 @@ class MetricsHook(LearnerHook):
         return '  '.join([f'update {update}', *told])
 
 
-class InterruptHook(LearnerHook):
-    """
-    Overview:
-        Ctrl-C and SIGTERM set a flag; after the update that is under way this hook saves and ends. An exception from \
-        a signal would be taken for a failure of whatever environment happens to step. A second Ctrl-C ends at once.
-    """
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self._signal = None
-        self._before: Dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def _note(self, number: int, frame: Optional[FrameType]) -> None:
-        self.release()
-        if _runs(frame, 'serial_pipeline'):
-            self._signal = signal.Signals(number).name
-        else:  # the run has failed and left the hook behind: the signal is for whatever runs now
-            os.kill(os.getpid(), number)
-
-    def release(self) -> None:
-        """Give the signals back to whoever had them."""
-        while self._before:
-            signal.signal(*self._before.popitem())
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        if self._signal is None:
-            return
-        engine.last_iter.add(1)  # the learner counts an update after its hooks, and this one is done
-        show(f'{self._signal}: saving after update {engine.last_iter.val}')
-        engine.call_hook('after_run')
-        raise SystemExit(130)
-
-
-def _runs(frame: Optional[FrameType], name: str) -> bool:
-    while frame is not None:
-        if frame.f_code.co_name.startswith(name):
-            return True
-        frame = frame.f_back
-    return False
-
-
-class ReleaseHook(LearnerHook):
-    """
-    Overview:
-        At the end, give the signals back.
-    """
-
-    def __init__(self, *args, interrupt: InterruptHook, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self._interrupt = interrupt
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        self._interrupt.release()
-
-
 class ExportHook(LearnerHook):
     """
     Overview:
@@ -177,7 +122,7 @@ class ExportHook(LearnerHook):
         model.save_pretrained(os.path.join(folder, 'last'), **shared)
         best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
         if os.path.exists(best):
-            state = torch.load(best, map_location='cpu', weights_only=True)['model']
+            state = read_checkpoint(best)['model']
             model.save_pretrained(os.path.join(folder, 'best'), state_dict=state, **shared)
         show(f'models: {os.path.normpath(folder)}')
 

@@ -152,13 +152,15 @@ class DingTokenEnv(BaseEnv):
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """
         Overview:
-            Set the seed of the next ``reset``; the resets that follow go on from it.
+            Set the seed of the next ``reset``; the resets that follow go on from it. An evaluator environment begins \
+            its problems anew.
         Arguments:
             - seed (:obj:`int`): It picks the problem.
             - dynamic_seed (:obj:`bool`): Accepted as DI-engine's managers pass it. Each episode has another \
                 problem either way.
         """
         self._seed = seed
+        self._walked = 0
 
     def reset(self) -> np.ndarray:
         options = None if self._walk is None else dict(index=self._walk[self._walked % len(self._walk)])

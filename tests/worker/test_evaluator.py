@@ -35,7 +35,7 @@ class TestGroupEvaluator:
         serial_pipeline_onpolicy((copy.deepcopy(main), copy.deepcopy(create)), max_train_iter=1)
         trained, = read_json_lines('run/log/evaluator/evaluations.jsonl')
         main.exp_name = 'again'
-        value = ding_eval((main, create), load_path='run/ckpt/iteration_0.pth.tar')
+        value = ding_eval((main, create), load_path='run/ckpt/ckpt_best.pth.tar')
         assert np.mean(value) == pytest.approx(trained['eval_episode_return'])
 
     def test_failing_task_ends_in_its_own_error(self, think_answer, monkeypatch):

@@ -1,0 +1,144 @@
+"""
+Checkpoints that are whole or not there. A file is written beside its place, flushed to the disk and then moved there,
+so that a kill or a full disk leaves the one before. ``torch.save`` writes a zip archive with a CRC-32 of every record,
+by which damage of any later kind is found when it is read.
+"""
+import glob
+import os
+import re
+import zipfile
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+
+from ding_common import CheckpointError, ConfigError
+
+from .screen import show
+
+_NUMBERED = re.compile(r'iteration_(\d+)\.pth\.tar')
+
+
+class Found(NamedTuple):
+    """
+    Overview:
+        A checkpoint's file and what is in it.
+    """
+    path: str
+    state: Dict[str, Any]
+
+
+def save_checkpoint(path: str, state: Dict[str, Any]) -> None:
+    """
+    Overview:
+        Write a checkpoint, or leave what is there as it is.
+    Arguments:
+        - path (:obj:`str`): Its file; the folder is made if it is not there.
+        - state (:obj:`Dict[str, Any]`): Tensors and plain Python objects.
+    Raises:
+        - CheckpointError: If it cannot be written, as on a full disk.
+    """
+    folder, beside = os.path.dirname(path), f'{path}.tmp'
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(beside, 'wb') as f:
+            torch.save(state, f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(beside, path)
+        entries = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(entries)  # the new name, too
+        finally:
+            os.close(entries)
+    except (OSError, RuntimeError) as error:  # torch's writer turns an OSError into a RuntimeError
+        if os.path.exists(beside):
+            os.remove(beside)
+        before = numbered(folder)
+        last = f'the last good one is {os.path.normpath(before[0])}' if before else 'there is none before it'
+        raise CheckpointError(
+            f'the checkpoint {os.path.normpath(path)} could not be written ({_reason(error)}); {last}'
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    while not isinstance(error, OSError) and error.__context__ is not None:
+        error = error.__context__
+    return getattr(error, 'strerror', None) or str(error).strip().splitlines()[0]
+
+
+def read_checkpoint(path: str) -> Dict[str, Any]:
+    """
+    Overview:
+        Read a checkpoint. Nothing in it is executed.
+    Arguments:
+        - path (:obj:`str`): Its file.
+    Raises:
+        - CheckpointError: If it is not there, is damaged, or holds other things than tensors and plain objects.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise zipfile.BadZipFile(f'the checksum of {damaged} does not fit')
+        return torch.load(path, map_location='cpu', weights_only=True)
+    except FileNotFoundError as error:
+        raise CheckpointError(f'there is no checkpoint {path}') from error
+    except Exception as error:  # damaged archives raise what they like, from struct.error to pickle's
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CheckpointError(f'the checkpoint {path} is damaged or none ({reason})') from error
+
+
+def numbered(folder: str) -> List[str]:
+    """
+    Overview:
+        The checkpoints of updates in a folder, newest first.
+    """
+    found = [path for path in glob.glob(os.path.join(folder, '*')) if _number(path) is not None]
+    return sorted(found, key=_number, reverse=True)
+
+
+def _number(path: str) -> Optional[int]:
+    match = _NUMBERED.fullmatch(os.path.basename(path))
+    return None if match is None else int(match[1])
+
+
+def prune(folder: str, keep: int) -> None:
+    """
+    Overview:
+        Delete all but the newest checkpoints of updates, and what a kill left half written.
+    """
+    for path in numbered(folder)[keep:] + glob.glob(os.path.join(folder, '*.tmp')):
+        os.remove(path)
+
+
+def newest(folder: str, asked: str = '') -> Optional[Found]:
+    """
+    Overview:
+        The checkpoint to go on from: the one that is asked for, or the newest of a folder; if that one is damaged, \
+        the one before it.
+    Arguments:
+        - folder (:obj:`str`): Where a run keeps its checkpoints.
+        - asked (:obj:`str`): A file, or ''.
+    Returns:
+        - found (:obj:`Optional[Found]`): None if the folder holds none.
+    Raises:
+        - ConfigError: If the file that is asked for is not there.
+        - CheckpointError: If every one is damaged.
+    """
+    if asked and not os.path.isfile(asked):
+        raise ConfigError(f'policy.learn.learner.hook.load_ckpt_before_run = {asked!r}: there is no such file.')
+    candidates = numbered(os.path.dirname(asked) if asked else folder)
+    if asked:
+        below = float('inf') if _number(asked) is None else _number(asked)
+        candidates = [asked] + [path for path in candidates if path != asked and _number(path) < below]
+    elif os.path.isfile(os.path.join(folder, 'ckpt_best.pth.tar')):
+        candidates.append(os.path.join(folder, 'ckpt_best.pth.tar'))
+    for path in candidates:
+        try:
+            return Found(path, read_checkpoint(path))
+        except CheckpointError as error:
+            last = error
+            show(f'{error.message}; the one before it is taken')
+    if candidates:
+        raise CheckpointError(f'{last.message}, and there is no good one before it')
+    return None

@@ -1,0 +1,254 @@
+"""
+Where a run is saved, resumed and ended. DI-engine's pipelines ask their commander at the top of the loop, the one place
+where nothing is half done: no update without its count, no part of a replay buffer's updates, no evaluation begun.
+"""
+import glob
+import inspect
+import os
+import random
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import numpy as np
+import torch
+from ding.worker import BaseSerialCommander, LearnerHook
+
+from ding_common import ConfigError
+
+from .checkpoint import Found, newest, prune, save_checkpoint
+from .interrupt import Interrupt
+from .report import MetricsHook
+from .screen import run_folder, show
+
+
+class RunCommander(BaseSerialCommander):
+    """
+    Overview:
+        DI-engine's commander, which holds all parts of a run. Of a run of ``grpo`` it writes checkpoints from which the
+        run goes on exactly, reads them, and ends the run after Ctrl-C or SIGTERM. For other policies it is DI-engine's.
+    Interfaces:
+        As ``BaseSerialCommander``; ``load``, ``save``, ``release``.
+    """
+
+    def __init__(
+            self,
+            cfg: Dict,
+            learner: 'BaseLearner',  # noqa
+            collector: 'ISerialCollector',  # noqa
+            evaluator: 'ISerialEvaluator',  # noqa
+            replay_buffer: Optional['IBuffer'],  # noqa
+            policy: Optional[NamedTuple] = None,
+    ) -> None:
+        super().__init__(cfg, learner, collector, evaluator, replay_buffer, policy)
+        self._policy_cfg = learner.policy.get_attribute('cfg')
+        self._saves = self._policy_cfg.type.startswith('grpo')
+        if not self._saves:
+            return
+        # At their end the pipelines compare with these, after one more update; nothing else knows them.
+        pipeline = inspect.currentframe().f_back.f_locals
+        self._limits = {name: pipeline[name] for name in ('max_train_iter', 'max_env_step') if name in pipeline}
+        self._seed = torch.initial_seed()  # the one that DI-engine set
+        self._run = run_folder(learner.exp_name)
+        self._folder = os.path.join(self._run, 'ckpt')
+        self._found: Optional[Found] = None
+        self._begun = False
+        self._saved = 0  # updates at the last periodic checkpoint
+        self._interrupt = Interrupt()
+        # DI-engine's own save an update before it is counted, and load what only the policy knows.
+        for position, name, hook in (('before_run', 'load_ckpt', LoadHook), ('after_iter', 'save_ckpt_after_iter',
+                                                                             None), ('after_run', 'save_ckpt_after_run',
+                                                                                     SaveHook)):
+            hooks = learner._hooks[position]
+            hooks[:] = [h for h in hooks if h.name != name]
+            if hook is not None:
+                learner.register_hook(hook(name, 20, position=position, commander=self))
+
+    def step(self) -> Any:
+        if self._saves:
+            if not self._begun:
+                self._begin()
+            self._save_if_due()
+            self._end_if_asked()
+        return super().step()
+
+    def load(self) -> None:
+        """
+        Overview:
+            Before the run: load what the config asks for, with ``resume_training`` the newest checkpoint of the run's \
+            folder if it asks for none.
+        """
+        hooks, resumes = self._policy_cfg.learn.learner.hook, self._policy_cfg.learn.get('resume_training', False)
+        asked = hooks.get('load_ckpt_before_run', '')
+        if not asked and not resumes:
+            return
+        self._found = newest(self._folder, asked)
+        if self._found is None:
+            show(
+                f'policy.learn.resume_training = True: no checkpoint in {os.path.normpath(self._folder)}, so it begins'
+            )
+            return
+        state, learner = self._found.state, self._learner
+        if 'model' not in state:
+            raise ConfigError(
+                f'policy.learn.learner.hook.load_ckpt_before_run = {self._found.path!r}: holds no model of grpo, only '
+                f"{', '.join(map(str, state))}."
+            )
+        learner.policy.load_state_dict(state)
+        learner.last_iter.update(state.get('last_iter', 0))
+        learner.collector_envstep = state.get('last_step', 0)
+        show(f'going on from {os.path.normpath(self._found.path)}, after update {learner.train_iter}')
+
+    def save(self, name: Optional[str] = None) -> None:
+        """
+        Overview:
+            Write a checkpoint from which the run goes on exactly.
+        Arguments:
+            - name (:obj:`Optional[str]`): Of its file; None: that of a periodic one.
+        """
+        learner = self._learner
+        if learner.rank != 0:
+            return
+        learner.tb_logger.flush()  # as far as the checkpoint, whatever comes
+        state = learner.policy.state_dict()
+        state.update(last_iter=learner.train_iter, last_step=learner.collector_envstep, run=self._run_state())
+        save_checkpoint(os.path.join(self._folder, name or f'iteration_{learner.train_iter}.pth.tar'), state)
+        prune(self._folder, self._policy_cfg.learn.keep_ckpt)
+
+    def release(self) -> None:
+        """
+        Overview:
+            At the run's end: signals are for others again.
+        """
+        self._interrupt.release()
+
+    def _begin(self) -> None:
+        """At the first step: what the pipeline has made is now as the checkpoint tells."""
+        self._begun = True
+        self._saved = self._learner.train_iter
+        self._interrupt.catch()
+        if self._found is not None and self._policy_cfg.learn.get('resume_training', False):
+            self._restore(self._found)
+        self._found = None
+
+    def _save_if_due(self) -> None:
+        freq = self._policy_cfg.learn.learner.hook.get('save_ckpt_after_iter', 0)
+        if isinstance(freq, int) and freq > 0 and self._learner.train_iter // freq > self._saved // freq:
+            self._saved = self._learner.train_iter
+            self.save()
+
+    def _end_if_asked(self) -> None:
+        if self._interrupt.name is not None:
+            show(f'{self._interrupt.name}: saving after update {self._learner.train_iter}')
+            self._learner.call_hook('after_run')
+            raise SystemExit(130)
+
+    @property
+    def _parts(self) -> Dict[str, Any]:
+        parts = dict(collector=self._collector, evaluator=self._evaluator)
+        parts.update({'metrics': h for h in self._learner._hooks['after_iter'] if isinstance(h, MetricsHook)})
+        return {name: part for name, part in parts.items() if hasattr(part, 'state_dict')}
+
+    def _run_state(self) -> Dict[str, Any]:
+        state = dict(
+            seed=self._seed,
+            random=_random_state(),
+            logs={os.path.relpath(path, self._run): os.path.getsize(path)
+                  for path in self._logs()},
+            **{name: part.state_dict()
+               for name, part in self._parts.items()},
+        )
+        if self._replay_buffer is not None:
+            # the trees of priorities come of the data
+            kept = {k: v for k, v in self._replay_buffer.state_dict().items() if k not in ('sum_tree', 'min_tree')}
+            state['buffer'] = _plain(kept)
+        return state
+
+    def _restore(self, found: Found) -> None:
+        run = found.state.get('run')
+        if run is None:
+            raise ConfigError(
+                f'policy.learn.resume_training = True: {found.path} does not hold the whole run, so it cannot go on as '
+                'it was; to begin another run with its weights, leave it out.'
+            )
+        if run['seed'] != self._seed:
+            raise ConfigError(
+                f"seed = {self._seed}: the run of {found.path} has seed {run['seed']}, and goes on with that only "
+                f"(ding -s {run['seed']})."
+            )
+        for name, part in self._parts.items():
+            part.load_state_dict(run[name])
+        if self._replay_buffer is not None and 'buffer' in run:
+            self._replay_buffer.load_state_dict(run['buffer'])
+            for item in run['buffer']['data']:
+                if item is not None and hasattr(self._replay_buffer, '_set_weight'):
+                    self._replay_buffer._set_weight(item)
+        if os.path.realpath(os.path.dirname(found.path)) == os.path.realpath(self._folder):
+            for path in self._logs():  # what was written behind the checkpoint will be written again
+                os.truncate(path, run['logs'].get(os.path.relpath(path, self._run), 0))
+        _set_random_state(run['random'])
+        done = dict(max_train_iter=self._learner.train_iter, max_env_step=self._learner.collector_envstep)
+        if any(done[name] >= limit for name, limit in self._limits.items()):
+            self._evaluator.finish()
+
+    def _logs(self) -> List[str]:
+        found = glob.glob(os.path.join(glob.escape(self._run), 'log', '*', '*.jsonl'))
+        return found + glob.glob(os.path.join(glob.escape(self._run), 'log', '*', 'completions.txt'))
+
+
+class LoadHook(LearnerHook):
+    """
+    Overview:
+        Before the run.
+    """
+
+    def __init__(self, *args, commander: RunCommander, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._commander = commander
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        self._commander.load()
+
+
+class SaveHook(LearnerHook):
+    """
+    Overview:
+        At the end of the run, and where DI-engine's evaluator finds the best.
+    """
+
+    def __init__(self, *args, commander: RunCommander, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._commander = commander
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        self._commander.save(engine.ckpt_name)
+        if engine.ckpt_name is None:
+            self._commander.release()
+
+
+def _random_state() -> Dict[str, Any]:
+    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    state = dict(
+        python=random.getstate(),
+        numpy=(kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),
+        torch=torch.get_rng_state(),
+    )
+    if torch.cuda.is_available():
+        state['cuda'] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def _set_random_state(state: Dict[str, Any]) -> None:
+    random.setstate(state['python'])
+    kind, keys, *rest = state['numpy']
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state['torch'])
+    if 'cuda' in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state['cuda'])
+
+
+def _plain(value: Any) -> Any:
+    """Without NumPy's numbers, which no safe loader takes."""
+    if isinstance(value, dict):
+        return {_plain(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value

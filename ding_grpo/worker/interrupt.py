@@ -1,0 +1,46 @@
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any, Dict, Optional
+
+
+class Interrupt:
+    """
+    Overview:
+        Ctrl-C and SIGTERM set a flag, on which a run acts where nothing is half done. An exception from a signal would
+        be taken for a failure of whatever environment happens to step. A second Ctrl-C ends at once.
+    Interfaces:
+        ``catch``, ``release``
+    Property:
+        ``name``: of the signal that came, None without one
+    """
+
+    def __init__(self) -> None:
+        self.name: Optional[str] = None
+        self._before: Dict[int, Any] = {}
+
+    def catch(self) -> None:
+        """From now on."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def release(self) -> None:
+        """Give the signals back to whoever had them."""
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def _note(self, number: int, frame: Optional[FrameType]) -> None:
+        self.release()
+        if _runs(frame, 'serial_pipeline'):
+            self.name = signal.Signals(number).name
+        else:  # the run has failed and left its handlers behind: the signal is for whatever runs now
+            os.kill(os.getpid(), number)
+
+
+def _runs(frame: Optional[FrameType], name: str) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name.startswith(name):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,283 @@
+"""A run that is stopped and resumed is the run that was not stopped, bit for bit."""
+import copy
+import glob
+import os
+import runpy
+import shutil
+import time
+
+import pytest
+import torch
+from ding.entry import serial_pipeline, serial_pipeline_onpolicy
+from easydict import EasyDict
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from ding_common import CheckpointError, ConfigError, read_json_lines
+from ding_grpo.model import CausalLM
+
+CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
+
+
+def shipped(name):
+    loaded = runpy.run_path(os.path.join(CONFIG, f'{name}_config.py'))
+    return copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
+
+
+def tokens(think_answer):
+    main, create = think_answer
+    main.policy.learn.lr_scheduler = EasyDict(type='linear', num_training_steps=30)
+    main.policy.learn.update(epoch_per_collect=2, batch_size=1, learning_rate=1e-3)
+    return serial_pipeline_onpolicy, main, create
+
+
+def reference(think_answer):
+    pipeline, main, create = tokens(think_answer)
+    main.policy.learn.update(beta=0.1, ref_sync_freq=3, ref_sync_mixup=0.5)
+    return pipeline, main, create
+
+
+def dynamic(think_answer):
+    pipeline, main, create = tokens(think_answer)
+    main.policy.collect.collector = EasyDict(max_replacements=3)
+    main.policy.eval.evaluator.samples_per_start = 2
+    return pipeline, main, create
+
+
+def lora(think_answer):
+    pipeline, main, create = tokens(think_answer)
+    torch.manual_seed(0)
+    CausalLM(config=dict(main.policy.model.config)).save_pretrained('base')
+    main.policy.model = EasyDict(
+        pretrained='base', lora=dict(r=2, lora_alpha=4, target_modules=['q_proj', 'v_proj'], lora_dropout=0.0)
+    )
+    return pipeline, main, create
+
+
+def buffer(think_answer):
+    _, main, create = tokens(think_answer)
+    main.policy.learn.update(update_per_collect=3, batch_size=2)
+    main.policy.other = EasyDict(replay_buffer=dict(replay_buffer_size=8, max_use=3, max_staleness=6))
+    return serial_pipeline, main, create
+
+
+def steps(think_answer):
+    main, create = shipped('cartpole_grpo')
+    main.exp_name = 'run'
+    main.env.update(
+        collector_env_num=8,
+        evaluator_env_num=3,
+        n_evaluator_episode=7,
+        stop_value=1e9,
+        env_kwargs=dict(max_episode_steps=25)
+    )
+    main.policy.update(group_size=4)
+    main.policy.collect.n_sample = 2
+    main.policy.eval.evaluator.eval_freq = 3
+    return serial_pipeline_onpolicy, main, create
+
+
+RUNS = dict(
+    tokens=tokens, reference=reference, dynamic_sampling=dynamic, lora=lora, replay_buffer=buffer, cartpole=steps
+)
+
+
+def state(number, run='run'):
+    return torch.load(f'{run}/ckpt/iteration_{number}.pth.tar', weights_only=True)
+
+
+def same(a, b, path=''):
+    """Equal to the last bit, whatever is nested in whatever."""
+    if isinstance(a, dict):
+        assert set(a) == set(b), path
+        for key in a:
+            if 'seconds' not in str(key) and key not in ('evaluating', 'logs'):  # of the clock
+                same(a[key], b[key], f'{path}.{key}')
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), path
+        for i, (x, y) in enumerate(zip(a, b)):
+            same(x, y, f'{path}[{i}]')
+    elif isinstance(a, torch.Tensor):
+        assert a.dtype is b.dtype and torch.equal(a, b), path
+    else:
+        assert a == b or a != a and b != b, path
+
+
+def timeless(path):
+    clock = ('seconds', 'per_second')
+    return [{k: v for k, v in r.items() if not any(c in k for c in clock)} for r in read_json_lines(path)]
+
+
+def board(run):
+    """Step and value of every scalar of TensorBoard but the clock's; what was written twice, once."""
+    found = {}
+    for file in sorted(glob.glob(f'{run}/log/serial/events*')):
+        events = EventAccumulator(file, size_guidance=dict(scalars=0)).Reload()
+        for tag in events.Tags()['scalars']:
+            if not any(word in tag for word in ('second', '_avg', 'time', 'per_sec', 'buffer')):
+                found.setdefault(tag, {}).update({e.step: e.value for e in events.Scalars(tag)})
+    return found
+
+
+@pytest.mark.unittest
+class TestResume:
+
+    @pytest.mark.parametrize('name', list(RUNS))
+    def test_stopped_and_resumed_is_not_stopped(self, think_answer, name):
+        pipeline, main, create = RUNS[name](think_answer)
+        main.policy.eval.evaluator.eval_freq = 4
+        main.env.stop_value = 1e9
+        for exp_name, stops in (('whole', [12]), ('run', [6, 9, 12])):
+            main.exp_name = exp_name
+            for i, stop in enumerate(stops):
+                main.policy.learn.resume_training = i > 0
+                pipeline((main, create), seed=3, max_train_iter=stop)
+        same(state(12, 'whole'), state(12))
+        assert len(state(12)['run']) >= 5 and state(12)['last_iter'] == 12
+        for log in ('learner/metrics.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl'):
+            assert timeless(f'whole/log/{log}') == timeless(f'run/log/{log}'), log
+        assert len(timeless('run/log/learner/metrics.jsonl')) == 12
+        assert not glob.glob('run_*')  # it goes on in its folder
+
+    def test_tensorboard(self, think_answer):
+        pipeline, main, create = tokens(think_answer)
+        for exp_name, stops in (('whole', [8]), ('run', [5, 8])):
+            main.exp_name = exp_name
+            for i, stop in enumerate(stops):
+                main.policy.learn.resume_training = i > 0
+                pipeline((main, create), seed=3, max_train_iter=stop)
+                time.sleep(1.1)  # tensorboardX names files by the second
+        found = board('run')
+        assert sorted(found['learner_iter/entropy']) == list(range(8)) and len(found) > 40
+        assert found == board('whole')
+
+    def test_from_a_periodic_checkpoint(self, think_answer):
+        """What was written behind the checkpoint is written once; the run goes on from where it was saved."""
+        pipeline, main, create = tokens(think_answer)
+        main.policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=5))
+        pipeline((main, create), seed=3, max_train_iter=12)
+        shutil.copytree('run', 'whole')
+        for name in ('iteration_12', 'ckpt_best'):
+            os.remove(f'run/ckpt/{name}.pth.tar')
+        main.policy.learn.resume_training = True
+        pipeline((main, create), seed=3, max_train_iter=12)
+        same(state(12, 'whole'), state(12))
+        assert [r['train_iter'] for r in read_json_lines('run/log/learner/metrics.jsonl')] == list(range(12))
+        assert timeless('whole/log/evaluator/evaluations.jsonl') == timeless('run/log/evaluator/evaluations.jsonl')
+
+    def test_best_so_far_is_not_lost(self, think_answer):
+        """DI-engine's first evaluation after a resume overwrites ckpt_best even when it is worse."""
+        pipeline, main, create = tokens(think_answer)
+        pipeline((main, create), seed=3, max_train_iter=3)
+        saved = state(3)
+        saved['run']['evaluator']['best'] = 0.9
+        torch.save(saved, 'run/ckpt/iteration_3.pth.tar')
+        before = os.stat('run/ckpt/ckpt_best.pth.tar').st_mtime_ns
+        main.policy.learn.resume_training = True
+        main.policy.eval.evaluator.eval_freq = 1
+        pipeline((main, create), seed=3, max_train_iter=5)
+        assert max(r['eval_episode_return'] for r in read_json_lines('run/log/evaluator/evaluations.jsonl')) < 0.9
+        assert os.stat('run/ckpt/ckpt_best.pth.tar').st_mtime_ns == before
+
+    def test_a_finished_run_ends_without_another_update(self, think_answer):
+        pipeline, main, create = tokens(think_answer)
+        pipeline((main, create), seed=3, max_train_iter=3)
+        whole = state(3)
+        main.policy.learn.resume_training = True
+        pipeline((main, create), seed=3, max_train_iter=3)
+        same(whole, state(3))
+        assert len(read_json_lines('run/log/learner/metrics.jsonl')) == 3 and os.path.exists('run/result.pkl')
+
+    def test_without_a_checkpoint_it_begins(self, think_answer, capfd):
+        pipeline, main, create = tokens(think_answer)
+        main.policy.learn.resume_training = True
+        pipeline((main, create), seed=3, max_train_iter=2)
+        assert 'no checkpoint in run/ckpt, so it begins' in capfd.readouterr().out
+        assert os.path.exists('run/ckpt/iteration_2.pth.tar')
+
+    def test_the_last_few_are_kept(self, think_answer):
+        pipeline, main, create = tokens(think_answer)
+        main.policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=2))
+        main.policy.learn.keep_ckpt = 2
+        pipeline((main, create), seed=3, max_train_iter=9)
+        assert sorted(os.listdir('run/ckpt')) == ['ckpt_best.pth.tar', 'iteration_8.pth.tar', 'iteration_9.pth.tar']
+
+    def test_another_seed(self, think_answer):
+        pipeline, main, create = tokens(think_answer)
+        pipeline((main, create), seed=3, max_train_iter=1)
+        main.policy.learn.resume_training = True
+        with pytest.raises(ConfigError, match='seed = 4: the run of .* has seed 3'):
+            pipeline((main, create), seed=4, max_train_iter=2)
+
+    def test_a_checkpoint_that_is_asked_for(self, think_answer):
+        """``load_ckpt_before_run`` without ``resume_training`` is DI-engine's: weights and counts, another run."""
+        pipeline, main, create = tokens(think_answer)
+        pipeline((main, create), seed=3, max_train_iter=3)
+        main.policy.learn.learner = EasyDict(hook=dict(load_ckpt_before_run='run/ckpt/iteration_3.pth.tar'))
+        main.exp_name = 'other'
+        pipeline((main, create), seed=4, max_train_iter=5)
+        assert [r['train_iter'] for r in read_json_lines('other/log/learner/metrics.jsonl')] == [3, 4]
+        main.policy.learn.learner.hook.load_ckpt_before_run = 'run/ckpt/iteration_7.pth.tar'
+        with pytest.raises(ConfigError, match=r"load_ckpt_before_run = 'run/ckpt/iteration_7.*: there is no such file"):
+            pipeline((main, create), seed=4, max_train_iter=5)
+
+
+@pytest.mark.unittest
+class TestDamage:
+
+    def run_twice(self, think_answer, damage):
+        pipeline, main, create = tokens(think_answer)
+        main.policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=2))
+        pipeline((main, create), seed=3, max_train_iter=5)
+        whole = state(5)
+        damage('run/ckpt')
+        main.policy.learn.resume_training = True
+        pipeline((main, create), seed=3, max_train_iter=5)
+        same(whole, state(5))
+
+    @pytest.mark.parametrize('part', [0.0, 0.5, 0.999])
+    def test_a_file_cut_short(self, think_answer, capfd, part):
+
+        def cut(folder):
+            path = f'{folder}/iteration_5.pth.tar'
+            os.truncate(path, int(os.path.getsize(path) * part))
+
+        self.run_twice(think_answer, cut)
+        out = capfd.readouterr().out
+        assert 'iteration_5.pth.tar is damaged or none' in out
+        assert 'going on from run/ckpt/iteration_4.pth.tar, after update 4' in out
+
+    def test_one_flipped_bit(self, think_answer, capfd):
+
+        def flip(folder):
+            with open(f'{folder}/iteration_5.pth.tar', 'r+b') as f:
+                f.seek(os.path.getsize(f.name) // 2)
+                byte = f.read(1)[0]
+                f.seek(-1, os.SEEK_CUR)
+                f.write(bytes([byte ^ 16]))
+
+        self.run_twice(think_answer, flip)
+        assert 'iteration_5.pth.tar is damaged or none (the checksum' in capfd.readouterr().out
+
+    def test_all_damaged(self, think_answer):
+
+        def all_of_them(folder):
+            for name in os.listdir(folder):
+                os.truncate(f'{folder}/{name}', 100)
+
+        with pytest.raises(CheckpointError, match='damaged or none.*no good one before it'):
+            self.run_twice(think_answer, all_of_them)
+
+    def test_code_in_a_checkpoint_is_not_executed(self, think_answer):
+
+        class Code:
+
+            def __reduce__(self):
+                return os.mkdir, ('executed', )
+
+        def replace(folder):
+            for name in os.listdir(folder):
+                torch.save(dict(model=Code()), f'{folder}/{name}')
+
+        with pytest.raises(CheckpointError, match='no good one'):
+            self.run_twice(think_answer, replace)
+        assert not os.path.exists('executed')
