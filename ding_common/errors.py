@@ -11,6 +11,14 @@ class ConfigError(click.ClickException, ValueError):
     """
 
 
+class NumericError(click.ClickException, ArithmeticError):
+    """
+    Overview:
+        Numbers that are not finite, and where the first of them stands, a fact a line. ``ding`` prints it and exits \
+        with 1.
+    """
+
+
 class TaskError(click.ClickException, RuntimeError):
     """
     Overview:

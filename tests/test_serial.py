@@ -66,10 +66,11 @@ class TestSerial:
         with pytest.raises(ConfigError, match='max_use = inf.*max_staleness = inf.*needs a bound'):
             serial_pipeline(serial, seed=0, max_train_iter=2)
 
-    def test_kl_of_older_policies(self, serial):
+    @pytest.mark.parametrize('key, value', [('target_kl', 0.02), ('max_ratio', 10.0)])
+    def test_bounds_to_older_policies(self, serial, key, value):
         main, create = serial
-        main.policy.learn.target_kl = 0.02
-        with pytest.raises(ConfigError, match='policy.learn.target_kl = 0.02: not with a replay buffer'):
+        main.policy.learn[key] = value
+        with pytest.raises(ConfigError, match=f'policy.learn.{key} = {value}: not with a replay buffer'):
             serial_pipeline((main, create), seed=0, max_train_iter=2)
 
     def test_the_evaluator_needs_no_choice(self, serial):

@@ -137,8 +137,8 @@ def main(folder: str, threads: int) -> None:
         self._tokens = size - 3  # no special tokens, so that both sides make completions of the same length
 
     for owner, name in ((token_face, 'generate'), (token_face, 'linear_log_prob'), (CausalLM, 'completion_hidden'),
-                        (GRPOPolicy, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'clip_grad_norm_'),
-                        (torch.optim.AdamW, 'step')):
+                        (GRPOPolicy, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'get_total_norm'),
+                        (torch.nn.utils, 'clip_grads_with_norm_'), (torch.optim.AdamW, 'step')):
         Clock.measure(owner, name)
     LOG_PROB_FNS['linear_log_prob'] = token_face.linear_log_prob  # the policy tells it by identity
     GroupCollector.collect, CausalLM.limit_vocabulary = gated, words_alone

@@ -10,10 +10,13 @@ Group Relative Policy Optimization as a DI-engine policy. Where it departs from 
    (section 4.1.3) compares the sums of later rewards; a discount and the extension of cut episodes are added.
 """
 import copy
+import math
+import sys
 import time
 from contextlib import nullcontext
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+import click
 import torch
 from ding.policy import Policy
 from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
@@ -21,7 +24,7 @@ from ding.torch_utils import to_device
 from ding.utils import POLICY_REGISTRY
 from transformers import PreTrainedModel, get_scheduler
 
-from ding_common import ConfigError
+from ding_common import ConfigError, NumericError
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import grpo_data, grpo_error, kl_estimate, masked_mean, row_mean, sequence_mean
 from ding_grpo.rollout import Sampling
@@ -31,6 +34,7 @@ from .group import batch_metrics, collate_groups, fold_group, split_steps, take_
 from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_policy_config, check_replay, \
     loss_options, model_type
 from .micro_batch import memory_advice, split_rows, take_rows
+from .not_finite import check_weights, diagnose
 from .step_face import StepFace
 from .token_face import TokenFace
 
@@ -63,6 +67,12 @@ class GRPOPolicy(Policy):
             # sampled; 0.02 or so lets many epochs do no harm. None: never. Not with a replay buffer, whose samples are
             # of older policies anyway.
             target_kl=None,
+            # (Optional[float]) The same when the largest importance ratio of a mini-batch is above this, which is above
+            # 1: a few tokens may run away while the KL, a mean, stays small. About 10; see ``ratio_max``.
+            max_ratio=None,
+            # (int) A step of the optimizer whose loss or gradient is not finite is skipped and told of; after so many
+            # updates in a row with such a step the run ends and says where the first such number stands.
+            max_bad_updates=5,
             # (int) Groups in a mini-batch. Equal to ``n_sample`` for one step an epoch.
             batch_size=8,
             # (Optional[int]) Steps in a mini-batch, drawn from all groups of the update, in place of ``batch_size``
@@ -206,6 +216,7 @@ class GRPOPolicy(Policy):
     ) -> None:
         check_policy_config(cfg, self.default_config())
         super().__init__(cfg, model, enable_field)
+        self._bad_updates = 0  # in a row
         self._loss_options, method = loss_options(cfg.learn)
         self._advantage = Advantage(
             method, cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
@@ -225,7 +236,9 @@ class GRPOPolicy(Policy):
     def _create_model(self, cfg: Dict, model: Optional[torch.nn.Module] = None) -> torch.nn.Module:
         if isinstance(model, PreTrainedModel):
             model = CausalLM.from_model(model)
-        return super()._create_model(cfg, model)
+        model = super()._create_model(cfg, model)
+        check_weights(model, 'policy.model')
+        return model
 
     def _bind(self, spec: Any) -> None:
         """
@@ -310,17 +323,24 @@ class GRPOPolicy(Policy):
             if not mini_batch['weight'].any():  # all was cut and masked: not even momentum moves the weights
                 continue
             with memory_advice('learning', self._advice()):
-                steps.append(self._update(mini_batch))
-            if not steps[-1]['optimizer_steps']:
+                step = self._update(mini_batch)
+                if step['skipped_steps'] and not any(s['skipped_steps'] for s in steps):
+                    self._tell_bad_update(groups, step)
+            steps.append(step)
+            if not step['optimizer_steps'] and not step['skipped_steps']:
                 break
         metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
         metrics['cur_lr'] = float(self._lr_scheduler.get_last_lr()[0])
-        if steps:
+        for name in ('optimizer_steps', 'skipped_steps'):
+            metrics[name] = float(sum(s[name] for s in steps))
+        if metrics['optimizer_steps']:
             self._lr_scheduler.step()
-            for name in self._step_vars():
-                values = [s[name] for s in steps]
-                metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
-        metrics['optimizer_steps'] = float(sum(s['optimizer_steps'] for s in steps))
+        if steps and not metrics['skipped_steps']:
+            self._bad_updates = 0
+        steps = [s for s in steps if not s['skipped_steps']]
+        for name in self._step_vars() if steps else ():
+            values = [s[name] for s in steps]
+            metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
         self._updates += 1
         if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
             self._sync_reference(cfg.ref_sync_mixup)
@@ -370,16 +390,47 @@ class GRPOPolicy(Policy):
 
     def _with_reference(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         """The groups with ``logp_ref`` (G, S), which stays the same however many epochs follow."""
+        with self._model.without_adapters() if self._adapters else nullcontext():
+            return with_rows(groups, logp_ref=self._read(self._reference or self._model, groups))
+
+    @torch.no_grad()
+    def _read(self, model: torch.nn.Module, groups: List[Dict[str, Any]]) -> torch.Tensor:
+        """Log-probabilities (B, S) of the groups' tokens under a model."""
         batch = to_device(collate_groups(groups), self._device, ignore_keys=['prompts'])
-        logp = torch.zeros_like(batch['logp_old'])  # (B, S)
-        with torch.no_grad(), self._model.without_adapters() if self._adapters else nullcontext():
-            for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens):
-                part = take_rows(batch, rows)
-                logp[rows, :part['weight'].shape[1]] = self._face.log_prob(self._reference or self._model, part)[0]
-        return with_rows(groups, logp_ref=logp.cpu())
+        logp = torch.zeros_like(batch['logp_old'])
+        for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens):
+            part = take_rows(batch, rows)
+            logp[rows, :part['weight'].shape[1]] = self._face.log_prob(model, part)[0]
+        return logp.cpu()
+
+    def _tell_bad_update(self, groups: List[Dict[str, Any]], step: Dict[str, float]) -> None:
+        """
+        Overview:
+            Count an update in which a step was skipped; tell of the first in a row, end the run at the last that is \
+            allowed. To be called before another step moves the weights, or their gradient is gone.
+        Arguments:
+            - groups (:obj:`List[Dict]`): What the update learns from.
+            - step (:obj:`Dict`): What ``_update`` gave.
+        Raises:
+            - NumericError: If there were ``max_bad_updates`` in a row.
+        """
+        self._bad_updates += 1
+        most = self._cfg.learn.max_bad_updates
+        if self._bad_updates not in (1, most):
+            return
+        facts = [f"loss {step['total_loss']}, norm of the gradient {step['grad_norm']}"]
+        facts += diagnose(groups, self._model, lambda group: self._read(self._model, [group]))
+        skipped = 'had a step that was skipped, for its loss or gradient is not finite'
+        if self._bad_updates == most:
+            raise NumericError(
+                '\n'.join([f'policy.learn.max_bad_updates = {most}: so many updates in a row {skipped}', *facts])
+            )
+        # on a terminal behind the progress line, which has no end
+        click.echo('\n' * sys.stdout.isatty() + '\n  '.join([f'update {self._updates} {skipped}', *facts]))
 
     def _update(self, batch: Dict[str, Any]) -> Dict[str, float]:
-        """One step of the optimizer, or none where the policy has gone further than ``target_kl`` already."""
+        """One step of the optimizer, or none where the policy has gone further than ``target_kl`` or ``max_ratio``
+        already, or numbers are not finite."""
         cfg = self._cfg.learn
         batch = to_device(batch, self._device, ignore_keys=['prompts'])
         tokens = batch['weight'].sum().item() if self._loss_options.get('reduction') == 'token' else None
@@ -397,20 +448,24 @@ class GRPOPolicy(Policy):
         with torch.no_grad():
             loss, info = self._loss(batch, logp_new)
             total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
-        norm = torch.nn.utils.clip_grad_norm_(self._trained, cfg.grad_clip_value)
+        # ``clip_grad_norm_`` in two: where one gradient is not finite, it would make all of them so
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])
         kl_old = masked_mean(kl_estimate(batch['logp_old'], logp_new, 'k3'), batch['weight']).item()
-        stop = cfg.target_kl is not None and kl_old > cfg.target_kl
-        if not stop:
-            self._optimizer.step()
-        return dict(
+        step = dict(
             kl_old=kl_old,
-            optimizer_steps=float(not stop),
             total_loss=total.item(),
             policy_loss=loss.item(),
             entropy=masked_mean(entropy, batch['weight']).item(),
             grad_norm=norm.item(),
             **info._asdict(),
         )
+        bounds = ((kl_old, cfg.target_kl), (info.ratio_max, cfg.max_ratio))
+        stop = any(bound is not None and value > bound for value, bound in bounds)
+        skip = not (math.isfinite(step['total_loss']) and math.isfinite(step['grad_norm']))
+        if not stop and not skip:
+            torch.nn.utils.clip_grads_with_norm_(self._trained, cfg.grad_clip_value, norm)
+            self._optimizer.step()
+        return dict(step, optimizer_steps=float(not stop and not skip), skipped_steps=float(skip))
 
     def _advice(self) -> str:
         cfg = self._cfg.learn
@@ -439,7 +494,7 @@ class GRPOPolicy(Policy):
 
     def _monitor_vars_learn(self) -> List[str]:
         return self._step_vars() + [
-            'staleness_max', 'cur_lr', 'optimizer_steps', 'reward_mean', 'reward_std', 'equal_groups',
+            'staleness_max', 'cur_lr', 'optimizer_steps', 'skipped_steps', 'reward_mean', 'reward_std', 'equal_groups',
             'replaced_groups', 'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating',
             self._face.rate_name, *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
         ]
@@ -451,6 +506,7 @@ class GRPOPolicy(Policy):
             lr_scheduler=self._lr_scheduler.state_dict(),
             shuffle=self._shuffle.get_state(),
             updates=self._updates,
+            bad_updates=self._bad_updates,
         )
         if self._cfg.learn.ref_sync_freq is not None:  # else it is what the config makes
             state['reference'] = self._reference.state_dict()
@@ -458,10 +514,11 @@ class GRPOPolicy(Policy):
 
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
         self._model.load_state_dict(state_dict['model'])
+        check_weights(self._model, 'the checkpoint')
         self._optimizer.load_state_dict(state_dict['optimizer'])
         self._lr_scheduler.load_state_dict(state_dict['lr_scheduler'])
         self._shuffle.set_state(state_dict['shuffle'])
-        self._updates = state_dict['updates']
+        self._updates, self._bad_updates = state_dict['updates'], state_dict['bad_updates']
         if self._cfg.learn.ref_sync_freq is not None:
             if 'reference' not in state_dict:
                 raise ConfigError(

@@ -23,6 +23,8 @@ RULES = {
     'multi_gpu': Rule('False: several processes are not supported yet', lambda v: v is False),
     'learn.epoch_per_collect': Rule.integer(1),
     'learn.target_kl': Rule.number(0, open_low=True).or_none(),
+    'learn.max_ratio': Rule.number(1, open_low=True).or_none(),
+    'learn.max_bad_updates': Rule.integer(1),
     'learn.batch_size': Rule.integer(1),
     'learn.batch_steps': Rule.integer(1).or_none(),
     'learn.resume_training': Rule.one_of(True, False),
@@ -233,8 +235,8 @@ def check_replay(cfg: Dict) -> None:
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy``.
     Raises:
-        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, or ``target_kl`` would end \
-            every update.
+        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, or ``target_kl`` or \
+            ``max_ratio`` would end every update.
     """
     bounds = {key: cfg.other.replay_buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
     if min(bounds.values()) == float('inf'):
@@ -242,11 +244,12 @@ def check_replay(cfg: Dict) -> None:
             'policy.other.replay_buffer.max_use = inf, policy.other.replay_buffer.max_staleness = inf: grpo with a '
             'replay buffer (ding -m serial) needs a bound; set max_staleness to some updates, or max_use to some uses.'
         )
-    if cfg.learn.target_kl is not None:
-        raise ConfigError(
-            f'policy.learn.target_kl = {cfg.learn.target_kl}: not with a replay buffer (ding -m serial), whose '
-            'samples are of older policies; updates would do nothing. Set it to None, and bound max_staleness.'
-        )
+    for key in ('target_kl', 'max_ratio'):
+        if cfg.learn[key] is not None:
+            raise ConfigError(
+                f'policy.learn.{key} = {cfg.learn[key]}: not with a replay buffer (ding -m serial), whose samples are '
+                'of older policies; updates would do nothing. Set it to None, and bound max_staleness.'
+            )
 
 
 def loss_options(learn: Dict) -> Tuple[Dict, str]:

@@ -12,6 +12,7 @@ from ding_common import ConfigError
 from ding_grpo.rl_utils import entropy, naive_method
 from ding_grpo.rollout import draw
 
+from .not_finite import check_sampled
 from .row_generators import RowGenerators, RowKey
 
 Logit = Union[Tensor, Dict[str, Tensor]]
@@ -68,9 +69,12 @@ class StepFace:
         Shapes:
             - action (:obj:`torch.LongTensor`): :math:`()`, or floats of :math:`(N, )` for continuous actions
             - logp (:obj:`torch.FloatTensor`): :math:`()`
+        Raises:
+            - NumericError: If what the model gives is not finite.
         """
+        batch = self._collate(obs)
         with torch.no_grad():
-            logit = self._logit(self._model, self._collate(obs))
+            logit = self._logit(self._model, batch)
         generators = [self._generators.of(i, row_keys[i]) for i in obs]
         if isinstance(logit, dict):
             noise = np.stack([g.standard_normal(logit['mu'].shape[1]) for g in generators])  # (B, N)
@@ -78,14 +82,17 @@ class StepFace:
         else:
             uniform = np.array([g.random() for g in generators])  # (B, )
             action, _ = draw(logit, torch.from_numpy(uniform).to(logit.device))
-        logp = _log_prob(logit, action)
-        return {i: dict(action=a, logp=p) for i, a, p in zip(obs, action.cpu(), logp.cpu())}
+        logp = _log_prob(logit, action).cpu()
+        check_sampled(logp.isfinite(), self._model, list(obs), row_keys, obs=batch)
+        return {i: dict(action=a, logp=p) for i, a, p in zip(obs, action.cpu(), logp)}
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         """As ``sample``, with the likeliest action each time."""
+        batch = self._collate(obs)
         with torch.no_grad():
-            logit = self._logit(self._model, self._collate(obs))
-        action = logit['mu'] if isinstance(logit, dict) else logit.argmax(-1)
+            logit = self._logit(self._model, batch)
+        top, action = (logit['mu'].sum(-1), logit['mu']) if isinstance(logit, dict) else logit.max(-1)
+        check_sampled(top.isfinite().cpu(), self._model, list(obs), obs=batch)
         return {i: dict(action=a) for i, a in zip(obs, action.cpu())}
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
@@ -146,7 +153,8 @@ class StepFace:
 
 
 def _normal(logit: Dict[str, Tensor]) -> Independent:
-    return Independent(Normal(logit['mu'], logit['sigma']), 1)
+    # Not validated: what is not finite is told of with its place, see ``not_finite``.
+    return Independent(Normal(logit['mu'], logit['sigma'], validate_args=False), 1, validate_args=False)
 
 
 def _log_prob(logit: Logit, action: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.rl_utils import entropy, linear_log_prob
 from ding_grpo.rollout import Rollout, Sampling, generate
 
+from .not_finite import check_sampled
 from .row_generators import RowGenerators, RowKey
 
 
@@ -90,13 +91,15 @@ class TokenFace:
             - action (:obj:`torch.LongTensor`): :math:`(S, )`
             - logp (:obj:`torch.FloatTensor`): :math:`(S, )`
             - kept (:obj:`torch.LongTensor`): :math:`(S, K)`
+        Raises:
+            - NumericError: If the model's logits are not finite.
         """
         uniform = np.stack([self._generators.of(i, row_keys[i]).random(self.max_length) for i in obs])  # (B, T)
-        return self._generate(obs, torch.from_numpy(uniform).to(self._model.device))
+        return self._generate(obs, torch.from_numpy(uniform).to(self._model.device), row_keys)
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         """As ``sample``, with the likeliest token each time."""
-        return self._generate(obs, None)
+        return self._generate(obs)
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         """Environments whose episode has ended; None: all."""
@@ -165,18 +168,25 @@ class TokenFace:
             )
         return self._spec.max_new_tokens
 
-    def _generate(self, obs: Dict[int, Any], uniform: Optional[Tensor]) -> Dict[int, Dict[str, Any]]:
+    def _generate(
+            self,
+            obs: Dict[int, Any],
+            uniform: Optional[Tensor] = None,
+            row_keys: Dict[int, RowKey] = {},
+    ) -> Dict[int, Dict[str, Any]]:
         stripped = [strip(o) for o in obs.values()]
         prompts = PromptBatch.of(stripped, self._model.device)
         rollout: Rollout = generate(
             self._model, prompts, self.max_length, self._spec.eos_token_ids, self._sampling, uniform
         )
+        logp = rollout.logp.cpu()
+        check_sampled(logp.isfinite(), self._model, list(obs), row_keys, prompts=stripped)
         output = {}
         for line, (env_id, n) in enumerate(zip(obs, rollout.length.tolist())):
             output[env_id] = dict(
                 prompt=stripped[line],
                 action=rollout.action[line, :n].cpu(),
-                logp=rollout.logp[line, :n].cpu(),
+                logp=logp[line, :n],
                 kept=None if rollout.kept is None else rollout.kept[line, :n].cpu(),
             )
         return output

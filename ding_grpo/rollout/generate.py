@@ -13,7 +13,8 @@ class Rollout(NamedTuple):
     Shapes:
         - action (:obj:`torch.LongTensor`): :math:`(B, T)`
         - length (:obj:`torch.LongTensor`): :math:`(B, )`, with the end-of-sequence token
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, T)`, under the distribution sampled from; 0 when greedy
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, T)`, under the distribution sampled from, 0 when greedy; NaN \
+            where the logits make no distribution
         - kept (:obj:`torch.LongTensor`): :math:`(B, T, K)`, see ``Sampling``, or None
     """
     action: Tensor
@@ -68,7 +69,9 @@ def _generate(
     running = torch.ones(rows, dtype=torch.bool, device=device)  # per line: has it not ended?
     for t in range(max_new_tokens):
         if uniform is None:
-            token = logit.argmax(-1)
+            top, token = logit.max(-1)
+            top = torch.where(running, top * 0, 0)  # NaN where the logits are NaN or infinite
+            logp[live, t] = top.to(logp.dtype)
         else:
             distribution, kept = sampling.restrict(logit)
             index, taken = draw(distribution, uniform[live, t])

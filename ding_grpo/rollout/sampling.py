@@ -82,7 +82,8 @@ def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
         - uniform (:obj:`torch.DoubleTensor`): Numbers in [0, 1).
     Returns:
         - index (:obj:`torch.LongTensor`): The drawn positions.
-        - logp (:obj:`torch.FloatTensor`): Their log-probabilities, in nats.
+        - logp (:obj:`torch.FloatTensor`): Their log-probabilities, in nats; NaN in a row whose logits make no \
+            distribution, for they are NaN, infinite, or all -inf, and whose position is any.
     Shapes:
         - logit (:obj:`torch.FloatTensor`): :math:`(B, K)`
         - uniform (:obj:`torch.DoubleTensor`): :math:`(B, )`
@@ -95,7 +96,7 @@ def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
         up_to = mass.cumsum(-1, dtype=torch.double)
         total = up_to[:, -1]
         point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
-        index = torch.searchsorted(up_to, point.unsqueeze(1), right=True)
+        index = torch.searchsorted(up_to, point.unsqueeze(1), right=True).clamp_(max=mass.shape[1] - 1)  # NaN: any
         return index.squeeze(1), shifted.gather(1, index).squeeze(1) - total.log().to(shifted.dtype)
     if mass.shape[1] % BLOCK:
         mass = F.pad(mass, (0, -mass.shape[1] % BLOCK))
@@ -103,10 +104,10 @@ def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
     up_to = mass.sum(-1, dtype=torch.double).cumsum(-1)  # (B, blocks)
     total = up_to[:, -1]
     point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total))).unsqueeze(1)
-    block = torch.searchsorted(up_to, point, right=True)  # (B, 1)
+    block = torch.searchsorted(up_to, point, right=True).clamp_(max=mass.shape[1] - 1)  # (B, 1)
     before = F.pad(up_to, (1, 0)).gather(1, block)
     within = mass.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1).double()  # (B, BLOCK)
     last = BLOCK - 1 - (within > 0).flip(1).long().argmax(1)  # rounding must not lead behind it
     index = torch.searchsorted(before + within.cumsum(-1), point, right=True).squeeze(1)
-    index = block.squeeze(1) * BLOCK + torch.minimum(index, last)
+    index = (block.squeeze(1) * BLOCK + torch.minimum(index, last)).clamp_(max=logit.shape[1] - 1)
     return index, shifted.gather(1, index.unsqueeze(1)).squeeze(1) - total.log().to(shifted.dtype)

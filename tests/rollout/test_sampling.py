@@ -82,3 +82,12 @@ class TestDraw:
         uniform = torch.rand(100_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         count = torch.bincount(draw(p.log().expand(100_000, 3), uniform)[0], minlength=3)
         assert torch.allclose(count / 1e5, p, atol=5e-3)  # three standard errors are 0.0047
+
+    @pytest.mark.parametrize('size', [4, 256, 257, 5000])
+    @pytest.mark.parametrize('value', [float('nan'), float('inf'), float('-inf')])
+    def test_a_row_without_a_distribution_is_told_by_its_log_probability(self, size, value):
+        # NaN leads a search behind the last position, and reading there ends in an index error.
+        logit = torch.zeros(3, size)
+        logit[1] = value
+        index, logp = draw(logit, torch.full((3, ), 0.999, dtype=torch.float64))
+        assert logp.isnan().tolist() == [False, True, False] and 0 <= index.min() <= index.max() < size

@@ -1,0 +1,145 @@
+"""Numbers that are not finite: where the first of them stands, as facts of a line each."""
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from ding_common import NumericError
+
+from .row_generators import RowKey
+
+# What a group holds, in the order in which learning comes upon it.
+_TENSORS = dict(
+    obs='an observation',
+    reward='a reward',
+    adv='an advantage (adv)',
+    logp_old='a log-probability of the sampler (logp_old)',
+    logp_ref='a log-probability of the reference (logp_ref)',
+    logp_new='a log-probability of the policy (logp_new)',
+)
+_SHOWN = 8  # of a prompt's tokens
+
+
+def check_weights(model: nn.Module, what: str) -> None:
+    """
+    Overview:
+        Refuse weights that are not finite before anything is sampled by them.
+    Arguments:
+        - model (:obj:`nn.Module`): Has the weights.
+        - what (:obj:`str`): Where they are from.
+    Raises:
+        - NumericError: If some are not; the message names the parameter.
+    """
+    facts = _of_weights(model)
+    if facts:
+        raise NumericError('\n'.join([f'{what}: weights are not finite', *facts]))
+
+
+def check_sampled(
+        finite: Tensor,
+        model: nn.Module,
+        env_ids: Sequence[int],
+        row_keys: Dict[int, RowKey] = {},
+        prompts: Optional[List[Tensor]] = None,
+        obs: Any = None,
+) -> None:
+    """
+    Overview:
+        Refuse actions that were drawn from no distribution.
+    Arguments:
+        - finite (:obj:`torch.BoolTensor`): Whether a row's logits were finite, on the processor.
+        - model (:obj:`nn.Module`): What gave them.
+        - env_ids (:obj:`Sequence[int]`): The rows' environments.
+        - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment; none or another in evaluation.
+        - prompts (:obj:`Optional[List[torch.LongTensor]]`): The rows' prompts, of a language model.
+        - obs (:obj:`Any`): Else their observations, a tensor or a dict of such.
+    Shapes:
+        - finite (:obj:`torch.BoolTensor`): :math:`(B, )`, or :math:`(B, S)` for each token
+        - obs (:obj:`torch.FloatTensor`): :math:`(B, *)`
+    Raises:
+        - NumericError: If one is not; the message names the row and what else is not finite.
+    """
+    if finite.all():
+        return
+    row, *column = (~finite).nonzero()[0].tolist()
+    key = row_keys.get(env_ids[row], ())
+    where = 'evaluation'
+    if len(key) == 3:
+        where = f'row {key[2]} of group {key[1]}, sampled after update {key[0]}'
+    where = f'in environment {env_ids[row]} ({where})' + ''.join(f', column {c}' for c in column)
+    facts = ['the logits at sampling are not finite', where]
+    if prompts is not None:
+        facts.append(_start_of(prompts[row]))
+    elif not _finite_rows(obs)[row]:
+        facts.append('its observation is not finite')
+    raise NumericError('\n'.join(facts + (_of_weights(model) or ['all parameters are finite'])))
+
+
+def diagnose(groups: List[Dict[str, Any]], model: nn.Module, log_prob: Callable[[Dict[str, Any]], Tensor]) -> List[str]:
+    """
+    Overview:
+        Why a loss or a gradient is not finite: the first number that is not of what was learned from, and the first
+        parameter or else the first gradient.
+    Arguments:
+        - groups (:obj:`List[Dict]`): From the collector, with ``adv`` and perhaps ``logp_ref``.
+        - model (:obj:`nn.Module`): With the gradients.
+        - log_prob (:obj:`Callable`): The log-probabilities :math:`(G, S)` of a group as the model has them.
+    Returns:
+        - facts (:obj:`List[str]`): A line each.
+    """
+    facts = _of_groups(groups, log_prob) + _of_weights(model)
+    if not facts:
+        gradients = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
+        facts = _first_of(gradients, 'gradient of')
+    return facts or ['what was learned from, weights and gradients are finite; their sums are not']
+
+
+def _of_groups(groups: List[Dict[str, Any]], log_prob: Callable[[Dict[str, Any]], Tensor]) -> List[str]:
+    for name, what in _TENSORS.items():
+        for group in groups:
+            values = log_prob(group) if name == 'logp_new' else group.get(name)
+            if values is None:
+                continue
+            counted = group['weight'] != 0  # (G, S)
+            if name == 'obs':
+                finite = torch.ones_like(counted).masked_scatter(counted, _finite_rows(values))
+            else:  # (G, S), or (G, ) for advantages; log-probabilities behind a row's end may be anything
+                finite = values.isfinite() | (~counted if name.startswith('logp') else False)
+            if not finite.all():
+                place = tuple((~finite).nonzero()[0].tolist())
+                value = '' if name == 'obs' else f' = {values[place].item()}'
+                return [f'the first that is not finite: {what}{value}', *_where(group, *place)]
+    return []
+
+
+def _where(group: Dict[str, Any], row: int, column: Optional[int] = None) -> List[str]:
+    where = f'in row {row}'
+    if column is not None:
+        action = group['action'][row, column].tolist()
+        where += f", column {column}, {'token' if 'prompt' in group else 'action'} {action}"
+    facts = [f"{where} of group {group['group_id']}, sampled after update {group['collect_iter']}"]
+    return facts + [_start_of(group['prompt'])] if 'prompt' in group else facts
+
+
+def _start_of(prompt: Tensor) -> str:
+    shown = ' '.join(map(str, prompt[:_SHOWN].tolist()))
+    return f"its prompt begins with the tokens {shown}{' ...' if len(prompt) > _SHOWN else ''}"
+
+
+def _of_weights(model: nn.Module) -> List[str]:
+    return _first_of(model.named_parameters(), 'parameter')
+
+
+def _first_of(tensors: Iterable[Tuple[str, Tensor]], what: str) -> List[str]:
+    for name, x in tensors:
+        wrong = x.numel() - int(x.isfinite().sum())
+        if wrong:
+            return [f'{what} {name}: {wrong} of {x.numel()} numbers are not finite']
+    return []
+
+
+def _finite_rows(obs: Any) -> Tensor:
+    """(M, ): whether all numbers of a row are finite."""
+    parts = [_finite_rows(x)
+             for x in obs.values()] if isinstance(obs, dict) else [obs.isfinite().reshape(len(obs), -1).all(1)]
+    return torch.stack(parts).all(0).cpu()
