@@ -65,3 +65,10 @@ class CheckpointError(click.ClickException, RuntimeError):
     Overview:
         A checkpoint that cannot be written or read.
     """
+
+
+class PeerError(click.ClickException, RuntimeError):
+    """
+    Overview:
+        Another process of a run of several has ended.
+    """

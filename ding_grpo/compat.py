@@ -2,6 +2,8 @@
 The only file that alters DI-engine. Each line names the defect of 0.5.3 that it mends; tests/test_compat.py holds them.
 """
 import copy
+import os
+import time
 from functools import wraps
 from typing import Any, Callable, Dict, Tuple, Union
 
@@ -16,7 +18,7 @@ from ding.policy import PPOPolicy
 from ding.utils import registry
 from ding.worker import create_serial_evaluator
 
-from ding_common import ConfigError
+from ding_common import ConfigError, parallel
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_sections
 from ding_grpo.worker import GroupEvaluator, RunCommander
@@ -53,6 +55,42 @@ def apply() -> None:
     registry._innest_error = False
     # Env managers announce their spaces on the root logger, which has no file yet and only fills the screen.
     ding.envs.env_manager.base_env_manager.space_log_flag = False
+    # Several processes: DDPContext wants NCCL, and each process would make a folder of its own.
+    for name in ('serial_pipeline', 'serial_pipeline_onpolicy'):
+        for module in (ding.entry, ding.entry.serial_entry, ding.entry.serial_entry_onpolicy):
+            if hasattr(module, name):
+                setattr(module, name, _in_processes(getattr(module, name)))
+
+
+def _in_processes(pipeline: Callable) -> Callable:
+    if hasattr(pipeline, '__in_processes__'):
+        return pipeline
+
+    @wraps(pipeline)
+    def in_processes(input_cfg: Union[str, Tuple[dict, dict]], *args, **kwargs) -> Any:
+        if parallel.launched() == 1:
+            return pipeline(input_cfg, *args, **kwargs)
+        main_config, create_config = read_config(input_cfg) if isinstance(input_cfg, str) else copy.deepcopy(input_cfg)
+        if create_config.policy.type == GRPOPolicy.config['type']:
+            parallel.check_launch(main_config.policy.get('multi_gpu', False))
+            parallel.start(main_config.policy.get('cuda', False))
+            main_config.exp_name = _agreed_folder(main_config)
+        try:
+            return pipeline((main_config, create_config), *args, **kwargs)
+        finally:
+            parallel.end()
+
+    in_processes.__in_processes__ = True
+    return in_processes
+
+
+def _agreed_folder(main_config: Dict) -> str:
+    """That of the first process, in which the others have one for their text logs."""
+    name = main_config.exp_name
+    if os.path.exists(name) and not main_config.policy.get('learn', {}).get('resume_training', False):
+        name += time.strftime('_%y%m%d_%H%M%S')  # as DI-engine does
+    name = parallel.of_first(name)
+    return name if parallel.rank() == 0 else os.path.join(name, 'log', f'process_{parallel.rank()}')
 
 
 def _create_evaluator(cfg: Dict, **kwargs: Any) -> Any:

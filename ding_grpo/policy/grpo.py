@@ -24,7 +24,7 @@ from ding.torch_utils import to_device
 from ding.utils import POLICY_REGISTRY
 from transformers import PreTrainedModel, get_scheduler
 
-from ding_common import ConfigError, NumericError
+from ding_common import ConfigError, NumericError, parallel
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import grpo_data, grpo_error, kl_estimate, masked_mean, row_mean, sequence_mean
 from ding_grpo.rollout import Sampling
@@ -52,6 +52,9 @@ class GRPOPolicy(Policy):
         type='grpo',
         # (bool) Whether to use a GPU; without one on the machine it is an error.
         cuda=False,
+        # (bool) Whether the processes that ``torchrun`` has started, on GPUs or not, share the run (docs/scaling.md).
+        # Groups, mini-batches and results are those of one process.
+        multi_gpu=False,
         # (bool) Whether the data comes from the policy being trained; DI-engine's collectors ask.
         on_policy=True,
         # (bool) Priorities of a replay buffer are not used; DI-engine's pipelines ask.
@@ -240,6 +243,14 @@ class GRPOPolicy(Policy):
         check_weights(model, 'policy.model')
         return model
 
+    def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool) -> None:
+        if parallel.size() != parallel.launched():
+            raise ConfigError(
+                f'policy.multi_gpu = True: torchrun has started {parallel.launched()} processes, which have not met; '
+                'start them with torchrun -m ding_grpo.'
+            )
+        parallel.copy_first(list(model.state_dict().values()))
+
     def _bind(self, spec: Any) -> None:
         """
         Overview:
@@ -398,10 +409,16 @@ class GRPOPolicy(Policy):
         """Log-probabilities (B, S) of the groups' tokens under a model."""
         batch = to_device(collate_groups(groups), self._device, ignore_keys=['prompts'])
         logp = torch.zeros_like(batch['logp_old'])
-        for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens):
+        for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens, self._share(batch)):
             part = take_rows(batch, rows)
             logp[rows, :part['weight'].shape[1]] = self._face.log_prob(model, part)[0]
+        parallel.add([logp])
         return logp.cpu()
+
+    @staticmethod
+    def _share(batch: Dict[str, Any]) -> range:
+        """This process's rows of a batch: of several processes each has the whole batch, and reads its share."""
+        return parallel.share(len(batch['weight']))
 
     def _tell_bad_update(self, groups: List[Dict[str, Any]], step: Dict[str, float]) -> None:
         """
@@ -425,8 +442,9 @@ class GRPOPolicy(Policy):
             raise NumericError(
                 '\n'.join([f'policy.learn.max_bad_updates = {most}: so many updates in a row {skipped}', *facts])
             )
-        # on a terminal behind the progress line, which has no end
-        click.echo('\n' * sys.stdout.isatty() + '\n  '.join([f'update {self._updates} {skipped}', *facts]))
+        if parallel.rank() == 0:
+            # on a terminal behind the progress line, which has no end
+            click.echo('\n' * sys.stdout.isatty() + '\n  '.join([f'update {self._updates} {skipped}', *facts]))
 
     def _update(self, batch: Dict[str, Any]) -> Dict[str, float]:
         """One step of the optimizer, or none where the policy has gone further than ``target_kl`` or ``max_ratio``
@@ -436,7 +454,7 @@ class GRPOPolicy(Policy):
         tokens = batch['weight'].sum().item() if self._loss_options.get('reduction') == 'token' else None
         logp_new, entropy = (torch.zeros_like(batch['logp_old']) for _ in range(2))  # (B, S)
         self._optimizer.zero_grad()
-        for rows in split_rows(batch, cfg.micro_batch_tokens):
+        for rows in split_rows(batch, cfg.micro_batch_tokens, self._share(batch)):
             part, share = take_rows(batch, rows), len(rows) / len(batch['weight'])
             logp, of_part = self._face.log_prob(self._model, part, cfg.entropy_weight > 0)  # (b, s) both
             total = self._loss(part, logp, tokens)[0] * (1 if tokens is not None else share)
@@ -445,11 +463,15 @@ class GRPOPolicy(Policy):
             total.backward()
             longest = logp.shape[1]
             logp_new[rows, :longest], entropy[rows, :longest] = logp.detach(), of_part.detach()
+        for p in self._trained:
+            if p.grad is None:  # nothing of this process's share reaches it
+                p.grad = torch.zeros_like(p)
+        parallel.add([*(p.grad for p in self._trained), logp_new, entropy])
         with torch.no_grad():
             loss, info = self._loss(batch, logp_new)
             total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
         # ``clip_grad_norm_`` in two: where one gradient is not finite, it would make all of them so
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained if p.grad is not None])
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained])
         kl_old = masked_mean(kl_estimate(batch['logp_old'], logp_new, 'k3'), batch['weight']).item()
         step = dict(
             kl_old=kl_old,

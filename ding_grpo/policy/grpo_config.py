@@ -20,7 +20,7 @@ SCHEDULES = [t.value for t in SchedulerType if t.value not in ('reduce_lr_on_pla
 RULES = {
     'group_size': Rule.integer(2),
     'cuda': Rule.one_of(True, False),
-    'multi_gpu': Rule('False: several processes are not supported yet', lambda v: v is False),
+    'multi_gpu': Rule.one_of(True, False),
     'learn.epoch_per_collect': Rule.integer(1),
     'learn.target_kl': Rule.number(0, open_low=True).or_none(),
     'learn.max_ratio': Rule.number(1, open_low=True).or_none(),

@@ -7,10 +7,12 @@ from torch import Tensor
 
 from ding_common import ConfigError
 
+from .group import take_steps
+
 _ROWS = ('action', 'logp_old', 'logp_ref', 'weight', 'adv', 'kept')
 
 
-def split_rows(batch: Dict[str, Any], most: Optional[int]) -> List[Tensor]:
+def split_rows(batch: Dict[str, Any], most: Optional[int], share: Optional[range] = None) -> List[Tensor]:
     """
     Overview:
         Divide the rows that count, in their order, so that each part reads at most so many tokens: those of its rows, \
@@ -19,18 +21,19 @@ def split_rows(batch: Dict[str, Any], most: Optional[int]) -> List[Tensor]:
     Arguments:
         - batch (:obj:`Dict`): From ``collate_groups``.
         - most (:obj:`Optional[int]`): Tokens of a part; None leaves the rows together.
+        - share (:obj:`Optional[range]`): Of these rows only; None: of all.
     Returns:
-        - rows (:obj:`List[torch.LongTensor]`): Their numbers.
+        - rows (:obj:`List[torch.LongTensor]`): Their numbers, of each part one or more.
     """
-    lengths = (batch['weight'] != 0).sum(1)
+    lengths = (batch['weight'] != 0).sum(1).tolist()
+    chosen = [row for row in (range(len(lengths)) if share is None else share) if lengths[row] > 0]
     if most is None or 'prompts' not in batch:
-        return [lengths.nonzero().squeeze(1).cpu()]
+        return [torch.tensor(chosen)] if chosen else []
     parts: List[List[int]] = []
     tokens = 0  # of the part that is being filled, and the prompts in it
     read: Set[int] = set()
-    for row, (length, prompt) in enumerate(zip(lengths.tolist(), batch['prompts'])):
-        if length == 0:
-            continue
+    for row in chosen:
+        length, prompt = lengths[row], batch['prompts'][row]
         cost = length - 1 + (0 if id(prompt) in read else len(prompt))
         if not parts or tokens + cost > most:
             parts.append([])
@@ -53,7 +56,13 @@ def take_rows(batch: Dict[str, Any], rows: Tensor) -> Dict[str, Any]:
     if len(rows) == len(batch['weight']):
         return batch
     longest = max(int((batch['weight'][rows] != 0).sum(1).max()), 1)
-    part: Dict[str, Any] = dict(prompts=[batch['prompts'][row] for row in rows.tolist()])
+    part: Dict[str, Any] = {}
+    if 'prompts' in batch:
+        part['prompts'] = [batch['prompts'][row] for row in rows.tolist()]
+    else:
+        taken = torch.zeros(len(batch['weight']), dtype=torch.bool).index_fill(0, rows, True)
+        steps = (batch['weight'] != 0).sum(1).cpu()
+        part['obs'] = take_steps(batch['obs'], taken.repeat_interleave(steps).nonzero().squeeze(1))
     for key in _ROWS:
         value = batch.get(key)
         part[key] = value if value is None else value[rows] if value.dim() == 1 else value[rows, :longest]

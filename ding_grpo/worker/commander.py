@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from ding.worker import BaseSerialCommander, LearnerHook
 
-from ding_common import ConfigError
+from ding_common import CheckpointError, ConfigError, parallel
 
 from .checkpoint import Found, newest, prune, save_checkpoint
 from .interrupt import Interrupt
@@ -26,7 +26,7 @@ class RunCommander(BaseSerialCommander):
         DI-engine's commander, which holds all parts of a run. Of a run of ``grpo`` it writes checkpoints from which the
         run goes on exactly, reads them, and ends the run after Ctrl-C or SIGTERM. For other policies it is DI-engine's.
     Interfaces:
-        As ``BaseSerialCommander``; ``load``, ``save``, ``release``.
+        As ``BaseSerialCommander``; ``load``, ``save``, ``check_same``, ``release``.
     """
 
     def __init__(
@@ -53,14 +53,13 @@ class RunCommander(BaseSerialCommander):
         self._begun = False
         self._saved = 0  # updates at the last periodic checkpoint
         self._interrupt = Interrupt()
-        # DI-engine's own save an update before it is counted, and load what only the policy knows.
-        for position, name, hook in (('before_run', 'load_ckpt', LoadHook), ('after_iter', 'save_ckpt_after_iter',
-                                                                             None), ('after_run', 'save_ckpt_after_run',
-                                                                                     SaveHook)):
-            hooks = learner._hooks[position]
-            hooks[:] = [h for h in hooks if h.name != name]
-            if hook is not None:
-                learner.register_hook(hook(name, 20, position=position, commander=self))
+        # DI-engine's own save an update before it is counted, and load what only the policy knows; metrics are the
+        # same in all processes, and its reduction wants a GPU.
+        for name in ('load_ckpt', 'save_ckpt_after_iter', 'save_ckpt_after_run', 'log_reduce_after_iter'):
+            for hooks in learner._hooks.values():
+                hooks[:] = [h for h in hooks if h.name != name]
+        learner.register_hook(LoadHook('load_ckpt', 20, position='before_run', commander=self))
+        learner.register_hook(SaveHook('save_ckpt_after_run', 20, position='after_run', commander=self))
 
     def step(self) -> Any:
         if self._saves:
@@ -80,7 +79,7 @@ class RunCommander(BaseSerialCommander):
         asked = hooks.get('load_ckpt_before_run', '')
         if not asked and not resumes:
             return
-        self._found = newest(self._folder, asked)
+        self._found = newest(parallel.of_first(self._folder), asked)
         if self._found is None:
             show(
                 f'policy.learn.resume_training = True: no checkpoint in {os.path.normpath(self._folder)}, so it begins'
@@ -113,6 +112,18 @@ class RunCommander(BaseSerialCommander):
         save_checkpoint(os.path.join(self._folder, name or f'iteration_{learner.train_iter}.pth.tar'), state)
         prune(self._folder, self._policy_cfg.learn.keep_ckpt)
 
+    def check_same(self) -> None:
+        """
+        Overview:
+            Several processes that make one run have the same weights to the last bit, or something is wrong.
+        Raises:
+            - CheckpointError: If they have not.
+        """
+        model = self._learner.policy.get_attribute('model')
+        sums = parallel.gather([p.detach().double().sum().item() for p in model.parameters()])
+        if any(s != sums[0] for s in sums):
+            raise CheckpointError('the processes of this run have come to have different weights; nothing was saved')
+
     def release(self) -> None:
         """
         Overview:
@@ -133,11 +144,13 @@ class RunCommander(BaseSerialCommander):
         freq = self._policy_cfg.learn.learner.hook.get('save_ckpt_after_iter', 0)
         if isinstance(freq, int) and freq > 0 and self._learner.train_iter // freq > self._saved // freq:
             self._saved = self._learner.train_iter
+            self.check_same()
             self.save()
 
     def _end_if_asked(self) -> None:
-        if self._interrupt.name is not None:
-            show(f'{self._interrupt.name}: saving after update {self._learner.train_iter}')
+        name = next(filter(None, parallel.gather(self._interrupt.name)), None)
+        if name is not None:
+            show(f'{name}: saving after update {self._learner.train_iter}')
             self._learner.call_hook('after_run')
             raise SystemExit(130)
 
@@ -219,9 +232,12 @@ class SaveHook(LearnerHook):
         self._commander = commander
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        self._commander.save(engine.ckpt_name)
-        if engine.ckpt_name is None:
-            self._commander.release()
+        if engine.ckpt_name is not None:  # of the evaluator, in the first process alone
+            self._commander.save(engine.ckpt_name)
+            return
+        self._commander.check_same()
+        self._commander.save()
+        self._commander.release()
 
 
 def _random_state() -> Dict[str, Any]:

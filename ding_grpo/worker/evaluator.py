@@ -9,7 +9,7 @@ from ding.torch_utils import to_ndarray, to_tensor
 from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
 
-from ding_common import ConfigError, append_json, unwrap_task_error
+from ding_common import ConfigError, append_json, parallel, unwrap_task_error
 
 from .failures import check_failures
 from .pass_at_k import over_problems, pass_at_k
@@ -43,7 +43,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
                 f'policy.eval.evaluator.samples_per_start = {self._cfg.samples_per_start}: policy.type = '
                 f'{self._policy_cfg.type!r} evaluates greedily only; leave it out, or use grpo.'
             )
-        keep_off_screen(self._logger)
+        if parallel.rank() == 0:
+            keep_off_screen(self._logger)
 
     def eval(
             self,
@@ -64,6 +65,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
             unwrap_task_error(error)
         value = float(np.mean(info['eval_episode_return']))
         self._last = (value, train_iter)
+        if parallel.rank() > 0:  # the first process has evaluated
+            return stop, info
         episodes = [json.loads(text) for text, in info.get('record', [])]
         failures = [e['failed'] for e in episodes]
         parts = {

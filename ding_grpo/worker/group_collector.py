@@ -1,4 +1,5 @@
 import os
+import random
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -9,7 +10,7 @@ from ding.torch_utils import to_ndarray
 from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
 
-from ding_common import ConfigError, unwrap_task_error
+from ding_common import ConfigError, parallel, unwrap_task_error
 
 from .completion_table import CompletionTable
 from .failures import check_failures
@@ -31,13 +32,23 @@ class Group:
         self.seed = seed
         self.env_ids = env_ids
         self.restarts = 0
+        self.steps = 0
         self.begin()
 
     def begin(self) -> None:
         self.running = set(self.env_ids)
         self.episodes: Dict[int, List[Dict[str, Any]]] = {i: [] for i in self.env_ids}
         self.last_info: Dict[int, Dict[str, Any]] = {}
-        self.sample: Dict[str, Any] = {}
+
+
+class Collected(NamedTuple):
+    """
+    Overview:
+        A group that is done: its sample, the last info of each row, and the environment steps it took.
+    """
+    sample: Dict[str, Any]
+    infos: List[Dict[str, Any]]
+    steps: int
 
 
 @SERIAL_COLLECTOR_REGISTRY.register('group')
@@ -95,7 +106,9 @@ class GroupCollector(ISerialCollector):
         self._cfg = cfg
         self._name = instance_name
         folder = os.path.join(run_folder(exp_name), 'log', instance_name)
-        self._logger, own_tb_logger = build_logger(folder, instance_name, need_tb=tb_logger is None)
+        self._logger, own_tb_logger = build_logger(
+            folder, instance_name, need_tb=tb_logger is None and parallel.rank() == 0
+        )
         self._tb_logger = own_tb_logger if tb_logger is None else tb_logger
         keep_off_screen(self._logger)
         self._table = CompletionTable(os.path.join(folder, 'completions'), cfg.table_rows)
@@ -175,8 +188,9 @@ class GroupCollector(ISerialCollector):
                 self._env.close()
             except (OSError, EOFError) as error:  # worker processes that are gone already
                 self._logger.warning(f'closing the environments: {error!r}')
-            self._tb_logger.flush()
-            self._tb_logger.close()
+            if self._tb_logger is not None:
+                self._tb_logger.flush()
+                self._tb_logger.close()
 
     def __del__(self) -> None:
         if hasattr(self, '_env'):
@@ -212,30 +226,14 @@ class GroupCollector(ISerialCollector):
         target = self._n_sample if n_sample is None else n_sample
         if train_iter != self._collect_iter:
             self._collect_iter, self._groups = train_iter, 0
-        started, done, replaced = 0, [], []
-        first = self._groups
-        finished: Dict[int, Group] = {}
-        free = self._slots()
-        running: List[Group] = []
         clock = dict(sampling=0., scoring=0.)
+        done: List[Collected] = []
+        replaced: List[Collected] = []
         while len(done) < target:
-            while free and started < target + len(replaced):
-                running.append(self._start(free.pop(0)))
-                started += 1
-            timesteps, outputs, obs = self._step(running, policy_kwargs or {}, clock)
-            for group in list(running):
-                self._take(group, timesteps, outputs, obs)
-                if not group.running:
-                    running.remove(group)
-                    free.append(group.env_ids)
-                    group.sample = self._fold(group, train_iter)
-                    finished[group.number] = group
-            # in the order of their numbers, so that which are replaced does not depend on who is first to finish
-            while first + len(done) + len(replaced) in finished:
-                group = finished.pop(first + len(done) + len(replaced))
+            for group in self._run(target - len(done), train_iter, policy_kwargs or {}, clock):
                 replace = group.sample['equal'] and len(replaced) < self._cfg.max_replacements
                 (replaced if replace else done).append(group)
-        failures = [info.get('failed') for group in [*done, *replaced] for info in group.last_info.values()]
+        failures = [info.get('failed') for group in [*done, *replaced] for info in group.infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are left out')
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
         for group in done:
@@ -243,16 +241,48 @@ class GroupCollector(ISerialCollector):
         self._log(done, clock, train_iter)
         return [group.sample for group in done]
 
+    def _run(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float]) -> List[Collected]:
+        """
+        Overview:
+            The next so many groups. Of several processes each runs its share, and all get all.
+        """
+        numbers = [self._groups + i for i in parallel.share(number)]
+        self._groups += number
+        finished: Dict[int, Collected] = {}
+        free, running, seconds = self._slots(), [], dict.fromkeys(clock, 0.)
+        while numbers or running:
+            while free and numbers:
+                running.append(self._start(numbers.pop(0), free.pop(0)))
+            timesteps, outputs, obs = self._step(running, policy_kwargs, seconds)
+            for group in list(running):
+                self._take(group, timesteps, outputs, obs)
+                if not group.running:
+                    running.remove(group)
+                    free.append(group.env_ids)
+                    infos = [group.last_info[i] for i in group.env_ids]
+                    finished[group.number] = Collected(self._fold(group, train_iter), infos, group.steps)
+        mine = [finished[n] for n in sorted(finished)]  # whoever was first to finish
+        # Environments seed the generators of Python and NumPy, each process those of its groups. Whoever draws by them
+        # next, as a replay buffer does, must draw the same everywhere.
+        told = parallel.gather((mine, seconds, random.getstate(), np.random.get_state()))
+        if parallel.rank() > 0:
+            random.setstate(told[0][2])
+            np.random.set_state(told[0][3])
+        for part in clock:
+            clock[part] += max(t[1][part] for t in told)  # whoever is slowest
+        collected = [group for t in told for group in t[0]]
+        self._envstep += sum(group.steps for group in collected)
+        return collected
+
     def _slots(self) -> List[List[int]]:
         ids = list(range(self._env.env_num))
         return [ids[i:i + self._group_size] for i in range(0, len(ids), self._group_size)]
 
-    def _start(self, env_ids: List[int]) -> Group:
+    def _start(self, number: int, env_ids: List[int]) -> Group:
         # A function of (run seed, update, group): a resumed run meets what the uninterrupted one would have met.
-        state = np.random.SeedSequence([self._seed, self._collect_iter, self._groups]).generate_state(1)[0]
+        state = np.random.SeedSequence([self._seed, self._collect_iter, number]).generate_state(1)[0]
         # 30 bits and one above them: evaluators take small seeds, so that no training start is one of theirs.
-        group = Group(self._groups, 2 ** 30 + int(state >> 2), env_ids)
-        self._groups += 1
+        group = Group(number, 2 ** 30 + int(state >> 2), env_ids)
         self._begin(group)
         return group
 
@@ -304,7 +334,7 @@ class GroupCollector(ISerialCollector):
         for i in members:
             step = timesteps[i]
             group.episodes[i].append(self._policy.process_transition(obs[i], outputs[i], step))
-            self._envstep += step.info.get('taken', 1)
+            group.steps += step.info.get('taken', 1)
             if step.done:
                 group.running.discard(i)
                 group.last_info[i] = step.info
@@ -315,8 +345,10 @@ class GroupCollector(ISerialCollector):
         sample.update(group_id=group.number, collect_iter=train_iter)
         return sample
 
-    def _log(self, groups: List[Group], clock: Dict[str, float], train_iter: int) -> None:
+    def _log(self, groups: List[Collected], clock: Dict[str, float], train_iter: int) -> None:
         self._episodes += len(groups) * self._group_size
+        if parallel.rank() > 0:
+            return
         samples = [group.sample for group in groups]
         if self._last_print is None or train_iter - self._last_print >= self._cfg.collect_print_freq:
             self._last_print = train_iter
@@ -337,7 +369,7 @@ class GroupCollector(ISerialCollector):
             for axis, step in (('iter', train_iter), ('step', self._envstep)):
                 tagged = {f'{self._name}_{axis}/{name}': value for name, value in info.items()}
                 add_scalars(self._tb_logger, tagged, step)
-        infos = [[group.last_info[i] for i in group.env_ids] for group in groups]
+        infos = [group.infos for group in groups]
         if 'completion' not in infos[0][0]:
             return
         due = self._last_table is None or train_iter - self._last_table >= self._cfg.table_freq

@@ -4,12 +4,15 @@ import threading
 from types import FrameType
 from typing import Any, Dict, Optional
 
+from ding_common import parallel
+
 
 class Interrupt:
     """
     Overview:
         Ctrl-C and SIGTERM set a flag, on which a run acts where nothing is half done. An exception from a signal would
-        be taken for a failure of whatever environment happens to step. A second Ctrl-C ends at once.
+        be taken for a failure of whatever environment happens to step. A second Ctrl-C ends at once, but not of several
+        processes: ``torchrun`` passes on the first one again, and ends them itself after a while.
     Interfaces:
         ``catch``, ``release``
     Property:
@@ -31,10 +34,12 @@ class Interrupt:
             signal.signal(*self._before.popitem())
 
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
-        self.release()
+        if parallel.size() == 1:
+            self.release()
         if _runs(frame, 'serial_pipeline'):
             self.name = signal.Signals(number).name
         else:  # the run has failed and left its handlers behind: the signal is for whatever runs now
+            self.release()
             os.kill(os.getpid(), number)
 
 

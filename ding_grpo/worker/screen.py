@@ -2,7 +2,10 @@
 import logging
 import shutil
 import sys
+
 import click
+
+from ding_common import parallel
 
 
 def run_folder(exp_name: str) -> str:
@@ -26,9 +29,11 @@ def keep_off_screen(logger: logging.Logger) -> None:
 def show(text: str) -> None:
     """
     Overview:
-        Print lines above the progress line, which a terminal rewrites in place.
+        Print lines above the progress line, which a terminal rewrites in place. Of several processes the first one \
+        does.
     """
-    click.echo(('\r\033[K' if sys.stdout.isatty() else '') + text)
+    if parallel.rank() == 0:
+        click.echo(('\r\033[K' if sys.stdout.isatty() else '') + text)
 
 
 def show_progress(text: str) -> None:
