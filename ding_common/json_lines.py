@@ -16,9 +16,10 @@ def append_json(path: str, record: Dict[str, Any]) -> None:
 def read_json_lines(path: str) -> List[Dict[str, Any]]:
     """
     Overview:
-        All records of a file of JSON lines; none if there is no file.
+        All records of a file of JSON lines; none if there is no file. A last line without its end, which a kill or a \
+        full disk leaves, is left out.
     """
     if not os.path.exists(path):
         return []
     with open(path, encoding='utf-8') as f:
-        return [json.loads(line) for line in f]
+        return [json.loads(line) for line in f if line.endswith('\n')]

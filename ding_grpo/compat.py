@@ -2,6 +2,7 @@
 The only file that alters DI-engine. Each line names the defect of 0.5.3 that it mends; tests/test_compat.py holds them.
 """
 import copy
+import errno
 import os
 import time
 from functools import wraps
@@ -18,7 +19,7 @@ from ding.policy import PPOPolicy
 from ding.utils import registry
 from ding.worker import create_serial_evaluator
 
-from ding_common import ConfigError, parallel
+from ding_common import CheckpointError, ConfigError, parallel
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_sections
 from ding_grpo.worker import GroupEvaluator, RunCommander
@@ -68,15 +69,20 @@ def _in_processes(pipeline: Callable) -> Callable:
 
     @wraps(pipeline)
     def in_processes(input_cfg: Union[str, Tuple[dict, dict]], *args, **kwargs) -> Any:
-        if parallel.launched() == 1:
-            return pipeline(input_cfg, *args, **kwargs)
         main_config, create_config = read_config(input_cfg) if isinstance(input_cfg, str) else copy.deepcopy(input_cfg)
-        if create_config.policy.type == GRPOPolicy.config['type']:
+        if create_config.policy.type == GRPOPolicy.config['type'] and parallel.launched() > 1:
             parallel.check_launch(main_config.policy.get('multi_gpu', False))
             parallel.start(main_config.policy.get('cuda', False))
             main_config.exp_name = _agreed_folder(main_config)
         try:
             return pipeline((main_config, create_config), *args, **kwargs)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise CheckpointError(
+                f'{error.strerror}: {error.filename or main_config.exp_name} could not be written. Make room, and go '
+                'on from the last checkpoint with policy.learn.resume_training=True'
+            ) from error
         finally:
             parallel.end()
 

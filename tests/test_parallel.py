@@ -1,6 +1,5 @@
 """Two processes make the run of one; one that dies ends the other."""
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,24 +10,143 @@ import torch
 
 from ding_common import read_json_lines
 
-CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
 SMALL = '''
 import runpy
+from ding.utils import deep_merge_dicts
+from easydict import EasyDict
 loaded = runpy.run_path({path!r})
-main_config, create_config = loaded['main_config'], loaded['create_config']
-main_config.exp_name = {exp_name!r}
-main_config.env.stop_value = 1e9
-main_config.env.update({env!r})
-main_config.policy.multi_gpu = {processes} > 1
-main_config.policy.eval.evaluator.eval_freq = 4
-for section, keys in {policy!r}.items():
-    main_config.policy[section].update(keys) if isinstance(keys, dict) else main_config.policy.update(dict([(section, keys)]))
+create_config = loaded['create_config']
+main_config = EasyDict(deep_merge_dicts(loaded['main_config'], {changes!r}))
 '''
 TOKENS = dict(
-    group_size=4,
-    model=dict(config=dict(model_type='llama', vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                           num_attention_heads=4, max_position_embeddings=64)),
-    learn=dict(batch_size=3, learning_rate=1e-3, epoch_per_collect=2, beta=0.1, micro_batch_tokens=60),
-    collect=dict(n_sample=6),
+    env=dict(collector_env_num=24),
+    policy=dict(
+        group_size=4,
+        model=dict(config=dict(hidden_size=32, intermediate_size=64)),
+        learn=dict(batch_size=3, epoch_per_collect=2, beta=0.1, micro_batch_tokens=60),
+        collect=dict(n_sample=6),
+    ),
 )
-STEPS = dict(group_size=4, learn=dict(learning_rate=1e-3), collect=dict(n_sample=3))
+STEPS = dict(
+    env=dict(collector_env_num=8, evaluator_env_num=2, n_evaluator_episode=2),
+    policy=dict(group_size=4, learn=dict(learning_rate=1e-4), collect=dict(n_sample=3)),
+)
+BUFFER = dict(
+    env=dict(collector_env_num=8),
+    policy=dict(
+        group_size=4,
+        model=dict(config=dict(hidden_size=32, intermediate_size=64)),
+        learn=dict(batch_size=3, update_per_collect=2),
+        collect=dict(n_sample=4),
+        other=dict(replay_buffer=dict(replay_buffer_size=8, max_use=3)),
+    ),
+)
+
+
+class Run:
+    """A run on the command line: ``python -m ding_grpo``, by torchrun if there are several processes."""
+
+    def __init__(self, folder, name, config, changes, mode, updates, processes, **learn):
+        changes = dict(changes, exp_name=name)
+        changes['env'] = dict(changes['env'], stop_value=1e9)
+        learn = dict(changes['policy'].get('learn', {}), **learn)
+        changes['policy'] = dict(changes['policy'], learn=learn, multi_gpu=processes > 1)
+        changes['policy']['eval'] = dict(evaluator=dict(eval_freq=8))
+        path = os.path.join(ROOT, 'config', f'{config}_config.py')
+        (folder / f'{name}_config.py').write_text(SMALL.format(path=path, changes=changes))
+        torchrun = ['-m', 'torch.distributed.run', '--nproc_per_node', str(processes)] if processes > 1 else []
+        command = [sys.executable, *torchrun, '-m', 'ding_grpo', '-m', mode, '-c', f'{name}_config.py', '-s', '0']
+        self._log = open(folder / f'{name}.txt', 'w+')
+        env = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=ROOT)
+        self.process = subprocess.Popen(
+            command + ['--train-iter', str(updates)], cwd=folder, stdout=self._log, stderr=subprocess.STDOUT, env=env
+        )
+        self.folder = folder / name
+
+    def end(self, seconds=120):
+        code = self.process.wait(seconds)
+        return code, self.out()
+
+    def out(self):
+        self._log.seek(0)
+        return self._log.read()
+
+    def updates(self):
+        return len(read_json_lines(str(self.folder / 'log' / 'learner' / 'metrics.jsonl')))
+
+    def weights(self, number):
+        return torch.load(self.folder / 'ckpt' / f'iteration_{number}.pth.tar', weights_only=True)['model']
+
+
+def furthest(a, b):
+    return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+@pytest.mark.unittest
+class TestTwoProcesses:
+
+    @pytest.mark.parametrize(
+        'config, changes, mode', [
+            pytest.param('think_answer_grpo', TOKENS, 'serial_onpolicy', id='tokens'),
+            pytest.param('cartpole_grpo', STEPS, 'serial_onpolicy', id='steps', marks=pytest.mark.algotest),
+            pytest.param('think_answer_grpo_serial', BUFFER, 'serial', id='replay_buffer', marks=pytest.mark.algotest),
+        ]
+    )
+    def test_the_weights_of_one(self, tmp_path, config, changes, mode):
+        runs = [Run(tmp_path, f'p{n}', config, changes, mode, 20, n) for n in (1, 2)]
+        for run in runs:
+            code, out = run.end()
+            assert code == 0, out
+        one, two = (run.weights(20) for run in runs)
+        assert furthest(one, two) < 1e-6
+        lengths = {
+            r.get('completion_length_min', r.get('episode_length_min'))
+            for r in read_json_lines(str(runs[1].folder / 'log/learner/metrics.jsonl'))
+        }
+        assert len(lengths) > 1  # rows are of uneven lengths
+        assert runs[1].updates() == 20  # written by one of them
+        assert not list(tmp_path.glob('p2_[0-9]*'))  # in one folder
+
+    @pytest.mark.algotest
+    def test_resumed_by_another_number(self, tmp_path):
+        args = ('run', 'think_answer_grpo', TOKENS, 'serial_onpolicy')
+        for updates, processes in ((8, 2), (14, 1), (20, 2)):
+            code, out = Run(tmp_path, *args, updates, processes, resume_training=updates > 8).end()
+            assert code == 0, out
+        whole = Run(tmp_path, 'whole', *args[1:], 20, 1)
+        whole.end()
+        run = torch.load(tmp_path / 'run/ckpt/iteration_20.pth.tar', weights_only=True)
+        assert furthest(run['model'], whole.weights(20)) < 1e-6
+        assert len(read_json_lines(str(tmp_path / 'run/log/learner/metrics.jsonl'))) == 20
+
+    def test_one_that_dies_ends_the_other(self, tmp_path):
+        run = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
+        while run.updates() < 3:
+            assert run.process.poll() is None, run.out()
+            time.sleep(0.2)
+        workers = subprocess.run(['pgrep', '-P', str(run.process.pid)], capture_output=True, text=True).stdout.split()
+        assert len(workers) == 2
+        os.kill(int(workers[1]), signal.SIGKILL)
+        since = time.monotonic()
+        code, out = run.end(40)
+        assert time.monotonic() - since < 20
+        assert code == 1 and 'Signal 9 (SIGKILL)' in out
+
+    def test_a_signal_saves_and_ends_all(self, tmp_path):
+        run = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
+        while run.updates() < 3:
+            assert run.process.poll() is None, run.out()
+            time.sleep(0.2)
+        run.process.terminate()
+        code, out = run.end(60)
+        assert code != 0 and 'SIGTERM: saving after update' in out
+        saved = max(int(p.name.split('_')[1].split('.')[0]) for p in (run.folder / 'ckpt').glob('iteration_*'))
+        assert saved == run.updates() >= 3
+
+    def test_processes_that_do_not_share_are_refused(self, tmp_path, monkeypatch):
+        monkeypatch.setenv('WORLD_SIZE', '2')
+        code, out = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 1, 1).end()
+        assert code == 1
+        assert out.strip() == 'Error: policy.multi_gpu = False: torchrun has started 2 processes; must be True for ' \
+            'them to share one run.'

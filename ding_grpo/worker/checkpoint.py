@@ -6,8 +6,10 @@ by which damage of any later kind is found when it is read.
 import glob
 import os
 import re
+import shutil
 import zipfile
-from typing import Any, Dict, List, NamedTuple, Optional
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 
@@ -86,6 +88,24 @@ def read_checkpoint(path: str) -> Dict[str, Any]:
     except Exception as error:  # damaged archives raise what they like, from struct.error to pickle's
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(f'the checkpoint {path} is damaged or none ({reason})') from error
+
+
+@contextmanager
+def whole_folder(path: str) -> Iterator[str]:
+    """
+    Overview:
+        A folder to write into, which takes its place when all is written.
+    Arguments:
+        - path (:obj:`str`): Its place.
+    """
+    beside, before = f'{path}.tmp', f'{path}.before'
+    for left in (beside, before):
+        shutil.rmtree(left, ignore_errors=True)
+    yield beside
+    if os.path.exists(path):
+        os.replace(path, before)
+    os.replace(beside, path)
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def numbered(folder: str) -> List[str]:

@@ -11,7 +11,7 @@ from easydict import EasyDict
 
 from ding_common import Rule, append_json, check_config
 
-from .checkpoint import read_checkpoint
+from .checkpoint import read_checkpoint, whole_folder
 from .curve import draw_curves
 from .scalars import add_scalars
 from .screen import keep_off_screen, run_folder, show, show_progress
@@ -119,11 +119,12 @@ class ExportHook(LearnerHook):
         run = run_folder(engine.exp_name)
         folder = os.path.join(run, 'model')
         shared = dict(tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids)
-        model.save_pretrained(os.path.join(folder, 'last'), **shared)
+        with whole_folder(os.path.join(folder, 'last')) as path:
+            model.save_pretrained(path, **shared)
         best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
         if os.path.exists(best):
-            state = read_checkpoint(best)['model']
-            model.save_pretrained(os.path.join(folder, 'best'), state_dict=state, **shared)
+            with whole_folder(os.path.join(folder, 'best')) as path:
+                model.save_pretrained(path, state_dict=read_checkpoint(best)['model'], **shared)
         show(f'models: {os.path.normpath(folder)}')
 
 
