@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 export GOMP_SPINCOUNT ?= 1000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
 
-.PHONY: help install train test test-all style format demo-text seeds seeds-cartpole presets bench bench-losses clean
+.PHONY: help install train test test-all style format demo-text seeds seeds-cartpole presets soak bench bench-losses clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -22,6 +22,7 @@ help:
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
 	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"
+	@echo "make soak           5,000 updates of a tiny model, whose memory and open files must not grow; picture in docs/ (long)"
 
 install: $(VENV)/.installed
 
@@ -68,6 +69,10 @@ seeds: install
 seeds-cartpole: install
 	@echo "== five seeds of CartPole-v1, and what 200,000 further steps do to them"
 	$(BIN)/python benchmarks/cartpole_seeds.py
+
+soak: install
+	@echo "== 5,000 updates, and whether memory or open files grow"
+	$(BIN)/python benchmarks/soak.py --write
 
 presets: install
 	@echo "== five seeds of think_answer with every loss preset"
