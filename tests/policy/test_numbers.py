@@ -51,15 +51,21 @@ def infinite_reward(policy, data):
     wrong_reward(policy, data, INF)
 
 
-def wrong_advantage(policy, data):
+def wrong_advantage(policy, data, value=NAN):
     of = policy._advantage.of
 
     def broken(batch):
         adv = of(batch)
-        adv[4 + ROW] = NAN
+        adv[4 + ROW] = value
         return adv
 
     policy._advantage = types.SimpleNamespace(of=broken, equal=policy._advantage.equal)
+
+
+def large_advantage(policy, data):
+    """The loss is out of range and its gradient is not, which is 0 where the ratio is clipped."""
+    wrong_advantage(policy, data, 2e38)
+    data[1]['logp_old'][ROW] -= 5 * data[1]['weight'][ROW]
 
 
 def wrong_sampler(policy, data):
@@ -87,7 +93,7 @@ def wrong_policy(policy, data):
 
 
 def wrong_gradient(policy, data):
-    policy._model.lm.model.norm.weight.register_hook(lambda g: torch.full_like(g, INF))
+    policy._model.lm.model.norm.weight.register_hook(lambda g: torch.full_like(g, NAN))
 
 
 def long_gradient(policy, data):
@@ -101,8 +107,8 @@ def wrong_weight(policy, data):
 
 
 WRONG = [
-    wrong_reward, infinite_reward, wrong_advantage, wrong_sampler, wrong_reference, wrong_policy, wrong_gradient,
-    long_gradient
+    wrong_reward, infinite_reward, wrong_advantage, large_advantage, wrong_sampler, wrong_reference, wrong_policy,
+    wrong_gradient, long_gradient
 ]
 
 
@@ -209,7 +215,7 @@ class TestEnd:
 
     def test_names_the_gradient_by_its_parameter(self, think_answer):
         policy, data = make_wrong(think_answer, wrong_gradient, max_bad_updates=1)
-        message = r'loss [-0-9.e]+, norm of the gradient inf\ngradient of lm.model.norm.weight: 32 of 32 numbers'
+        message = r'loss [-0-9.e]+, norm of the gradient nan\ngradient of lm.model.norm.weight: 32 of 32 numbers'
         with pytest.raises(NumericError, match=message):
             policy.learn_mode.forward(data)
 
