@@ -77,6 +77,7 @@ class Growth(NamedTuple):
     last_memory: float
     files: int
     last_files: int
+    updates: float  # from the middle of the one to that of the other
 
     @classmethod
     def of(cls, samples: List[Dict[str, float]]) -> 'Growth':
@@ -85,6 +86,7 @@ class Growth(NamedTuple):
         return cls(
             *(float(np.mean([s['memory'] for s in part])) for part in (second, last)),
             *(max(s['files'] for s in part) for part in (second, last)),
+            float(np.mean([s['update'] for s in last]) - np.mean([s['update'] for s in second])),
         )
 
     @property
@@ -99,7 +101,8 @@ class Growth(NamedTuple):
     def __str__(self) -> str:
         return (
             f'Memory {self.memory:.1f} MiB in the second fifth and {self.last_memory:.1f} MiB in the last '
-            f'({self.share:+.2%}; at most {MOST:.0%} is allowed); open files {self.files} and {self.last_files}'
+            f'({self.share:+.2%}, {1024 * (self.last_memory - self.memory) / self.updates:+.2f} KiB an update; at most '
+            f'{MOST:.0%} is allowed); open files {self.files} and {self.last_files}'
         )
 
 
@@ -156,6 +159,8 @@ def main(updates: int, write: bool) -> None:
             with open(os.path.join(folder, SCREEN)) as f:
                 raise click.ClickException(f'the run ended with {process.exitcode}:\n{f.read()[-3000:]}')
         samples = read_json_lines(os.path.join(folder, SAMPLES))
+    if len(samples) < updates // EVERY:
+        raise click.ClickException(f'the run ended after {len(samples)} samples, before its {updates} updates')
     growth = Growth.of(samples)
     click.echo(f'{growth}.')
     if write:
