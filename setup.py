@@ -12,7 +12,7 @@ setup(
     install_requires=[
         'DI-engine>=0.5.3',
         'torch>=2.6',
-        'transformers>=5.0',
+        'transformers>=5.20',
         'tokenizers',
         'gymnasium',
         'easydict',

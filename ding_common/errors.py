@@ -1,3 +1,5 @@
+import os
+import traceback
 from typing import NoReturn, Optional
 
 import click
@@ -42,6 +44,18 @@ class TaskError(click.ClickException, RuntimeError):
         """
         start, end = text.rfind(cls._opening), text.find(cls._closing)
         return text[start + len(cls._opening):end] if 0 <= start < end else None
+
+
+def describe(error: BaseException) -> str:
+    """
+    Overview:
+        An exception of somebody else's code in one line: its type, what it says, and where.
+    """
+    if isinstance(error, SyntaxError):  # it names its own place, and was raised by who read the file
+        return f'{type(error).__name__}: {error}'
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    said = ' '.join(str(error).split())
+    return f'{type(error).__name__}: {said:.200} ({os.path.basename(frame.filename)}:{frame.lineno})'
 
 
 def unwrap_task_error(error: RuntimeError) -> NoReturn:

@@ -1,6 +1,6 @@
 """Causal language models of ``transformers`` from a config's section: by name or folder, or random from a config."""
-import logging
 import os
+import warnings
 from typing import List, Optional
 
 import torch
@@ -10,6 +10,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from .check import nearest
 from .errors import ConfigError
+from .loading import check_model_folder, quiet_hub, reason
 
 # Keys of published config files that transformers still takes, although its config classes no longer have them.
 OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
@@ -65,10 +66,9 @@ def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
     try:
         return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config), **options)
     except (TypeError, ValueError, KeyError, AttributeError, ImportError, StrictDataclassError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise ConfigError(
             f'{key}.config = {config!r}: transformers makes no causal language model {model_type!r} of it '
-            f'({type(error).__name__}: {reason})'
+            f'({reason(error)})'
         ) from error
 
 
@@ -79,18 +79,23 @@ def _near(model_type: Optional[str]) -> List[str]:
 
 
 def _load(pretrained: str, options: dict, key: str) -> PreTrainedModel:
+    where = f'{key}.pretrained = {pretrained!r}'
+    check_model_folder(pretrained, f'{key}.pretrained')
     if os.path.isdir(pretrained) and not os.path.isfile(os.path.join(pretrained, 'config.json')):
-        raise ConfigError(f'{key}.pretrained = {pretrained!r}: the folder holds no config.json.')
-    hub = logging.getLogger('huggingface_hub')
-    level = hub.level
-    hub.setLevel(logging.ERROR)  # its retries without a network are a screenful
+        raise ConfigError(f'{where}: the folder holds no config.json.')
     try:
-        return AutoModelForCausalLM.from_pretrained(pretrained, **options)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        with quiet_hub():
+            model, found = AutoModelForCausalLM.from_pretrained(
+                pretrained, trust_remote_code=False, output_loading_info=True, **options
+            )
+    except Exception as error:  # over a broken folder transformers raises anything, from KeyError to SafetensorError
         raise ConfigError(
-            f'{key}.pretrained = {pretrained!r}: neither a folder with a causal language model nor a model '
-            f'that the hub gives ({reason})'
+            f'{where}: neither a folder with a causal language model nor a model that the hub gives ({reason(error)})'
         ) from error
-    finally:
-        hub.setLevel(level)
+    if found['missing_keys']:  # transformers makes random ones, and a run would train them
+        some = sorted(found['missing_keys'])
+        raise ConfigError(f'{where}: lacks {len(some)} of the weights that its config.json asks for, as {some[0]!r}.')
+    if found['unexpected_keys']:
+        some = sorted(found['unexpected_keys'])
+        warnings.warn(f'{where}: {len(some)} of its weights have no place in the model, as {some[0]!r}.', stacklevel=2)
+    return model

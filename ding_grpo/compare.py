@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ding_common import ConfigError, import_ding, read_json_lines
+from ding_common import ConfigError, read_config_file, read_json_lines
 
 DONE = 'result.pkl'  # DI-engine writes it last
 
@@ -58,12 +58,10 @@ def plan(configs: Tuple[str, ...], seeds: List[int], out: str) -> List[Run]:
     Raises:
         - ConfigError: If two configs would have one name.
     """
-    import_ding()
-    from ding.config import read_config
     runs: List[Run] = []
     names: Dict[str, str] = {}
     for path in configs:
-        main, _ = read_config(path)
+        main, _ = read_config_file(path)
         name = os.path.splitext(os.path.basename(path))[0].replace('_config', '')
         if name in names:
             raise ConfigError(f'{path}: has the name of {names[name]}, {name!r}; every config needs its own.')

@@ -6,20 +6,21 @@ import errno
 import os
 import time
 from functools import wraps
-from typing import Any, Callable, Dict, Tuple, Union
+from importlib import import_module
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
+import click
 import ding.entry
 import ding.entry.application_entry
 import ding.entry.serial_entry
 import ding.entry.serial_entry_onpolicy
 import ding.envs.env_manager.base_env_manager
 import ding.worker.learner.learner_hook
-from ding.config import read_config
 from ding.policy import PPOPolicy
 from ding.utils import registry
 from ding.worker import create_serial_evaluator
 
-from ding_common import CheckpointError, ConfigError, parallel
+from ding_common import CheckpointError, ConfigError, check_configs, parallel, read_config_file
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_sections
 from ding_grpo.worker import GroupEvaluator, RunCommander
@@ -45,10 +46,13 @@ def apply() -> None:
     # Checkpoints of every policy are written in place, so that a kill leaves half of one.
     ding.worker.learner.learner_hook.save_file = save_checkpoint
     ding.worker.learner.learner_hook.read_file = read_checkpoint
-    # The pipeline reads cfg.policy.learn before anything is checked: a misspelt section ends in an AttributeError. (The
-    # ``ding`` command imports this plugin only after that; there the AttributeError stays.)
-    for module in (ding.entry, ding.entry.serial_entry_onpolicy):
-        module.serial_pipeline_onpolicy = _with_checked_sections(module.serial_pipeline_onpolicy)
+    # Of a file that is no config, or no file, the command line shows a traceback of its own making.
+    commands = import_module('ding.entry.cli')  # ding.entry.cli is the command
+    commands.read_config = read_config_file
+    for option in commands.cli.params:
+        if option.name == 'config':
+            option.callback = _needed
+        option.required = option.required or option.name == 'mode'
     # ppo_param_init, on by default, gives every linear layer new weights, a pretrained model's too, and fails at layers
     # without bias.
     PPOPolicy._init_learn = _with_kept_weights(PPOPolicy._init_learn)
@@ -56,24 +60,33 @@ def apply() -> None:
     registry._innest_error = False
     # Env managers announce their spaces on the root logger, which has no file yet and only fills the screen.
     ding.envs.env_manager.base_env_manager.space_log_flag = False
-    # Several processes: DDPContext wants NCCL, and each process would make a folder of its own.
-    for name in ('serial_pipeline', 'serial_pipeline_onpolicy'):
-        for module in (ding.entry, ding.entry.serial_entry, ding.entry.serial_entry_onpolicy):
-            if hasattr(module, name):
-                setattr(module, name, _in_processes(getattr(module, name)))
+    # The pipelines read cfg.policy.learn before anything is checked: a misspelt section ends in an AttributeError. (The
+    # ``ding`` command imports this plugin only after that; there the AttributeError stays.) Of several processes each
+    # would make a run and a folder of its own, and DDPContext wants NCCL. A full disk ends in a traceback.
+    for module in (ding.entry, ding.entry.serial_entry_onpolicy):
+        module.serial_pipeline_onpolicy = _guarded(module.serial_pipeline_onpolicy)
+    for module in (ding.entry, ding.entry.serial_entry):
+        module.serial_pipeline = _guarded(module.serial_pipeline)
 
 
-def _in_processes(pipeline: Callable) -> Callable:
-    if hasattr(pipeline, '__in_processes__'):
+def _guarded(pipeline: Callable) -> Callable:
+    if hasattr(pipeline, '__wrapped__'):
         return pipeline
 
     @wraps(pipeline)
-    def in_processes(input_cfg: Union[str, Tuple[dict, dict]], *args, **kwargs) -> Any:
-        main_config, create_config = read_config(input_cfg) if isinstance(input_cfg, str) else copy.deepcopy(input_cfg)
-        if create_config.policy.type == GRPOPolicy.config['type'] and parallel.launched() > 1:
-            parallel.check_launch(main_config.policy.get('multi_gpu', False))
-            parallel.start(main_config.policy.get('cuda', False))
-            main_config.exp_name = _agreed_folder(main_config)
+    def serial_pipeline(input_cfg: Union[str, Tuple[dict, dict]], *args, **kwargs) -> Any:
+        if isinstance(input_cfg, str):
+            main_config, create_config = read_config_file(input_cfg)
+        else:
+            main_config, create_config = copy.deepcopy(input_cfg)
+            check_configs(main_config, create_config)
+        if create_config.policy.type == GRPOPolicy.config['type']:
+            check_sections(main_config.policy, GRPOPolicy.default_config())
+            main_config.policy.setdefault('learn', {})
+            if parallel.launched() > 1:
+                parallel.check_launch(main_config.policy.get('multi_gpu', False))
+                parallel.start(main_config.policy.get('cuda', False))
+                main_config.exp_name = _agreed_folder(main_config)
         try:
             return pipeline((main_config, create_config), *args, **kwargs)
         except OSError as error:
@@ -86,8 +99,7 @@ def _in_processes(pipeline: Callable) -> Callable:
         finally:
             parallel.end()
 
-    in_processes.__in_processes__ = True
-    return in_processes
+    return serial_pipeline
 
 
 def _agreed_folder(main_config: Dict) -> str:
@@ -104,6 +116,12 @@ def _create_evaluator(cfg: Dict, **kwargs: Any) -> Any:
     return GroupEvaluator(cfg, **kwargs) if plain else create_serial_evaluator(cfg, **kwargs)
 
 
+def _needed(context: click.Context, option: click.Parameter, config: Optional[str]) -> Optional[str]:
+    if config is None and not (context.params.get('env') and context.params.get('policy')):
+        raise ConfigError("--config: missing; name a config file, or one of DI-engine's own by --env and --policy.")
+    return config
+
+
 def _with_kept_weights(init_learn: Callable) -> Callable:
     if hasattr(init_learn, '__wrapped__'):
         return init_learn
@@ -118,18 +136,3 @@ def _with_kept_weights(init_learn: Callable) -> Callable:
         init_learn(self)
 
     return _init_learn
-
-
-def _with_checked_sections(pipeline: Callable) -> Callable:
-    if hasattr(pipeline, '__wrapped__'):
-        return pipeline
-
-    @wraps(pipeline)
-    def serial_pipeline_onpolicy(input_cfg: Union[str, Tuple[dict, dict]], *args, **kwargs) -> Any:
-        main_config, create_config = read_config(input_cfg) if isinstance(input_cfg, str) else copy.deepcopy(input_cfg)
-        if create_config.policy.type == GRPOPolicy.config['type']:
-            check_sections(main_config.policy, GRPOPolicy.default_config())
-            main_config.policy.setdefault('learn', {})
-        return pipeline((main_config, create_config), *args, **kwargs)
-
-    return serial_pipeline_onpolicy

@@ -2,7 +2,6 @@
 Prompt a trained model: ``python -m dizoo_llm.play FOLDER 'PROMPT'``; ``--task NAME`` or ``--config FILE`` for the
 problems of a task, those held out for evaluation.
 """
-import runpy
 from typing import Any, Dict, Optional, Tuple
 
 import click
@@ -10,6 +9,7 @@ import torch
 from tabulate import tabulate
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from ding_common import run_file
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
 from dizoo_llm.tokenizer import encode_prompt, end_ids, load_tokenizer
@@ -37,7 +37,7 @@ def main(
     if sum(choice is not None for choice in (prompt, task, config)) > 1:
         raise click.UsageError('give one of PROMPT, --task and --config')
     tokenizer = load_tokenizer(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
     torch.manual_seed(seed)
     longest = max_new_tokens or model.generation_config.max_new_tokens or LONGEST
     if task is not None or config is not None:
@@ -63,7 +63,7 @@ def main(
 
 def _env_of(config: str) -> Dict[str, Any]:
     """Of the section ``env`` what concerns the token process."""
-    main_config = runpy.run_path(config).get('main_config')
+    main_config = run_file(config, '--config').get('main_config')
     if not isinstance(main_config, dict) or not isinstance(main_config.get('env'), dict):
         raise click.UsageError(f'{config}: must define a dict main_config with a section env')
     return {key: value for key, value in main_config['env'].items() if key in DingTokenEnv.config}

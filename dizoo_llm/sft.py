@@ -5,7 +5,6 @@ of ``transformers``, and writes a folder that a GRPO config names as ``policy.mo
 """
 import copy
 import os
-import runpy
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -16,7 +15,7 @@ from torch.utils.data import Dataset
 from transformers import GenerationConfig, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from ding_common import ConfigError, Rule, append_json, check_config
+from ding_common import ConfigError, Rule, append_json, check_config, run_file
 from ding_common.language_model import build_causal_lm
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
@@ -82,7 +81,7 @@ class Examples(Dataset):
         self._env, self._first, self._number = env, first, number
         self._answer = None
         if answers is not None:
-            names = runpy.run_path(answers)
+            names = run_file(answers, 'main_config.train.answers')
             if not callable(names.get('answer')):
                 raise ConfigError(f'main_config.train.answers = {answers!r}: must define a function answer.')
             self._answer = names['answer']
@@ -156,9 +155,9 @@ class Report(TrainerCallback):
         self._model, self._env, self._cfg = model, env, cfg
         self._start, self._evaluating = time.monotonic(), 0.0
         self._losses: List[float] = []
-        self._path = os.path.join(folder, 'evaluations.jsonl')
-        if os.path.exists(self._path):  # of an earlier model, which this one takes the place of
-            os.remove(self._path)
+        self.path = os.path.join(folder, 'trainer', 'evaluations.jsonl')
+        if os.path.exists(self.path):
+            os.remove(self.path)
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs) -> None:
         self._evaluate(0)
@@ -190,7 +189,7 @@ class Report(TrainerCallback):
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         self._losses.clear()
         record = dict(step=step, seconds=seconds, loss=loss, eval_episode_return=value)
-        append_json(self._path, record)
+        append_json(self.path, record)
         shown = '' if loss is None else f'  loss {loss:.4f}'
         click.echo(f'step {step}{shown}  held-out return {value:.3f}  {seconds:.0f} s')
 
@@ -208,14 +207,20 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     Raises:
         - ConfigError: If something cannot be used.
     """
-    check_config({k: v for k, v in main_config.items() if k != 'env'}, {**DEFAULT, 'model': {}}, RULES, 'main_config')
+    check_config(main_config, DEFAULT, RULES, 'main_config')
     cfg = deep_merge_dicts(DEFAULT, main_config)
     check_config(cfg['env'], DingTokenEnv.config, DingTokenEnv.rules, 'main_config.env')
     set_pkg_seed(seed, use_cuda=torch.cuda.is_available())
     env_cfg = deep_merge_dicts(DingTokenEnv.config, cfg['env'])
     env, held_out = TokenEnv(**env_cfg), TokenEnv(evaluation=True, **env_cfg)
-    model = _model(cfg['model'], len(env.tokenizer))
+    model = _model(cfg['model'], env)
     options, folder = cfg['train'], cfg['exp_name']
+    path = os.path.join(folder, 'model')
+    if os.path.realpath(path) == os.path.realpath(cfg['model'].get('pretrained') or ''):
+        raise ConfigError(
+            f'main_config.exp_name = {folder!r}: its model would take the place of main_config.model.pretrained; give '
+            'another folder.'
+        )
     wanted = options['batch_size'] * options['max_steps']
     examples = Examples(env, options['first_example'], options['examples'] or wanted, options['answers'])
     report = Report(model, held_out, options, folder)
@@ -243,7 +248,6 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    path = os.path.join(folder, 'model')
     model.generation_config = GenerationConfig(
         do_sample=False,
         max_new_tokens=env.max_new_tokens,
@@ -252,34 +256,45 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     )
     model.save_pretrained(path)
     env.tokenizer.save_pretrained(path)
+    # Only now: a run that fails leaves an earlier one's model and evaluations as they are.
+    os.replace(report.path, os.path.join(folder, 'evaluations.jsonl'))
     return path, report.value
 
 
-def _model(cfg: Dict, vocabulary: int) -> PreTrainedModel:
+def _model(cfg: Dict, env: TokenEnv) -> PreTrainedModel:
     """In float32: small steps vanish in weights of bfloat16."""
     allowed = ('pretrained', 'config', 'attn_implementation')
     for key, value in cfg.items():
         if key not in allowed:
             raise ConfigError(f'main_config.model.{key} = {value!r}: must be one of {", ".join(allowed)}.')
+    vocabulary, longest = len(env.tokenizer), env.max_prompt_length + env.max_new_tokens
     pretrained, config, attention = (cfg.get(key) for key in allowed)
     if isinstance(config, dict):
         config = {'vocab_size': vocabulary, **config}
     model = build_causal_lm(pretrained, config, 'float32', attention, 'main_config.model')
-    size = model.config.get_text_config().vocab_size
-    if size < vocabulary:
-        raise ConfigError(f'main_config.model: its {size} tokens are fewer than the {vocabulary} of the tokenizer.')
+    text = model.config.get_text_config()
+    if text.vocab_size < vocabulary:
+        raise ConfigError(
+            f'main_config.model: its {text.vocab_size} tokens are fewer than the {vocabulary} of the tokenizer.'
+        )
+    positions = getattr(text, 'max_position_embeddings', None)
+    if positions is not None and positions < longest:
+        raise ConfigError(
+            f'main_config.env.max_prompt_length = {env.max_prompt_length} with main_config.env.max_new_tokens = '
+            f'{env.max_new_tokens}: {longest} tokens are more than the {positions} positions of main_config.model.'
+        )
     return model
 
 
 @click.command(context_settings=dict(help_option_names=['-h', '--help']))
-@click.option('-c', '--config', required=True, type=click.Path(exists=True, dir_okay=False), help='Config file.')
+@click.option('-c', '--config', required=True, help='Config file.')
 @click.option('-s', '--seed', default=0, show_default=True, help='Of the weights and the order of the examples.')
 @click.option('--exp-name', help="In place of the config's.")
 def main(config: str, seed: int, exp_name: Optional[str]) -> None:
     """Train a model on a task's reference answers."""
-    names = runpy.run_path(config)
+    names = run_file(config, '--config')
     if not isinstance(names.get('main_config'), dict):
-        raise ConfigError(f'{config}: must define a dict main_config.')
+        raise ConfigError(f'--config = {config!r}: must define a dict main_config.')
     main_config = copy.deepcopy(names['main_config'])
     if exp_name is not None:
         main_config['exp_name'] = exp_name

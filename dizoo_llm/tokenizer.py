@@ -1,5 +1,5 @@
-import logging
 import os
+import re
 from collections import Counter
 from functools import lru_cache
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -11,6 +11,7 @@ from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ding_common import ConfigError
+from ding_common.loading import check_model_folder, quiet_hub, reason
 
 SPECIAL = ['<eos>', '<pad>', '<unk>']  # behind the vocabulary of a tokenizer made here
 
@@ -76,6 +77,7 @@ def load_tokenizer(pretrained: str) -> PreTrainedTokenizerBase:
     Raises:
         - ConfigError: If there is no tokenizer, or it has no end-of-sequence token.
     """
+    check_model_folder(pretrained, 'env.tokenizer.pretrained')
     files = [os.path.join(pretrained, name) for name in ('tokenizer.json', 'tokenizer_config.json')]
     return _load_once(pretrained, tuple(os.stat(f).st_mtime_ns for f in files if os.path.exists(f)))
 
@@ -83,20 +85,14 @@ def load_tokenizer(pretrained: str) -> PreTrainedTokenizerBase:
 @lru_cache(maxsize=8)
 def _load_once(pretrained: str, stamp: Tuple[int, ...]) -> PreTrainedTokenizerBase:
     """One in a process, however many environments, as long as its files stay as they are."""
-    hub = logging.getLogger('huggingface_hub')
-    level = hub.level
-    hub.setLevel(logging.ERROR)  # its retries without a network are a screenful
     try:
-        tokenizer = AutoTokenizer.from_pretrained(pretrained)
-    except (OSError, ValueError) as error:
-        what = 'the folder holds no tokenizer' if os.path.isdir(
+        with quiet_hub():
+            tokenizer = AutoTokenizer.from_pretrained(pretrained, trust_remote_code=False)
+    except Exception as error:  # over a broken folder it raises anything, a bare Exception of tokenizers too
+        what = 'the folder holds no tokenizer that can be loaded' if os.path.isdir(
             pretrained
         ) else 'no folder here, not in the cache, and the hub does not give it'
-        raise ConfigError(
-            f'env.tokenizer.pretrained = {pretrained!r}: {what} ({str(error).splitlines()[0]})'
-        ) from error
-    finally:
-        hub.setLevel(level)
+        raise ConfigError(f'env.tokenizer.pretrained = {pretrained!r}: {what} ({reason(error)})') from error
     if tokenizer.eos_token_id is None:
         raise ConfigError(f'env.tokenizer.pretrained = {pretrained!r}: the tokenizer has no end-of-sequence token.')
     return tokenizer
@@ -116,10 +112,15 @@ def end_ids(tokenizer: PreTrainedTokenizerBase) -> Tuple[int, ...]:
         return tuple(ids)
     try:
         named = GenerationConfig.from_pretrained(tokenizer.name_or_path).eos_token_id
-    except (OSError, ValueError):  # a folder of a tokenizer alone
-        named = None
-    ids += named if isinstance(named, list) else [] if named is None else [named]
-    return tuple(dict.fromkeys(ids))
+    except Exception as error:  # as in _load_once
+        path = os.path.join(tokenizer.name_or_path, 'generation_config.json')
+        if os.path.exists(path):
+            raise ConfigError(f"{path}: cannot be read ({reason(error)})") from error
+        named = None  # a folder of a tokenizer alone
+    named = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(isinstance(i, int) for i in named):
+        raise ConfigError(f'{tokenizer.name_or_path}: its generation_config.json has eos_token_id = {named!r:.200}.')
+    return tuple(dict.fromkeys(ids + named))
 
 
 def encode_prompt(
@@ -131,7 +132,8 @@ def encode_prompt(
 ) -> List[int]:
     """
     Overview:
-        Token ids of a prompt, up to where the policy begins to write.
+        Token ids of a prompt, up to where the policy begins to write. Of a chat the template alone writes control \
+        tokens, see ``encode_text``.
     Arguments:
         - tokenizer (:obj:`PreTrainedTokenizerBase`): Any.
         - prompt (:obj:`Union[str, List[Dict[str, str]]]`): Text, or chat messages.
@@ -142,8 +144,9 @@ def encode_prompt(
     Returns:
         - ids (:obj:`List[int]`): With what the tokenizer puts before a text, without an end of sequence behind it.
     Raises:
-        - ConfigError: If a chat, a system prompt or variables are asked for and there is no template to use them, or \
-            messages begin with a system prompt of their own.
+        - ConfigError: If a chat, a system prompt or variables are asked for and there is no template to use them, \
+            messages begin with a system prompt of their own, or a text reads like a special token and the tokenizer \
+            has no other tokens for it.
     """
     has_template = tokenizer.chat_template is not None
     if isinstance(prompt, str) and not (has_template if chat is None else chat):
@@ -151,7 +154,7 @@ def encode_prompt(
             if value is not None:
                 why = 'env.chat is False' if has_template else 'the tokenizer has no chat template'
                 raise ConfigError(f'env.{key} = {value!r}: it would not be used, since {why}.')
-        ids = tokenizer.encode(prompt)
+        ids = encode_text(tokenizer, prompt, add_special_tokens=True)
         return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
     if not has_template:
         asked = 'env.chat = True' if chat else 'env.task: gives chat messages'
@@ -161,6 +164,43 @@ def encode_prompt(
         raise ConfigError(f'env.system_prompt = {system_prompt!r}: the problems have system messages of their own.')
     if system_prompt is not None:
         messages = [dict(role='system', content=system_prompt), *messages]
-    return tokenizer.apply_chat_template(
-        messages, tokenize=True, add_generation_prompt=True, return_dict=False, **chat_options
-    )
+    given = [str(value) for message in messages for value in message.values()]
+    holds = any(_reads_like_a_token(tokenizer, len(tokenizer)).search(text) for text in given)
+    options = dict(chat_options, sanitize_control_tokens=True) if holds else chat_options
+    try:
+        return tokenizer.apply_chat_template(
+            messages, tokenize=True, add_generation_prompt=True, return_dict=False, **options
+        )
+    except ValueError as error:
+        if not holds:
+            raise
+        raise ConfigError(f"env.tokenizer: {error}: {messages!r:.200}.") from error
+
+
+def encode_text(tokenizer: PreTrainedTokenizerBase, text: str, add_special_tokens: bool = False) -> List[int]:
+    """
+    Overview:
+        Token ids of a text that is data: where it reads like a special token, as of an end of sequence, it becomes \
+        the tokens of its letters.
+    Arguments:
+        - tokenizer (:obj:`PreTrainedTokenizerBase`): Any.
+        - text (:obj:`str`): Any.
+        - add_special_tokens (:obj:`bool`): Whether the tokenizer puts its own around it.
+    Raises:
+        - ConfigError: If the tokenizer has no other tokens for it.
+    """
+    if not _reads_like_a_token(tokenizer, len(tokenizer)).search(text):
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} - {tokenizer.unk_token_id}
+    plain = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+    made = sorted(tokenizer.convert_ids_to_tokens(i) for i in special.intersection(plain))
+    if made:
+        raise ConfigError(f'env.tokenizer: it has no token for {made[:5]!r:.80} of {text!r:.200} but special ones.')
+    return tokenizer.encode(text, add_special_tokens=add_special_tokens, split_special_tokens=True)
+
+
+@lru_cache(maxsize=8)
+def _reads_like_a_token(tokenizer: PreTrainedTokenizerBase, size: int) -> re.Pattern:
+    """What may be a token of its own in a text; ``size`` grows when a tokenizer gets more of them."""
+    texts = [re.escape(text) for text in tokenizer.get_added_vocab() if not text.isspace()]
+    return re.compile('|'.join(texts) or '(?!)')

@@ -32,7 +32,7 @@ ALLOWED = {
     'dizoo_llm.tokenizer': {'ding_common'},
     'dizoo_llm.generation': set(),
     'dizoo_llm.sft': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.tasks'},
-    'dizoo_llm.play': {'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.tokenizer'},
+    'dizoo_llm.play': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.tokenizer'},
 }
 
 

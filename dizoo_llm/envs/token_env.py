@@ -1,3 +1,4 @@
+from functools import lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import gymnasium
@@ -6,11 +7,14 @@ from gymnasium import spaces
 from transformers import PreTrainedTokenizerBase
 
 from dizoo_llm.tasks import Problem, Task, create_task
-from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_prompt, end_ids, load_tokenizer
+from dizoo_llm.tokenizer import (
+    build_char_tokenizer, build_word_tokenizer, encode_prompt, encode_text, end_ids, load_tokenizer
+)
 from ding_common import ConfigError, TaskError
 
 NO_TOKEN = -1  # fills observations behind the last token; no vocabulary has it
 MOST_READ = 20_000  # problems of which the longest prompt is looked for
+MOST_FOUND = 32_768  # tokens of a prompt of which nobody has said that it may be so long: observations are as long
 MOST_ENCODED = 1024  # prompts whose tokens are kept, since all environments of a group begin with one
 _ENCODED: Dict[Tuple, Tuple] = {}  # with the tokenizer, so that its id is nobody else's
 _TOKENIZERS = "dict(pretrained='folder or name'), dict(words=[...]) or dict(chars='...')"
@@ -90,7 +94,9 @@ class TokenEnv(gymnasium.Env):
         self.weights = dict(self.task.weights)
         if overlong_buffer is not None:
             self.weights['overlong'] = overlong_weight
-        self.max_prompt_length = self._longest_prompt() if max_prompt_length is None else max_prompt_length
+        self.max_prompt_length = max_prompt_length
+        if max_prompt_length is None:
+            self.max_prompt_length = self._longest_prompt()
         self.eos_token_ids = end_ids(self.tokenizer)
         vocab_size = len(self.tokenizer)
         length = self.max_prompt_length + max_new_tokens
@@ -127,13 +133,8 @@ class TokenEnv(gymnasium.Env):
         self.problem: Problem = self.problems.checked_problem(self.index)
         try:
             self._prompt: List[int] = self.encode(self.problem)
-        except Exception as error:  # a chat template may raise anything over a problem's messages
-            raise TaskError(f'problem {self.index} makes no prompt: {error}; {self.problem.text!r:.200}') from error
-        if not 0 < len(self._prompt) <= self.max_prompt_length:
-            raise TaskError(
-                f'{type(self.task).__name__}: the prompt of problem {self.index} has {len(self._prompt)} tokens, must '
-                f'have 1 to env.max_prompt_length = {self.max_prompt_length}: {self.problem.text!r:.200}'
-            )
+        except ConfigError as error:
+            raise TaskError(f'problem {self.index} makes no prompt: {error}') from error
         self._completion: List[int] = []
         self._done = False
         return self._observe(), dict(index=self.index)
@@ -186,14 +187,28 @@ class TokenEnv(gymnasium.Env):
             Token ids of a problem's prompt, as ``reset`` begins with.
         Raises:
             - ConfigError: If the tokenizer lacks something of it.
+            - TaskError: If the chat template refuses it, or the prompt is empty or too long.
         """
         key = (id(self.tokenizer), repr(problem.prompt), repr(self._chat))
         if key not in _ENCODED:
             if len(_ENCODED) >= MOST_ENCODED:
                 _ENCODED.pop(next(iter(_ENCODED)))
-            ids = self._known(encode_prompt(self.tokenizer, problem.prompt, *self._chat), problem.text)
-            _ENCODED[key] = (self.tokenizer, ids)
-        return list(_ENCODED[key][1])
+            try:
+                ids = encode_prompt(self.tokenizer, problem.prompt, *self._chat)
+            except ConfigError:
+                raise
+            except Exception as error:  # a chat template may raise anything over a problem's messages
+                raise TaskError(f'a problem makes no prompt: {error}; {problem.text!r:.200}') from error
+            _ENCODED[key] = (self.tokenizer, self._known(ids, problem.text))
+        ids = _ENCODED[key][1]
+        if not 0 < len(ids) <= (MOST_FOUND if self.max_prompt_length is None else self.max_prompt_length):
+            told = f'env.max_prompt_length = {self.max_prompt_length}'
+            allowed = told if self.max_prompt_length is not None else f'{MOST_FOUND} where {told}'
+            raise TaskError(
+                f'{type(self.task).__name__}: a prompt has {len(ids)} tokens, must have 1 to {allowed}: '
+                f'{problem.text!r:.200}'
+            )
+        return list(ids)
 
     def encode_answer(self, text: str) -> List[int]:
         """
@@ -202,7 +217,7 @@ class TokenEnv(gymnasium.Env):
         Raises:
             - ConfigError: If the tokenizer lacks something of it, or it is longer than ``max_new_tokens``.
         """
-        ids = self._known(self.tokenizer.encode(text, add_special_tokens=False), text)
+        ids = self._known(encode_text(self.tokenizer, text), text)
         if len(ids) + 1 > self.max_new_tokens:
             raise ConfigError(
                 f'env.max_new_tokens = {self.max_new_tokens}: the answer {text!r:.200} has {len(ids) + 1} tokens with '
@@ -213,7 +228,7 @@ class TokenEnv(gymnasium.Env):
     def _known(self, ids: List[int], text: str) -> List[int]:
         unknown = self.tokenizer.unk_token_id
         if unknown is not None and unknown in ids:
-            lacking = {c for c in text.split() + list(text) if self.tokenizer.convert_tokens_to_ids(c) == unknown}
+            lacking = {c for c in {*text.split(), *text} if self.tokenizer.convert_tokens_to_ids(c) == unknown}
             some = sorted(c for c in lacking if len(c) == 1) or sorted(lacking)
             raise ConfigError(f'env.tokenizer: it has no token for {some[:5]!r:.80} of {text!r:.200}.')
         return ids
@@ -273,8 +288,14 @@ def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBas
                 f'env.tokenizer = None: {type(task).__name__} names no words or characters of its own; give '
                 f'{_TOKENIZERS}.'
             )
-    makers = dict(pretrained=load_tokenizer, words=build_word_tokenizer, chars=build_char_tokenizer)
-    if len(cfg) != 1 or not set(cfg) <= set(makers):
-        raise ConfigError(f'env.tokenizer = {dict(cfg)!r}: must be {_TOKENIZERS}.')
-    (kind, value), = cfg.items()
-    return makers[kind](value)
+    kinds = dict(pretrained=str, words=(list, tuple), chars=str)
+    (kind, value), *more = cfg.items() or [(None, None)]
+    if more or kind not in kinds or not isinstance(value, kinds[kind]):
+        raise ConfigError(f'env.tokenizer = {dict(cfg)!r:.200}: must be {_TOKENIZERS}.')
+    return load_tokenizer(value) if kind == 'pretrained' else _make_once(kind, tuple(map(str, value)))
+
+
+@lru_cache(maxsize=8)
+def _make_once(kind: str, parts: Tuple[str, ...]) -> PreTrainedTokenizerBase:
+    """One in a process, as of those that are loaded: environments then share what it has encoded."""
+    return build_word_tokenizer(parts) if kind == 'words' else build_char_tokenizer(''.join(parts))

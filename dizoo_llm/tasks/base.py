@@ -1,13 +1,11 @@
 import math
-import os
-import traceback
 from abc import ABC, abstractmethod
 from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from ding.utils import import_module
 from ding.utils.registry import Registry
 
-from ding_common import ConfigError, TaskError, nearest
+from ding_common import ConfigError, TaskError, describe, nearest
 
 TASK_REGISTRY = Registry()
 
@@ -105,11 +103,11 @@ class Task(ABC):
         try:
             problem = self.problem(index)
         except (Exception, SystemExit) as error:  # as in checked_score
-            raise TaskError(f'{type(self).__name__} raised {_describe(error)} for problem {index}') from error
+            raise TaskError(f'{type(self).__name__} raised {describe(error)} for problem {index}') from error
         if not isinstance(problem, Problem) or not is_prompt(problem.prompt):
             raise TaskError(
-                f'{type(self).__name__} gave {problem!r} for problem {index}, must give a Problem whose prompt is text '
-                'or messages with role and content'
+                f'{type(self).__name__} gave {problem!r:.200} for problem {index}, must give a Problem whose prompt is '
+                'text or messages with role and content'
             )
         return problem
 
@@ -124,20 +122,24 @@ class Task(ABC):
         try:
             parts = self.score(problem, completion)
         except (Exception, SystemExit) as error:  # whatever a user's scorer raises is reported with its problem
-            raise self._error(f'raised {_describe(error)}', problem, completion) from error
+            raise self._error(f'raised {describe(error)}', problem, completion) from error
         if not isinstance(parts, dict) or set(parts) != set(self.weights):
-            raise self._error(f'scored {parts!r}, must score exactly {sorted(self.weights)}', problem, completion)
+            raise self._error(f'scored {parts!r:.200}, must score exactly {sorted(self.weights)}', problem, completion)
         for name, value in parts.items():
             try:
                 good = value is None or math.isfinite(value)
             except Exception:  # a tensor, an array, a text
                 good = False
             if not good:
-                raise self._error(f'scored {name} = {value!r}, must be a finite number or None', problem, completion)
+                raise self._error(
+                    f'scored {name} = {value!r:.200}, must be a finite number or None', problem, completion
+                )
         return {name: None if parts[name] is None else float(parts[name]) for name in self.weights}
 
     def _error(self, what: str, problem: Problem, completion: str) -> TaskError:
-        return TaskError(f'{type(self).__name__} {what}; problem: {problem.text!r}; completion: {completion!r}')
+        return TaskError(
+            f'{type(self).__name__} {what}; problem: {problem.text!r:.200}; completion: {completion!r:.200}'
+        )
 
 
 def is_prompt(prompt: Any) -> bool:
@@ -149,11 +151,6 @@ def is_prompt(prompt: Any) -> bool:
         isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ('role', 'content'))
         for message in prompt
     )
-
-
-def _describe(error: Exception) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f'{type(error).__name__}: {error} ({os.path.basename(frame.filename)}:{frame.lineno})'
 
 
 def create_task(cfg: Dict) -> Task:

@@ -7,16 +7,21 @@ of GSM8K's train.jsonl, and a completion that is right with ``answer_in='####'``
 """
 import copy
 import csv
+import io
 import json
+import math
 import os
-import runpy
 import random
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+import re
+import warnings
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
-from ding_common import ConfigError, Rule, nearest
+from ding_common import ConfigError, Rule, check_is_file, check_links, describe, nearest, run_file
 
 from .base import TASK_REGISTRY, Problem, Task, is_prompt
+
+_HALF = re.compile('[\ud800-\udfff]')  # JSON can write a surrogate alone, at which tokenizers and files fail later
 
 
 class ListTask(Task):
@@ -122,20 +127,28 @@ class FileTask(ListTask):
         self._shown = reference_in == answer_in
 
         def read(key: str, file: str) -> List[Problem]:
-            problems = []
-            for number, row in enumerate(_rows(key, file)):
-                where = f'env.task.{key} = {file!r}: row {number + 1}'
+            problems, contradicting = [], []
+            first: Dict[str, Tuple[str, str]] = {}  # the answer to each text, and where it stands
+            for place, row in _rows(key, file):
+                where = f'env.task.{key} = {file!r}: {place}'
                 for name, column in (('prompt', prompt), ('answer', answer), ('kind', kind)):
-                    if column is not None and column not in row:
+                    if column is None:
+                        continue
+                    if column not in row:
                         raise ConfigError(
-                            f"{where} has no {column!r} (env.task.{name}); it has {', '.join(map(str, row))}."
+                            f"{where} has no {column!r} (env.task.{name}); it has {', '.join(map(str, row)):.200}."
                         )
-                    if column is not None and row[column] is None:
+                    if row[column] is None:
                         raise ConfigError(f'{where} has nothing in {column!r} (env.task.{name}).')
+                    if not _is_text(row[column]) and not (name == 'prompt' and isinstance(row[column], list)):
+                        raise ConfigError(
+                            f'{where} has {row[column]!r:.80} in {column!r} (env.task.{name}); must be text or a '
+                            'number.'
+                        )
                 reference = EXTRACTORS[reference_in](str(row[answer]))
                 if reference is None:
                     raise ConfigError(
-                        f'{where}: no answer by env.task.reference_in = {reference_in!r} in {row[answer]!r}'
+                        f'{where}: no answer by env.task.reference_in = {reference_in!r} in {row[answer]!r:.200}'
                     )
                 try:
                     same = self._check(reference, reference)
@@ -143,14 +156,23 @@ class FileTask(ListTask):
                     raise ConfigError(str(error)) from error
                 if not same:
                     raise ConfigError(
-                        f'{where}: the answer {reference!r} is not right by env.task.check = {check!r} itself; '
+                        f'{where}: the answer {reference!r:.200} is not right by env.task.check = {check!r} itself; '
                         f'env.task.reference_in = {reference_in!r} says where in the column it stands.'
                     )
                 text = row[prompt] if isinstance(row[prompt], list) else template.replace('{prompt}', str(row[prompt]))
-                if not is_prompt(text):
+                if not is_prompt(text) or not _is_text(Problem(text).text):
                     raise ConfigError(f'{where}: {text!r:.80} is neither text nor messages with role and content.')
                 metadata = {} if kind is None else dict(kind=str(row[kind]))
-                problems.append(Problem(text, reference, dict(metadata, solution=str(row[answer]))))
+                problem = Problem(text, reference, dict(metadata, solution=str(row[answer])))
+                before, there = first.setdefault(_words(problem), (reference, place))
+                if reference != before and not self._check(reference, before):
+                    contradicting.append(f'{place} after {there}: {reference!r:.80}, not {before!r:.80}')
+                problems.append(problem)
+            if contradicting:  # noise to the learner, and usual in large collections
+                warnings.warn(
+                    f'env.task.{key} = {file!r}: {len(contradicting)} times a question comes again with another '
+                    f'answer, as {contradicting[0]}.'
+                )
             return problems
 
         held_out = None if eval_path is None else read('eval_path', eval_path)
@@ -182,22 +204,29 @@ class PythonTask(ListTask):
             - eval_size (:obj:`int`): How many problems are held out for evaluation; 0 evaluates on those of training.
             - seed (:obj:`int`): Which ones.
         Raises:
-            - ConfigError: If there is no such file, or it lacks a function.
+            - ConfigError: If there is no such file, it cannot be run, or lacks a function.
         """
-        if not os.path.isfile(file):
-            raise ConfigError(f'env.task.file = {file!r}: there is no such file.')
-        names = runpy.run_path(file)
+        names = run_file(file, 'env.task.file')
         for name in ('problems', 'score'):
             if not callable(names.get(name)):
                 raise ConfigError(f'env.task.file = {file!r}: must define a function {name}.')
         self._score: Callable[[Dict, str], Any] = names['score']
-        self.weights = dict(names.get('weights', dict(score=1.0)))
+        self.weights = names.get('weights', dict(score=1.0))
+        number = Rule.number()
+        if not isinstance(self.weights, dict) or not self.weights or not all(map(number.holds, self.weights.values())):
+            raise ConfigError(
+                f'env.task.file = {file!r}: weights = {self.weights!r:.200}, must be a dict of names and numbers.'
+            )
         self.words, self.chars = names.get('words'), names.get('chars')
+        try:
+            rows = list(names['problems']())
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
+            raise ConfigError(f'env.task.file = {file!r}: problems() raised {describe(error)}') from error
         problems = []
-        for number, row in enumerate(names['problems']()):
+        for number, row in enumerate(rows):
             if not isinstance(row, dict) or 'prompt' not in row:
                 raise ConfigError(
-                    f'env.task.file = {file!r}: problem {number} is {row!r}, must be a dict with a prompt.'
+                    f'env.task.file = {file!r}: problem {number} is {row!r:.200}, must be a dict with a prompt.'
                 )
             if not is_prompt(row['prompt']):
                 raise ConfigError(
@@ -221,54 +250,96 @@ def _one_of(key: str, value: str, allowed: Dict) -> None:
         raise ConfigError(f'env.task.{key} = {value!r}: {nearest(str(value), allowed)}')
 
 
-def _rows(key: str, path: str) -> Iterator[Dict[str, Any]]:
+def _is_text(value: Any) -> bool:
+    """Whether it may stand for a text: no collection, no number for a missing one, no half of a character."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, str):
+        return _HALF.search(value) is None
+    return not isinstance(value, (dict, list, bytes))
+
+
+def _rows(key: str, path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """The rows of a file, each with where it stands."""
+    where = f'env.task.{key} = {path!r}'
     readers = {'.jsonl': _jsonl, '.json': _json, '.csv': _csv, '.parquet': _parquet}
     ending = os.path.splitext(path)[1]
     if ending not in readers:
-        raise ConfigError(f"env.task.{key} = {path!r}: must end in {', '.join(readers)}.")
-    if not os.path.isfile(path):
-        raise ConfigError(f'env.task.{key} = {path!r}: there is no such file.')
+        raise ConfigError(f"{where}: must end in {', '.join(readers)}.")
+    check_is_file(path, f'env.task.{key}')
+    check_links(path, f'env.task.{key}')
     try:
         rows = list(readers[ending](path))
-    except (ValueError, ImportError, OSError, csv.Error) as error:  # broken JSON and wrong encodings are ValueErrors
-        raise ConfigError(f'env.task.{key} = {path!r}: {error}') from error
-    for number, row in enumerate(rows):
+    except (ValueError, ImportError, OSError) as error:
+        raise ConfigError(f'{where}: {error}') from error
+    for place, row in rows:
         if not isinstance(row, dict):
-            raise ConfigError(
-                f'env.task.{key} = {path!r}: row {number + 1} is no object with named fields: {row!r:.80}'
-            )
+            raise ConfigError(f'{where}: {place} is no object with named fields: {row!r:.80}')
     return iter(rows)
 
 
-def _jsonl(path: str) -> Iterator[Any]:
-    with open(path, encoding='utf-8') as f:
-        for number, line in enumerate(f):
-            if line.strip():
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise ValueError(f'line {number + 1} is no JSON ({error})') from error
+def _jsonl(path: str) -> Iterator[Tuple[str, Any]]:
+    for number, line in enumerate(io.StringIO(_text(path), newline=None), 1):
+        if line.strip():
+            yield f'line {number}', _parse(line, f'line {number} is no JSON')
 
 
-def _json(path: str) -> Sequence[Any]:
-    with open(path, encoding='utf-8') as f:
-        rows = json.load(f)
+def _json(path: str) -> Iterator[Tuple[str, Any]]:
+    rows = _parse(_text(path), 'is no JSON')
     if not isinstance(rows, list):
         raise ValueError('must hold a list')
-    return rows
+    yield from _numbered(rows)
 
 
-def _csv(path: str) -> List[Dict[str, str]]:
-    with open(path, encoding='utf-8-sig', newline='') as f:  # spreadsheets put a mark before the first column
-        return list(csv.DictReader(f))
+def _csv(path: str) -> Iterator[Tuple[str, Dict[str, str]]]:
+    reader = csv.DictReader(io.StringIO(_text(path), newline=''), strict=True)
+    try:
+        for place, row in _numbered(reader):
+            if None in row:
+                raise ValueError(f'{place} has more fields than the header')
+            yield place, row
+    except csv.Error as error:
+        raise ValueError(f'line {reader.line_num} is no CSV ({error})') from error
 
 
-def _parquet(path: str) -> List[Dict[str, Any]]:
+def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise ImportError("reading parquet needs the extra: pip install 'ding-grpo[parquet]'") from error
     try:
-        return parquet.read_table(path).to_pylist()
+        yield from _numbered(parquet.read_table(path).to_pylist())
     except ArrowException as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(f'is no parquet file ({error})') from error
+
+
+def _text(path: str) -> str:
+    """What stands in a file, without the mark that spreadsheets put before it."""
+    with open(path, 'rb') as f:
+        content = f.read()
+    try:
+        if b'\0' in content:
+            raise ValueError(f'line {_line(content, content.index(0))} holds a NUL byte; save the file as UTF-8')
+        return content.decode('utf-8-sig')
+    except UnicodeDecodeError as error:
+        line = _line(content, error.start)
+        raise ValueError(f'line {line} is no UTF-8 ({error.reason}); save the file as UTF-8') from error
+
+
+def _line(content: bytes, position: int) -> int:
+    return content.count(b'\n', 0, position) + 1
+
+
+def _parse(text: str, otherwise: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{otherwise} ({error})') from error
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f'{constant} is no number of JSON')
+
+
+def _numbered(rows: Iterable[Any]) -> Iterator[Tuple[str, Any]]:
+    return ((f'row {number}', row) for number, row in enumerate(rows, 1))

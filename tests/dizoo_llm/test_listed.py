@@ -92,13 +92,13 @@ class TestFile:
 
     @pytest.mark.parametrize(
         'row, message', [
-            (dict(question='a', answer=None), "row 1 has nothing in 'answer'"),
-            (dict(question=None, answer='#### 1'), "row 1 has nothing in 'question'"),
+            (dict(question='a', answer=None), "line 1 has nothing in 'answer'"),
+            (dict(question=None, answer='#### 1'), "line 1 has nothing in 'question'"),
             (dict(question=[{
                 'from': 'human',
                 'value': 'a'
-            }], answer='#### 1'), 'row 1: .* neither text nor messages'),
-            (dict(question=[], answer='#### 1'), 'row 1: .* neither text nor messages'),
+            }], answer='#### 1'), 'line 1: .* neither text nor messages'),
+            (dict(question=[], answer='#### 1'), 'line 1: .* neither text nor messages'),
         ]
     )
     def test_a_row_without_a_problem(self, gsm8k, tmp_path, row, message):
@@ -123,8 +123,8 @@ class TestFile:
         'changes, message', [
             (dict(path='none.jsonl'), "env.task.path = 'none.jsonl': there is no such file"),
             (dict(path='x.txt'), r"env.task.path = 'x.txt': must end in .jsonl, .json, .csv, .parquet"),
-            (dict(prompt='quest'), "row 1 has no 'quest'.* it has question, answer"),
-            (dict(reference_in='boxed'), "row 1: no answer by env.task.reference_in = 'boxed'"),
+            (dict(prompt='quest'), "line 1 has no 'quest'.* it has question, answer"),
+            (dict(reference_in='boxed'), "line 1: no answer by env.task.reference_in = 'boxed'"),
             (dict(check='exactly'), "env.task.check = 'exactly': did you mean 'exact'"),
             (dict(answer_in='tag'), "env.task.answer_in = 'tag'"),
             (dict(template='Q'), r"env.task.template = 'Q': must hold \{prompt\}"),
@@ -133,7 +133,7 @@ class TestFile:
             (dict(eval_size=-1), 'env.task.eval_size = -1: must be an integer of at least 0'),
             (
                 dict(reference_in='whole'
-                     ), "row 1: the answer '0 \\+ 1 = 1.* is not right by env.task.check = 'number' itself"
+                     ), "line 1: the answer '0 \\+ 1 = 1.* is not right by env.task.check = 'number' itself"
             ),
         ],
         ids=str
@@ -145,8 +145,8 @@ class TestFile:
     @pytest.mark.parametrize(
         'content, message', [
             (b'{"question": "a", "answer": "#### 1"}\n{"question": ', 'line 2 is no JSON'),
-            (b'[1, 2]', 'row 1 is no object'),
-            (b'\xff\xfe\x00', 'codec'),
+            (b'[1, 2]', 'line 1 is no object'),
+            (b'\xff\xfe\x00', 'line 1 holds a NUL byte; save the file as UTF-8'),
             (b'', 'no problem for training'),
         ]
     )
