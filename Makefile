@@ -9,12 +9,15 @@ BIN := $(VENV)/bin
 export GOMP_SPINCOUNT ?= 1000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
 
-.PHONY: help install train test test-all style format demo-text seeds seeds-cartpole presets soak bench bench-losses clean
+CASES ?= 600
+
+.PHONY: help install train test test-all fuzz style format demo-text seeds seeds-cartpole presets soak bench bench-losses clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
 	@echo "make test           the test suite"
 	@echo "make test-all       the test suite with the long checks"
+	@echo "make fuzz           wrong configs (CASES=600, SEED=0): each trains or ends in one line that names the key"
 	@echo "make style          yapf and flake8, without changing anything"
 	@echo "make bench          losses, whole updates and time to solve beside TRL's; tables in docs/, benchmarks/results.json (long)"
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
@@ -44,6 +47,10 @@ test: install
 test-all: install
 	@echo "== testing, the long checks included"
 	$(BIN)/python -m pytest -q -m "not benchmark"
+
+fuzz: install
+	@echo "== wrong configs, seed $(SEED)"
+	$(BIN)/python tests/fuzz_configs.py --cases $(CASES) --seed $(SEED)
 
 style: install
 	@echo "== style"

@@ -1,6 +1,11 @@
+import collections.abc
 import difflib
+import inspect
 import math
-from typing import Any, Callable, Dict, Iterable, NamedTuple
+import types
+import typing
+from importlib.util import find_spec
+from typing import Any, Callable, Container, Dict, Iterable, NamedTuple, TypeVar, Union
 
 from .errors import ConfigError
 
@@ -24,20 +29,47 @@ class Rule(NamedTuple):
         )
 
     @classmethod
-    def integer(cls, low: int) -> 'Rule':
-        """An int of at least ``low``."""
-        return cls(
-            f'an integer of at least {low}', lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= low
-        )
+    def integer(cls, low: int, high: float = float('inf')) -> 'Rule':
+        """An int of at least ``low``, and at most ``high``."""
+        allowed = f'an integer of at least {low}' + ('' if math.isinf(high) else f' and at most {high}')
+        return cls(allowed, lambda v: isinstance(v, int) and not isinstance(v, bool) and low <= v <= high)
 
     @classmethod
     def one_of(cls, *values: Any) -> 'Rule':
         """One of the given values."""
         return cls('one of ' + ', '.join(repr(v) for v in values), lambda v: any(v is w or v == w for w in values))
 
+    @classmethod
+    def registered(cls, registry: Container[str]) -> 'Rule':
+        """A name that is registered when the rule is asked."""
+        return cls('a registered name', lambda v: isinstance(v, str) and v in registry)
+
+    @classmethod
+    def modules(cls) -> 'Rule':
+        """A list of names of modules that are there to be imported."""
+        return cls(
+            'a list of modules that can be imported',
+            lambda v: isinstance(v, (list, tuple)) and all(isinstance(name, str) and _is_module(name) for name in v)
+        )
+
     def or_none(self) -> 'Rule':
         """The same, or None."""
         return Rule(f'{self.allowed}, or None', lambda v: v is None or self.holds(v))
+
+    def or_inf(self) -> 'Rule':
+        """The same, or infinity."""
+        return Rule(f'{self.allowed}, or inf', lambda v: v == float('inf') or self.holds(v))
+
+
+# More of anything that takes time or memory, such as groups in a collect, is a slip of the pen.
+MOST = 1_000_000
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # what is before a dot is no package, or the name is empty
+        return False
 
 
 def _is_number(value: Any) -> bool:
@@ -73,29 +105,93 @@ def check_config(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str) -
 
 
 def _check(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str, below: str) -> None:
+    here = f'{where}.{below}' if below else where
+    for key, value in cfg.items():  # these first: what seems missing or wrong may have been misspelt
+        if key not in default:
+            raise ConfigError(f'{here}.{key} = {value!r}: unknown key; {nearest(key, default)}')
     for key, value in cfg.items():
         path = f'{below}.{key}' if below else str(key)
-        full = f'{where}.{path}'
-        if key not in default:
-            raise ConfigError(f'{full} = {value!r}: unknown key; {nearest(key, default)}')
-        expected = default[key]
+        full, expected = f'{here}.{key}', default[key]
         if path in rules:
             if not rules[path].holds(value):
                 raise ConfigError(f'{full} = {value!r}: must be {rules[path].allowed}.')
         elif isinstance(expected, dict):
-            if not isinstance(value, dict):
-                raise ConfigError(f'{full} = {value!r}: must be a dict.')
+            require_dict(value, full)
             if expected:
                 _check(value, expected, rules, where, path)
         elif expected is not None and not _same_type(value, expected):
             raise ConfigError(f'{full} = {value!r}: must be of type {type(expected).__name__}, as {expected!r} is.')
 
 
+def require_dict(value: Any, key: str) -> None:
+    """
+    Overview:
+        Refuse what is no section of a config.
+    Arguments:
+        - value (:obj:`Any`): What stands there.
+        - key (:obj:`str`): Dotted path, for the message.
+    Raises:
+        - ConfigError: If it is no dict.
+    """
+    if not isinstance(value, dict):
+        raise ConfigError(f'{key} = {value!r:.200}: must be a dict.')
+
+
+def check_arguments(args: Dict, function: Callable, where: str) -> None:
+    """
+    Overview:
+        Hold a section of a config to the function that takes its keys as arguments: their names, and their types as \
+        far as annotations are plain. What is missing the function tells itself.
+    Arguments:
+        - args (:obj:`Dict`): Arguments by name.
+        - function (:obj:`Callable`): The function, or a class.
+        - where (:obj:`str`): Dotted path of the section, for the message.
+    Raises:
+        - ConfigError: On the first argument that is unknown or of another type than its annotation's and its default's.
+    """
+    parameters = inspect.signature(function).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name, value in args.items():
+        if name not in parameters:
+            if takes_any:
+                continue
+            raise ConfigError(f'{where}.{name} = {value!r}: unknown key; {nearest(name, parameters)}')
+        rule, default = _rule_of(parameters[name].annotation), parameters[name].default
+        if not rule.holds(value) and not (default is not inspect.Parameter.empty and _same_type(value, default)):
+            raise ConfigError(f'{where}.{name} = {value!r}: must be {rule.allowed}.')
+
+
+def _rule_of(annotation: Any) -> Rule:
+    """What an annotation says of a value, as far as it can be checked."""
+    kind = typing.get_origin(annotation) or annotation
+    if kind in (Union, types.UnionType) or isinstance(kind, TypeVar):
+        choices = typing.get_args(annotation) or [c for c in kind.__constraints__ if not inspect.isfunction(c)]
+        rules = [_rule_of(choice) for choice in choices]
+        return Rule(' or '.join(dict.fromkeys(r.allowed for r in rules)), lambda v: any(r.holds(v) for r in rules))
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if not isinstance(kind, type) or kind is inspect.Parameter.empty:
+        return Rule('anything', lambda v: True)
+    if issubclass(kind, collections.abc.Sequence):
+        return Rule('a list', lambda v: isinstance(v, (list, tuple)))
+    return Rule(f'of type {kind.__name__}', lambda v: isinstance(v, kind))
+
+
+_PLAIN = {
+    type(None): Rule('None', lambda v: v is None),
+    bool: Rule('True or False', lambda v: isinstance(v, bool)),
+    int: Rule('an integer', lambda v: isinstance(v, int) and not isinstance(v, bool)),
+    float: Rule('a number', lambda v: _is_number(v) and not math.isnan(v)),
+    str: Rule('text', lambda v: isinstance(v, str)),
+    dict: Rule('a dict', lambda v: isinstance(v, dict)),
+}
+
+
 def _same_type(value: Any, expected: Any) -> bool:
     if isinstance(expected, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(expected, bool)
     if isinstance(expected, float):
-        return _is_number(value)
+        return _is_number(value) and not math.isnan(value)
     if isinstance(expected, (list, tuple)):
         return isinstance(value, (list, tuple))
     return isinstance(value, type(expected))

@@ -4,16 +4,17 @@ import warnings
 from typing import List, Optional
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from .check import nearest
-from .errors import ConfigError
+from .errors import ConfigError, first_line
 from .loading import check_model_folder, quiet_hub, reason
 
 # Keys of published config files that transformers still takes, although its config classes no longer have them.
 OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
+# Beyond them is a slip of the pen, which would take all memory before anything is said.
+MOST_LAYERS, MOST_OF_ALL = 10_000, 1_000_000_000
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 
 
@@ -39,6 +40,9 @@ def build_causal_lm(
     """
     if (pretrained is None) == (config is None):
         raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: exactly one is needed.')
+    for name, value in (('pretrained', pretrained), ('attn_implementation', attn_implementation)):
+        if value is not None and (not isinstance(value, str) or value == ''):
+            raise ConfigError(f'{key}.{name} = {value!r}: must be text, or None.')
     if dtype not in DTYPES:
         raise ConfigError(f'{key}.dtype = {dtype!r}: must be one of {", ".join(DTYPES)}.')
     options = dict(dtype=DTYPES[dtype])
@@ -52,7 +56,7 @@ def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
         raise ConfigError(f'{key}.config = {config!r}: must be a dict with model_type.')
     config = {**config}
     model_type = config.pop('model_type', None)
-    if model_type not in CONFIG_MAPPING:
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise ConfigError(
             f'{key}.config.model_type = {model_type!r}: '
             f'must be an architecture that transformers knows; {nearest(str(model_type), _near(model_type))}'
@@ -63,13 +67,22 @@ def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
     for name, value in config.items():
         if name not in known:
             raise ConfigError(f'{key}.config.{name} = {value!r}: unknown key; {nearest(name, known)}')
+        most = MOST_LAYERS if 'layers' in name else MOST_OF_ALL
+        if isinstance(value, int) and value > most:
+            raise ConfigError(f'{key}.config.{name} = {value!r}: must be at most {most}.')
     try:
         return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config), **options)
-    except (TypeError, ValueError, KeyError, AttributeError, ImportError, StrictDataclassError) as error:
+    except Exception as error:  # an architecture may raise anything over values that it was not made for
         raise ConfigError(
-            f'{key}.config = {config!r}: transformers makes no causal language model {model_type!r} of it '
-            f'({reason(error)})'
+            f'{key}.config = {config!r}{_attention(options, key)}: transformers makes no causal language model '
+            f'{model_type!r} of it ({first_line(error)})'
         ) from error
+
+
+def _attention(options: dict, key: str) -> str:
+    """What a message says beside a model: it may be the attention that does not go."""
+    asked = options.get('attn_implementation')
+    return '' if asked is None else f', {key}.attn_implementation = {asked!r}'
 
 
 def _near(model_type: Optional[str]) -> List[str]:
@@ -90,7 +103,8 @@ def _load(pretrained: str, options: dict, key: str) -> PreTrainedModel:
             )
     except Exception as error:  # over a broken folder transformers raises anything, from KeyError to SafetensorError
         raise ConfigError(
-            f'{where}: neither a folder with a causal language model nor a model that the hub gives ({reason(error)})'
+            f'{where}{_attention(options, key)}: neither a folder with a causal language model nor a model that the '
+            f'hub gives ({reason(error)})'
         ) from error
     if found['missing_keys']:  # transformers makes random ones, and a run would train them
         some = sorted(found['missing_keys'])

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import click
+import ding.config.config
 import ding.entry
 import ding.entry.application_entry
 import ding.entry.serial_entry
@@ -22,7 +23,7 @@ from ding.worker import create_serial_evaluator
 
 from ding_common import CheckpointError, ConfigError, check_configs, parallel, read_config_file
 from ding_grpo.model import CausalLMVAC
-from ding_grpo.policy import GRPOPolicy, check_sections
+from ding_grpo.policy import GRPOPolicy, check_main_config, check_sections
 from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
 
@@ -53,6 +54,9 @@ def apply() -> None:
         if option.name == 'config':
             option.callback = _needed
         option.required = option.required or option.name == 'mode'
+    # Merging a config fails at a section that is none, and takes unknown keys without a word. This is where every
+    # pipeline, ``eval`` too, first looks at what a user wrote, and by then ``ding`` has imported this plugin as well.
+    ding.config.config.compile_collector_config = _with_checked_config(ding.config.config.compile_collector_config)
     # ppo_param_init, on by default, gives every linear layer new weights, a pretrained model's too, and fails at layers
     # without bias.
     PPOPolicy._init_learn = _with_kept_weights(PPOPolicy._init_learn)
@@ -136,3 +140,16 @@ def _with_kept_weights(init_learn: Callable) -> Callable:
         init_learn(self)
 
     return _init_learn
+
+
+def _with_checked_config(compile_collector_config: Callable) -> Callable:
+    if hasattr(compile_collector_config, '__wrapped__'):
+        return compile_collector_config
+
+    @wraps(compile_collector_config)
+    def check_and_compile(policy_cfg: dict, user_cfg: dict, *args) -> dict:
+        if policy_cfg.type in (GRPOPolicy.config['type'], f"{GRPOPolicy.config['type']}_command"):
+            check_main_config(user_cfg, policy_cfg, GRPOPolicy.default_config())
+        return compile_collector_config(policy_cfg, user_cfg, *args)
+
+    return check_and_compile

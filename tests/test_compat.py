@@ -1,10 +1,14 @@
+import os
+
 import ding.entry.application_entry
 import ding.entry.serial_entry_onpolicy
 import pytest
+from ding.config import config
 from ding.utils import SERIAL_COLLECTOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
 
 import ding_grpo
+from ding_common import ConfigError
 from ding_grpo import compat
 from ding_grpo.worker import GroupEvaluator
 
@@ -40,7 +44,52 @@ class TestCompat:
         assert capfd.readouterr() == ('', '')
 
     def test_twice_is_once(self):
-        pipeline = ding.entry.serial_pipeline_onpolicy
+        before = ding.entry.serial_pipeline_onpolicy, ding.entry.serial_pipeline, config.compile_collector_config
         compat.apply()
-        assert ding.entry.serial_pipeline_onpolicy is pipeline
+        assert before == (
+            ding.entry.serial_pipeline_onpolicy, ding.entry.serial_pipeline, config.compile_collector_config
+        )
         assert ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator is GroupEvaluator
+
+
+def evaluate(configs):
+    ding.entry.eval(configs, load_path='none')
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('pipeline', [ding.entry.serial_pipeline_onpolicy, ding.entry.serial_pipeline, evaluate])
+class TestCheckedBeforeItIsMerged:
+    """Each of these ended in a traceback of DI-engine's."""
+
+    @pytest.mark.parametrize(
+        'section, value, message', [
+            ('policy.learn', None, 'policy.learn = None: must be a dict'),
+            ('policy.learn.learner', 3, 'policy.learn.learner = 3: must be a dict'),
+            ('policy.collect', [], r'policy.collect = \[\]: must be a dict'),
+            ('policy.collect.collector', 'x', "policy.collect.collector = 'x': must be a dict"),
+            ('policy.eval.evaluator', True, 'policy.eval.evaluator = True: must be a dict'),
+            ('policy.other', 'x', "policy.other = 'x': must be a dict"),
+            ('policy.import_names', ['none'], r"policy.import_names = \['none'\]: must be a list of modules"),
+            ('policy.type', 'grpo', "policy.type = 'grpo': belongs in create_config.policy"),
+            ('policy', 0, 'policy = 0: must be a dict'),
+            ('env', 0, 'env = 0: must be a dict'),
+            ('env.type', 'token_en', "env.type = 'token_en': unknown environment; did you mean 'token_env'"),
+            ('env.manager', 0, 'env.manager = 0: must be a dict'),
+        ]
+    )
+    def test_what_is_no_section(self, think_answer, pipeline, section, value, message):
+        main, create = think_answer
+        *path, key = section.split('.')
+        cfg = main
+        for name in path:
+            cfg = cfg.setdefault(name, {})
+        cfg[key] = value
+        with pytest.raises(ConfigError, match=message):
+            pipeline((main, create))
+        assert not os.path.exists('run')
+
+    def test_no_policy_at_all(self, think_answer, pipeline):
+        main, create = think_answer
+        main.pop('policy')  # of an EasyDict `del` would leave the attribute
+        with pytest.raises(ConfigError, match='policy = None: must be a dict'):
+            pipeline((main, create))

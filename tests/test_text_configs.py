@@ -1,9 +1,6 @@
 """The configs with real text, made small: another model folder, fewer and shorter completions, the rest as shipped."""
-import copy
-import json
 import os
 import re
-import runpy
 
 import pytest
 from ding.entry import serial_pipeline_onpolicy
@@ -11,37 +8,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ding_common import ConfigError, read_json_lines
 
+from .fuzz_configs import load, write_files
+
 pytest.importorskip('reasoning_gym')
-CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
-CHAT = (
-    '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}'
-    '{% if add_generation_prompt %}<assistant>{% endif %}'
-)
-
-
-def load(name):
-    loaded = runpy.run_path(os.path.join(CONFIG, f'{name}_grpo_config.py'))
-    return copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch, tiny_config):
     """A model folder with a tokenizer of characters and a chat template; beside it a small file like GSM8K's."""
-    from ding_grpo.model import CausalLM
-    from dizoo_llm.tokenizer import build_char_tokenizer
     monkeypatch.chdir(tmp_path)
-    tokenizer = build_char_tokenizer(''.join(map(chr, range(32, 127))) + '\n')
-    tokenizer.chat_template = CHAT
-    model = CausalLM(config=dict(tiny_config, vocab_size=len(tokenizer), max_position_embeddings=512))
-    model.save_pretrained(str(tmp_path / 'base'), tokenizer)
-    os.makedirs('gsm8k')
-    for name, first in (('train', 0), ('test', 100)):
-        rows = [
-            dict(question=f'What is {n} + 1?', answer=f'It is {n + 1}.\n#### {n + 1}')
-            for n in range(first, first + 30)
-        ]
-        with open(f'gsm8k/{name}.jsonl', 'w') as f:
-            f.write('\n'.join(map(json.dumps, rows)))
+    write_files(tiny_config)
     return str(tmp_path / 'base')
 
 
@@ -54,7 +30,7 @@ class TestTextConfigs:
     def test_runs_on_a_folder(self, folder, name):
         if 'lora' in name:
             pytest.importorskip('peft')
-        main, create = load(name)
+        main, create = load(f'{name}_grpo')
         main.exp_name, main.policy.cuda = 'run', False
         main.env.tokenizer.pretrained = main.policy.model.pretrained = folder
         main.policy.group_size, main.env.collector_env_num = 4, 8
@@ -82,7 +58,7 @@ class TestTextConfigs:
             assert AutoTokenizer.from_pretrained(saved).decode([33]) == 'A'
 
     def test_without_the_hub_one_sentence(self, folder):
-        main, create = load('gsm8k')
+        main, create = load('gsm8k_grpo')
         main.policy.cuda = False
         with pytest.raises(ConfigError) as caught:
             serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
@@ -93,7 +69,7 @@ class TestTextConfigs:
 
     def test_no_gpu(self, folder, monkeypatch):
         monkeypatch.setattr('torch.cuda.is_available', lambda: False)
-        main, create = load('gsm8k')
+        main, create = load('gsm8k_grpo')
         main.env.tokenizer.pretrained = main.policy.model.pretrained = folder
         with pytest.raises(ConfigError, match='policy.cuda = True: torch finds no GPU'):
             serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)

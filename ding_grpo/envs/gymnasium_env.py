@@ -1,12 +1,14 @@
-from typing import Any, Tuple
+import copy
+from typing import Any, Dict, List, Tuple
 
 import gymnasium
 from ding.envs import DingEnvWrapper
 from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
-from gymnasium.error import Error as GymnasiumError
+from gymnasium.spaces import Box
 
-from ding_common import ConfigError
+from ding_common import ConfigError, Rule, first_line
+from ding_common.env_config import check_env_config, pop_number
 
 
 class TellTruncation(gymnasium.Wrapper):
@@ -26,11 +28,43 @@ class GymnasiumEnv(DingEnvWrapper):
     """
     Overview:
         DI-engine's wrapper around an environment of gymnasium made from a config, where the wrapper of 0.5.3 fails \
-        (gymnasium has no ``reward_range`` any more). Keys: ``env_id``, ``env_kwargs`` for ``gymnasium.make``, and \
-        those of the wrapper (``act_scale``, ``rew_clip``, ``env_wrapper``).
+        (gymnasium has no ``reward_range`` any more).
     Interfaces:
         As ``DingEnvWrapper``.
     """
+
+    config = dict(
+        # (str) Of an environment that gymnasium knows, such as CartPole-v1.
+        env_id='',
+        # (dict) Further arguments of ``gymnasium.make``, such as max_episode_steps.
+        env_kwargs=dict(),
+        # (bool) Whether actions of [-1, 1] are scaled to the bounds of the environment.
+        act_scale=False,
+        # (bool) Whether rewards below -10 are raised to it.
+        rew_clip=False,
+        # (Union[str, list]) DI-engine's wrappers: the name of a set of them, or a list.
+        env_wrapper='default',
+    )
+    rules = dict(
+        env_wrapper=Rule(
+            "a list, or one of 'default', 'mujoco_default', 'atari_default', 'gym_hybrid_default'",
+            lambda v: isinstance(v, list) or v in ('default', 'mujoco_default', 'atari_default', 'gym_hybrid_default')
+        ),
+    )
+
+    @classmethod
+    def create_collector_env_cfg(cls, cfg: Dict) -> List[Dict]:
+        return cls._create(cfg, 'collector_env_num', is_train=True)
+
+    @classmethod
+    def create_evaluator_env_cfg(cls, cfg: Dict) -> List[Dict]:
+        return cls._create(cfg, 'evaluator_env_num', is_train=False)
+
+    @classmethod
+    def _create(cls, cfg: Dict, key: str, is_train: bool) -> List[Dict]:
+        check_env_config(cfg, cls.config, cls.rules)
+        number = pop_number(cfg, key)
+        return [EasyDict(copy.deepcopy(cfg), is_train=is_train)] * number
 
     def __init__(self, cfg: dict = None, caller: str = 'collector', **kwargs) -> None:
         """
@@ -44,13 +78,27 @@ class GymnasiumEnv(DingEnvWrapper):
         """
         cfg = EasyDict(cfg or {})
         if not cfg.get('env_id'):
-            raise ConfigError('env.env_id = None: must be the id of an environment of gymnasium, such as CartPole-v1.')
+            raise ConfigError(
+                f"env.env_id = {cfg.get('env_id')!r}: must be the id of an environment of gymnasium, such as "
+                'CartPole-v1.'
+            )
+        arguments = cfg.get('env_kwargs', {})
         try:
-            env = gymnasium.make(cfg.env_id, **cfg.get('env_kwargs', {}))
-        except (GymnasiumError, ImportError, TypeError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise ConfigError(f'env.env_id = {cfg.env_id!r}: gymnasium does not make it ({reason})') from error
-        super().__init__(TellTruncation(env), cfg, caller=caller)
+            env = TellTruncation(gymnasium.make(cfg.env_id, **arguments))
+        except Exception as error:  # an environment may raise anything over its arguments
+            written = f', env.env_kwargs = {dict(arguments)!r}' if arguments else ''
+            raise ConfigError(
+                f'env.env_id = {cfg.env_id!r}{written}: gymnasium does not make it ({first_line(error)})'
+            ) from error
+        try:
+            super().__init__(env, cfg, caller=caller)
+        except Exception as error:  # so may a wrapper
+            raise ConfigError(
+                f"env.env_wrapper = {cfg.get('env_wrapper', 'default')!r}: DI-engine does not make it "
+                f'({first_line(error)})'
+            ) from error
+        if cfg.get('act_scale') and not isinstance(env.action_space, Box):
+            raise ConfigError(f'env.act_scale = True: the actions of {cfg.env_id} have no bounds to be scaled to.')
 
     def clone(self, caller: str = 'collector') -> 'GymnasiumEnv':
         return GymnasiumEnv(self._cfg, caller)

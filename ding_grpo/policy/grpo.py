@@ -24,7 +24,7 @@ from ding.torch_utils import to_device
 from ding.utils import POLICY_REGISTRY
 from transformers import PreTrainedModel, get_scheduler
 
-from ding_common import ConfigError, NumericError, parallel
+from ding_common import ConfigError, NumericError, first_line, parallel
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import grpo_data, grpo_error, kl_estimate, masked_mean, row_mean, sequence_mean
 from ding_grpo.rollout import Sampling
@@ -239,7 +239,15 @@ class GRPOPolicy(Policy):
     def _create_model(self, cfg: Dict, model: Optional[torch.nn.Module] = None) -> torch.nn.Module:
         if isinstance(model, PreTrainedModel):
             model = CausalLM.from_model(model)
-        model = super()._create_model(cfg, model)
+        try:
+            model = super()._create_model(cfg, model)
+        except ConfigError:
+            raise
+        except Exception as error:  # a model may raise anything over its arguments
+            written = {key: value for key, value in cfg.model.items() if key not in ('type', 'import_names')}
+            raise ConfigError(
+                f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be made of it ({first_line(error)})'
+            ) from error
         check_weights(model, 'policy.model')
         return model
 
@@ -251,16 +259,19 @@ class GRPOPolicy(Policy):
             )
         parallel.copy_first(list(model.state_dict().values()))
 
-    def _bind(self, spec: Any) -> None:
+    def _bind(self, spec: Any, spaces: Optional[Tuple] = None) -> None:
         """
         Overview:
             What the workers tell the policy of the environment, through ``get_attribute('bind')``.
         Arguments:
             - spec (:obj:`Any`): The environment's ``token_spec``, None if it has none.
+            - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and its actions.
         Raises:
             - ConfigError: If environment and model do not go together.
         """
         self._face.bind(spec)
+        if spec is None and spaces is not None:
+            self._face.check_spaces(*spaces)
         if self._cfg.learn.reward_aggregation == 'normalize_then_sum':
             self._advantage = self._advantage._replace(part_weights=spec.reward_weights)
         if spec is not None and getattr(self, '_reference', None) is not None:

@@ -1,14 +1,15 @@
 """What a user may write under ``policy`` when its type is ``grpo``."""
-import inspect
+import os
 from typing import Dict, Tuple
 
 import torch
-from ding.utils import LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, \
-    deep_merge_dicts, import_module
-from ding.worker import get_buffer_cls
+from ding.utils import BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY, \
+    SERIAL_EVALUATOR_REGISTRY, deep_merge_dicts, import_module
+from ding.worker import LearnerHook, get_buffer_cls
+from ding.worker.learner.learner_hook import hook_mapping
 from transformers import SchedulerType, get_scheduler
 
-from ding_common import ConfigError, Rule, check_config, nearest
+from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, first_line, nearest, require_dict
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
     STEP_ADVANTAGE_METHODS, SURROGATES, efficient_method, less_efficient_method, linear_log_prob, naive_method
 
@@ -17,11 +18,13 @@ LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive
 # Without those that want a metric at each step.
 SCHEDULES = [t.value for t in SchedulerType if t.value not in ('reduce_lr_on_plateau', 'greedy')]
 
+_POSITIVE = Rule.number(0, open_low=True)
+
 RULES = {
-    'group_size': Rule.integer(2),
+    'group_size': Rule.integer(2, MOST),
     'cuda': Rule.one_of(True, False),
     'multi_gpu': Rule.one_of(True, False),
-    'learn.epoch_per_collect': Rule.integer(1),
+    'learn.epoch_per_collect': Rule.integer(1, MOST),
     'learn.target_kl': Rule.number(0, open_low=True).or_none(),
     'learn.max_ratio': Rule.number(1, open_low=True).or_none(),
     'learn.max_bad_updates': Rule.integer(1),
@@ -30,7 +33,7 @@ RULES = {
     'learn.resume_training': Rule.one_of(True, False),
     'learn.keep_ckpt': Rule.integer(1),
     'learn.micro_batch_tokens': Rule.integer(1).or_none(),
-    'learn.update_per_collect': Rule.integer(1),
+    'learn.update_per_collect': Rule.integer(1, MOST),
     'learn.learning_rate': Rule.number(0, open_low=True),
     'learn.weight_decay': Rule.number(0),
     'learn.lr_scheduler.type': Rule.one_of(*SCHEDULES),
@@ -57,18 +60,50 @@ RULES = {
     'collect.collector.max_failed': Rule.number(0, 1),
     'eval.evaluator.max_failed': Rule.number(0, 1),
     'collect.discount_factor': Rule.number(0, 1),
-    'collect.n_sample': Rule.integer(1),
-    'n_sample': Rule.integer(1),
+    'collect.n_sample': Rule.integer(1, MOST),
+    'n_sample': Rule.integer(1, MOST),
     'batch_size': Rule.integer(1),
     'collect.temperature': Rule.number(0, open_low=True),
     'collect.top_k': Rule.integer(1).or_none(),
     'collect.top_p': Rule.number(0, 1, open_low=True).or_none(),
     'eval.evaluator.eval_freq': Rule.integer(1),
-    'eval.evaluator.samples_per_start': Rule.integer(0),
+    'eval.evaluator.samples_per_start': Rule.integer(0, MOST),
     'eval.evaluator.pass_at': Rule(
         'a list of integers of at least 1', lambda v: isinstance(v,
                                                                  (list, tuple)) and all(map(Rule.integer(1).holds, v))
     ),
+    'priority': Rule('False: there are no priorities of groups', lambda v: v is False),
+    'random_collect_size': Rule.integer(0, MOST),
+    'collect.unroll_len': Rule.integer(1),
+    'collect.collector.collect_print_freq': Rule.integer(1),
+    'collect.collector.table_freq': Rule.integer(1),
+    'collect.collector.table_rows': Rule.integer(0),
+    'collect.collector.max_restarts': Rule.integer(0),
+    'eval.evaluator.type': Rule.registered(SERIAL_EVALUATOR_REGISTRY),
+    'eval.evaluator.right_from': Rule.number(),
+    'eval.evaluator.render.render_freq': Rule(
+        '-1 or an integer of at least 1', lambda v: v == -1 or Rule.integer(1).holds(v)
+    ),
+    'eval.evaluator.render.mode': Rule.one_of('envstep', 'train_iter'),
+    'eval.evaluator.figure_path': Rule('text', lambda v: isinstance(v, str)).or_none(),
+    'other.replay_buffer.type': Rule.registered(BUFFER_REGISTRY),
+    'other.replay_buffer.replay_buffer_size': Rule.integer(1, MOST),
+    'other.replay_buffer.max_use': Rule.integer(1).or_inf(),
+    'other.replay_buffer.max_staleness': Rule.integer(1).or_inf(),
+    'other.replay_buffer.alpha': Rule.number(0, 1),
+    'other.replay_buffer.beta': Rule.number(0, 1),
+    'other.replay_buffer.anneal_step': Rule.integer(0),
+    'other.replay_buffer.thruput_controller.push_sample_rate_limit.max': _POSITIVE.or_inf(),
+    'other.replay_buffer.thruput_controller.push_sample_rate_limit.min': Rule.number(0),
+    'other.replay_buffer.thruput_controller.window_seconds': _POSITIVE,
+    'other.replay_buffer.thruput_controller.sample_min_limit_ratio': Rule.number(1),
+    'other.replay_buffer.monitor.sampled_data_attr.average_range': Rule.integer(1),
+    'other.replay_buffer.monitor.sampled_data_attr.print_freq': Rule.integer(1),
+    'other.replay_buffer.monitor.periodic_thruput.seconds': _POSITIVE,
+    **{
+        f'{section}import_names': Rule.modules()
+        for section in ('', 'collect.collector.', 'eval.evaluator.', 'learn.learner.', 'other.replay_buffer.')
+    },
 }
 
 # Keys that DI-engine's pipelines read or add although no default declares them.
@@ -97,12 +132,41 @@ def check_sections(cfg: Dict, default: Dict) -> None:
     Raises:
         - ConfigError: If a key is unknown, or a section is no dict.
     """
+    require_dict(cfg, 'policy')
     known = {**_PIPELINE, **default}
     for key, value in cfg.items():
         if key not in known:
             raise ConfigError(f'policy.{key} = {value!r}: unknown key; {nearest(key, known)}')
-        if isinstance(known[key], dict) and not isinstance(value, dict):
-            raise ConfigError(f'policy.{key} = {value!r}: must be a dict.')
+        if isinstance(known[key], dict):
+            require_dict(value, f'policy.{key}')
+
+
+def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
+    """
+    Overview:
+        Hold what a user wrote to what there is, before DI-engine merges it with defaults: it would fail at what is no \
+        section, in a traceback.
+    Arguments:
+        - main_config (:obj:`Dict`): The config.
+        - policy (:obj:`Dict`): What DI-engine will merge its section ``policy`` into.
+        - default (:obj:`Dict`): The policy's own defaults.
+    Raises:
+        - ConfigError: On the first key that is unknown or of a wrong value. What goes together is looked at later, in \
+            ``check_policy_config``.
+    """
+    written, env = main_config.get('policy'), main_config.get('env', {})
+    check_sections(written, default)
+    if 'type' in written:
+        raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
+    check_config(written, _schema(policy, default), RULES, 'policy')
+    require_dict(env, 'env')
+    require_dict(env.get('manager', {}), 'env.manager')
+    modules = env.get('import_names', [])
+    if not Rule.modules().holds(modules):
+        raise ConfigError(f'env.import_names = {modules!r}: must be {Rule.modules().allowed}.')
+    import_module(modules)
+    if 'type' in env and not Rule.registered(ENV_REGISTRY).holds(env['type']):
+        raise ConfigError(f"env.type = {env['type']!r}: unknown environment; {nearest(env['type'], ENV_REGISTRY)}")
 
 
 def check_policy_config(cfg: Dict, default: Dict) -> None:
@@ -146,6 +210,19 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
         raise ConfigError(
             f"policy.eval.evaluator.pass_at = {list(evaluator['pass_at'])!r}: needs samples_per_start of at least "
             f"{max(evaluator['pass_at'])}, which is {evaluator['samples_per_start']}."
+        )
+    buffer = cfg.get('other', {}).get('replay_buffer', {})
+    batch_size = cfg.get('batch_size', cfg['learn']['batch_size'])
+    bounded = min(buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')) < float('inf')
+    if bounded and batch_size > buffer['replay_buffer_size']:
+        raise ConfigError(
+            f'policy.learn.batch_size = {batch_size}: never are so many in a buffer of '
+            f"policy.other.replay_buffer.replay_buffer_size = {buffer['replay_buffer_size']}."
+        )
+    if cfg.get('random_collect_size', 0) > 0 and not cfg.get('transition_with_policy_data', False):
+        raise ConfigError(
+            f"policy.random_collect_size = {cfg['random_collect_size']}: needs policy.transition_with_policy_data = "
+            'True; a random policy makes no groups.'
         )
     options, adv_method = loss_options(cfg['learn'])
     if cfg['learn']['advantage'] == 'return_to_go_by_step' and adv_method not in STEP_ADVANTAGE_METHODS:
@@ -279,9 +356,9 @@ def _check_schedule(schedule: Dict) -> None:
             schedule['num_training_steps'],
             scheduler_specific_kwargs=dict(schedule['specific']),
         )
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # a schedule may raise anything over its arguments
         written = {key: dict(value) if isinstance(value, dict) else value for key, value in schedule.items()}
-        raise ConfigError(f'policy.learn.lr_scheduler = {written!r}: {error}') from error
+        raise ConfigError(f'policy.learn.lr_scheduler = {written!r}: {first_line(error)}') from error
 
 
 def _schema(cfg: Dict, default: Dict) -> Dict:
@@ -300,8 +377,16 @@ def _schema(cfg: Dict, default: Dict) -> Dict:
     buffer = cfg.get('other', {}).get('replay_buffer', {})
     if 'type' in buffer:
         known = {**get_buffer_cls(buffer).default_config(), 'type': '', 'import_names': [], 'cfg_type': ''}
-        schema['other']['replay_buffer'] = {key: None for key in known}
+        schema['other']['replay_buffer'] = known
     return schema
+
+
+_HOOK = dict(name='', type='', position='', priority=0., ext_args={})
+_HOOK_RULES = dict(
+    type=Rule.registered(hook_mapping),
+    position=Rule.one_of(*LearnerHook.positions),
+    priority=Rule.number(),
+)
 
 
 def _check_hooks(hooks: Dict) -> None:
@@ -311,32 +396,39 @@ def _check_hooks(hooks: Dict) -> None:
         if isinstance(value, dict):
             if not {'name', 'type', 'position'} <= set(value):
                 raise ConfigError(f'{full} = {dict(value)!r}: a hook needs the keys name, type and position.')
+            check_config(value, _HOOK, _HOOK_RULES, full)
         elif key not in known:
             raise ConfigError(f'{full} = {value!r}: unknown key; {nearest(key, known)}')
         elif key.endswith('_after_iter') and not Rule.integer(1).holds(value):
             raise ConfigError(f'{full} = {value!r}: must be {Rule.integer(1).allowed}.')
+        elif key == 'save_ckpt_after_run' and not isinstance(value, bool):
+            raise ConfigError(f'{full} = {value!r}: must be True or False.')
+        elif key == 'load_ckpt_before_run' and not (isinstance(value, str) and (value == '' or os.path.isfile(value))):
+            raise ConfigError(f"{full} = {value!r}: must be a checkpoint's file that is there, or ''.")
 
 
 def model_type(model: Dict) -> str:
     """
     Overview:
         The registered model that a section ``policy.model`` means: what its ``type`` says, else DI-engine's ``vac``, \
-        as for its PPO, where there is an ``obs_shape``, else a causal language model.
+        as for its PPO, where there is a shape of observations or actions, else a causal language model.
     Arguments:
         - model (:obj:`Dict`): The section.
     """
-    return model.get('type', 'vac' if 'obs_shape' in model else 'causal_lm')
+    return model.get('type', 'vac' if {'obs_shape', 'action_shape'} & set(model) else 'causal_lm')
 
 
 def _check_model(model: Dict) -> None:
-    import_module(model.get('import_names', []))
+    modules = model.get('import_names', [])
+    if not Rule.modules().holds(modules):
+        raise ConfigError(f'policy.model.import_names = {modules!r}: must be {Rule.modules().allowed}.')
+    import_module(modules)
     kind = model_type(model)
-    if kind not in MODEL_REGISTRY:
+    if not Rule.registered(MODEL_REGISTRY).holds(kind):
         raise ConfigError(f'policy.model.type = {kind!r}: unknown model; {nearest(kind, MODEL_REGISTRY)}')
-    parameters = inspect.signature(MODEL_REGISTRY.get(kind).__init__).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    known = (set(parameters) - {'self'}) | {'type', 'import_names'}
-    for key, value in model.items():
-        if key not in known:
-            raise ConfigError(f'policy.model.{key} = {value!r}: unknown key; {nearest(key, known)}')
+    arguments = {key: value for key, value in model.items() if key not in ('type', 'import_names')}
+    check_arguments(arguments, MODEL_REGISTRY.get(kind), 'policy.model')
+    for key, value in arguments.items():
+        sizes = value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(size, int) and size > MOST for size in sizes):
+            raise ConfigError(f'policy.model.{key} = {value!r}: must be at most {MOST}.')

@@ -8,7 +8,7 @@ from ding.utils.data import default_collate
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
-from ding_common import ConfigError
+from ding_common import ConfigError, first_line
 from ding_grpo.rl_utils import entropy, naive_method
 from ding_grpo.rollout import draw
 
@@ -25,7 +25,7 @@ class StepFace:
         model of DI-engine that has ``compute_actor`` or gives ``logit`` itself, a tensor for discrete actions, a dict \
         of ``mu`` and ``sigma`` for continuous ones.
     Interfaces:
-        ``bind``, ``sample``, ``greedy``, ``forget``, ``transition``, ``log_prob``
+        ``bind``, ``check_spaces``, ``sample``, ``greedy``, ``forget``, ``transition``, ``log_prob``
     """
     length_name = 'episode_length'
     rate_name = 'steps_per_second'
@@ -56,6 +56,37 @@ class StepFace:
                 f"policy.model.type: {type(self._model).__name__} does not read tokens; with token_env grpo needs "
                 "model type 'causal_lm'."
             )
+
+    def check_spaces(self, observations: Any, actions: Any) -> None:
+        """
+        Overview:
+            Refuse an environment whose observations the model does not read, or that has other actions; by trying.
+        Arguments:
+            - observations (:obj:`Any`): The environment's ``observation_space``.
+            - actions (:obj:`Any`): Its ``action_space``.
+        """
+        name, was_training = type(self._model).__name__, self._model.training
+        self._model.eval()  # a trial leaves no trace in running means
+        try:
+            with torch.no_grad():
+                logit = self._logit(self._model, self._collate({0: observations.sample()}))
+        except (RuntimeError, IndexError, TypeError) as error:
+            raise ConfigError(
+                f'policy.model.obs_shape: {name} does not read observations of shape {observations.shape} '
+                f'({first_line(error)})'
+            ) from error
+        finally:
+            self._model.train(was_training)
+        given = 'continuous' if isinstance(logit, dict) else 'discrete'
+        has = 'discrete' if hasattr(actions, 'n') else 'continuous' if hasattr(actions, 'low') else None
+        if has is None:
+            return
+        if given != has:
+            raise ConfigError(f'policy.model.action_space = {given!r}: the actions of the environment are {has}.')
+        number = logit['mu'].shape[1] if given == 'continuous' else logit.shape[1]
+        needed = int(np.prod(actions.shape)) if given == 'continuous' else int(actions.n)
+        if number != needed:
+            raise ConfigError(f'policy.model.action_shape = {number}: the environment has {needed}.')
 
     def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
         """

@@ -9,7 +9,7 @@ from ding.torch_utils import to_ndarray, to_tensor
 from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
 
-from ding_common import ConfigError, append_json, parallel, unwrap_task_error
+from ding_common import ConfigError, append_json, first_line, parallel, unwrap_task_error
 
 from .failures import check_failures
 from .pass_at_k import over_problems, pass_at_k
@@ -32,12 +32,30 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._handing_over = False
         self._finished = False
         super().__init__(*args, **kwargs)
+        self._check_pictures()
+
+    def _check_pictures(self) -> None:
+        """Pictures that are asked for are tried now: many an environment gives none."""
+        if self._render.render_freq != -1:
+            self._env.reset()
+            try:
+                self._env.ready_imgs
+            except Exception as error:  # an environment may raise anything
+                raise ConfigError(
+                    f'policy.eval.evaluator.render.render_freq = {self._render.render_freq}: the environment gives no '
+                    f'pictures to DI-engine ({first_line(error)}); leave it out.'
+                ) from error
+        figure_path = self._cfg.get('figure_path')
+        if figure_path is not None and not hasattr(self._env.env_ref, 'enable_save_figure'):
+            raise ConfigError(
+                f'policy.eval.evaluator.figure_path = {figure_path!r}: the environment saves no figures; leave it out.'
+            )
 
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
         super().reset_policy(_policy)
         spec = getattr(self._env.env_ref, 'token_spec', None)
         if self._policy_cfg.type.startswith('grpo'):
-            self._policy.get_attribute('bind')(spec)
+            self._policy.get_attribute('bind')(spec, (self._env.observation_space, self._env.action_space))
         elif self._cfg.get('samples_per_start', 0) > 0:
             raise ConfigError(
                 f'policy.eval.evaluator.samples_per_start = {self._cfg.samples_per_start}: policy.type = '

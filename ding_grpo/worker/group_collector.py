@@ -148,7 +148,8 @@ class GroupCollector(ISerialCollector):
                     f'{self._group_size}, since a group takes {self._group_size} environments at once.'
                 )
             self._shared_start = cfg.collect.shared_start
-            _policy.get_attribute('bind')(getattr(self._env.env_ref, 'token_spec', None))
+            spaces = self._env.observation_space, self._env.action_space
+            _policy.get_attribute('bind')(getattr(self._env.env_ref, 'token_spec', None), spaces)
         self._policy.reset()
 
     def reset(self, _policy: Optional[NamedTuple] = None, _env: Optional[BaseEnvManager] = None) -> None:

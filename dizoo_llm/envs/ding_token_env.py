@@ -6,27 +6,15 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 from ding.envs import BaseEnv, BaseEnvTimestep
-from ding.envs.env_manager import get_env_manager_cls
 from ding.utils import ENV_REGISTRY, deep_merge_dicts
 from easydict import EasyDict
 from gymnasium import spaces
 
-from ding_common import ConfigError, Rule, TaskError, check_config
+from ding_common import MOST, Rule, TaskError
+from ding_common.env_config import check_env_config, pop_number
 
 from .token_env import NO_TOKEN, TokenEnv
 
-# Keys that DI-engine's pipelines read from the same section of a config.
-_PIPELINE = dict(
-    type='',
-    import_names=[],
-    cfg_type='',
-    manager={},
-    stop_value=0.,
-    n_evaluator_episode=1,
-    collector_env_num=1,
-    evaluator_env_num=1,
-    replay_path=None,
-)
 # More in one environment end the run, whoever collects: a scorer that always fails would keep it collecting for ever.
 MOST_FAILED_IN_A_ROW = 100
 RECORDED = ('index', 'kind', 'prompt', 'completion', 'return', 'reward_parts', 'truncated', 'failed')
@@ -67,17 +55,12 @@ class DingTokenEnv(BaseEnv):
     rules = dict(
         task=Rule("a dict with the key 'type'", lambda v: isinstance(v, dict) and isinstance(v.get('type'), str)),
         tokenizer=Rule('None or a dict', lambda v: v is None or isinstance(v, dict)),
-        max_new_tokens=Rule.integer(1),
-        max_prompt_length=Rule.integer(1).or_none(),
+        max_new_tokens=Rule.integer(1, MOST),
+        max_prompt_length=Rule.integer(1, MOST).or_none(),
         chat=Rule.one_of(True, False).or_none(),
         system_prompt=Rule('text', lambda v: isinstance(v, str)).or_none(),
         overlong_buffer=Rule.integer(1).or_none(),
         overlong_weight=Rule.number(0),
-        n_evaluator_episode=Rule.integer(1),
-        collector_env_num=Rule.integer(1),
-        evaluator_env_num=Rule.integer(1),
-        import_names=Rule('a list of module names', lambda v: isinstance(v, (list, tuple))),
-        stop_value=Rule.number(),
     )
 
     @classmethod
@@ -98,29 +81,18 @@ class DingTokenEnv(BaseEnv):
         Raises:
             - ConfigError: On the first key that is unknown, missing or of a wrong value.
         """
-        check_config(cfg, {**cls.config, **_PIPELINE}, cls.rules, 'env')
-        manager = cfg.get('manager', {})
-        if not isinstance(manager, dict):
-            raise ConfigError(f'env.manager = {manager!r}: must be a dict.')
-        if 'type' in manager:
-            known = {**get_env_manager_cls(manager).default_config(), 'type': '', 'import_names': []}
-            check_config(manager, {key: None for key in known}, {}, 'env.manager')
+        check_env_config(cfg, cls.config, cls.rules)
 
     @classmethod
     def create_collector_env_cfg(cls, cfg: Dict) -> List[Dict]:
         cls.check(cfg)
-        number = _pop(cfg, 'collector_env_num')
+        number = pop_number(cfg, 'collector_env_num')
         return [_with_longest_prompt(cfg) for _ in range(number)]
 
     @classmethod
     def create_evaluator_env_cfg(cls, cfg: Dict) -> List[Dict]:
         cls.check(cfg)
-        number, episodes = _pop(cfg, 'evaluator_env_num'), cfg['n_evaluator_episode']
-        if episodes < number:
-            raise ConfigError(
-                f'env.n_evaluator_episode = {episodes}: must be at least env.evaluator_env_num = {number}, since '
-                'each evaluator environment runs one episode or more.'
-            )
+        number, episodes = pop_number(cfg, 'evaluator_env_num'), cfg['n_evaluator_episode']
         return [
             EasyDict({
                 **_with_longest_prompt(cfg), 'walk': list(range(i, episodes, number))
@@ -205,12 +177,6 @@ class DingTokenEnv(BaseEnv):
 
     def __repr__(self) -> str:
         return f'DI-engine token environment, {type(self._env.task).__name__}'
-
-
-def _pop(cfg: Dict, key: str) -> int:
-    if key not in cfg:
-        raise ConfigError(f'env.{key}: missing; must be {DingTokenEnv.rules[key].allowed}.')
-    return cfg.pop(key)
 
 
 def _with_longest_prompt(cfg: Dict) -> Dict:

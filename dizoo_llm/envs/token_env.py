@@ -290,8 +290,10 @@ def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBas
             )
     kinds = dict(pretrained=str, words=(list, tuple), chars=str)
     (kind, value), *more = cfg.items() or [(None, None)]
-    if more or kind not in kinds or not isinstance(value, kinds[kind]):
+    if more or kind not in kinds:
         raise ConfigError(f'env.tokenizer = {dict(cfg)!r:.200}: must be {_TOKENIZERS}.')
+    if not isinstance(value, kinds[kind]) or not value:
+        raise ConfigError(f'env.tokenizer.{kind} = {value!r:.200}: must be {_TOKENIZERS}.')
     return load_tokenizer(value) if kind == 'pretrained' else _make_once(kind, tuple(map(str, value)))
 
 

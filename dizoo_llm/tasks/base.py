@@ -5,7 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Union
 from ding.utils import import_module
 from ding.utils.registry import Registry
 
-from ding_common import ConfigError, TaskError, describe, nearest
+from ding_common import ConfigError, Rule, TaskError, check_arguments, describe, nearest
 
 TASK_REGISTRY = Registry()
 
@@ -164,10 +164,13 @@ def create_task(cfg: Dict) -> Task:
         - ConfigError: If there is no such task, it refuses its arguments, or it has no problem.
     """
     args = dict(cfg)
-    name = args.pop('type', None)
-    import_module(args.pop('import_names', []))
-    if name not in TASK_REGISTRY:
-        raise ConfigError(f'env.task.type = {name!r}: unknown task; {nearest(str(name), TASK_REGISTRY)}')
+    name, modules = args.pop('type', None), args.pop('import_names', [])
+    if not Rule.modules().holds(modules):
+        raise ConfigError(f'env.task.import_names = {modules!r}: must be {Rule.modules().allowed}.')
+    import_module(modules)
+    if not Rule.registered(TASK_REGISTRY).holds(name):
+        raise ConfigError(f'env.task.type = {name!r}: unknown task; {nearest(name, TASK_REGISTRY)}')
+    check_arguments(args, TASK_REGISTRY.get(name), 'env.task')
     try:
         task = TASK_REGISTRY.get(name)(**args)
     except TypeError as error:

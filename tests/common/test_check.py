@@ -1,9 +1,15 @@
+from collections import namedtuple
+from typing import Dict, List, Optional, Tuple, TypeVar, Union
+
 import click
 import pytest
+from easydict import EasyDict
 
-from ding_common import ConfigError, Rule, check_config, nearest
+from ding_common import ConfigError, Rule, check_arguments, check_config, nearest, require_dict
 
-DEFAULT = dict(learn=dict(learning_rate=1e-3, epochs=2, on=True, name='a', free={}, anything=None, items=[1]))
+DEFAULT = dict(
+    learn=dict(learning_rate=1e-3, epochs=2, on=True, name='a', free={}, anything=None, items=[1], share=0.5)
+)
 RULES = {'learn.epochs': Rule.integer(1), 'learn.learning_rate': Rule.number(0, open_low=True)}
 
 
@@ -41,6 +47,7 @@ class TestCheckConfig:
             (dict(learning_rate=0), r'number in \(0, inf\)'),
             (dict(learning_rate=float('nan')), 'number'),
             (dict(learning_rate='1e-3'), 'number'),
+            (dict(share=float('nan')), 'float'),
             (dict(on=1), 'bool'),
             (dict(name=3), 'str'),
             (dict(items=3), 'list'),
@@ -53,6 +60,10 @@ class TestCheckConfig:
             check(**learn)
         assert f'policy.learn.{key} = {value!r}' in caught.value.message
 
+    def test_a_misspelt_key_is_told_before_a_value_that_it_should_have_replaced(self):
+        with pytest.raises(ConfigError, match=r"policy\.learn\.epoch = 3: unknown key; did you mean 'epochs'"):
+            check(epochs=0, epoch=3)
+
     def test_config_error_is_what_click_and_python_expect(self):
         error = ConfigError('x')
         assert isinstance(error, click.ClickException) and isinstance(error, ValueError) and error.exit_code == 1
@@ -62,5 +73,97 @@ class TestCheckConfig:
         assert Rule.integer(1).or_none().holds(None)
         assert Rule.number(0, 1).allowed == 'a number in [0, 1]'
 
+    @pytest.mark.parametrize(
+        'rule, good, bad', [
+            (Rule.integer(1, 3), [1, 3], [0, 4, 10 ** 12, 2.0, True, None, '2',
+                                          float('nan')]),
+            (Rule.integer(1).or_inf(), [1, 10 ** 12, float('inf')], [0, -float('inf'),
+                                                                     float('nan'), 1.5]),
+            (Rule.registered(dict(a=1)), ['a'], ['b', None, 1, [], ['a'], {}]),
+            (
+                Rule.modules(), [[], ['ding_common'], ('json.decoder', )],
+                ['json', ['no_such_module'], ['json.none.deeper'], [''], [1], [[]], None,
+                 dict(json=1)]
+            ),
+        ],
+        ids=lambda v: getattr(v, 'allowed', '')
+    )
+    def test_rules_of_numbers_and_names(self, rule, good, bad):
+        assert all(map(rule.holds, good)) and not any(map(rule.holds, bad))
+
+    def test_names_registered_later_count(self):
+        registry = {}
+        rule = Rule.registered(registry)
+        registry['late'] = 1
+        assert rule.holds('late')
+
+    @pytest.mark.parametrize('value', [None, 3, 'x', [], [dict()]])
+    def test_what_is_no_section(self, value):
+        with pytest.raises(ConfigError, match=r'^policy\.learn = .*: must be a dict\.$'):
+            require_dict(value, 'policy.learn')
+
     def test_nearest_without_a_near_one(self):
         assert nearest('zzz', ['abc']) == 'Allowed: abc.'
+
+
+SHAPE = TypeVar('SHAPE', List, Tuple, namedtuple)  # as DI-engine writes it
+
+
+def takes(
+    shape: Union[int, SHAPE],
+    name: str = 'a',
+    rate: float = 0.5,
+    on: bool = False,
+    size: Optional[int] = 0.3,  # a wrong annotation
+    options: Dict[str, int] = {},
+    weights: Optional[List[Dict]] = None,
+    kind: 'int | None' = None,
+    own: Optional[EasyDict] = None,
+    free=None,
+):
+    """Its arguments are what is checked."""
+
+
+@pytest.mark.unittest
+class TestCheckArguments:
+
+    @pytest.mark.parametrize(
+        'args', [
+            dict(shape=3),
+            dict(shape=[3, 4], name='b', rate=1, on=True),
+            dict(shape=(3, ), size=None, options=dict(a=1), weights=[dict()]),
+            dict(size=3),
+            dict(size=0.5),
+            dict(own=EasyDict(), free=object()),
+            dict(weights=None),
+        ],
+        ids=str
+    )
+    def test_good_ones_pass(self, args):
+        assert check_arguments(args, takes, 'env.task') is None
+
+    @pytest.mark.parametrize(
+        'name, value, allowed', [
+            ('shape', '3', 'an integer or a list'),
+            ('shape', 3.5, 'an integer or a list'),
+            ('shape', True, 'an integer or a list'),
+            ('shape', dict(a=1), 'an integer or a list'),
+            ('name', 3, 'text'),
+            ('name', None, 'text'),
+            ('rate', '0.5', 'a number'),
+            ('rate', float('nan'), 'a number'),
+            ('on', 1, 'True or False'),
+            ('size', 'x', 'an integer or None'),
+            ('options', [], 'a dict'),
+            ('weights', dict(a=1), 'a list or None'),
+            ('own', 3, 'of type EasyDict or None'),
+        ]
+    )
+    def test_of_another_type(self, name, value, allowed):
+        with pytest.raises(ConfigError, match=rf'^env\.task\.{name} = .*: must be {allowed}\.$'):
+            check_arguments({name: value}, takes, 'env.task')
+
+    def test_unknown_ones(self):
+        with pytest.raises(ConfigError, match="env.task.nam = 'a': unknown key; did you mean 'name'"):
+            check_arguments(dict(nam='a'), takes, 'env.task')
+        assert check_arguments(dict(nam='a'), lambda **kwargs: None, 'env.task') is None

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from ding.envs import get_vec_env_setting
+from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_grpo.envs import GymnasiumEnv
@@ -48,10 +50,46 @@ class TestGymnasiumEnv:
 
     @pytest.mark.parametrize(
         'cfg, message', [
-            ({}, 'env.env_id = None'), (dict(env_id='CartPol-v1'), "env_id = 'CartPol-v1'"),
-            (dict(env_id='CartPole-v1', env_kwargs=dict(colour=1)), 'colour')
+            ({}, 'env.env_id = None'),
+            (dict(env_id='CartPol-v1'), "env_id = 'CartPol-v1'"),
+            (dict(env_id='CartPole-v1', env_kwargs=dict(colour=1)), 'colour'),
+            (
+                dict(env_id='CartPole-v1', env_kwargs=dict(max_episode_steps='x'
+                                                           )), "env.env_kwargs = {'max_episode_steps': 'x'}"
+            ),
+            (dict(env_id='CartPole-v1', env_wrapper=[dict(type='none')]), r"env.env_wrapper = \[{'type': 'none'}\]"),
+            (dict(env_id='CartPole-v1', act_scale=True), 'env.act_scale = True: the actions of CartPole-v1'),
         ]
     )
     def test_wrong_use(self, cfg, message):
         with pytest.raises(ConfigError, match=message):
             GymnasiumEnv(cfg)
+
+    @pytest.mark.parametrize(
+        'changes, message', [
+            (dict(env_ids='CartPole-v1'), "env.env_ids = 'CartPole-v1': unknown key; did you mean 'env_id'"),
+            (dict(rew_clip=1), 'env.rew_clip = 1: must be of type bool'),
+            (dict(env_wrapper='none'), "env.env_wrapper = 'none': must be a list, or one of 'default'"),
+            (dict(collector_env_num=2.0), 'env.collector_env_num = 2.0: must be an integer'),
+            (dict(n_evaluator_episode=1), 'env.n_evaluator_episode = 1: must be at least env.evaluator_env_num = 2'),
+            (dict(manager=dict(type='bas')), "env.manager.type = 'bas': unknown manager; did you mean 'base'"),
+            (dict(manager=dict(type='base', auto_reset=False)), 'env.manager.auto_reset = False: must be True'),
+            (dict(manager=dict(type='base', max_retry=0)), 'env.manager.max_retry = 0'),
+            (dict(manager=dict(type='subprocess', context='x')), "env.manager.context = 'x': must be one of 'fork'"),
+        ],
+        ids=str
+    )
+    def test_wrong_config_names_the_key(self, changes, message):
+        cfg = dict(type='gymnasium_env', env_id='CartPole-v1', manager=dict(type='base'), n_evaluator_episode=4)
+        with pytest.raises(ConfigError, match=message):
+            get_vec_env_setting(EasyDict(cfg, **dict(dict(collector_env_num=2, evaluator_env_num=2), **changes)))
+
+    @pytest.mark.parametrize(
+        'manager', [dict(type='subprocess', shared_memory=False, step_timeout=5),
+                    dict(type='base')]
+    )
+    def test_keys_of_di_engines_managers_are_welcome(self, manager):
+        cfg = dict(type='gymnasium_env', env_id='CartPole-v1', manager=manager, n_evaluator_episode=4, replay_path='x')
+        _, collect, evaluate = get_vec_env_setting(EasyDict(cfg, collector_env_num=3, evaluator_env_num=2))
+        assert len(collect) == 3 and len(evaluate) == 2
+        assert all(c.is_train for c in collect) and not any(c.is_train for c in evaluate)

@@ -103,9 +103,11 @@ class TestPolicyConfig:
         import inspect
 
         from dizoo_llm.envs import DingTokenEnv
+        from ding_grpo.envs import GymnasiumEnv
         from ding_grpo.policy import GRPOPolicy
         from ding_grpo.worker import GroupCollector
-        for cls, end in ((GRPOPolicy, 'def __init__'), (GroupCollector, 'def __init__'), (DingTokenEnv, 'rules = ')):
+        for cls, end in ((GRPOPolicy, 'def __init__'), (GroupCollector, 'def __init__'), (DingTokenEnv, 'rules = '),
+                         (GymnasiumEnv, 'rules = ')):
             source = inspect.getsource(cls)
             body = source[source.index('config = dict('):source.index(end)].splitlines()[1:]
             for above, line in zip(body, body[1:]):

@@ -3,6 +3,7 @@ import pytest
 import torch
 from ding.config import compile_config
 from easydict import EasyDict
+from gymnasium.spaces import Box, Discrete, MultiBinary
 from torch.distributions import Categorical, Normal
 
 from ding_common import ConfigError
@@ -227,3 +228,31 @@ class TestAdvantage:
     def test_extending_needs_a_discount(self):
         with pytest.raises(ConfigError, match='extend_truncated = True.*discount_factor'):
             make(DISCRETE, learn=dict(extend_truncated=True))
+
+
+@pytest.mark.unittest
+class TestSpaces:
+
+    @pytest.mark.parametrize(
+        'model, observations, actions, message', [
+            (DISCRETE, (4, ), Discrete(4), r'policy.model.obs_shape: VAC does not read observations of shape \(4,\)'),
+            (DISCRETE, (3, ), Discrete(3), 'policy.model.action_shape = 4: the environment has 3'),
+            (DISCRETE, (3, ), Box(-1, 1, (4, )), "policy.model.action_space = 'discrete': .* are continuous"),
+            (CONTINUOUS, (3, ), Discrete(2), "policy.model.action_space = 'continuous': .* are discrete"),
+            (CONTINUOUS, (3, ), Box(-1, 1, (3, )), 'policy.model.action_shape = 2: the environment has 3'),
+        ]
+    )
+    def test_a_model_that_does_not_fit_the_environment(self, model, observations, actions, message):
+        bind = make(model).collect_mode.get_attribute('bind')
+        with pytest.raises(ConfigError, match=message):
+            bind(None, (Box(-1, 1, observations), actions))
+
+    @pytest.mark.parametrize(
+        'model, actions', [(DISCRETE, Discrete(4)), (CONTINUOUS, Box(-1, 1, (2, ))), (DISCRETE, MultiBinary(4))]
+    )
+    def test_one_that_does_is_left_as_it_is(self, model, actions):
+        policy = make(dict(model, norm_type='BN'))
+        before = {name: value.clone() for name, value in policy._model.state_dict().items()}
+        policy.collect_mode.get_attribute('bind')(None, (Box(-1, 1, (3, )), actions))
+        after = policy._model.state_dict()
+        assert all(torch.equal(value, after[name]) for name, value in before.items()) and policy._model.training

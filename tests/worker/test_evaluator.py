@@ -44,6 +44,18 @@ class TestGroupEvaluator:
         with pytest.raises(TaskError, match="answer = 'x'"):  # the first evaluation comes before the first collect
             serial_pipeline_onpolicy(think_answer, max_train_iter=1)
 
+    @pytest.mark.parametrize(
+        'evaluator, message', [
+            (dict(render=dict(render_freq=1)), 'render.render_freq = 1: the environment gives no pictures'),
+            (dict(figure_path='figures'), "figure_path = 'figures': the environment saves no figures"),
+        ]
+    )
+    def test_pictures_that_an_environment_cannot_give(self, think_answer, evaluator, message):
+        main, create = think_answer
+        main.policy.eval.evaluator.update(evaluator)
+        with pytest.raises(ConfigError, match=f'policy.eval.evaluator.{message}'):
+            serial_pipeline_onpolicy((main, create), max_train_iter=1)
+
     @pytest.mark.parametrize('number', [1, 3, 4])
     def test_pass_at_k_of_samples_from_the_same_starts(self, think_answer, number, monkeypatch):
         """Right answers are those of problem 0 in each second sample: 1/8 of all, pass@2 of problem 0 is 5/6."""

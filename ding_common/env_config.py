@@ -1,0 +1,85 @@
+"""The section ``env`` of a config: what DI-engine's pipelines and env managers read of it, beside an environment's."""
+from typing import Any, Dict
+
+from ding.envs import get_env_manager_cls
+from ding.utils import ENV_MANAGER_REGISTRY
+
+from .check import MOST, Rule, check_config, nearest
+from .errors import ConfigError
+
+_PIPELINE = dict(
+    type='',
+    import_names=[],
+    cfg_type='',
+    manager={},
+    stop_value=0.,
+    n_evaluator_episode=1,
+    collector_env_num=1,
+    evaluator_env_num=1,
+    replay_path=None,
+)
+_RULES = dict(
+    n_evaluator_episode=Rule.integer(1, MOST),
+    collector_env_num=Rule.integer(1, MOST),
+    evaluator_env_num=Rule.integer(1, MOST),
+    import_names=Rule.modules(),
+    stop_value=Rule.number(),
+    replay_path=Rule('text', lambda v: isinstance(v, str)).or_none(),
+)
+_SECONDS = Rule.number(0, open_low=True)
+_MANAGER_RULES = dict(
+    import_names=Rule.modules(),
+    episode_num=Rule.integer(1).or_inf(),
+    max_retry=Rule.integer(1, MOST),
+    retry_type=Rule.one_of('reset', 'renew'),
+    auto_reset=Rule('True: the evaluator waits for ever for an environment that is not reset', lambda v: v is True),
+    step_timeout=_SECONDS.or_none(),
+    reset_timeout=_SECONDS.or_none(),
+    retry_waiting_time=Rule.number(0),
+    context=Rule.one_of('fork', 'spawn', 'forkserver'),
+    wait_num=Rule.integer(1).or_inf(),
+    step_wait_timeout=_SECONDS.or_none(),
+    connect_timeout=_SECONDS,
+)
+
+
+def check_env_config(cfg: Dict, default: Dict, rules: Dict[str, Rule]) -> None:
+    """
+    Overview:
+        Hold the section to what an environment and DI-engine read of it.
+    Arguments:
+        - cfg (:obj:`Dict`): The section, compiled or of one environment.
+        - default (:obj:`Dict`): The environment's own keys, see ``check_config``.
+        - rules (:obj:`Dict[str, Rule]`): Of these.
+    Raises:
+        - ConfigError: On the first key that is unknown or of a wrong value.
+    """
+    check_config(cfg, {**_PIPELINE, **default}, {**_RULES, **rules}, 'env')
+    manager = cfg.get('manager', {})
+    if 'type' in manager:
+        kind = manager['type']
+        if not Rule.registered(ENV_MANAGER_REGISTRY).holds(kind):
+            raise ConfigError(f'env.manager.type = {kind!r}: unknown manager; {nearest(kind, ENV_MANAGER_REGISTRY)}')
+        known = {**get_env_manager_cls(manager).default_config(), 'type': '', 'import_names': []}
+        check_config(manager, known, _MANAGER_RULES, 'env.manager')
+
+
+def pop_number(cfg: Dict, key: str) -> Any:
+    """
+    Overview:
+        Take a number of environments out of the section.
+    Arguments:
+        - cfg (:obj:`Dict`): The section, checked.
+        - key (:obj:`str`): ``collector_env_num`` or ``evaluator_env_num``.
+    Raises:
+        - ConfigError: If it is not there, or ``n_evaluator_episode`` is less.
+    """
+    if key not in cfg:
+        raise ConfigError(f'env.{key}: missing; must be {_RULES[key].allowed}.')
+    number = cfg.pop(key)
+    if key == 'evaluator_env_num' and cfg['n_evaluator_episode'] < number:
+        raise ConfigError(
+            f"env.n_evaluator_episode = {cfg['n_evaluator_episode']}: must be at least env.evaluator_env_num = "
+            f'{number}, since each evaluator environment runs one episode or more.'
+        )
+    return number
