@@ -135,8 +135,8 @@ def _peers() -> Iterator[None]:
     except RuntimeError as error:  # all that torch.distributed raises
         reason = str(error).strip().splitlines()[0]
         raise PeerError(
-            f"process {os.environ.get('RANK')}: another process of this run has ended, so this one does; why stands above "
-            f'or below ({reason:.200})'
+            f"process {os.environ.get('RANK')}: another process of this run ended, so this one does too; why stands "
+            f'above or below ({reason:.200})'
         ) from error
 
 
