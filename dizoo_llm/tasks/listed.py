@@ -299,7 +299,7 @@ def _csv(path: str) -> Iterator[Tuple[str, Dict[str, str]]]:
                 raise ValueError(f'{place} has more fields than the header')
             yield place, row
     except csv.Error as error:
-        raise ValueError(f'line {reader.line_num} is no CSV ({error})') from error
+        raise ValueError(f'what begins in line {reader.line_num + 1} is no CSV ({error})') from error
 
 
 def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:

@@ -52,7 +52,7 @@ class TestTaskFile:
             ('a.json', DEEP, 'is no JSON .*recursion'),
             ('a.json', '{"question": "a"}', 'must hold a list'),
             ('a.json', '[{"question": "a", "answer": "1"}, 5]', 'row 2 is no object with named fields: 5'),
-            ('a.csv', 'question,answer\na,1\n"b,2\nc,3\n', 'line 4 is no CSV .*unexpected end of data'),
+            ('a.csv', 'question,answer\na,1\n"b,2\nc,3\n', 'what begins in line 3 is no CSV .*unexpected end of data'),
             ('a.csv', 'question,answer\n"a"b,1\n', 'line 2 is no CSV .*expected after'),
             ('a.csv', 'question,answer\n' + 'a' * 200_000 + ',1\n', 'line 2 is no CSV .*field limit'),
             ('a.csv', 'question,answer\na,b,1\n', 'row 1 has more fields than the header'),
@@ -119,7 +119,7 @@ SCORE = '\ndef score(problem, completion):\n    return 1.0\n'
         ('\n1 / 0\n', r"env.task.file = '.*t.py': ZeroDivisionError: division by zero \(t.py:2\)"),
         ('import sys\nsys.exit(0)\n', 'SystemExit: 0'),
         ('raise ValueError("x" * 10 ** 6)', 'ValueError: xxx'),
-        (b'\xff\xfe\0\0', 'SyntaxError'),
+        (b'\xff\xfe', 'SyntaxError'),
         ('', 'must define a function problems'),
         ('def problems():\n    return 1 / 0' + SCORE, r'problems\(\) raised ZeroDivisionError: .*\(t.py:2\)'),
         ('def problems():\n    return None' + SCORE, r'problems\(\) raised TypeError'),
@@ -246,6 +246,8 @@ class TestSpecialTokensInTexts:
         for text in ('so <think> it', 'so <think> it <|im_end|>'):
             assert think in encode_text(tokenizer, text) and think in encode_prompt(tokenizer, text, chat=False)
         assert think in encode_prompt(tokenizer, 'so <think> it')
+        tokenizer.chat_template = TEMPLATE + '<think>'  # which makes it a token of the template's
+        assert encode_prompt(tokenizer, 'so <think> it').count(think) == 1
 
     def test_words_made_here_stay_words_and_special_ones_are_refused(self):
         tokenizer = build_word_tokenizer(['a', '<think>', '</think>'])
@@ -259,7 +261,7 @@ class TestSpecialTokensInTexts:
             encode_prompt(tokenizer, 'a <eos>')
 
     def test_characters_made_here(self):
-        tokenizer = build_char_tokenizer('<eos>'.replace('s', 's ') + 'pad')
+        tokenizer = build_char_tokenizer('<eospad >')
         for text in ('<eos>', 'a <pad> <eos>'):
             ids = encode_prompt(tokenizer, text)
             assert len(ids) == len(text) and tokenizer.decode(ids) == text
@@ -273,7 +275,7 @@ class TestSpecialTokensInTexts:
             encode_text(tokenizer, 'a</s>')
 
     def test_in_demonstrations(self):
-        env = TokenEnv(Ask('a'), tokenizer=dict(chars='<eos>a'.replace('s', 's')), max_new_tokens=9)
+        env = TokenEnv(Ask('a'), tokenizer=dict(chars='<eos>a'), max_new_tokens=9)
         ids = env.encode_answer('a<eos>')
         assert ids[-1] == env.tokenizer.eos_token_id and env.tokenizer.eos_token_id not in ids[:-1]
         env = TokenEnv(Ask('a'), tokenizer=dict(words=['a']), max_new_tokens=9)

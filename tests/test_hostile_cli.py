@@ -1,0 +1,177 @@
+"""From the command line: broken input ends in one line, and what was there stays as it was."""
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from ding.entry.cli import cli
+
+from dizoo_llm.sft import main as sft
+
+CONFIG = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', 'config', 'think_answer_grpo_config.py'))
+GRPO = '''
+import runpy
+shipped = runpy.run_path({shipped!r})
+main_config, create_config = shipped['main_config'], shipped['create_config']
+main_config.exp_name = 'run'
+main_config.env.update(collector_env_num=4, evaluator_env_num=1, n_evaluator_episode=1)
+main_config.policy.group_size = 4
+main_config.policy.collect.n_sample = main_config.policy.learn.batch_size = 1
+main_config.policy.model.config.update(hidden_size=8, intermediate_size=8)
+main_config.env.update({env!r})
+main_config.policy.model = {model!r} or main_config.policy.model
+'''
+SFT = '''
+main_config = dict(
+    exp_name='run',
+    env=dict(max_new_tokens=3),
+    model={model!r} or dict(config=dict(
+        model_type='llama', hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)),
+    train=dict(examples=2, batch_size=2, max_steps=2),
+)
+main_config['env'].update({env!r})
+'''
+GOOD = '{"question": "a", "answer": "b"}\n'
+ENV = dict(task=dict(type='file', path='a.jsonl'), tokenizer=dict(chars='abcde'))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, with an earlier run's."""
+    monkeypatch.chdir(tmp_path)
+    for name in ('model/config.json', 'evaluations.jsonl', 'total_config.py', 'log/serial/events', 'ckpt/best'):
+        path = tmp_path / 'run' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('earlier')
+    return tmp_path
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob('*') if path.is_file()}
+
+
+def one_line(folder, command, config, *options):
+    """The line that a command ends in, having left every file as it was."""
+    before = contents(folder)
+    mode = ['-m', 'serial_onpolicy', '--train-iter', '1'] if command is cli else []
+    result = CliRunner().invoke(command, [*mode, '-c', config, '-s', '0', *options])
+    after = contents(folder)
+    assert {path: after.get(path) for path in before} == before
+    assert isinstance(result.exception, SystemExit) and result.exit_code != 0, result.exception
+    assert 'Traceback' not in result.output
+    last = result.output.splitlines()[-1]
+    assert last.startswith('Error: ') and len(last) < 1200
+    return last
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('command', [cli, sft], ids=['ding', 'sft'])
+class TestConfigFile:
+
+    @pytest.mark.parametrize(
+        'content, message', [
+            (None, 'there is no such file'),
+            ('', 'must define'),
+            ('main_config = (\n', 'SyntaxError'),
+            ('\n1 / 0\n', 'ZeroDivisionError: division by zero (c.py:2)'),
+            ('raise SystemExit(0)', 'SystemExit: 0'),
+            (bytes(range(1, 256)), 'SyntaxError'),
+            ('main_config = create_config = [1]', 'main_config'),
+            ('main_config = create_config = None', 'main_config'),
+            ('main_config = create_config = "policy"', 'main_config'),
+            ('main_config = create_config = dict(env=3)', 'main_config'),
+        ],
+        ids=repr
+    )
+    def test_that_is_none(self, folder, command, content, message):
+        if content is not None:
+            (folder / 'c.py').write_bytes(content if isinstance(content, bytes) else content.encode())
+        assert message in one_line(folder, command, 'c.py')
+        assert not (folder / 'default_experiment').exists()
+
+    def test_a_folder(self, folder, command):
+        (folder / 'c.py').mkdir()
+        assert one_line(folder, command, 'c.py') == "Error: --config = 'c.py': is no file."
+
+    @pytest.mark.parametrize(
+        'content, env, model, message', [
+            (GOOD + '{"question"', {}, None, "env.task.path = 'a.jsonl': line 2 is no JSON"),
+            (GOOD.encode('utf-16'), {}, None, 'line 1 holds a NUL byte; save the file as UTF-8'),
+            ('\n\n', {}, None, 'the task has no problem for training'),
+            ('{"question": "%s", "answer": "b"}' % ('a' * 10 ** 6), {}, None, 'a prompt has 1000000 tokens'),
+            ('{"question": "x<eos>", "answer": "b"}', {}, None, "it has no token for ['<', '>', 'o', 's', 'x']"),
+            (GOOD, dict(tokenizer=dict(pretrained='.')), None, 'the folder holds no tokenizer'),
+            (GOOD, {}, dict(pretrained='.'), 'model.pretrained = \'.\': the folder holds no config.json'),
+        ],
+        ids=lambda v: repr(v)[:24]
+    )
+    def test_of_broken_things(self, folder, command, content, env, model, message):
+        (folder / 'a.jsonl').write_bytes(content if isinstance(content, bytes) else content.encode())
+        text = (GRPO if command is cli else SFT).format(shipped=CONFIG, env={**ENV, **env}, model=model)
+        (folder / 'c.py').write_text(text)
+        assert message in one_line(folder, command, 'c.py')
+
+
+@pytest.mark.unittest
+class TestCommands:
+
+    def test_without_a_config(self):
+        result = CliRunner().invoke(cli, ['-m', 'serial_onpolicy', '-s', '0', '-s', '1'])
+        assert result.exit_code == 1 and result.output.splitlines() == [
+            "Error: --config: missing; name a config file, or one of DI-engine's own by --env and --policy."
+        ]
+
+    def test_without_a_mode(self):
+        result = CliRunner().invoke(cli, ['-c', CONFIG])
+        assert result.exit_code == 2 and "Missing option '-m'" in result.output
+
+    def test_a_config_of_another_name(self, folder):
+        assert one_line(folder, cli, 'c.yaml') == "Error: --config = 'c.yaml': must be a Python file, named NAME.py."
+
+    @pytest.mark.parametrize(
+        'main, create, message', [
+            ('{}', '{}', 'main_config.env = None: must be a dict.'),
+            ('dict(env={}, policy={})', '{}', 'create_config.env_manager = None: must be a dict.'),
+            (
+                'dict(env={}, policy={})', 'dict(env_manager={}, policy={})',
+                'create_config.env_manager.type = None: must be the name of what is registered.'
+            ),
+        ]
+    )
+    def test_a_config_without_its_sections(self, folder, main, create, message):
+        (folder / 'c.py').write_text(
+            f'from easydict import EasyDict\nmain_config, create_config = EasyDict({main}), EasyDict({create})'
+        )
+        assert one_line(folder, cli, 'c.py') == f'Error: {message}'
+
+    def test_a_dict_in_place_of_an_easydict(self, folder):
+        (folder / 'c.py').write_text('main_config = create_config = dict(env={}, policy={})')
+        assert 'must be an EasyDict, as of main_config = EasyDict(dict(...))' in one_line(folder, cli, 'c.py')
+
+    def test_sft_that_fails_on_its_way_leaves_the_earlier_evaluations(self, folder):
+        pytest.importorskip('accelerate')
+        (folder / 'a.jsonl').write_text(GOOD + '{"question": "c", "answer": "bbbbbbb"}')
+        (folder / 'c.py').write_text(SFT.format(env=ENV, model=None))
+        assert "env.max_new_tokens = 3: the answer 'bbbbbbb' has 8 tokens" in one_line(folder, sft, 'c.py')
+
+    def test_sft_does_not_write_over_the_model_that_it_begins_with(self, folder):
+        pytest.importorskip('accelerate')
+        (folder / 'a.jsonl').write_text(GOOD)
+        (folder / 'c.py').write_text(SFT.format(env=ENV, model=None))
+        runner = CliRunner()
+        assert runner.invoke(sft, ['-c', 'c.py', '--exp-name', 'first']).exit_code == 0
+        (folder / 'c.py').write_text(SFT.format(env=ENV, model=dict(pretrained='first/model')))
+        assert 'would take the place of main_config.model.pretrained' in one_line(
+            folder, sft, 'c.py', '--exp-name', 'first/../first'
+        )
+
+    @pytest.mark.parametrize('module', ['ding_grpo', 'dizoo_llm.sft'])
+    def test_as_a_process(self, folder, module):
+        (folder / 'c.py').write_text('main_config = 1 / 0')
+        mode = ['-m', 'serial_onpolicy'] if module == 'ding_grpo' else []
+        run = subprocess.run(
+            [sys.executable, '-m', module, *mode, '-c', 'c.py', '-s', '0'], capture_output=True, text=True
+        )
+        assert run.returncode == 1 and run.stdout == ''
+        assert run.stderr == "Error: --config = 'c.py': ZeroDivisionError: division by zero (c.py:1)\n"
