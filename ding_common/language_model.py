@@ -40,9 +40,8 @@ def build_causal_lm(
     """
     if (pretrained is None) == (config is None):
         raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: exactly one is needed.')
-    for name, value in (('pretrained', pretrained), ('attn_implementation', attn_implementation)):
-        if value is not None and (not isinstance(value, str) or value == ''):
-            raise ConfigError(f'{key}.{name} = {value!r}: must be text, or None.')
+    if attn_implementation is not None and (not isinstance(attn_implementation, str) or not attn_implementation):
+        raise ConfigError(f'{key}.attn_implementation = {attn_implementation!r}: must be text, or None.')
     if dtype not in DTYPES:
         raise ConfigError(f'{key}.dtype = {dtype!r}: must be one of {", ".join(DTYPES)}.')
     options = dict(dtype=DTYPES[dtype])

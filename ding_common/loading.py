@@ -21,7 +21,7 @@ def check_model_folder(pretrained: str, key: str) -> None:
     Raises:
         - ConfigError: If it is neither.
     """
-    if not isinstance(pretrained, str):
+    if not isinstance(pretrained, str) or not pretrained:
         raise ConfigError(f'{key} = {pretrained!r}: must be a folder or a hub name.')
     if os.path.isdir(pretrained):
         check_links(pretrained, key)
