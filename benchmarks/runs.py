@@ -69,7 +69,7 @@ def run(
     """
     main, create = load_config(config)
     main.exp_name = os.path.join('runs', folder)
-    main.env.stop_value = float('inf') if go_on else bar
+    main.env.stop_value = 1e9 if go_on else bar
     main.policy.learn.update(learn)
     main.policy.eval.evaluator.update(evaluator)
     shutil.rmtree(main.exp_name, ignore_errors=True)
