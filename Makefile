@@ -11,13 +11,14 @@ SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
 
 CASES ?= 600
 
-.PHONY: help install train test test-all fuzz style format demo-text seeds seeds-cartpole presets soak bench bench-losses clean
+.PHONY: help install train test test-all test-faults fuzz style format demo-text seeds seeds-cartpole presets soak bench bench-losses clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
 	@echo "make test           the test suite"
 	@echo "make test-all       the test suite with the long checks"
 	@echo "make fuzz           wrong configs (CASES=600, SEED=0): each trains or ends in one line that names the key"
+	@echo "make test-faults    kill a run again and again, and inject every other fault; table in docs/ (10 minutes)"
 	@echo "make style          yapf and flake8, without changing anything"
 	@echo "make bench          losses, whole updates and time to solve beside TRL's; tables in docs/, benchmarks/results.json (long)"
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
@@ -47,6 +48,10 @@ test: install
 test-all: install
 	@echo "== testing, the long checks included"
 	$(BIN)/python -m pytest -q -m "not benchmark"
+
+test-faults: install
+	@echo "== kills, full disks, damaged checkpoints, broken input: all for real"
+	$(BIN)/python tests/faults.py --write
 
 fuzz: install
 	@echo "== wrong configs, seed $(SEED)"

@@ -15,6 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ding_common import CheckpointError, ConfigError, read_json_lines
 from ding_grpo.model import CausalLM
 
+from tests.same import same
+
 CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
 
 
@@ -83,23 +85,6 @@ RUNS = dict(
 
 def state(number, run='run'):
     return torch.load(f'{run}/ckpt/iteration_{number}.pth.tar', weights_only=True)
-
-
-def same(a, b, path=''):
-    """Equal to the last bit, whatever is nested in whatever."""
-    if isinstance(a, dict):
-        assert set(a) == set(b), path
-        for key in a:
-            if 'seconds' not in str(key) and key not in ('evaluating', 'logs'):  # of the clock
-                same(a[key], b[key], f'{path}.{key}')
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), path
-        for i, (x, y) in enumerate(zip(a, b)):
-            same(x, y, f'{path}[{i}]')
-    elif isinstance(a, torch.Tensor):
-        assert a.dtype is b.dtype and torch.equal(a, b), path
-    else:
-        assert a == b or a != a and b != b, path
 
 
 def timeless(path):

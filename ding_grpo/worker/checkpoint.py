@@ -5,6 +5,7 @@ by which damage of any later kind is found when it is read.
 """
 import glob
 import os
+import pickle
 import re
 import shutil
 import zipfile
@@ -77,6 +78,7 @@ def read_checkpoint(path: str) -> Dict[str, Any]:
     Raises:
         - CheckpointError: If it is not there, is damaged, or holds other things than tensors and plain objects.
     """
+    path = os.path.normpath(path)
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -85,6 +87,10 @@ def read_checkpoint(path: str) -> Dict[str, Any]:
         return torch.load(path, map_location='cpu', weights_only=True)
     except FileNotFoundError as error:
         raise CheckpointError(f'there is no checkpoint {path}') from error
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f'the checkpoint {path} holds other things than tensors and plain objects; nothing of it was run'
+        ) from error
     except Exception as error:  # damaged archives raise what they like, from struct.error to pickle's
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(f'the checkpoint {path} is damaged or none ({reason})') from error
