@@ -460,7 +460,7 @@ Every other fault, its exit code and its last line:
 
 @click.command()
 @click.option('--kills', default=24, show_default=True)
-@click.option('--updates', default=300, show_default=True)
+@click.option('--updates', default=600, show_default=True)
 @click.option('--seed', default=0, show_default=True)
 @click.option('--write/--no-write', default=False, help='Whether to write the table into docs/faults.md.')
 def main(kills: int, updates: int, seed: int, write: bool) -> None:
