@@ -1,9 +1,10 @@
 """Config files of DI-engine, held to what every pipeline reads of them before it checks anything."""
 import os
-from typing import Any, Tuple
+from typing import Any, Dict, Tuple
 
 from easydict import EasyDict
 
+from .check import require_dict
 from .errors import ConfigError
 from .files import run_file
 
@@ -41,9 +42,24 @@ def check_configs(main_config: Any, create_config: Any) -> None:
         if not isinstance(config, EasyDict):
             raise ConfigError(f'{name} = {config!r:.200}: must be an EasyDict, as of {name} = EasyDict(dict(...)).')
         for section in sections:
-            if not isinstance(config.get(section), dict):
-                raise ConfigError(f'{name}.{section} = {config.get(section)!r:.200}: must be a dict.')
+            require_section(config, section, name)
     for section in SECTIONS['create_config']:
         kind = create_config[section].get('type')
         if not isinstance(kind, str):
             raise ConfigError(f'create_config.{section}.type = {kind!r}: must be the name of what is registered.')
+
+
+def require_section(config: Dict, section: str, name: str) -> None:
+    """
+    Overview:
+        Refuse a config without a section.
+    Arguments:
+        - config (:obj:`Dict`): ``main_config`` or ``create_config``.
+        - section (:obj:`str`): Which must be there.
+        - name (:obj:`str`): The config's, for the message.
+    Raises:
+        - ConfigError: If it is missing, or no dict.
+    """
+    if section not in config:
+        raise ConfigError(f'{name}.{section}: missing; must be a dict. There are {", ".join(config)}.')
+    require_dict(config[section], f'{name}.{section}')

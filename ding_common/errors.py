@@ -58,15 +58,6 @@ def describe(error: BaseException) -> str:
     return f'{type(error).__name__}: {said:.200} ({os.path.basename(frame.filename)}:{frame.lineno})'
 
 
-def first_line(error: BaseException) -> str:
-    """
-    Overview:
-        What another library raised, as part of a message of one line.
-    """
-    lines = str(error).strip().splitlines()
-    return f'{type(error).__name__}: {lines[0]}' if lines else type(error).__name__
-
-
 def unwrap_task_error(error: RuntimeError) -> NoReturn:
     """
     Overview:

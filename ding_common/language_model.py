@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from .check import nearest
-from .errors import ConfigError, first_line
+from .errors import ConfigError
 from .loading import check_model_folder, quiet_hub, reason
 
 # Keys of published config files that transformers still takes, although its config classes no longer have them.
@@ -54,7 +54,9 @@ def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
     if not isinstance(config, dict):
         raise ConfigError(f'{key}.config = {config!r}: must be a dict with model_type.')
     config = {**config}
-    model_type = config.pop('model_type', None)
+    if 'model_type' not in config:
+        raise ConfigError(f'{key}.config.model_type: missing; must be an architecture. There are {", ".join(config)}.')
+    model_type = config.pop('model_type')
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise ConfigError(
             f'{key}.config.model_type = {model_type!r}: '
@@ -74,7 +76,7 @@ def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
     except Exception as error:  # an architecture may raise anything over values that it was not made for
         raise ConfigError(
             f'{key}.config = {config!r}{_attention(options, key)}: transformers makes no causal language model '
-            f'{model_type!r} of it ({first_line(error)})'
+            f'{model_type!r} of it ({reason(error)})'
         ) from error
 
 

@@ -363,7 +363,10 @@ def main(cases: int, seed: int, limit: float, only: Tuple[int, ...], verbose: bo
     begun, found, defects = time.monotonic(), Counter(), 0
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        write_files(load('think_answer_grpo')[0].policy.model.config)
+        small = load('think_answer_grpo')[0].policy.model.config
+        files = multiprocessing.get_context('fork').Process(target=write_files, args=(small, ))
+        files.start()  # not here: a process that has computed must not be forked
+        files.join()
         indices = only or range(cases)
         for number, index in enumerate(indices, 1):
             case = make_case(seed, index, folder)

@@ -91,5 +91,5 @@ class TestCheckedBeforeItIsMerged:
     def test_no_policy_at_all(self, think_answer, pipeline):
         main, create = think_answer
         main.pop('policy')  # of an EasyDict `del` would leave the attribute
-        with pytest.raises(ConfigError, match='policy = None: must be a dict'):
+        with pytest.raises(ConfigError, match='main_config.policy: missing; must be a dict. There are exp_name, env.'):
             pipeline((main, create))

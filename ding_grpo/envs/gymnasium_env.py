@@ -7,7 +7,7 @@ from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 from gymnasium.spaces import Box
 
-from ding_common import ConfigError, Rule, first_line
+from ding_common import ConfigError, Rule, describe
 from ding_common.env_config import check_env_config, pop_number
 
 
@@ -88,14 +88,14 @@ class GymnasiumEnv(DingEnvWrapper):
         except Exception as error:  # an environment may raise anything over its arguments
             written = f', env.env_kwargs = {dict(arguments)!r}' if arguments else ''
             raise ConfigError(
-                f'env.env_id = {cfg.env_id!r}{written}: gymnasium does not make it ({first_line(error)})'
+                f'env.env_id = {cfg.env_id!r}{written}: gymnasium does not make it ({describe(error)})'
             ) from error
         try:
             super().__init__(env, cfg, caller=caller)
         except Exception as error:  # so may a wrapper
             raise ConfigError(
                 f"env.env_wrapper = {cfg.get('env_wrapper', 'default')!r}: DI-engine does not make it "
-                f'({first_line(error)})'
+                f'({describe(error)})'
             ) from error
         if cfg.get('act_scale') and not isinstance(env.action_space, Box):
             raise ConfigError(f'env.act_scale = True: the actions of {cfg.env_id} have no bounds to be scaled to.')

@@ -11,7 +11,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 from transformers.utils import logging as hf_logging
 
-from ding_common import ConfigError, first_line
+from ding_common import ConfigError, describe
 from ding_common.language_model import build_causal_lm
 
 from . import shared_prompt
@@ -427,4 +427,4 @@ def _with_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
     try:
         return get_peft_model(lm, LoraConfig(task_type='CAUSAL_LM', **lora))
     except Exception as error:  # peft may raise anything over its arguments
-        raise ConfigError(f'policy.model.lora = {dict(lora)!r}: {first_line(error)}') from error
+        raise ConfigError(f'policy.model.lora = {dict(lora)!r}: {describe(error)}') from error

@@ -24,7 +24,7 @@ from ding.torch_utils import to_device
 from ding.utils import POLICY_REGISTRY
 from transformers import PreTrainedModel, get_scheduler
 
-from ding_common import ConfigError, NumericError, first_line, parallel
+from ding_common import ConfigError, NumericError, describe, parallel
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import grpo_data, grpo_error, kl_estimate, masked_mean, row_mean, sequence_mean
 from ding_grpo.rollout import Sampling
@@ -246,7 +246,7 @@ class GRPOPolicy(Policy):
         except Exception as error:  # a model may raise anything over its arguments
             written = {key: value for key, value in cfg.model.items() if key not in ('type', 'import_names')}
             raise ConfigError(
-                f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be made of it ({first_line(error)})'
+                f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be made of it ({describe(error)})'
             ) from error
         check_weights(model, 'policy.model')
         return model

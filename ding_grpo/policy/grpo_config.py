@@ -1,4 +1,5 @@
 """What a user may write under ``policy`` when its type is ``grpo``."""
+import math
 import os
 from typing import Dict, Tuple
 
@@ -9,7 +10,8 @@ from ding.worker import LearnerHook, get_buffer_cls
 from ding.worker.learner.learner_hook import hook_mapping
 from transformers import SchedulerType, get_scheduler
 
-from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, first_line, nearest, require_dict
+from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, describe, nearest, require_dict, \
+    require_section
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
     STEP_ADVANTAGE_METHODS, SURROGATES, efficient_method, less_efficient_method, linear_log_prob, naive_method
 
@@ -132,7 +134,6 @@ def check_sections(cfg: Dict, default: Dict) -> None:
     Raises:
         - ConfigError: If a key is unknown, or a section is no dict.
     """
-    require_dict(cfg, 'policy')
     known = {**_PIPELINE, **default}
     for key, value in cfg.items():
         if key not in known:
@@ -154,12 +155,13 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
         - ConfigError: On the first key that is unknown or of a wrong value. What goes together is looked at later, in \
             ``check_policy_config``.
     """
-    written, env = main_config.get('policy'), main_config.get('env', {})
+    for section in ('env', 'policy'):
+        require_section(main_config, section, 'main_config')
+    written, env = main_config['policy'], main_config['env']
     check_sections(written, default)
     if 'type' in written:
         raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
     check_config(written, _schema(policy, default), RULES, 'policy')
-    require_dict(env, 'env')
     require_dict(env.get('manager', {}), 'env.manager')
     modules = env.get('import_names', [])
     if not Rule.modules().holds(modules):
@@ -358,7 +360,7 @@ def _check_schedule(schedule: Dict) -> None:
         )
     except Exception as error:  # a schedule may raise anything over its arguments
         written = {key: dict(value) if isinstance(value, dict) else value for key, value in schedule.items()}
-        raise ConfigError(f'policy.learn.lr_scheduler = {written!r}: {first_line(error)}') from error
+        raise ConfigError(f'policy.learn.lr_scheduler = {written!r}: {describe(error)}') from error
 
 
 def _schema(cfg: Dict, default: Dict) -> Dict:
@@ -432,3 +434,13 @@ def _check_model(model: Dict) -> None:
         sizes = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(size, int) and size > MOST for size in sizes):
             raise ConfigError(f'policy.model.{key} = {value!r}: must be at most {MOST}.')
+    _check_finite(model, 'policy.model')
+
+
+def _check_finite(section: Dict, where: str) -> None:
+    """Of a model with such a number everything that it gives would be none."""
+    for key, value in section.items():
+        if isinstance(value, dict):
+            _check_finite(value, f'{where}.{key}')
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f'{where}.{key} = {value!r}: must be finite.')

@@ -8,7 +8,7 @@ from ding.utils.data import default_collate
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
-from ding_common import ConfigError, first_line
+from ding_common import ConfigError, describe
 from ding_grpo.rl_utils import entropy, naive_method
 from ding_grpo.rollout import draw
 
@@ -73,7 +73,7 @@ class StepFace:
         except (RuntimeError, IndexError, TypeError) as error:
             raise ConfigError(
                 f'policy.model.obs_shape: {name} does not read observations of shape {observations.shape} '
-                f'({first_line(error)})'
+                f'({describe(error)})'
             ) from error
         finally:
             self._model.train(was_training)

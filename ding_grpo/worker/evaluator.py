@@ -9,7 +9,7 @@ from ding.torch_utils import to_ndarray, to_tensor
 from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
 
-from ding_common import ConfigError, append_json, first_line, parallel, unwrap_task_error
+from ding_common import ConfigError, append_json, describe, parallel, unwrap_task_error
 
 from .failures import check_failures
 from .pass_at_k import over_problems, pass_at_k
@@ -43,7 +43,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
             except Exception as error:  # an environment may raise anything
                 raise ConfigError(
                     f'policy.eval.evaluator.render.render_freq = {self._render.render_freq}: the environment gives no '
-                    f'pictures to DI-engine ({first_line(error)}); leave it out.'
+                    f'pictures to DI-engine ({describe(error)}); leave it out.'
                 ) from error
         figure_path = self._cfg.get('figure_path')
         if figure_path is not None and not hasattr(self._env.env_ref, 'enable_save_figure'):
