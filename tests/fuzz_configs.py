@@ -34,7 +34,10 @@ import click  # noqa: E402
 from easydict import EasyDict  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
-CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'config')
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..')
+CONFIG = os.path.join(ROOT, 'config')
+if __name__ == '__main__':
+    sys.path[0] = ROOT  # not this folder, which has one named as a package
 NAMES = sorted(os.path.basename(f)[:-len('_config.py')] for f in glob.glob(f'{CONFIG}/*_grpo*_config.py'))
 if find_spec('Box2D') is None:
     NAMES.remove('lunarlander_grpo')  # it needs an extra

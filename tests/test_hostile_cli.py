@@ -131,8 +131,8 @@ class TestCommands:
 
     @pytest.mark.parametrize(
         'main, create, message', [
-            ('{}', '{}', 'main_config.env = None: must be a dict.'),
-            ('dict(env={}, policy={})', '{}', 'create_config.env_manager = None: must be a dict.'),
+            ('{}', '{}', 'main_config.env: missing; must be a dict.'),
+            ('dict(env={}, policy={})', '{}', 'create_config.env_manager: missing; must be a dict.'),
             (
                 'dict(env={}, policy={})', 'dict(env_manager={}, policy={})',
                 'create_config.env_manager.type = None: must be the name of what is registered.'
@@ -143,7 +143,7 @@ class TestCommands:
         (folder / 'c.py').write_text(
             f'from easydict import EasyDict\nmain_config, create_config = EasyDict({main}), EasyDict({create})'
         )
-        assert one_line(folder, cli, 'c.py') == f'Error: {message}'
+        assert one_line(folder, cli, 'c.py').startswith(f'Error: {message}')
 
     def test_a_dict_in_place_of_an_easydict(self, folder):
         (folder / 'c.py').write_text('main_config = create_config = dict(env={}, policy={})')
