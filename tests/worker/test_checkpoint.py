@@ -1,0 +1,108 @@
+import errno
+import os
+
+import ding.worker.learner.learner_hook
+import pytest
+import torch
+
+from ding_common import CheckpointError, ConfigError
+from ding_grpo.worker import checkpoint
+from ding_grpo.worker.checkpoint import newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder
+
+
+@pytest.fixture
+def ckpt(tmp_path):
+    """A folder with the checkpoints of updates 2 and 10, and the best."""
+    for name in ('iteration_2', 'iteration_10', 'ckpt_best'):
+        save_checkpoint(str(tmp_path / f'{name}.pth.tar'), dict(name=name, x=torch.arange(100.)))
+    return tmp_path
+
+
+@pytest.mark.unittest
+class TestSave:
+
+    def test_every_policy_of_di_engine_saves_and_loads_so(self):
+        assert ding.worker.learner.learner_hook.save_file is save_checkpoint
+        assert ding.worker.learner.learner_hook.read_file is read_checkpoint
+
+    @pytest.mark.parametrize('step', ['save', 'fsync', 'replace'])
+    def test_what_fails_leaves_the_one_before(self, ckpt, monkeypatch, step):
+        path = str(ckpt / 'iteration_10.pth.tar')
+        before = open(path, 'rb').read()
+
+        def fail(*args):
+            raise OSError(errno.ENOSPC, 'No space left on device')
+
+        monkeypatch.setattr(*dict(save=(torch, 'save'), fsync=(os, 'fsync'), replace=(os, 'replace'))[step], fail)
+        with pytest.raises(CheckpointError,
+                           match=r'could not be written \(No space left on device\); the last good one'):
+            save_checkpoint(path, dict(x=1))
+        assert open(path, 'rb').read() == before and not list(ckpt.glob('*.tmp'))
+
+    def test_a_kill_while_writing_leaves_the_one_before(self, ckpt, monkeypatch):
+        path = str(ckpt / 'iteration_10.pth.tar')
+
+        def killed(state, f):
+            f.write(b'half')
+            os._exit(9)
+
+        monkeypatch.setattr(torch, 'save', killed)
+        child = os.fork()
+        if child == 0:
+            save_checkpoint(path, dict(x=1))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        assert read_checkpoint(path)['name'] == 'iteration_10' and list(ckpt.glob('*.tmp'))
+        prune(str(ckpt), 5)
+        assert not list(ckpt.glob('*.tmp'))
+
+    def test_a_folder_takes_its_place_when_it_is_whole(self, tmp_path):
+        place = tmp_path / 'model'
+        for text in ('a', 'b'):
+            with whole_folder(str(place)) as folder:
+                os.mkdir(folder)
+                with open(os.path.join(folder, 'file'), 'w') as f:
+                    f.write(text)
+        with pytest.raises(KeyError):
+            with whole_folder(str(place)) as folder:
+                os.mkdir(folder)
+                raise KeyError('killed')
+        assert (place / 'file').read_text() == 'b'
+
+
+@pytest.mark.unittest
+class TestFind:
+
+    def test_newest_by_number(self, ckpt):
+        assert [os.path.basename(path)
+                for path in numbered(str(ckpt))] == ['iteration_10.pth.tar', 'iteration_2.pth.tar']
+        assert newest(str(ckpt)).state['name'] == 'iteration_10'
+
+    def test_the_one_that_is_asked_for_else_an_older_one(self, ckpt, capsys):
+        asked = str(ckpt / 'iteration_2.pth.tar')
+        assert newest('elsewhere', asked).state['name'] == 'iteration_2'
+        os.truncate(asked, 50)
+        with pytest.raises(CheckpointError, match='iteration_2.pth.tar is damaged.*no good one before it'):
+            newest('elsewhere', asked)  # not the newer one
+        with pytest.raises(ConfigError, match="load_ckpt_before_run = 'none.pth.tar': there is no such file"):
+            newest(str(ckpt), 'none.pth.tar')
+
+    def test_the_best_where_there_is_no_other(self, ckpt):
+        for path in numbered(str(ckpt)):
+            os.remove(path)
+        assert newest(str(ckpt)).state['name'] == 'ckpt_best'
+        assert newest(str(ckpt / 'empty')) is None
+
+    def test_pruned_to_the_newest(self, ckpt):
+        prune(str(ckpt), 1)
+        assert sorted(os.listdir(ckpt)) == ['ckpt_best.pth.tar', 'iteration_10.pth.tar']
+
+    def test_any_flipped_byte_of_the_data_is_found(self, ckpt):
+        path = ckpt / 'iteration_2.pth.tar'
+        data = bytearray(path.read_bytes())
+        place = data.index(torch.arange(100.).numpy().tobytes())
+        for offset in (0, 57, 399):
+            spoilt = bytearray(data)
+            spoilt[place + offset] ^= 1
+            path.write_bytes(spoilt)
+            with pytest.raises(CheckpointError, match='checksum'):
+                checkpoint.read_checkpoint(str(path))
