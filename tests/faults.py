@@ -112,6 +112,7 @@ def killed(folder: str, updates: int, kills: int, seed: int) -> List[Kill]:
     write_config(folder, dict(policy=dict(learn=dict(resume_training=True))))
     ckpt = os.path.join(folder, 'run', 'ckpt')
     while len(done) < kills:
+        since = time.time()
         process, when = begin(folder, updates), ('training', 'writing', 'any')[len(done) % 3]
         so_far = updates_of(folder)
         if when == 'any':
@@ -119,17 +120,28 @@ def killed(folder: str, updates: int, kills: int, seed: int) -> List[Kill]:
         elif wait_for(lambda: 'learning; Ctrl-C' in output(folder), process):
             wait_for(lambda: False, process, chosen.uniform(0, 2))
             if when == 'writing':
-                wait_for(lambda: any(name.endswith('.tmp') for name in _names(ckpt)), process)
+                wait_for(lambda: _half_written(ckpt, since), process)
         if process.poll() is not None:
             raise click.ClickException(f'the run ended by itself after {len(done)} kills:\n{output(folder)[-2000:]}')
         process.send_signal(signal.SIGKILL)
         process.wait()
-        done.append(Kill(when, updates_of(folder), any(name.endswith('.tmp') for name in _names(ckpt))))
+        done.append(Kill(when, updates_of(folder), _half_written(ckpt, since)))
         click.echo(f'kill {len(done)}, {when}: {so_far} updates before, {done[-1].update} then')
     process = begin(folder, updates)
     if process.wait() != 0:
         raise click.ClickException(f'the resumed run failed:\n{output(folder)[-2000:]}')
     return done
+
+
+def _half_written(ckpt: str, since: float) -> bool:
+    """Whether there is a part of a checkpoint that was begun after a time."""
+    for name in _names(ckpt):
+        try:
+            if name.endswith('.tmp') and os.path.getmtime(os.path.join(ckpt, name)) > since:
+                return True
+        except FileNotFoundError:  # it has just become whole
+            pass
+    return False
 
 
 def _names(folder: str) -> List[str]:
