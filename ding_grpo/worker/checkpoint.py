@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 
-from ding_common import CheckpointError, ConfigError
+from ding_common import CheckpointError
 
 from .screen import show
 
@@ -148,11 +148,8 @@ def newest(folder: str, asked: str = '') -> Optional[Found]:
     Returns:
         - found (:obj:`Optional[Found]`): None if the folder holds none.
     Raises:
-        - ConfigError: If the file that is asked for is not there.
         - CheckpointError: If every one is damaged.
     """
-    if asked and not os.path.isfile(asked):
-        raise ConfigError(f'policy.learn.learner.hook.load_ckpt_before_run = {asked!r}: there is no such file.')
     candidates = numbered(os.path.dirname(asked) if asked else folder)
     if asked:
         below = float('inf') if _number(asked) is None else _number(asked)

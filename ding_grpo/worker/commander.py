@@ -6,6 +6,7 @@ import glob
 import inspect
 import os
 import random
+import weakref
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
@@ -58,8 +59,10 @@ class RunCommander(BaseSerialCommander):
         for name in ('load_ckpt', 'save_ckpt_after_iter', 'save_ckpt_after_run', 'log_reduce_after_iter'):
             for hooks in learner._hooks.values():
                 hooks[:] = [h for h in hooks if h.name != name]
-        learner.register_hook(LoadHook('load_ckpt', 20, position='before_run', commander=self))
-        learner.register_hook(SaveHook('save_ckpt_after_run', 20, position='after_run', commander=self))
+        # Weakly: in a circle with its evaluator it would outlive the run, and the environments' processes with it.
+        me = weakref.proxy(self)
+        learner.register_hook(LoadHook('load_ckpt', 20, position='before_run', commander=me))
+        learner.register_hook(SaveHook('save_ckpt_after_run', 20, position='after_run', commander=me))
 
     def step(self) -> Any:
         if self._saves:
