@@ -30,7 +30,7 @@ TOKENS = dict(
 )
 STEPS = dict(
     env=dict(collector_env_num=8, evaluator_env_num=2, n_evaluator_episode=2),
-    policy=dict(group_size=4, learn=dict(learning_rate=1e-4), collect=dict(n_sample=3)),
+    policy=dict(group_size=4, learn=dict(learning_rate=1e-4, epoch_per_collect=1), collect=dict(n_sample=3)),
 )
 BUFFER = dict(
     env=dict(collector_env_num=8),
