@@ -61,5 +61,6 @@ def require_section(config: Dict, section: str, name: str) -> None:
         - ConfigError: If it is missing, or no dict.
     """
     if section not in config:
-        raise ConfigError(f'{name}.{section}: missing; must be a dict. There are {", ".join(config)}.')
+        there = f' There are {", ".join(config)}.' if config else ''
+        raise ConfigError(f'{name}.{section}: missing; must be a dict.{there}')
     require_dict(config[section], f'{name}.{section}')

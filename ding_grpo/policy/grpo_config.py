@@ -1,6 +1,5 @@
 """What a user may write under ``policy`` when its type is ``grpo``."""
 import math
-import os
 from typing import Dict, Tuple
 
 import torch
@@ -10,8 +9,8 @@ from ding.worker import LearnerHook, get_buffer_cls
 from ding.worker.learner.learner_hook import hook_mapping
 from transformers import SchedulerType, get_scheduler
 
-from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, describe, nearest, require_dict, \
-    require_section
+from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, check_is_file, describe, nearest, \
+    require_dict, require_section
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
     STEP_ADVANTAGE_METHODS, SURROGATES, efficient_method, less_efficient_method, linear_log_prob, naive_method
 
@@ -405,8 +404,10 @@ def _check_hooks(hooks: Dict) -> None:
             raise ConfigError(f'{full} = {value!r}: must be {Rule.integer(1).allowed}.')
         elif key == 'save_ckpt_after_run' and not isinstance(value, bool):
             raise ConfigError(f'{full} = {value!r}: must be True or False.')
-        elif key == 'load_ckpt_before_run' and not (isinstance(value, str) and (value == '' or os.path.isfile(value))):
-            raise ConfigError(f"{full} = {value!r}: must be a checkpoint's file that is there, or ''.")
+        elif key == 'load_ckpt_before_run' and value != '':
+            if not isinstance(value, str):
+                raise ConfigError(f"{full} = {value!r}: must be a checkpoint's file, or ''.")
+            check_is_file(value, full)
 
 
 def model_type(model: Dict) -> str:
