@@ -386,7 +386,7 @@ _HOOK = dict(name='', type='', position='', priority=0., ext_args={})
 _HOOK_RULES = dict(
     type=Rule.registered(hook_mapping),
     position=Rule.one_of(*LearnerHook.positions),
-    priority=Rule.number(),
+    priority=Rule.number(0),
 )
 
 
