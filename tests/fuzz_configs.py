@@ -326,8 +326,8 @@ def run_case(case: Case, limit: float, shown: bool = False) -> Tuple[str, str]:
     if process.is_alive():
         try:
             os.killpg(process.pid, signal.SIGKILL)  # the environments' processes too
-        except ProcessLookupError:
-            pass
+        except ProcessLookupError:  # it has not come as far as to have a group of its own
+            process.kill()
     process.join()
     return found
 
