@@ -172,6 +172,40 @@ class TestResume:
         same(whole, state(3))
         assert len(read_json_lines('run/log/learner/metrics.jsonl')) == 3 and os.path.exists('run/result.pkl')
 
+    def test_a_finished_run_that_goes_on_after_all_misses_no_evaluation(self, think_answer):
+        pipeline, main, create = tokens(think_answer)
+        main.policy.eval.evaluator.eval_freq = 4
+        for exp_name, stops in (('whole', [8]), ('run', [4, 4, 8])):
+            main.exp_name = exp_name
+            for i, stop in enumerate(stops):
+                main.policy.learn.resume_training = i > 0
+                pipeline((main, create), seed=3, max_train_iter=stop)
+        same(state(8, 'whole'), state(8))
+        assert [r['train_iter'] for r in read_json_lines('run/log/evaluator/evaluations.jsonl')] == [0, 4]
+
+    def test_from_an_older_checkpoint_of_its_own(self, think_answer):
+        """What was saved behind it is set aside, and neither taken up nor a reason to delete what is saved now."""
+        pipeline, main, create = tokens(think_answer)
+        main.policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=2))
+        pipeline((main, create), seed=3, max_train_iter=6)
+        main.policy.learn.resume_training = True
+        main.policy.learn.learner.hook.load_ckpt_before_run = 'run/ckpt/iteration_2.pth.tar'
+        pipeline((main, create), seed=3, max_train_iter=3)
+        assert sorted(name for name in os.listdir('run/ckpt') if name.startswith('iteration')) == [
+            'iteration_2.pth.tar', 'iteration_3.pth.tar', 'iteration_4.pth.tar.left', 'iteration_6.pth.tar.left'
+        ]
+        assert len(read_json_lines('run/log/learner/metrics.jsonl')) == 3
+
+    def test_begun_from_another_run_it_goes_on_from_its_own(self, think_answer):
+        pipeline, main, create = tokens(think_answer)
+        pipeline((main, create), seed=3, max_train_iter=2)
+        main.exp_name = 'other'
+        main.policy.learn.resume_training = True
+        main.policy.learn.learner = EasyDict(hook=dict(load_ckpt_before_run='run/ckpt/iteration_2.pth.tar'))
+        for stop in (4, 6):
+            pipeline((main, create), seed=3, max_train_iter=stop)
+        assert [r['train_iter'] for r in read_json_lines('other/log/learner/metrics.jsonl')] == [2, 3, 4, 5]
+
     def test_without_a_checkpoint_it_begins(self, think_answer, capfd):
         pipeline, main, create = tokens(think_answer)
         main.policy.learn.resume_training = True

@@ -105,6 +105,8 @@ def whole_folder(path: str) -> Iterator[str]:
         - path (:obj:`str`): Its place.
     """
     beside, before = f'{path}.tmp', f'{path}.before'
+    if os.path.exists(before) and not os.path.exists(path):  # a kill between the two moves below
+        os.replace(before, path)
     for left in (beside, before):
         shutil.rmtree(left, ignore_errors=True)
     yield beside
@@ -119,11 +121,15 @@ def numbered(folder: str) -> List[str]:
     Overview:
         The checkpoints of updates in a folder, newest first.
     """
-    found = [path for path in glob.glob(os.path.join(folder, '*')) if _number(path) is not None]
-    return sorted(found, key=_number, reverse=True)
+    found = [path for path in glob.glob(os.path.join(glob.escape(folder), '*')) if number_of(path) is not None]
+    return sorted(found, key=number_of, reverse=True)
 
 
-def _number(path: str) -> Optional[int]:
+def number_of(path: str) -> Optional[int]:
+    """
+    Overview:
+        Updates that a checkpoint's name tells, None if it is another name.
+    """
     match = _NUMBERED.fullmatch(os.path.basename(path))
     return None if match is None else int(match[1])
 
@@ -133,7 +139,7 @@ def prune(folder: str, keep: int) -> None:
     Overview:
         Delete all but the newest checkpoints of updates, and what a kill left half written.
     """
-    for path in numbered(folder)[keep:] + glob.glob(os.path.join(folder, '*.tmp')):
+    for path in numbered(folder)[keep:] + glob.glob(os.path.join(glob.escape(folder), '*.tmp')):
         os.remove(path)
 
 
@@ -152,8 +158,8 @@ def newest(folder: str, asked: str = '') -> Optional[Found]:
     """
     candidates = numbered(os.path.dirname(asked) if asked else folder)
     if asked:
-        below = float('inf') if _number(asked) is None else _number(asked)
-        candidates = [asked] + [path for path in candidates if path != asked and _number(path) < below]
+        below = float('inf') if number_of(asked) is None else number_of(asked)
+        candidates = [asked] + [path for path in candidates if path != asked and number_of(path) < below]
     elif os.path.isfile(os.path.join(folder, 'ckpt_best.pth.tar')):
         candidates.append(os.path.join(folder, 'ckpt_best.pth.tar'))
     for path in candidates:

@@ -2,12 +2,11 @@
 Where a run is saved, resumed and ended. DI-engine's pipelines ask their commander at the top of the loop, the one place
 where nothing is half done: no update without its count, no part of a replay buffer's updates, no evaluation begun.
 """
-import glob
 import inspect
 import os
 import random
 import weakref
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -15,10 +14,15 @@ from ding.worker import BaseSerialCommander, LearnerHook
 
 from ding_common import CheckpointError, ConfigError, parallel
 
-from .checkpoint import Found, newest, prune, save_checkpoint
+from .checkpoint import Found, newest, number_of, numbered, prune, read_checkpoint, save_checkpoint
 from .interrupt import Interrupt
 from .report import MetricsHook
 from .screen import run_folder, show
+
+# What a run appends to under log/, and takes up again where its checkpoint was.
+LOGS = (
+    'learner/metrics.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl', 'collector/completions.txt'
+)
 
 
 class RunCommander(BaseSerialCommander):
@@ -82,8 +86,14 @@ class RunCommander(BaseSerialCommander):
         asked = hooks.get('load_ckpt_before_run', '')
         if not asked and not resumes:
             return
-        self._found = newest(parallel.of_first(self._folder), asked)
+        folder = parallel.of_first(self._folder)
+        if resumes and numbered(folder) and os.path.realpath(os.path.dirname(asked)) != os.path.realpath(folder):
+            asked = ''  # another run's, from which this one has begun
+        found = newest(folder, asked) if parallel.rank() == 0 else None
+        path = parallel.of_first(found and found.path)  # of several processes one chooses
+        self._found = found if parallel.rank() == 0 or path is None else Found(path, read_checkpoint(path))
         if self._found is None:
+            self._cut_logs({})
             show(
                 f'policy.learn.resume_training = True: no checkpoint in {os.path.normpath(self._folder)}, so it begins'
             )
@@ -166,9 +176,11 @@ class RunCommander(BaseSerialCommander):
     def _run_state(self) -> Dict[str, Any]:
         state = dict(
             seed=self._seed,
-            random=_random_state(),
-            logs={os.path.relpath(path, self._run): os.path.getsize(path)
-                  for path in self._logs()},
+            random=_random_state(self._policy_cfg.cuda),
+            logs={
+                name: os.path.getsize(os.path.join(self._run, 'log', name))
+                for name in LOGS if os.path.exists(os.path.join(self._run, 'log', name))
+            },
             **{name: part.state_dict()
                for name, part in self._parts.items()},
         )
@@ -198,16 +210,21 @@ class RunCommander(BaseSerialCommander):
                 if item is not None and hasattr(self._replay_buffer, '_set_weight'):
                     self._replay_buffer._set_weight(item)
         if os.path.realpath(os.path.dirname(found.path)) == os.path.realpath(self._folder):
-            for path in self._logs():  # what was written behind the checkpoint will be written again
-                os.truncate(path, run['logs'].get(os.path.relpath(path, self._run), 0))
+            # What was written behind the checkpoint will be written again.
+            self._cut_logs(run['logs'])
+            for path in numbered(self._folder):
+                if number_of(path) > self._learner.train_iter:
+                    os.replace(path, f'{path}.left')
         _set_random_state(run['random'])
         done = dict(max_train_iter=self._learner.train_iter, max_env_step=self._learner.collector_envstep)
         if any(done[name] >= limit for name, limit in self._limits.items()):
             self._evaluator.finish()
 
-    def _logs(self) -> List[str]:
-        found = glob.glob(os.path.join(glob.escape(self._run), 'log', '*', '*.jsonl'))
-        return found + glob.glob(os.path.join(glob.escape(self._run), 'log', '*', 'completions.txt'))
+    def _cut_logs(self, sizes: Dict[str, int]) -> None:
+        for name in LOGS:
+            path = os.path.join(self._run, 'log', name)
+            if os.path.exists(path):
+                os.truncate(path, min(sizes.get(name, 0), os.path.getsize(path)))
 
 
 class LoadHook(LearnerHook):
@@ -243,14 +260,14 @@ class SaveHook(LearnerHook):
         self._commander.release()
 
 
-def _random_state() -> Dict[str, Any]:
+def _random_state(cuda: bool) -> Dict[str, Any]:
     kind, keys, position, has_gauss, gauss = np.random.get_state()
     state = dict(
         python=random.getstate(),
         numpy=(kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),
         torch=torch.get_rng_state(),
     )
-    if torch.cuda.is_available():
+    if cuda:
         state['cuda'] = torch.cuda.get_rng_state_all()
     return state
 
@@ -261,7 +278,7 @@ def _set_random_state(state: Dict[str, Any]) -> None:
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state['torch'])
     if 'cuda' in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state['cuda'])
+        torch.cuda.set_rng_state_all(state['cuda'][:torch.cuda.device_count()])
 
 
 def _plain(value: Any) -> Any:

@@ -20,6 +20,7 @@ def draw_curves(runs: Dict[str, str], path: str) -> None:
     learning, evaluation = figure.subplots(1, 2)
     for label, folder in runs.items():
         metrics = read_json_lines(os.path.join(folder, 'log', 'learner', 'metrics.jsonl'))
+        metrics = [m for m in metrics if 'reward_mean' in m]  # not where nothing could be scored
         learning.plot([m['train_iter'] for m in metrics], [m['reward_mean'] for m in metrics], lw=1, label=label)
         evaluations = read_json_lines(os.path.join(folder, 'log', 'evaluator', 'evaluations.jsonl'))
         evaluation.plot(

@@ -142,10 +142,13 @@ class GroupEvaluator(InteractionSerialEvaluator):
         return stop, info
 
     def should_eval(self, train_iter: int) -> bool:
+        if self._finished:  # and no evaluation that is due is taken for done
+            self._handing_over = True
+            return True
         due = super().should_eval(train_iter)
         if self._last is None and not due:  # the pipelines write an evaluation at their end, and fail without one
             self._last_eval_iter, due = train_iter, True
-        self._handing_over = self._finished or self._handing_over and not due
+        self._handing_over = self._handing_over and not due
         return due or self._handing_over
 
     def finish(self) -> None:

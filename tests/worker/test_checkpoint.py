@@ -90,6 +90,12 @@ class TestFind:
         assert newest(str(ckpt)).state['name'] == 'ckpt_best'
         assert newest(str(ckpt / 'empty')) is None
 
+    def test_a_folder_whose_name_reads_like_a_pattern(self, tmp_path):
+        for name in ('run1', 'run[1]'):
+            save_checkpoint(str(tmp_path / name / 'iteration_1.pth.tar'), dict(name=name))
+        prune(str(tmp_path / 'run[1]'), 0)
+        assert numbered(str(tmp_path / 'run1')) and not numbered(str(tmp_path / 'run[1]'))
+
     def test_pruned_to_the_newest(self, ckpt):
         prune(str(ckpt), 1)
         assert sorted(os.listdir(ckpt)) == ['ckpt_best.pth.tar', 'iteration_10.pth.tar']
