@@ -18,7 +18,7 @@ import ding.entry.serial_entry_onpolicy
 import ding.envs.env_manager.base_env_manager
 import ding.worker.learner.learner_hook
 from ding.policy import PPOPolicy
-from ding.utils import registry
+from ding.utils import read_file, registry, save_file
 from ding.worker import create_serial_evaluator
 
 from ding_common import CheckpointError, ConfigError, check_configs, parallel, read_config_file
@@ -45,8 +45,8 @@ def apply() -> None:
     for module in (ding.entry.serial_entry, ding.entry.serial_entry_onpolicy):
         module.BaseSerialCommander = RunCommander
     # Checkpoints of every policy are written in place, so that a kill leaves half of one.
-    ding.worker.learner.learner_hook.save_file = save_checkpoint
-    ding.worker.learner.learner_hook.read_file = read_checkpoint
+    ding.worker.learner.learner_hook.save_file = _save_file
+    ding.worker.learner.learner_hook.read_file = _read_file
     # Of a file that is no config, or no file, the command line shows a traceback of its own making.
     commands = import_module('ding.entry.cli')  # ding.entry.cli is the command
     commands.read_config = read_config_file
@@ -124,6 +124,14 @@ def _needed(context: click.Context, option: click.Parameter, config: Optional[st
     if config is None and not (context.params.get('env') and context.params.get('policy')):
         raise ConfigError("--config: missing; name a config file, or one of DI-engine's own by --env and --policy.")
     return config
+
+
+def _save_file(path: str, data: Dict) -> None:
+    save_file(path, data) if path.startswith('s3') else save_checkpoint(path, data)
+
+
+def _read_file(path: str) -> Dict:
+    return read_file(path) if path.startswith('s3') else read_checkpoint(path)
 
 
 def _with_kept_weights(init_learn: Callable) -> Callable:

@@ -313,14 +313,20 @@ def check_replay(cfg: Dict) -> None:
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy``.
     Raises:
-        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, or ``target_kl`` or \
-            ``max_ratio`` would end every update.
+        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, a limit goes by the clock, or \
+            ``target_kl`` or ``max_ratio`` would end every update.
     """
     bounds = {key: cfg.other.replay_buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
     if min(bounds.values()) == float('inf'):
         raise ConfigError(
             'policy.other.replay_buffer.max_use = inf, policy.other.replay_buffer.max_staleness = inf: grpo with a '
             'replay buffer (ding -m serial) needs a bound; set max_staleness to some updates, or max_use to some uses.'
+        )
+    limits = cfg.other.replay_buffer.get('thruput_controller', {}).get('push_sample_rate_limit', {})
+    if limits.get('max', float('inf')) != float('inf') or limits.get('min', 0) > 0:
+        raise ConfigError(
+            f'policy.other.replay_buffer.thruput_controller.push_sample_rate_limit = {dict(limits)!r}: goes by the '
+            'clock, so that no run could be resumed, nor shared by several processes; leave it out.'
         )
     for key in ('target_kl', 'max_ratio'):
         if cfg.learn[key] is not None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ding_common import CheckpointError
+from ding_grpo import compat
 from ding_grpo.worker import checkpoint
 from ding_grpo.worker.checkpoint import newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder
 
@@ -21,9 +22,21 @@ def ckpt(tmp_path):
 @pytest.mark.unittest
 class TestSave:
 
-    def test_every_policy_of_di_engine_saves_and_loads_so(self):
-        assert ding.worker.learner.learner_hook.save_file is save_checkpoint
-        assert ding.worker.learner.learner_hook.read_file is read_checkpoint
+    def test_every_policy_of_di_engine_saves_and_loads_so(self, tmp_path):
+        hook, path = ding.worker.learner.learner_hook, str(tmp_path / 'ckpt' / 'a.pth.tar')
+        hook.save_file(path, dict(x=1))  # makes the folder, as DI-engine's own does not
+        assert hook.read_file(path) == dict(x=1)
+        os.truncate(path, 50)
+        with pytest.raises(CheckpointError, match='damaged'):
+            hook.read_file(path)
+
+    def test_another_store_is_di_engines(self, monkeypatch):
+        told = []
+        monkeypatch.setattr(compat, 'save_file', lambda path, data: told.append(path))
+        monkeypatch.setattr(compat, 'read_file', lambda path: dict(x=path))
+        hook = ding.worker.learner.learner_hook
+        hook.save_file('s3://a', {})
+        assert told == ['s3://a'] and hook.read_file('s3://b') == dict(x='s3://b')
 
     @pytest.mark.parametrize('step', ['save', 'fsync', 'replace'])
     def test_what_fails_leaves_the_one_before(self, ckpt, monkeypatch, step):
