@@ -48,8 +48,8 @@ def measure(processes: int, threads: int, updates: int) -> Tuple[List[float], Di
 
 
 @click.command()
-@click.option('--updates', default=30, show_default=True)
-@click.option('--rounds', default=2, show_default=True, help='How often each way is taken, in turn.')
+@click.option('--updates', default=12, show_default=True)
+@click.option('--rounds', default=3, show_default=True, help='How often each way is taken, in turn.')
 def main(updates: int, rounds: int) -> None:
     """Measure each way in turn, and print medians with the smallest and the largest update."""
     found: Dict[Tuple[int, int], List] = {way: [] for way in WAYS}

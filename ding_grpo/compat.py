@@ -4,6 +4,7 @@ The only file that alters DI-engine. Each line names the defect of 0.5.3 that it
 import copy
 import errno
 import os
+import signal
 import time
 from functools import wraps
 from importlib import import_module
@@ -17,11 +18,13 @@ import ding.entry.serial_entry
 import ding.entry.serial_entry_onpolicy
 import ding.envs.env_manager.base_env_manager
 import ding.worker.learner.learner_hook
+from ding.envs import AsyncSubprocessEnvManager
 from ding.policy import PPOPolicy
 from ding.utils import read_file, registry, save_file
 from ding.worker import create_serial_evaluator
 
 from ding_common import CheckpointError, ConfigError, check_configs, parallel, read_config_file
+from ding_common.create_config import check_names
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_main_config, check_sections
 from ding_grpo.worker import GroupEvaluator, RunCommander
@@ -64,9 +67,13 @@ def apply() -> None:
     registry._innest_error = False
     # Env managers announce their spaces on the root logger, which has no file yet and only fills the screen.
     ding.envs.env_manager.base_env_manager.space_log_flag = False
-    # The pipelines read cfg.policy.learn before anything is checked: a misspelt section ends in an AttributeError. (The
-    # ``ding`` command imports this plugin only after that; there the AttributeError stays.) Of several processes each
-    # would make a run and a folder of its own, and DDPContext wants NCCL. A full disk ends in a traceback.
+    # Ctrl-C in a terminal and torchrun's SIGTERM go to a whole process group: the environments' processes die of it
+    # before their learner has saved.
+    AsyncSubprocessEnvManager.worker_fn_robust = staticmethod(_apart(AsyncSubprocessEnvManager.worker_fn_robust))
+    # The pipelines read cfg.policy.learn and look names up before anything is checked: a misspelt one ends in an
+    # AttributeError or a KeyError. (The ``ding`` command imports this plugin only after that; there they stay.) Of
+    # several processes each would make a run and a folder of its own, and DDPContext wants NCCL. A full disk ends in a
+    # traceback.
     for module in (ding.entry, ding.entry.serial_entry_onpolicy):
         module.serial_pipeline_onpolicy = _guarded(module.serial_pipeline_onpolicy)
     for module in (ding.entry, ding.entry.serial_entry):
@@ -84,6 +91,7 @@ def _guarded(pipeline: Callable) -> Callable:
         else:
             main_config, create_config = copy.deepcopy(input_cfg)
             check_configs(main_config, create_config)
+        check_names(create_config)
         if create_config.policy.type == GRPOPolicy.config['type']:
             check_sections(main_config.policy, GRPOPolicy.default_config())
             main_config.policy.setdefault('learn', {})
@@ -104,6 +112,19 @@ def _guarded(pipeline: Callable) -> Callable:
             parallel.end()
 
     return serial_pipeline
+
+
+def _apart(worker: Callable) -> Callable:
+    if hasattr(worker, '__wrapped__'):
+        return worker
+
+    @wraps(worker)
+    def worker_fn_robust(*args, **kwargs) -> None:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which the manager ends it
+        worker(*args, **kwargs)
+
+    return worker_fn_robust
 
 
 def _agreed_folder(main_config: Dict) -> str:

@@ -301,7 +301,7 @@ def score(problem, completion):
 LIMIT = 200_000  # bytes; a checkpoint here has 12 MB
 
 FAULTS = [
-    Fault('SIGTERM', 'SIGTERM: saving after update', code=130, signal=signal.SIGTERM, updates=10 ** 6),
+    Fault('SIGTERM', 'SIGTERM: saving after update', code=143, signal=signal.SIGTERM, updates=10 ** 6),
     Fault('Ctrl-C', 'SIGINT: saving after update', code=130, signal=signal.SIGINT, updates=10 ** 6),
     Fault(
         'no room for a checkpoint',
@@ -333,7 +333,7 @@ FAULTS = [
         code=0,
         first=4
     ),
-    Fault('all checkpoints damaged', 'damaged or none .* no good one before it', RESUME, _on_newest(_cut, 9), first=4),
+    Fault('all checkpoints damaged', 'damaged.* no good one before it', RESUME, _on_newest(_cut, 9), first=4),
     Fault(
         'code in place of checkpoints',
         'holds other things than tensors .* no good one before it',

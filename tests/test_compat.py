@@ -52,6 +52,31 @@ class TestCompat:
         assert ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator is GroupEvaluator
 
 
+@pytest.mark.unittest
+class TestNames:
+
+    @pytest.mark.parametrize('pipeline', [ding.entry.serial_pipeline_onpolicy, ding.entry.serial_pipeline])
+    @pytest.mark.parametrize(
+        'section, value, message', [
+            ('policy', dict(type='gpro'), "policy.type = 'gpro': must be a registered name; did you mean 'qgpo' or 'grpo'"),
+            ('env', dict(type='token_en'), "env.type = 'token_en': must be a registered name; did you mean 'token_"),
+            ('env_manager', dict(type='x'), "env_manager.type = 'x': must be a registered name, or import_names lacks"),
+            ('collector', dict(type='grup'), "collector.type = 'grup': must be a registered name; did you mean 'gro"),
+            ('collector', dict(type=[]), r'collector.type = \[\]: must be a registered name'),
+            ('evaluator', dict(type='grup'), "evaluator.type = 'grup': must be a registered name"),
+            ('env', dict(import_names=['ding_gpro']), r"env.import_names = \['ding_gpro'\]: must be a list of modules"),
+            ('env', 5, 'env = 5: must be a dict'),
+            ('collector', 5, 'collector = 5: must be a dict'),
+        ]
+    )
+    def test_that_are_not_there(self, think_answer, pipeline, section, value, message):
+        main, create = think_answer
+        create[section] = value
+        with pytest.raises(ConfigError, match=f'create_config.{message}'):
+            pipeline((main, create))
+        assert not os.path.exists('run')
+
+
 def evaluate(configs):
     ding.entry.eval(configs, load_path='none')
 

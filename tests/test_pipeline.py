@@ -309,8 +309,8 @@ class TestCommandLine:
         assert 'ThinkAnswerTask raised ZeroDivisionError' in last and '<think> 2 3 4' in last
         assert len(err.splitlines()) <= 3
 
-    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
-    def test_interrupt_saves_and_ends_without_a_traceback(self, tmp_path, manager):
+    @pytest.mark.parametrize('manager, number', [('base', signal.SIGINT), ('subprocess', signal.SIGTERM)])
+    def test_interrupt_saves_and_ends_without_a_traceback(self, tmp_path, manager, number):
         path = write_config(tmp_path, f"main_config.env.stop_value = 9.0\ncreate_config.env_manager.type = '{manager}'")
         process = subprocess.Popen(
             [DING, '-m', 'serial_onpolicy', '-c', path],
@@ -324,11 +324,11 @@ class TestCommandLine:
         deadline = time.time() + 120
         while time.time() < deadline and not (metrics.exists() and len(read_json_lines(str(metrics))) > 3):
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers, too
+        os.killpg(process.pid, number)  # as a terminal and torchrun do: to the environments' processes, too
         out, err = process.communicate(timeout=120)
-        assert process.returncode == 130 and 'Traceback' not in err, err
+        assert process.returncode == 128 + number and 'Traceback' not in err, err
         updates = len(read_json_lines(str(metrics)))
-        assert f'SIGINT: saving after update {updates}' in out
+        assert f'{number.name}: saving after update {updates}' in out
         state = torch.load(tmp_path / 'run' / 'ckpt' / f'iteration_{updates}.pth.tar', weights_only=True)
         assert state['last_iter'] == updates
         assert json.load(open(tmp_path / 'run' / 'model' / 'last' / 'config.json'))['hidden_size'] == 32

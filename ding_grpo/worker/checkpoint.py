@@ -93,7 +93,7 @@ def read_checkpoint(path: str) -> Dict[str, Any]:
         ) from error
     except Exception as error:  # damaged archives raise what they like, from struct.error to pickle's
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f'the checkpoint {path} is damaged or none ({reason})') from error
+        raise CheckpointError(f'the checkpoint {path} is damaged, or none of torch 1.6 or later ({reason})') from error
 
 
 @contextmanager

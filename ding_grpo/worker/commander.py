@@ -5,6 +5,7 @@ where nothing is half done: no update without its count, no part of a replay buf
 import inspect
 import os
 import random
+import signal
 import weakref
 from typing import Any, Dict, NamedTuple, Optional
 
@@ -165,7 +166,7 @@ class RunCommander(BaseSerialCommander):
         if name is not None:
             show(f'{name}: saving after update {self._learner.train_iter}')
             self._learner.call_hook('after_run')
-            raise SystemExit(130)
+            raise SystemExit(128 + signal.Signals[name])  # as shells report a signal
 
     @property
     def _parts(self) -> Dict[str, Any]:

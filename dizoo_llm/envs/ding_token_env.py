@@ -1,7 +1,5 @@
 import copy
 import json
-import multiprocessing
-import signal
 from typing import Any, Dict, List, Optional
 
 import numpy as np
@@ -109,8 +107,6 @@ class DingTokenEnv(BaseEnv):
         self._seed = None
         self._failed: Optional[TaskError] = None
         self._failed_in_a_row = 0
-        if multiprocessing.parent_process() is not None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the learner, which then closes its workers
         self.observation_space = self._env.observation_space
         self.action_space = self._env.action_space
         reach = sum(abs(w) for w in self._env.weights.values())

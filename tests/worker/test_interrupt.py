@@ -61,7 +61,7 @@ class TestRun:
         monkeypatch.setattr(GRPOPolicy, '_forward_learn', interrupted)
         with pytest.raises(SystemExit) as caught:
             serial_pipeline_onpolicy((main, create), seed=0)
-        assert caught.value.code == 130 and signal.getsignal(number) is before
+        assert caught.value.code == 128 + number and signal.getsignal(number) is before
         assert f'{signal.Signals(number).name}: saving after update 4' in capfd.readouterr().out
         assert torch.load('run/ckpt/iteration_4.pth.tar', weights_only=True)['last_iter'] == 4
         assert len(read_json_lines('run/log/learner/metrics.jsonl')) == 4

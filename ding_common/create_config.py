@@ -1,0 +1,45 @@
+"""The names in ``create_config``, looked up before DI-engine does, which ends in a ``KeyError``."""
+import difflib
+
+from ding.utils import BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, POLICY_REGISTRY, \
+    SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, import_module
+from easydict import EasyDict
+
+from .check import Rule, require_dict
+from .errors import ConfigError
+
+REGISTRIES = dict(
+    env=ENV_REGISTRY,
+    env_manager=ENV_MANAGER_REGISTRY,
+    policy=POLICY_REGISTRY,
+    collector=SERIAL_COLLECTOR_REGISTRY,
+    evaluator=SERIAL_EVALUATOR_REGISTRY,
+    replay_buffer=BUFFER_REGISTRY,
+    learner=LEARNER_REGISTRY,
+)
+
+
+def check_names(create_config: EasyDict) -> None:
+    """
+    Overview:
+        Import what ``create_config`` says is to be imported, and hold its types to what is registered then.
+    Arguments:
+        - create_config (:obj:`EasyDict`): As of ``check_configs``.
+    Raises:
+        - ConfigError: On the first module or type that is not there; the message names what is nearest.
+    """
+    sections = {name: create_config[name] for name in REGISTRIES if name in create_config}
+    for name, section in sections.items():
+        require_dict(section, f'create_config.{name}')
+        modules, rule = section.get('import_names', []), Rule.modules()
+        if not rule.holds(modules):
+            raise ConfigError(f'create_config.{name}.import_names = {modules!r}: must be {rule.allowed}.')
+        import_module(modules)
+    for name, section in sections.items():
+        kind, known = section.get('type'), REGISTRIES[name]
+        if kind is not None and not Rule.registered(known).holds(kind):
+            near = ' or '.join(map(repr, difflib.get_close_matches(str(kind), known)))
+            raise ConfigError(
+                f'create_config.{name}.type = {kind!r}: must be a registered name'
+                f'{f"; did you mean {near}?" if near else ", or import_names lacks a module."}'
+            )
