@@ -10,6 +10,8 @@ export GOMP_SPINCOUNT ?= 1000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
 
 CASES ?= 600
+# Processes of `make test`, of one thread each.
+JOBS ?= 2
 
 .PHONY: help install train test test-all test-faults fuzz style format demo-text seeds seeds-cartpole presets soak bench bench-losses clean
 
@@ -43,7 +45,7 @@ train: install
 
 test: install
 	@echo "== testing"
-	$(BIN)/python -m pytest -q -m "not algotest and not benchmark"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not algotest and not benchmark"
 
 test-all: install
 	@echo "== testing, the long checks included"

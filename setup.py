@@ -29,8 +29,8 @@ setup(
         'reasoning-gym': ['reasoning-gym'],
         'sft': ['accelerate'],
         'test': [
-            'pytest>=7', 'hypothesis', 'yapf', 'flake8', 'tensorboard', 'peft>=0.17', 'math-verify', 'pyarrow<22',
-            'reasoning-gym', 'accelerate'
+            'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf', 'flake8', 'tensorboard', 'peft>=0.17', 'math-verify',
+            'pyarrow<22', 'reasoning-gym', 'accelerate'
         ],
     },
     entry_points={'ding_grpo.plugins': ['dizoo_llm = dizoo_llm']},

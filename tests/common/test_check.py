@@ -134,7 +134,7 @@ class TestCheckArguments:
             dict(shape=(3, ), size=None, options=dict(a=1), weights=[dict()]),
             dict(size=3),
             dict(size=0.5),
-            dict(own=EasyDict(), free=object()),
+            dict(own=EasyDict(), free=object),
             dict(weights=None),
         ],
         ids=str
