@@ -58,7 +58,7 @@ class TestNames:
     @pytest.mark.parametrize('pipeline', [ding.entry.serial_pipeline_onpolicy, ding.entry.serial_pipeline])
     @pytest.mark.parametrize(
         'section, value, message', [
-            ('policy', dict(type='gpro'), "policy.type = 'gpro': must be a registered name; did you mean 'qgpo' or 'grpo'"),
+            ('policy', dict(type='gpro'), "policy.type = 'gpro': must be a registered name; did you mean 'qgpo' or '"),
             ('env', dict(type='token_en'), "env.type = 'token_en': must be a registered name; did you mean 'token_"),
             ('env_manager', dict(type='x'), "env_manager.type = 'x': must be a registered name, or import_names lacks"),
             ('collector', dict(type='grup'), "collector.type = 'grup': must be a registered name; did you mean 'gro"),
