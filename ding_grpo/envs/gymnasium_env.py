@@ -1,8 +1,8 @@
 import copy
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import gymnasium
-from ding.envs import DingEnvWrapper
+from ding.envs import DingEnvWrapper, EvalEpisodeReturnWrapper
 from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 from gymnasium.spaces import Box
@@ -42,7 +42,8 @@ class GymnasiumEnv(DingEnvWrapper):
         act_scale=False,
         # (bool) Whether rewards below -10 are raised to it.
         rew_clip=False,
-        # (Union[str, list]) DI-engine's wrappers: the name of a set of them, or a list.
+        # (Union[str, list]) DI-engine's wrappers: the name of a set of them, or a list,
+        # dict(type='eval_episode_return') among them.
         env_wrapper='default',
     )
     rules = dict(
@@ -97,8 +98,19 @@ class GymnasiumEnv(DingEnvWrapper):
                 f"env.env_wrapper = {cfg.get('env_wrapper', 'default')!r}: DI-engine does not make it "
                 f'({describe(error)})'
             ) from error
+        if not any(isinstance(layer, EvalEpisodeReturnWrapper) for layer in _layers(self._env)):
+            raise ConfigError(
+                f"env.env_wrapper = {cfg.get('env_wrapper')!r}: nothing of it tells the return of an episode; add "
+                "dict(type='eval_episode_return')."
+            )
         if cfg.get('act_scale') and not isinstance(env.action_space, Box):
             raise ConfigError(f'env.act_scale = True: the actions of {cfg.env_id} have no bounds to be scaled to.')
 
     def clone(self, caller: str = 'collector') -> 'GymnasiumEnv':
         return GymnasiumEnv(self._cfg, caller)
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    while env is not None:
+        yield env
+        env = getattr(env, 'env', None)

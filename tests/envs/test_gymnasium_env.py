@@ -58,6 +58,7 @@ class TestGymnasiumEnv:
                                                            )), "env.env_kwargs = {'max_episode_steps': 'x'}"
             ),
             (dict(env_id='CartPole-v1', env_wrapper=[dict(type='none')]), r"env.env_wrapper = \[{'type': 'none'}\]"),
+            (dict(env_id='CartPole-v1', env_wrapper=[]), r'env.env_wrapper = \[\]: nothing of it tells the return'),
             (dict(env_id='CartPole-v1', act_scale=True), 'env.act_scale = True: the actions of CartPole-v1'),
         ]
     )
