@@ -36,7 +36,7 @@ _MANAGER_RULES = dict(
     step_timeout=Rule.integer(1).or_none(),  # of signal.alarm, which takes no fractions
     reset_timeout=Rule.integer(1).or_none(),
     retry_waiting_time=Rule.number(0),
-    context=Rule.one_of('fork', 'spawn', 'forkserver'),
+    context=Rule("'fork': processes begun otherwise know nothing of what plugins mend", lambda v: v == 'fork'),
     wait_num=Rule.integer(1).or_inf(),
     step_wait_timeout=_SECONDS.or_none(),
     connect_timeout=_SECONDS,

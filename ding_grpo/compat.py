@@ -3,12 +3,15 @@ The only file that alters DI-engine. Each line names the defect of 0.5.3 that it
 """
 import copy
 import errno
+import multiprocessing
 import os
 import signal
+import threading
 import time
 from functools import wraps
 from importlib import import_module
-from typing import Any, Callable, Dict, Optional, Tuple, Union
+from multiprocessing import connection
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import click
 import ding.config.config
@@ -18,6 +21,7 @@ import ding.entry.serial_entry
 import ding.entry.serial_entry_onpolicy
 import ding.envs.env_manager.base_env_manager
 import ding.worker.learner.learner_hook
+import torch
 from ding.envs import AsyncSubprocessEnvManager
 from ding.policy import PPOPolicy
 from ding.utils import read_file, registry, save_file
@@ -29,6 +33,7 @@ from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_main_config, check_sections
 from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
+from ding_grpo.worker.interrupt import handlers_given_back
 
 
 def apply() -> None:
@@ -78,6 +83,9 @@ def apply() -> None:
         module.serial_pipeline_onpolicy = _guarded(module.serial_pipeline_onpolicy)
     for module in (ding.entry, ding.entry.serial_entry):
         module.serial_pipeline = _guarded(module.serial_pipeline)
+    # ``eval`` does neither, and reads a checkpoint by ``torch.load`` when the run's folder has been made.
+    for module in (ding.entry, ding.entry.application_entry):
+        module.eval = _with_read_checkpoint(module.eval)
 
 
 def _guarded(pipeline: Callable) -> Callable:
@@ -86,12 +94,9 @@ def _guarded(pipeline: Callable) -> Callable:
 
     @wraps(pipeline)
     def serial_pipeline(input_cfg: Union[str, Tuple[dict, dict]], *args, **kwargs) -> Any:
-        if isinstance(input_cfg, str):
-            main_config, create_config = read_config_file(input_cfg)
-        else:
-            main_config, create_config = copy.deepcopy(input_cfg)
-            check_configs(main_config, create_config)
-        check_names(create_config)
+        main_config, create_config = _checked(input_cfg)
+        if 'exp_name' not in main_config:
+            main_config.exp_name = 'default_experiment'  # as DI-engine does, later
         if create_config.policy.type == GRPOPolicy.config['type']:
             check_sections(main_config.policy, GRPOPolicy.default_config())
             main_config.policy.setdefault('learn', {})
@@ -100,7 +105,8 @@ def _guarded(pipeline: Callable) -> Callable:
                 parallel.start(main_config.policy.get('cuda', False))
                 main_config.exp_name = _agreed_folder(main_config)
         try:
-            return pipeline((main_config, create_config), *args, **kwargs)
+            with handlers_given_back():
+                return pipeline((main_config, create_config), *args, **kwargs)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
@@ -114,6 +120,42 @@ def _guarded(pipeline: Callable) -> Callable:
     return serial_pipeline
 
 
+def _checked(input_cfg: Union[str, Tuple[dict, dict]]) -> Tuple[dict, dict]:
+    if isinstance(input_cfg, str):
+        main_config, create_config = read_config_file(input_cfg)
+    else:
+        main_config, create_config = copy.deepcopy(input_cfg)
+        check_configs(main_config, create_config)
+    check_names(create_config)
+    return main_config, create_config
+
+
+def _with_read_checkpoint(evaluate: Callable) -> Callable:
+    if hasattr(evaluate, '__wrapped__'):
+        return evaluate
+
+    @wraps(evaluate)
+    def eval(
+            input_cfg: Union[str, Tuple[dict, dict]],
+            seed: int = 0,
+            env_setting: Optional[List] = None,
+            model: Optional[torch.nn.Module] = None,
+            state_dict: Optional[Dict] = None,
+            load_path: Optional[str] = None,
+            replay_path: Optional[str] = None,
+    ) -> float:
+        main_config, create_config = _checked(input_cfg)
+        if state_dict is None:
+            learn = main_config.policy.get('learn', {})
+            path = load_path or learn.get('learner', {}).get('load_path')
+            if path is None:
+                raise ConfigError('--load-path: missing; name the checkpoint to evaluate.')
+            state_dict = _read_file(path)
+        return evaluate((main_config, create_config), seed, env_setting, model, state_dict, None, replay_path)
+
+    return eval
+
+
 def _apart(worker: Callable) -> Callable:
     if hasattr(worker, '__wrapped__'):
         return worker
@@ -122,9 +164,16 @@ def _apart(worker: Callable) -> Callable:
     def worker_fn_robust(*args, **kwargs) -> None:
         os.setpgid(0, 0)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which the manager ends it
+        threading.Thread(target=_end_with_parent, daemon=True).start()
         worker(*args, **kwargs)
 
     return worker_fn_robust
+
+
+def _end_with_parent() -> None:
+    """A killed group does not reach a process that has left it, nor does the end of its pipe while a step hangs."""
+    connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
 
 
 def _agreed_folder(main_config: Dict) -> str:

@@ -1,11 +1,18 @@
 import os
+import signal
+import time
+from functools import partial
 
 import ding.entry.application_entry
 import ding.entry.serial_entry_onpolicy
+import gymnasium
+import numpy as np
 import pytest
 from ding.config import config
+from ding.envs import BaseEnv, SyncSubprocessEnvManager
 from ding.utils import SERIAL_COLLECTOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
+from easydict import EasyDict
 
 import ding_grpo
 from ding_common import ConfigError
@@ -32,10 +39,7 @@ class TestCompat:
         assert capsys.readouterr().out == ''
 
     def test_env_managers_keep_quiet_about_their_spaces(self, capfd):
-        from functools import partial
-
         from ding.envs import BaseEnvManager
-        from easydict import EasyDict
 
         from dizoo_llm.envs import DingTokenEnv
         cfg = EasyDict(task=dict(type='think_answer'))
@@ -77,8 +81,61 @@ class TestNames:
         assert not os.path.exists('run')
 
 
+@pytest.mark.unittest
+def test_without_a_name_of_the_run(think_answer):
+    main, create = think_answer
+    main.pop('exp_name')
+    ding.entry.serial_pipeline_onpolicy((main, create), max_train_iter=1)
+    assert os.path.exists('default_experiment/ckpt')
+
+
+class HangingEnv(BaseEnv):
+    """Tells its process, and never ends a step."""
+
+    def __init__(self, cfg):
+        self._folder = cfg.folder
+        self.observation_space = self.action_space = self.reward_space = gymnasium.spaces.Box(-1, 1, (1, ), np.float32)
+
+    def reset(self):
+        return np.zeros(1, np.float32)
+
+    def step(self, action):
+        with open(os.path.join(self._folder, str(os.getpid())), 'w'):
+            time.sleep(1000)
+
+    def seed(self, seed, dynamic_seed=True):
+        pass
+
+    def close(self):
+        pass
+
+    def __repr__(self):
+        return 'HangingEnv'
+
+
+@pytest.mark.envtest
+def test_environments_end_with_their_run(tmp_path):
+    run = os.fork()
+    if run == 0:
+        fns = [partial(HangingEnv, EasyDict(folder=str(tmp_path)))] * 3
+        manager = SyncSubprocessEnvManager(fns, EasyDict(SyncSubprocessEnvManager.default_config()))
+        manager.launch()
+        manager.step({i: np.zeros(1) for i in range(3)})
+    wait_until(lambda: len(os.listdir(tmp_path)) == 3)
+    os.kill(run, signal.SIGKILL)
+    os.waitpid(run, 0)
+    wait_until(lambda: not any(os.path.exists(f'/proc/{pid}') for pid in os.listdir(tmp_path)))
+
+
+def wait_until(holds):
+    deadline = time.time() + 60
+    while not holds():
+        assert time.time() < deadline
+        time.sleep(0.05)
+
+
 def evaluate(configs):
-    ding.entry.eval(configs, load_path='none')
+    ding.entry.eval(configs, state_dict={})
 
 
 @pytest.mark.unittest
@@ -95,6 +152,8 @@ class TestCheckedBeforeItIsMerged:
             ('policy.eval.evaluator', True, 'policy.eval.evaluator = True: must be a dict'),
             ('policy.other', 'x', "policy.other = 'x': must be a dict"),
             ('policy.import_names', ['none'], r"policy.import_names = \['none'\]: must be a list of modules"),
+            ('exp_name', '/run', "exp_name = '/run': must be text, and a path from the current folder"),
+            ('exp_name', 5, 'exp_name = 5: must be text'),
             ('policy.type', 'grpo', "policy.type = 'grpo': belongs in create_config.policy"),
             ('policy', 0, 'policy = 0: must be a dict'),
             ('env', 0, 'env = 0: must be a dict'),

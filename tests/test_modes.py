@@ -1,8 +1,10 @@
 """What ``ding``'s other mode and its options do with this plugin's configs."""
 import glob
 import os
+import shutil
 
 import pytest
+import torch
 from click.testing import CliRunner
 from ding.entry.cli import cli
 
@@ -59,6 +61,45 @@ class TestEval:
         assert found['eval_episode_return'] == best['eval_episode_return']
         assert f'evaluation  return {found["eval_episode_return"]:.3f}' in out and 'Eval is over!' in out
         assert found.get('completions') == best.get('completions')
+
+    def test_what_cannot_be_evaluated(self, ding):
+        ding('think_answer_grpo', '-m', 'serial_onpolicy', '--train-iter', '1', env={})
+        text = open('think_answer_grpo_config.py').read()
+        for name, end in (
+            ('other', 'main_config.policy.model.config.hidden_size = 64'),
+            ('misspelt', "create_config.env_manager.type = 'bas'"),
+        ):
+            with open(f'{name}.py', 'w') as f:
+                f.write(f'{text}\n{end}\n')
+        os.makedirs('broken')
+        shutil.copy('run/ckpt/ckpt_best.pth.tar', 'broken/cut')
+        os.truncate('broken/cut', 1000)
+        torch.save(dict(model=Code()), 'broken/code')
+        torch.save(dict(x=1), 'broken/empty')
+        before = sorted(os.listdir())
+        for config, path, message in (
+            ('think_answer_grpo_config.py', 'broken/cut', 'the checkpoint broken/cut is damaged'),
+            ('think_answer_grpo_config.py', 'broken/none', 'there is no checkpoint broken/none'),
+            ('think_answer_grpo_config.py', 'broken/code', 'holds other things than tensors'),
+            ('think_answer_grpo_config.py', None, '--load-path: missing'),
+            ('misspelt.py', 'run/ckpt/ckpt_best.pth.tar', "create_config.env_manager.type = 'bas'"),
+            ('other.py', 'run/ckpt/ckpt_best.pth.tar', 'policy.model = '),
+            ('think_answer_grpo_config.py', 'broken/empty', 'policy.model = '),
+        ):
+            assert sorted(os.listdir()) == before, path  # but for the last two, which are known once there is a model
+            options = ['-m', 'eval', '-c', config, '-s', '0'] + (['--load-path', path] if path else [])
+            result = CliRunner().invoke(cli, options)
+            last = result.output.splitlines()[-1]
+            assert result.exit_code == 1 and last.startswith('Error: ') and message in last, result.output
+            if message == 'policy.model = ':
+                before = sorted(os.listdir())
+        assert not os.path.exists('executed')
+
+
+class Code:
+
+    def __reduce__(self):
+        return os.mkdir, ('executed', )
 
 
 @pytest.mark.unittest

@@ -12,8 +12,9 @@ from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 from easydict import EasyDict
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ding_common import CheckpointError, ConfigError, read_json_lines
+from ding_common import CheckpointError, ConfigError, NumericError, read_json_lines
 from ding_grpo.model import CausalLM
+from ding_grpo.policy import GRPOPolicy
 
 from tests.same import same
 
@@ -300,3 +301,47 @@ class TestDamage:
         with pytest.raises(CheckpointError, match='no good one'):
             self.run_twice(think_answer, replace)
         assert not os.path.exists('executed')
+
+    def test_the_best_one_costs_its_model_alone(self, think_answer, capfd):
+        self.run_twice(think_answer, lambda folder: os.truncate(f'{folder}/ckpt_best.pth.tar', 100))
+        assert 'ckpt_best.pth.tar is damaged' in capfd.readouterr().out
+        assert os.path.exists('run/model/last/model.safetensors') and os.path.exists('run/curve.png')
+
+    def test_the_best_one_is_asked_for(self, think_answer):
+        pipeline, main, create = tokens(think_answer)
+        pipeline((main, create), seed=3, max_train_iter=2)
+        os.truncate('run/ckpt/ckpt_best.pth.tar', 100)
+        main.exp_name = 'other'
+        main.policy.learn.learner = EasyDict(hook=dict(load_ckpt_before_run='run/ckpt/ckpt_best.pth.tar'))
+        with pytest.raises(CheckpointError, match='no good one before it'):  # not one of another update
+            pipeline((main, create), seed=3, max_train_iter=2)
+
+    def test_of_another_model(self, think_answer, capfd):
+        pipeline, main, create = tokens(think_answer)
+        pipeline((main, create), seed=3, max_train_iter=2)
+        main.policy.learn.resume_training = True
+        main.policy.model.config.intermediate_size = 72
+        with pytest.raises(ConfigError, match='policy.model = .* the checkpoint is of another one .*size mismatch'):
+            pipeline((main, create), seed=3, max_train_iter=3)
+        assert 'going on from run/ckpt/iteration_2.pth.tar' in capfd.readouterr().out
+
+    def test_weights_that_are_not_finite_are_not_saved(self, think_answer, monkeypatch):
+        pipeline, main, create = tokens(think_answer)
+        main.policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=1))
+        forward = GRPOPolicy._forward_learn
+
+        def break_down(self, data):
+            found = forward(self, data)
+            if self._updates == 3:
+                with torch.no_grad():
+                    next(self._model.parameters()).fill_(float('nan'))
+            return found
+
+        monkeypatch.setattr(GRPOPolicy, '_forward_learn', break_down)
+        with pytest.raises(NumericError, match='after update 3: weights are not finite'):
+            pipeline((main, create), seed=3, max_train_iter=6)
+        monkeypatch.setattr(GRPOPolicy, '_forward_learn', forward)
+        assert 'iteration_3.pth.tar' not in os.listdir('run/ckpt')
+        main.policy.learn.resume_training = True
+        pipeline((main, create), seed=3, max_train_iter=4)
+        assert [r['train_iter'] for r in read_json_lines('run/log/learner/metrics.jsonl')] == [0, 1, 2, 3]

@@ -533,6 +533,7 @@ class GRPOPolicy(Policy):
         ]
 
     def _state_dict_learn(self) -> Dict[str, Any]:
+        check_weights(self._model, f'after update {self._updates}')  # a run could not go on from them
         state = dict(
             model=self._model.state_dict(),
             optimizer=self._optimizer.state_dict(),
@@ -546,8 +547,7 @@ class GRPOPolicy(Policy):
         return state
 
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
-        self._model.load_state_dict(state_dict['model'])
-        check_weights(self._model, 'the checkpoint')
+        self._load_weights(state_dict)
         self._optimizer.load_state_dict(state_dict['optimizer'])
         self._lr_scheduler.load_state_dict(state_dict['lr_scheduler'])
         self._shuffle.set_state(state_dict['shuffle'])
@@ -614,6 +614,18 @@ class GRPOPolicy(Policy):
             The likeliest token or action each time; with ``row_keys`` sampled ones, as in ``_forward_collect``.
         """
         return self._face.greedy(data) if row_keys is None else self._face.sample(data, row_keys)
+
+    def _load_state_dict_eval(self, state_dict: Dict[str, Any]) -> None:
+        self._load_weights(state_dict)
+
+    def _load_weights(self, state_dict: Dict[str, Any]) -> None:
+        try:
+            self._model.load_state_dict(state_dict['model'])
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise ConfigError(
+                f'policy.model = {dict(self._cfg.model)!r:.300}: the checkpoint is of another one ({describe(error)})'
+            ) from error
+        check_weights(self._model, 'the checkpoint')
 
     def _reset_eval(self, data_id: Optional[List[int]] = None) -> None:
         self._face.forget(data_id)

@@ -1,5 +1,6 @@
 """What a user may write under ``policy`` when its type is ``grpo``."""
 import math
+import os
 from typing import Dict, Tuple
 
 import torch
@@ -156,6 +157,11 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     """
     for section in ('env', 'policy'):
         require_section(main_config, section, 'main_config')
+    name = main_config.get('exp_name', '')
+    if not isinstance(name, str) or os.path.isabs(name):
+        raise ConfigError(
+            f'exp_name = {name!r}: must be text, and a path from the current folder; DI-engine puts ./ before it.'
+        )
     written, env = main_config['policy'], main_config['env']
     check_sections(written, default)
     if 'type' in written:

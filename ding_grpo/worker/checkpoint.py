@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
+from safetensors import SafetensorError
 
 from ding_common import CheckpointError
 
@@ -103,13 +104,19 @@ def whole_folder(path: str) -> Iterator[str]:
         A folder to write into, which takes its place when all is written.
     Arguments:
         - path (:obj:`str`): Its place.
+    Raises:
+        - CheckpointError: If it cannot be written, as on a full disk.
     """
     beside, before = f'{path}.tmp', f'{path}.before'
     if os.path.exists(before) and not os.path.exists(path):  # a kill between the two moves below
         os.replace(before, path)
     for left in (beside, before):
         shutil.rmtree(left, ignore_errors=True)
-    yield beside
+    try:
+        yield beside
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise CheckpointError(f'the folder {os.path.normpath(path)} could not be written ({_reason(error)})') from error
     if os.path.exists(path):
         os.replace(path, before)
     os.replace(beside, path)
@@ -158,7 +165,7 @@ def newest(folder: str, asked: str = '') -> Optional[Found]:
     """
     candidates = numbered(os.path.dirname(asked) if asked else folder)
     if asked:
-        below = float('inf') if number_of(asked) is None else number_of(asked)
+        below = number_of(asked) or 0  # before one without a number there is none
         candidates = [asked] + [path for path in candidates if path != asked and number_of(path) < below]
     elif os.path.isfile(os.path.join(folder, 'ckpt_best.pth.tar')):
         candidates.append(os.path.join(folder, 'ckpt_best.pth.tar'))
@@ -166,8 +173,7 @@ def newest(folder: str, asked: str = '') -> Optional[Found]:
         try:
             return Found(path, read_checkpoint(path))
         except CheckpointError as error:
-            last = error
-            show(f'{error.message}; the one before it is taken')
-    if candidates:
-        raise CheckpointError(f'{last.message}, and there is no good one before it')
+            if path == candidates[-1]:
+                raise CheckpointError(f'{error.message}, and there is no good one before it') from error
+            show(f'{error.message}; the one before it is tried')
     return None

@@ -105,10 +105,10 @@ class RunCommander(BaseSerialCommander):
                 f'policy.learn.learner.hook.load_ckpt_before_run = {self._found.path!r}: holds no model of grpo, only '
                 f"{', '.join(map(str, state))}."
             )
+        show(f"going on from {os.path.normpath(self._found.path)}, after update {state.get('last_iter', 0)}")
         learner.policy.load_state_dict(state)
         learner.last_iter.update(state.get('last_iter', 0))
         learner.collector_envstep = state.get('last_step', 0)
-        show(f'going on from {os.path.normpath(self._found.path)}, after update {learner.train_iter}')
 
     def save(self, name: Optional[str] = None) -> None:
         """
@@ -135,7 +135,7 @@ class RunCommander(BaseSerialCommander):
         """
         model = self._learner.policy.get_attribute('model')
         sums = parallel.gather([p.detach().double().sum().item() for p in model.parameters()])
-        if any(s != sums[0] for s in sums):
+        if any(repr(s) != repr(sums[0]) for s in sums):  # NaN, too, is the same
             raise CheckpointError('the processes of this run have come to have different weights; nothing was saved')
 
     def release(self) -> None:

@@ -100,7 +100,10 @@ class GroupEvaluator(InteractionSerialEvaluator):
         record = dict(train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value, **means)
         samples = self._cfg.get('samples_per_start', 0)
         if samples > 0:
-            sampled, failed = self._sample(samples, train_iter)  # (starts, samples) each
+            try:
+                sampled, failed = self._sample(samples, train_iter)  # (starts, samples) each
+            except RuntimeError as error:
+                unwrap_task_error(error)
             failures += failed
             returns = sampled.pop('return')
             scalars['sampled_return_mean'] = returns.mean()

@@ -190,8 +190,11 @@ class GroupCollector(ISerialCollector):
             except (OSError, EOFError) as error:  # worker processes that are gone already
                 self._logger.warning(f'closing the environments: {error!r}')
             if self._tb_logger is not None:
-                self._tb_logger.flush()
-                self._tb_logger.close()
+                try:
+                    self._tb_logger.flush()
+                    self._tb_logger.close()
+                except (OSError, ValueError) as error:  # a full disk has ended its thread
+                    self._logger.warning(f'closing the log: {error!r}')
 
     def __del__(self) -> None:
         if hasattr(self, '_env'):

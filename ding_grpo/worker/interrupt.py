@@ -1,8 +1,9 @@
 import os
 import signal
 import threading
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterator, Optional
 
 from ding_common import parallel
 
@@ -41,6 +42,21 @@ class Interrupt:
         else:  # the run has failed and left its handlers behind: the signal is for whatever runs now
             self.release()
             os.kill(os.getpid(), number)
+
+
+@contextmanager
+def handlers_given_back() -> Iterator[None]:
+    """
+    Overview:
+        Whatever happens within, Ctrl-C and SIGTERM are then for whom they were before.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _runs(frame: Optional[FrameType], name: str) -> bool:

@@ -9,7 +9,7 @@ import click
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 
-from ding_common import Rule, append_json, check_config
+from ding_common import CheckpointError, Rule, append_json, check_config
 
 from .checkpoint import read_checkpoint, whole_folder
 from .curve import draw_curves
@@ -123,8 +123,13 @@ class ExportHook(LearnerHook):
             model.save_pretrained(path, **shared)
         best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
         if os.path.exists(best):
-            with whole_folder(os.path.join(folder, 'best')) as path:
-                model.save_pretrained(path, state_dict=read_checkpoint(best)['model'], **shared)
+            try:
+                weights = read_checkpoint(best)['model']
+            except CheckpointError as error:  # the run has ended well all the same
+                show(f'{error.message}; there is no model/best of it')
+            else:
+                with whole_folder(os.path.join(folder, 'best')) as path:
+                    model.save_pretrained(path, state_dict=weights, **shared)
         show(f'models: {os.path.normpath(folder)}')
 
 

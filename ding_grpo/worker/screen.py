@@ -11,7 +11,7 @@ from ding_common import parallel
 def run_folder(exp_name: str) -> str:
     """
     Overview:
-        Where DI-engine's workers write: below the current folder, an absolute ``exp_name`` too.
+        Where DI-engine's workers write: below the current folder.
     """
     return f'./{exp_name}'
 

@@ -76,7 +76,7 @@ class TestGymnasiumEnv:
             (dict(manager=dict(type='bas')), "env.manager.type = 'bas': unknown manager; did you mean 'base'"),
             (dict(manager=dict(type='base', auto_reset=False)), 'env.manager.auto_reset = False: must be True'),
             (dict(manager=dict(type='base', max_retry=0)), 'env.manager.max_retry = 0'),
-            (dict(manager=dict(type='subprocess', context='x')), "env.manager.context = 'x': must be one of 'fork'"),
+            (dict(manager=dict(type='subprocess', context='x')), "env.manager.context = 'x': must be 'fork'"),
         ],
         ids=str
     )

@@ -3,7 +3,6 @@ import copy
 import math
 import os
 import runpy
-import signal
 import types
 
 import gymnasium
@@ -391,15 +390,6 @@ class TestMaxRatio:
             make_policy(main, create)
 
 
-@pytest.fixture
-def own_signals():
-    """A run that fails leaves its answer to Ctrl-C behind."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 class Broken(gymnasium.Env):
     """Gives one number that is not finite in the fourth step."""
     observation_space = gymnasium.spaces.Box(-1, 1, (4, ), np.float32)
@@ -430,7 +420,7 @@ class Broken(gymnasium.Env):
         ('obs', r'the logits at sampling .*\nin environment 0 \(evaluation\)\nits observation is not finite'),
     ]
 )
-def test_a_run_ends_and_says_what_the_environment_gave(tmp_path, monkeypatch, own_signals, what, message):
+def test_a_run_ends_and_says_what_the_environment_gave(tmp_path, monkeypatch, what, message):
     monkeypatch.chdir(tmp_path)
     if 'Broken-v0' not in gymnasium.registry:
         gymnasium.register('Broken-v0', Broken, disable_env_checker=True)

@@ -105,6 +105,15 @@ class TestGroupEvaluator:
         assert record['eval_episode_return'] == record['sampled_return'] == -0.75
         assert record['failed'] == record['sampled_failed'] == 0.25 and record['pass_at_1']['mean'] == 0
 
+    def test_a_task_that_always_fails_ends_the_samples_in_one_line(self, think_answer, monkeypatch):
+        from dizoo_llm.tasks import ThinkAnswerTask
+        main, create = think_answer
+        main.env.update(evaluator_env_num=1, n_evaluator_episode=4)
+        main.policy.eval.evaluator.update(samples_per_start=40, max_failed=1.0)
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, problem, completion: dict(answer=1 / 0, format=0.0))
+        with pytest.raises(TaskError, match='completions in a row'):
+            serial_pipeline_onpolicy((main, create), max_train_iter=1)
+
     def test_more_samples_are_needed(self, think_answer):
         main, create = think_answer
         main.policy.eval.evaluator.update(samples_per_start=1, pass_at=[1, 2])

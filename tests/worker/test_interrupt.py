@@ -71,3 +71,10 @@ class TestRun:
         before = signal.getsignal(signal.SIGTERM)
         serial_pipeline_onpolicy(think_answer, seed=0, max_train_iter=1)
         assert signal.getsignal(signal.SIGTERM) is before
+
+    def test_a_failed_run_gives_signals_back(self, think_answer, monkeypatch):
+        before = signal.getsignal(signal.SIGINT)
+        monkeypatch.setattr(GRPOPolicy, '_forward_learn', lambda self, data: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            serial_pipeline_onpolicy(think_answer, seed=0)
+        assert signal.getsignal(signal.SIGINT) is before
