@@ -21,7 +21,7 @@ DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch
 def build_causal_lm(
         pretrained: Optional[str],
         config: Optional[dict],
-        dtype: str,
+        dtype: Optional[str],
         attn_implementation: Optional[str],
         key: str,
 ) -> PreTrainedModel:
@@ -32,7 +32,7 @@ def build_causal_lm(
         - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``.
         - config (:obj:`Optional[dict]`): ``model_type`` and the arguments of that architecture's config class; the \
             weights are random. Exactly one of ``pretrained`` and ``config``.
-        - dtype (:obj:`str`): One of ``DTYPES``.
+        - dtype (:obj:`Optional[str]`): One of ``DTYPES``; None: that of the folder.
         - attn_implementation (:obj:`Optional[str]`): As ``transformers`` takes it; None: its choice.
         - key (:obj:`str`): The config's section, for messages.
     Raises:
@@ -42,9 +42,9 @@ def build_causal_lm(
         raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: exactly one is needed.')
     if attn_implementation is not None and (not isinstance(attn_implementation, str) or not attn_implementation):
         raise ConfigError(f'{key}.attn_implementation = {attn_implementation!r}: must be text, or None.')
-    if dtype not in DTYPES:
+    if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f'{key}.dtype = {dtype!r}: must be one of {", ".join(DTYPES)}.')
-    options = dict(dtype=DTYPES[dtype])
+    options = dict(dtype='auto' if dtype is None else DTYPES[dtype])
     if attn_implementation is not None:
         options['attn_implementation'] = attn_implementation
     return _make(config, options, key) if pretrained is None else _load(pretrained, options, key)

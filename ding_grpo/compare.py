@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ding_common import ConfigError, read_config_file, read_json_lines
+from ding_common import ConfigError, Rule, read_config_file, read_json_lines, require_dict
 
 DONE = 'result.pkl'  # DI-engine writes it last
 
@@ -56,7 +56,7 @@ def plan(configs: Tuple[str, ...], seeds: List[int], out: str) -> List[Run]:
     Returns:
         - runs (:obj:`List[Run]`): One a config and seed.
     Raises:
-        - ConfigError: If two configs would have one name.
+        - ConfigError: If two configs would have one name, or what is needed of one is wrong.
     """
     runs: List[Run] = []
     names: Dict[str, str] = {}
@@ -66,8 +66,11 @@ def plan(configs: Tuple[str, ...], seeds: List[int], out: str) -> List[Run]:
         if name in names:
             raise ConfigError(f'{path}: has the name of {names[name]}, {name!r}; every config needs its own.')
         names[name] = path
-        mode = 'serial' if main.policy.get('other', {}).get('replay_buffer') else 'serial_onpolicy'
-        stop_value = main.env.get('stop_value', float('inf'))
+        other, stop_value = main.policy.get('other', {}), main.env.get('stop_value', float('inf'))
+        require_dict(other, f'{path}: policy.other')
+        if not Rule.number().or_inf().holds(stop_value):
+            raise ConfigError(f'{path}: env.stop_value = {stop_value!r}: must be a number.')
+        mode = 'serial' if other.get('replay_buffer') else 'serial_onpolicy'
         runs += [Run(name, path, mode, s, os.path.join(out, f'{name} seed {s}'), stop_value) for s in seeds]
     return sorted(runs, key=lambda r: seeds.index(r.seed))  # every config gets its first seed before any its second
 
@@ -197,7 +200,8 @@ def draw(runs: List[Run], path: str) -> None:
         axes.set(xlabel=label)
         axes.grid(alpha=0.3)
     panels[0].set(ylabel='evaluated return')
-    panels[0].legend(fontsize='small')
+    if panels[0].get_legend_handles_labels()[0]:
+        panels[0].legend(fontsize='small')
     seeds = len({r.seed for r in runs})
     figure.suptitle(f'median and interquartile range of {seeds} seeds; dashed: the bar', fontsize='medium')
     figure.savefig(path, dpi=120)
@@ -225,7 +229,14 @@ def main(configs: Tuple[str, ...], seeds: str, jobs: int, env_step: Optional[int
         numbers = [int(s) for s in seeds.split(',')]
     except ValueError as error:
         raise click.BadParameter(f'{seeds!r}: must be integers, comma-separated', param_hint='--seeds') from error
+    if len(set(numbers)) < len(numbers):
+        raise click.BadParameter(f'{seeds!r}: has a seed twice', param_hint='--seeds')
+    out = os.path.relpath(os.path.expanduser(out))  # as DI-engine wants a run's folder
     runs = plan(configs, numbers, out)
+    try:
+        os.makedirs(out, exist_ok=True)
+    except OSError as error:
+        raise click.BadParameter(f'{out!r}: {error.strerror}', param_hint='--out') from error
     failed = run_all(runs, jobs, env_step, threads)
     note = (
         f'Seeds {seeds}; {jobs} run(s) at a time with {threads} thread(s) each. Medians, smallest and largest in '

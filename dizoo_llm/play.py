@@ -7,9 +7,10 @@ from typing import Any, Dict, Optional, Tuple
 import click
 import torch
 from tabulate import tabulate
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ding_common import run_file
+from ding_common.language_model import build_causal_lm
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
 from dizoo_llm.tokenizer import encode_prompt, end_ids, load_tokenizer
@@ -37,7 +38,7 @@ def main(
     if sum(choice is not None for choice in (prompt, task, config)) > 1:
         raise click.UsageError('give one of PROMPT, --task and --config')
     tokenizer = load_tokenizer(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+    model = build_causal_lm(folder, None, None, None, 'FOLDER')
     torch.manual_seed(seed)
     longest = max_new_tokens or model.generation_config.max_new_tokens or LONGEST
     if task is not None or config is not None:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from transformers import GenerationConfig, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from ding_common import ConfigError, Rule, append_json, check_config, run_file
+from ding_common import ConfigError, Rule, append_json, check_config, describe, run_file
 from ding_common.language_model import build_causal_lm
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
@@ -104,9 +104,20 @@ class Examples(Dataset):
     def __getitem__(self, index: int) -> Dict[str, List[int]]:
         index = (self._first + index) % len(self._env.task)
         problem = self._env.task.checked_problem(index)
-        text = self._env.task.demonstration(problem) if self._answer is None else self._answer(problem, index)
+        text = self._env.task.demonstration(problem) if self._answer is None else self._answered(problem, index)
         prompt, answer = self._env.encode(problem), self._env.encode_answer(text)
         return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)
+
+    def _answered(self, problem: Problem, index: int) -> str:
+        try:
+            text = self._answer(problem, index)
+        except Exception as error:  # a user's function may raise anything
+            raise ConfigError(
+                f'main_config.train.answers: answer(problem, {index}) raised {describe(error)}'
+            ) from error
+        if not isinstance(text, str):
+            raise ConfigError(f'main_config.train.answers: answer(problem, {index}) = {text!r:.200}: must be text.')
+        return text
 
 
 def collate(rows: List[Dict[str, List[int]]]) -> Dict[str, torch.Tensor]:
@@ -221,6 +232,10 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
             f'main_config.exp_name = {folder!r}: its model would take the place of main_config.model.pretrained; give '
             'another folder.'
         )
+    try:
+        os.makedirs(os.path.join(folder, 'trainer'), exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f'main_config.exp_name = {folder!r}: {error.strerror}: {error.filename}') from error
     wanted = options['batch_size'] * options['max_steps']
     examples = Examples(env, options['first_example'], options['examples'] or wanted, options['answers'])
     report = Report(model, held_out, options, folder)

@@ -50,9 +50,26 @@ class TestCompare:
     def test_a_run_that_fails_is_named(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         file = small('grpo', tmp_path, 'wrong', "main_config.policy.learn.clip_ratoi = 1")
-        result = call(file, '--seeds', '3', '--out', 'out')
+        result = call(file, '--seeds', '3', '--out', str(tmp_path / 'out'))
         assert result.exit_code == 1 and 'wrong seed 3 (out/wrong seed 3.txt)' in result.output
         assert 'clip_ratoi' in open('out/wrong seed 3.txt').read()
+
+    @pytest.mark.parametrize(
+        'change, options, message', [
+            ('', ('--seeds', '0,0'), "--seeds: '0,0': has a seed twice"),
+            ('', ('--seeds', '0,x'), "--seeds: '0,x': must be integers"),
+            ('', ('--out', 'c.py'), "--out: 'c.py': File exists"),
+            ('main_config.policy.other = 5', (), 'c.py: policy.other = 5: must be a dict'),
+            ("main_config.env.stop_value = 'x'", (), "c.py: env.stop_value = 'x': must be a number"),
+        ]
+    )
+    def test_wrong_use_ends_in_one_line(self, tmp_path, monkeypatch, change, options, message):
+        monkeypatch.chdir(tmp_path)
+        file = small('grpo', tmp_path, 'c', change)
+        os.rename(file, 'c.py')
+        result = call('c.py', *options)
+        assert result.exit_code != 0 and message in result.output.splitlines()[-1], result.output
+        assert not os.path.exists('runs')
 
 
 @pytest.mark.unittest

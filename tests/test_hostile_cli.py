@@ -175,3 +175,22 @@ class TestCommands:
         )
         assert run.returncode == 1 and run.stdout == ''
         assert run.stderr == "Error: --config = 'c.py': ZeroDivisionError: division by zero (c.py:1)\n"
+
+    @pytest.mark.parametrize('spoil', ['no weights', 'cut weights', 'other shapes', 'no config'])
+    def test_play(self, folder, tiny_model, spoil):
+        from dizoo_llm.play import main as play
+        from dizoo_llm.tasks import ThinkAnswerTask
+        from dizoo_llm.tokenizer import build_word_tokenizer
+        tiny_model.save_pretrained('played', build_word_tokenizer(ThinkAnswerTask.words))
+        weights, config = folder / 'played' / 'model.safetensors', folder / 'played' / 'config.json'
+        if spoil == 'no weights':
+            weights.unlink()
+        elif spoil == 'cut weights':
+            os.truncate(weights, 1000)
+        elif spoil == 'no config':
+            config.unlink()
+        else:
+            config.write_text(config.read_text().replace('"intermediate_size": 64', '"intermediate_size": 72'))
+        result = CliRunner().invoke(play, ['played', '<think>'])
+        last = result.output.splitlines()[-1]
+        assert result.exit_code == 1 and last.startswith('Error: ') and 'played' in last, result.output

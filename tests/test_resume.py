@@ -60,6 +60,7 @@ def buffer(think_answer):
     _, main, create = tokens(think_answer)
     main.policy.learn.update(update_per_collect=3, batch_size=2)
     main.policy.other = EasyDict(replay_buffer=dict(replay_buffer_size=8, max_use=3, max_staleness=6))
+    main.policy.update(random_collect_size=2, transition_with_policy_data=True)
     return serial_pipeline, main, create
 
 

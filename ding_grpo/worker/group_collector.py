@@ -227,6 +227,8 @@ class GroupCollector(ISerialCollector):
         The other arguments are there because DI-engine's pipelines pass them; groups are never cut, and a random
         policy makes no groups.
         """
+        if random_collect and self._collect_iter is not None:  # a resumed run has done that
+            return []
         target = self._n_sample if n_sample is None else n_sample
         if train_iter != self._collect_iter:
             self._collect_iter, self._groups = train_iter, 0

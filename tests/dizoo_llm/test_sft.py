@@ -120,6 +120,10 @@ class TestSFT:
         env = TokenEnv(**config.env)
         shown = Examples(env, 3, 4, str(tmp_path / 'teacher.py'))[1]
         assert env.tokenizer.decode(shown['input_ids']) == '0+4=44<eos>'
+        for text, message in (('1 / 0', 'raised ZeroDivisionError'), ('None', '= None: must be text')):
+            (tmp_path / 'teacher.py').write_text(f'def answer(problem, index):\n    return {text}')
+            with pytest.raises(ConfigError, match=rf'main_config.train.answers: answer\(problem, 3\) {message}'):
+                Examples(env, 3, 4, str(tmp_path / 'teacher.py'))[0]
         config.train.answers = 'gone.py'
         with pytest.raises(ConfigError,
                            match="main_config.train.answers = 'gone.py': must be the path of a Python file"):
@@ -145,6 +149,12 @@ class TestSFT:
             section = section[key]
         section[last] = value
         with pytest.raises(ConfigError, match=message):
+            train(config, 0)
+
+    def test_its_folder_is_a_file(self, config, tmp_path):
+        config.exp_name = str(tmp_path / 'file')
+        (tmp_path / 'file').write_text('')
+        with pytest.raises(ConfigError, match='main_config.exp_name = .*file'):
             train(config, 0)
 
     def test_command(self, config, tmp_path):
