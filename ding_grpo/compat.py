@@ -27,7 +27,7 @@ from ding.policy import PPOPolicy
 from ding.utils import read_file, registry, save_file
 from ding.worker import create_serial_evaluator
 
-from ding_common import CheckpointError, ConfigError, check_configs, parallel, read_config_file
+from ding_common import CheckpointError, ConfigError, check_configs, parallel, read_config_file, require_dict
 from ding_common.create_config import check_names
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_main_config, check_sections
@@ -147,7 +147,10 @@ def _with_read_checkpoint(evaluate: Callable) -> Callable:
         main_config, create_config = _checked(input_cfg)
         if state_dict is None:
             learn = main_config.policy.get('learn', {})
-            path = load_path or learn.get('learner', {}).get('load_path')
+            require_dict(learn, 'policy.learn')
+            learner = learn.get('learner', {})
+            require_dict(learner, 'policy.learn.learner')
+            path = load_path or learner.get('load_path')
             if path is None:
                 raise ConfigError('--load-path: missing; name the checkpoint to evaluate.')
             state_dict = _read_file(path)

@@ -117,21 +117,32 @@ class HangingEnv(BaseEnv):
 def test_environments_end_with_their_run(tmp_path):
     run = os.fork()
     if run == 0:
-        fns = [partial(HangingEnv, EasyDict(folder=str(tmp_path)))] * 3
-        manager = SyncSubprocessEnvManager(fns, EasyDict(SyncSubprocessEnvManager.default_config()))
-        manager.launch()
-        manager.step({i: np.zeros(1) for i in range(3)})
-    wait_until(lambda: len(os.listdir(tmp_path)) == 3)
+        try:
+            fns = [partial(HangingEnv, EasyDict(folder=str(tmp_path)))] * 3
+            manager = SyncSubprocessEnvManager(fns, EasyDict(SyncSubprocessEnvManager.default_config()))
+            manager.launch()
+            manager.step({i: np.zeros(1) for i in range(3)})
+        finally:
+            os._exit(1)
+    assert comes_true(lambda: len(os.listdir(tmp_path)) == 3)
     os.kill(run, signal.SIGKILL)
     os.waitpid(run, 0)
-    wait_until(lambda: not any(os.path.exists(f'/proc/{pid}') for pid in os.listdir(tmp_path)))
+    assert comes_true(lambda: not any(map(is_alive, os.listdir(tmp_path))))
 
 
-def wait_until(holds):
-    deadline = time.time() + 60
-    while not holds():
-        assert time.time() < deadline
+def is_alive(pid):
+    try:
+        with open(f'/proc/{pid}/stat') as f:
+            return f.read().rpartition(')')[2].split()[0] != 'Z'
+    except FileNotFoundError:
+        return False
+
+
+def comes_true(holds, seconds=5):
+    deadline = time.time() + seconds
+    while not holds() and time.time() < deadline:
         time.sleep(0.05)
+    return holds()
 
 
 def evaluate(configs):

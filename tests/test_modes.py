@@ -68,6 +68,7 @@ class TestEval:
         for name, end in (
             ('other', 'main_config.policy.model.config.hidden_size = 64'),
             ('misspelt', "create_config.env_manager.type = 'bas'"),
+            ('none', 'main_config.policy.learn = 5'),
         ):
             with open(f'{name}.py', 'w') as f:
                 f.write(f'{text}\n{end}\n')
@@ -82,6 +83,7 @@ class TestEval:
             ('think_answer_grpo_config.py', 'broken/none', 'there is no checkpoint broken/none'),
             ('think_answer_grpo_config.py', 'broken/code', 'holds other things than tensors'),
             ('think_answer_grpo_config.py', None, '--load-path: missing'),
+            ('none.py', None, 'policy.learn = 5: must be a dict'),
             ('misspelt.py', 'run/ckpt/ckpt_best.pth.tar', "create_config.env_manager.type = 'bas'"),
             ('other.py', 'run/ckpt/ckpt_best.pth.tar', 'policy.model = '),
             ('think_answer_grpo_config.py', 'broken/empty', 'policy.model = '),
