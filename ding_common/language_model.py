@@ -1,10 +1,12 @@
 """Causal language models of ``transformers`` from a config's section: by name or folder, or random from a config."""
+import inspect
 import os
+import re
 import warnings
-from typing import List, Optional
+from typing import List, Optional, Set
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from .check import nearest
@@ -64,7 +66,7 @@ def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
         )
     cls = CONFIG_MAPPING[model_type]
     default = cls()
-    known = set(default.to_dict()) | set(default.attribute_map) | OLD_NAMES
+    known = set(default.to_dict()) | set(default.attribute_map) | OLD_NAMES | _keys_read(cls)
     for name, value in config.items():
         if name not in known:
             raise ConfigError(f'{key}.config.{name} = {value!r}: unknown key; {nearest(name, known)}')
@@ -78,6 +80,15 @@ def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
             f'{key}.config = {config!r}{_attention(options, key)}: transformers makes no causal language model '
             f'{model_type!r} of it ({reason(error)})'
         ) from error
+
+
+def _keys_read(cls: type) -> Set[str]:
+    """Keys that an architecture's code reads although its config class does not declare them, as ``head_dim``."""
+    found = set(re.findall(r'kwargs\.(?:get|pop)\("(\w+)"', inspect.getsource(inspect.getmodule(cls))))
+    if cls in MODEL_FOR_CAUSAL_LM_MAPPING:
+        code = inspect.getsource(inspect.getmodule(MODEL_FOR_CAUSAL_LM_MAPPING[cls]))
+        found |= set(re.findall(r'getattr\((?:self\.)?config, "(\w+)"', code))
+    return {name for name in found if not name.startswith('_')}
 
 
 def _attention(options: dict, key: str) -> str:

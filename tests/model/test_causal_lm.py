@@ -198,3 +198,27 @@ class TestCausalLM:
     def test_folder_without_a_model(self, tmp_path):
         with pytest.raises(ConfigError, match='config.json'):
             CausalLM(pretrained=str(tmp_path))
+
+
+@pytest.mark.unittest
+class TestConfigKeys:
+
+    @pytest.mark.parametrize(
+        'config', [
+            dict(model_type='qwen3_moe', head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+            dict(
+                model_type='glm4_moe', head_dim=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16
+            ),
+            dict(model_type='cohere2', sliding_window=6, sliding_window_pattern=2),
+        ],
+        ids=lambda c: c['model_type']
+    )
+    def test_keys_that_only_the_code_of_an_architecture_reads(self, config):
+        shape = dict(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
+        model = CausalLM(config=dict(shape, num_key_value_heads=2, **config))
+        if 'head_dim' in config:
+            assert model.lm.model.layers[0].self_attn.head_dim == 8
+
+    def test_a_misspelt_key_is_refused_still(self):
+        with pytest.raises(ConfigError, match="head_dims = 8: unknown key; .*head_dim"):
+            CausalLM(config=dict(model_type='qwen3_moe', head_dims=8))
