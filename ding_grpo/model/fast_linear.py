@@ -1,26 +1,54 @@
+from typing import Optional
+
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
 from ding_grpo.rl_utils.products import linear
 
 
-class FastLinear(nn.Linear):
+class _Fast:
+    """
+    Overview:
+        A layer that multiplies by its weight. Under autocast a weight that is not trained is converted once, and not \
+        at every call: torch remembers conversions of trained weights only, until autocast is left.
+    """
+
+    def _cast(self, name: str, x: Tensor) -> Optional[Tensor]:
+        """The weight or the bias as autocast takes it for ``x``."""
+        value: Optional[Tensor] = getattr(self, name)
+        if value is None or value.requires_grad:
+            return value
+        dtype = torch.get_autocast_dtype(x.device.type)
+        key = (dtype, value.device, value.data_ptr(), value._version)
+        if self.__dict__.get(f'_{name}_key') != key:
+            self.__dict__.update({f'_{name}_key': key, f'_{name}_cast': value.detach().to(dtype)})
+        return self.__dict__[f'_{name}_cast']
+
+
+class FastLinear(_Fast, nn.Linear):
     """
     Overview:
         ``torch.nn.Linear`` by ``ding_grpo.rl_utils.products``.
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.is_autocast_enabled(x.device.type):
+            return F.linear(x, self._cast('weight', x), self._cast('bias', x))
         return linear(x, self.weight, self.bias)
 
 
-class FastConv1D(Conv1D):
+class FastConv1D(_Fast, Conv1D):
     """
     Overview:
         The linear layer of GPT-2, whose weight lies the other way round, by ``ding_grpo.rl_utils.products``.
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.is_autocast_enabled(x.device.type):  # torch remembers no conversion of a transposed weight
+            rows = torch.addmm(self._cast('bias', x), x.view(-1, x.shape[-1]), self._cast('weight', x))
+            return rows.view(*x.shape[:-1], self.nf)
         return linear(x, self.weight.t(), self.bias)
 
 

@@ -1,6 +1,7 @@
 """``policy.model.autocast``: layers in bfloat16, everything that is kept in float32."""
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM
@@ -66,3 +67,38 @@ class TestAutocast:
     def test_another_value(self, value):
         with pytest.raises(ConfigError, match=r"policy\.model\.autocast = .*: must be None or 'bfloat16'"):
             CausalLM(config=LLAMA, autocast=value)
+
+
+class Casts(TorchDispatchMode):
+    """Counts conversions of parameters to bfloat16."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.places = {p.data_ptr() for p in model.parameters() if p.dim() > 1}
+        self.number = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._to_copy.default and args[0].data_ptr() in self.places:
+            self.number += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('lora', [None, dict(r=2, target_modules='all-linear')], ids=['weights', 'adapters'])
+@pytest.mark.parametrize('config', [LLAMA, GPT2], ids=lambda c: c['model_type'])
+def test_a_token_converts_no_weights(config, lora, tmp_path):
+    CausalLM(config=config).save_pretrained(str(tmp_path))
+    model = CausalLM(pretrained=str(tmp_path), autocast='bfloat16', lora=lora)
+    batch = PromptBatch.of([torch.arange(5)] * 3, CPU)
+    assert model.shares_prompts
+    with torch.no_grad(), model.arithmetic():
+        decoding = model.start(batch)
+        with Casts(model) as casts:
+            logit = decoding.step(torch.arange(3))
+    assert casts.number == 0
+    if lora is not None:  # a weight that has changed is converted again
+        layer = next(m for m in model.modules() if hasattr(m, '_weight_cast'))
+        with torch.no_grad():
+            layer.weight.mul_(2)
+            with model.arithmetic():
+                assert not torch.equal(model.start(batch).step(torch.arange(3)), logit)
