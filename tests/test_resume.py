@@ -56,6 +56,12 @@ def lora(think_answer):
     return pipeline, main, create
 
 
+def hybrid(think_answer):
+    pipeline, main, create = tokens(think_answer)
+    main.policy.model.config.update(model_type='lfm2', num_key_value_heads=2, layer_types=['conv', 'full_attention'])
+    return pipeline, main, create
+
+
 def buffer(think_answer):
     _, main, create = tokens(think_answer)
     main.policy.learn.update(update_per_collect=3, batch_size=2)
@@ -81,7 +87,13 @@ def steps(think_answer):
 
 
 RUNS = dict(
-    tokens=tokens, reference=reference, dynamic_sampling=dynamic, lora=lora, replay_buffer=buffer, cartpole=steps
+    tokens=tokens,
+    reference=reference,
+    dynamic_sampling=dynamic,
+    lora=lora,
+    hybrid=hybrid,
+    replay_buffer=buffer,
+    cartpole=steps,
 )
 
 

@@ -4,21 +4,31 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 import click
 import torch
+import transformers
 from ding.utils import MODEL_REGISTRY
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import ModelOutput
 from transformers.utils import logging as hf_logging
 
 from ding_common import ConfigError, describe
 from ding_common.language_model import build_causal_lm
 
 from . import shared_prompt
-from .decoding import CachedDecoding, Decoding, PromptBatch, SharedDecoding
+from .bands import divide
+from .decoding import Decoding, PromptBatch
 from .fast_linear import make_fast
 from .output_head import OutputHead, measure_head
+from .reading import PADDED, SHARED, Trial, choose, rotary_limit, start
 
+UNLIMITED = 65536  # tokens of a row, where nothing says how many there can be
+CALL = 64  # tokens that take as long as one more call of the model
+_SLOWER = dict(
+    padded='prompts are read in every row, which takes longer',
+    by_length='prompts are read in every row, those of each length apart, which takes longer',
+    reread='every row is read whole for every token, which takes much longer',
+)
 _REFERENCE = 'without the adapters the model must be the pretrained one, which is the reference'
 
 
@@ -64,7 +74,8 @@ class CausalLM(nn.Module):
             - onednn (:obj:`bool`): Whether linear layers in float32 on a processor are computed by oneDNN, which is \
                 up to twice as fast; the sums are the same but for their order.
             - autocast (:obj:`Optional[str]`): ``bfloat16``: layers compute in it, while weights, their updates, the \
-                output layer and the loss keep ``dtype``; faster where the machine multiplies bfloat16 (docs/speed.md).
+                output layer and the loss keep ``dtype``; faster where the machine multiplies bfloat16 \
+                (docs/speed.md). With ``lora`` the weights of linear layers are kept in both types.
         Raises:
             - ConfigError: If a value cannot be used; the message names the key.
         """
@@ -88,8 +99,8 @@ class CausalLM(nn.Module):
             self.eval()  # the adapters too
         self._save_merged = save_merged
         self._autocast = autocast is not None
-        if onednn:
-            make_fast(self.lm.base_model)
+        if onednn or self._autocast:  # under autocast oneDNN is not used
+            make_fast(self.trunk)
         if gradient_checkpointing:
             self._checkpoint_layers()
 
@@ -114,7 +125,8 @@ class CausalLM(nn.Module):
         self._save_merged = False
         self._autocast = False
         self._layers: List[nn.Module] = []  # those that learning computes again
-        self._shares: Optional[bool] = None
+        self._longest: Optional[int] = None  # tokens of a prompt and its completion
+        self._trial: Optional[Trial] = None
         self.eval()
 
     def train(self, mode: bool = True) -> 'CausalLM':
@@ -127,7 +139,7 @@ class CausalLM(nn.Module):
 
     def without_adapters(self) -> ContextManager:
         """As long as it is entered, the model is the pretrained one."""
-        return self._peft[0].disable_adapter()
+        return self._peft[0].disable_adapter() if self._peft else nullcontext()
 
     def state_dict(self, *args, **kwargs) -> Dict[str, Tensor]:
         """As of any module; with adapters theirs alone, the pretrained weights being where they came from."""
@@ -167,6 +179,36 @@ class CausalLM(nn.Module):
         """
         self._tokens = size
 
+    def limit_length(self, tokens: int) -> None:
+        """
+        Overview:
+            Tell how long rows can be, on which the way they are read depends; see ``reading``.
+        Arguments:
+            - tokens (:obj:`int`): Most tokens of a prompt and its completion together.
+        Raises:
+            - ConfigError: If a row's log-probabilities would depend on the other rows of its batch.
+        """
+        self.check_length(tokens)
+        if tokens != self._longest:
+            self._longest, self._trial = tokens, None
+
+    def check_length(self, tokens: int) -> None:
+        """
+        Overview:
+            Refuse rows with which the positions of all rows of a batch are scaled in another way.
+        Arguments:
+            - tokens (:obj:`int`): Of a prompt and its completion together.
+        Raises:
+            - ConfigError: If there are more than the architecture allows.
+        """
+        kind, most = rotary_limit(self.lm.config.get_text_config())
+        if most is not None and tokens > most:
+            raise ConfigError(
+                f'policy.model: with rope_type {kind!r} {type(self.lm).__name__} scales the positions of all rows of a '
+                f'batch when one has more than {most} tokens. A prompt and its completion may have {tokens}. Lower '
+                'env.max_prompt_length or env.max_new_tokens.'
+            )
+
     @property
     def vocab_size(self) -> int:
         """Number of tokens V that the model has logits for."""
@@ -175,23 +217,65 @@ class CausalLM(nn.Module):
     @property
     def max_positions(self) -> Optional[int]:
         """Longest prompt plus completion in tokens, None where the architecture sets no limit."""
-        return getattr(self.lm.config.get_text_config(), 'max_position_embeddings', None)
+        positions = getattr(self.lm.config.get_text_config(), 'max_position_embeddings', None)
+        return positions if positions is not None and positions > 0 else None  # XLNet says -1
 
     @property
     def device(self) -> torch.device:
         return self.lm.device
 
     @property
+    def trunk(self) -> nn.Module:
+        """The model below its output layer."""
+        trunk = self.lm.base_model
+        if trunk is self.lm:  # an architecture that names it otherwise
+            trunk = next((m for m in self.lm.children() if isinstance(m, PreTrainedModel)), trunk)
+        return trunk
+
+    @property
+    def output_tokens(self) -> int:
+        """Number of tokens that logits are given for, see ``limit_vocabulary``."""
+        return self._tokens
+
+    @property
+    def reading(self) -> str:
+        """The way in which rows are read, one of ``ding_grpo.model.reading.WAYS``; found by trying at the first use."""
+        if self._trial is None:
+            with self.without_adapters():
+                self._trial = choose(self, self._longest or self.max_positions or UNLIMITED)
+            if self._trial is None:  # results are NaN in every way; the policy reports where
+                return PADDED
+            if self._trial.way != SHARED:
+                click.echo(f'{type(self.lm).__name__}: {_SLOWER[self._trial.way]} ({self._trial.reason})')
+        return self._trial.way
+
+    @property
     def shares_prompts(self) -> bool:
-        """Whether prompts are read once for all rows that continue them; found by trying at the first use."""
-        if self._shares is None:
-            self._shares = self._try_sharing()
-            if not self._shares:
-                click.echo(
-                    f'{type(self.lm).__name__} with attention {self.lm.config._attn_implementation!r}: prompts are '
-                    'read in every row, which takes longer'
-                )
-        return self._shares
+        """Whether prompts are read once for all rows that continue them."""
+        return self.reading == SHARED
+
+    def reading_state(self) -> Dict[str, Any]:
+        """
+        Overview:
+            For a checkpoint: the way in which rows are read, and what the choice depends on.
+        """
+        return dict(way=self.reading, **self._reading_depends_on())
+
+    def load_reading_state(self, state: Dict[str, Any]) -> None:
+        """
+        Overview:
+            Read rows as the run of a checkpoint does, unless what the choice depends on has changed.
+        Arguments:
+            - state (:obj:`Dict[str, Any]`): From ``reading_state``.
+        """
+        if state != dict(way=state['way'], **self._reading_depends_on()):
+            return
+        if state['way'] != SHARED or shared_prompt.install(self.lm):
+            self._trial = Trial(state['way'], 'as in the checkpoint')
+
+    def _reading_depends_on(self) -> Dict[str, Any]:
+        attention = self.lm.config._attn_implementation.removeprefix(f'{shared_prompt.NAME}_')
+        return dict(attention=attention, longest=self._longest, transformers=transformers.__version__)
 
     def arithmetic(self) -> ContextManager:
         """
@@ -202,46 +286,18 @@ class CausalLM(nn.Module):
         """
         return torch.autocast(self.device.type, torch.bfloat16) if self._autocast else nullcontext()
 
-    @torch.no_grad()
-    def _try_sharing(self) -> bool:
-        """Whether it gives the hidden states of rows read whole."""
-        with torch.autocast(self.device.type, enabled=False):
-            return self._try_sharing_in_full()
-
-    def _try_sharing_in_full(self) -> bool:
-        try:
-            self.output_head()
-        except ConfigError:
-            return False
-        before = self.lm.config._attn_implementation
-        if not shared_prompt.install(self.lm):
-            return False
-        ids = torch.arange(11, device=self.device).remainder(self.vocab_size)
-        prompts = PromptBatch.of([ids[:2], ids[:5], ids[:5]], self.device)
-        completion = torch.stack([ids[4:8], ids[5:9], ids[7:11]])
-        try:
-            found = self._shared_hidden(prompts, completion, torch.tensor([4, 2, 4], device=self.device))[:, [0, 1]]
-        except (TypeError, AttributeError, RuntimeError, ValueError):  # its attention goes other ways
-            found = None
-        wanted = self._plain_hidden(prompts, completion)[:, [0, 1]]
-        tolerance = 64 * torch.finfo(wanted.dtype).eps * wanted.abs().max()
-        if found is not None and (found - wanted).abs().max() <= tolerance:
-            return True
-        self.lm.set_attn_implementation(before)
-        return False
-
-    def start(self, prompts: PromptBatch) -> Decoding:
+    def start(self, prompts: PromptBatch, max_new_tokens: int = 0) -> Decoding:
         """
         Overview:
             Read prompts, to go on from there token by token without gradients.
         Arguments:
             - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
+            - max_new_tokens (:obj:`int`): Most tokens that follow them.
         Returns:
             - decoding (:obj:`Decoding`): One line a row; see there.
         """
-        if self.shares_prompts:
-            return SharedDecoding(self.lm, self.output_head(), prompts)
-        return CachedDecoding(self.lm, self._tokens, prompts)
+        self.check_length(prompts.ids.shape[1] + max_new_tokens)
+        return start(self, self.reading, prompts)
 
     def completion_logits(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         """
@@ -262,8 +318,9 @@ class CausalLM(nn.Module):
         """
         if self.shares_prompts:
             return self.output_head().logits(self.completion_hidden(prompts, completion, length))
+        self.check_length(prompts.ids.shape[1] + completion.shape[1])
         with self.arithmetic():
-            return self._plain(self.lm, prompts, completion).logits[:, prompts.ids.shape[1] - 1:, :self._tokens]
+            return self._plain(self.lm, 'logits', prompts, completion, length)[..., :self._tokens]
 
     def completion_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         """
@@ -280,25 +337,36 @@ class CausalLM(nn.Module):
             - length (:obj:`torch.LongTensor`): :math:`(B, )`
             - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
         """
-        read = self._shared_hidden if self.shares_prompts else self._plain_hidden
+        self.check_length(prompts.ids.shape[1] + completion.shape[1])
         with self.arithmetic():
-            return read(prompts, completion, length).to(self.lm.dtype)
+            if self.shares_prompts:
+                hidden = self._shared_hidden(prompts, completion, length)
+            else:
+                hidden = self._plain(self.trunk, 'last_hidden_state', prompts, completion, length)
+            return hidden.to(self.lm.dtype)
 
-    def _shared_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
+    def _shared_hidden(
+            self,
+            prompts: PromptBatch,
+            completion: Tensor,
+            length: Optional[Tensor] = None,
+            check_mask: Optional[Callable] = None
+    ) -> Tensor:
         rows, columns = completion.shape
         if length is None:
             length = torch.full((rows, ), columns, device=completion.device)
         order = prompts.row.argsort(stable=True)
         row, given = prompts.row[order], (length - 1).clamp(min=0)[order]  # the last token is predicted, not read
         of_prompts, position = prompts.mask.bool(), prompts.mask.cumsum(1) - 1
-        prompt_length, step = prompts.mask.sum(1), torch.arange(columns, device=completion.device)
+        prompt_length, step = prompts.length, torch.arange(columns, device=completion.device)
         is_read = step < given.unsqueeze(1)  # (B, S)
         hidden = self._with_layers(
             shared_prompt.read,
-            self.lm,
+            self.trunk,
             torch.cat([prompts.ids[of_prompts], completion[order][is_read]]),
             torch.cat([position[of_prompts], (prompt_length[row].unsqueeze(1) + step)[is_read]]),
             shared_prompt.Whole(prompt_length, row, given),
+            check_mask,
         )  # (N, H)
         start, last = prompt_length.sum() + given.cumsum(0) - given, prompt_length.cumsum(0)[row] - 1
         before = torch.minimum(step, given.unsqueeze(1))  # (B, S): tokens of the row in front of each
@@ -306,16 +374,31 @@ class CausalLM(nn.Module):
         where[order] = torch.where(before == 0, last.unsqueeze(1), start.unsqueeze(1) + before - 1)
         return hidden.index_select(0, where.flatten()).view(rows, columns, -1)
 
-    def _plain_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
-        out = self._plain(self.lm.base_model, prompts, completion)
-        return out.last_hidden_state[:, prompts.ids.shape[1] - 1:]
-
-    def _plain(self, read: nn.Module, prompts: PromptBatch, completion: Tensor) -> ModelOutput:
-        """Every row whole; ``read`` is the model, or what is below its output layer."""
-        ids = torch.cat([prompts.ids[prompts.row], completion[:, :-1]], dim=1)  # (B, L + S - 1)
-        mask = torch.cat([prompts.mask[prompts.row], torch.ones_like(completion[:, :-1])], dim=1)
-        position = (mask.cumsum(1) - 1).clamp(min=0)
-        return self._with_layers(read, input_ids=ids, attention_mask=mask, position_ids=position, use_cache=False)
+    def _plain(
+            self, read: nn.Module, result: str, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor]
+    ) -> Tensor:
+        """
+        Overview:
+            Every row whole, padded on the right, which no causal model sees; rows of similar length together.
+        Arguments:
+            - read (:obj:`nn.Module`): The model, or its trunk.
+            - result (:obj:`str`): Which of its results, ``logits`` or ``last_hidden_state``.
+        Returns:
+            - out (:obj:`torch.Tensor`): The result before each completion token, :math:`(B, S, *)`.
+        """
+        rows, columns = completion.shape
+        given = torch.full((rows, ), columns) if length is None else length.clamp(min=1).cpu()
+        of_prompt = prompts.length.cpu()[prompts.row.cpu()]
+        total = (of_prompt + given - 1).tolist()
+        parts, order = [], []
+        for chosen in divide([(n, ) for n in total], lambda count, n: CALL + count * n):
+            whole = [torch.cat([prompts.prompt(int(prompts.row[i])), completion[i, :given[i] - 1]]) for i in chosen]
+            out = self._with_layers(read, input_ids=pad_sequence(whole, batch_first=True), use_cache=False)[result]
+            step = torch.arange(columns)
+            at = of_prompt[chosen].unsqueeze(1) - 1 + torch.minimum(step, given[chosen].unsqueeze(1) - 1)  # (b, S)
+            parts.append(out[torch.arange(len(chosen)).unsqueeze(1), at.to(out.device)])
+            order += chosen
+        return torch.cat(parts)[torch.tensor(order, device=completion.device).argsort()]
 
     def _with_layers(self, function: Callable, *args, **kwargs) -> Any:
         """Call it; with a gradient, layers to be computed again know it."""
@@ -340,7 +423,7 @@ class CausalLM(nn.Module):
         layer = self.lm.get_output_embeddings()
         if self._measured[0] is not layer:
             with torch.autocast(self.device.type, enabled=False):
-                self._measured = (layer, measure_head(self.lm))
+                self._measured = (layer, measure_head(self.lm, self.trunk))
         bias = None if layer.bias is None else layer.bias[:self._tokens]
         return OutputHead(layer.weight[:self._tokens], bias, *self._measured[1])
 

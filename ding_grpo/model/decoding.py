@@ -1,12 +1,11 @@
 """Going on from prompts, token by token and without gradients."""
 from abc import ABC, abstractmethod
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
-
-from ding_common import ConfigError
 
 from . import shared_prompt
 from .output_head import OutputHead
@@ -40,6 +39,20 @@ class PromptBatch(NamedTuple):
         ids = torch.tensor([(0, ) * (length - len(p)) + p for p in index])  # (P, L)
         mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in index])  # (P, L)
         return cls(ids.to(device), mask.to(device), torch.tensor(row, device=device))
+
+    @property
+    def length(self) -> Tensor:
+        """Tokens of each prompt, (P, )."""
+        return self.mask.sum(1)
+
+    def prompt(self, number: int) -> Tensor:
+        """
+        Overview:
+            The tokens of one prompt.
+        Arguments:
+            - number (:obj:`int`): Which of the P.
+        """
+        return self.ids[number, self.mask[number].bool()]
 
 
 class Decoding(ABC):
@@ -78,19 +91,19 @@ class Decoding(ABC):
 class SharedDecoding(Decoding):
     """
     Overview:
-        A prompt's keys and values are kept once for all its lines.
+        The keys and values of a prompt are kept once for all its lines.
     """
 
-    def __init__(self, lm: PreTrainedModel, head: OutputHead, prompts: PromptBatch) -> None:
-        self._lm, self._head = lm, head
-        length, of_prompts = prompts.mask.sum(1), prompts.mask.bool()
-        self._growing = shared_prompt.Growing(length, prompts.row)
+    def __init__(self, trunk: nn.Module, head: OutputHead, prompts: PromptBatch) -> None:
+        self._trunk, self._head = trunk, head
+        of_prompts = prompts.mask.bool()
+        self._growing = shared_prompt.Growing(prompts.length, prompts.row)
         position = (prompts.mask.cumsum(1) - 1)[of_prompts]
-        hidden = shared_prompt.read(lm, prompts.ids[of_prompts], position, self._growing)  # (N, H)
-        self.logit = head.logits(hidden[length.cumsum(0) - 1])[prompts.row]
+        hidden = shared_prompt.read(trunk, prompts.ids[of_prompts], position, self._growing)  # (N, H)
+        self.logit = head.logits(hidden[prompts.length.cumsum(0) - 1])[prompts.row]
 
     def step(self, token: Tensor) -> Tensor:
-        hidden = shared_prompt.read(self._lm, token, self._growing.position, self._growing)  # (B, H)
+        hidden = shared_prompt.read(self._trunk, token, self._growing.position, self._growing)  # (B, H)
         self._growing.stepped()
         return self._head.logits(hidden)
 
@@ -101,36 +114,103 @@ class SharedDecoding(Decoding):
 class CachedDecoding(Decoding):
     """
     Overview:
-        With the cache of ``transformers``, which is copied for each line of a prompt.
+        With the cache of ``transformers``, which is copied for each line of a prompt. Prompts are padded on the left; \
+        where they are equally long, neither mask nor positions are given.
     """
 
     def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:
         self._lm, self._tokens = lm, tokens
         self._cache = None
-        self._mask = prompts.mask
+        self._mask: Optional[Tensor] = None if bool(prompts.mask.all()) else prompts.mask
         logit = self._read(prompts.ids, logits_to_keep=1)
-        self.logit, self._mask = logit[prompts.row], prompts.mask[prompts.row]
         if self._cache is None:
-            raise ConfigError(f'policy.model: {type(lm).__name__} keeps no key-value cache; sampling needs one.')
-        self._cache.batch_select_indices(prompts.row)
+            raise NoCache(f'{type(lm).__name__} keeps no key-value cache')
+        self.logit = logit[prompts.row]
+        self.keep(prompts.row)
 
     def step(self, token: Tensor) -> Tensor:
-        self._mask = torch.cat([self._mask, self._mask.new_ones(len(self._mask), 1)], dim=1)
+        if self._mask is not None:
+            self._mask = torch.cat([self._mask, self._mask.new_ones(len(self._mask), 1)], dim=1)
         return self._read(token.unsqueeze(1))
 
     def keep(self, lines: Tensor) -> None:
-        self._cache.batch_select_indices(lines)
-        self._mask = self._mask[lines]
+        self._cache.reorder_cache(lines)  # of all layers, those with a state in place of keys too
+        self._mask = None if self._mask is None else self._mask[lines]
 
     def _read(self, ids: Tensor, **options: int) -> Tensor:
-        position = (self._mask.cumsum(1)[:, -ids.shape[1]:] - 1).clamp(min=0)
-        out = self._lm(
-            input_ids=ids,
-            attention_mask=self._mask,
-            position_ids=position,
-            past_key_values=self._cache,
-            use_cache=True,
-            **options
-        )
+        if self._mask is not None:
+            position = (self._mask.cumsum(1)[:, -ids.shape[1]:] - 1).clamp(min=0)
+            options.update(attention_mask=self._mask, position_ids=position)
+        out = self._lm(input_ids=ids, past_key_values=self._cache, use_cache=True, **options)
         self._cache = getattr(out, 'past_key_values', None)
         return out.logits[:, -1, :self._tokens]
+
+
+class NoCache(Exception):
+    """An architecture keeps no cache that rows could go on from."""
+
+
+class ByLengthDecoding(Decoding):
+    """
+    Overview:
+        Prompts of equal length together, so that nothing is padded; for architectures to which padding is not \
+        invisible.
+    """
+
+    def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:
+        self._parts: List[CachedDecoding] = []
+        self._lines: List[Tensor] = []  # of each part
+        for length in prompts.length.unique().tolist():
+            of_length = prompts.length == length
+            lines = of_length[prompts.row].nonzero().squeeze(1)
+            number = of_length.cumsum(0) - 1
+            ids = prompts.ids[of_length, -length:]
+            part = PromptBatch(ids, torch.ones_like(ids), number[prompts.row[lines]])
+            if len(lines):
+                self._parts.append(CachedDecoding(lm, tokens, part))
+                self._lines.append(lines)
+        self.logit = self._join([part.logit for part in self._parts])
+
+    def step(self, token: Tensor) -> Tensor:
+        return self._join([part.step(token[lines]) for part, lines in zip(self._parts, self._lines)])
+
+    def keep(self, lines: Tensor) -> None:
+        parts, kept = [], []
+        for part, own in zip(self._parts, self._lines):
+            here = torch.isin(own, lines).nonzero().squeeze(1)
+            if len(here):
+                part.keep(here)
+                parts.append(part)
+                kept.append(torch.searchsorted(lines, own[here]))
+        self._parts, self._lines = parts, kept
+
+    def _join(self, logits: List[Tensor]) -> Tensor:
+        """Of the parts' lines, in the order of all lines."""
+        return torch.cat(logits)[torch.cat(self._lines).argsort()]
+
+
+class RereadDecoding(Decoding):
+    """
+    Overview:
+        Every row is read whole for each token, for architectures without a cache that rows could go on from. Rows are \
+        padded on the right, which no causal model sees.
+    """
+
+    def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:
+        self._lm, self._tokens = lm, tokens
+        self._rows = [prompts.prompt(number) for number in range(len(prompts.ids))]
+        logit = self._read()
+        self._rows = [self._rows[number] for number in prompts.row.tolist()]
+        self.logit = logit[prompts.row]
+
+    def step(self, token: Tensor) -> Tensor:
+        self._rows = [torch.cat([row, last]) for row, last in zip(self._rows, token.unsqueeze(1))]
+        return self._read()
+
+    def keep(self, lines: Tensor) -> None:
+        self._rows = [self._rows[line] for line in lines.tolist()]
+
+    def _read(self) -> Tensor:
+        logit = self._lm(input_ids=pad_sequence(self._rows, batch_first=True), use_cache=False).logits
+        last = torch.tensor([len(row) - 1 for row in self._rows], device=logit.device)
+        return logit[torch.arange(len(last), device=logit.device), last, :self._tokens]

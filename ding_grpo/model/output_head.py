@@ -5,8 +5,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from ding_common import ConfigError
+from ding_common import ConfigError, describe
 from ding_grpo.rl_utils.products import linear
+
+from .float64 import in_float64
 
 
 class OutputHead(NamedTuple):
@@ -35,7 +37,7 @@ class OutputHead(NamedTuple):
             return _softcapped(linear(hidden.to(self.weight.dtype), self.weight, self.bias), self.scale, self.softcap)
 
 
-def measure_head(lm: PreTrainedModel) -> Tuple[float, Optional[float]]:
+def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional[float]]:
     """
     Overview:
         Find scale and soft cap of a model by trying: architectures name them differently, and the same name means a \
@@ -45,6 +47,7 @@ def measure_head(lm: PreTrainedModel) -> Tuple[float, Optional[float]]:
         is not noticed.
     Arguments:
         - lm (:obj:`PreTrainedModel`): A causal language model of ``transformers``.
+        - trunk (:obj:`torch.nn.Module`): The part of it below its output layer.
     Returns:
         - scale (:obj:`float`): Factor of the product of hidden states and output matrix.
         - softcap (:obj:`Optional[float]`): Bound of the logits, None without one.
@@ -56,21 +59,29 @@ def measure_head(lm: PreTrainedModel) -> Tuple[float, Optional[float]]:
         raise _refusal(lm, f'its output layer is {type(layer).__name__}, not a torch.nn.Linear')
     ids = torch.arange(8, device=lm.device).remainder(layer.out_features).unsqueeze(0)  # (1, 8)
     with torch.no_grad():
-        hidden = getattr(lm.base_model(input_ids=ids, use_cache=False), 'last_hidden_state', None)
-        logits = lm(input_ids=ids, use_cache=False).logits
+        hidden = getattr(trunk(input_ids=ids, use_cache=False), 'last_hidden_state', None)
     if hidden is None or hidden.dtype != layer.weight.dtype or hidden.shape[-1] != layer.in_features:
         raise _refusal(lm, 'its output layer does not read the last hidden states as they are')
-    scale, softcap = _measure(lm, layer, ids)
-    with torch.no_grad():
-        expected = _softcapped(F.linear(hidden, layer.weight, layer.bias).double(), scale, softcap)
-    tolerance = 16 * torch.finfo(hidden.dtype).eps * max(expected.abs().max().item(), 1e-6)
-    if logits.shape != expected.shape or (logits.double() - expected).abs().max() > tolerance:
+    known = {*trunk.parameters(), *layer.parameters()}
+    if any(p.requires_grad and p not in known for p in lm.parameters()):
+        raise _refusal(lm, 'it has learned weights beside its output layer')
+    try:
+        with in_float64():  # else scale and soft cap would have the precision of the weights
+            hidden, logits = trunk(input_ids=ids, use_cache=False).last_hidden_state, lm(ids, use_cache=False).logits
+            scale, softcap = _measure(lm, layer, ids)
+            expected = _softcapped(F.linear(hidden, layer.weight, layer.bias), scale, softcap)
+    except ConfigError:
+        raise
+    except Exception as error:  # an operation that has no float64, as in a quantised layer
+        raise _refusal(lm, f'it does not run in float64 ({describe(error)})') from error
+    if logits.shape != expected.shape or (logits -
+                                          expected).abs().max() > 1e-9 * max(expected.abs().max().item(), 1e-6):
         raise _refusal(lm, 'its logits are not those of its output layer and its last hidden states')
     return scale, softcap
 
 
 def _measure(lm: PreTrainedModel, layer: nn.Linear, ids: Tensor) -> Tuple[float, Optional[float]]:
-    tried = torch.tensor([2. ** -7, 8192., -64., -1., 0.5, 8.], device=lm.device)
+    tried = torch.tensor([2. ** -7, 8192., -64., -1., 0.5, 8.], dtype=torch.double, device=lm.device)
     product: List[Tensor] = []
 
     def replace(module: nn.Module, args: Tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -84,12 +95,13 @@ def _measure(lm: PreTrainedModel, layer: nn.Linear, ids: Tensor) -> Tuple[float,
         hook.remove()
     if len(product) != 1 or logits.shape != product[0].shape:
         raise _refusal(lm, 'its output layer is not read once for its logits')
-    if logits.requires_grad:
-        raise _refusal(lm, 'what is behind its output layer is learned too')
-    x, z = logits.double().flatten(), product[0].double().flatten()
+    x, z = logits.flatten(), product[0].flatten()
     scale = (x[0] / z[0]).item()
-    softcap = None if torch.isclose(x[1], scale * z[1], rtol=1e-3) else x[1].item()
-    if not scale > 0 or not torch.allclose(x, _softcapped(z, scale, softcap), rtol=1e-4, atol=1e-6):
+    softcap = None
+    if not torch.isclose(x[1], scale * z[1], rtol=1e-3):
+        softcap = x[1].item()
+        scale = (torch.atanh(x[0] / softcap) * softcap / z[0]).item()
+    if not scale > 0 or not torch.allclose(x, _softcapped(z, scale, softcap), rtol=1e-9, atol=0):
         raise _refusal(lm, 'its logits are neither the scaled nor the soft-capped product of its output layer')
     return scale, softcap
 

@@ -276,6 +276,8 @@ class GRPOPolicy(Policy):
             self._advantage = self._advantage._replace(part_weights=spec.reward_weights)
         if spec is not None and getattr(self, '_reference', None) is not None:
             self._reference.limit_vocabulary(spec.vocab_size)
+            self._reference.limit_length(spec.max_prompt_length + spec.max_new_tokens)
+            self._reference.load_reading_state(self._model.reading_state())
 
     def _get_token_spec(self) -> Any:
         return getattr(self._face, 'spec', None)
@@ -542,6 +544,8 @@ class GRPOPolicy(Policy):
             updates=self._updates,
             bad_updates=self._bad_updates,
         )
+        if isinstance(self._model, CausalLM):
+            state['reading'] = self._model.reading_state()
         if self._cfg.learn.ref_sync_freq is not None:  # else it is what the config makes
             state['reference'] = self._reference.state_dict()
         return state
@@ -552,6 +556,8 @@ class GRPOPolicy(Policy):
         self._lr_scheduler.load_state_dict(state_dict['lr_scheduler'])
         self._shuffle.set_state(state_dict['shuffle'])
         self._updates, self._bad_updates = state_dict['updates'], state_dict['bad_updates']
+        if 'reading' in state_dict:  # not of an older version
+            self._model.load_reading_state(state_dict['reading'])
         if self._cfg.learn.ref_sync_freq is not None:
             if 'reference' not in state_dict:
                 raise ConfigError(

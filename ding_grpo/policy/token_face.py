@@ -72,6 +72,7 @@ class TokenFace:
                 f'{longest} tokens are more than the {positions} positions of policy.model.'
             )
         self._model.limit_vocabulary(spec.vocab_size)
+        self._model.limit_length(longest)
         self._spec = spec
 
     def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:

@@ -62,7 +62,7 @@ def _generate(
     kept_ids: List[Tensor] = []
     eos = torch.tensor(list(eos_token_ids), dtype=torch.long, device=device)
 
-    decoding = model.start(prompts)
+    decoding = model.start(prompts, max_new_tokens)
     logit = decoding.logit  # (B, V)
     logp = torch.zeros(rows, max_new_tokens, dtype=torch.promote_types(logit.dtype, torch.float32), device=device)
     live = torch.arange(rows, device=device)  # which row each line of the shrinking batch is

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from ding_grpo.model import CausalLM, shared_prompt
+from ding_grpo.model import CausalLM, shared_growing, shared_prompt
 from ding_grpo.model.decoding import CachedDecoding, PromptBatch, SharedDecoding
 from ding_grpo.rollout import Sampling, generate
 
@@ -86,7 +86,7 @@ class TestSampling:
         uniform = torch.rand(len(batch.row), 40, dtype=torch.double, generator=torch.Generator().manual_seed(2))
         found = generate(model, batch, 40, range(2), Sampling(1.5), uniform)
         assert isinstance(model.start(batch), SharedDecoding)
-        monkeypatch.setattr(CausalLM, 'shares_prompts', False)
+        monkeypatch.setattr(CausalLM, 'reading', 'padded')
         assert isinstance(model.start(batch), CachedDecoding)
         wanted = generate(model, batch, 40, range(2), Sampling(1.5), uniform)
         assert torch.equal(found.action, wanted.action) and torch.allclose(found.logp, wanted.logp, atol=1e-4)
@@ -99,8 +99,9 @@ class TestSampling:
         with torch.no_grad():
             decoding.step(torch.arange(8))
         growing = decoding._growing
-        assert [k.shape for k, _ in growing._of_prompts.values()] == [(1, 2, 9, 8)] * 2
-        assert [k.shape for k, _ in growing._own.values()] == [(8, 2, shared_prompt.ROOM, 8)] * 2
+        assert not growing._packed
+        assert [[k.shape for k, _ in grids] for grids in growing._grids.values()] == [[(1, 2, 9, 8)]] * 2
+        assert [k.shape for k, _ in growing._own.values()] == [(8, 2, shared_growing.ROOM, 8)] * 2
 
 
 @pytest.mark.unittest
@@ -135,7 +136,7 @@ class TestInstall:
         assert told.count('prompts are read in every row') == 1 and type(model.lm).__name__ in told
         for i, (p, c) in enumerate(zip(prompts, completion)):
             alone = model.lm.base_model(torch.cat([p, c])[None]).last_hidden_state[0, len(p) - 1:-1]
-            assert torch.allclose(found[i], alone, atol=1e-4)
+            assert torch.allclose(found[i, :length[i]], alone[:length[i]], atol=1e-4)
 
     def test_half_precision(self):
         model = make('llama', dtype='bfloat16')

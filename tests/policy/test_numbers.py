@@ -301,8 +301,8 @@ class TestSampling:
         policy = make_policy(*think_answer)
         start, env = policy._model.start, TokenEnv(max_new_tokens=6)
 
-        def broken(prompts):
-            decoding = start(prompts)
+        def broken(prompts, max_new_tokens):
+            decoding = start(prompts, max_new_tokens)
             step = decoding.step
 
             def later(token):

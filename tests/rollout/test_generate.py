@@ -72,6 +72,7 @@ class TestGenerate:
             assert (action[length:] == -1).all() and (logp[length:] == 0).all() and (logp[:length] < 0).all()
 
     def test_rows_that_have_ended_leave_the_batch(self, tiny_model, monkeypatch):
+        assert tiny_model.shares_prompts  # the trial decodes too
         lines = []
         step = SharedDecoding.step
         monkeypatch.setattr(SharedDecoding, 'step', lambda self, token: lines.append(len(token)) or step(self, token))

@@ -1,0 +1,108 @@
+"""Segments of uneven length in grids: none lost, none much padded."""
+import itertools
+
+import pytest
+import torch
+
+from ding_grpo.model import shared_whole
+from ding_grpo.model.bands import Band, Packed, divide
+
+CPU = torch.device('cpu')
+
+
+def quadratic(count, n):
+    return 50 + count * n * n
+
+
+def cost_of(bands, sizes, cost):
+    return sum(cost(len(band), *map(max, zip(*(sizes[i] for i in band)))) for band in bands)
+
+
+@pytest.mark.unittest
+class TestDivide:
+
+    def test_least_cost_of_all_divisions(self):
+        """Against every way to cut the sorted sizes."""
+        torch.manual_seed(0)
+        for _ in range(20):
+            sizes = [(n, ) for n in torch.randint(1, 30, (7, )).tolist()]
+            order = sorted(range(7), key=lambda i: sizes[i], reverse=True)
+            every = []
+            for cuts in itertools.product([0, 1], repeat=6):
+                bands = [[order[0]]]
+                for i, cut in zip(order[1:], cuts):
+                    bands.append([i]) if cut else bands[-1].append(i)
+                every.append(cost_of(bands, sizes, quadratic))
+            bands = divide(sizes, quadratic)
+            assert sorted(sum(bands, [])) == list(range(7))
+            assert cost_of(bands, sizes, quadratic) == min(every)
+
+    def test_equal_sizes_are_one_band_in_their_order(self):
+        assert divide([(5, )] * 4, quadratic) == [[0, 1, 2, 3]]
+
+    def test_one_long_segment_among_short_ones(self):
+        assert sorted(divide([(64, )] * 3 + [(1024, )] + [(64, )], quadratic)) == [[0, 1, 2, 4], [3]]
+
+    def test_two_sizes(self):
+        """A band is as large as the largest of each number: these two must not be together."""
+        sizes = [(1000, 10), (10, 1000), (990, 10)]
+        assert sorted(divide(sizes, lambda count, m, n: 500 + count * m * n)) == [[0, 2], [1]]
+
+    def test_many_different_sizes_are_not_compared_one_by_one(self):
+        asked = []
+        sizes = [(n, ) for n in range(1, 3001)]
+        bands = divide(sizes, lambda count, n: asked.append(1) or quadratic(count, n))
+        assert len(asked) < 2000 and sorted(sum(bands, [])) == list(range(3000))
+        assert cost_of(bands, sizes, quadratic) < 1.2 * sum(quadratic(1, n) for n, in sizes)
+
+
+@pytest.mark.unittest
+class TestBand:
+
+    @pytest.mark.parametrize('segments', [[(0, 3), (3, 3)], [(3, 3), (0, 3)], [(0, 2), (2, 5), (9, 1)]], ids=str)
+    def test_there_and_back(self, segments):
+        band = Band(segments, CPU)
+        x = torch.randn(2, 12, 4, dtype=torch.double, requires_grad=True)
+        grid = band.place(x)
+        assert grid.shape == (2, len(segments), max(n for _, n in segments), 4)
+        for row, (start, length) in enumerate(segments):
+            assert torch.equal(grid[:, row, :length], x[:, start:start + length])
+        tokens = torch.cat([torch.arange(start, start + length) for start, length in segments])
+        assert torch.equal(band.take(grid.permute(1, 2, 0, 3)), x[:, tokens].transpose(0, 1))
+        assert torch.autograd.gradcheck(lambda x: band.take(band.place(x).permute(1, 2, 0, 3) ** 2), x)
+
+    def test_several_bands_give_the_packed_row_again(self):
+        bands = [Band([(4, 3), (0, 1)], CPU), Band([(1, 3), (7, 2)], CPU)]
+        x = torch.randn(9, 2, dtype=torch.double, requires_grad=True)
+
+        def through(x):
+            return Packed(bands).join([band.take(band.place(x.unsqueeze(0))[0]) for band in bands])
+
+        assert torch.equal(through(x), x)
+        assert torch.autograd.gradcheck(lambda x: through(x ** 2), x)
+
+    def test_padded_cells_get_no_gradient(self):
+        band = Band([(0, 1), (1, 3)], CPU)
+        assert band.place_gradient(torch.ones(1, 4)).tolist() == [[[1, 0, 0], [1, 1, 1]]]
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize(
+    'lengths', [
+        [1024] + [64] * 31,
+        torch.empty(64).log_normal_(4.6, 1., generator=torch.Generator().manual_seed(0)).clamp(1, 2000).int().tolist()
+    ],
+    ids=['one long row', 'log-normal']
+)
+@pytest.mark.parametrize('prompt', [[64], [16, 900]], ids=['a prompt', 'two prompts'])
+def test_few_pairs_are_computed_in_vain(lengths, prompt):
+    """Pairs of a query and a key in the grids, against those of each row by itself."""
+    row = torch.arange(len(lengths)) % len(prompt)
+    order = row.argsort(stable=True)
+    lengths = torch.tensor(lengths)[order]
+    row = row[order]
+    plan = shared_whole.Whole(torch.tensor(prompt), row, lengths)
+    computed = sum(b.shape[0] * b.shape[1] ** 2 for b in plan.own)
+    computed += sum(q.shape[0] * q.shape[1] * k.shape[1] for q, k in plan.above)
+    needed = sum(n * n for n in prompt) + sum(n * n + n * prompt[i] for n, i in zip(lengths.tolist(), row.tolist()))
+    assert computed <= 1.3 * needed

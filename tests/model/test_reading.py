@@ -1,0 +1,324 @@
+"""How a model is read is found by trying, in float64: the same in every type, for all weights, with adapters or not."""
+import copy
+
+import pytest
+import torch
+
+from ding_common import ConfigError
+from ding_grpo.model import CausalLM, causal_lm, shared_attention, shared_whole
+from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.model.reading import TOLERANCE, rotary_limit
+from ding_grpo.rl_utils import naive_method
+from ding_grpo.rollout import Sampling, generate
+
+CPU = torch.device('cpu')
+PLAIN = dict(vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+WIDE = dict(PLAIN, intermediate_size=48, num_key_value_heads=2)
+EXPERTS = dict(WIDE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+MAMBA = dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1)
+LINEAR = dict(
+    head_dim=8,
+    layer_types=['linear_attention', 'full_attention'],
+    linear_num_value_heads=4,
+    linear_num_key_heads=2,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8
+)
+MLA = dict(
+    PLAIN,
+    intermediate_size=48,
+    num_key_value_heads=4,
+    kv_lora_rank=16,
+    q_lora_rank=16,
+    qk_rope_head_dim=8,
+    qk_nope_head_dim=16,
+    v_head_dim=16,
+    n_routed_experts=4,
+    n_shared_experts=1,
+    num_experts_per_tok=2,
+    moe_intermediate_size=16,
+    first_k_dense_replace=1,
+    n_group=1,
+    topk_group=1
+)
+GPT2 = dict(vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+CONFIGS = {
+    'llama': WIDE,
+    'qwen3_moe': dict(EXPERTS, head_dim=8),
+    'cohere': dict(WIDE, logit_scale=0.3),  # not a number that float32 has
+    'deepseek_v3': MLA,
+    'deepseek_v2': dict(MLA, q_lora_rank=None, v_head_dim=8),
+    # attention of another kind, or with an argument that sharing does not know
+    'falcon': dict(PLAIN, new_decoder_architecture=False, multi_query=True, alibi=False),
+    'gptj': dict(GPT2, rotary_dim=4),
+    'gpt_neox_japanese': dict(PLAIN, intermediate_multiple_size=2),
+    'gpt_oss': dict(WIDE, head_dim=8, sliding_window=6, num_local_experts=4, num_experts_per_tok=2),
+    'doge': WIDE,
+    'diffllama': WIDE,
+    # hybrids
+    'lfm2': dict(WIDE, layer_types=['conv', 'full_attention']),
+    'qwen3_5_text': dict(WIDE, **LINEAR),
+    'qwen3_next': dict(EXPERTS, shared_expert_intermediate_size=16, **LINEAR),
+    'bamba': dict(WIDE, attn_layer_indices=[1], mamba_chunk_size=8, **MAMBA),
+    'falcon_h1': dict(WIDE, mamba_d_ssm=64, mamba_chunk_size=8, **MAMBA),
+    'olmo_hybrid': dict(WIDE, pad_token_id=0),
+    # positions are counted by the model itself
+    'bart': dict(
+        vocab_size=40,
+        d_model=32,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=48,
+        max_position_embeddings=64
+    ),
+    # no cache that rows could go on from
+    'openai-gpt': GPT2,
+    'mamba': dict(vocab_size=40, hidden_size=32, state_size=8, num_hidden_layers=2),
+}
+SHARED = ['llama', 'qwen3_moe', 'cohere', 'deepseek_v3', 'deepseek_v2']
+BY_LENGTH, REREAD = ['bart'], ['openai-gpt', 'mamba']
+
+
+def way_of(name):
+    ways = dict(shared=SHARED, by_length=BY_LENGTH, reread=REREAD)
+    return next((way for way, names in ways.items() if name in names), 'padded')
+
+
+def make(name, scale=4, **options):
+    torch.manual_seed(0)
+    model = CausalLM(config=dict(CONFIGS[name], model_type=name), **options)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() > 1:
+                p.mul_(scale)
+    return model
+
+
+def prompts():
+    torch.manual_seed(1)
+    rows = [torch.randint(3, 40, (n, )) for n in (9, 4, 6, 1)]
+    return [rows[i] for i in (0, 0, 1, 2, 1, 3)]
+
+
+def alone(model, rows, completion):
+    """Log-probabilities of each row read by itself, by ``transformers``."""
+    found = []
+    for prompt, tokens in zip(rows, completion):
+        logit = model.lm(torch.cat([prompt, tokens])[None], use_cache=False).logits[0, len(prompt) - 1:-1]
+        found.append(naive_method(logit[None].float(), tokens[None])[0])
+    return torch.stack(found)
+
+
+def uniform(rows, tokens):
+    return torch.rand(rows, tokens, dtype=torch.double, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.unittest
+class TestChoice:
+
+    @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+    @pytest.mark.parametrize('name', list(CONFIGS))
+    def test_is_of_the_architecture_and_not_of_the_type(self, name, dtype):
+        assert make(name, dtype=dtype).reading == way_of(name)
+
+    @pytest.mark.parametrize('scale', [0.1, 1, 30])
+    @pytest.mark.parametrize('name', ['llama', 'falcon', 'gpt_oss'])
+    def test_is_not_of_the_weights(self, name, scale):
+        assert make(name, scale).reading == way_of(name)
+
+    @pytest.mark.parametrize('name', list(CONFIGS))
+    def test_what_is_sampled_and_learned_is_what_transformers_gives(self, name, capsys):
+        model, rows = make(name), prompts()
+        batch = PromptBatch.of(rows, CPU)
+        with torch.no_grad():
+            found = generate(model, batch, 14, (), Sampling(), uniform(6, 14))
+            wanted = alone(model, rows, found.action)
+            again = naive_method(model.completion_logits(batch, found.action), found.action)
+        assert torch.allclose(found.logp, wanted, atol=2e-5) and torch.allclose(again, wanted, atol=2e-5)
+        assert capsys.readouterr().out.count(type(model.lm).__name__) == (way_of(name) != 'shared')  # said once
+
+    @pytest.mark.parametrize('way', ['padded', 'by_length', 'reread'])
+    def test_slower_ways_give_the_same_rows(self, way, monkeypatch):
+        model, batch = make('llama'), PromptBatch.of(prompts(), CPU)
+        wanted = generate(model, batch, 20, range(4), Sampling(), uniform(6, 20))
+        assert len(set(wanted.length.tolist())) > 2  # rows end and leave
+        monkeypatch.setattr(CausalLM, 'reading', way)
+        found = generate(model, batch, 20, range(4), Sampling(), uniform(6, 20))
+        assert torch.equal(found.action, wanted.action) and torch.allclose(found.logp, wanted.logp, atol=1e-5)
+        a, b = (model.completion_hidden(batch, wanted.action.clamp(min=0), n) for n in (None, wanted.length))
+        counted = torch.arange(a.shape[1]) < wanted.length.unsqueeze(1)
+        assert torch.allclose(a[counted], b[counted], atol=1e-5)  # rows of similar length are read together
+        monkeypatch.undo()
+        assert torch.allclose(a, model.completion_hidden(batch, wanted.action.clamp(min=0)), atol=1e-5)
+
+    def test_rows_that_see_what_follows_them_are_refused(self):
+        torch.manual_seed(0)
+        model = CausalLM(config=dict(model_type='xlnet', vocab_size=40, d_model=32, n_layer=2, n_head=4, d_inner=48))
+        with pytest.raises(ConfigError, match='XLNetLMHeadModel cannot be trained: rows read at once differ'):
+            model.reading
+
+    def test_a_leak_between_rows_is_seen_however_small(self, monkeypatch):
+        """Its size in bfloat16 is below rounding."""
+        attend = shared_whole.Whole.attend
+
+        def leaks(self, layer, q, k, v, options):
+            out = attend(self, layer, q, k, v, options)
+            return out + 1e-5 * out.mean(1, keepdim=True)
+
+        monkeypatch.setattr(shared_whole.Whole, 'attend', leaks)
+        assert make('llama', dtype='bfloat16').reading == 'padded'
+
+    def test_what_is_not_finite_is_not_tried(self):
+        model = make('llama')
+        weight = next(model.parameters()).data[0]
+        before = weight.clone()
+        weight.fill_(float('nan'))
+        model.lm.get_input_embeddings().weight.data.fill_(float('nan'))
+        assert model.reading == 'padded'
+        model = make('llama')
+        assert torch.equal(next(model.parameters()).data[0], before) and model.reading == 'shared'
+
+    def test_the_weights_keep_their_type_and_their_values(self):
+        model = make('qwen3_moe', dtype='bfloat16')
+        before = copy.deepcopy(model.state_dict())
+        assert model.shares_prompts and torch.get_default_dtype() is torch.float32
+        after = model.state_dict()
+        assert all(after[name].dtype is x.dtype and torch.equal(after[name], x) for name, x in before.items())
+
+    def test_adapters_change_nothing(self, tmp_path):
+        torch.manual_seed(0)
+        config = dict(CONFIGS['llama'], model_type='llama', num_hidden_layers=30)
+        CausalLM(config=config).save_pretrained(str(tmp_path))
+        for scale in (0, 1e-3, 1):
+            model = CausalLM(pretrained=str(tmp_path), lora=dict(r=4, target_modules='all-linear'))
+            with torch.no_grad():
+                for p in model.parameters():
+                    if p.requires_grad:
+                        p.normal_(std=scale)
+            assert model.reading == 'shared'
+
+
+@pytest.mark.unittest
+class TestCheckpoint:
+
+    def test_carries_the_choice(self, monkeypatch):
+        state = make('llama').reading_state()
+        assert state['way'] == 'shared'
+        model = make('llama')
+        monkeypatch.setattr(causal_lm, 'choose', lambda *args: pytest.fail('tried again'))
+        model.load_reading_state(state)
+        batch = PromptBatch.of(prompts(), CPU)
+        assert model.shares_prompts and generate(model, batch, 3, (), Sampling(), uniform(6, 3)).logp.isfinite().all()
+
+    @pytest.mark.parametrize('change', [dict(transformers='5.0'), dict(longest=7), dict(attention='eager')], ids=str)
+    def test_is_not_asked_when_something_else_has_changed(self, change, monkeypatch):
+        state = dict(make('llama').reading_state(), way='padded')
+        model = make('llama')
+        model.load_reading_state(dict(state, **change))
+        assert model.reading == 'shared'
+        model.load_reading_state(state)
+        assert model.reading == 'padded'
+
+
+@pytest.mark.unittest
+class TestLength:
+    """A trial of a few tokens says nothing of masks and positions in long rows; these are looked at by themselves."""
+
+    def test_a_mask_in_chunks(self):
+        config = dict(
+            WIDE,
+            head_dim=8,
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            intermediate_size_mlp=48,
+            attn_temperature_tuning=False,
+            model_type='llama4_text',
+            attention_chunk_size=12
+        )
+        for tokens, way in ((12, 'shared'), (13, 'padded')):
+            torch.manual_seed(0)
+            model = CausalLM(config=config)
+            model.limit_length(tokens)
+            assert model.reading == way
+
+    def test_a_window_longer_than_the_trial(self):
+        torch.manual_seed(0)
+        model = CausalLM(config=dict(WIDE, model_type='mistral', sliding_window=40))
+        model.limit_length(100)
+        assert model.reading == 'shared'
+        row = torch.randint(0, 40, (60, ))
+        completion = torch.randint(0, 40, (2, 20))
+        found = naive_method(model.completion_logits(PromptBatch.of([row, row], CPU), completion), completion)
+        assert torch.allclose(found, alone(model, [row, row], completion), atol=2e-5)
+
+    @pytest.mark.parametrize(
+        'config', [
+            dict(
+                WIDE,
+                model_type='phi3',
+                pad_token_id=0,
+                original_max_position_embeddings=12,
+                max_position_embeddings=64,
+                rope_parameters=dict(
+                    rope_type='longrope',
+                    rope_theta=1e4,
+                    short_factor=[1., 1.1, 1.2, 1.3],
+                    long_factor=[2., 3., 4., 5.]
+                )
+            ),
+            dict(
+                WIDE,
+                model_type='llama',
+                max_position_embeddings=12,
+                rope_parameters=dict(rope_type='dynamic', factor=2., rope_theta=1e4)
+            ),
+        ],
+        ids=lambda c: c['rope_parameters']['rope_type']
+    )
+    def test_factors_that_change_with_the_longest_row_of_a_batch(self, config):
+        torch.manual_seed(0)
+        model = CausalLM(config=config)
+        assert rotary_limit(model.lm.config) == (config['rope_parameters']['rope_type'], 12)
+        model.limit_length(12)
+        batch = PromptBatch.of([torch.arange(8)] * 2, CPU)
+        completion = torch.arange(8).view(2, 4)
+        assert model.completion_hidden(batch, completion).isfinite().all()
+        for call in (
+                lambda: model.limit_length(13),
+                lambda: model.completion_hidden(batch, torch.ones(2, 5, dtype=torch.long)),
+                lambda: model.completion_logits(batch, torch.ones(2, 5, dtype=torch.long)),
+                lambda: generate(model, batch, 5, ()),
+        ):
+            with pytest.raises(ConfigError, match='more than 12 tokens.*may have 13.*env.max_new_tokens'):
+                call()
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('fast', [True, False], ids=['processor', 'plain'])
+@pytest.mark.parametrize('name', SHARED)
+def test_both_attentions_give_the_same(name, fast, monkeypatch):
+    """The plain one is a GPU's."""
+    model = make(name)
+    if not fast:
+        for module in (shared_attention, shared_whole):
+            monkeypatch.setattr(module, 'is_fast', lambda *args: False)
+    rows = prompts()
+    batch = PromptBatch.of(rows, CPU)
+    found = generate(model, batch, 9, range(3), Sampling(), uniform(6, 9))
+    action, counted = found.action.clamp(min=0), found.action >= 0
+    wanted = alone(model, rows, action)
+    model.zero_grad()
+    wanted[counted].sum().backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    model.zero_grad()
+    logp = naive_method(model.completion_logits(batch, action, found.length), action)
+    logp[counted].sum().backward()
+    got = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert torch.allclose(found.logp[counted], wanted[counted], atol=2e-5)
+    assert torch.allclose(logp[counted], wanted[counted], atol=2e-5)
+    assert torch.allclose(got, gradient, atol=5e-6 * gradient.abs().max().item())
+
+
+def test_the_tolerance_is_far_from_both():
+    """Of rounding in float64, and of the smallest leak that matters in float32."""
+    assert 1e4 * torch.finfo(torch.double).eps < TOLERANCE < torch.finfo(torch.float32).eps
