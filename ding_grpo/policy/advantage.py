@@ -44,15 +44,18 @@ class Advantage(NamedTuple):
     def equal(self, batch: Dict[str, Any]) -> bool:
         """
         Overview:
-            Whether nothing that is compared differs, so that there is nothing to learn from.
+            Whether the group's own comparison gives every row the advantage 0, so that there is nothing to learn \
+            from: nothing that is compared differs or, with ``pass_k``, the best two rows are equal.
         Arguments:
-            - batch (:obj:`Dict`): From ``collate_groups``.
+            - batch (:obj:`Dict`): From ``collate_groups``, of one group.
         """
         batch = _scored(batch)
-        if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1:  # without ado
-            returns = batch['reward'].sum(1)
+        best_alone = self.method == 'pass_k'
+        if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1 and not best_alone:
+            returns = batch['reward'].sum(1)  # the usual case, in less time
             return len(returns) == 0 or bool((returns == returns[0]).all())
-        compared = self._replace(method='no_std')  # exactly 0 where a group's values are equal
+        # both are exactly 0 where a group's values are equal, and neither shifts by the batch
+        compared = self._replace(method='pass_k' if best_alone else 'no_std')
         if self.part_weights is not None:
             return not any(adv.any() for adv in compared._by_part(batch))
         return not getattr(compared, f'_{self.compare}')(batch).any()

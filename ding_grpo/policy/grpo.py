@@ -595,8 +595,7 @@ class GRPOPolicy(Policy):
         Arguments:
             - transitions (:obj:`List[List[Dict]]`): Per episode of the group its transitions.
         Returns:
-            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``, and ``equal``: whether nothing that is \
-                compared differs.
+            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``, and ``equal``, see ``Advantage.equal``.
         """
         sample = fold_group(transitions, self._cfg.collect.shared_start)
         return [dict(sample, equal=self._advantage.equal(collate_groups([sample])))]
