@@ -22,7 +22,7 @@ from ding.policy import Policy
 from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
 from ding.torch_utils import to_device
 from ding.utils import POLICY_REGISTRY
-from transformers import PreTrainedModel, get_scheduler
+from transformers import PreTrainedModel
 
 from ding_common import ConfigError, NumericError, describe, parallel
 from ding_grpo.model import CausalLM
@@ -35,6 +35,7 @@ from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_
     loss_options, model_type
 from .micro_batch import memory_advice, split_rows, take_rows
 from .not_finite import check_weights, diagnose
+from .schedule import Schedule
 from .step_face import StepFace
 from .token_face import TokenFace
 
@@ -91,9 +92,10 @@ class GRPOPolicy(Policy):
             # (float) Weight decay of AdamW.
             weight_decay=0.0,
             lr_scheduler=dict(
-                # (str) A schedule of ``transformers.get_scheduler``; a decay helps to stay solved.
+                # (str) A schedule of ``transformers.get_scheduler``, whose steps are updates, with or without a step of
+                # the optimizer; a decay helps to stay solved.
                 type='constant',
-                # (int) Updates in which the rate grows from 0.
+                # (int) Updates W in which the rate grows: to 1 / W in the first of them, to the whole in the last.
                 num_warmup_steps=0,
                 # (Optional[int]) Updates after which a decaying schedule has ended; 'constant' needs none.
                 num_training_steps=None,
@@ -305,14 +307,7 @@ class GRPOPolicy(Policy):
             weight_decay=cfg.weight_decay,
             fused=isinstance(self._model, CausalLM) or None,  # one pass over weights, of which there are many
         )
-        schedule = cfg.lr_scheduler
-        self._lr_scheduler = get_scheduler(
-            schedule.type,
-            self._optimizer,
-            schedule.num_warmup_steps,
-            schedule.num_training_steps,
-            scheduler_specific_kwargs=dict(schedule.specific),
-        )
+        self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
         self._shuffle = torch.Generator().manual_seed(torch.initial_seed())
         self._updates = 0
 
@@ -327,6 +322,9 @@ class GRPOPolicy(Policy):
         """
         start = time.perf_counter()
         cfg = self._cfg.learn
+        rate = self._schedule.rate(self._updates)
+        for section in self._optimizer.param_groups:
+            section['lr'] = rate
         if 'replay_unique_id' in data[0]:
             check_replay(self._cfg)
         batch = collate_groups(data)
@@ -352,11 +350,9 @@ class GRPOPolicy(Policy):
             if not step['optimizer_steps'] and not step['skipped_steps']:
                 break
         metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
-        metrics['cur_lr'] = float(self._lr_scheduler.get_last_lr()[0])
+        metrics['cur_lr'] = rate
         for name in ('optimizer_steps', 'skipped_steps'):
             metrics[name] = float(sum(s[name] for s in steps))
-        if metrics['optimizer_steps']:
-            self._lr_scheduler.step()
         if steps and not metrics['skipped_steps']:
             self._bad_updates = 0
         steps = [s for s in steps if not s['skipped_steps']]
@@ -537,7 +533,6 @@ class GRPOPolicy(Policy):
         state = dict(
             model=self._model.state_dict(),
             optimizer=self._optimizer.state_dict(),
-            lr_scheduler=self._lr_scheduler.state_dict(),
             shuffle=self._shuffle.get_state(),
             updates=self._updates,
             bad_updates=self._bad_updates,
@@ -549,7 +544,6 @@ class GRPOPolicy(Policy):
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
         self._load_weights(state_dict)
         self._optimizer.load_state_dict(state_dict['optimizer'])
-        self._lr_scheduler.load_state_dict(state_dict['lr_scheduler'])
         self._shuffle.set_state(state_dict['shuffle'])
         self._updates, self._bad_updates = state_dict['updates'], state_dict['bad_updates']
         if self._cfg.learn.ref_sync_freq is not None:
