@@ -89,13 +89,15 @@ class Advantage(NamedTuple):
     def _returns(self, batch: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
         """The discounted returns from each step on (B, S), and what follows a row's end (B, 1): nothing or, with
         ``extend_truncated`` and where a time limit cut, the last reward for ever, r / (1 - discount)."""
-        reward, tail = batch['reward'].clone(), torch.zeros_like(batch['reward'][:, :1])
+        # In float64: what rounding leaves of equal returns would be divided by its own deviation.
+        reward, dtype = batch['reward'].double(), batch['reward'].dtype
+        tail = torch.zeros_like(reward[:, :1])
         if self.extend_truncated:
             rows = batch['truncated'].nonzero().squeeze(1)
             last = (batch['weight'][rows] != 0).sum(1) - 1
             reward[rows, last] /= 1 - self.discount_factor
             tail[rows, 0] = reward[rows, last]
-        return return_to_go(reward, self.discount_factor), tail
+        return return_to_go(reward, self.discount_factor).to(dtype), tail.to(dtype)
 
 
 def _scored(batch: Dict[str, Any]) -> Dict[str, Any]:

@@ -39,6 +39,9 @@ from .schedule import Schedule
 from .step_face import StepFace
 from .token_face import TokenFace
 
+# What becomes of a mini-batch, as metrics (docs/metrics.md).
+OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')
+
 
 @POLICY_REGISTRY.register('grpo')
 class GRPOPolicy(Policy):
@@ -339,20 +342,23 @@ class GRPOPolicy(Policy):
         if cfg.beta > 0:
             groups = [g for chunk in self._chunks(groups) for g in self._with_reference(chunk)]
         steps: List[Dict[str, float]] = []
+        masked = 0
         for mini_batch in self._mini_batches(groups):
-            if not mini_batch['weight'].any():  # all was cut and masked: not even momentum moves the weights
+            if not mini_batch['weight'].any():  # all was cut and masked, so that there is nothing to measure either
+                masked += 1
                 continue
             with memory_advice('learning', self._advice()):
                 step = self._update(mini_batch)
                 if step['skipped_steps'] and not any(s['skipped_steps'] for s in steps):
                     self._tell_bad_update(groups, step)
             steps.append(step)
-            if not step['optimizer_steps'] and not step['skipped_steps']:
+            if not any(step[name] for name in OUTCOMES):
                 break
         metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
         metrics['cur_lr'] = rate
-        for name in ('optimizer_steps', 'skipped_steps'):
+        for name in OUTCOMES:
             metrics[name] = float(sum(s[name] for s in steps))
+        metrics['empty_steps'] += masked
         if steps and not metrics['skipped_steps']:
             self._bad_updates = 0
         steps = [s for s in steps if not s['skipped_steps']]
@@ -454,8 +460,8 @@ class GRPOPolicy(Policy):
             click.echo('\n' * sys.stdout.isatty() + '\n  '.join([f'update {self._updates} {skipped}', *facts]))
 
     def _update(self, batch: Dict[str, Any]) -> Dict[str, float]:
-        """One step of the optimizer, or none where the policy has gone further than ``target_kl`` or ``max_ratio``
-        already, or numbers are not finite."""
+        """One step of the optimizer, or none where numbers are not finite, the policy has gone further than
+        ``target_kl`` or ``max_ratio`` already (then no value of ``OUTCOMES`` is 1), or the gradient is 0."""
         cfg = self._cfg.learn
         batch = to_device(batch, self._device, ignore_keys=['prompts'])
         tokens = batch['weight'].sum().item() if self._loss_options.get('reduction') == 'token' else None
@@ -489,12 +495,17 @@ class GRPOPolicy(Policy):
             **info._asdict(),
         )
         bounds = ((kl_old, cfg.target_kl), (info.ratio_max, cfg.max_ratio))
-        stop = any(bound is not None and value > bound for value, bound in bounds)
-        skip = not (math.isfinite(step['total_loss']) and math.isfinite(step['grad_norm']))
-        if not stop and not skip:
+        outcome = 'optimizer_steps'
+        if not (math.isfinite(step['total_loss']) and math.isfinite(step['grad_norm'])):
+            outcome = 'skipped_steps'
+        elif any(bound is not None and value > bound for value, bound in bounds):
+            outcome = None
+        elif step['grad_norm'] == 0:  # by momentum alone AdamW would move the weights, although nothing asks for it
+            outcome = 'empty_steps'
+        else:
             torch.nn.utils.clip_grads_with_norm_(self._trained, cfg.grad_clip_value, norm)
             self._optimizer.step()
-        return dict(step, optimizer_steps=float(not stop and not skip), skipped_steps=float(skip))
+        return dict(step, **{name: float(name == outcome) for name in OUTCOMES})
 
     def _advice(self) -> str:
         cfg = self._cfg.learn
@@ -523,9 +534,9 @@ class GRPOPolicy(Policy):
 
     def _monitor_vars_learn(self) -> List[str]:
         return self._step_vars() + [
-            'staleness_max', 'cur_lr', 'optimizer_steps', 'skipped_steps', 'reward_mean', 'reward_std', 'equal_groups',
-            'replaced_groups', 'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating',
-            self._face.rate_name, *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
+            'staleness_max', 'cur_lr', *OUTCOMES, 'reward_mean', 'reward_std', 'equal_groups', 'replaced_groups',
+            'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating', self._face.rate_name,
+            *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
         ]
 
     def _state_dict_learn(self) -> Dict[str, Any]:

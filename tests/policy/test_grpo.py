@@ -26,7 +26,7 @@ def vector(parameters):
 
 def stood_still(policy):
     """What ``_update`` gives."""
-    return dict(dict.fromkeys(policy._step_vars(), 0.), optimizer_steps=1., skipped_steps=0.)
+    return dict(dict.fromkeys(policy._step_vars(), 0.), optimizer_steps=1., skipped_steps=0., empty_steps=0.)
 
 
 def by_prompt(batch):
