@@ -33,7 +33,7 @@ from .advantage import Advantage
 from .group import batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows, without_failed
 from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_policy_config, check_replay, \
     loss_options, model_type
-from .micro_batch import memory_advice, split_rows, take_rows
+from .micro_batch import memory_advice, share_rows, split_rows, take_rows
 from .not_finite import check_weights, diagnose
 from .schedule import Schedule
 from .step_face import StepFace
@@ -422,16 +422,11 @@ class GRPOPolicy(Policy):
         """Log-probabilities (B, S) of the groups' tokens under a model."""
         batch = to_device(collate_groups(groups), self._device, ignore_keys=['prompts'])
         logp = torch.zeros_like(batch['logp_old'])
-        for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens, self._share(batch)):
+        for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens, share_rows(batch)):
             part = take_rows(batch, rows)
             logp[rows, :part['weight'].shape[1]] = self._face.log_prob(model, part)[0]
         parallel.add([logp])
         return logp.cpu()
-
-    @staticmethod
-    def _share(batch: Dict[str, Any]) -> range:
-        """This process's rows of a batch: of several processes each has the whole batch, and reads its share."""
-        return parallel.share(len(batch['weight']))
 
     def _tell_bad_update(self, groups: List[Dict[str, Any]], step: Dict[str, float]) -> None:
         """
@@ -467,7 +462,7 @@ class GRPOPolicy(Policy):
         tokens = batch['weight'].sum().item() if self._loss_options.get('reduction') == 'token' else None
         logp_new, entropy = (torch.zeros_like(batch['logp_old']) for _ in range(2))  # (B, S)
         self._optimizer.zero_grad()
-        for rows in split_rows(batch, cfg.micro_batch_tokens, self._share(batch)):
+        for rows in split_rows(batch, cfg.micro_batch_tokens, share_rows(batch)):
             part, share = take_rows(batch, rows), len(rows) / len(batch['weight'])
             logp, of_part = self._face.log_prob(self._model, part, cfg.entropy_weight > 0)  # (b, s) both
             total = self._loss(part, logp, tokens)[0] * (1 if tokens is not None else share)
