@@ -33,6 +33,7 @@ from .advantage import Advantage
 from .group import batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows, without_failed
 from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_policy_config, check_replay, \
     loss_options, model_type
+from .half_weights import check_trained, told_at_start
 from .micro_batch import memory_advice, share_rows, split_rows, take_rows
 from .not_finite import check_weights, diagnose
 from .schedule import Schedule
@@ -293,6 +294,11 @@ class GRPOPolicy(Policy):
     def _init_learn(self) -> None:
         cfg = self._cfg.learn
         self._learn_model = self._model
+        trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        check_trained(trained)
+        told = told_at_start(trained, cfg.learning_rate)
+        if told is not None and parallel.rank() == 0:
+            click.echo(told)
         if cfg.log_prob_fn == 'linear_log_prob' and isinstance(self._model, CausalLM):
             self._model.output_head()  # an output layer that does not fit is refused now
         self._reference = None  # None too where the adapters of ``_model`` can be switched off
@@ -303,7 +309,7 @@ class GRPOPolicy(Policy):
                 f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: the reference of policy.model.lora is the '
                 'pretrained model, which cannot be renewed.'
             )
-        self._trained = [p for p in self._model.parameters() if p.requires_grad]
+        self._trained = list(trained.values())
         self._optimizer = torch.optim.AdamW(
             self._trained,
             lr=cfg.learning_rate,
