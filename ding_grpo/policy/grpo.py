@@ -1,7 +1,11 @@
 """
 Group Relative Policy Optimization as a DI-engine policy. Where it departs from https://arxiv.org/abs/2402.03300:
 
-1. ``logp_old`` is what the sampler reports, under temperature, top-k and top-p; it is not recomputed.
+1. ``logp_old`` is what the sampler reports, under temperature, top-k and top-p. In bfloat16 and float16 the learner
+   rounds otherwise than the sampler (``sampler_gap_max``), and a narrow clipping range would clip that. There groups
+   that the present weights have sampled get the learner's own first pass in its place. The first mini-batch has it
+   anyway; others cost one more forward pass, before the first step. Since rounding depends on the rows that are read
+   together, further epochs then have the mini-batches of the first, in another order.
 2. The KL term is off by default (``beta=0``), and then no reference model is kept.
 3. The reference model is the policy as it starts; the paper renews it from time to time, here ``ref_sync_freq``.
 4. Advantages may be left undivided by the group's standard deviation (``adv_method='no_std'``), and an entropy bonus
@@ -11,7 +15,6 @@ Group Relative Policy Optimization as a DI-engine policy. Where it departs from 
 """
 import copy
 import math
-import sys
 import time
 from contextlib import nullcontext
 from typing import Any, Dict, Iterator, List, Optional, Tuple
@@ -24,18 +27,20 @@ from ding.torch_utils import to_device
 from ding.utils import POLICY_REGISTRY
 from transformers import PreTrainedModel
 
-from ding_common import ConfigError, NumericError, describe, parallel
+from ding_common import ConfigError, describe, parallel
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import grpo_data, grpo_error, kl_estimate, masked_mean, row_mean, sequence_mean
 from ding_grpo.rollout import Sampling
 
 from .advantage import Advantage
-from .group import batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows, without_failed
+from .group import batch_metrics, collate_groups, fold_group, with_rows, without_failed
 from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_policy_config, check_replay, \
     loss_options, model_type
 from .half_weights import check_trained, told_at_start
 from .micro_batch import memory_advice, share_rows, split_rows, take_rows
-from .not_finite import check_weights, diagnose
+from .mini_batches import MiniBatches
+from .not_finite import BadUpdates, check_weights, diagnose
+from .sampler_gap import fresh_rows, sampler_gap
 from .schedule import Schedule
 from .step_face import StepFace
 from .token_face import TokenFace
@@ -225,7 +230,8 @@ class GRPOPolicy(Policy):
     ) -> None:
         check_policy_config(cfg, self.default_config())
         super().__init__(cfg, model, enable_field)
-        self._bad_updates = 0  # in a row
+        self._bad_updates = BadUpdates(cfg.learn.max_bad_updates)
+        self._optimizer_steps = 0  # that have made the weights of now
         self._loss_options, method = loss_options(cfg.learn)
         self._advantage = Advantage(
             method, cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
@@ -331,22 +337,42 @@ class GRPOPolicy(Policy):
         """
         start = time.perf_counter()
         cfg = self._cfg.learn
-        rate = self._schedule.rate(self._updates)
-        for section in self._optimizer.param_groups:
-            section['lr'] = rate
         if 'replay_unique_id' in data[0]:
             check_replay(self._cfg)
         batch = collate_groups(data)
         metrics = batch_metrics(batch, self._face.length_name)
-        steps_taken = batch['weight'].sum().item()
+        metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
+        metrics['cur_lr'] = self._schedule.rate(self._updates)
+        for section in self._optimizer.param_groups:
+            section['lr'] = metrics['cur_lr']
+        metrics.update(self._learn(self._learned_groups(data, batch)))
+        self._updates += 1
+        if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
+            self._sync_reference(cfg.ref_sync_mixup)
+        for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
+            metrics[name] = float(sum(g[name] for g in data))
+        metrics['seconds_updating'] = time.perf_counter() - start
+        seconds = sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
+        metrics[self._face.rate_name] = batch['weight'].sum().item() / seconds
+        return metrics
+
+    def _learned_groups(self, data: List[Dict[str, Any]], batch: Dict[str, Any]) -> List[Dict[str, Any]]:
+        """What is learned of the data, ``batch`` when collated: with advantages, (B, ) or (B, S), and ``logp_ref``."""
+        cfg = self._cfg.learn
         learned = {}
         if cfg.mask_truncated:
             learned['weight'] = batch['weight'] * (1 - batch['truncated']).unsqueeze(1)
-        groups = without_failed(with_rows(data, adv=self._advantage.of(batch), **learned))  # adv (B, ) or (B, S)
+        groups = without_failed(with_rows(data, adv=self._advantage.of(batch), **learned))
         if cfg.drop_equal_groups:
             groups = [g for g in groups if not g['equal']]
         if cfg.beta > 0:
-            groups = [g for chunk in self._chunks(groups) for g in self._with_reference(chunk)]
+            size = self._get_batch_size()
+            chunks = (groups[i:i + size] for i in range(0, len(groups), size))
+            groups = [g for chunk in chunks for g in self._with_reference(chunk)]
+        return groups
+
+    def _learn(self, groups: List[Dict[str, Any]]) -> Dict[str, float]:
+        """Learn from groups, until ``target_kl`` or ``max_ratio`` ends it, and say what was learned."""
         steps: List[Dict[str, float]] = []
         masked = 0
         for mini_batch in self._mini_batches(groups):
@@ -356,30 +382,23 @@ class GRPOPolicy(Policy):
             with memory_advice('learning', self._advice()):
                 step = self._update(mini_batch)
                 if step['skipped_steps'] and not any(s['skipped_steps'] for s in steps):
-                    self._tell_bad_update(groups, step)
+                    self._bad_updates.add(self._updates, step, lambda: self._diagnose(groups))
             steps.append(step)
             if not any(step[name] for name in OUTCOMES):
                 break
-        metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
-        metrics['cur_lr'] = rate
-        for name in OUTCOMES:
-            metrics[name] = float(sum(s[name] for s in steps))
+        metrics = {name: float(sum(s[name] for s in steps)) for name in OUTCOMES}
         metrics['empty_steps'] += masked
         if steps and not metrics['skipped_steps']:
-            self._bad_updates = 0
+            self._bad_updates.in_a_row = 0
         steps = [s for s in steps if not s['skipped_steps']]
-        for name in self._step_vars() if steps else ():
-            values = [s[name] for s in steps]
-            metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
-        self._updates += 1
-        if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
-            self._sync_reference(cfg.ref_sync_mixup)
-        for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
-            metrics[name] = float(sum(g[name] for g in data))
-        metrics['seconds_updating'] = time.perf_counter() - start
-        metrics[self._face.rate_name
-                ] = steps_taken / sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
+        for name in self._step_vars():
+            values = [s[name] for s in steps if name in s]
+            if values:
+                metrics[name] = max(values) if name.endswith('_max') else sum(values) / len(values)
         return metrics
+
+    def _diagnose(self, groups: List[Dict[str, Any]]) -> List[str]:
+        return diagnose(groups, self._model, lambda group: self._read(self._model, collate_groups([group])))
 
     @torch.no_grad()
     def _sync_reference(self, mixup: float) -> None:
@@ -403,68 +422,54 @@ class GRPOPolicy(Policy):
         return list(adv.split([len(s['action']) for s in samples]))
 
     def _mini_batches(self, groups: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
-        """All epochs' batches for ``_update``, of whole groups or, with ``batch_steps``, of steps."""
+        """All epochs' batches for ``_update``, see the first departure above."""
         cfg = self._cfg.learn
-        split = split_steps(collate_groups(groups)) if cfg.batch_steps is not None and groups else None
-        for _ in range(cfg.epoch_per_collect):
-            if split is not None:
-                order = torch.randperm(len(split['weight']), generator=self._shuffle)
-                yield from (take_steps(split, chosen) for chosen in order.split(cfg.batch_steps))
-            else:
-                order = torch.randperm(len(groups), generator=self._shuffle).tolist()
-                yield from (collate_groups([groups[i] for i in chunk]) for chunk in self._chunks(order))
 
-    def _chunks(self, items: List[Any]) -> Iterator[List[Any]]:
-        size = self._get_batch_size()
-        return (items[i:i + size] for i in range(0, len(items), size))
+        batches = MiniBatches(groups, self._get_batch_size(), cfg.batch_steps, self._shuffle)
+        if self._face.exact:
+            for _ in range(cfg.epoch_per_collect):
+                yield from batches.epoch()
+            return
+        batches = list(batches.epoch())
+        for batch in batches[1:]:
+            if fresh_rows(batch, self._optimizer_steps).any():
+                batch['logp_first'] = self._learners_own(batch, self._read(self._model, batch))
+        yield from batches
+        for _ in range(1, cfg.epoch_per_collect):
+            yield from (batches[i] for i in torch.randperm(len(batches), generator=self._shuffle).tolist())
 
     def _with_reference(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         """The groups with ``logp_ref`` (G, S), which stays the same however many epochs follow."""
         with self._model.without_adapters() if self._adapters else nullcontext():
-            return with_rows(groups, logp_ref=self._read(self._reference or self._model, groups))
+            return with_rows(groups, logp_ref=self._read(self._reference or self._model, collate_groups(groups)))
 
     @torch.no_grad()
-    def _read(self, model: torch.nn.Module, groups: List[Dict[str, Any]]) -> torch.Tensor:
-        """Log-probabilities (B, S) of the groups' tokens under a model."""
-        batch = to_device(collate_groups(groups), self._device, ignore_keys=['prompts'])
+    def _read(self, model: torch.nn.Module, batch: Dict[str, Any]) -> torch.Tensor:
+        """Log-probabilities (B, S) of a batch's tokens under a model, in the parts that ``_update`` reads."""
+        batch = to_device(batch, self._device, ignore_keys=['prompts'])
         logp = torch.zeros_like(batch['logp_old'])
-        for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens, share_rows(batch)):
-            part = take_rows(batch, rows)
-            logp[rows, :part['weight'].shape[1]] = self._face.log_prob(model, part)[0]
+        with memory_advice('learning', self._advice()):
+            for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens, share_rows(batch)):
+                part = take_rows(batch, rows)
+                logp[rows, :part['weight'].shape[1]] = self._face.log_prob(model, part)[0]
         parallel.add([logp])
         return logp.cpu()
 
-    def _tell_bad_update(self, groups: List[Dict[str, Any]], step: Dict[str, float]) -> None:
-        """
-        Overview:
-            Count an update in which a step was skipped; tell of the first in a row, end the run at the last that is \
-            allowed. To be called before another step moves the weights, or their gradient is gone.
-        Arguments:
-            - groups (:obj:`List[Dict]`): What the update learns from.
-            - step (:obj:`Dict`): What ``_update`` gave.
-        Raises:
-            - NumericError: If there were ``max_bad_updates`` in a row.
-        """
-        self._bad_updates += 1
-        most = self._cfg.learn.max_bad_updates
-        if self._bad_updates not in (1, most):
-            return
-        facts = [f"loss {step['total_loss']}, norm of the gradient {step['grad_norm']}"]
-        facts += diagnose(groups, self._model, lambda group: self._read(self._model, [group]))
-        skipped = 'had a step that was skipped, for its loss or gradient is not finite'
-        if self._bad_updates == most:
-            raise NumericError(
-                '\n'.join([f'policy.learn.max_bad_updates = {most}: so many updates in a row {skipped}', *facts])
-            )
-        if parallel.rank() == 0:
-            # on a terminal behind the progress line, which has no end
-            click.echo('\n' * sys.stdout.isatty() + '\n  '.join([f'update {self._updates} {skipped}', *facts]))
+    def _learners_own(self, batch: Dict[str, Any], logp: torch.Tensor) -> torch.Tensor:
+        """The learner's log-probabilities (B, S) of rows that its weights have sampled, the sampler's of others."""
+        return torch.where(fresh_rows(batch, self._optimizer_steps), logp.detach(), batch['logp_old'])
+
+    def _relative_to(self, batch: Dict[str, Any], logp: torch.Tensor) -> torch.Tensor:
+        """What ratios are relative to, (B, S), see the first departure above; ``logp`` is the pass under way."""
+        if 'logp_first' in batch or self._face.exact:
+            return batch.get('logp_first', batch['logp_old'])
+        return self._learners_own(batch, logp)
 
     def _update(self, batch: Dict[str, Any]) -> Dict[str, float]:
         """One step of the optimizer, or none where numbers are not finite, the policy has gone further than
         ``target_kl`` or ``max_ratio`` already (then no value of ``OUTCOMES`` is 1), or the gradient is 0."""
         cfg = self._cfg.learn
-        batch = to_device(batch, self._device, ignore_keys=['prompts'])
+        given, batch = batch, to_device(batch, self._device, ignore_keys=['prompts'])
         tokens = batch['weight'].sum().item() if self._loss_options.get('reduction') == 'token' else None
         logp_new, entropy = (torch.zeros_like(batch['logp_old']) for _ in range(2))  # (B, S)
         self._optimizer.zero_grad()
@@ -481,12 +486,15 @@ class GRPOPolicy(Policy):
             if p.grad is None:  # nothing of this process's share reaches it
                 p.grad = torch.zeros_like(p)
         parallel.add([*(p.grad for p in self._trained), logp_new, entropy])
+        gap = sampler_gap(batch, logp_new, fresh_rows(batch, self._optimizer_steps))
+        if not self._face.exact:
+            given.setdefault('logp_first', self._relative_to(batch, logp_new).cpu())  # for further epochs
         with torch.no_grad():
             loss, info = self._loss(batch, logp_new)
             total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
         # ``clip_grad_norm_`` in two: where one gradient is not finite, it would make all of them so
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained])
-        kl_old = masked_mean(kl_estimate(batch['logp_old'], logp_new, 'k3'), batch['weight']).item()
+        kl_old = masked_mean(kl_estimate(self._relative_to(batch, logp_new), logp_new, 'k3'), batch['weight']).item()
         step = dict(
             kl_old=kl_old,
             total_loss=total.item(),
@@ -494,6 +502,7 @@ class GRPOPolicy(Policy):
             entropy=masked_mean(entropy, batch['weight']).item(),
             grad_norm=norm.item(),
             **info._asdict(),
+            **gap,
         )
         bounds = ((kl_old, cfg.target_kl), (info.ratio_max, cfg.max_ratio))
         outcome = 'optimizer_steps'
@@ -506,6 +515,7 @@ class GRPOPolicy(Policy):
         else:
             torch.nn.utils.clip_grads_with_norm_(self._trained, cfg.grad_clip_value, norm)
             self._optimizer.step()
+            self._optimizer_steps += 1
         return dict(step, **{name: float(name == outcome) for name in OUTCOMES})
 
     def _advice(self) -> str:
@@ -520,7 +530,7 @@ class GRPOPolicy(Policy):
     def _loss(self, batch: Dict[str, Any], logp: torch.Tensor, tokens: Optional[float] = None) -> Tuple:
         """Loss and info of rows; with ``tokens``, those of the whole mini-batch, of a part of it."""
         return grpo_error(
-            grpo_data(logp, batch['logp_old'], batch.get('logp_ref'), batch['adv'], batch['weight']),
+            grpo_data(logp, self._relative_to(batch, logp), batch.get('logp_ref'), batch['adv'], batch['weight']),
             max_length=self._face.max_length,
             num_tokens=tokens,
             **self._loss_options,
@@ -529,7 +539,8 @@ class GRPOPolicy(Policy):
     def _step_vars(self) -> List[str]:
         names = [
             'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low',
-            'clipfrac_high', 'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size'
+            'clipfrac_high', 'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean',
+            'sampler_gap_max'
         ]
         return names if self._cfg.learn.beta == 0 else names + ['kl']
 
@@ -547,7 +558,8 @@ class GRPOPolicy(Policy):
             optimizer=self._optimizer.state_dict(),
             shuffle=self._shuffle.get_state(),
             updates=self._updates,
-            bad_updates=self._bad_updates,
+            bad_updates=self._bad_updates.in_a_row,
+            optimizer_steps=self._optimizer_steps,
         )
         if self._cfg.learn.ref_sync_freq is not None:  # else it is what the config makes
             state['reference'] = self._reference.state_dict()
@@ -557,7 +569,8 @@ class GRPOPolicy(Policy):
         self._load_weights(state_dict)
         self._optimizer.load_state_dict(state_dict['optimizer'])
         self._shuffle.set_state(state_dict['shuffle'])
-        self._updates, self._bad_updates = state_dict['updates'], state_dict['bad_updates']
+        self._updates, self._bad_updates.in_a_row = state_dict['updates'], state_dict['bad_updates']
+        self._optimizer_steps = state_dict.get('optimizer_steps', 0)  # in older checkpoints groups lack it too
         if self._cfg.learn.ref_sync_freq is not None:
             if 'reference' not in state_dict:
                 raise ConfigError(
@@ -601,10 +614,12 @@ class GRPOPolicy(Policy):
         Arguments:
             - transitions (:obj:`List[List[Dict]]`): Per episode of the group its transitions.
         Returns:
-            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``, and ``equal``, see ``Advantage.equal``.
+            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``; with ``equal``, see ``Advantage.equal``, \
+                and ``sampled_after``, the steps of the optimizer that have made the weights.
         """
         sample = fold_group(transitions, self._cfg.collect.shared_start)
-        return [dict(sample, equal=self._advantage.equal(collate_groups([sample])))]
+        equal = self._advantage.equal(collate_groups([sample]))
+        return [dict(sample, equal=equal, sampled_after=self._optimizer_steps)]
 
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
         self._face.forget(data_id)

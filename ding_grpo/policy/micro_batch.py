@@ -9,7 +9,7 @@ from ding_common import ConfigError, parallel
 
 from .group import take_steps
 
-_ROWS = ('action', 'logp_old', 'logp_ref', 'weight', 'adv', 'kept')
+_ROWS = {'action', 'logp_old', 'logp_first', 'logp_ref', 'weight', 'adv', 'kept', 'sampled_after'}
 
 
 def split_rows(batch: Dict[str, Any], most: Optional[int], share: Optional[Sequence[int]] = None) -> List[Tensor]:
@@ -107,8 +107,8 @@ def take_rows(batch: Dict[str, Any], rows: Tensor) -> Dict[str, Any]:
         taken = torch.zeros(len(batch['weight']), dtype=torch.bool).index_fill(0, rows, True)
         steps = (batch['weight'] != 0).sum(1).cpu()
         part['obs'] = take_steps(batch['obs'], taken.repeat_interleave(steps).nonzero().squeeze(1))
-    for key in _ROWS:
-        value = batch.get(key)
+    for key in batch.keys() & _ROWS:
+        value = batch[key]
         part[key] = value if value is None else value[rows] if value.dim() == 1 else value[rows, :longest]
     return part
 

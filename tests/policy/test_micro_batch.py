@@ -150,8 +150,9 @@ class TestMemory:
             with memory_advice('learning', 'try less'):
                 torch.ones(2) @ torch.ones(3)
 
-    @pytest.mark.parametrize('where', ['learning', 'sampling'])
-    def test_names_the_key(self, think_answer, where):
+    @pytest.mark.parametrize('where, beta', [('learning', 0.), ('learning', 0.1), ('sampling', 0.)])
+    def test_names_the_key(self, think_answer, where, beta):
+        think_answer[0].policy.learn.beta = beta  # the reference is read first
         policy = make_policy(*think_answer)
         data = sample_groups(policy, [0], reward=reward)
 
