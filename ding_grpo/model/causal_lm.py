@@ -137,6 +137,11 @@ class CausalLM(nn.Module):
         """Whether only adapters are trained."""
         return bool(self._peft)
 
+    @property
+    def exact_arithmetic(self) -> bool:
+        """Whether layers compute in float32 or wider, where the order of sums changes last digits alone."""
+        return not self._autocast and all(p.dtype in (torch.float32, torch.float64) for p in self.parameters())
+
     def without_adapters(self) -> ContextManager:
         """As long as it is entered, the model is the pretrained one."""
         return self._peft[0].disable_adapter() if self._peft else nullcontext()

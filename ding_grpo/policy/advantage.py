@@ -44,15 +44,18 @@ class Advantage(NamedTuple):
     def equal(self, batch: Dict[str, Any]) -> bool:
         """
         Overview:
-            Whether nothing that is compared differs, so that there is nothing to learn from.
+            Whether the group's own comparison gives every row the advantage 0, so that there is nothing to learn \
+            from: nothing that is compared differs or, with ``pass_k``, the best two rows are equal.
         Arguments:
-            - batch (:obj:`Dict`): From ``collate_groups``.
+            - batch (:obj:`Dict`): From ``collate_groups``, of one group.
         """
         batch = _scored(batch)
-        if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1:  # without ado
-            returns = batch['reward'].sum(1)
+        best_alone = self.method == 'pass_k'
+        if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1 and not best_alone:
+            returns = batch['reward'].sum(1)  # the usual case, in less time
             return len(returns) == 0 or bool((returns == returns[0]).all())
-        compared = self._replace(method='no_std')  # exactly 0 where a group's values are equal
+        # both are exactly 0 where a group's values are equal, and neither shifts by the batch
+        compared = self._replace(method='pass_k' if best_alone else 'no_std')
         if self.part_weights is not None:
             return not any(adv.any() for adv in compared._by_part(batch))
         return not getattr(compared, f'_{self.compare}')(batch).any()
@@ -86,13 +89,15 @@ class Advantage(NamedTuple):
     def _returns(self, batch: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
         """The discounted returns from each step on (B, S), and what follows a row's end (B, 1): nothing or, with
         ``extend_truncated`` and where a time limit cut, the last reward for ever, r / (1 - discount)."""
-        reward, tail = batch['reward'].clone(), torch.zeros_like(batch['reward'][:, :1])
+        # In float64: what rounding leaves of equal returns would be divided by its own deviation.
+        reward, dtype = batch['reward'].double(), batch['reward'].dtype
+        tail = torch.zeros_like(reward[:, :1])
         if self.extend_truncated:
             rows = batch['truncated'].nonzero().squeeze(1)
             last = (batch['weight'][rows] != 0).sum(1) - 1
             reward[rows, last] /= 1 - self.discount_factor
             tail[rows, 0] = reward[rows, last]
-        return return_to_go(reward, self.discount_factor), tail
+        return return_to_go(reward, self.discount_factor).to(dtype), tail.to(dtype)
 
 
 def _scored(batch: Dict[str, Any]) -> Dict[str, Any]:

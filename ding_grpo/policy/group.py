@@ -90,8 +90,9 @@ def collate_groups(samples: List[Dict[str, Any]]) -> Dict[str, Any]:
         - samples (:obj:`List[Dict]`): P groups from ``fold_group``.
     Returns:
         - batch (:obj:`Dict`): ``prompts`` a list of B prompts, one a row, or ``obs``; ``group`` :math:`(B, )` the \
-            number of each row's group; ``equal`` :math:`(P, )`, see ``Advantage.equal``; the others as in \
-            ``fold_group`` with :math:`B` in place of :math:`G`.
+            number of each row's group; ``sampled_after`` :math:`(B, )` the steps of the optimizer before it was \
+            sampled; ``equal`` :math:`(P, )`, see ``Advantage.equal``; the others as in ``fold_group`` with \
+            :math:`B` in place of :math:`G`.
     """
     longest = max(s['action'].shape[1] for s in samples)
 
@@ -116,6 +117,8 @@ def collate_groups(samples: List[Dict[str, Any]]) -> Dict[str, Any]:
     else:
         batch['obs'] = _cat([s['obs'] for s in samples])
     batch['group'] = torch.arange(len(samples)).repeat_interleave(sizes)
+    # -1, which no weights have made: not known, as of a group that a policy did not fold
+    batch['sampled_after'] = torch.tensor([s.get('sampled_after', -1) for s in samples]).repeat_interleave(sizes)
     batch['reward_parts'] = {
         name: torch.cat([s['reward_parts'][name] for s in samples])
         for name in samples[0]['reward_parts']
@@ -177,7 +180,7 @@ def split_steps(batch: Dict[str, Any]) -> Dict[str, Any]:
     """
     counted = batch['weight'] != 0  # (B, S)
     steps = dict(obs=batch['obs'])  # (M, *) already
-    for key in ('action', 'logp_old', 'logp_ref', 'weight', 'adv'):
+    for key in ('action', 'logp_old', 'logp_ref', 'weight', 'adv', 'sampled_after'):
         if key in batch:
             value = batch[key].unsqueeze(1).expand_as(counted) if batch[key].dim() == 1 else batch[key]
             steps[key] = value[counted].unsqueeze(1)

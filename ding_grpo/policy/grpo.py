@@ -1,7 +1,11 @@
 """
 Group Relative Policy Optimization as a DI-engine policy. Where it departs from https://arxiv.org/abs/2402.03300:
 
-1. ``logp_old`` is what the sampler reports, under temperature, top-k and top-p; it is not recomputed.
+1. ``logp_old`` is what the sampler reports, under temperature, top-k and top-p. In bfloat16 and float16 the learner
+   rounds otherwise than the sampler (``sampler_gap_max``), and a narrow clipping range would clip that. There groups
+   that the present weights have sampled get the learner's own first pass in its place. The first mini-batch has it
+   anyway; others cost one more forward pass, before the first step. Since rounding depends on the rows that are read
+   together, further epochs then have the mini-batches of the first, in another order.
 2. The KL term is off by default (``beta=0``), and then no reference model is kept.
 3. The reference model is the policy as it starts; the paper renews it from time to time, here ``ref_sync_freq``.
 4. Advantages may be left undivided by the group's standard deviation (``adv_method='no_std'``), and an entropy bonus
@@ -11,7 +15,6 @@ Group Relative Policy Optimization as a DI-engine policy. Where it departs from 
 """
 import copy
 import math
-import sys
 import time
 from contextlib import nullcontext
 from typing import Any, Dict, Iterator, List, Optional, Tuple
@@ -22,21 +25,28 @@ from ding.policy import Policy
 from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
 from ding.torch_utils import to_device
 from ding.utils import POLICY_REGISTRY
-from transformers import PreTrainedModel, get_scheduler
+from transformers import PreTrainedModel
 
-from ding_common import ConfigError, NumericError, describe, parallel
+from ding_common import ConfigError, describe, parallel
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import grpo_data, grpo_error, kl_estimate, masked_mean, row_mean, sequence_mean
 from ding_grpo.rollout import Sampling
 
 from .advantage import Advantage
-from .group import batch_metrics, collate_groups, fold_group, split_steps, take_steps, with_rows, without_failed
+from .group import batch_metrics, collate_groups, fold_group, with_rows, without_failed
 from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_policy_config, check_replay, \
     loss_options, model_type
-from .micro_batch import memory_advice, split_rows, take_rows
-from .not_finite import check_weights, diagnose
+from .half_weights import check_trained, told_at_start
+from .micro_batch import memory_advice, share_rows, split_rows, take_rows
+from .mini_batches import MiniBatches
+from .not_finite import BadUpdates, check_weights, diagnose
+from .sampler_gap import fresh_rows, sampler_gap
+from .schedule import Schedule
 from .step_face import StepFace
 from .token_face import TokenFace
+
+# What becomes of a mini-batch, as metrics (docs/metrics.md).
+OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')
 
 
 @POLICY_REGISTRY.register('grpo')
@@ -91,9 +101,10 @@ class GRPOPolicy(Policy):
             # (float) Weight decay of AdamW.
             weight_decay=0.0,
             lr_scheduler=dict(
-                # (str) A schedule of ``transformers.get_scheduler``; a decay helps to stay solved.
+                # (str) A schedule of ``transformers.get_scheduler``, whose steps are updates, with or without a step of
+                # the optimizer; a decay helps to stay solved.
                 type='constant',
-                # (int) Updates in which the rate grows from 0.
+                # (int) Updates W in which the rate grows: to 1 / W in the first of them, to the whole in the last.
                 num_warmup_steps=0,
                 # (Optional[int]) Updates after which a decaying schedule has ended; 'constant' needs none.
                 num_training_steps=None,
@@ -219,7 +230,8 @@ class GRPOPolicy(Policy):
     ) -> None:
         check_policy_config(cfg, self.default_config())
         super().__init__(cfg, model, enable_field)
-        self._bad_updates = 0  # in a row
+        self._bad_updates = BadUpdates(cfg.learn.max_bad_updates)
+        self._optimizer_steps = 0  # that have made the weights of now
         self._loss_options, method = loss_options(cfg.learn)
         self._advantage = Advantage(
             method, cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
@@ -290,6 +302,11 @@ class GRPOPolicy(Policy):
     def _init_learn(self) -> None:
         cfg = self._cfg.learn
         self._learn_model = self._model
+        trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        check_trained(trained)
+        told = told_at_start(trained, cfg.learning_rate)
+        if told is not None and parallel.rank() == 0:
+            click.echo(told)
         if cfg.log_prob_fn == 'linear_log_prob' and isinstance(self._model, CausalLM):
             self._model.output_head()  # an output layer that does not fit is refused now
         self._reference = None  # None too where the adapters of ``_model`` can be switched off
@@ -300,21 +317,14 @@ class GRPOPolicy(Policy):
                 f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: the reference of policy.model.lora is the '
                 'pretrained model, which cannot be renewed.'
             )
-        self._trained = [p for p in self._model.parameters() if p.requires_grad]
+        self._trained = list(trained.values())
         self._optimizer = torch.optim.AdamW(
             self._trained,
             lr=cfg.learning_rate,
             weight_decay=cfg.weight_decay,
             fused=isinstance(self._model, CausalLM) or None,  # one pass over weights, of which there are many
         )
-        schedule = cfg.lr_scheduler
-        self._lr_scheduler = get_scheduler(
-            schedule.type,
-            self._optimizer,
-            schedule.num_warmup_steps,
-            schedule.num_training_steps,
-            scheduler_specific_kwargs=dict(schedule.specific),
-        )
+        self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
         self._shuffle = torch.Generator().manual_seed(torch.initial_seed())
         self._updates = 0
 
@@ -333,47 +343,64 @@ class GRPOPolicy(Policy):
             check_replay(self._cfg)
         batch = collate_groups(data)
         metrics = batch_metrics(batch, self._face.length_name)
-        steps_taken = batch['weight'].sum().item()
-        learned = {}
-        if cfg.mask_truncated:
-            learned['weight'] = batch['weight'] * (1 - batch['truncated']).unsqueeze(1)
-        groups = without_failed(with_rows(data, adv=self._advantage.of(batch), **learned))  # adv (B, ) or (B, S)
-        if cfg.drop_equal_groups:
-            groups = [g for g in groups if not g['equal']]
-        if cfg.beta > 0:
-            groups = [g for chunk in self._chunks(groups) for g in self._with_reference(chunk)]
-        steps: List[Dict[str, float]] = []
-        for mini_batch in self._mini_batches(groups):
-            if not mini_batch['weight'].any():  # all was cut and masked: not even momentum moves the weights
-                continue
-            with memory_advice('learning', self._advice()):
-                step = self._update(mini_batch)
-                if step['skipped_steps'] and not any(s['skipped_steps'] for s in steps):
-                    self._tell_bad_update(groups, step)
-            steps.append(step)
-            if not step['optimizer_steps'] and not step['skipped_steps']:
-                break
         metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
-        metrics['cur_lr'] = float(self._lr_scheduler.get_last_lr()[0])
-        for name in ('optimizer_steps', 'skipped_steps'):
-            metrics[name] = float(sum(s[name] for s in steps))
-        if metrics['optimizer_steps']:
-            self._lr_scheduler.step()
-        if steps and not metrics['skipped_steps']:
-            self._bad_updates = 0
-        steps = [s for s in steps if not s['skipped_steps']]
-        for name in self._step_vars() if steps else ():
-            values = [s[name] for s in steps]
-            metrics[name] = max(values) if name == 'ratio_max' else sum(values) / len(values)
+        metrics['cur_lr'] = self._schedule.rate(self._updates)
+        for section in self._optimizer.param_groups:
+            section['lr'] = metrics['cur_lr']
+        metrics.update(self._learn(self._learned_groups(data, batch)))
         self._updates += 1
         if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
             self._sync_reference(cfg.ref_sync_mixup)
         for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
             metrics[name] = float(sum(g[name] for g in data))
         metrics['seconds_updating'] = time.perf_counter() - start
-        metrics[self._face.rate_name
-                ] = steps_taken / sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
+        seconds = sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
+        metrics[self._face.rate_name] = batch['weight'].sum().item() / seconds
         return metrics
+
+    def _learned_groups(self, data: List[Dict[str, Any]], batch: Dict[str, Any]) -> List[Dict[str, Any]]:
+        """What is learned of the data, ``batch`` when collated: with advantages, (B, ) or (B, S), and ``logp_ref``."""
+        cfg = self._cfg.learn
+        learned = {}
+        if cfg.mask_truncated:
+            learned['weight'] = batch['weight'] * (1 - batch['truncated']).unsqueeze(1)
+        groups = without_failed(with_rows(data, adv=self._advantage.of(batch), **learned))
+        if cfg.drop_equal_groups:
+            groups = [g for g in groups if not g['equal']]
+        if cfg.beta > 0:
+            size = self._get_batch_size()
+            chunks = (groups[i:i + size] for i in range(0, len(groups), size))
+            groups = [g for chunk in chunks for g in self._with_reference(chunk)]
+        return groups
+
+    def _learn(self, groups: List[Dict[str, Any]]) -> Dict[str, float]:
+        """Learn from groups, until ``target_kl`` or ``max_ratio`` ends it, and say what was learned."""
+        steps: List[Dict[str, float]] = []
+        masked = 0
+        for mini_batch in self._mini_batches(groups):
+            if not mini_batch['weight'].any():  # all was cut and masked, so that there is nothing to measure either
+                masked += 1
+                continue
+            with memory_advice('learning', self._advice()):
+                step = self._update(mini_batch)
+                if step['skipped_steps'] and not any(s['skipped_steps'] for s in steps):
+                    self._bad_updates.add(self._updates, step, lambda: self._diagnose(groups))
+            steps.append(step)
+            if not any(step[name] for name in OUTCOMES):
+                break
+        metrics = {name: float(sum(s[name] for s in steps)) for name in OUTCOMES}
+        metrics['empty_steps'] += masked
+        if steps and not metrics['skipped_steps']:
+            self._bad_updates.in_a_row = 0
+        steps = [s for s in steps if not s['skipped_steps']]
+        for name in self._step_vars():
+            values = [s[name] for s in steps if name in s]
+            if values:
+                metrics[name] = max(values) if name.endswith('_max') else sum(values) / len(values)
+        return metrics
+
+    def _diagnose(self, groups: List[Dict[str, Any]]) -> List[str]:
+        return diagnose(groups, self._model, lambda group: self._read(self._model, collate_groups([group])))
 
     @torch.no_grad()
     def _sync_reference(self, mixup: float) -> None:
@@ -397,77 +424,58 @@ class GRPOPolicy(Policy):
         return list(adv.split([len(s['action']) for s in samples]))
 
     def _mini_batches(self, groups: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
-        """All epochs' batches for ``_update``, of whole groups or, with ``batch_steps``, of steps."""
+        """All epochs' batches for ``_update``, see the first departure above."""
         cfg = self._cfg.learn
-        split = split_steps(collate_groups(groups)) if cfg.batch_steps is not None and groups else None
-        for _ in range(cfg.epoch_per_collect):
-            if split is not None:
-                order = torch.randperm(len(split['weight']), generator=self._shuffle)
-                yield from (take_steps(split, chosen) for chosen in order.split(cfg.batch_steps))
-            else:
-                order = torch.randperm(len(groups), generator=self._shuffle).tolist()
-                yield from (collate_groups([groups[i] for i in chunk]) for chunk in self._chunks(order))
 
-    def _chunks(self, items: List[Any]) -> Iterator[List[Any]]:
-        size = self._get_batch_size()
-        return (items[i:i + size] for i in range(0, len(items), size))
+        batches = MiniBatches(groups, self._get_batch_size(), cfg.batch_steps, self._shuffle)
+        if self._face.exact:
+            for _ in range(cfg.epoch_per_collect):
+                yield from batches.epoch()
+            return
+        batches = list(batches.epoch())
+        for batch in batches[1:]:
+            if fresh_rows(batch, self._optimizer_steps).any():
+                batch['logp_first'] = self._learners_own(batch, self._read(self._model, batch))
+        yield from batches
+        for _ in range(1, cfg.epoch_per_collect):
+            yield from (batches[i] for i in torch.randperm(len(batches), generator=self._shuffle).tolist())
 
     def _with_reference(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
         """The groups with ``logp_ref`` (G, S), which stays the same however many epochs follow."""
         with self._model.without_adapters() if self._adapters else nullcontext():
-            return with_rows(groups, logp_ref=self._read(self._reference or self._model, groups))
+            return with_rows(groups, logp_ref=self._read(self._reference or self._model, collate_groups(groups)))
 
     @torch.no_grad()
-    def _read(self, model: torch.nn.Module, groups: List[Dict[str, Any]]) -> torch.Tensor:
-        """Log-probabilities (B, S) of the groups' tokens under a model."""
-        batch = to_device(collate_groups(groups), self._device, ignore_keys=['prompts'])
+    def _read(self, model: torch.nn.Module, batch: Dict[str, Any]) -> torch.Tensor:
+        """Log-probabilities (B, S) of a batch's tokens under a model, in the parts that ``_update`` reads."""
+        batch = to_device(batch, self._device, ignore_keys=['prompts'])
         logp = torch.zeros_like(batch['logp_old'])
-        for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens, self._share(batch)):
-            part = take_rows(batch, rows)
-            logp[rows, :part['weight'].shape[1]] = self._face.log_prob(model, part)[0]
+        with memory_advice('learning', self._advice()):
+            for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens, share_rows(batch)):
+                part = take_rows(batch, rows)
+                logp[rows, :part['weight'].shape[1]] = self._face.log_prob(model, part)[0]
         parallel.add([logp])
         return logp.cpu()
 
-    @staticmethod
-    def _share(batch: Dict[str, Any]) -> range:
-        """This process's rows of a batch: of several processes each has the whole batch, and reads its share."""
-        return parallel.share(len(batch['weight']))
+    def _learners_own(self, batch: Dict[str, Any], logp: torch.Tensor) -> torch.Tensor:
+        """The learner's log-probabilities (B, S) of rows that its weights have sampled, the sampler's of others."""
+        return torch.where(fresh_rows(batch, self._optimizer_steps), logp.detach(), batch['logp_old'])
 
-    def _tell_bad_update(self, groups: List[Dict[str, Any]], step: Dict[str, float]) -> None:
-        """
-        Overview:
-            Count an update in which a step was skipped; tell of the first in a row, end the run at the last that is \
-            allowed. To be called before another step moves the weights, or their gradient is gone.
-        Arguments:
-            - groups (:obj:`List[Dict]`): What the update learns from.
-            - step (:obj:`Dict`): What ``_update`` gave.
-        Raises:
-            - NumericError: If there were ``max_bad_updates`` in a row.
-        """
-        self._bad_updates += 1
-        most = self._cfg.learn.max_bad_updates
-        if self._bad_updates not in (1, most):
-            return
-        facts = [f"loss {step['total_loss']}, norm of the gradient {step['grad_norm']}"]
-        facts += diagnose(groups, self._model, lambda group: self._read(self._model, [group]))
-        skipped = 'had a step that was skipped, for its loss or gradient is not finite'
-        if self._bad_updates == most:
-            raise NumericError(
-                '\n'.join([f'policy.learn.max_bad_updates = {most}: so many updates in a row {skipped}', *facts])
-            )
-        if parallel.rank() == 0:
-            # on a terminal behind the progress line, which has no end
-            click.echo('\n' * sys.stdout.isatty() + '\n  '.join([f'update {self._updates} {skipped}', *facts]))
+    def _relative_to(self, batch: Dict[str, Any], logp: torch.Tensor) -> torch.Tensor:
+        """What ratios are relative to, (B, S), see the first departure above; ``logp`` is the pass under way."""
+        if 'logp_first' in batch or self._face.exact:
+            return batch.get('logp_first', batch['logp_old'])
+        return self._learners_own(batch, logp)
 
     def _update(self, batch: Dict[str, Any]) -> Dict[str, float]:
-        """One step of the optimizer, or none where the policy has gone further than ``target_kl`` or ``max_ratio``
-        already, or numbers are not finite."""
+        """One step of the optimizer, or none where numbers are not finite, the policy has gone further than
+        ``target_kl`` or ``max_ratio`` already (then no value of ``OUTCOMES`` is 1), or the gradient is 0."""
         cfg = self._cfg.learn
-        batch = to_device(batch, self._device, ignore_keys=['prompts'])
+        given, batch = batch, to_device(batch, self._device, ignore_keys=['prompts'])
         tokens = batch['weight'].sum().item() if self._loss_options.get('reduction') == 'token' else None
         logp_new, entropy = (torch.zeros_like(batch['logp_old']) for _ in range(2))  # (B, S)
         self._optimizer.zero_grad()
-        for rows in split_rows(batch, cfg.micro_batch_tokens, self._share(batch)):
+        for rows in split_rows(batch, cfg.micro_batch_tokens, share_rows(batch)):
             part, share = take_rows(batch, rows), len(rows) / len(batch['weight'])
             logp, of_part = self._face.log_prob(self._model, part, cfg.entropy_weight > 0)  # (b, s) both
             total = self._loss(part, logp, tokens)[0] * (1 if tokens is not None else share)
@@ -480,12 +488,15 @@ class GRPOPolicy(Policy):
             if p.grad is None:  # nothing of this process's share reaches it
                 p.grad = torch.zeros_like(p)
         parallel.add([*(p.grad for p in self._trained), logp_new, entropy])
+        gap = sampler_gap(batch, logp_new, fresh_rows(batch, self._optimizer_steps))
+        if not self._face.exact:
+            given.setdefault('logp_first', self._relative_to(batch, logp_new).cpu())  # for further epochs
         with torch.no_grad():
             loss, info = self._loss(batch, logp_new)
             total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
         # ``clip_grad_norm_`` in two: where one gradient is not finite, it would make all of them so
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained])
-        kl_old = masked_mean(kl_estimate(batch['logp_old'], logp_new, 'k3'), batch['weight']).item()
+        kl_old = masked_mean(kl_estimate(self._relative_to(batch, logp_new), logp_new, 'k3'), batch['weight']).item()
         step = dict(
             kl_old=kl_old,
             total_loss=total.item(),
@@ -493,14 +504,21 @@ class GRPOPolicy(Policy):
             entropy=masked_mean(entropy, batch['weight']).item(),
             grad_norm=norm.item(),
             **info._asdict(),
+            **gap,
         )
         bounds = ((kl_old, cfg.target_kl), (info.ratio_max, cfg.max_ratio))
-        stop = any(bound is not None and value > bound for value, bound in bounds)
-        skip = not (math.isfinite(step['total_loss']) and math.isfinite(step['grad_norm']))
-        if not stop and not skip:
+        outcome = 'optimizer_steps'
+        if not (math.isfinite(step['total_loss']) and math.isfinite(step['grad_norm'])):
+            outcome = 'skipped_steps'
+        elif any(bound is not None and value > bound for value, bound in bounds):
+            outcome = None
+        elif step['grad_norm'] == 0:  # by momentum alone AdamW would move the weights, although nothing asks for it
+            outcome = 'empty_steps'
+        else:
             torch.nn.utils.clip_grads_with_norm_(self._trained, cfg.grad_clip_value, norm)
             self._optimizer.step()
-        return dict(step, optimizer_steps=float(not stop and not skip), skipped_steps=float(skip))
+            self._optimizer_steps += 1
+        return dict(step, **{name: float(name == outcome) for name in OUTCOMES})
 
     def _advice(self) -> str:
         cfg = self._cfg.learn
@@ -514,7 +532,7 @@ class GRPOPolicy(Policy):
     def _loss(self, batch: Dict[str, Any], logp: torch.Tensor, tokens: Optional[float] = None) -> Tuple:
         """Loss and info of rows; with ``tokens``, those of the whole mini-batch, of a part of it."""
         return grpo_error(
-            grpo_data(logp, batch['logp_old'], batch.get('logp_ref'), batch['adv'], batch['weight']),
+            grpo_data(logp, self._relative_to(batch, logp), batch.get('logp_ref'), batch['adv'], batch['weight']),
             max_length=self._face.max_length,
             num_tokens=tokens,
             **self._loss_options,
@@ -523,15 +541,16 @@ class GRPOPolicy(Policy):
     def _step_vars(self) -> List[str]:
         names = [
             'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low',
-            'clipfrac_high', 'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size'
+            'clipfrac_high', 'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean',
+            'sampler_gap_max'
         ]
         return names if self._cfg.learn.beta == 0 else names + ['kl']
 
     def _monitor_vars_learn(self) -> List[str]:
         return self._step_vars() + [
-            'staleness_max', 'cur_lr', 'optimizer_steps', 'skipped_steps', 'reward_mean', 'reward_std', 'equal_groups',
-            'replaced_groups', 'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating',
-            self._face.rate_name, *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
+            'staleness_max', 'cur_lr', *OUTCOMES, 'reward_mean', 'reward_std', 'equal_groups', 'replaced_groups',
+            'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating', self._face.rate_name,
+            *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
         ]
 
     def _state_dict_learn(self) -> Dict[str, Any]:
@@ -539,10 +558,10 @@ class GRPOPolicy(Policy):
         state = dict(
             model=self._model.state_dict(),
             optimizer=self._optimizer.state_dict(),
-            lr_scheduler=self._lr_scheduler.state_dict(),
             shuffle=self._shuffle.get_state(),
             updates=self._updates,
-            bad_updates=self._bad_updates,
+            bad_updates=self._bad_updates.in_a_row,
+            optimizer_steps=self._optimizer_steps,
         )
         if isinstance(self._model, CausalLM):
             state['reading'] = self._model.reading_state()
@@ -553,9 +572,9 @@ class GRPOPolicy(Policy):
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
         self._load_weights(state_dict)
         self._optimizer.load_state_dict(state_dict['optimizer'])
-        self._lr_scheduler.load_state_dict(state_dict['lr_scheduler'])
         self._shuffle.set_state(state_dict['shuffle'])
-        self._updates, self._bad_updates = state_dict['updates'], state_dict['bad_updates']
+        self._updates, self._bad_updates.in_a_row = state_dict['updates'], state_dict['bad_updates']
+        self._optimizer_steps = state_dict.get('optimizer_steps', 0)  # in older checkpoints groups lack it too
         if 'reading' in state_dict:  # not of an older version
             self._model.load_reading_state(state_dict['reading'])
         if self._cfg.learn.ref_sync_freq is not None:
@@ -601,11 +620,12 @@ class GRPOPolicy(Policy):
         Arguments:
             - transitions (:obj:`List[List[Dict]]`): Per episode of the group its transitions.
         Returns:
-            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``, and ``equal``: whether nothing that is \
-                compared differs.
+            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``; with ``equal``, see ``Advantage.equal``, \
+                and ``sampled_after``, the steps of the optimizer that have made the weights.
         """
         sample = fold_group(transitions, self._cfg.collect.shared_start)
-        return [dict(sample, equal=self._advantage.equal(collate_groups([sample])))]
+        equal = self._advantage.equal(collate_groups([sample]))
+        return [dict(sample, equal=equal, sampled_after=self._optimizer_steps)]
 
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
         self._face.forget(data_id)

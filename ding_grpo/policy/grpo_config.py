@@ -8,12 +8,14 @@ from ding.utils import BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, MODEL_RE
     SERIAL_EVALUATOR_REGISTRY, deep_merge_dicts, import_module
 from ding.worker import LearnerHook, get_buffer_cls
 from ding.worker.learner.learner_hook import hook_mapping
-from transformers import SchedulerType, get_scheduler
+from transformers import SchedulerType
 
 from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, check_is_file, describe, nearest, \
     require_dict, require_section
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
     STEP_ADVANTAGE_METHODS, SURROGATES, efficient_method, less_efficient_method, linear_log_prob, naive_method
+
+from .schedule import Schedule
 
 LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
 
@@ -248,7 +250,7 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
         raise ConfigError(
             f"policy.learn.delta = {options['delta']}: must be greater than 1 + the clipping range above 1, {high:g}."
         )
-    _check_schedule(cfg['learn']['lr_scheduler'])
+    _check_schedule(cfg['learn']['lr_scheduler'], cfg['learn']['learning_rate'])
     if cfg['cuda'] and not torch.cuda.is_available():
         raise ConfigError('policy.cuda = True: torch finds no GPU on this machine.')
 
@@ -359,16 +361,9 @@ def loss_options(learn: Dict) -> Tuple[Dict, str]:
     return options, adv_method
 
 
-def _check_schedule(schedule: Dict) -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+def _check_schedule(schedule: Dict, learning_rate: float) -> None:
     try:
-        get_scheduler(
-            schedule['type'],
-            optimizer,
-            schedule['num_warmup_steps'],
-            schedule['num_training_steps'],
-            scheduler_specific_kwargs=dict(schedule['specific']),
-        )
+        Schedule(schedule, learning_rate)
     except Exception as error:  # a schedule may raise anything over its arguments
         written = {key: dict(value) if isinstance(value, dict) else value for key, value in schedule.items()}
         raise ConfigError(f'policy.learn.lr_scheduler = {written!r}: {describe(error)}') from error

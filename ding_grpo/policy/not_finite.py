@@ -1,10 +1,12 @@
 """Numbers that are not finite: where the first of them stands, as facts of a line each."""
+import sys
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
+import click
 import torch
 from torch import Tensor, nn
 
-from ding_common import NumericError
+from ding_common import NumericError, parallel
 
 from .row_generators import RowKey
 
@@ -33,6 +35,50 @@ def check_weights(model: nn.Module, what: str) -> None:
     facts = _of_weights(model)
     if facts:
         raise NumericError('\n'.join([f'{what}: weights are not finite', *facts]))
+
+
+class BadUpdates:
+    """
+    Overview:
+        The updates in a row in which a step was skipped, since its loss or gradient was not finite.
+    Interfaces:
+        ``add``
+    """
+
+    def __init__(self, most: int) -> None:
+        """
+        Overview:
+            Begin at none.
+        Arguments:
+            - most (:obj:`int`): How many in a row end the run, ``policy.learn.max_bad_updates``.
+        """
+        self._most = most
+        self.in_a_row = 0
+
+    def add(self, update: int, step: Dict[str, float], facts: Callable[[], List[str]]) -> None:
+        """
+        Overview:
+            Count an update; tell of the first in a row, end the run at the last that is allowed. To be called before \
+            another step moves the weights, or their gradient is gone.
+        Arguments:
+            - update (:obj:`int`): Its number.
+            - step (:obj:`Dict`): Its ``total_loss`` and ``grad_norm``.
+            - facts (:obj:`Callable`): Finds the first number that is not finite, see ``diagnose``; asked if needed.
+        Raises:
+            - NumericError: If there were as many in a row as end the run.
+        """
+        self.in_a_row += 1
+        if self.in_a_row not in (1, self._most):
+            return
+        lines = [f"loss {step['total_loss']}, norm of the gradient {step['grad_norm']}", *facts()]
+        skipped = 'had a step that was skipped, for its loss or gradient is not finite'
+        if self.in_a_row == self._most:
+            raise NumericError(
+                '\n'.join([f'policy.learn.max_bad_updates = {self._most}: so many updates in a row {skipped}', *lines])
+            )
+        if parallel.rank() == 0:
+            # on a terminal behind the progress line, which has no end
+            click.echo('\n' * sys.stdout.isatty() + '\n  '.join([f'update {update} {skipped}', *lines]))
 
 
 def check_sampled(

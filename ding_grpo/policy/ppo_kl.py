@@ -13,6 +13,8 @@ from ding.utils import POLICY_REGISTRY, deep_merge_dicts, split_data_generator
 from ding_common import ConfigError, Rule
 from ding_grpo.rl_utils import KL_TYPES, ppo_data, ppo_data_continuous, ppo_error, ppo_error_continuous
 
+from .half_weights import check_trained
+
 RULES = {'learn.beta': Rule.number(0), 'learn.kl_type': Rule.one_of(*KL_TYPES)}
 
 
@@ -47,6 +49,7 @@ class PPOKLPolicy(PPOPolicy):
             raise ConfigError(
                 f"policy.action_space = {self._cfg.action_space!r}: must be 'discrete' or 'continuous' with ppo_kl."
             )
+        check_trained({name: p for name, p in self._model.named_parameters() if p.requires_grad})
         super()._init_learn()
         # Behind the initialisation, which may have given the model other weights.
         self._reference = copy.deepcopy(self._model).requires_grad_(False) if self._cfg.learn.beta > 0 else None

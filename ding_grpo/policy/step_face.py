@@ -30,6 +30,7 @@ class StepFace:
     length_name = 'episode_length'
     rate_name = 'steps_per_second'
     max_length = None
+    exact = True  # as ``TokenFace.exact``: DI-engine's models compute in float32
 
     def __init__(self, model: nn.Module, temperature: float, seed: int) -> None:
         """

@@ -42,6 +42,11 @@ class TokenFace:
         self._spec: Optional[NamedTuple] = None
 
     @property
+    def exact(self) -> bool:
+        """Whether sampler and learner agree but for rounding that is far below any clipping range."""
+        return self._model.exact_arithmetic
+
+    @property
     def spec(self) -> Optional[NamedTuple]:
         return self._spec
 

@@ -142,7 +142,7 @@ class _TiledLogProb(torch.autograd.Function):
             return_entropy: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
         wide = _wide(hidden)
-        taken, lse, entropy = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(3))
+        taken, highest, total, entropy = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(4))
         entropy = entropy if return_entropy else None
         tile = _Tile(hidden, weight, bias, index, head)
         for rows in _slices(len(hidden), tokens):
@@ -160,26 +160,27 @@ class _TiledLogProb(torch.autograd.Function):
                 else:
                     parts.append((top.squeeze(-1), x.exp_().sum(-1)))
             tops, sums, *distances = (torch.stack(part) for part in zip(*parts))  # (tiles, N) each
-            highest = tops.amax(0)
-            scale = (tops - highest).exp()
-            total = (scale * sums).sum(0)
-            lse[rows] = highest + total.log()
+            highest[rows] = tops.amax(0)
+            away = tops - highest[rows]
+            scale = away.exp()
+            total[rows] = (scale * sums).sum(0)
             if return_entropy:  # H = log total - E[x - highest]; both stay small however large x is
-                away = distances[0] + (tops - highest).clamp(min=-1000) * sums
-                entropy[rows] = total.log() - (scale * away).sum(0) / total
-        ctx.save_for_backward(hidden, weight, bias, index, lse, entropy)
+                distance = distances[0] + away.clamp(min=-1000) * sums
+                entropy[rows] = total[rows].log() - (scale * distance).sum(0) / total[rows]
+        ctx.save_for_backward(hidden, weight, bias, index, highest, total, entropy)
         ctx.head, ctx.tokens = head, tokens
         ctx.set_materialize_grads(False)
-        return taken - lse, entropy
+        # Not taken - (highest + log total): at low temperatures that sum is thousands, and rounded as such.
+        return taken - highest - total.log(), entropy
 
     @staticmethod
     @once_differentiable
     @_without_autocast
     def backward(ctx: Any, grad_logp: Optional[Tensor], grad_entropy: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
-        hidden, weight, bias, index, lse, entropy = ctx.saved_tensors
+        hidden, weight, bias, index, highest, total, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        wide = lse.dtype
-        grad_logp = torch.zeros_like(lse) if grad_logp is None else grad_logp
+        wide = total.dtype
+        grad_logp = torch.zeros_like(total) if grad_logp is None else grad_logp
         turned = hidden.T.contiguous() if needs_weight else None  # (H, N)
         grad_hidden = torch.zeros(hidden.shape, dtype=wide, device=hidden.device) if needs_hidden else None
         grad_weight = torch.empty_like(weight) if needs_weight else None
@@ -192,11 +193,14 @@ class _TiledLogProb(torch.autograd.Function):
             for rows in _slices(len(hidden), ctx.tokens):
                 x, g = tile.logits(rows, columns), grad_logp[rows, None]
                 slope = ctx.head.slope(x)
+                # p = exp(x - highest) / total, as in forward; the divisor goes with the factor of a row
+                x.sub_(highest[rows, None])
                 if grad_entropy is None:
-                    grad = x.sub_(lse[rows, None]).exp_().mul_(-g)
+                    grad = x.exp_().mul_(-g / total[rows, None])
                 else:  # dH / dx = -p (log p + H)
-                    x.sub_(lse[rows, None]).clamp_(min=-1000)  # p is 0 in any type, and p log p not 0 * infinity
-                    grad = (x + entropy[rows, None]).mul_(-grad_entropy[rows, None]).sub_(g).mul_(x.exp_())
+                    x.clamp_(min=-1000)  # p is 0 in any type, and p log p not 0 * infinity
+                    grad = x + (entropy - total.log())[rows, None]
+                    grad.mul_(-grad_entropy[rows, None] / total[rows, None]).sub_(g / total[rows, None]).mul_(x.exp_())
                 inside, place = tile.where_taken(rows, columns)
                 grad.scatter_add_(-1, place, torch.where(inside, g, 0))
                 grad = (grad if slope is None else grad.mul_(slope)).to(hidden.dtype)  # (N, tile)

@@ -59,8 +59,7 @@ class _ChunkedLogProb(torch.autograd.Function):
         ctx.save_for_backward(logits, index)
         logp = logits.new_empty(index.shape, dtype=_compute_dtype(logits))
         for x, taken, out in _chunks(logits, index, logp):
-            out.copy_(x.gather(-1, taken.unsqueeze(-1)).squeeze(-1))
-            out.sub_(torch.logsumexp(x.to(out.dtype), dim=-1))
+            out.copy_(torch.log_softmax(x.to(out.dtype), dim=-1).gather(-1, taken.unsqueeze(-1)).squeeze(-1))
         return logp
 
     @staticmethod
@@ -110,8 +109,10 @@ def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:
         As ``naive_method``.
     """
     _check(logits, index)
-    distribution = torch.distributions.Categorical(logits=_at_least_float32(logits), validate_args=False)
-    return distribution.log_prob(index)
+    logits = _at_least_float32(logits)
+    # ``Categorical`` subtracts a log-sum-exp, which is rounded by its own size.
+    logits = logits - logits.detach().amax(-1, keepdim=True)
+    return torch.distributions.Categorical(logits=logits, validate_args=False).log_prob(index)
 
 
 def entropy(logits: Tensor) -> Tensor:

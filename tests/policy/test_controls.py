@@ -201,6 +201,33 @@ class TestEqual:
     def test_by_hand(self, options, equal):
         assert Advantage('grpo', **options).equal(self.batch()) == equal
 
+    @pytest.mark.parametrize(
+        'rewards, equal',
+        [((1., 1., 0., 0.), True), ((1., 0., 0., 0.), False), ((0.5, 1., 0., 0.5), False), ((1., 1., 1., 1.), True)]
+    )
+    @pytest.mark.parametrize('options', [dict(), dict(discount_factor=0.9), dict(compare='return_to_go')], ids=str)
+    def test_a_group_whose_best_two_are_equal_teaches_pass_k_nothing(self, options, rewards, equal):
+        batch = self.batch(
+            reward=torch.tensor(rewards).unsqueeze(1),
+            weight=torch.ones(4, 1),
+            group=torch.zeros(4).long(),
+            truncated=torch.zeros(4),
+            failed=torch.zeros(4),
+            reward_parts={},
+        )
+        advantage = Advantage('pass_k', **options)
+        assert advantage.equal(batch) == equal == (not advantage.of(batch).any())
+
+    def test_groups_without_a_best_row_are_dropped(self, think_answer):
+        rewards = ((1., 1., 0., 0.), (1., 0., 0., 0.))
+        _, _, metrics = learn(
+            think_answer,
+            lambda policy: sample_groups(policy, [0, 1], reward=lambda group, row: rewards[group][row]),
+            adv_method='pass_k',
+            drop_equal_groups=True
+        )
+        assert metrics['equal_groups'] == 0.5
+
     def test_of_rows_that_could_be_scored(self):
         reward = torch.tensor([[0., 1.], [0., 2.]])
         assert not Advantage('grpo').equal(self.batch(reward=reward))

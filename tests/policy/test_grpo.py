@@ -26,7 +26,7 @@ def vector(parameters):
 
 def stood_still(policy):
     """What ``_update`` gives."""
-    return dict(dict.fromkeys(policy._step_vars(), 0.), optimizer_steps=1., skipped_steps=0.)
+    return dict(dict.fromkeys(policy._step_vars(), 0.), optimizer_steps=1., skipped_steps=0., empty_steps=0.)
 
 
 def by_prompt(batch):
@@ -212,9 +212,9 @@ class TestLearn:
         for main.policy.learn.log_prob_fn in ('linear_log_prob', name):
             policy = make_policy(main, create)
             metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1]))
-            learned.append((metrics, vector(policy._model.parameters())))
-        (one, first), (two, second) = learned
-        assert torch.allclose(first, second, atol=1e-5)
+            learned.append((metrics, vector(p.grad for p in policy._model.parameters())))
+        (one, first), (two, second) = learned  # gradients: AdamW's step magnifies those of rounding alone
+        assert first.norm() > 1e-2 and torch.allclose(first, second, rtol=0, atol=1e-7)
         for key in ('total_loss', 'kl', 'entropy', 'grad_norm', 'ratio_max'):
             assert one[key] == pytest.approx(two[key], rel=1e-4, abs=1e-6), key
 

@@ -74,11 +74,13 @@ class TestPolicyConfig:
             make_policy(main, create)
 
     @pytest.mark.parametrize(
-        'schedule, message', [
+        'schedule, message',
+        [
             (dict(type='linear'), 'num_training_steps'),
             (dict(type='cosine_with_min_lr', num_training_steps=9), 'min_lr'),
             (dict(type='linear', num_training_steps=9, specific=dict(sped=3)), 'sped'),
             (dict(type='reduce_lr_on_plateau'), "must be one of 'linear'"),
+            (dict(type='polynomial', num_warmup_steps=9, num_training_steps=9), 'division by zero'),  # at update 9
         ]
     )
     def test_schedules_that_cannot_be_made(self, think_answer, schedule, message):
@@ -91,7 +93,7 @@ class TestPolicyConfig:
     def test_schedules_without_an_end(self, think_answer, schedule):
         main, create = think_answer
         main.policy.learn.lr_scheduler = schedule
-        assert make_policy(main, create)._lr_scheduler is not None
+        assert make_policy(main, create)._schedule.rate(10 ** 6) > 0
 
     def test_the_group_collector_is_needed(self, think_answer):
         main, create = think_answer

@@ -1,18 +1,20 @@
+import itertools
+
 import pytest
 import torch
 
-from ding_common import ConfigError
-from ding_grpo.policy.micro_batch import memory_advice, split_rows, take_rows
+from ding_common import ConfigError, parallel
+from ding_grpo.policy.micro_batch import memory_advice, share_rows, split_rows, take_rows
 
 from .helper import make_policy, sample_groups
 from .test_grpo import reward, vector
 
 
 def batch(lengths, prompts):
-    """Rows of these lengths; prompts by name, each of five tokens."""
-    made = {name: torch.arange(5) for name in prompts}
+    """Rows of these lengths; groups by name, each with a prompt of five tokens."""
     weight = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).float()
-    return dict(weight=weight, prompts=[made[name] for name in prompts], adv=torch.arange(len(lengths)).float())
+    group = torch.tensor([ord(name) for name in prompts])
+    return dict(weight=weight, prompts=[torch.arange(5)] * len(prompts), group=group, adv=torch.arange(len(lengths)))
 
 
 @pytest.mark.unittest
@@ -42,6 +44,58 @@ class TestSplit:
         part = take_rows(whole, torch.tensor([1, 2]))
         assert part['weight'].tolist() == [[1, 1], [1, 0]] and part['adv'].tolist() == [1, 2]
         assert take_rows(whole, torch.arange(3)) is whole
+
+
+@pytest.mark.unittest
+class TestShare:
+
+    @pytest.fixture
+    def shares(self, monkeypatch):
+
+        def of(batch, processes):
+            monkeypatch.setattr(parallel, 'size', lambda: processes)
+            found = []
+            for rank in range(processes):
+                monkeypatch.setattr(parallel, 'rank', lambda: rank)
+                found.append(list(share_rows(batch)))
+            return found
+
+        return of
+
+    @staticmethod
+    def tokens(batch, rows):
+        groups = {batch['group'][row].item(): len(batch['prompts'][row]) for row in rows}
+        return int(sum(batch['weight'][row].sum() - 1 for row in rows)) + sum(groups.values())
+
+    @pytest.mark.parametrize('processes', [2, 3, 5])
+    @pytest.mark.parametrize('seed', range(8))
+    def test_no_other_blocks_have_a_smaller_largest(self, shares, seed, processes):
+        torch.manual_seed(seed)
+        lengths = torch.randint(0, 9, (9, )).tolist()
+        lengths[seed] = 30  # one long row
+        whole = batch(lengths, 'aaabbcccd')
+        found, counted = shares(whole, processes), [row for row in range(9) if lengths[row] > 0]
+        assert sum(found, []) == counted  # each once, in order
+        largest = min(
+            max(self.tokens(whole, counted[a:b]) for a, b in zip((0, *cuts), (*cuts, len(counted))))
+            for cuts in itertools.combinations_with_replacement(range(len(counted) + 1), processes - 1)
+        )
+        assert max(self.tokens(whole, rows) for rows in found) == largest
+
+    def test_rows_are_divided_by_their_tokens(self, shares):
+        """By number, one of two processes read 165 tokens and the other 85."""
+        whole = batch([61, 61, 21, 21, 21, 21, 21, 21], 'aaaaaaaa')
+        assert shares(whole, 2) == [[0, 1], [2, 3, 4, 5, 6, 7]]
+        assert [self.tokens(whole, rows) for rows in shares(whole, 2)] == [125, 125]
+
+    def test_steps_of_other_models(self, shares):
+        weight = (torch.arange(500) < torch.tensor([500, 10, 10, 480]).unsqueeze(1)).float()
+        assert shares(dict(weight=weight), 2) == [[0], [1, 2, 3]]
+        assert shares(dict(weight=torch.ones(7, 1)), 3) == [[0, 1, 2], [3, 4, 5], [6]]
+
+    def test_more_processes_than_rows(self, shares):
+        assert shares(batch([0, 3, 4], 'aab'), 4) == [[1], [2], [], []]
+        assert shares(batch([0, 0], 'ab'), 2) == [[], []]
 
 
 @pytest.mark.unittest
@@ -96,8 +150,9 @@ class TestMemory:
             with memory_advice('learning', 'try less'):
                 torch.ones(2) @ torch.ones(3)
 
-    @pytest.mark.parametrize('where', ['learning', 'sampling'])
-    def test_names_the_key(self, think_answer, where):
+    @pytest.mark.parametrize('where, beta', [('learning', 0.), ('learning', 0.1), ('sampling', 0.)])
+    def test_names_the_key(self, think_answer, where, beta):
+        think_answer[0].policy.learn.beta = beta  # the reference is read first
         policy = make_policy(*think_answer)
         data = sample_groups(policy, [0], reward=reward)
 

@@ -123,13 +123,13 @@ class TestStepFace:
         """A group of uneven lengths beside a longer group: the gradient is that of each alone, added."""
         learned = []
         for batch in ([0], [1], [0, 1]):
-            policy = make(DISCRETE, learn=dict(batch_size=2, reduction='sum', advantage='return_to_go'))
+            learn = dict(batch_size=2, learning_rate=1., reduction='sum', advantage='return_to_go')
+            policy = make(DISCRETE, learn=learn)
             groups = [
                 sample_group(policy, lengths, lambda row, step: float(row + step), number=n)
                 for n, lengths in enumerate(([3, 1], [2, 5]))
             ]
             policy._optimizer = torch.optim.SGD(policy._model.parameters(), lr=1.)
-            policy._lr_scheduler = torch.optim.lr_scheduler.ConstantLR(policy._optimizer, 1.)
             policy._cfg.learn.grad_clip_value = 1e9
             before = torch.cat([p.detach().flatten() for p in policy._model.parameters()])
             policy.learn_mode.forward([groups[i] for i in batch])

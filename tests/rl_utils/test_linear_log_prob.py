@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import entropy, linear_log_prob, naive_method
+from ding_grpo.rollout import draw
 
 B, S, H, V = 2, 3, 4, 7
 OPTIONS = [
@@ -201,6 +202,29 @@ def test_entropy_of_large_logits(shift):
     grads = [torch.autograd.grad(x.sum(), hidden)[0] for x in (h, exact)]
     assert torch.allclose(h.double(), exact, atol=1e-2 if shift == 1e4 else 1e-3)  # float32 rounds 1e4 to 1e-3
     assert torch.allclose(*grads, atol=1e-2 if shift == 1e4 else 2e-3)
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('kept', [False, True])
+@pytest.mark.parametrize('entropy_weight', [0., 1.])
+@pytest.mark.parametrize('temperature', [1., 2 ** -3, 2 ** -7, 2 ** -10])
+def test_low_temperatures_agree_with_the_sampler(temperature, entropy_weight, kept):
+    """The normaliser of logits of 2,000 was rounded to 1.2e-4; the sampler subtracts none."""
+    torch.manual_seed(0)
+    # multiples of 1 / 16 up to 1: float32 has their products, sums and quotients exactly
+    hidden, weight = (torch.randint(-16, 17, shape) / 16 for shape in ((1, 64, 256), (2500, 256)))
+    index, sampled = draw(hidden[0] @ weight.T / temperature, torch.rand(64, dtype=torch.double))
+    ids = dict(kept=torch.arange(len(weight)).expand(1, 64, -1)) if kept else {}
+    leaves, wide = ([x.to(dtype).requires_grad_() for x in (hidden, weight)] for dtype in (torch.float, torch.double))
+    found = linear_log_prob(*leaves, index[None], temperature=temperature, return_entropy=True, **ids)
+    exact = plain(*wide, torch.zeros(()), index[None], temperature)
+    assert (found[0][0] - sampled).abs().max() < 1e-6
+    grads = [
+        torch.autograd.grad((logp + entropy_weight * h).sum() if entropy_weight else logp.sum(), inputs)
+        for (logp, h), inputs in ((found, leaves), (exact, wide))
+    ]
+    for a, b in zip([*found, *grads[0]], [*exact, *grads[1]]):
+        assert (a - b).abs().max() < 3e-6 * max(b.abs().max().item(), 1)
 
 
 @pytest.mark.unittest

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import efficient_method, entropy, less_efficient_method, naive_method
+from ding_grpo.rollout import draw
 
 METHODS = [naive_method, efficient_method, less_efficient_method]
 
@@ -60,6 +61,16 @@ class TestLogProb:
         logit = torch.tensor([[[1e4, -1e4, 0.]]], dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(method, (logit, torch.tensor([[1]])))
         assert method(logit, torch.tensor([[1]])).item() == -2e4
+
+    @pytest.mark.parametrize('temperature', [1., 0.1, 0.01, 1e-3])
+    def test_large_logits_lose_no_digits_to_the_normaliser(self, method, temperature):
+        """A log-sum-exp of 2,000 is rounded to 1.2e-4, and the sampler (``draw``) subtracts none."""
+        torch.manual_seed(0)
+        logit = torch.randn(64, 500) * 8 / temperature
+        index, sampled = draw(logit, torch.rand(64, dtype=torch.double))
+        exact = torch.log_softmax(logit.double(), -1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+        for found in (method(logit, index), sampled):
+            assert (found - exact).abs().max() < 1e-6
 
     def test_gradcheck(self, method):
         logit = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
