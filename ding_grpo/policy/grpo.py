@@ -219,6 +219,8 @@ class GRPOPolicy(Policy):
     ) -> None:
         check_policy_config(cfg, self.default_config())
         super().__init__(cfg, model, enable_field)
+        # The model is on the current GPU, that of LOCAL_RANK. DI-engine counts by RANK: with several machines another.
+        self._device = str(next(self._model.parameters()).device)
         self._bad_updates = 0  # in a row
         self._loss_options, method = loss_options(cfg.learn)
         self._advantage = Advantage(

@@ -1,7 +1,7 @@
 """What a user may write under ``policy`` when its type is ``grpo``."""
 import math
 import os
-from typing import Dict, Tuple
+from typing import Any, Dict, Tuple
 
 import torch
 from ding.utils import BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY, \
@@ -11,7 +11,7 @@ from ding.worker.learner.learner_hook import hook_mapping
 from transformers import SchedulerType, get_scheduler
 
 from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, check_is_file, describe, nearest, \
-    require_dict, require_section
+    parallel, require_dict, require_section
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
     STEP_ADVANTAGE_METHODS, SURROGATES, efficient_method, less_efficient_method, linear_log_prob, naive_method
 
@@ -132,12 +132,14 @@ def check_sections(cfg: Dict, default: Dict) -> None:
         - cfg (:obj:`Dict`): The section ``policy``.
         - default (:obj:`Dict`): The policy's own defaults.
     Raises:
-        - ConfigError: If a key is unknown, or a section is no dict.
+        - ConfigError: If a key is unknown, a section is no dict, or a value breaks its rule.
     """
     known = {**_PIPELINE, **default}
     for key, value in cfg.items():
         if key not in known:
             raise ConfigError(f'policy.{key} = {value!r}: unknown key; {nearest(key, known)}')
+        if key in RULES and not RULES[key].holds(value):
+            raise ConfigError(f'policy.{key} = {value!r}: must be {RULES[key].allowed}.')
         if isinstance(known[key], dict):
             require_dict(value, f'policy.{key}')
 
@@ -157,16 +159,14 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     """
     for section in ('env', 'policy'):
         require_section(main_config, section, 'main_config')
-    name = main_config.get('exp_name', '')
-    if not isinstance(name, str) or os.path.isabs(name):
-        raise ConfigError(
-            f'exp_name = {name!r}: must be text, and a path from the current folder; DI-engine puts ./ before it.'
-        )
+    check_exp_name(main_config.get('exp_name', ''))
     written, env = main_config['policy'], main_config['env']
     check_sections(written, default)
     if 'type' in written:
         raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
     check_config(written, _schema(policy, default), RULES, 'policy')
+    if written.get('cuda', False):
+        parallel.check_gpu()
     require_dict(env.get('manager', {}), 'env.manager')
     modules = env.get('import_names', [])
     if not Rule.modules().holds(modules):
@@ -174,6 +174,19 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     import_module(modules)
     if 'type' in env and not Rule.registered(ENV_REGISTRY).holds(env['type']):
         raise ConfigError(f"env.type = {env['type']!r}: unknown environment; {nearest(env['type'], ENV_REGISTRY)}")
+
+
+def check_exp_name(name: Any) -> None:
+    """
+    Overview:
+        Hold a run's name to what DI-engine makes a folder of.
+    Raises:
+        - ConfigError: If it is not a relative path.
+    """
+    if not isinstance(name, str) or os.path.isabs(name):
+        raise ConfigError(
+            f'exp_name = {name!r}: must be text, and a path from the current folder; DI-engine puts ./ before it.'
+        )
 
 
 def check_policy_config(cfg: Dict, default: Dict) -> None:
@@ -249,8 +262,8 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
             f"policy.learn.delta = {options['delta']}: must be greater than 1 + the clipping range above 1, {high:g}."
         )
     _check_schedule(cfg['learn']['lr_scheduler'])
-    if cfg['cuda'] and not torch.cuda.is_available():
-        raise ConfigError('policy.cuda = True: torch finds no GPU on this machine.')
+    if cfg['cuda']:
+        parallel.check_gpu()
 
 
 def check_for_tokens(cfg: Dict) -> None:
@@ -419,7 +432,8 @@ def _check_hooks(hooks: Dict) -> None:
         elif key == 'load_ckpt_before_run' and value != '':
             if not isinstance(value, str):
                 raise ConfigError(f"{full} = {value!r}: must be a checkpoint's file, or ''.")
-            check_is_file(value, full)
+            if parallel.rank() == 0:  # the only one that reads it
+                check_is_file(value, full)
 
 
 def model_type(model: Dict) -> str:
