@@ -113,7 +113,7 @@ class GRPOPolicy(Policy):
             delta=None,
             # (Optional[str]) 'token', or 'sequence' for one ratio a row.
             ratio=None,
-            # (Optional[str]) 'clip', 'cispo' or 'sapo'.
+            # (Optional[str]) 'clip', 'cispo', 'sapo', or 'module:function' for one that you write (docs/losses.md).
             surrogate=None,
             # (Optional[str]) 'sequence', 'token', 'constant' or 'sum': what a token's loss is divided by.
             reduction=None,

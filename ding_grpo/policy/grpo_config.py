@@ -13,7 +13,9 @@ from transformers import SchedulerType, get_scheduler
 from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, check_is_file, describe, nearest, \
     parallel, require_dict, require_section
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
-    STEP_ADVANTAGE_METHODS, SURROGATES, efficient_method, less_efficient_method, linear_log_prob, naive_method
+    STEP_ADVANTAGE_METHODS, efficient_method, less_efficient_method, linear_log_prob, naive_method
+
+from .surrogate import find_surrogate
 
 LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
 
@@ -47,7 +49,7 @@ RULES = {
     'learn.clip_ratio_high': Rule.number(0, open_low=True).or_none(),
     'learn.delta': Rule.number(1, open_low=True).or_none(),
     'learn.ratio': Rule.one_of(*RATIOS).or_none(),
-    'learn.surrogate': Rule.one_of(*SURROGATES).or_none(),
+    'learn.surrogate': Rule('the name of a surrogate', lambda v: isinstance(v, str)).or_none(),  # see find_surrogate
     'learn.reduction': Rule.one_of(*REDUCTIONS).or_none(),
     'learn.beta': Rule.number(0),
     'learn.kl_type': Rule.one_of(*KL_TYPES),
@@ -162,6 +164,7 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     check_exp_name(main_config.get('exp_name', ''))
     written, env = main_config['policy'], main_config['env']
     check_sections(written, default)
+    import_module(written.get('import_names', []))  # they may register what other keys name
     if 'type' in written:
         raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
     check_config(written, _schema(policy, default), RULES, 'policy')
@@ -174,6 +177,9 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     import_module(modules)
     if 'type' in env and not Rule.registered(ENV_REGISTRY).holds(env['type']):
         raise ConfigError(f"env.type = {env['type']!r}: unknown environment; {nearest(env['type'], ENV_REGISTRY)}")
+    surrogate = written.get('learn', {}).get('surrogate')
+    if surrogate is not None:
+        find_surrogate(surrogate)
 
 
 def check_exp_name(name: Any) -> None:
@@ -250,10 +256,10 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
             f"policy.learn.adv_method = {adv_method!r}: with advantage 'return_to_go_by_step' must be one of "
             f"{', '.join(STEP_ADVANTAGE_METHODS)}."
         )
-    if options.get('delta') is not None and options.get('surrogate', 'clip') != 'clip':
+    if options.get('delta') is not None and _surrogate_name(cfg['learn']) != 'clip':
         raise ConfigError(
             f"policy.learn.delta = {options['delta']}: goes with surrogate 'clip' only, "
-            f"not with {options['surrogate']!r}."
+            f"not with {_surrogate_name(cfg['learn'])!r}."
         )
     clip_ratio = options.get('clip_ratio', 0.2)
     high = 1 + options.get('clip_ratio_high', clip_ratio)
@@ -369,7 +375,13 @@ def loss_options(learn: Dict) -> Tuple[Dict, str]:
     options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in choices if learn[key] is not None}}
     adv_method = options.pop('adv_method', 'grpo')
     options.update({key: learn[key] for key in ('beta', 'kl_type', 'kl_ratio_correction')})
+    if learn['surrogate'] is not None:
+        options['surrogate'] = find_surrogate(learn['surrogate'])
     return options, adv_method
+
+
+def _surrogate_name(learn: Dict) -> str:
+    return learn['surrogate'] or LOSS_PRESETS[learn['loss']].get('surrogate', 'clip')
 
 
 def _check_schedule(schedule: Dict) -> None:
