@@ -12,6 +12,7 @@ from transformers import SchedulerType, get_scheduler
 
 from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, check_is_file, describe, nearest, \
     parallel, require_dict, require_section
+from ding_common.adapters import base_of_adapters
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
     STEP_ADVANTAGE_METHODS, efficient_method, less_efficient_method, linear_log_prob, naive_method
 
@@ -469,11 +470,25 @@ def _check_model(model: Dict) -> None:
         raise ConfigError(f'policy.model.type = {kind!r}: unknown model; {nearest(kind, MODEL_REGISTRY)}')
     arguments = {key: value for key, value in model.items() if key not in ('type', 'import_names')}
     check_arguments(arguments, MODEL_REGISTRY.get(kind), 'policy.model')
+    _check_adapters(arguments)
     for key, value in arguments.items():
         sizes = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(size, int) and size > MOST for size in sizes):
             raise ConfigError(f'policy.model.{key} = {value!r}: must be at most {MOST}.')
     _check_finite(model, 'policy.model')
+
+
+def _check_adapters(model: Dict) -> None:
+    """New adapters on a model that is not on the disk could not be loaded again."""
+    pretrained = model.get('pretrained')
+    if model.get('lora') is None or model.get('save_merged') or not isinstance(pretrained, str):
+        return
+    where = f'policy.model.pretrained = {pretrained!r}'
+    if base_of_adapters(pretrained, where) is not None:
+        raise ConfigError(
+            f'{where}: the folder holds adapters, which are merged into their base model first; with policy.model.lora '
+            'write policy.model.save_merged=True, since the new adapters alone would fit no saved model.'
+        )
 
 
 def _check_finite(section: Dict, where: str) -> None:
