@@ -84,5 +84,6 @@ class CheckpointError(click.ClickException, RuntimeError):
 class PeerError(click.ClickException, RuntimeError):
     """
     Overview:
-        Another process of a run of several has ended.
+        A process of a run of several cannot go on because of another one: it has ended, does not answer, or does not \
+        do the same.
     """

@@ -9,6 +9,7 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from .adapters import add_adapters, base_of_adapters
 from .check import nearest
 from .errors import ConfigError
 from .loading import check_model_folder, quiet_hub, reason
@@ -34,7 +35,8 @@ def build_causal_lm(
         - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``.
         - config (:obj:`Optional[dict]`): ``model_type`` and the arguments of that architecture's config class; the \
             weights are random. Exactly one of ``pretrained`` and ``config``.
-        - dtype (:obj:`Optional[str]`): One of ``DTYPES``; None: that of the folder.
+        - dtype (:obj:`Optional[str]`): One of ``DTYPES``; None: that of the folder. Where the folder holds adapters, \
+            these are then left beside the weights of their base model, else merged into them, in float32.
         - attn_implementation (:obj:`Optional[str]`): As ``transformers`` takes it; None: its choice.
         - key (:obj:`str`): The config's section, for messages.
     Raises:
@@ -106,6 +108,20 @@ def _near(model_type: Optional[str]) -> List[str]:
 def _load(pretrained: str, options: dict, key: str) -> PreTrainedModel:
     where = f'{key}.pretrained = {pretrained!r}'
     check_model_folder(pretrained, f'{key}.pretrained')
+    base, merge = base_of_adapters(pretrained, where), options['dtype'] != 'auto'
+    if base is None:
+        return _load_whole(pretrained, options, key, where)
+    if merge and options['dtype'] is not torch.float32:
+        raise ConfigError(
+            f"{where}: the folder holds adapters, which are merged into their base model; {key}.dtype must be "
+            "'float32', since another type would round them away."
+        )
+    told = f'{where}: its base model {base!r} (base_model_name_or_path in adapter_config.json)'
+    check_model_folder(base, f'{where}: base_model_name_or_path')
+    return add_adapters(_load_whole(base, options, key, told), pretrained, merge, where)
+
+
+def _load_whole(pretrained: str, options: dict, key: str, where: str) -> PreTrainedModel:
     if os.path.isdir(pretrained) and not os.path.isfile(os.path.join(pretrained, 'config.json')):
         raise ConfigError(f'{where}: the folder holds no config.json.')
     try:

@@ -20,6 +20,7 @@ import ding.entry.application_entry
 import ding.entry.serial_entry
 import ding.entry.serial_entry_onpolicy
 import ding.envs.env_manager.base_env_manager
+import ding.worker.collector.interaction_serial_evaluator
 import ding.worker.learner.learner_hook
 import torch
 from ding.envs import AsyncSubprocessEnvManager
@@ -30,7 +31,7 @@ from ding.worker import create_serial_evaluator
 from ding_common import CheckpointError, ConfigError, check_configs, parallel, read_config_file, require_dict
 from ding_common.create_config import check_names
 from ding_grpo.model import CausalLMVAC
-from ding_grpo.policy import GRPOPolicy, check_main_config, check_sections
+from ding_grpo.policy import GRPOPolicy, check_exp_name, check_main_config, check_sections
 from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
 from ding_grpo.worker.interrupt import handlers_given_back
@@ -48,6 +49,10 @@ def apply() -> None:
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
     # In serial, 'interaction' is that evaluator too.
     ding.entry.serial_entry.create_serial_evaluator = _create_evaluator
+    # While the first process evaluates, the others wait in a call of torch.distributed, whose error says nothing of the
+    # process that has ended.
+    evaluation = ding.worker.collector.interaction_serial_evaluator
+    evaluation.broadcast_object_list = parallel.watched()(torch.distributed.broadcast_object_list)
     # They save between an update and its count, know no state of buffer, collector, evaluator and random numbers, and
     # die at the end of a resumed run in which no evaluation was due. The subclass does that for grpo alone.
     for module in (ding.entry.serial_entry, ding.entry.serial_entry_onpolicy):
@@ -97,16 +102,16 @@ def _guarded(pipeline: Callable) -> Callable:
         main_config, create_config = _checked(input_cfg)
         if 'exp_name' not in main_config:
             main_config.exp_name = 'default_experiment'  # as DI-engine does, later
-        if create_config.policy.type == GRPOPolicy.config['type']:
-            check_sections(main_config.policy, GRPOPolicy.default_config())
-            main_config.policy.setdefault('learn', {})
-            if parallel.launched() > 1:
-                parallel.check_launch(main_config.policy.get('multi_gpu', False))
-                parallel.start(main_config.policy.get('cuda', False))
-                main_config.exp_name = _agreed_folder(main_config)
+        ends_well = False
         try:
+            if create_config.policy.type == GRPOPolicy.config['type']:
+                check_sections(main_config.policy, GRPOPolicy.default_config())
+                main_config.policy.setdefault('learn', {})
+                _join_others(main_config)
             with handlers_given_back():
-                return pipeline((main_config, create_config), *args, **kwargs)
+                policy = pipeline((main_config, create_config), *args, **kwargs)
+            ends_well = True
+            return policy
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
@@ -115,9 +120,18 @@ def _guarded(pipeline: Callable) -> Callable:
                 'on from the last checkpoint with policy.learn.resume_training=True'
             ) from error
         finally:
-            parallel.end()
+            parallel.end(failed=not ends_well)
 
     return serial_pipeline
+
+
+def _join_others(main_config: Dict) -> None:
+    """Those that ``torchrun`` has started."""
+    if parallel.launched() > 1:
+        check_exp_name(main_config.exp_name)
+        parallel.check_launch(main_config.policy.get('multi_gpu', False))
+        parallel.start(main_config.policy.get('cuda', False))
+        main_config.exp_name = _agreed_folder(main_config)
 
 
 def _checked(input_cfg: Union[str, Tuple[dict, dict]]) -> Tuple[dict, dict]:

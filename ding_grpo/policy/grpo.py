@@ -124,7 +124,7 @@ class GRPOPolicy(Policy):
             delta=None,
             # (Optional[str]) 'token', or 'sequence' for one ratio a row.
             ratio=None,
-            # (Optional[str]) 'clip', 'cispo' or 'sapo'.
+            # (Optional[str]) 'clip', 'cispo', 'sapo', or 'module:function' for one that you write (docs/losses.md).
             surrogate=None,
             # (Optional[str]) 'sequence', 'token', 'constant' or 'sum': what a token's loss is divided by.
             reduction=None,
@@ -230,6 +230,8 @@ class GRPOPolicy(Policy):
     ) -> None:
         check_policy_config(cfg, self.default_config())
         super().__init__(cfg, model, enable_field)
+        # The model is on the current GPU, that of LOCAL_RANK. DI-engine counts by RANK: with several machines another.
+        self._device = str(next(self._model.parameters()).device)
         self._bad_updates = BadUpdates(cfg.learn.max_bad_updates)
         self._optimizer_steps = 0  # that have made the weights of now
         self._loss_options, method = loss_options(cfg.learn)

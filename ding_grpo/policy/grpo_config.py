@@ -1,7 +1,7 @@
 """What a user may write under ``policy`` when its type is ``grpo``."""
 import math
 import os
-from typing import Dict, Tuple
+from typing import Any, Dict, Tuple
 
 import torch
 from ding.utils import BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY, \
@@ -11,9 +11,12 @@ from ding.worker.learner.learner_hook import hook_mapping
 from transformers import SchedulerType
 
 from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, check_is_file, describe, nearest, \
-    require_dict, require_section
+    parallel, require_dict, require_section
+from ding_common.adapters import base_of_adapters
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
-    STEP_ADVANTAGE_METHODS, SURROGATES, efficient_method, less_efficient_method, linear_log_prob, naive_method
+    STEP_ADVANTAGE_METHODS, efficient_method, less_efficient_method, linear_log_prob, naive_method
+
+from .surrogate import find_surrogate
 
 from .schedule import Schedule
 
@@ -49,7 +52,7 @@ RULES = {
     'learn.clip_ratio_high': Rule.number(0, open_low=True).or_none(),
     'learn.delta': Rule.number(1, open_low=True).or_none(),
     'learn.ratio': Rule.one_of(*RATIOS).or_none(),
-    'learn.surrogate': Rule.one_of(*SURROGATES).or_none(),
+    'learn.surrogate': Rule('the name of a surrogate', lambda v: isinstance(v, str)).or_none(),  # see find_surrogate
     'learn.reduction': Rule.one_of(*REDUCTIONS).or_none(),
     'learn.beta': Rule.number(0),
     'learn.kl_type': Rule.one_of(*KL_TYPES),
@@ -134,12 +137,14 @@ def check_sections(cfg: Dict, default: Dict) -> None:
         - cfg (:obj:`Dict`): The section ``policy``.
         - default (:obj:`Dict`): The policy's own defaults.
     Raises:
-        - ConfigError: If a key is unknown, or a section is no dict.
+        - ConfigError: If a key is unknown, a section is no dict, or a value breaks its rule.
     """
     known = {**_PIPELINE, **default}
     for key, value in cfg.items():
         if key not in known:
             raise ConfigError(f'policy.{key} = {value!r}: unknown key; {nearest(key, known)}')
+        if key in RULES and not RULES[key].holds(value):
+            raise ConfigError(f'policy.{key} = {value!r}: must be {RULES[key].allowed}.')
         if isinstance(known[key], dict):
             require_dict(value, f'policy.{key}')
 
@@ -159,16 +164,15 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     """
     for section in ('env', 'policy'):
         require_section(main_config, section, 'main_config')
-    name = main_config.get('exp_name', '')
-    if not isinstance(name, str) or os.path.isabs(name):
-        raise ConfigError(
-            f'exp_name = {name!r}: must be text, and a path from the current folder; DI-engine puts ./ before it.'
-        )
+    check_exp_name(main_config.get('exp_name', ''))
     written, env = main_config['policy'], main_config['env']
     check_sections(written, default)
+    import_module(written.get('import_names', []))  # they may register what other keys name
     if 'type' in written:
         raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
     check_config(written, _schema(policy, default), RULES, 'policy')
+    if written.get('cuda', False):
+        parallel.check_gpu()
     require_dict(env.get('manager', {}), 'env.manager')
     modules = env.get('import_names', [])
     if not Rule.modules().holds(modules):
@@ -176,6 +180,22 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     import_module(modules)
     if 'type' in env and not Rule.registered(ENV_REGISTRY).holds(env['type']):
         raise ConfigError(f"env.type = {env['type']!r}: unknown environment; {nearest(env['type'], ENV_REGISTRY)}")
+    surrogate = written.get('learn', {}).get('surrogate')
+    if surrogate is not None:
+        find_surrogate(surrogate)
+
+
+def check_exp_name(name: Any) -> None:
+    """
+    Overview:
+        Hold a run's name to what DI-engine makes a folder of.
+    Raises:
+        - ConfigError: If it is not a relative path.
+    """
+    if not isinstance(name, str) or os.path.isabs(name):
+        raise ConfigError(
+            f'exp_name = {name!r}: must be text, and a path from the current folder; DI-engine puts ./ before it.'
+        )
 
 
 def check_policy_config(cfg: Dict, default: Dict) -> None:
@@ -239,10 +259,10 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
             f"policy.learn.adv_method = {adv_method!r}: with advantage 'return_to_go_by_step' must be one of "
             f"{', '.join(STEP_ADVANTAGE_METHODS)}."
         )
-    if options.get('delta') is not None and options.get('surrogate', 'clip') != 'clip':
+    if options.get('delta') is not None and _surrogate_name(cfg['learn']) != 'clip':
         raise ConfigError(
             f"policy.learn.delta = {options['delta']}: goes with surrogate 'clip' only, "
-            f"not with {options['surrogate']!r}."
+            f"not with {_surrogate_name(cfg['learn'])!r}."
         )
     clip_ratio = options.get('clip_ratio', 0.2)
     high = 1 + options.get('clip_ratio_high', clip_ratio)
@@ -251,8 +271,8 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
             f"policy.learn.delta = {options['delta']}: must be greater than 1 + the clipping range above 1, {high:g}."
         )
     _check_schedule(cfg['learn']['lr_scheduler'], cfg['learn']['learning_rate'])
-    if cfg['cuda'] and not torch.cuda.is_available():
-        raise ConfigError('policy.cuda = True: torch finds no GPU on this machine.')
+    if cfg['cuda']:
+        parallel.check_gpu()
 
 
 def check_for_tokens(cfg: Dict) -> None:
@@ -358,7 +378,13 @@ def loss_options(learn: Dict) -> Tuple[Dict, str]:
     options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in choices if learn[key] is not None}}
     adv_method = options.pop('adv_method', 'grpo')
     options.update({key: learn[key] for key in ('beta', 'kl_type', 'kl_ratio_correction')})
+    if learn['surrogate'] is not None:
+        options['surrogate'] = find_surrogate(learn['surrogate'])
     return options, adv_method
+
+
+def _surrogate_name(learn: Dict) -> str:
+    return learn['surrogate'] or LOSS_PRESETS[learn['loss']].get('surrogate', 'clip')
 
 
 def _check_schedule(schedule: Dict, learning_rate: float) -> None:
@@ -414,7 +440,8 @@ def _check_hooks(hooks: Dict) -> None:
         elif key == 'load_ckpt_before_run' and value != '':
             if not isinstance(value, str):
                 raise ConfigError(f"{full} = {value!r}: must be a checkpoint's file, or ''.")
-            check_is_file(value, full)
+            if parallel.rank() == 0:  # the only one that reads it
+                check_is_file(value, full)
 
 
 def model_type(model: Dict) -> str:
@@ -438,11 +465,25 @@ def _check_model(model: Dict) -> None:
         raise ConfigError(f'policy.model.type = {kind!r}: unknown model; {nearest(kind, MODEL_REGISTRY)}')
     arguments = {key: value for key, value in model.items() if key not in ('type', 'import_names')}
     check_arguments(arguments, MODEL_REGISTRY.get(kind), 'policy.model')
+    _check_adapters(arguments)
     for key, value in arguments.items():
         sizes = value if isinstance(value, (list, tuple)) else [value]
         if any(isinstance(size, int) and size > MOST for size in sizes):
             raise ConfigError(f'policy.model.{key} = {value!r}: must be at most {MOST}.')
     _check_finite(model, 'policy.model')
+
+
+def _check_adapters(model: Dict) -> None:
+    """New adapters on a model that is not on the disk could not be loaded again."""
+    pretrained = model.get('pretrained')
+    if model.get('lora') is None or model.get('save_merged') or not isinstance(pretrained, str):
+        return
+    where = f'policy.model.pretrained = {pretrained!r}'
+    if base_of_adapters(pretrained, where) is not None:
+        raise ConfigError(
+            f'{where}: the folder holds adapters, which are merged into their base model first; with policy.model.lora '
+            'write policy.model.save_merged=True, since the new adapters alone would fit no saved model.'
+        )
 
 
 def _check_finite(section: Dict, where: str) -> None:

@@ -95,7 +95,8 @@ def grpo_error(
         - kl_type (:obj:`str`): Estimator of that KL, ``k1``, ``k2`` or ``k3``.
         - ratio (:obj:`str`): ``token``, or ``sequence`` for the geometric mean over the row's tokens, GSPO, \
             https://arxiv.org/abs/2507.18071.
-        - surrogate (:obj:`Union[str, Surrogate]`): ``clip``, ``cispo``, ``sapo``, or a function of one's own.
+        - surrogate (:obj:`Union[str, Surrogate]`): ``clip``, ``cispo``, ``sapo``, another key of \
+            ``SURROGATES``, or a function.
         - delta (:obj:`Optional[float]`): Upper bound of the ratio where clipping has none, that is for negative \
             advantages, https://arxiv.org/abs/2505.07291. Greater than 1 + the clipping range; ``clip`` only.
         - reduction (:obj:`str`): ``sequence``, ``token``, ``constant`` or ``sum``, see ``reduce_loss``.

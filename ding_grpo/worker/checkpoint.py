@@ -1,16 +1,19 @@
 """
 Checkpoints that are whole or not there. A file is written beside its place, flushed to the disk and then moved there,
 so that a kill or a full disk leaves the one before. ``torch.save`` writes a zip archive with a CRC-32 of every record,
-by which damage of any later kind is found when it is read.
+by which damage of any later kind is found when it is read; the checksums are computed while torch reads, so that a file
+is read once.
 """
 import glob
 import os
 import pickle
 import re
 import shutil
+import struct
 import zipfile
+import zlib
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 from safetensors import SafetensorError
@@ -81,11 +84,21 @@ def read_checkpoint(path: str) -> Dict[str, Any]:
     """
     path = os.path.normpath(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise zipfile.BadZipFile(f'the checksum of {damaged} does not fit')
-        return torch.load(path, map_location='cpu', weights_only=True)
+        with open(path, 'rb') as file, zipfile.ZipFile(file) as archive:
+            tensors = [
+                r for r in archive.infolist() if '/data/' in r.filename and r.compress_type == zipfile.ZIP_STORED
+            ]
+            for record in archive.infolist():  # the pickle, and small ones
+                if record not in tensors:
+                    archive.read(record)
+            summed = _SummedFile(file, tensors)
+            try:
+                state = torch.load(summed, map_location='cpu', weights_only=True)
+            finally:
+                summed.check()  # of a damaged file torch may raise anything
+            for record in summed.unread():
+                archive.read(record)
+            return state
     except FileNotFoundError as error:
         raise CheckpointError(f'there is no checkpoint {path}') from error
     except pickle.UnpicklingError as error:
@@ -95,6 +108,67 @@ def read_checkpoint(path: str) -> Dict[str, Any]:
     except Exception as error:  # damaged archives raise what they like, from struct.error to pickle's
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(f'the checkpoint {path} is damaged, or none of torch 1.6 or later ({reason})') from error
+
+
+class _SummedFile:
+    """
+    Overview:
+        A file as ``torch.load`` takes it, which computes the checksums of an archive's records while they are read.
+    Arguments:
+        - file (:obj:`IO[bytes]`): A zip archive.
+        - records (:obj:`List[zipfile.ZipInfo]`): Those that torch is about to read, each from its start to its end.
+    """
+
+    def __init__(self, file: IO[bytes], records: List[zipfile.ZipInfo]) -> None:
+        self._file = file
+        self.seek, self.tell, self.readline = file.seek, file.tell, file.readline
+        self._damaged: List[str] = []
+        # by the position of the next byte: the record, how many of its bytes are left, and the sum so far
+        self._begun = {self._start(record): (record, record.file_size, 0) for record in records if record.file_size > 0}
+        file.seek(0)
+
+    def _start(self, record: zipfile.ZipInfo) -> int:
+        """Of its content, which follows its name and a padding."""
+        self._file.seek(record.header_offset + 26)
+        name, padding = struct.unpack('<HH', self._file.read(4))
+        return record.header_offset + 30 + name + padding
+
+    def read(self, size: int = -1) -> bytes:
+        start = self._file.tell()
+        data = self._file.read(size)
+        self._sum(start, memoryview(data))
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        start, view = self._file.tell(), memoryview(buffer)
+        size = self._file.readinto(view)
+        self._sum(start, view[:size])
+        return size
+
+    def _sum(self, start: int, data: memoryview) -> None:
+        if start not in self._begun or not data:
+            return
+        record, left, so_far = self._begun.pop(start)
+        data = data[:left]
+        so_far, left = zlib.crc32(data, so_far), left - len(data)
+        if left > 0:
+            self._begun[start + len(data)] = record, left, so_far
+        elif so_far != record.CRC:
+            self._damaged.append(record.filename)
+
+    def check(self) -> None:
+        """
+        Overview:
+            Compare the checksums of the records that have been read.
+        Raises:
+            - BadZipFile: If one is wrong.
+        """
+        if self._damaged:
+            raise zipfile.BadZipFile(f'the checksum of {self._damaged[0]} does not fit')
+
+    def unread(self) -> List[zipfile.ZipInfo]:
+        """The records that have not been read from their start to their end."""
+        return [record for record, *_ in self._begun.values()]
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from ding.worker import BaseSerialCommander, LearnerHook
 
 from ding_common import CheckpointError, ConfigError, parallel
 
-from .checkpoint import Found, newest, number_of, numbered, prune, read_checkpoint, save_checkpoint
+from .checkpoint import Found, newest, number_of, numbered, prune, save_checkpoint
 from .interrupt import Interrupt
 from .report import MetricsHook
 from .screen import run_folder, show
@@ -83,32 +83,40 @@ class RunCommander(BaseSerialCommander):
             Before the run: load what the config asks for, with ``resume_training`` the newest checkpoint of the run's \
             folder if it asks for none.
         """
-        hooks, resumes = self._policy_cfg.learn.learner.hook, self._policy_cfg.learn.get('resume_training', False)
-        asked = hooks.get('load_ckpt_before_run', '')
-        if not asked and not resumes:
+        resumes = self._policy_cfg.learn.get('resume_training', False)
+        if not self._asked and not resumes:
             return
-        folder = parallel.of_first(self._folder)
-        if resumes and numbered(folder) and os.path.realpath(os.path.dirname(asked)) != os.path.realpath(folder):
-            asked = ''  # another run's, from which this one has begun
-        found = newest(folder, asked) if parallel.rank() == 0 else None
-        path = parallel.of_first(found and found.path)  # of several processes one chooses
-        self._found = found if parallel.rank() == 0 or path is None else Found(path, read_checkpoint(path))
-        if self._found is None:
+        # Of several processes one chooses and reads; the others need not see its folder.
+        found = parallel.of_first(self._choose() if parallel.rank() == 0 else None)
+        if found is None:
             self._cut_logs({})
             show(
                 f'policy.learn.resume_training = True: no checkpoint in {os.path.normpath(self._folder)}, so it begins'
             )
             return
-        state, learner = self._found.state, self._learner
+        state, learner = found.state, self._learner
         if 'model' not in state:
             raise ConfigError(
-                f'policy.learn.learner.hook.load_ckpt_before_run = {self._found.path!r}: holds no model of grpo, only '
+                f'policy.learn.learner.hook.load_ckpt_before_run = {found.path!r}: holds no model of grpo, only '
                 f"{', '.join(map(str, state))}."
             )
-        show(f"going on from {os.path.normpath(self._found.path)}, after update {state.get('last_iter', 0)}")
+        show(f"going on from {os.path.normpath(found.path)}, after update {state.get('last_iter', 0)}")
         learner.policy.load_state_dict(state)
         learner.last_iter.update(state.get('last_iter', 0))
         learner.collector_envstep = state.get('last_step', 0)
+        self._found = Found(found.path, dict(run=state.get('run')))  # without weights, which are in memory once more
+
+    @property
+    def _asked(self) -> str:
+        return self._policy_cfg.learn.learner.hook.get('load_ckpt_before_run', '')
+
+    def _choose(self) -> Optional[Found]:
+        """The checkpoint to go on from, None if there is none."""
+        resumes, asked = self._policy_cfg.learn.get('resume_training', False), self._asked
+        if resumes and numbered(self._folder) and \
+                os.path.realpath(os.path.dirname(asked)) != os.path.realpath(self._folder):
+            asked = ''  # another run's, from which this one has begun
+        return newest(self._folder, asked)
 
     def save(self, name: Optional[str] = None) -> None:
         """
@@ -268,8 +276,8 @@ def _random_state(cuda: bool) -> Dict[str, Any]:
         numpy=(kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),
         torch=torch.get_rng_state(),
     )
-    if cuda:
-        state['cuda'] = torch.cuda.get_rng_state_all()
+    if cuda:  # of the GPU in use alone: to ask another for its state takes memory there
+        state['cuda'] = torch.cuda.get_rng_state()
     return state
 
 
@@ -279,7 +287,7 @@ def _set_random_state(state: Dict[str, Any]) -> None:
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state['torch'])
     if 'cuda' in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state['cuda'][:torch.cuda.device_count()])
+        torch.cuda.set_rng_state(state['cuda'])
 
 
 def _plain(value: Any) -> Any:

@@ -36,6 +36,8 @@ class TestPolicyConfig:
             ('learn.kl_type', 'k4', "'k1', 'k2', 'k3'"),
             ('learn.adv_method', 'std', "'grpo', 'no_std'"),
             ('learn.loss', 'gpro', "'grpo', 'bnpo', 'dr_grpo'"),
+            ('learn.surrogate', 'clipp', "did you mean 'clip'. Allowed: .*module:function"),
+            ('learn.surrogate', 5, 'must be the name of a surrogate, or None'),
             ('learn.reduction', 'mean', "'sequence', 'token'"),
             ('learn.delta', 0.5, r'a number in \(1, inf\), or None'),
             ('learn.delta', 1.1, 'greater than 1 . the clipping range above 1, 1.2'),

@@ -1,5 +1,7 @@
 import errno
 import os
+import zipfile
+from contextlib import nullcontext
 
 import ding.worker.learner.learner_hook
 import pytest
@@ -123,3 +125,30 @@ class TestFind:
             path.write_bytes(spoilt)
             with pytest.raises(CheckpointError, match='checksum'):
                 checkpoint.read_checkpoint(str(path))
+
+    @pytest.mark.parametrize('sizes, unread', [((400, ), 0), ((1, 150, 249), 0), ((150, ), 1)])
+    @pytest.mark.parametrize('damaged', [False, True])
+    def test_checksum_of_a_record_that_is_read_in_parts(self, ckpt, sizes, unread, damaged):
+        with open(ckpt / 'iteration_2.pth.tar', 'rb') as file, zipfile.ZipFile(file) as archive:
+            record, = (r for r in archive.infolist() if r.filename.endswith('/data/0'))
+            record.CRC ^= damaged
+            summed = checkpoint._SummedFile(file, [record])
+            summed.seek(summed._start(record))
+            assert [summed.readinto(bytearray(size)) for size in sizes] == list(sizes)
+            assert len(summed.unread()) == unread
+            with pytest.raises(zipfile.BadZipFile, match='data/0') if damaged and not unread else nullcontext():
+                summed.check()
+
+    def test_a_file_is_read_once(self, tmp_path):
+        path = str(tmp_path / 'iteration_1.pth.tar')
+        state = dict(model=dict(a=torch.randn(1000, 1000), b=torch.arange(10 ** 6)), step=torch.tensor(3.), name='x')
+        save_checkpoint(path, state)
+        before = bytes_read()
+        assert read_checkpoint(path)['model']['b'][-1] == 10 ** 6 - 1
+        assert os.path.getsize(path) <= bytes_read() - before < 1.05 * os.path.getsize(path)
+
+
+def bytes_read():
+    """By this process, from files, a page cache or a disk."""
+    with open('/proc/self/io') as f:
+        return int(f.readline().removeprefix('rchar: '))

@@ -1,0 +1,214 @@
+"""The folder that a run with adapters saves, wherever a folder of a model is named."""
+import json
+import os
+import pickle
+import shutil
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+from ding.entry import serial_pipeline_onpolicy
+from easydict import EasyDict
+from transformers import AutoModelForCausalLM
+
+from ding_common import ConfigError
+from ding_common.language_model import build_causal_lm
+from ding_grpo.model import CausalLM
+from dizoo_llm.play import main as play
+from dizoo_llm.tokenizer import load_tokenizer
+from dizoo_llm.sft import train
+
+from tests.policy.helper import make_policy
+
+pytest.importorskip('peft')
+SUMS = '''
+def problems():
+    return [dict(prompt=f'{a} {b}', answer=str(a + b)) for a in range(4) for b in range(4)]
+
+def score(problem, completion):
+    return float(completion.strip() == problem['answer'])
+'''
+IDS = torch.tensor([[1, 2, 3, 4]])
+
+
+@pytest.fixture
+def lora_run(think_answer):
+    """A short run with adapters that do something, in the current folder: its configs."""
+    main, create = think_answer
+    torch.manual_seed(0)
+    CausalLM(config=dict(main.policy.model.config)).save_pretrained('base')
+    main.policy.model = EasyDict(pretrained='base', lora=dict(r=4, lora_alpha=64))
+    main.policy.learn.learning_rate = 0.05
+    serial_pipeline_onpolicy((main, create), max_train_iter=2)
+    return main, create
+
+
+def logits(lm):
+    with torch.no_grad():
+        return lm(IDS).logits
+
+
+def of(folder):
+    return build_causal_lm(folder, None, 'float32', None, 'policy.model')
+
+
+@pytest.mark.unittest
+class TestRun:
+
+    def test_play_answers_as_plain_transformers(self, lora_run):
+        plain, tokenizer = AutoModelForCausalLM.from_pretrained('run/model/last'), load_tokenizer('run/model/last')
+        ids = tokenizer('17 5 <think>', return_tensors='pt').input_ids
+        out = plain.generate(ids, max_new_tokens=6, eos_token_id=tokenizer.eos_token_id)[0, ids.shape[1]:]
+        base = AutoModelForCausalLM.from_pretrained('base').generate(ids, max_new_tokens=6)[0, ids.shape[1]:]
+        assert not torch.equal(out, base)  # else adapters that are not there would agree
+        shown = CliRunner().invoke(play, ['run/model/last', '17 5 <think>'])
+        assert shown.exit_code == 0, shown.output
+        assert shown.stdout.split() == tokenizer.decode(out, skip_special_tokens=True).split()
+        table = CliRunner().invoke(play, ['run/model/last', '--task', 'think_answer']).stdout
+        assert len(table.splitlines()) == 6
+
+    def test_a_policy_begins_with_them_merged(self, lora_run):
+        main, create = lora_run
+        main.policy.model = EasyDict(pretrained='run/model/last')
+        policy = make_policy(main, create)
+        plain = AutoModelForCausalLM.from_pretrained('run/model/last')
+        assert (logits(policy._model.lm) - logits(plain)).abs().max() < 1e-5
+        assert all(p.requires_grad for p in policy._model.parameters())
+        main.exp_name = 'whole'
+        serial_pipeline_onpolicy((main, create), max_train_iter=1)
+        whole = AutoModelForCausalLM.from_pretrained('whole/model/last')
+        assert not os.path.exists('whole/model/last/adapter_config.json')
+        assert not torch.allclose(logits(whole), logits(plain), atol=1e-3)  # what was trained is saved
+
+    def test_new_adapters_on_them_are_saved_merged_or_not_at_all(self, lora_run):
+        main, create = lora_run
+        main.policy.model.pretrained = 'run/model/last'
+        with pytest.raises(ConfigError,
+                           match="pretrained = 'run/model/last': the folder holds adapters.*save_merged=True"):
+            make_policy(main, create)
+        main.policy.model.save_merged = True
+        policy = make_policy(main, create)
+        policy._model.save_pretrained('merged')
+        assert torch.allclose(
+            logits(AutoModelForCausalLM.from_pretrained('merged')), logits(policy._model.lm), atol=1e-5
+        )
+
+    def test_a_warm_start_trains_all_of_it(self, lora_run):
+        pytest.importorskip('accelerate')
+        with open('sums.py', 'w') as f:
+            f.write(SUMS)
+        task = dict(type='python', file='sums.py')
+        cfg = dict(
+            exp_name='warm',
+            env=dict(task=task, tokenizer=dict(pretrained='run/model/last'), max_prompt_length=9, max_new_tokens=6),
+            model=dict(pretrained='run/model/last'),
+            train=dict(examples=4, batch_size=4, max_steps=1, eval_freq=1),
+        )
+        folder, _ = train(cfg, seed=0)
+        assert os.path.exists(f'{folder}/config.json') and not os.path.exists(f'{folder}/adapter_config.json')
+
+    def test_a_base_model_that_has_moved_ends_in_one_line(self, lora_run):
+        os.rename('base', 'elsewhere')
+        shown = CliRunner().invoke(play, ['run/model/last', 'x'])
+        assert shown.exit_code == 1 and shown.output.startswith(
+            "Error: FOLDER.pretrained = 'run/model/last': its base model 'base' (base_model_name_or_path in "
+            'adapter_config.json): neither a folder with a causal language model nor a model that the hub gives ('
+        ) and len(shown.output.splitlines()) == 1
+
+    def test_without_the_extra_it_ends_in_one_line(self, lora_run, monkeypatch):
+        monkeypatch.setitem(sys.modules, 'peft', None)
+        shown = CliRunner().invoke(play, ['run/model/last', 'x'])
+        assert shown.output == "Error: FOLDER.pretrained = 'run/model/last': holds adapters, which need the extra: " \
+            "pip install 'ding-grpo[lora]'\n"
+
+
+def change(**changes):
+
+    def harm(folder):
+        path = folder / 'adapter_config.json'
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return harm
+
+
+def write(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def cut(folder):
+    path = folder / 'adapter_model.safetensors'
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def evil(folder):
+    (folder / 'adapter_model.safetensors').unlink()
+
+    class Evil:
+
+        def __reduce__(self):
+            return os.mkdir, (str(folder / 'evil'), )
+
+    (folder / 'adapter_model.bin').write_bytes(pickle.dumps(Evil()))
+
+
+@pytest.fixture
+def adapters(tmp_path, tiny_model):
+    tiny_model.save_pretrained(str(tmp_path / 'base'))
+    CausalLM(
+        pretrained=str(tmp_path / 'base'), lora=dict(r=2, target_modules=['q_proj'])
+    ).save_pretrained(str(tmp_path / 'adapters'))
+    return tmp_path / 'adapters'
+
+
+@pytest.mark.unittest
+class TestBroken:
+
+    @pytest.mark.parametrize('dtype', ['float32', None])
+    @pytest.mark.parametrize(
+        'harm, message', [
+            (write('adapter_config.json', 'nope'), r'adapter_config.json cannot be read \(JSONDecodeError'),
+            (write('adapter_config.json', '[' * 10 ** 5), r'adapter_config.json cannot be read \(RecursionError'),
+            (write('adapter_config.json', '{}'), r"cannot be read \(KeyError: 'base_model_name_or_path'"),
+            (
+                change(base_model_name_or_path=None
+                       ), 'base_model_name_or_path = None in adapter_config.json names no model'
+            ),
+            (change(base_model_name_or_path='/gone'), "its base model '/gone' .*: neither a folder with a causal"),
+            (change(peft_type='NOTHING'), "its adapters cannot be added to '.*base'"),
+            (change(peft_type='PROMPT_TUNING', num_virtual_tokens=2), 'its adapters'),
+            (
+                change(target_modules=['q_proj', 'v_proj']
+                       ), "do not fit '.*base': 'base_model.*v_proj.lora_A.weight' is in one"
+            ),
+            (change(r=3), "its adapters cannot be added to '.*base' .*size mismatch"),
+            (cut, 'its adapters cannot be added to .*SafetensorError'),
+            (evil, 'nothing of it was run'),
+            (lambda folder: (folder / 'adapter_model.safetensors').unlink(), 'its adapters cannot be added to'),
+            (lambda folder: shutil.copy(folder.parent / 'base' / 'config.json', folder), 'holds a model and adapters'),
+            (write('generation_config.json', 'nope'), 'generation_config.json cannot be read'),
+            (lambda folder: os.symlink('/etc', folder / 'out'), 'is a link to /etc, outside the folder'),
+            (lambda folder: os.symlink('/etc', folder.parent / 'base' / 'out'), 'base/out is a link to /etc, outside'),
+            (
+                lambda folder:
+                (folder.parent / 'base' / 'config.json').unlink(), "its base model .*: the folder holds no config"
+            ),
+        ]
+    )
+    def test_ends_in_one_line(self, adapters, harm, message, dtype):
+        harm(adapters)
+        with pytest.raises(ConfigError, match=message) as caught:
+            build_causal_lm(str(adapters), None, dtype, None, 'policy.model')
+        text = caught.value.message
+        assert text.startswith(f"policy.model.pretrained = '{adapters}': ") and '\n' not in text and len(text) < 1000
+        assert not (adapters / 'evil').exists()
+
+    @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+    def test_merged_in_float32_alone(self, adapters, dtype):
+        with pytest.raises(ConfigError, match="policy.model.dtype must be 'float32', since another type would round"):
+            build_causal_lm(str(adapters), None, dtype, None, 'policy.model')
+
+    def test_whole(self, adapters):
+        assert torch.equal(
+            logits(of(str(adapters))), logits(of(str(adapters.parent / 'base')))
+        )  # fresh ones do nothing
