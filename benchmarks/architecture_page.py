@@ -42,7 +42,8 @@ alone.
   with mask and positions. Architectures with * ignore the mask or the positions, or depend on the longest row of a
   batch: padded rows differ by more than {ignores} nats in float32. Their second way reads rows of one length together,
   unpadded.
-- **allowed**: {times} times plain, at least {times} times the floor. A learned or sampled difference above it is wrong.
+- **allowed**: {times} times plain, at least {times} times the floor. A learned or sampled difference whose largest
+  number or mean is above it is wrong.
 
 The floor is {floor}. In bfloat16 and float16 it is at least half a unit in the last place of the largest logit, because
 plain rounds its logits to the type. The number beside "plain" is the largest of {sets} sets of rows. In bfloat16 and
@@ -218,8 +219,8 @@ def _cell(result: Optional[Result]) -> str:
     parts = []
     for found in (result.learned, result.sampled):
         text = _difference(found)
-        parts.append(f'**{text}**' if found and not found.largest <= result.allowed else text)
-    return '<br>'.join([*parts, _difference(result.between), _difference(result.plain), _short(result.allowed)])
+        parts.append(f'**{text}**' if found and not found.within(result.allowed) else text)
+    return '<br>'.join([*parts, *map(_difference, (result.between, result.plain, result.allowed))])
 
 
 def _section(title: str, text: str, rows: List[Tuple[str, ...]]) -> List[str]:

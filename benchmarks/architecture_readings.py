@@ -52,6 +52,17 @@ class Difference(NamedTuple):
         apart = torch.cat([(a.double() - b.double()).abs() for a, b in zip(one, other)])
         return cls(apart.max().item(), apart.mean().item())
 
+    def or_more(self, other: 'Difference') -> 'Difference':
+        """The larger one of both numbers."""
+        return Difference(*map(max, self, other))
+
+    def within(self, allowed: 'Difference') -> bool:
+        """Whether neither number is above what is allowed, nor NaN."""
+        return self.largest <= allowed.largest and self.mean <= allowed.mean
+
+    def __str__(self) -> str:
+        return f'{self.largest:.1e} (mean {self.mean:.0e})'
+
 
 class Result(NamedTuple):
     """
@@ -60,7 +71,7 @@ class Result(NamedTuple):
         output layer is refused (None: it is used), ``refused`` the words of a refusal, ``error`` the last line of a
         traceback, ``impossible`` why plain ``transformers`` itself cannot. ``learned`` and ``sampled`` are differences
         from plain, ``between`` from each other, ``plain`` from one plain way to another: rows padded on the left if
-        ``padded``, else rows of equal length. ``allowed`` is the most that ``learned`` and ``sampled`` may be.
+        ``padded``, else rows of equal length. ``allowed`` is what ``learned`` and ``sampled`` may be at most.
     """
     reading: Optional[str] = None
     head: Optional[str] = None
@@ -72,7 +83,7 @@ class Result(NamedTuple):
     between: Optional[Difference] = None
     plain: Optional[Difference] = None
     padded: bool = True
-    allowed: Optional[float] = None
+    allowed: Optional[Difference] = None
 
     @property
     def wrong(self) -> Optional[str]:
@@ -80,8 +91,8 @@ class Result(NamedTuple):
         if self.error is not None:
             return self.error
         for name, found in (('learned', self.learned), ('sampled', self.sampled)):
-            if found is not None and not found.largest <= self.allowed:
-                return f'{name} {found.largest:.1e} off, allowed {self.allowed:.1e}'
+            if found is not None and not found.within(self.allowed):
+                return f'{name} off by {found}, allowed {self.allowed}'
         return None
 
 
@@ -149,7 +160,7 @@ class Plain:
         self._lm = build_causal_lm(None, config_of(name), dtype, None, name).eval().to(device)
         self._lm.load_state_dict(weights)
         self._other = padded if reads_padded(name) else equal
-        self.apart = Difference(0., 0.)  # the largest of all sets of rows
+        self.apart = Difference(0., 0.)  # the larger ones of all sets of rows
         self._logit = 0.0  # the largest
         self._device = device
         self._sets = 0
@@ -163,7 +174,7 @@ class Plain:
         found = rows.picked(logits)
         if not all(logp.isfinite().all() for logp in found):
             raise FloatingPointError('a log-probability is not finite')
-        self.apart = max(self.apart, Difference.between(found, rows.picked(self._other(self._lm, rows.whole))))
+        self.apart = self.apart.or_more(Difference.between(found, rows.picked(self._other(self._lm, rows.whole))))
         self._logit = max(self._logit, *(logit.abs().max().item() for logit in logits))
         return found
 
@@ -171,16 +182,17 @@ class Plain:
         self._sets += 1
         self.read(Rows.given(self._device, self._sets))
 
-    def allowed(self, found: Difference) -> float:
-        """Most that others may differ from it; ``found`` is what they do."""
+    def allowed(self, found: Difference) -> Difference:
+        """What others may differ from it at most; ``found`` is what they do."""
         if self._lm.dtype != torch.float32:
-            while found.mean <= self._allowed < found.largest and self._sets < MOST_SETS:
+            while found.mean <= self._allowed.mean and found.largest > self._allowed.largest and self._sets < MOST_SETS:
                 self._read_another()
         return self._allowed
 
     @property
-    def _allowed(self) -> float:
-        return TIMES * max(self.apart.largest, FLOOR, ROUNDING[self._lm.dtype] * self._logit)
+    def _allowed(self) -> Difference:
+        floor = max(FLOOR, ROUNDING[self._lm.dtype] * self._logit)
+        return Difference(*(TIMES * max(number, floor) for number in self.apart))
 
 
 @lru_cache
@@ -258,7 +270,7 @@ def _compare(model: CausalLM, plain: Plain, rows: Rows, expected: List[Tensor], 
 
 
 def _judge(plain: Plain, found: Dict[str, Any]) -> None:
-    found['allowed'] = plain.allowed(max(found[key] for key in ('learned', 'sampled') if key in found))
+    found['allowed'] = plain.allowed(found['learned'].or_more(found.get('sampled', found['learned'])))
     found['plain'] = plain.apart
 
 
