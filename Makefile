@@ -10,10 +10,10 @@ export GOMP_SPINCOUNT ?= 1000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
 
 CASES ?= 600
-# Processes of `make test`, of one thread each.
+# Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-faults fuzz style format demo-text seeds seeds-cartpole presets soak bench bench-losses clean
+.PHONY: help install train test test-all test-faults fuzz style format demo-text architectures seeds seeds-cartpole presets soak bench bench-losses clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -28,6 +28,7 @@ help:
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
 	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"
+	@echo "make architectures  every architecture beside plain transformers, in three types; table in docs/ (10 minutes)"
 	@echo "make soak           5,000 updates of a tiny model, whose memory and open files must not grow; picture in docs/ (long)"
 
 install: $(VENV)/.installed
@@ -83,6 +84,10 @@ seeds: install
 seeds-cartpole: install
 	@echo "== five seeds of CartPole-v1, and what 200,000 further steps do to them"
 	$(BIN)/python benchmarks/cartpole_seeds.py
+
+architectures: install
+	@echo "== tiny models of all architectures beside plain transformers, and two updates with each"
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/architectures.py --write --jobs $(JOBS)
 
 soak: install
 	@echo "== 5,000 updates, and whether memory or open files grow"

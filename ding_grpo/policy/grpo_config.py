@@ -3,7 +3,6 @@ import math
 import os
 from typing import Any, Dict, Tuple
 
-import torch
 from ding.utils import BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY, \
     SERIAL_EVALUATOR_REGISTRY, deep_merge_dicts, import_module
 from ding.worker import LearnerHook, get_buffer_cls
