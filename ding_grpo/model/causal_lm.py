@@ -20,7 +20,7 @@ from .bands import divide
 from .decoding import Decoding, PromptBatch
 from .fast_linear import make_fast
 from .output_head import OutputHead, measure_head
-from .reading import PADDED, SHARED, Trial, choose, rotary_limit, start
+from .reading import PADDED, SHARED, Trial, choose, length_limit, start
 
 UNLIMITED = 65536  # tokens of a row, where nothing says how many there can be
 CALL = 64  # tokens that take as long as one more call of the model
@@ -200,18 +200,17 @@ class CausalLM(nn.Module):
     def check_length(self, tokens: int) -> None:
         """
         Overview:
-            Refuse rows with which the positions of all rows of a batch are scaled in another way.
+            Refuse rows so long that the architecture reads them otherwise.
         Arguments:
             - tokens (:obj:`int`): Of a prompt and its completion together.
         Raises:
             - ConfigError: If there are more than the architecture allows.
         """
-        kind, most = rotary_limit(self.lm.config.get_text_config())
+        reason, most = length_limit(self.lm.config.get_text_config())
         if most is not None and tokens > most:
             raise ConfigError(
-                f'policy.model: with rope_type {kind!r} {type(self.lm).__name__} scales the positions of all rows of a '
-                f'batch when one has more than {most} tokens. A prompt and its completion may have {tokens}. Lower '
-                'env.max_prompt_length or env.max_new_tokens.'
+                f'policy.model: in {type(self.lm).__name__} {reason} beyond {most} tokens. A prompt and its completion '
+                f'may have {tokens}. Lower env.max_prompt_length or env.max_new_tokens.'
             )
 
     @property

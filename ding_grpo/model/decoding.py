@@ -114,14 +114,23 @@ class SharedDecoding(Decoding):
 class CachedDecoding(Decoding):
     """
     Overview:
-        With the cache of ``transformers``, which is copied for each line of a prompt. Prompts are padded on the left; \
-        where they are equally long, neither mask nor positions are given.
+        With the cache of ``transformers``, which is copied for each line of a prompt. Prompts are padded on the left.
     """
 
-    def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:
+    def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch, masked: bool = True) -> None:
+        """
+        Overview:
+            Read the prompts.
+        Arguments:
+            - lm (:obj:`PreTrainedModel`): The model.
+            - tokens (:obj:`int`): Number of tokens that logits are given for.
+            - prompts (:obj:`PromptBatch`): The prompts.
+            - masked (:obj:`bool`): Whether the model is given mask and positions. Some architectures count \
+                positions themselves, others miscount them, whether something is padded or not.
+        """
         self._lm, self._tokens = lm, tokens
         self._cache = None
-        self._mask: Optional[Tensor] = None if bool(prompts.mask.all()) else prompts.mask
+        self._mask: Optional[Tensor] = prompts.mask if masked else None
         logit = self._read(prompts.ids, logits_to_keep=1)
         if self._cache is None:
             raise NoCache(f'{type(lm).__name__} keeps no key-value cache')
@@ -153,8 +162,8 @@ class NoCache(Exception):
 class ByLengthDecoding(Decoding):
     """
     Overview:
-        Prompts of equal length together, so that nothing is padded; for architectures to which padding is not \
-        invisible.
+        Prompts of equal length together, so that nothing is padded, without mask and positions; for architectures \
+        that ignore either.
     """
 
     def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:
@@ -167,7 +176,7 @@ class ByLengthDecoding(Decoding):
             ids = prompts.ids[of_length, -length:]
             part = PromptBatch(ids, torch.ones_like(ids), number[prompts.row[lines]])
             if len(lines):
-                self._parts.append(CachedDecoding(lm, tokens, part))
+                self._parts.append(CachedDecoding(lm, tokens, part, masked=False))
                 self._lines.append(lines)
         self.logit = self._join([part.logit for part in self._parts])
 

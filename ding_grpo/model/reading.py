@@ -21,6 +21,7 @@ from .float64 import in_float64
 
 SHARED, PADDED, BY_LENGTH, REREAD = WAYS = ('shared', 'padded', 'by_length', 'reread')
 TOKENS = 11  # of each row of the trial
+SELECTS = ('index_topk', 'keep_window_size')  # keys that are attended to, of DeepSeek's sparse attention and of Doge
 TOLERANCE = 1e-8  # relative to the largest number, in float64
 
 
@@ -85,25 +86,31 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
     )
 
 
-def rotary_limit(config: PretrainedConfig) -> Tuple[str, Optional[int]]:
+def length_limit(config: PretrainedConfig) -> Tuple[str, Optional[int]]:
     """
     Overview:
-        Rotary embeddings whose factors change with the longest row of a batch.
+        Length up to which a row is read independently of the others and of what follows it, as far as a trial of \
+        ``TOKENS`` tokens cannot show it.
     Arguments:
         - config (:obj:`PretrainedConfig`): Of a language model.
     Returns:
-        - rope_type (:obj:`str`): Of the embedding with the lowest limit.
-        - tokens (:obj:`Optional[int]`): Length up to which its factors are the same; None without a limit.
+        - reason (:obj:`str`): What changes in longer rows.
+        - tokens (:obj:`Optional[int]`): The lowest such length; None without one.
     """
+    limits = [(float('inf'), '')]
     rope = getattr(config, 'rope_parameters', None) or {}
-    found = []
     for kind in [rope, *rope.values()]:  # one for all layers, or one for each type of layer
         name = kind.get('rope_type', '') if isinstance(kind, dict) else ''
         if name == 'longrope' or 'dynamic' in name:
             original = kind.get('original_max_position_embeddings') or \
                 getattr(config, 'original_max_position_embeddings', None) or config.max_position_embeddings
-            found.append((original, name))
-    return min(found)[::-1] if found else ('', None)
+            limits.append((original, f'rope_type {name!r} scales the positions of all rows of a batch by the longest'))
+    for key in SELECTS:
+        size = getattr(config, key, None)
+        if isinstance(size, int) and size >= TOKENS:  # a trial shows whether a smaller set is causal
+            limits.append((size, f'{key} = {size} makes the attention select keys'))
+    tokens, reason = min(limits)
+    return reason, None if reason == '' else tokens
 
 
 @contextmanager

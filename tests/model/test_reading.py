@@ -7,7 +7,7 @@ import torch
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM, causal_lm, shared_attention, shared_whole
 from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.model.reading import TOLERANCE, rotary_limit
+from ding_grpo.model.reading import TOLERANCE, length_limit
 from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
 
@@ -136,6 +136,14 @@ class TestChoice:
             again = naive_method(model.completion_logits(batch, found.action), found.action)
         assert torch.allclose(found.logp, wanted, atol=2e-5) and torch.allclose(again, wanted, atol=2e-5)
         assert capsys.readouterr().out.count(type(model.lm).__name__) == (way_of(name) != 'shared')  # said once
+
+    @pytest.mark.parametrize('name', ['bamba', 'qwen3_5_text', 'bart'])
+    def test_prompts_of_one_length(self, name):
+        """Bamba counts positions wrongly where it is given none, also when nothing is padded."""
+        model, rows = make(name), [torch.arange(3, 12)] * 2 + [torch.arange(13, 22)] * 2
+        with torch.no_grad():
+            found = generate(model, PromptBatch.of(rows, CPU), 6, (), Sampling(), uniform(4, 6))
+            assert torch.allclose(found.logp, alone(model, rows, found.action), atol=2e-5)
 
     @pytest.mark.parametrize('way', ['padded', 'by_length', 'reread'])
     def test_slower_ways_give_the_same_rows(self, way, monkeypatch):
@@ -278,7 +286,8 @@ class TestLength:
     def test_factors_that_change_with_the_longest_row_of_a_batch(self, config):
         torch.manual_seed(0)
         model = CausalLM(config=config)
-        assert rotary_limit(model.lm.config) == (config['rope_parameters']['rope_type'], 12)
+        reason, most = length_limit(model.lm.config)
+        assert most == 12 and config['rope_parameters']['rope_type'] in reason
         model.limit_length(12)
         batch = PromptBatch.of([torch.arange(8)] * 2, CPU)
         completion = torch.arange(8).view(2, 4)
@@ -289,8 +298,17 @@ class TestLength:
                 lambda: model.completion_logits(batch, torch.ones(2, 5, dtype=torch.long)),
                 lambda: generate(model, batch, 5, ()),
         ):
-            with pytest.raises(ConfigError, match='more than 12 tokens.*may have 13.*env.max_new_tokens'):
+            with pytest.raises(ConfigError, match='beyond 12 tokens.*may have 13.*env.max_new_tokens'):
                 call()
+
+    def test_more_keys_than_are_selected(self):
+        """A trial of few tokens selects all keys."""
+        torch.manual_seed(0)
+        model = CausalLM(config=dict(WIDE, model_type='doge', keep_window_size=20))
+        assert model.reading == 'padded'
+        model.limit_length(20)
+        with pytest.raises(ConfigError, match='keep_window_size = 20 .* beyond 20 tokens.*may have 21'):
+            model.limit_length(21)
 
 
 @pytest.mark.unittest
