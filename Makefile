@@ -10,10 +10,15 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.10 python3; do \
 UV ?= $(shell uv --version >/dev/null 2>&1 && echo uv)
 BIN := $(VENV)/bin
 runs = $(shell $(1) -c '' 2>/dev/null && echo yes)
-# $(call environment,FOLDER) makes a virtual environment if there is none, $(call install,FOLDER) installs into it.
-environment = $(if $(call runs,$(1)/bin/python),,$(call make_environment,$(1)))
-make_environment = $(if $(UV),$(UV) venv --python $(or $(PYTHON),3.11),$(or $(PYTHON),$(NO_PYTHON)) -m venv) $(1)
-install = $(if $(UV),$(UV) pip install --python $(1)/bin/python,$(1)/bin/python -m pip install)
+# $(call environment,FOLDER) makes a virtual environment if there is none, $(call install,FOLDER) installs into it;
+# OVERRIDES=overrides.txt: without DI-engine's pins (docs/installing.md).
+environment = $(if $(call runs,$(1)/bin/python),,$(if $(UV),$(uv_venv),$(python_venv)))
+uv_venv = $(UV) venv --python $(or $(PYTHON),3.11) $(1)
+python_venv = $(or $(PYTHON),$(NO_PYTHON)) -m venv $(1)
+install = $(if $(UV),$(uv_install),$(pip_install))
+uv_install = $(UV) pip install$(if $(OVERRIDES), --override $(OVERRIDES)) --python $(1)/bin/python
+pip_install = $(if $(OVERRIDES),$(NO_UV))$(1)/bin/python -m pip install
+NO_UV = $(error OVERRIDES=$(OVERRIDES) needs uv: pip has no option that overrides what a package requires)
 NO_PYTHON = $(error no Python 3.10 to 3.12 that runs was found. Name one, make PYTHON=/path/to/python3.11, or install \
 	uv, which downloads one: uv venv --python 3.11 $(VENV))
 # Idle threads of torch's OpenMP spin for long before they sleep: on a busy machine a run then takes up to ten times as

@@ -91,6 +91,14 @@ def test_uv_is_used_where_it_is_installed(make, asked, commands, arguments):
     assert "uv pip install --python env/bin/python -e '.[test]'" in lines
 
 
+def test_pins_are_overridden_by_uv_alone(make):
+    _, lines, _ = make({'uv': UV}, 'PYTHON=3.13', 'OVERRIDES=overrides.txt')
+    assert "uv pip install --override overrides.txt --python env/bin/python -e '.[test]'" in lines
+    assert os.path.exists(os.path.join(ROOT, 'overrides.txt'))
+    code, lines, error = make({'uv': SHIM, 'python3.11': PY311}, 'OVERRIDES=overrides.txt')
+    assert code != 0 and lines == [] and error.count('\n') == 1 and 'OVERRIDES=overrides.txt needs uv' in error
+
+
 def test_pip_is_used_where_uv_is_declined(make):
     _, lines, _ = make({'uv': UV, 'python3.11': PY311}, 'UV=')
     assert 'python3.11 -m venv env' in lines and not any(line.startswith('uv ') for line in lines)
