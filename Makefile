@@ -1,9 +1,26 @@
 # Two commands do everything: `make train` and `make test`. Both make the virtual environment if there is none.
 VENV ?= .venv
 SEED ?= 0
-# DI-engine 0.5.3 needs Python 3.10 or 3.11.
-PYTHON ?= $(shell for p in python3.11 python3.10 python3; do command -v $$p && break; done)
+# DI-engine 0.5.3 runs on Python 3.10 to 3.12. A candidate counts if it runs and can make a virtual environment: version
+# managers leave commands that do not run, and Debian packages ensurepip separately.
+SUITS := import ensurepip, sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.10 python3; do \
+	$$p -c '$(SUITS)' 2>/dev/null && command -v $$p && break; done)
+# uv is used where it is installed: it installs faster, and downloads a Python where there is none. `make UV= ...`: pip.
+UV ?= $(shell uv --version >/dev/null 2>&1 && echo uv)
 BIN := $(VENV)/bin
+runs = $(shell $(1) -c '' 2>/dev/null && echo yes)
+# $(call environment,FOLDER) makes a virtual environment if there is none, $(call install,FOLDER) installs into it;
+# OVERRIDES=overrides.txt: without DI-engine's pins (docs/installing.md).
+environment = $(if $(call runs,$(1)/bin/python),,$(if $(UV),$(uv_venv),$(python_venv)))
+uv_venv = $(UV) venv --python $(or $(PYTHON),3.11) $(1)
+python_venv = $(or $(PYTHON),$(NO_PYTHON)) -m venv $(1)
+install = $(if $(UV),$(uv_install),$(pip_install))
+uv_install = $(UV) pip install$(if $(OVERRIDES), --override $(OVERRIDES)) --python $(1)/bin/python
+pip_install = $(if $(OVERRIDES),$(NO_UV))$(1)/bin/python -m pip install
+NO_UV = $(error OVERRIDES=$(OVERRIDES) needs uv: pip has no option that overrides what a package requires)
+NO_PYTHON = $(error no Python 3.10 to 3.12 that runs was found. Name one, make PYTHON=/path/to/python3.11, or install \
+	uv, which downloads one: uv venv --python 3.11 $(VENV))
 # Idle threads of torch's OpenMP spin for long before they sleep: on a busy machine a run then takes up to ten times as
 # long. A short spin costs nothing on a quiet one.
 export GOMP_SPINCOUNT ?= 1000
@@ -34,10 +51,10 @@ help:
 install: $(VENV)/.installed
 
 $(VENV)/.installed: setup.py
-	@echo "== virtual environment $(VENV) of $(PYTHON)"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "== virtual environment $(VENV)"
+	$(call environment,$(VENV))
 	@echo "== installing DI-engine, torch, transformers and this project; the first time takes some minutes"
-	$(BIN)/python -m pip install -e '.[test]'
+	$(call install,$(VENV)) -e '.[test]'
 	@touch $@
 
 train: install
@@ -74,7 +91,7 @@ demo-text: $(VENV)/.text
 
 $(VENV)/.text: $(VENV)/.installed
 	@echo "== what texts need"
-	$(BIN)/python -m pip install -e '.[reasoning-gym,sft]'
+	$(call install,$(VENV)) -e '.[reasoning-gym,sft]'
 	@touch $@
 
 seeds: install
@@ -103,9 +120,9 @@ DI_ENGINE_MAIN ?= git+https://github.com/opendilab/DI-engine@d0b21d065b2d80317cc
 
 $(PEERS)/.installed: setup.py
 	@echo "== virtual environment $(PEERS) with the peers"
-	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install -e . liger-kernel
-	$(PEERS)/bin/python -m pip install --no-deps --target $(PEERS)/ding-main '$(DI_ENGINE_MAIN)' || \
+	$(call environment,$(PEERS))
+	$(call install,$(PEERS)) -e . liger-kernel
+	$(call install,$(PEERS)) --no-deps --target $(PEERS)/ding-main '$(DI_ENGINE_MAIN)' || \
 		echo "== DI-engine main cannot be had; its formula takes its place, and the table says so"
 	@touch $@
 
@@ -117,8 +134,8 @@ TRL ?= .venv-trl
 
 $(TRL)/.installed:
 	@echo "== virtual environment $(TRL) with TRL"
-	test -x $(TRL)/bin/python || $(PYTHON) -m venv $(TRL)
-	$(TRL)/bin/python -m pip install trl 'torch>=2.6,<2.13'
+	$(call environment,$(TRL))
+	$(call install,$(TRL)) trl 'torch>=2.6,<2.13'
 	@touch $@
 
 bench: install $(TRL)/.installed bench-losses

@@ -1,5 +1,19 @@
 from setuptools import find_packages, setup
 
+# DI-engine 0.5.3 pins setuptools<=66.1.1, numpy<2 and wandb<=0.19. pip downloads the newest release of each package,
+# meets a conflict, and goes back release by release: torch from 2.15 on (1.6 GB), wandb down to 0.12 (60 files). Each
+# package has the bound that follows from the pins. docs/installing.md: how to install without them.
+BOUNDS = [
+    'torch>=2.6,<2.13',  # 2.13 needs setuptools>=77
+    'numpy<2',
+    'protobuf<6',  # wandb 0.19 needs it
+    # Not imported here, but by what DI-engine needs. Later releases need numpy 2, or protobuf 6.
+    'contourpy<1.4',
+    'pandas<3.1',
+    'scipy<1.18',
+    'tensorboard<2.21',
+]
+
 setup(
     name='ding-grpo',
     version='0.1.0',
@@ -7,16 +21,17 @@ setup(
     long_description=open('README.md', encoding='utf-8').read(),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
-    python_requires='>=3.10,<3.12',
-    packages=find_packages(include=['ding_common', 'ding_grpo*', 'dizoo_llm*']),
+    python_requires='>=3.10,<3.13',
+    # A wheel holds the configs as well: ding_common.shipped_configs looks for them there.
+    packages=[*find_packages(include=['ding_common', 'ding_grpo*', 'dizoo_llm*']), 'ding_common.configs'],
+    package_dir={'ding_common.configs': 'config'},
     install_requires=[
         'DI-engine>=0.5.3',
-        'torch>=2.6',
+        *BOUNDS,
         'transformers>=5.20',
         'tokenizers',
         'gymnasium',
         'easydict',
-        'numpy',
         'click',
         'matplotlib',
         'tabulate',
@@ -25,12 +40,12 @@ setup(
         'box2d': ['gymnasium[box2d]'],
         'lora': ['peft>=0.17'],
         'math': ['math-verify'],
-        'parquet': ['pyarrow<22'],  # later ones want numpy 2, which DI-engine 0.5.3 excludes
+        'parquet': ['pyarrow<22'],  # later ones need numpy 2
         'reasoning-gym': ['reasoning-gym'],
         'sft': ['accelerate'],
         'test': [
-            'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf', 'flake8', 'tensorboard', 'peft>=0.17', 'math-verify',
-            'pyarrow<22', 'reasoning-gym', 'accelerate'
+            'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17',
+            'math-verify', 'pyarrow<22', 'reasoning-gym', 'accelerate'
         ],
     },
     entry_points={'ding_grpo.plugins': ['dizoo_llm = dizoo_llm']},

@@ -1,14 +1,68 @@
 """Config files of DI-engine, held to what every pipeline reads of them before it checks anything."""
 import os
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
+import click
 from easydict import EasyDict
 
-from .check import require_dict
+from .check import nearest, require_dict
 from .errors import ConfigError
 from .files import run_file
 
+ENDING = '_config.py'
 SECTIONS = dict(main_config=('env', 'policy'), create_config=('env_manager', 'policy'))
+
+
+class ConfigFile(click.ParamType):
+    """
+    Overview:
+        The argument of a command that takes a config: a path, or the name of a shipped config. The command gets a path.
+    """
+    name = 'config'
+
+    def convert(self, value: str, param: Optional[click.Parameter], ctx: Optional[click.Context]) -> str:
+        path = find_config(value)
+        if path != value:
+            click.echo(f'config: {path}', err=True)
+        return path
+
+
+def find_config(name: str) -> str:
+    """
+    Overview:
+        The file that a user means by the name of a config.
+    Arguments:
+        - name (:obj:`str`): A path, or a config's name with or without its ending ``.py`` or ``_config.py``.
+    Returns:
+        - path (:obj:`str`): The user's own file if there is one, else the shipped config with this name.
+    Raises:
+        - ConfigError: If there is neither.
+    """
+    for path in (name, f'{name}.py', f'{name}{ENDING}'):
+        if os.path.isfile(os.path.expanduser(path)):
+            return path
+    shipped, key = shipped_configs(), name.removesuffix('.py').removesuffix('_config')
+    if key in shipped:
+        return shipped[key]
+    if os.path.exists(os.path.expanduser(name)):
+        return name  # not a file: whoever reads it reports that
+    raise ConfigError(
+        f'--config = {name!r}: there is no such file, and no shipped config with this name; '
+        f'{nearest(os.path.basename(key), shipped)}'
+    )
+
+
+def shipped_configs() -> Dict[str, str]:
+    """
+    Overview:
+        Paths of the configs that come with the project, by name without ``_config.py``. A wheel holds them in this
+        package (see setup.py), a clone in ``config/``.
+    """
+    package = os.path.dirname(os.path.abspath(__file__))
+    inside, beside = os.path.join(package, 'configs'), os.path.join(os.path.dirname(package), 'config')
+    folder = inside if os.path.isdir(inside) else beside
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return {name.removesuffix(ENDING): os.path.join(folder, name) for name in names if name.endswith(ENDING)}
 
 
 def read_config_file(path: str) -> Tuple[EasyDict, EasyDict]:

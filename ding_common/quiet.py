@@ -17,8 +17,8 @@ def import_ding() -> None:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')
+        # record: gym puts a filter of its own before any that is set here.
+        with warnings.catch_warnings(record=True):
             import ding.entry  # noqa: F401
     finally:
         logging.disable(before)

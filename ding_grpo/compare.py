@@ -1,6 +1,6 @@
 """
-``python -m ding_grpo.compare CONFIG ... --seeds 0,1,2``: run several configs on several seeds, and put what came of it
-into one table and one picture.
+``python -m ding_grpo.compare CONFIG ... --seeds 0,1,2``: run several configs, by path or by a shipped config's name, on
+several seeds, and put what came of it into one table and one picture.
 """
 import csv
 import os
@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ding_common import ConfigError, Rule, read_config_file, read_json_lines, require_dict
+from ding_common import ConfigError, ConfigFile, Rule, read_config_file, read_json_lines, require_dict
 
 DONE = 'result.pkl'  # DI-engine writes it last
 
@@ -215,7 +215,7 @@ def _on_grid(evaluations: List[Dict[str, Any]], key: str, grid: np.ndarray) -> n
 
 
 @click.command()
-@click.argument('configs', nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.argument('configs', nargs=-1, required=True, type=ConfigFile())
 @click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated.')
 @click.option('--jobs', default=1, show_default=True, type=click.IntRange(1), help='Runs at a time.')
 @click.option('--env-step', default=None, type=click.IntRange(1), help='Most environment steps of each run.')

@@ -28,7 +28,9 @@ from ding.policy import PPOPolicy
 from ding.utils import read_file, registry, save_file
 from ding.worker import create_serial_evaluator
 
-from ding_common import CheckpointError, ConfigError, check_configs, parallel, read_config_file, require_dict
+from ding_common import (
+    CheckpointError, ConfigError, ConfigFile, check_configs, parallel, read_config_file, require_dict
+)
 from ding_common.create_config import check_names
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_exp_name, check_main_config, check_sections
@@ -60,12 +62,13 @@ def apply() -> None:
     # Checkpoints of every policy are written in place, so that a kill leaves half of one.
     ding.worker.learner.learner_hook.save_file = _save_file
     ding.worker.learner.learner_hook.read_file = _read_file
-    # Of a file that is no config, or no file, the command line shows a traceback of its own making.
+    # Of a file that is no config, or no file, the command line shows a traceback of its own making. It does not find a
+    # shipped config by its name.
     commands = import_module('ding.entry.cli')  # ding.entry.cli is the command
     commands.read_config = read_config_file
     for option in commands.cli.params:
         if option.name == 'config':
-            option.callback = _needed
+            option.type, option.callback = ConfigFile(), _needed
         option.required = option.required or option.name == 'mode'
     # Merging a config fails at a section that is none, and takes unknown keys without a word. This is where every
     # pipeline, ``eval`` too, first looks at what a user wrote, and by then ``ding`` has imported this plugin as well.
@@ -209,7 +212,9 @@ def _create_evaluator(cfg: Dict, **kwargs: Any) -> Any:
 
 def _needed(context: click.Context, option: click.Parameter, config: Optional[str]) -> Optional[str]:
     if config is None and not (context.params.get('env') and context.params.get('policy')):
-        raise ConfigError("--config: missing; name a config file, or one of DI-engine's own by --env and --policy.")
+        raise ConfigError(
+            "--config: missing; name a config file, a shipped config, or one of DI-engine's own by --env and --policy."
+        )
     return config
 
 

@@ -9,7 +9,7 @@ import torch
 from tabulate import tabulate
 from transformers import PreTrainedModel
 
-from ding_common import run_file
+from ding_common import ConfigFile, run_file
 from ding_common.language_model import build_causal_lm
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
@@ -22,9 +22,7 @@ LONGEST = 512  # tokens, where neither option nor folder nor config says
 @click.argument('folder', type=click.Path(exists=True, file_okay=False))
 @click.argument('prompt', required=False)
 @click.option('--task', help='Answer the problems of this registered task and score them.')
-@click.option(
-    '--config', type=click.Path(exists=True, dir_okay=False), help='The same of the section env in this config file.'
-)
+@click.option('--config', type=ConfigFile(), help='The same of the section env in this config, a file or a name.')
 @click.option('--problems', default=20, show_default=True, type=click.IntRange(1), help='How many of them at most.')
 @click.option('--import', 'modules', multiple=True, help='Module that registers the task; may be given several times.')
 @click.option('--max-new-tokens', type=click.IntRange(1), help="Length limit; default is the config's or the folder's.")

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from transformers import GenerationConfig, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from ding_common import ConfigError, Rule, append_json, check_config, describe, run_file
+from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, describe, run_file
 from ding_common.language_model import build_causal_lm
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
@@ -302,7 +302,7 @@ def _model(cfg: Dict, env: TokenEnv) -> PreTrainedModel:
 
 
 @click.command(context_settings=dict(help_option_names=['-h', '--help']))
-@click.option('-c', '--config', required=True, help='Config file.')
+@click.option('-c', '--config', required=True, type=ConfigFile(), help='Config: its file or shipped name.')
 @click.option('-s', '--seed', default=0, show_default=True, help='Of the weights and the order of the examples.')
 @click.option('--exp-name', help="In place of the config's.")
 def main(config: str, seed: int, exp_name: Optional[str]) -> None:

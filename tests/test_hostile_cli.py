@@ -119,7 +119,8 @@ class TestCommands:
     def test_without_a_config(self):
         result = CliRunner().invoke(cli, ['-m', 'serial_onpolicy', '-s', '0', '-s', '1'])
         assert result.exit_code == 1 and result.output.splitlines() == [
-            "Error: --config: missing; name a config file, or one of DI-engine's own by --env and --policy."
+            'Error: --config: missing; name a config file, a shipped config, '
+            "or one of DI-engine's own by --env and --policy."
         ]
 
     def test_without_a_mode(self):
@@ -127,6 +128,7 @@ class TestCommands:
         assert result.exit_code == 2 and "Missing option '-m'" in result.output
 
     def test_a_config_of_another_name(self, folder):
+        (folder / 'c.yaml').write_text('main_config: {}')
         assert one_line(folder, cli, 'c.yaml') == "Error: --config = 'c.yaml': must be a Python file, named NAME.py."
 
     @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
+import os
 import subprocess
 import sys
 
 import pytest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 
 
 @pytest.mark.unittest
@@ -10,3 +13,27 @@ def test_importing_prints_nothing(module):
     # DI-engine and old gym print some ten lines when they are imported plainly
     run = subprocess.run([sys.executable, '-c', f'import {module}'], capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stdout, run.stderr) == (0, '', '')
+
+
+@pytest.mark.unittest
+def test_a_warning_is_dropped_also_after_gym_has_asked_for_it(tmp_path):
+    # On Python 3.12 that is werkzeug's and DI-engine's: gym puts a filter for deprecations before all others.
+    (tmp_path / 'ding').mkdir()
+    (tmp_path / 'ding' / '__init__.py').write_text('')
+    (tmp_path / 'ding' / 'entry.py').write_text(
+        'import warnings\n'
+        'warnings.simplefilter("once", DeprecationWarning)\n'
+        'warnings.warn("old", DeprecationWarning)\n'
+    )
+    code = (
+        'import warnings; from ding_common import import_ding; before = warnings.filters[:]; import_ding(); '
+        'assert warnings.filters == before; warnings.warn("new")'
+    )
+    run = subprocess.run(
+        [sys.executable, '-c', code],
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), ROOT])),
+        capture_output=True,
+        text=True,
+        timeout=120
+    )
+    assert run.returncode == 0 and 'old' not in run.stderr and 'new' in run.stderr, run.stderr
