@@ -64,10 +64,13 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
             try:
                 trials = [_Rows.make(model, seed) for seed in range(2)]
             except Exception as error:
-                ways = ()
-                reasons.append(describe(error))
-        if ways and not all(rows.logit.isfinite().all() for rows in trials):
+                raise _refusal(model, describe(error)) from error
+        if not all(rows.logit.isfinite().all() for rows in trials):
             return None
+        try:
+            _check_gradient(model, trials[0].prompts.ids)
+        except Exception as error:
+            raise _refusal(model, describe(error)) from error
         for way in ways:
             before = model.lm.config._attn_implementation
             try:
@@ -80,10 +83,22 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
                     model.lm.set_attn_implementation(before)
                 known = isinstance(error, (_Differs, shared_prompt.NotShared, NoCache))
                 reasons.append(str(error) if known else describe(error))
-    raise ConfigError(
-        f'policy.model: {type(model.lm).__name__} cannot be trained: {reasons[-1]}. It must be causal, and read rows '
-        'without a cache independently of each other.'
+    raise _refusal(
+        model, f'{reasons[-1]}. It must be causal, and read rows without a cache independently of each other'
     )
+
+
+def _refusal(model: Any, reason: str) -> ConfigError:
+    return ConfigError(f'policy.model: {type(model.lm).__name__} cannot be trained: {reason}.')
+
+
+def _check_gradient(model: Any, ids: Tensor) -> None:
+    """An architecture may refuse gradients in evaluation mode, as Reformer does."""
+    with torch.enable_grad():
+        hidden = model.trunk(input_ids=ids, use_cache=False).last_hidden_state
+        if hidden.requires_grad:  # not where all weights are frozen
+            trained = next(p for p in model.trunk.parameters() if p.requires_grad)
+            torch.autograd.grad(hidden.sum(), trained, allow_unused=True)
 
 
 def length_limit(config: PretrainedConfig) -> Tuple[str, Optional[int]]:

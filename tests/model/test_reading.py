@@ -165,6 +165,22 @@ class TestChoice:
         with pytest.raises(ConfigError, match='XLNetLMHeadModel cannot be trained: rows read at once differ'):
             model.reading
 
+    def test_an_architecture_that_refuses_gradients_in_evaluation_mode(self):
+        config = dict(
+            model_type='reformer',
+            vocab_size=40,
+            hidden_size=32,
+            attention_head_size=8,
+            num_attention_heads=4,
+            feed_forward_size=48,
+            attn_layers=['local'],
+            axial_pos_embds=False,
+            is_decoder=True,
+            max_position_embeddings=64
+        )
+        with pytest.raises(ConfigError, match='ReformerModelWithLMHead cannot be trained: AssertionError'):
+            CausalLM(config=config).reading
+
     def test_a_leak_between_rows_is_seen_however_small(self, monkeypatch):
         """Its size in bfloat16 is below rounding."""
         attend = shared_whole.Whole.attend
