@@ -36,7 +36,7 @@ from .advantage import Advantage
 from .group import batch_metrics, collate_groups, fold_group, with_rows, without_failed
 from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_policy_config, check_replay, \
     loss_options, model_type
-from .half_weights import check_trained, told_at_start
+from .half_weights import check_trained, bfloat16_notice
 from .micro_batch import memory_advice, share_rows, split_rows, take_rows
 from .mini_batches import MiniBatches
 from .not_finite import BadUpdates, check_weights, diagnose
@@ -306,9 +306,9 @@ class GRPOPolicy(Policy):
         self._learn_model = self._model
         trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         check_trained(trained)
-        told = told_at_start(trained, cfg.learning_rate)
-        if told is not None and parallel.rank() == 0:
-            click.echo(told)
+        notice = bfloat16_notice(trained, cfg.learning_rate)
+        if notice is not None and parallel.rank() == 0:
+            click.echo(notice)
         if cfg.log_prob_fn == 'linear_log_prob' and isinstance(self._model, CausalLM):
             self._model.output_head()  # an output layer that does not fit is refused now
         self._reference = None  # None too where the adapters of ``_model`` can be switched off
@@ -428,13 +428,12 @@ class GRPOPolicy(Policy):
     def _mini_batches(self, groups: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
         """All epochs' batches for ``_update``, see the first departure above."""
         cfg = self._cfg.learn
-
-        batches = MiniBatches(groups, self._get_batch_size(), cfg.batch_steps, self._shuffle)
+        drawn = MiniBatches(groups, self._get_batch_size(), cfg.batch_steps, self._shuffle)
         if self._face.exact:
             for _ in range(cfg.epoch_per_collect):
-                yield from batches.epoch()
+                yield from drawn.epoch()
             return
-        batches = list(batches.epoch())
+        batches = list(drawn.epoch())
         for batch in batches[1:]:
             if fresh_rows(batch, self._optimizer_steps).any():
                 batch['logp_first'] = self._learners_own(batch, self._read(self._model, batch))

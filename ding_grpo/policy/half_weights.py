@@ -52,22 +52,22 @@ def movable_share(weights: Dict[str, Tensor], learning_rate: float) -> float:
     return movable / max(number, 1)
 
 
-def told_at_start(trained: Dict[str, Tensor], learning_rate: float) -> Optional[str]:
+def bfloat16_notice(trained: Dict[str, Tensor], learning_rate: float) -> Optional[str]:
     """
     Overview:
-        What a user must know of training in bfloat16: small steps leave most weights as they are.
+        A message for the start of a run that trains weights of bfloat16, most of which small steps do not move.
     Arguments:
         - trained (:obj:`Dict[str, torch.Tensor]`): The weights to be trained, by name.
         - learning_rate (:obj:`float`): The largest of the run.
     Returns:
-        - told (:obj:`Optional[str]`): A message; None where no weight of bfloat16 is trained.
+        - notice (:obj:`Optional[str]`): The message; None if no weight of bfloat16 is trained.
     """
     if not any(weight.dtype is torch.bfloat16 for weight in trained.values()):
         return None
     share = movable_share(trained, learning_rate)
-    told = f"policy.model.dtype = 'bfloat16': a step of policy.learn.learning_rate = {learning_rate:g} can move " \
+    notice = f"policy.model.dtype = 'bfloat16': a step of policy.learn.learning_rate = {learning_rate:g} can move " \
         f'{share:.1%} of the trained weights.'
-    return told if share == 1 else (
-        f"{told} The others are too large for it and stay as they are. policy.model.dtype = 'float32' with "
+    return notice if share == 1 else (
+        f"{notice} The others are too large for it and stay as they are. policy.model.dtype = 'float32' with "
         "policy.model.autocast = 'bfloat16' computes in bfloat16 and keeps weights that every step moves."
     )

@@ -1,4 +1,4 @@
-"""Weights of half types: what a step cannot move is told at the start, what it would destroy is refused."""
+"""Weights of half types: a run prints how many a step can move, and refuses those that a step would destroy."""
 import pytest
 import torch
 
@@ -118,17 +118,17 @@ class TestMovable:
 
 
 @pytest.mark.unittest
-class TestTold:
+class TestNotice:
 
     def test_share_and_advice_once_at_the_start(self, think_answer, capsys):
         main, create = with_dtype(think_answer, 'bfloat16')
         main.policy.learn.learning_rate = 1e-5
         policy = make_policy(main, create)
         share = movable_share(dict(policy._model.named_parameters()), 1e-5)
-        told = capsys.readouterr().out
-        assert 0.01 < share < 0.5 and told.count('\n') == 1
+        printed = capsys.readouterr().out
+        assert 0.01 < share < 0.5 and printed.count('\n') == 1
         start = f"policy.model.dtype = 'bfloat16': a step of policy.learn.learning_rate = 1e-05 can move {share:.1%} of"
-        assert told.startswith(start) and "policy.model.autocast = 'bfloat16'" in told
+        assert printed.startswith(start) and "policy.model.autocast = 'bfloat16'" in printed
         policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
         assert capsys.readouterr().out == ''
 
