@@ -4,7 +4,7 @@ another model with the same weights that nothing of this project touches; it rea
 """
 import re
 import traceback
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
@@ -27,9 +27,9 @@ TIMES = 4  # what the project's difference may be of the difference between two 
 FLOOR = 5e-6  # nats that two plain ways may always differ by
 # In 16 bits also by what rounding the largest logit to the type changes: plain ``transformers`` rounds its logits.
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2. ** -8, torch.float16: 2. ** -11}
-# Sets of rows that two plain ways are compared on. In 16 bits a router may choose another expert for one token among
-# hundreds; so where a row would be wrong, more sets are read before that is said.
-SETS, MOST_SETS = 6, 60
+# Sets of rows that two plain ways are compared on. In 16 bits rounding sends one token among hundreds to another
+# expert; so before a line is wrong by its largest difference alone, more sets are read, also with the other attention.
+SETS, MOST_SETS = 6, 240
 IGNORES = 1e-3  # nats in float32 between two plain ways from which an architecture cannot be read padded
 
 VOCABULARY, LONGEST, COMPLETION = 40, 12, 14
@@ -152,14 +152,13 @@ def equal(lm: PreTrainedModel, whole: List[Tensor]) -> List[Tensor]:
 class Plain:
     """
     Overview:
-        ``transformers`` without this project, read in two ways.
+        ``transformers`` without this project, read in several ways.
     """
 
     def __init__(self, name: str, dtype: str, weights: Dict[str, Tensor], device: str) -> None:
-        torch.manual_seed(0)
-        self._lm = build_causal_lm(None, config_of(name), dtype, None, name).eval().to(device)
-        self._lm.load_state_dict(weights)
-        self._other = padded if reads_padded(name) else equal
+        self._build = partial(_with_weights, name, dtype, weights, device)
+        self._lm = self._build()
+        self._others = [partial(padded if reads_padded(name) else equal, self._lm)]
         self.apart = Difference(0., 0.)  # the larger ones of all sets of rows
         self._logit = 0.0  # the largest
         self._device = device
@@ -174,7 +173,8 @@ class Plain:
         found = rows.picked(logits)
         if not all(logp.isfinite().all() for logp in found):
             raise FloatingPointError('a log-probability is not finite')
-        self.apart = self.apart.or_more(Difference.between(found, rows.picked(self._other(self._lm, rows.whole))))
+        for other in self._others:
+            self.apart = self.apart.or_more(Difference.between(found, rows.picked(other(rows.whole))))
         self._logit = max(self._logit, *(logit.abs().max().item() for logit in logits))
         return found
 
@@ -186,13 +186,35 @@ class Plain:
         """What others may differ from it at most; ``found`` is what they do."""
         if self._lm.dtype != torch.float32:
             while found.mean <= self._allowed.mean and found.largest > self._allowed.largest and self._sets < MOST_SETS:
+                if self._sets == SETS:
+                    self._add_other_attention()
                 self._read_another()
         return self._allowed
+
+    def _add_other_attention(self) -> None:
+        attention = 'eager' if self._lm.config._attn_implementation == 'sdpa' else 'sdpa'
+        try:
+            self._others.append(partial(alone, self._build(attention)))
+        except ConfigError:  # the architecture has one attention only
+            pass
 
     @property
     def _allowed(self) -> Difference:
         floor = max(FLOOR, ROUNDING[self._lm.dtype] * self._logit)
         return Difference(*(TIMES * max(number, floor) for number in self.apart))
+
+
+def _with_weights(
+        name: str,
+        dtype: str,
+        weights: Dict[str, Tensor],
+        device: str,
+        attention: Optional[str] = None
+) -> PreTrainedModel:
+    torch.manual_seed(0)
+    lm = build_causal_lm(None, config_of(name), dtype, attention, name).eval().to(device)
+    lm.load_state_dict(weights)
+    return lm
 
 
 @lru_cache
