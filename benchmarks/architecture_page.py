@@ -14,7 +14,8 @@ EXPLANATION = '''# Which architectures work
 
 `make architectures` writes this page (transformers {transformers}, torch {torch}, on a processor). It builds {lines}
 tiny random models of {architectures} architectures of `transformers`; some are variants of one, as `falcon (alibi)`.
-Their configs are in `benchmarks/architecture_configs.py`. Windows, chunks and index sets are shorter than the rows.
+Their configs are in `benchmarks/architecture_configs.py`. Windows, chunks and index sets are shorter than the rows. One
+batch has prompts of mixed lengths, another one prompts of one length. Several rows continue the same prompt.
 
 {counts}
 

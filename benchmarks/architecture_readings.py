@@ -5,7 +5,7 @@ another model with the same weights that nothing of this project touches; it rea
 import re
 import traceback
 from functools import lru_cache, partial
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,8 @@ SETS, MOST_SETS = 6, 240
 IGNORES = 1e-3  # nats in float32 between two plain ways from which an architecture cannot be read padded
 
 VOCABULARY, LONGEST, COMPLETION = 40, 12, 14
-PROMPTS = dict(a=9, b=4, c=6, d=1, e=LONGEST)  # tokens of each distinct prompt
+MIXED = dict(a=9, b=4, c=6, d=1, e=LONGEST)  # tokens of each distinct prompt
+EQUAL = dict.fromkeys(MIXED, 9)  # which need no padding, and may be read otherwise
 ROWS = 'aabcbdec'  # which prompt each row continues
 LENGTHS = (14, 5, 14, 9, 1, 12, 14, 3)  # tokens that learning reads of each row
 ENDS = (3, 4, 5, 6)  # a sampled row ends with one of these, so that rows leave the batch at different times
@@ -105,12 +106,12 @@ class Rows(NamedTuple):
     completions: List[Tensor]
 
     @classmethod
-    def given(cls, device: str, seed: int = 0) -> 'Rows':
-        """Random rows: prompts that several rows continue, and completions of several lengths."""
+    def given(cls, device: str, seed: int = 0, prompts: Dict[str, int] = MIXED) -> 'Rows':
+        """Random rows: prompts that several rows continue, with completions of several lengths."""
         generator = torch.Generator().manual_seed(seed)
         draw = lambda n: torch.randint(3, VOCABULARY, (n, ), generator=generator).to(device)  # noqa: E731
-        prompts = {name: draw(n) for name, n in PROMPTS.items()}
-        return cls([prompts[name] for name in ROWS], [draw(n) for n in LENGTHS])
+        drawn = {name: draw(n) for name, n in prompts.items()}
+        return cls([drawn[name] for name in ROWS], [draw(n) for n in LENGTHS])
 
     @property
     def whole(self) -> List[Tensor]:
@@ -251,15 +252,13 @@ def measure(name: str, dtype: str, scale: float = 1, device: str = 'cpu') -> Res
         torch.manual_seed(0)
         model = CausalLM(config=config_of(name), dtype=dtype).to(device)
         scale_matrices(model, scale)
-        rows = Rows.given(device)
         try:
             plain = Plain(name, dtype, model.lm.state_dict(), device)
-            expected = plain.read(rows)
         except Exception:  # transformers may raise anything, and so it cannot be compared with
             found['impossible'] = last_line()
         else:
             found['padded'] = reads_padded(name)
-            _compare(model, plain, rows, expected, found)
+            _compare(model, plain, device, found)
     except ConfigError as error:
         found['refused'] = words(error)
     except Exception:  # and its line in the table says so
@@ -267,7 +266,7 @@ def measure(name: str, dtype: str, scale: float = 1, device: str = 'cpu') -> Res
     return Result(**found)
 
 
-def _compare(model: CausalLM, plain: Plain, rows: Rows, expected: List[Tensor], found: Dict[str, Any]) -> None:
+def _compare(model: CausalLM, plain: Plain, device: str, found: Dict[str, Any]) -> None:
     found['head'] = head_refusal(model)
     log_prob_fn = LOG_PROB_FNS['linear_log_prob' if found['head'] is None else 'efficient_method']
     face = TokenFace(model, Sampling(), log_prob_fn, seed=0)
@@ -276,24 +275,35 @@ def _compare(model: CausalLM, plain: Plain, rows: Rows, expected: List[Tensor], 
                  ).token_spec._replace(vocab_size=VOCABULARY, eos_token_ids=list(ENDS), max_prompt_length=LONGEST)
     )
     found['reading'] = reading_of(model)
-    learned = _learned(face, model, rows)
-    found['learned'] = Difference.between(learned, expected)
-    _judge(plain, found)
+    for prompts in (MIXED, EQUAL):
+        rows = Rows.given(device, prompts=prompts)
+        _add(found, plain, learned=Difference.between(_learned(face, model, rows), plain.read(rows)))
+        rows, sampled = _sampled(model, rows)
+        _add(
+            found,
+            plain,
+            sampled=Difference.between(sampled, plain.read(rows)),
+            between=Difference.between(sampled, _learned(face, model, rows)),
+        )
 
+
+def _add(found: Dict[str, Any], plain: Plain, **differences: Difference) -> None:
+    for name, new in differences.items():
+        found[name] = new.or_more(found.get(name, new))
+    found['allowed'] = plain.allowed(found['learned'].or_more(found.get('sampled', found['learned'])))
+    found['plain'] = plain.apart
+
+
+def _sampled(model: CausalLM, rows: Rows) -> Tuple[Rows, List[Tensor]]:
+    """Other completions of the rows' prompts, and the log-probabilities that sampling reports."""
     uniform = torch.rand(len(ROWS), COMPLETION, dtype=torch.double, generator=torch.Generator().manual_seed(2))
     batch = PromptBatch.of(rows.prompts, model.device)
     rollout = generate(model, batch, COMPLETION, ENDS, Sampling(), uniform.to(model.device))
     lengths = rollout.length.tolist()
-    rows = rows._replace(completions=[action[:n] for action, n in zip(rollout.action, lengths)])
-    sampled = [logp[:n] for logp, n in zip(rollout.logp, lengths)]
-    found['sampled'] = Difference.between(sampled, plain.read(rows))
-    found['between'] = Difference.between(sampled, _learned(face, model, rows))
-    _judge(plain, found)
-
-
-def _judge(plain: Plain, found: Dict[str, Any]) -> None:
-    found['allowed'] = plain.allowed(found['learned'].or_more(found.get('sampled', found['learned'])))
-    found['plain'] = plain.apart
+    return (
+        rows._replace(completions=[action[:n] for action, n in zip(rollout.action, lengths)]),
+        [logp[:n] for logp, n in zip(rollout.logp, lengths)],
+    )
 
 
 @torch.no_grad()
