@@ -14,7 +14,8 @@ EXPLANATION = '''# Which architectures work
 
 `make architectures` writes this page (transformers {transformers}, torch {torch}, on a processor). It builds {lines}
 tiny random models of {architectures} architectures of `transformers`; some are variants of one, as `falcon (alibi)`.
-Their configs are in `benchmarks/architecture_configs.py`. Windows, chunks and index sets are shorter than the rows.
+Their configs are in `benchmarks/architecture_configs.py`. Windows, chunks and index sets are shorter than the rows. One
+batch has prompts of mixed lengths, another one prompts of one length. Several rows continue the same prompt.
 
 {counts}
 
@@ -48,7 +49,8 @@ alone.
 The floor is {floor}. In bfloat16 and float16 it is at least half a unit in the last place of the largest logit, because
 plain rounds its logits to the type. The number beside "plain" is the largest of {sets} sets of rows. In bfloat16 and
 float16 rounding can send a token to another expert, about once in some hundred tokens. A difference above "allowed"
-whose mean is below it is therefore compared with more sets, up to {most_sets}.
+whose mean is below it is therefore compared with more sets, up to {most_sets}, which plain also reads with the other
+attention of `transformers` (`eager` or `sdpa`).
 
 **run**: `sampler_gap_max`, the largest difference between sampler and learner, at both updates of a run in float32:
 environments, collector and policy of `think_answer`, two groups of four. At most {gap} is allowed. `n/a`: not logged.

@@ -4,8 +4,8 @@ another model with the same weights that nothing of this project touches; it rea
 """
 import re
 import traceback
-from functools import lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional
+from functools import lru_cache, partial
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -27,13 +27,14 @@ TIMES = 4  # what the project's difference may be of the difference between two 
 FLOOR = 5e-6  # nats that two plain ways may always differ by
 # In 16 bits also by what rounding the largest logit to the type changes: plain ``transformers`` rounds its logits.
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2. ** -8, torch.float16: 2. ** -11}
-# Sets of rows that two plain ways are compared on. In 16 bits a router may choose another expert for one token among
-# hundreds; so where a row would be wrong, more sets are read before that is said.
-SETS, MOST_SETS = 6, 60
+# Sets of rows that two plain ways are compared on. In 16 bits rounding sends one token among hundreds to another
+# expert; so before a line is wrong by its largest difference alone, more sets are read, also with the other attention.
+SETS, MOST_SETS = 6, 240
 IGNORES = 1e-3  # nats in float32 between two plain ways from which an architecture cannot be read padded
 
 VOCABULARY, LONGEST, COMPLETION = 40, 12, 14
-PROMPTS = dict(a=9, b=4, c=6, d=1, e=LONGEST)  # tokens of each distinct prompt
+MIXED = dict(a=9, b=4, c=6, d=1, e=LONGEST)  # tokens of each distinct prompt
+EQUAL = dict.fromkeys(MIXED, 9)  # which need no padding, and may be read otherwise
 ROWS = 'aabcbdec'  # which prompt each row continues
 LENGTHS = (14, 5, 14, 9, 1, 12, 14, 3)  # tokens that learning reads of each row
 ENDS = (3, 4, 5, 6)  # a sampled row ends with one of these, so that rows leave the batch at different times
@@ -105,12 +106,12 @@ class Rows(NamedTuple):
     completions: List[Tensor]
 
     @classmethod
-    def given(cls, device: str, seed: int = 0) -> 'Rows':
-        """Random rows: prompts that several rows continue, and completions of several lengths."""
+    def given(cls, device: str, seed: int = 0, prompts: Dict[str, int] = MIXED) -> 'Rows':
+        """Random rows: prompts that several rows continue, with completions of several lengths."""
         generator = torch.Generator().manual_seed(seed)
         draw = lambda n: torch.randint(3, VOCABULARY, (n, ), generator=generator).to(device)  # noqa: E731
-        prompts = {name: draw(n) for name, n in PROMPTS.items()}
-        return cls([prompts[name] for name in ROWS], [draw(n) for n in LENGTHS])
+        drawn = {name: draw(n) for name, n in prompts.items()}
+        return cls([drawn[name] for name in ROWS], [draw(n) for n in LENGTHS])
 
     @property
     def whole(self) -> List[Tensor]:
@@ -152,14 +153,13 @@ def equal(lm: PreTrainedModel, whole: List[Tensor]) -> List[Tensor]:
 class Plain:
     """
     Overview:
-        ``transformers`` without this project, read in two ways.
+        ``transformers`` without this project, read in several ways.
     """
 
     def __init__(self, name: str, dtype: str, weights: Dict[str, Tensor], device: str) -> None:
-        torch.manual_seed(0)
-        self._lm = build_causal_lm(None, config_of(name), dtype, None, name).eval().to(device)
-        self._lm.load_state_dict(weights)
-        self._other = padded if reads_padded(name) else equal
+        self._build = partial(_with_weights, name, dtype, weights, device)
+        self._lm = self._build()
+        self._others = [partial(padded if reads_padded(name) else equal, self._lm)]
         self.apart = Difference(0., 0.)  # the larger ones of all sets of rows
         self._logit = 0.0  # the largest
         self._device = device
@@ -174,7 +174,8 @@ class Plain:
         found = rows.picked(logits)
         if not all(logp.isfinite().all() for logp in found):
             raise FloatingPointError('a log-probability is not finite')
-        self.apart = self.apart.or_more(Difference.between(found, rows.picked(self._other(self._lm, rows.whole))))
+        for other in self._others:
+            self.apart = self.apart.or_more(Difference.between(found, rows.picked(other(rows.whole))))
         self._logit = max(self._logit, *(logit.abs().max().item() for logit in logits))
         return found
 
@@ -186,13 +187,35 @@ class Plain:
         """What others may differ from it at most; ``found`` is what they do."""
         if self._lm.dtype != torch.float32:
             while found.mean <= self._allowed.mean and found.largest > self._allowed.largest and self._sets < MOST_SETS:
+                if self._sets == SETS:
+                    self._add_other_attention()
                 self._read_another()
         return self._allowed
+
+    def _add_other_attention(self) -> None:
+        attention = 'eager' if self._lm.config._attn_implementation == 'sdpa' else 'sdpa'
+        try:
+            self._others.append(partial(alone, self._build(attention)))
+        except ConfigError:  # the architecture has one attention only
+            pass
 
     @property
     def _allowed(self) -> Difference:
         floor = max(FLOOR, ROUNDING[self._lm.dtype] * self._logit)
         return Difference(*(TIMES * max(number, floor) for number in self.apart))
+
+
+def _with_weights(
+        name: str,
+        dtype: str,
+        weights: Dict[str, Tensor],
+        device: str,
+        attention: Optional[str] = None
+) -> PreTrainedModel:
+    torch.manual_seed(0)
+    lm = build_causal_lm(None, config_of(name), dtype, attention, name).eval().to(device)
+    lm.load_state_dict(weights)
+    return lm
 
 
 @lru_cache
@@ -229,15 +252,13 @@ def measure(name: str, dtype: str, scale: float = 1, device: str = 'cpu') -> Res
         torch.manual_seed(0)
         model = CausalLM(config=config_of(name), dtype=dtype).to(device)
         scale_matrices(model, scale)
-        rows = Rows.given(device)
         try:
             plain = Plain(name, dtype, model.lm.state_dict(), device)
-            expected = plain.read(rows)
         except Exception:  # transformers may raise anything, and so it cannot be compared with
             found['impossible'] = last_line()
         else:
             found['padded'] = reads_padded(name)
-            _compare(model, plain, rows, expected, found)
+            _compare(model, plain, device, found)
     except ConfigError as error:
         found['refused'] = words(error)
     except Exception:  # and its line in the table says so
@@ -245,7 +266,7 @@ def measure(name: str, dtype: str, scale: float = 1, device: str = 'cpu') -> Res
     return Result(**found)
 
 
-def _compare(model: CausalLM, plain: Plain, rows: Rows, expected: List[Tensor], found: Dict[str, Any]) -> None:
+def _compare(model: CausalLM, plain: Plain, device: str, found: Dict[str, Any]) -> None:
     found['head'] = head_refusal(model)
     log_prob_fn = LOG_PROB_FNS['linear_log_prob' if found['head'] is None else 'efficient_method']
     face = TokenFace(model, Sampling(), log_prob_fn, seed=0)
@@ -254,24 +275,35 @@ def _compare(model: CausalLM, plain: Plain, rows: Rows, expected: List[Tensor], 
                  ).token_spec._replace(vocab_size=VOCABULARY, eos_token_ids=list(ENDS), max_prompt_length=LONGEST)
     )
     found['reading'] = reading_of(model)
-    learned = _learned(face, model, rows)
-    found['learned'] = Difference.between(learned, expected)
-    _judge(plain, found)
+    for prompts in (MIXED, EQUAL):
+        rows = Rows.given(device, prompts=prompts)
+        _add(found, plain, learned=Difference.between(_learned(face, model, rows), plain.read(rows)))
+        rows, sampled = _sampled(model, rows)
+        _add(
+            found,
+            plain,
+            sampled=Difference.between(sampled, plain.read(rows)),
+            between=Difference.between(sampled, _learned(face, model, rows)),
+        )
 
+
+def _add(found: Dict[str, Any], plain: Plain, **differences: Difference) -> None:
+    for name, new in differences.items():
+        found[name] = new.or_more(found.get(name, new))
+    found['allowed'] = plain.allowed(found['learned'].or_more(found.get('sampled', found['learned'])))
+    found['plain'] = plain.apart
+
+
+def _sampled(model: CausalLM, rows: Rows) -> Tuple[Rows, List[Tensor]]:
+    """Other completions of the rows' prompts, and the log-probabilities that sampling reports."""
     uniform = torch.rand(len(ROWS), COMPLETION, dtype=torch.double, generator=torch.Generator().manual_seed(2))
     batch = PromptBatch.of(rows.prompts, model.device)
     rollout = generate(model, batch, COMPLETION, ENDS, Sampling(), uniform.to(model.device))
     lengths = rollout.length.tolist()
-    rows = rows._replace(completions=[action[:n] for action, n in zip(rollout.action, lengths)])
-    sampled = [logp[:n] for logp, n in zip(rollout.logp, lengths)]
-    found['sampled'] = Difference.between(sampled, plain.read(rows))
-    found['between'] = Difference.between(sampled, _learned(face, model, rows))
-    _judge(plain, found)
-
-
-def _judge(plain: Plain, found: Dict[str, Any]) -> None:
-    found['allowed'] = plain.allowed(found['learned'].or_more(found.get('sampled', found['learned'])))
-    found['plain'] = plain.apart
+    return (
+        rows._replace(completions=[action[:n] for action, n in zip(rollout.action, lengths)]),
+        [logp[:n] for logp, n in zip(rollout.logp, lengths)],
+    )
 
 
 @torch.no_grad()

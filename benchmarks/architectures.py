@@ -9,9 +9,8 @@ import shutil
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import click
@@ -123,34 +122,39 @@ def work(pipe: Connection, folder: str) -> None:
 class Worker:
     """
     Overview:
-        A process that examines one architecture after the other, and another one if it dies of one.
+        A process that examines one architecture after the other, and another process if it dies of one.
     """
 
     def __init__(self) -> None:
         self._process: Any = None
+        self.order: Optional[Order] = None  # at which it is
 
-    def examine(self, order: Order) -> Line:
+    def begin(self, order: Order) -> None:
+        """Hand out an order; ``pipe`` is readable when its line is there or the process has ended."""
         if self._process is None:
-            self._start()
+            self._folder = tempfile.mkdtemp()
+            context = multiprocessing.get_context('spawn')
+            self.pipe, theirs = context.Pipe()
+            self._process = context.Process(target=work, args=(theirs, self._folder), daemon=True)
+            self._process.start()
+            theirs.close()  # so that its end is noticed
+        self.order, self.since = order, time.monotonic()
+        self.pipe.send(order)
+
+    def line(self) -> Line:
+        """What came of the order."""
+        order, self.order = self.order, None
+        seconds = time.monotonic() - self.since
         try:
-            self._pipe.send(order)
-            if self._pipe.poll(PATIENCE):
-                return self._pipe.recv()
+            if self.pipe.poll():
+                return self.pipe.recv()
             error = f'no answer in {PATIENCE} seconds'
         except (EOFError, OSError):
             self._process.join()
             with open(os.path.join(self._folder, SCREEN)) as screen:
                 error = f'the process ended with {self._process.exitcode}: {" ".join(screen.read().split())[-200:]}'
         self.stop()
-        return Line(order.name, {}, Run(error=error), 0.0)
-
-    def _start(self) -> None:
-        self._folder = tempfile.mkdtemp()
-        context = multiprocessing.get_context('spawn')
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=work, args=(theirs, self._folder), daemon=True)
-        self._process.start()
-        theirs.close()  # so that its end is noticed
+        return Line(order.name, {}, Run(error=error), seconds)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -166,22 +170,19 @@ def examine_all(orders: List[Order], jobs: int) -> List[Line]:
         All lines, in the order of their names, by several processes; each is shown when it is there.
     """
     workers = [Worker() for _ in range(jobs)]
-    lines: Dict[str, Line] = {}
-    idle = list(workers)
-
-    def one(order: Order) -> Line:
-        worker = idle.pop()
-        try:
-            return worker.examine(order)
-        finally:
-            idle.append(worker)
-
+    waiting, lines = list(orders), {}
     try:
-        with ThreadPoolExecutor(jobs) as pool:
-            for done in as_completed([pool.submit(one, order) for order in orders]):
-                line = done.result()
-                lines[line.name] = line
-                click.echo(f'[{len(lines):3d}/{len(orders)}] {line}')
+        while len(lines) < len(orders):
+            for worker in workers:
+                if worker.order is None and waiting:
+                    worker.begin(waiting.pop(0))
+            busy = [worker for worker in workers if worker.order is not None]
+            ready = wait([worker.pipe for worker in busy], timeout=1)
+            for worker in busy:
+                if worker.pipe in ready or time.monotonic() > worker.since + PATIENCE:
+                    line = worker.line()
+                    lines[line.name] = line
+                    click.echo(f'[{len(lines):3d}/{len(orders)}] {line}')
     finally:
         for worker in workers:
             worker.stop()

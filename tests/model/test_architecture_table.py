@@ -100,12 +100,8 @@ class TestVerdict:
         assert '| llama | float32 ×1: IndexError: out of range |' in program.page([line])
 
     def test_a_process_that_dies_is_a_wrong_line(self, program):
-        worker = program.Worker()
-        try:
-            line = worker.examine(Killer())
-            assert len(line.wrong) == 1 and line.wrong[0].startswith('run: the process ended with 3')
-        finally:
-            worker.stop()
+        line, = program.examine_all([Killer()], jobs=1)
+        assert len(line.wrong) == 1 and line.wrong[0].startswith('run: the process ended with 3')
 
     def test_a_refusal_has_its_words_on_the_page(self, program, measure):
         result = measure('llama (dynamic rotary)', 'float32')
