@@ -16,7 +16,8 @@ environment = $(if $(call runs,$(1)/bin/python),,$(if $(UV),$(uv_venv),$(python_
 uv_venv = $(UV) venv --python $(or $(PYTHON),3.11) $(1)
 python_venv = $(or $(PYTHON),$(NO_PYTHON)) -m venv $(1)
 install = $(if $(UV),$(uv_install),$(pip_install))
-uv_install = $(UV) pip install$(if $(OVERRIDES), --override $(OVERRIDES)) --python $(1)/bin/python
+# Byte code as pip writes it: where Python must not (PYTHONDONTWRITEBYTECODE), every import would take three times as long.
+uv_install = $(UV) pip install --compile-bytecode$(if $(OVERRIDES), --override $(OVERRIDES)) --python $(1)/bin/python
 pip_install = $(if $(OVERRIDES),$(NO_UV))$(1)/bin/python -m pip install
 NO_UV = $(error OVERRIDES=$(OVERRIDES) needs uv: pip has no option that overrides what a package requires)
 NO_PYTHON = $(error no Python 3.10 to 3.12 that runs was found. Name one, make PYTHON=/path/to/python3.11, or install \

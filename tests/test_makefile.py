@@ -88,12 +88,12 @@ def test_a_named_python_is_taken(make):
 def test_uv_is_used_where_it_is_installed(make, asked, commands, arguments):
     code, lines, _ = make({'uv': UV, **commands}, *arguments)
     assert code == 0 and f'uv venv --python {asked} env' in lines
-    assert "uv pip install --python env/bin/python -e '.[test]'" in lines
+    assert "uv pip install --compile-bytecode --python env/bin/python -e '.[test]'" in lines
 
 
 def test_pins_are_overridden_by_uv_alone(make):
     _, lines, _ = make({'uv': UV}, 'PYTHON=3.13', 'OVERRIDES=overrides.txt')
-    assert "uv pip install --override overrides.txt --python env/bin/python -e '.[test]'" in lines
+    assert "uv pip install --compile-bytecode --override overrides.txt --python env/bin/python -e '.[test]'" in lines
     assert os.path.exists(os.path.join(ROOT, 'overrides.txt'))
     code, lines, error = make({'uv': SHIM, 'python3.11': PY311}, 'OVERRIDES=overrides.txt')
     assert code != 0 and lines == [] and error.count('\n') == 1 and 'OVERRIDES=overrides.txt needs uv' in error
