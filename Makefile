@@ -16,7 +16,7 @@ environment = $(if $(call runs,$(1)/bin/python),,$(if $(UV),$(uv_venv),$(python_
 uv_venv = $(UV) venv --python $(or $(PYTHON),3.11) $(1)
 python_venv = $(or $(PYTHON),$(NO_PYTHON)) -m venv $(1)
 install = $(if $(UV),$(uv_install),$(pip_install))
-# Byte code as pip writes it: where Python must not (PYTHONDONTWRITEBYTECODE), every import would take three times as long.
+# Byte code as pip writes it: where Python may not (PYTHONDONTWRITEBYTECODE), each import would take three times as long.
 uv_install = $(UV) pip install --compile-bytecode$(if $(OVERRIDES), --override $(OVERRIDES)) --python $(1)/bin/python
 pip_install = $(if $(OVERRIDES),$(NO_UV))$(1)/bin/python -m pip install
 NO_UV = $(error OVERRIDES=$(OVERRIDES) needs uv: pip has no option that overrides what a package requires)
