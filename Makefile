@@ -31,7 +31,7 @@ CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-faults fuzz style format demo-text architectures seeds seeds-cartpole presets soak bench bench-losses clean
+.PHONY: help install train test test-all test-faults fuzz style format demo-text architectures uneven seeds seeds-cartpole presets soak bench bench-losses clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -47,6 +47,7 @@ help:
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
 	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"
 	@echo "make architectures  every architecture beside plain transformers, in three types; table in docs/ (10 minutes)"
+	@echo "make uneven         rows of uneven length in one micro-batch against the sum of its parts; table in docs/"
 	@echo "make soak           5,000 updates of a tiny model, whose memory and open files must not grow; picture in docs/ (long)"
 
 install: $(VENV)/.installed
@@ -106,6 +107,10 @@ seeds-cartpole: install
 architectures: install
 	@echo "== tiny models of all architectures beside plain transformers, and two updates with each"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/architectures.py --write --jobs $(JOBS)
+
+uneven: install
+	@echo "== rows of uneven length against the sum of their parts"
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/uneven.py
 
 soak: install
 	@echo "== 5,000 updates, and whether memory or open files grow"

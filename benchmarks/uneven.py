@@ -1,14 +1,14 @@
 """
-Rows of uneven length in one micro-batch: forward and backward of the whole against the sum of its parts, each part
-rows of similar length. Prints one line a case, medians of alternating rounds (smallest to largest).
-
-    python benchmarks/uneven.py
+Rows of uneven length in one micro-batch: forward and backward of the whole against the sum of its parts, where each
+part has rows of similar length. Writes docs/uneven.md.
 """
+import os
 import time
 from typing import List
 
 import click
 import torch
+from runs import ROOT, machine
 
 from ding_common import import_ding
 
@@ -47,33 +47,46 @@ def seconds(model: CausalLM, prompt: torch.Tensor, lengths: List[int]) -> float:
 
 
 @click.command()
-@click.option('--rounds', default=7, show_default=True, help='Measurements of each case.')
-@click.option('--threads', default=1, show_default=True)
-def main(rounds: int, threads: int) -> None:
-    torch.set_num_threads(threads)
+@click.option('--rounds', default=7, show_default=True, help='Measurements of each case, which alternate.')
+def main(rounds: int) -> None:
+    """Measure; write docs/uneven.md."""
     torch.manual_seed(0)
     model = CausalLM(config=MODEL)
-    ways = ['shared', 'padded']
     prompt = torch.randint(3, 40, (64, ))
-    click.echo(f'torch {torch.__version__}, {threads} threads; whole / sum of parts')
-    for way in ways:
-        if model.reading != way:  # as an architecture that does not share prompts
+    lines = []
+    for way in ('shared', 'padded'):
+        if model.reading != way:  # as in an architecture that does not share prompts
             model._trial = Trial(way)
         for name, (lengths, sizes) in CASES.items():
             lengths = sorted(lengths, reverse=True)
-            parts = [list(part) for part in torch.tensor(lengths).split(sizes)]
+            parts = [part.tolist() for part in torch.tensor(lengths).split(sizes)]
             seconds(model, prompt, lengths)
             found = []
             for _ in range(rounds):
                 whole = seconds(model, prompt, lengths)
-                apart = sum(seconds(model, prompt, [int(n) for n in part]) for part in parts)
-                found.append((whole / apart, whole, apart))
+                apart = sum(seconds(model, prompt, part) for part in parts)
+                found.append((whole / apart, whole * 1e3, apart * 1e3))
             ratio, whole, apart = (sorted(x) for x in zip(*found))
-            middle = rounds // 2
-            click.echo(
-                f'{way:7} {name:47} {ratio[middle]:.2f} ({ratio[0]:.2f} to {ratio[-1]:.2f}): '
-                f'{whole[middle] * 1e3:.0f} / {apart[middle] * 1e3:.0f} ms'
+            half = rounds // 2
+            lines.append(
+                f'| {name} | `{way}` | {whole[half]:.0f} | {apart[half]:.0f} | '
+                f'{ratio[half]:.2f} ({ratio[0]:.2f} to {ratio[-1]:.2f}) |'
             )
+            click.echo(lines[-1])
+    page = [
+        '# Rows of uneven length',
+        '',
+        '`make uneven` wrote this page: forward and backward of one micro-batch of a small Qwen2 (2 layers, hidden '
+        'size 128, prompts of 64 tokens), against the sum of its parts, each of rows of similar length. Medians of '
+        f'{rounds} alternating rounds, in milliseconds (smallest to largest ratio). {machine()}.',
+        '',
+        '| rows | [way of reading](design.md) | whole | sum of parts | ratio |',
+        '|---|---|---|---|---|',
+        *lines,
+        '',
+    ]
+    with open(os.path.join(ROOT, 'docs', 'uneven.md'), 'w') as f:
+        f.write('\n'.join(page))
 
 
 if __name__ == '__main__':
