@@ -34,6 +34,7 @@ from ding_common import (
 from ding_common.create_config import check_names
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_exp_name, check_main_config, check_sections
+from ding_grpo.policy.half_weights import check_trained
 from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
 from ding_grpo.worker.interrupt import handlers_given_back
@@ -74,7 +75,7 @@ def apply() -> None:
     # pipeline, ``eval`` too, first looks at what a user wrote, and by then ``ding`` has imported this plugin as well.
     ding.config.config.compile_collector_config = _with_checked_config(ding.config.config.compile_collector_config)
     # ppo_param_init, on by default, gives every linear layer new weights, a pretrained model's too, and fails at layers
-    # without bias.
+    # without bias. It trains weights of float16 as well, which its optimizer destroys.
     PPOPolicy._init_learn = _with_kept_weights(PPOPolicy._init_learn)
     # Registry.build prints a page of "Hint: expected args" before it hands on any error, a ConfigError too.
     registry._innest_error = False
@@ -232,11 +233,13 @@ def _with_kept_weights(init_learn: Callable) -> Callable:
 
     @wraps(init_learn)
     def _init_learn(self: PPOPolicy) -> None:
-        if self._cfg.learn.ppo_param_init and isinstance(self._model, CausalLMVAC):
-            raise ConfigError(
-                'policy.learn.ppo_param_init = True: would give every layer of the language model new weights; write '
-                'ppo_param_init=False.'
-            )
+        if isinstance(self._model, CausalLMVAC):
+            if self._cfg.learn.ppo_param_init:
+                raise ConfigError(
+                    'policy.learn.ppo_param_init = True: would give every layer of the language model new weights; '
+                    'write ppo_param_init=False.'
+                )
+            check_trained(dict(self._model.named_parameters()))
         init_learn(self)
 
     return _init_learn

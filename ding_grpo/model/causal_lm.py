@@ -63,7 +63,7 @@ class CausalLM(nn.Module):
             - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``.
             - config (:obj:`Optional[dict]`): ``model_type`` and the arguments of that architecture's config class; \
                 the weights are random. Exactly one of ``pretrained`` and ``config``.
-            - dtype (:obj:`str`): ``float32``, ``bfloat16`` or ``float16``.
+            - dtype (:obj:`str`): ``float32``, ``bfloat16``, or ``float16`` for evaluation and below adapters.
             - attn_implementation (:obj:`Optional[str]`): As ``transformers`` takes it.
             - lora (:obj:`Optional[dict]`): Arguments of ``peft.LoraConfig`` (extra ``lora``), such as ``r`` and \
                 ``lora_alpha``: adapters are trained, checkpointed and saved, the pretrained weights stay.

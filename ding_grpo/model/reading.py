@@ -51,9 +51,9 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
     with torch.no_grad(), torch.autocast(model.device.type, enabled=False), _quiet():
         try:
             model.output_head()
-        except ConfigError as error:  # prompts are shared below the output layer
+        except ConfigError:  # the policy has said why, where it matters
             ways = WAYS[1:]
-            reasons.append(error.message)
+            reasons.append('prompts are shared below the output layer, and that is not a scaled or soft-capped product')
         try:
             with in_float64():
                 trials = [_Rows.make(model, seed) for seed in range(2)]

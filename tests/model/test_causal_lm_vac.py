@@ -78,3 +78,12 @@ class TestCausalLMVAC:
         before = {name: value.clone() for name, value in model.state_dict().items()}
         PPOPolicy(cfg, model=model, enable_field=['learn'])
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+    def test_weights_of_float16_are_not_trained(self):
+        cfg = EasyDict(PPOPolicy.default_config())
+        cfg.action_space = 'discrete'
+        cfg.learn.ppo_param_init = False
+        shape = dict(vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
+        model = CausalLMVAC(config=dict(shape, model_type='llama'), dtype='float16')
+        with pytest.raises(ConfigError, match="policy.model.dtype = 'float16'"):
+            PPOPolicy(cfg, model=model, enable_field=['learn'])
