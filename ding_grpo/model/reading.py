@@ -1,8 +1,8 @@
 """
 Ways to read rows of tokens, the fastest first. A model takes the first way that gives what each row gives when it is
 read alone. That is tried, not assumed. The trial computes in float64, whatever the type of the weights: there a right
-way differs by rounding of about 1e-13, and a wrong way is far off. So the choice depends on the architecture, and not
-on its weights, their type, or adapters.
+way differs by rounding, far below ``TOLERANCE``, and a wrong way is far above it. So the choice depends on the
+architecture, and not on its weights, their type, or adapters.
 """
 from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
