@@ -58,8 +58,11 @@ def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional
     if type(layer) is not nn.Linear:
         raise _refusal(lm, f'its output layer is {type(layer).__name__}, not a torch.nn.Linear')
     ids = torch.arange(8, device=lm.device).remainder(layer.out_features).unsqueeze(0)  # (1, 8)
-    with torch.no_grad():
-        hidden = getattr(trunk(input_ids=ids, use_cache=False), 'last_hidden_state', None)
+    try:
+        with torch.no_grad():
+            hidden = getattr(trunk(input_ids=ids, use_cache=False), 'last_hidden_state', None)
+    except Exception as error:  # of a config that contradicts itself, an architecture may raise anything
+        raise ConfigError(f'policy.model: {type(lm).__name__} fails to read tokens: {describe(error)}') from error
     if hidden is None or hidden.dtype != layer.weight.dtype or hidden.shape[-1] != layer.in_features:
         raise _refusal(lm, 'its output layer does not read the last hidden states as they are')
     known = {*trunk.parameters(), *layer.parameters()}

@@ -41,6 +41,12 @@ class TestOutputHead:
         other = copy.deepcopy(tiny_model)
         assert other.output_head().weight.data_ptr() != tiny_model.output_head().weight.data_ptr()
 
+    def test_heads_that_do_not_fit_together_are_an_error_of_the_config(self):
+        shape = dict(vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4)
+        model = CausalLM(config=dict(model_type='qwen2', **shape))  # by default it has 32 key heads
+        with pytest.raises(ConfigError, match='policy.model: Qwen2ForCausalLM fails to read tokens: RuntimeError'):
+            model.output_head()
+
     @pytest.mark.parametrize('change', [lambda o: o * 2, lambda o: o.roll(1, -1)])
     def test_a_layer_that_computes_something_else_is_refused(self, tiny_model, change):
         layer = tiny_model.lm.lm_head
