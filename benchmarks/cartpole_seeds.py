@@ -48,7 +48,7 @@ def report(runs: List[Run]) -> str:
             '# CartPole-v1 by GRPO: five seeds, and what comes after',
             '',
             '`make seeds-cartpole` wrote this page: `config/cartpole_grpo_config.py`, `stop_value` out of reach. Every '
-            'ten updates the greedy and the sampled policy run 100 episodes each, from 100 starts that training never '
+            'three updates the greedy and the sampled policy run 100 episodes each, from 100 starts that training never '
             f'has; the bar is a mean return of {BAR} of both, and what is given is the lower one of the two. '
             f'{machine()}.',
             '',
@@ -76,7 +76,7 @@ def main(seeds: str) -> None:
             os.path.join('seeds_cartpole', f'seed {seed}'),
             BAR,
             go_on=True,
-            evaluator=dict(eval_freq=10, samples_per_start=1),
+            evaluator=dict(eval_freq=3, samples_per_start=1),
             max_env_step=MOST + AFTER
         ) for seed in seeds.split(',')
     ]
