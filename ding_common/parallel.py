@@ -102,7 +102,7 @@ def start(cuda: bool) -> None:
 
 def _check_own_gpus() -> None:
     """Two processes may see one GPU each, and both the same, which NCCL refuses much later and in other words."""
-    used = gather(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+    used = all_gather(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
     for other, name in enumerate(used):
         first = used.index(name)
         if first != other:
@@ -132,7 +132,7 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def size() -> int:
+def world_size() -> int:
     """
     Overview:
         The number of processes.
@@ -145,29 +145,29 @@ def share(number: int) -> range:
     Overview:
         Which of so many things are this process's: a block of them, the blocks in the order of the processes.
     """
-    return range(rank() * number // size(), (rank() + 1) * number // size())
+    return range(rank() * number // world_size(), (rank() + 1) * number // world_size())
 
 
-def gather(thing: Any) -> List[Any]:
+def all_gather(thing: Any) -> List[Any]:
     """
     Overview:
         What each process gives, in their order. It is pickled: the processes trust each other.
     """
-    if size() == 1:
+    if world_size() == 1:
         return [thing]
-    found = [None] * size()
+    found = [None] * world_size()
     with watched():
         dist.all_gather_object(found, thing)
     return found
 
 
-def of_first(thing: Any) -> Any:
+def broadcast_object(thing: Any) -> Any:
     """
     Overview:
         What the first process gives. Tensors in it are sent one by one, without a copy in a pickle; in the other \
         processes they are on the processor.
     """
-    if size() == 1:
+    if world_size() == 1:
         return thing
     buffer, tensors = io.BytesIO(), []
     if rank() == 0:
@@ -211,7 +211,7 @@ class _Unpickler(pickle.Unpickler):
         return self._tensors[-1]
 
 
-def copy_first(tensors: List[Tensor]) -> None:
+def broadcast(tensors: List[Tensor]) -> None:
     """
     Overview:
         Give tensors the values that they have in the first process.
@@ -220,7 +220,7 @@ def copy_first(tensors: List[Tensor]) -> None:
     Raises:
         - PeerError: If they are not; in every process.
     """
-    if size() == 1:
+    if world_size() == 1:
         return
     _check_alike(tensors)
     for tensor in tensors:
@@ -228,7 +228,7 @@ def copy_first(tensors: List[Tensor]) -> None:
             dist.broadcast(tensor, src=0)
 
 
-def add(tensors: List[Tensor]) -> None:
+def all_reduce(tensors: List[Tensor]) -> None:
     """
     Overview:
         Sum tensors over the processes, in place, those of one type in one message.
@@ -237,7 +237,7 @@ def add(tensors: List[Tensor]) -> None:
     Raises:
         - PeerError: If they are not; in every process.
     """
-    if size() == 1:
+    if world_size() == 1:
         return
     _check_alike(tensors)
     for dtype in dict.fromkeys(t.dtype for t in tensors):
@@ -257,7 +257,7 @@ def _check_alike(tensors: List[Tensor]) -> None:
     with watched():
         dist.all_reduce(extremes, dist.ReduceOp.MAX)
     if extremes[0] != -extremes[1]:
-        _tell_difference(gather(kinds))
+        _tell_difference(all_gather(kinds))
 
 
 def _tell_difference(kinds: List[List[str]]) -> NoReturn:

@@ -202,7 +202,7 @@ def _agreed_folder(main_config: Dict) -> str:
     name = main_config.exp_name
     if os.path.exists(name) and not main_config.policy.get('learn', {}).get('resume_training', False):
         name += time.strftime('_%y%m%d_%H%M%S')  # as DI-engine does
-    name = parallel.of_first(name)
+    name = parallel.broadcast_object(name)
     return name if parallel.rank() == 0 else os.path.join(name, 'log', f'process_{parallel.rank()}')
 
 

@@ -229,8 +229,8 @@ class TestWhoFailed:
         (_, first), (_, second) = meet(
             tmp_path, """
 x = torch.ones(3)
-parallel.copy_first([x.to_sparse() if parallel.rank() == 1 else x])
-parallel.gather(1)
+parallel.broadcast([x.to_sparse() if parallel.rank() == 1 else x])
+parallel.all_gather(1)
 """
         )
         last = [out.strip().splitlines() for out in (first, second)]
@@ -247,7 +247,7 @@ parallel.TIMEOUT = timedelta(seconds=2)
 os.environ['MASTER_PORT'] = str(int(os.environ['MASTER_PORT']) + 1)
 parallel.start(False)
 time.sleep(5 * parallel.rank())
-parallel.gather(1)
+parallel.all_gather(1)
 """
         )
         assert 'process 0: another process of this run has not answered for 0.0333333 minutes' in first
@@ -258,7 +258,7 @@ parallel.gather(1)
         outs = meet(
             tmp_path, """
 me, one = parallel.rank(), torch.ones(1)
-for call in (parallel.copy_first, parallel.add):
+for call in (parallel.broadcast, parallel.all_reduce):
     for tensors in ([one, torch.ones(3 + me)], [one, one.double() if me else one], [one] * (1 + me), [one]):
         try:
             call(tensors)
@@ -292,7 +292,7 @@ from tests.same import same
 torch.manual_seed(3)
 found = dict(a=[torch.arange(5), 'text'], b=(torch.tensor(2.5), torch.zeros(0, 3), None))
 found.update(c=torch.ones(2, dtype=bool), d=torch.randn(4, 6).T.bfloat16(), e={1: torch.full((2, 2), 1j)})
-same(parallel.of_first(found if parallel.rank() == 0 else 'nothing'), found)
+same(parallel.broadcast_object(found if parallel.rank() == 0 else 'nothing'), found)
 """
     )
     assert [code for code, _ in outs] == [0, 0], outs
@@ -350,10 +350,10 @@ class TestGPUs:
         monkeypatch.setattr(torch.cuda, 'current_device', lambda: 0)
         monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: SimpleNamespace(uuid='b'))
         monkeypatch.setattr(torch.distributed, 'init_process_group', lambda *args, **kwargs: None)
-        monkeypatch.setattr(parallel, 'gather', lambda mine: ['a', 'c', mine])
+        monkeypatch.setattr(parallel, 'all_gather', lambda mine: ['a', 'c', mine])
         parallel.start(True)
         assert chosen == [0]
-        monkeypatch.setattr(parallel, 'gather', lambda mine: ['a', mine, mine])
+        monkeypatch.setattr(parallel, 'all_gather', lambda mine: ['a', mine, mine])
         with pytest.raises(ConfigError, match=r'processes 1 and 2 of this run would use the same GPU \(b\)'):
             parallel.start(True)
 

@@ -1,10 +1,12 @@
 """How the rows of a batch are compared with those of their group."""
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from ding_grpo.rl_utils import group_advantage, return_to_go, step_advantage
+
+from .batch import Batch
 
 
 class Advantage(NamedTuple):
@@ -20,39 +22,40 @@ class Advantage(NamedTuple):
     extend_truncated: bool = False
     part_weights: Optional[Dict[str, float]] = None
 
-    def of(self, batch: Dict[str, Any]) -> Tensor:
+    def of(self, batch: Batch) -> Tensor:
         """
         Overview:
             Advantages of a batch of groups. Rows that could not be scored are left out of their groups.
         Arguments:
-            - batch (:obj:`Dict`): From ``collate_groups``.
+            - batch (:obj:`Batch`): Rows of whole groups.
         Returns:
             - adv (:obj:`torch.FloatTensor`): The advantages, 0 behind a row's end and for rows left out.
         Shapes:
             - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome``, else :math:`(B, S)`
         """
-        scored = batch['failed'] == 0
-        batch = _scored(batch)
+        rows, scored = (~batch.failed).nonzero().squeeze(1), batch.without(batch.failed)
         if self.part_weights is not None:
             # each part compared by itself, the weighted sum divided by its deviation over the batch (its mean is 0)
-            adv = sum(self._by_part(batch))
+            adv = sum(self._by_part(scored))
             adv = adv / (adv.std() + 1e-4) if len(adv) > 1 else adv
         else:
-            adv = getattr(self, f'_{self.compare}')(batch)
-        return adv.new_zeros(len(scored), *adv.shape[1:]).index_put((scored, ), adv)
+            adv = getattr(self, f'_{self.compare}')(scored)
+        of_all = adv.new_zeros(batch.weight.shape[:adv.dim()])
+        of_all[(rows, *(slice(n) for n in adv.shape[1:]))] = adv
+        return of_all
 
-    def equal(self, batch: Dict[str, Any]) -> bool:
+    def equal(self, batch: Batch) -> bool:
         """
         Overview:
             Whether the group's own comparison gives every row the advantage 0, so that there is nothing to learn \
             from: nothing that is compared differs or, with ``pass_k``, the best two rows are equal.
         Arguments:
-            - batch (:obj:`Dict`): From ``collate_groups``, of one group.
+            - batch (:obj:`Batch`): Rows of whole groups, of one group.
         """
-        batch = _scored(batch)
+        batch = batch.without(batch.failed)
         best_alone = self.method == 'pass_k'
         if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1 and not best_alone:
-            returns = batch['reward'].sum(1)  # the usual case, in less time
+            returns = batch.reward.sum(1)  # the usual case, in less time
             return len(returns) == 0 or bool((returns == returns[0]).all())
         # both are exactly 0 where a group's values are equal, and neither shifts by the batch
         compared = self._replace(method='pass_k' if best_alone else 'no_std')
@@ -60,52 +63,41 @@ class Advantage(NamedTuple):
             return not any(adv.any() for adv in compared._by_part(batch))
         return not getattr(compared, f'_{self.compare}')(batch).any()
 
-    def _by_part(self, batch: Dict[str, Any]) -> Iterator[Tensor]:
+    def _by_part(self, batch: Batch) -> Iterator[Tensor]:
         """Weighted advantages by each part, among the rows to which it applies, (B, ) each."""
-        length = batch['weight'].sum(1)
-        for name, part in batch['reward_parts'].items():
+        length = batch.weight.sum(1)
+        for name, part in batch.reward_parts.items():
             applies = ~part.isnan()
-            adv = group_advantage(part[applies], batch['group'][applies], self.method, length=length[applies])
+            adv = group_advantage(part[applies], batch.group[applies], self.method, length=length[applies])
             yield torch.zeros(len(part)).masked_scatter(applies, self.part_weights[name] * adv)
 
-    def _outcome(self, batch: Dict[str, Any]) -> Tensor:
+    def _outcome(self, batch: Batch) -> Tensor:
         returns, _ = self._returns(batch)
-        return group_advantage(returns[:, 0], batch['group'], self.method, length=batch['weight'].sum(1))
+        return group_advantage(returns[:, 0], batch.group, self.method, length=batch.weight.sum(1))
 
-    def _return_to_go(self, batch: Dict[str, Any]) -> Tensor:
+    def _return_to_go(self, batch: Batch) -> Tensor:
         """Those of all steps of a group with each other."""
         returns, _ = self._returns(batch)
-        counted = batch['weight'] != 0  # (B, S)
-        of_step = batch['group'].unsqueeze(1).expand_as(counted)[counted]  # (M, ): the group of each step
+        counted = batch.weight != 0  # (B, S)
+        of_step = batch.group.unsqueeze(1).expand_as(counted)[counted]  # (M, ): the group of each step
         adv = group_advantage(returns[counted], of_step, self.method, length=torch.ones_like(of_step))
         return torch.zeros_like(returns).masked_scatter(counted, adv)
 
-    def _return_to_go_by_step(self, batch: Dict[str, Any]) -> Tensor:
+    def _return_to_go_by_step(self, batch: Batch) -> Tensor:
         """Those of the same step only, see ``step_advantage``."""
         returns, tail = self._returns(batch)
-        returns = torch.where(batch['weight'] != 0, returns, tail)
-        return step_advantage(returns, batch['weight'], batch['group'], self.method)
+        returns = torch.where(batch.weight != 0, returns, tail)
+        return step_advantage(returns, batch.weight, batch.group, self.method)
 
-    def _returns(self, batch: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+    def _returns(self, batch: Batch) -> Tuple[Tensor, Tensor]:
         """The discounted returns from each step on (B, S), and what follows a row's end (B, 1): nothing or, with
         ``extend_truncated`` and where a time limit cut, the last reward for ever, r / (1 - discount)."""
         # In float64: what rounding leaves of equal returns would be divided by its own deviation.
-        reward, dtype = batch['reward'].double(), batch['reward'].dtype
+        reward, dtype = batch.reward.double(), batch.reward.dtype
         tail = torch.zeros_like(reward[:, :1])
         if self.extend_truncated:
-            rows = batch['truncated'].nonzero().squeeze(1)
-            last = (batch['weight'][rows] != 0).sum(1) - 1
+            rows = batch.truncated.nonzero().squeeze(1)
+            last = (batch.weight[rows] != 0).sum(1) - 1
             reward[rows, last] /= 1 - self.discount_factor
             tail[rows, 0] = reward[rows, last]
         return return_to_go(reward, self.discount_factor).to(dtype), tail.to(dtype)
-
-
-def _scored(batch: Dict[str, Any]) -> Dict[str, Any]:
-    """The rows that could be scored."""
-    scored = batch['failed'] == 0
-    return dict(
-        reward_parts={name: part[scored]
-                      for name, part in batch['reward_parts'].items()},
-        **{key: batch[key][scored]
-           for key in ('reward', 'weight', 'group', 'truncated')},
-    )

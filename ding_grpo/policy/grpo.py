@@ -14,39 +14,37 @@ Group Relative Policy Optimization as a DI-engine policy. Where it departs from 
    (section 4.1.3) compares the sums of later rewards; a discount and the extension of cut episodes are added.
 """
 import copy
-import math
 import time
-from contextlib import nullcontext
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any, Dict, List, Optional, Tuple
 
 import click
 import torch
 from ding.policy import Policy
 from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
-from ding.torch_utils import to_device
 from ding.utils import POLICY_REGISTRY
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, parallel
 from ding_grpo.model import CausalLM
-from ding_grpo.rl_utils import grpo_data, grpo_error, kl_estimate, masked_mean, row_mean, sequence_mean
-from ding_grpo.rollout import Sampling
+from ding_grpo.rl_utils import row_mean
 
 from .advantage import Advantage
-from .group import batch_metrics, collate_groups, fold_group, with_rows, without_failed
-from .grpo_config import LOG_PROB_FNS, check_for_steps, check_for_tokens, check_policy_config, check_replay, \
-    loss_options, model_type
-from .half_weights import check_trained, bfloat16_notice
-from .micro_batch import memory_advice, share_rows, split_rows, take_rows
-from .mini_batches import MiniBatches
-from .not_finite import BadUpdates, check_weights, diagnose
-from .sampler_gap import fresh_rows, sampler_gap
+from .batch import Batch
+from .diagnose import check_weights
+from .grpo_config import check_policy_config, check_replay, loss_options, model_type
+from .half_weights import bfloat16_notice, check_trained
+from .memory import memory_advice
+from .metrics import OUTCOMES, STEP_METRICS, batch_metrics
+from .sample import fold_group
 from .schedule import Schedule
-from .step_face import StepFace
-from .token_face import TokenFace
+from .step_actor import StepActor
+from .token_actor import TokenActor
+from .update import Updater
 
-# What becomes of a mini-batch, as metrics (docs/metrics.md).
-OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')
+make_actor = singledispatch(StepActor.of)  # by the model's class
+make_actor.register(CausalLM, TokenActor.of)
 
 
 @POLICY_REGISTRY.register('grpo')
@@ -232,20 +230,9 @@ class GRPOPolicy(Policy):
         super().__init__(cfg, model, enable_field)
         # The model is on the current GPU, that of LOCAL_RANK. DI-engine counts by RANK: with several machines another.
         self._device = str(next(self._model.parameters()).device)
-        self._bad_updates = BadUpdates(cfg.learn.max_bad_updates)
-        self._optimizer_steps = 0  # that have made the weights of now
-        self._loss_options, method = loss_options(cfg.learn)
         self._advantage = Advantage(
-            method, cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
+            loss_options(cfg.learn)[1], cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
         )
-        seed = torch.initial_seed()  # the one that DI-engine set
-        if isinstance(self._model, CausalLM):
-            sampling = Sampling(cfg.collect.temperature, cfg.collect.top_k, cfg.collect.top_p)
-            self._face = TokenFace(self._model, sampling, LOG_PROB_FNS[cfg.learn.log_prob_fn], seed)
-            check_for_tokens(cfg)
-        else:
-            self._face = StepFace(self._model, cfg.collect.temperature, seed)
-            check_for_steps(cfg)
 
     def default_model(self) -> Tuple[str, List[str]]:
         return model_type(self._cfg.model), ['ding_grpo.model', 'ding.model']
@@ -263,15 +250,17 @@ class GRPOPolicy(Policy):
                 f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be made of it ({describe(error)})'
             ) from error
         check_weights(model, 'policy.model')
+        self._actor = make_actor(model, cfg, torch.initial_seed())  # the seed that DI-engine set
+        self._actor.check_learning(cfg)
         return model
 
     def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool) -> None:
-        if parallel.size() != parallel.launched():
+        if parallel.world_size() != parallel.launched():
             raise ConfigError(
                 f'policy.multi_gpu = True: torchrun has started {parallel.launched()} processes, which have not met; '
                 'start them with torchrun -m ding_grpo.'
             )
-        parallel.copy_first(list(model.state_dict().values()))
+        parallel.broadcast(list(model.state_dict().values()))
 
     def _bind(self, spec: Any, spaces: Optional[Tuple] = None) -> None:
         """
@@ -283,24 +272,19 @@ class GRPOPolicy(Policy):
         Raises:
             - ConfigError: If environment and model do not go together.
         """
-        self._face.bind(spec)
-        if spec is None and spaces is not None:
-            self._face.check_spaces(*spaces)
+        self._actor.bind(spec, spaces)
         if self._cfg.learn.reward_aggregation == 'normalize_then_sum':
             self._advantage = self._advantage._replace(part_weights=spec.reward_weights)
-        if spec is not None and getattr(self, '_reference', None) is not None:
-            self._reference.limit_vocabulary(spec.vocab_size)
-            self._reference.limit_length(spec.max_prompt_length + spec.max_new_tokens)
-            self._reference.load_reading_state(self._model.reading_state())
+        if self._reference is not None:
+            self._actor.bind_reference(self._reference)
 
     def _get_token_spec(self) -> Any:
-        return getattr(self._face, 'spec', None)
-
-    @property
-    def _adapters(self) -> bool:
-        return getattr(self._model, 'has_adapters', False)
+        return self._actor.spec
 
     # ------------------------------------------------------------------ learn
+    _updater: Optional[Updater] = None
+    _reference: Optional[torch.nn.Module] = None  # also None where ``_model`` without its adapters is the reference
+
     def _init_learn(self) -> None:
         cfg = self._cfg.learn
         self._learn_model = self._model
@@ -309,31 +293,26 @@ class GRPOPolicy(Policy):
         notice = bfloat16_notice(trained, cfg.learning_rate)
         if notice is not None and parallel.rank() == 0:
             click.echo(notice)
-        if cfg.log_prob_fn == 'linear_log_prob' and isinstance(self._model, CausalLM):
-            self._model.output_head()  # an output layer that does not fit is refused now
-        self._reference = None  # None too where the adapters of ``_model`` can be switched off
-        if cfg.beta > 0 and not self._adapters:
+        if cfg.beta > 0 and not self._actor.has_adapters:
             self._reference = copy.deepcopy(self._model).requires_grad_(False)
-        if self._adapters and cfg.ref_sync_freq is not None:
+        if self._actor.has_adapters and cfg.ref_sync_freq is not None:
             raise ConfigError(
                 f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: the reference of policy.model.lora is the '
                 'pretrained model, which cannot be renewed.'
             )
-        self._trained = list(trained.values())
         self._optimizer = torch.optim.AdamW(
-            self._trained,
-            lr=cfg.learning_rate,
-            weight_decay=cfg.weight_decay,
-            fused=isinstance(self._model, CausalLM) or None,  # one pass over weights, of which there are many
+            list(trained.values()), lr=cfg.learning_rate, weight_decay=cfg.weight_decay, fused=self._actor.fused
         )
         self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
-        self._shuffle = torch.Generator().manual_seed(torch.initial_seed())
+        self._updater = Updater(
+            cfg, self._get_batch_size(), loss_options(cfg)[0], self._actor, self._model, self._optimizer
+        )
         self._updates = 0
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
         """
         Overview:
-            Epochs of mini-batches, of whole groups or, with ``batch_steps``, of steps.
+            One update, see ``update.py``.
         Arguments:
             - data (:obj:`List[Dict]`): Groups from ``get_train_sample``.
         Returns:
@@ -343,13 +322,14 @@ class GRPOPolicy(Policy):
         cfg = self._cfg.learn
         if 'replay_unique_id' in data[0]:
             check_replay(self._cfg)
-        batch = collate_groups(data)
-        metrics = batch_metrics(batch, self._face.length_name)
+        batch = Batch.of(data)
+        metrics = batch_metrics(batch, self._actor.length_name)
         metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
         metrics['cur_lr'] = self._schedule.rate(self._updates)
         for section in self._optimizer.param_groups:
             section['lr'] = metrics['cur_lr']
-        metrics.update(self._learn(self._learned_groups(data, batch)))
+        with memory_advice('learning', self._actor.memory_advice(self._cfg)):
+            metrics.update(self._updater.run(self._to_learn(batch), self._updates))
         self._updates += 1
         if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
             self._sync_reference(cfg.ref_sync_mixup)
@@ -357,52 +337,20 @@ class GRPOPolicy(Policy):
             metrics[name] = float(sum(g[name] for g in data))
         metrics['seconds_updating'] = time.perf_counter() - start
         seconds = sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
-        metrics[self._face.rate_name] = batch['weight'].sum().item() / seconds
+        metrics[self._actor.rate_name] = batch.weight.sum().item() / seconds
         return metrics
 
-    def _learned_groups(self, data: List[Dict[str, Any]], batch: Dict[str, Any]) -> List[Dict[str, Any]]:
-        """What is learned of the data, ``batch`` when collated: with advantages, (B, ) or (B, S), and ``logp_ref``."""
+    def _to_learn(self, batch: Batch) -> Batch:
+        """The rows of a batch that are learned from, with their advantages and, for a KL term, ``logp_ref``."""
         cfg = self._cfg.learn
-        learned = {}
+        learned = replace(batch, adv=self._advantage.of(batch))
         if cfg.mask_truncated:
-            learned['weight'] = batch['weight'] * (1 - batch['truncated']).unsqueeze(1)
-        groups = without_failed(with_rows(data, adv=self._advantage.of(batch), **learned))
-        if cfg.drop_equal_groups:
-            groups = [g for g in groups if not g['equal']]
+            learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
+        learned = learned.without(batch.failed | batch.equal if cfg.drop_equal_groups else batch.failed)
         if cfg.beta > 0:
-            size = self._get_batch_size()
-            chunks = (groups[i:i + size] for i in range(0, len(groups), size))
-            groups = [g for chunk in chunks for g in self._with_reference(chunk)]
-        return groups
-
-    def _learn(self, groups: List[Dict[str, Any]]) -> Dict[str, float]:
-        """Learn from groups, until ``target_kl`` or ``max_ratio`` ends it, and say what was learned."""
-        steps: List[Dict[str, float]] = []
-        masked = 0
-        for mini_batch in self._mini_batches(groups):
-            if not mini_batch['weight'].any():  # all was cut and masked, so that there is nothing to measure either
-                masked += 1
-                continue
-            with memory_advice('learning', self._advice()):
-                step = self._update(mini_batch)
-                if step['skipped_steps'] and not any(s['skipped_steps'] for s in steps):
-                    self._bad_updates.add(self._updates, step, lambda: self._diagnose(groups))
-            steps.append(step)
-            if not any(step[name] for name in OUTCOMES):
-                break
-        metrics = {name: float(sum(s[name] for s in steps)) for name in OUTCOMES}
-        metrics['empty_steps'] += masked
-        if steps and not metrics['skipped_steps']:
-            self._bad_updates.in_a_row = 0
-        steps = [s for s in steps if not s['skipped_steps']]
-        for name in self._step_vars():
-            values = [s[name] for s in steps if name in s]
-            if values:
-                metrics[name] = max(values) if name.endswith('_max') else sum(values) / len(values)
-        return metrics
-
-    def _diagnose(self, groups: List[Dict[str, Any]]) -> List[str]:
-        return diagnose(groups, self._model, lambda group: self._read(self._model, collate_groups([group])))
+            with self._actor.without_adapters():
+                learned.logp_ref = self._updater.read(learned, self._reference)
+        return learned
 
     @torch.no_grad()
     def _sync_reference(self, mixup: float) -> None:
@@ -419,139 +367,17 @@ class GRPOPolicy(Policy):
         Returns:
             - adv (:obj:`List[torch.FloatTensor]`): :math:`(G, )` each.
         """
-        batch = collate_groups(samples)
+        batch = Batch.of(samples)
         adv = self._advantage.of(batch)
         if adv.dim() == 2:
-            adv = row_mean(adv, batch['weight'])
+            adv = row_mean(adv, batch.weight)
         return list(adv.split([len(s['action']) for s in samples]))
 
-    def _mini_batches(self, groups: List[Dict[str, Any]]) -> Iterator[Dict[str, Any]]:
-        """All epochs' batches for ``_update``, see the first departure above."""
-        cfg = self._cfg.learn
-        drawn = MiniBatches(groups, self._get_batch_size(), cfg.batch_steps, self._shuffle)
-        if self._face.exact:
-            for _ in range(cfg.epoch_per_collect):
-                yield from drawn.epoch()
-            return
-        batches = list(drawn.epoch())
-        for batch in batches[1:]:
-            if fresh_rows(batch, self._optimizer_steps).any():
-                batch['logp_first'] = self._learners_own(batch, self._read(self._model, batch))
-        yield from batches
-        for _ in range(1, cfg.epoch_per_collect):
-            yield from (batches[i] for i in torch.randperm(len(batches), generator=self._shuffle).tolist())
-
-    def _with_reference(self, groups: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-        """The groups with ``logp_ref`` (G, S), which stays the same however many epochs follow."""
-        with self._model.without_adapters() if self._adapters else nullcontext():
-            return with_rows(groups, logp_ref=self._read(self._reference or self._model, collate_groups(groups)))
-
-    @torch.no_grad()
-    def _read(self, model: torch.nn.Module, batch: Dict[str, Any]) -> torch.Tensor:
-        """Log-probabilities (B, S) of a batch's tokens under a model, in the parts that ``_update`` reads."""
-        batch = to_device(batch, self._device, ignore_keys=['prompts'])
-        logp = torch.zeros_like(batch['logp_old'])
-        with memory_advice('learning', self._advice()):
-            for rows in split_rows(batch, self._cfg.learn.micro_batch_tokens, share_rows(batch)):
-                part = take_rows(batch, rows)
-                logp[rows, :part['weight'].shape[1]] = self._face.log_prob(model, part)[0]
-        parallel.add([logp])
-        return logp.cpu()
-
-    def _learners_own(self, batch: Dict[str, Any], logp: torch.Tensor) -> torch.Tensor:
-        """The learner's log-probabilities (B, S) of rows that its weights have sampled, the sampler's of others."""
-        return torch.where(fresh_rows(batch, self._optimizer_steps), logp.detach(), batch['logp_old'])
-
-    def _relative_to(self, batch: Dict[str, Any], logp: torch.Tensor) -> torch.Tensor:
-        """What ratios are relative to, (B, S), see the first departure above; ``logp`` is the pass under way."""
-        if 'logp_first' in batch or self._face.exact:
-            return batch.get('logp_first', batch['logp_old'])
-        return self._learners_own(batch, logp)
-
-    def _update(self, batch: Dict[str, Any]) -> Dict[str, float]:
-        """One step of the optimizer, or none where numbers are not finite, the policy has gone further than
-        ``target_kl`` or ``max_ratio`` already (then no value of ``OUTCOMES`` is 1), or the gradient is 0."""
-        cfg = self._cfg.learn
-        given, batch = batch, to_device(batch, self._device, ignore_keys=['prompts'])
-        tokens = batch['weight'].sum().item() if self._loss_options.get('reduction') == 'token' else None
-        logp_new, entropy = (torch.zeros_like(batch['logp_old']) for _ in range(2))  # (B, S)
-        self._optimizer.zero_grad()
-        for rows in split_rows(batch, cfg.micro_batch_tokens, share_rows(batch)):
-            part, share = take_rows(batch, rows), len(rows) / len(batch['weight'])
-            logp, of_part = self._face.log_prob(self._model, part, cfg.entropy_weight > 0)  # (b, s) both
-            total = self._loss(part, logp, tokens)[0] * (1 if tokens is not None else share)
-            if cfg.entropy_weight > 0:
-                total = total - cfg.entropy_weight * share * sequence_mean(of_part, part['weight'])
-            total.backward()
-            longest = logp.shape[1]
-            logp_new[rows, :longest], entropy[rows, :longest] = logp.detach(), of_part.detach()
-        for p in self._trained:
-            if p.grad is None:  # nothing of this process's share reaches it
-                p.grad = torch.zeros_like(p)
-        parallel.add([*(p.grad for p in self._trained), logp_new, entropy])
-        gap = sampler_gap(batch, logp_new, fresh_rows(batch, self._optimizer_steps))
-        if not self._face.exact:
-            given.setdefault('logp_first', self._relative_to(batch, logp_new).cpu())  # for further epochs
-        with torch.no_grad():
-            loss, info = self._loss(batch, logp_new)
-            total = loss - cfg.entropy_weight * sequence_mean(entropy, batch['weight'])
-        # ``clip_grad_norm_`` in two: where one gradient is not finite, it would make all of them so
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained])
-        kl_old = masked_mean(kl_estimate(self._relative_to(batch, logp_new), logp_new, 'k3'), batch['weight']).item()
-        step = dict(
-            kl_old=kl_old,
-            total_loss=total.item(),
-            policy_loss=loss.item(),
-            entropy=masked_mean(entropy, batch['weight']).item(),
-            grad_norm=norm.item(),
-            **info._asdict(),
-            **gap,
-        )
-        bounds = ((kl_old, cfg.target_kl), (info.ratio_max, cfg.max_ratio))
-        outcome = 'optimizer_steps'
-        if not (math.isfinite(step['total_loss']) and math.isfinite(step['grad_norm'])):
-            outcome = 'skipped_steps'
-        elif any(bound is not None and value > bound for value, bound in bounds):
-            outcome = None
-        elif step['grad_norm'] == 0:  # by momentum alone AdamW would move the weights, although nothing asks for it
-            outcome = 'empty_steps'
-        else:
-            torch.nn.utils.clip_grads_with_norm_(self._trained, cfg.grad_clip_value, norm)
-            self._optimizer.step()
-            self._optimizer_steps += 1
-        return dict(step, **{name: float(name == outcome) for name in OUTCOMES})
-
-    def _advice(self) -> str:
-        cfg = self._cfg.learn
-        if not isinstance(self._model, CausalLM):
-            return f'Smaller mini-batches need less: policy.learn.batch_size = {cfg.batch_size}.'
-        return (
-            f'Reading fewer tokens at a time needs less and changes nothing else: policy.learn.micro_batch_tokens = '
-            f'{cfg.micro_batch_tokens}; so do policy.model.gradient_checkpointing=True and policy.model.lora.'
-        )
-
-    def _loss(self, batch: Dict[str, Any], logp: torch.Tensor, tokens: Optional[float] = None) -> Tuple:
-        """Loss and info of rows; with ``tokens``, those of the whole mini-batch, of a part of it."""
-        return grpo_error(
-            grpo_data(logp, self._relative_to(batch, logp), batch.get('logp_ref'), batch['adv'], batch['weight']),
-            max_length=self._face.max_length,
-            num_tokens=tokens,
-            **self._loss_options,
-        )
-
-    def _step_vars(self) -> List[str]:
-        names = [
-            'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low',
-            'clipfrac_high', 'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean',
-            'sampler_gap_max'
-        ]
-        return names if self._cfg.learn.beta == 0 else names + ['kl']
-
     def _monitor_vars_learn(self) -> List[str]:
-        return self._step_vars() + [
+        return [name for name in STEP_METRICS if name != 'kl' or self._cfg.learn.beta > 0] + [
             'staleness_max', 'cur_lr', *OUTCOMES, 'reward_mean', 'reward_std', 'equal_groups', 'replaced_groups',
-            'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating', self._face.rate_name,
-            *(f'{self._face.length_name}_{n}' for n in ('mean', 'min', 'max'))
+            'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating', self._actor.rate_name,
+            *(f'{self._actor.length_name}_{n}' for n in ('mean', 'min', 'max'))
         ]
 
     def _state_dict_learn(self) -> Dict[str, Any]:
@@ -559,13 +385,12 @@ class GRPOPolicy(Policy):
         state = dict(
             model=self._model.state_dict(),
             optimizer=self._optimizer.state_dict(),
-            shuffle=self._shuffle.get_state(),
+            shuffle=self._updater.shuffle.get_state(),
             updates=self._updates,
-            bad_updates=self._bad_updates.in_a_row,
-            optimizer_steps=self._optimizer_steps,
+            bad_updates=self._updater.bad_updates.in_a_row,
+            optimizer_steps=self._updater.optimizer_steps,
+            **self._actor.state_dict(),
         )
-        if isinstance(self._model, CausalLM):
-            state['reading'] = self._model.reading_state()
         if self._cfg.learn.ref_sync_freq is not None:  # else it is what the config makes
             state['reference'] = self._reference.state_dict()
         return state
@@ -573,11 +398,11 @@ class GRPOPolicy(Policy):
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
         self._load_weights(state_dict)
         self._optimizer.load_state_dict(state_dict['optimizer'])
-        self._shuffle.set_state(state_dict['shuffle'])
-        self._updates, self._bad_updates.in_a_row = state_dict['updates'], state_dict['bad_updates']
-        self._optimizer_steps = state_dict.get('optimizer_steps', 0)  # in older checkpoints groups lack it too
-        if 'reading' in state_dict:  # not of an older version
-            self._model.load_reading_state(state_dict['reading'])
+        self._updater.shuffle.set_state(state_dict['shuffle'])
+        self._updates, self._updater.bad_updates.in_a_row = state_dict['updates'], state_dict['bad_updates']
+        # in checkpoints of older versions there is no such number, nor in their groups
+        self._updater.optimizer_steps = state_dict.get('optimizer_steps', 0)
+        self._actor.load_state_dict(state_dict)
         if self._cfg.learn.ref_sync_freq is not None:
             if 'reference' not in state_dict:
                 raise ConfigError(
@@ -605,14 +430,14 @@ class GRPOPolicy(Policy):
         """
         with memory_advice('sampling',
                            f'Fewer rows at a time need less: lower env.collector_env_num, now {len(data)}.'):
-            return self._face.sample(data, row_keys)
+            return self._actor.sample(data, row_keys)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """
         Overview:
             Pack one step of one environment.
         """
-        return self._face.transition(obs, policy_output, timestep)
+        return self._actor.transition(obs, policy_output, timestep)
 
     def _get_train_sample(self, transitions: List[List[Dict[str, Any]]]) -> List[Dict[str, Any]]:
         """
@@ -625,11 +450,12 @@ class GRPOPolicy(Policy):
                 and ``sampled_after``, the steps of the optimizer that have made the weights.
         """
         sample = fold_group(transitions, self._cfg.collect.shared_start)
-        equal = self._advantage.equal(collate_groups([sample]))
-        return [dict(sample, equal=equal, sampled_after=self._optimizer_steps)]
+        equal = self._advantage.equal(Batch.of([sample]))
+        steps = 0 if self._updater is None else self._updater.optimizer_steps
+        return [dict(sample, equal=equal, sampled_after=steps)]
 
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
-        self._face.forget(data_id)
+        self._actor.forget(data_id)
 
     # ------------------------------------------------------------------- eval
     def _init_eval(self) -> None:
@@ -640,7 +466,7 @@ class GRPOPolicy(Policy):
         Overview:
             The likeliest token or action each time; with ``row_keys`` sampled ones, as in ``_forward_collect``.
         """
-        return self._face.greedy(data) if row_keys is None else self._face.sample(data, row_keys)
+        return self._actor.greedy(data) if row_keys is None else self._actor.sample(data, row_keys)
 
     def _load_state_dict_eval(self, state_dict: Dict[str, Any]) -> None:
         self._load_weights(state_dict)
@@ -655,7 +481,7 @@ class GRPOPolicy(Policy):
         check_weights(self._model, 'the checkpoint')
 
     def _reset_eval(self, data_id: Optional[List[int]] = None) -> None:
-        self._face.forget(data_id)
+        self._actor.forget(data_id)
 
 
 @POLICY_REGISTRY.register('grpo_command')

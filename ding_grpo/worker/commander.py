@@ -87,7 +87,7 @@ class RunCommander(BaseSerialCommander):
         if not self._asked and not resumes:
             return
         # Of several processes one chooses and reads; the others need not see its folder.
-        found = parallel.of_first(self._choose() if parallel.rank() == 0 else None)
+        found = parallel.broadcast_object(self._choose() if parallel.rank() == 0 else None)
         if found is None:
             self._cut_logs({})
             show(
@@ -142,7 +142,7 @@ class RunCommander(BaseSerialCommander):
             - CheckpointError: If they have not.
         """
         model = self._learner.policy.get_attribute('model')
-        sums = parallel.gather([p.detach().double().sum().item() for p in model.parameters()])
+        sums = parallel.all_gather([p.detach().double().sum().item() for p in model.parameters()])
         if any(repr(s) != repr(sums[0]) for s in sums):  # NaN, too, is the same
             raise CheckpointError('the processes of this run have come to have different weights; nothing was saved')
 
@@ -170,7 +170,7 @@ class RunCommander(BaseSerialCommander):
             self.save()
 
     def _end_if_asked(self) -> None:
-        name = next(filter(None, parallel.gather(self._interrupt.name)), None)
+        name = next(filter(None, parallel.all_gather(self._interrupt.name)), None)
         if name is not None:
             show(f'{name}: saving after update {self._learner.train_iter}')
             self._learner.call_hook('after_run')

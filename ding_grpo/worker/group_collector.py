@@ -270,7 +270,7 @@ class GroupCollector(ISerialCollector):
         mine = [finished[n] for n in sorted(finished)]  # whoever was first to finish
         # Environments seed the generators of Python and NumPy, each process those of its groups. Whoever draws by them
         # next, as a replay buffer does, must draw the same everywhere.
-        told = parallel.gather((mine, seconds, random.getstate(), np.random.get_state()))
+        told = parallel.all_gather((mine, seconds, random.getstate(), np.random.get_state()))
         if parallel.rank() > 0:
             random.setstate(told[0][2])
             np.random.set_state(told[0][3])

@@ -35,7 +35,7 @@ class Interrupt:
             signal.signal(*self._before.popitem())
 
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
-        if parallel.size() == 1:
+        if parallel.world_size() == 1:
             self.release()
         if _runs(frame, 'serial_pipeline'):
             self.name = signal.Signals(number).name

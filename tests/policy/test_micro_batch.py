@@ -53,7 +53,7 @@ class TestShare:
     def shares(self, monkeypatch):
 
         def of(batch, processes):
-            monkeypatch.setattr(parallel, 'size', lambda: processes)
+            monkeypatch.setattr(parallel, 'world_size', lambda: processes)
             found = []
             for rank in range(processes):
                 monkeypatch.setattr(parallel, 'rank', lambda: rank)

@@ -1,5 +1,6 @@
 """How GRPO acts and learns with any other model of DI-engine: an action is one step of an environment."""
-from typing import Any, Dict, List, Optional, Tuple, Union
+from contextlib import nullcontext
+from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -12,30 +13,31 @@ from ding_common import ConfigError, describe
 from ding_grpo.rl_utils import entropy, naive_method
 from ding_grpo.rollout import draw
 
-from .not_finite import check_sampled
+from .batch import Batch
+from .diagnose import check_sampled
+from .grpo_config import check_for_steps
 from .row_generators import RowGenerators, RowKey
 
 Logit = Union[Tensor, Dict[str, Tensor]]
 
 
-class StepFace:
+class StepActor:
     """
     Overview:
-        The part of the policy that knows models of discrete or continuous actions: ``vac``, ``pg`` and every other \
-        model of DI-engine that has ``compute_actor`` or gives ``logit`` itself, a tensor for discrete actions, a dict \
-        of ``mu`` and ``sigma`` for continuous ones.
-    Interfaces:
-        ``bind``, ``check_spaces``, ``sample``, ``greedy``, ``forget``, ``transition``, ``log_prob``
+        ``Actor`` of models with discrete or continuous actions: ``vac``, ``pg`` and every other model of DI-engine \
+        that has ``compute_actor`` or returns ``logit`` itself, a tensor for discrete actions, a dict of ``mu`` and \
+        ``sigma`` for continuous ones.
     """
     length_name = 'episode_length'
     rate_name = 'steps_per_second'
+    fused = None
+    exact = True  # DI-engine's models compute in float32
     max_length = None
-    exact = True  # as ``TokenFace.exact``: DI-engine's models compute in float32
+    spec = None
+    has_adapters = False
 
     def __init__(self, model: nn.Module, temperature: float, seed: int) -> None:
         """
-        Overview:
-            Initialise.
         Arguments:
             - model (:obj:`nn.Module`): The policy's model.
             - temperature (:obj:`float`): Logits of discrete actions are divided by it, in sampling and learning.
@@ -45,27 +47,36 @@ class StepFace:
         self._temperature = temperature
         self._generators = RowGenerators(seed)
 
-    def bind(self, spec: Optional[Any]) -> None:
+    @classmethod
+    def of(cls, model: nn.Module, cfg: Dict, seed: int) -> 'StepActor':
+        """From the section ``policy`` of a config."""
+        return cls(model, cfg.collect.temperature, seed)
+
+    def without_adapters(self) -> ContextManager:
+        return nullcontext()
+
+    def check_learning(self, cfg: Dict) -> None:
+        check_for_steps(cfg)
+
+    def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple] = None) -> None:
         """
         Overview:
-            Refuse an environment of tokens, whose observations such a model cannot read.
+            Check that the model reads the environment's observations and has its actions, by trying.
         Arguments:
-            - spec (:obj:`Optional[Any]`): The environment's ``token_spec``, None if it has none.
+            - spec (:obj:`Optional[NamedTuple]`): None, unless the environment is one of tokens.
+            - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and actions.
+        Raises:
+            - ConfigError: If they do not fit.
         """
         if spec is not None:
             raise ConfigError(
                 f"policy.model.type: {type(self._model).__name__} does not read tokens; with token_env grpo needs "
                 "model type 'causal_lm'."
             )
+        if spaces is not None:
+            self._check_spaces(*spaces)
 
-    def check_spaces(self, observations: Any, actions: Any) -> None:
-        """
-        Overview:
-            Refuse an environment whose observations the model does not read, or that has other actions; by trying.
-        Arguments:
-            - observations (:obj:`Any`): The environment's ``observation_space``.
-            - actions (:obj:`Any`): Its ``action_space``.
-        """
+    def _check_spaces(self, observations: Any, actions: Any) -> None:
         name, was_training = type(self._model).__name__, self._model.training
         self._model.eval()  # a trial leaves no trace in running means
         try:
@@ -89,20 +100,21 @@ class StepFace:
         if number != needed:
             raise ConfigError(f'policy.model.action_shape = {number}: the environment has {needed}.')
 
+    def bind_reference(self, reference: nn.Module) -> None:
+        pass
+
     def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
             Sample an action for each environment.
         Arguments:
             - obs (:obj:`Dict[int, Any]`): Observations by environment.
-            - row_keys (:obj:`Dict[int, RowKey]`): Which row of which group an environment runs.
+            - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and ``logp`` of each.
         Shapes:
             - action (:obj:`torch.LongTensor`): :math:`()`, or floats of :math:`(N, )` for continuous actions
             - logp (:obj:`torch.FloatTensor`): :math:`()`
-        Raises:
-            - NumericError: If what the model gives is not finite.
         """
         batch = self._collate(obs)
         with torch.no_grad():
@@ -119,7 +131,6 @@ class StepFace:
         return {i: dict(action=a, logp=p) for i, a, p in zip(obs, action.cpu(), logp)}
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
-        """As ``sample``, with the likeliest action each time."""
         batch = self._collate(obs)
         with torch.no_grad():
             logit = self._logit(self._model, batch)
@@ -128,14 +139,9 @@ class StepFace:
         return {i: dict(action=a) for i, a in zip(obs, action.cpu())}
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
-        """Environments whose episode has ended; None: all."""
         self._generators.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
-        """
-        Overview:
-            One step of one environment as ``fold_group`` takes it.
-        """
         return dict(
             obs=to_tensor(obs, dtype=torch.float32),
             action=output['action'].unsqueeze(0),
@@ -145,27 +151,21 @@ class StepFace:
             failed=False,
         )
 
-    def log_prob(self, model: nn.Module, batch: Dict[str, Any], train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
-        """
-        Overview:
-            Log-probabilities of the taken actions and entropies of the distributions that they were sampled from, \
-            with the weights of ``model``; 0 behind a row's end.
-        Arguments:
-            - model (:obj:`nn.Module`): The policy or its reference.
-            - batch (:obj:`Dict`): From ``collate_groups``, on the model's device.
-            - train_entropy (:obj:`bool`): Whether the entropy needs a gradient; here it has one anyway.
-        Returns:
-            - logp (:obj:`torch.FloatTensor`): In nats.
-            - entropy (:obj:`torch.FloatTensor`): The same.
-        Shapes:
-            - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
-            - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        """
-        counted = batch['weight'] != 0  # (B, S)
-        logit = self._logit(model, batch['obs'])  # (M, N): the M steps that count
-        logp = _log_prob(logit, batch['action'][counted])  # (M, )
+    def log_prob(self, model: nn.Module, batch: Batch, train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
+        counted = batch.weight != 0  # (B, S)
+        logit = self._logit(model, batch.obs)  # (M, N): the M steps that count
+        logp = _log_prob(logit, batch.action[counted])  # (M, )
         h = _normal(logit).entropy() if isinstance(logit, dict) else entropy(logit)  # (M, )
         return tuple(x.new_zeros(counted.shape).masked_scatter(counted, x) for x in (logp, h))
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        pass
+
+    def memory_advice(self, cfg: Dict) -> str:
+        return f'Smaller mini-batches need less: policy.learn.batch_size = {cfg.learn.batch_size}.'
 
     def _collate(self, obs: Dict[int, Any]) -> Any:
         batch = default_collate([to_tensor(o, dtype=torch.float32) for o in obs.values()])

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ding_common import NumericError, parallel
 
+from .batch import Batch
 from .row_generators import RowKey
 
 # What a group holds, in the order in which learning comes upon it.
@@ -121,50 +122,49 @@ def check_sampled(
     raise NumericError('\n'.join(facts + (_of_weights(model) or ['all parameters are finite'])))
 
 
-def diagnose(groups: List[Dict[str, Any]], model: nn.Module, log_prob: Callable[[Dict[str, Any]], Tensor]) -> List[str]:
+def diagnose(batch: Batch, model: nn.Module, read: Callable[[], Tensor]) -> List[str]:
     """
     Overview:
-        Why a loss or a gradient is not finite: the first number that is not of what was learned from, and the first
-        parameter or else the first gradient.
+        Find why a loss or a gradient is not finite: the first such value of the batch, and the first such parameter or
+        else the first such gradient.
     Arguments:
-        - groups (:obj:`List[Dict]`): From the collector, with ``adv`` and perhaps ``logp_ref``.
-        - model (:obj:`nn.Module`): With the gradients.
-        - log_prob (:obj:`Callable`): The log-probabilities :math:`(G, S)` of a group as the model has them.
+        - batch (:obj:`Batch`): What was learned from.
+        - model (:obj:`nn.Module`): Has the gradients.
+        - read (:obj:`Callable`): Computes the log-probabilities :math:`(B, S)` of the batch under the model.
     Returns:
-        - facts (:obj:`List[str]`): A line each.
+        - facts (:obj:`List[str]`): One line each.
     """
-    facts = _of_groups(groups, log_prob) + _of_weights(model)
+    facts = _of_batch(batch, read) + _of_weights(model)
     if not facts:
         gradients = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
         facts = _first_of(gradients, 'gradient of')
     return facts or ['what was learned from, weights and gradients are finite; their sums are not']
 
 
-def _of_groups(groups: List[Dict[str, Any]], log_prob: Callable[[Dict[str, Any]], Tensor]) -> List[str]:
+def _of_batch(batch: Batch, read: Callable[[], Tensor]) -> List[str]:
+    counted = batch.weight != 0  # (B, S)
     for name, what in _TENSORS.items():
-        for group in groups:
-            values = log_prob(group) if name == 'logp_new' else group.get(name)
-            if values is None:
-                continue
-            counted = group['weight'] != 0  # (G, S)
-            if name == 'obs':
-                finite = torch.ones_like(counted).masked_scatter(counted, _finite_rows(values))
-            else:  # (G, S), or (G, ) for advantages; log-probabilities behind a row's end may be anything
-                finite = values.isfinite() | (~counted if name.startswith('logp') else False)
-            if not finite.all():
-                place = tuple((~finite).nonzero()[0].tolist())
-                value = '' if name == 'obs' else f' = {values[place].item()}'
-                return [f'the first that is not finite: {what}{value}', *_where(group, *place)]
+        values = read() if name == 'logp_new' else getattr(batch, name)
+        if values is None:
+            continue
+        if name == 'obs':
+            finite = torch.ones_like(counted).masked_scatter(counted, _finite_rows(values))
+        else:  # (B, S), or (B, ) for advantages; after a row's end log-probabilities have no meaning
+            finite = values.isfinite() | (~counted if name.startswith('logp') else False)
+        if not finite.all():
+            place = tuple((~finite).nonzero()[0].tolist())
+            value = '' if name == 'obs' else f' = {values[place].item()}'
+            return [f'the first that is not finite: {what}{value}', *_where(batch, *place)]
     return []
 
 
-def _where(group: Dict[str, Any], row: int, column: Optional[int] = None) -> List[str]:
-    where = f'in row {row}'
+def _where(batch: Batch, row: int, column: Optional[int] = None) -> List[str]:
+    where = f'in row {batch.row[row]}'
     if column is not None:
-        action = group['action'][row, column].tolist()
-        where += f", column {column}, {'token' if 'prompt' in group else 'action'} {action}"
-    facts = [f"{where} of group {group['group_id']}, sampled after update {group['collect_iter']}"]
-    return facts + [_start_of(group['prompt'])] if 'prompt' in group else facts
+        action = batch.action[row, column].tolist()
+        where += f", column {column}, {'action' if batch.prompts is None else 'token'} {action}"
+    facts = [f'{where} of group {batch.group_id[row]}, sampled after update {batch.collect_iter[row]}']
+    return facts if batch.prompts is None else facts + [_start_of(batch.prompts[row])]
 
 
 def _start_of(prompt: Tensor) -> str:

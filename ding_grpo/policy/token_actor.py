@@ -1,34 +1,32 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM
-from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import entropy, linear_log_prob
 from ding_grpo.rollout import Rollout, Sampling, generate
 
-from .not_finite import check_sampled
+from .batch import Batch
+from .diagnose import check_sampled
+from .grpo_config import LOG_PROB_FNS, check_for_tokens
 from .row_generators import RowGenerators, RowKey
 
 
-class TokenFace:
+class TokenActor:
     """
     Overview:
-        The part of the policy that knows tokens: observations to completions, batches to distributions.
-    Interfaces:
-        ``bind``, ``sample``, ``greedy``, ``forget``, ``transition``, ``log_prob``
+        ``Actor`` of a ``CausalLM``: observations are prompts, actions are completions.
     """
     length_name = 'completion_length'
     rate_name = 'tokens_per_second'
+    fused = True  # one pass over the weights, of which a language model has many
 
     def __init__(self, model: CausalLM, sampling: Sampling, log_prob_fn: Callable, seed: int) -> None:
         """
-        Overview:
-            Initialise with nothing known of the environment.
         Arguments:
             - model (:obj:`CausalLM`): The policy's model.
             - sampling (:obj:`Sampling`): The distribution that is sampled from and learned.
@@ -41,22 +39,41 @@ class TokenFace:
         self._generators = RowGenerators(seed)
         self._spec: Optional[NamedTuple] = None
 
+    @classmethod
+    def of(cls, model: CausalLM, cfg: Dict, seed: int) -> 'TokenActor':
+        """From the section ``policy`` of a config."""
+        collect = cfg.collect
+        sampling = Sampling(collect.temperature, collect.top_k, collect.top_p)
+        return cls(model, sampling, LOG_PROB_FNS[cfg.learn.log_prob_fn], seed)
+
     @property
     def exact(self) -> bool:
-        """Whether sampler and learner agree but for rounding that is far below any clipping range."""
         return self._model.exact_arithmetic
 
     @property
     def spec(self) -> Optional[NamedTuple]:
         return self._spec
 
-    def bind(self, spec: Optional[NamedTuple]) -> None:
+    @property
+    def has_adapters(self) -> bool:
+        return self._model.has_adapters
+
+    def without_adapters(self) -> ContextManager:
+        return self._model.without_adapters()
+
+    def check_learning(self, cfg: Dict) -> None:
+        check_for_tokens(cfg)
+        if self._log_prob_fn is linear_log_prob:
+            self._model.output_head()  # raises if the output layer does not fit
+
+    def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple] = None) -> None:
         """
         Overview:
-            Learn from the environment how a row ends, and hold its tokens against the model.
+            Learn from the environment how a completion ends, and check its tokens against the model.
         Arguments:
             - spec (:obj:`Optional[NamedTuple]`): ``tokenizer``, ``eos_token_ids``, ``vocab_size``, \
                 ``max_prompt_length``, ``max_new_tokens``, ``reward_weights``.
+            - spaces (:obj:`Optional[Tuple]`): Not used.
         Raises:
             - ConfigError: If the tokens do not fit the model.
         """
@@ -80,15 +97,18 @@ class TokenFace:
         self._model.limit_length(longest)
         self._spec = spec
 
+    def bind_reference(self, reference: CausalLM) -> None:
+        reference.limit_vocabulary(self._spec.vocab_size)
+        reference.limit_length(self._spec.max_prompt_length + self._spec.max_new_tokens)
+        reference.load_reading_state(self._model.reading_state())
+
     def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
             Sample a completion for each environment.
         Arguments:
-            - obs (:obj:`Dict[int, Any]`): Token ids by environment, -1 behind the last.
-            - row_keys (:obj:`Dict[int, RowKey]`): Which row of which group an environment runs. The \
-                row's numbers are those of one generator seeded by (seed, collect, group, row), whatever else is in \
-                the batch.
+            - obs (:obj:`Dict[int, Any]`): Token ids by environment, -1 after the last.
+            - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``prompt``, ``action``, ``logp`` and ``kept`` (or None) of each.
         Shapes:
@@ -97,26 +117,18 @@ class TokenFace:
             - action (:obj:`torch.LongTensor`): :math:`(S, )`
             - logp (:obj:`torch.FloatTensor`): :math:`(S, )`
             - kept (:obj:`torch.LongTensor`): :math:`(S, K)`
-        Raises:
-            - NumericError: If the model's logits are not finite.
         """
         uniform = np.stack([self._generators.of(i, row_keys[i]).random(self.max_length) for i in obs])  # (B, T)
         return self._generate(obs, torch.from_numpy(uniform).to(self._model.device), row_keys)
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
-        """As ``sample``, with the likeliest token each time."""
         return self._generate(obs)
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
-        """Environments whose episode has ended; None: all."""
         self._generators.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
-        """
-        Overview:
-            One step of one environment as ``fold_group`` takes it; of an action's tokens only those that the \
-            environment took.
-        """
+        """One step of one environment as ``fold_group`` takes it, with the tokens that the environment took."""
         taken = timestep.info['taken']
         reward = torch.zeros(taken)
         reward[-1] = np.asarray(timestep.reward).item()
@@ -132,47 +144,44 @@ class TokenFace:
             failed=timestep.info.get('failed') is not None,
         )
 
-    def log_prob(self, model: CausalLM, batch: Dict[str, Any], train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
-        """
-        Overview:
-            Log-probabilities of the taken tokens under the distributions that they were sampled from, and these \
-            distributions' entropies, with the weights of ``model``.
-        Arguments:
-            - model (:obj:`CausalLM`): The policy or its reference.
-            - batch (:obj:`Dict`): From ``collate_groups``, on the model's device.
-            - train_entropy (:obj:`bool`): Whether the entropy needs a gradient.
-        Returns:
-            - logp (:obj:`torch.FloatTensor`): In nats; behind a row's end it may be anything.
-            - entropy (:obj:`torch.FloatTensor`): The same.
-        Shapes:
-            - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
-            - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        """
-        prompts = PromptBatch.of(batch['prompts'], model.device)
-        length = (batch['weight'] != 0).sum(1)  # (B, )
+    def log_prob(self, model: CausalLM, batch: Batch, train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
+        prompts = PromptBatch.of(batch.prompts, model.device)
+        length = batch.length  # (B, )
         if self._log_prob_fn is linear_log_prob:
             return linear_log_prob(
-                model.completion_hidden(prompts, batch['action'], length),
-                index=batch['action'],
-                mask=batch['weight'],
+                model.completion_hidden(prompts, batch.action, length),
+                index=batch.action,
+                mask=batch.weight,
                 temperature=self._sampling.temperature,
-                kept=batch['kept'],
+                kept=batch.kept,
                 return_entropy=True,
                 **model.output_head()._asdict()
             )
-        logit = model.completion_logits(prompts, batch['action'], length)  # (B, S, V)
-        logit, index = self._sampling.reuse(logit, batch['action'], batch['kept'])  # (B, S, K)
+        logit = model.completion_logits(prompts, batch.action, length)  # (B, S, V)
+        logit, index = self._sampling.reuse(logit, batch.action, batch.kept)  # (B, S, K)
         return self._log_prob_fn(logit, index), entropy(logit if train_entropy else logit.detach())
 
     @property
     def max_length(self) -> int:
-        """Most tokens of a completion."""
         if self._spec is None:
             raise ConfigError(
                 'policy.type = grpo: the policy does not know how a completion ends. Run it with '
                 "create_config.collector = dict(type='group') and an environment that has a token_spec."
             )
         return self._spec.max_new_tokens
+
+    def state_dict(self) -> Dict[str, Any]:
+        return dict(reading=self._model.reading_state())
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        if 'reading' in state:  # not in checkpoints of older versions
+            self._model.load_reading_state(state['reading'])
+
+    def memory_advice(self, cfg: Dict) -> str:
+        return (
+            'Reading fewer tokens at a time needs less and changes nothing else: policy.learn.micro_batch_tokens = '
+            f'{cfg.learn.micro_batch_tokens}; so do policy.model.gradient_checkpointing=True and policy.model.lora.'
+        )
 
     def _generate(
             self,

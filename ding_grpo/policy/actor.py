@@ -1,0 +1,103 @@
+"""What the policy needs of a model, whatever the model's actions are."""
+from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Protocol, Tuple
+
+from torch import Tensor, nn
+
+from .batch import Batch
+from .row_generators import RowKey
+
+
+class Actor(Protocol):
+    """
+    Overview:
+        Samples actions from a model and computes their log-probabilities. ``TokenActor`` does so for language models, \
+        whose actions are whole completions, ``StepActor`` for all others.
+    """
+    length_name: str  # metric: length of a row
+    rate_name: str  # metric: steps per second
+    fused: Optional[bool]  # argument of AdamW
+
+    @property
+    def exact(self) -> bool:
+        """Whether sampler and learner agree up to a rounding error far below any clipping range."""
+
+    @property
+    def max_length(self) -> Optional[int]:
+        """Most steps of a row, None without a limit."""
+
+    @property
+    def spec(self) -> Optional[NamedTuple]:
+        """The ``token_spec`` of the environment, None without one."""
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether only adapters are trained, so that the model without them is the reference."""
+
+    def without_adapters(self) -> ContextManager:
+        """Switches adapters off."""
+
+    def check_learning(self, cfg: Dict) -> None:
+        """Raise a ``ConfigError`` if ``cfg``, the section ``policy``, does not fit the model."""
+
+    def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple]) -> None:
+        """
+        Overview:
+            Learn about the environment.
+        Arguments:
+            - spec (:obj:`Optional[NamedTuple]`): Its ``token_spec``, None without one.
+            - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and actions.
+        Raises:
+            - ConfigError: If environment and model do not fit.
+        """
+
+    def bind_reference(self, reference: nn.Module) -> None:
+        """Give a copy of the model what ``bind`` gave the model."""
+
+    def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
+        """
+        Overview:
+            Sample an action for each environment.
+        Arguments:
+            - obs (:obj:`Dict[int, Any]`): Observations by environment.
+            - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment. With the run's seed they seed \
+                the row's random numbers, which so do not depend on the other rows.
+        Returns:
+            - output (:obj:`Dict[int, Dict]`): ``action``, ``logp`` and what else ``transition`` needs, by environment.
+        Raises:
+            - NumericError: If the model's output is NaN or infinite.
+        """
+
+    def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
+        """As ``sample``, with the most probable action or token."""
+
+    def forget(self, env_ids: Optional[List[int]]) -> None:
+        """Drop the random numbers of environments whose episode has ended; None: of all."""
+
+    def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
+        """One step of one environment as ``fold_group`` takes it."""
+
+    def log_prob(self, model: nn.Module, batch: Batch, train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
+        """
+        Overview:
+            Log-probabilities of a batch's actions under the distributions that they were sampled from, and the \
+            entropies of these distributions, with the weights of ``model``.
+        Arguments:
+            - model (:obj:`nn.Module`): The policy or its reference.
+            - batch (:obj:`Batch`): On the model's device.
+            - train_entropy (:obj:`bool`): Whether the entropy needs a gradient.
+        Returns:
+            - logp (:obj:`torch.FloatTensor`): In nats; arbitrary after a row's end.
+            - entropy (:obj:`torch.FloatTensor`): The same.
+        Shapes:
+            - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
+            - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        """
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What a checkpoint keeps beside the weights."""
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Restore ``state_dict``; keys that a checkpoint lacks are left as they are."""
+
+    def memory_advice(self, cfg: Dict) -> str:
+        """How learning needs less memory, as sentences for an error."""

@@ -1,0 +1,222 @@
+"""What GRPO learns from: the rows of whole groups."""
+from dataclasses import dataclass, fields, replace
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+
+import torch
+from ding.torch_utils import to_device
+from torch import Tensor
+from torch.nn import functional as F
+
+from .micro_batch import share_rows, split_rows
+
+Obs = Union[Tensor, Dict[str, Tensor]]
+
+
+@dataclass
+class Batch:
+    """
+    Overview:
+        B rows, each a trajectory of one of P groups. S is the number of steps of the longest row. A step is a token of a \
+        completion, or a step of another environment. M is the number of steps with a weight, of all rows.
+    Interfaces:
+        ``of``, ``take``, ``without``, ``steps``, ``mini_batches``, ``divide``, ``parts``, ``to``
+    Shapes:
+        - action (:obj:`torch.LongTensor`): :math:`(B, S)`, or floats of :math:`(B, S, N)` for continuous actions
+        - logp_old (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities from the sampler, in nats
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, 1 on steps, 0 after a row's end
+        - group (:obj:`torch.LongTensor`): :math:`(B, )`, the index of the row's group in the batch
+        - row (:obj:`torch.LongTensor`): :math:`(B, )`, the index of the row in its group
+        - group_id (:obj:`torch.LongTensor`): :math:`(B, )`, the group's number in its collect; -1 without a collector
+        - collect_iter (:obj:`torch.LongTensor`): :math:`(B, )`, updates before the collect; -1 without a collector
+        - sampled_after (:obj:`torch.LongTensor`): :math:`(B, )`, optimizer steps before the row was sampled; -1 if \
+            unknown
+        - reward (:obj:`torch.FloatTensor`): :math:`(B, S)`, the reward of each step
+        - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(B, )` each, NaN where a part does not apply
+        - truncated (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that a limit cut
+        - failed (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that could not be scored
+        - equal (:obj:`torch.BoolTensor`): :math:`(B, )`, rows of groups without an advantage, see ``Advantage.equal``
+        - prompts (:obj:`Optional[List[torch.LongTensor]]`): :math:`(L, )` each, B of them; for language models
+        - obs (:obj:`Optional[Obs]`): :math:`(M, *)`, row by row; for other models
+        - kept (:obj:`Optional[torch.LongTensor]`): :math:`(B, S, K)`, ids that sampling was restricted to
+        - adv (:obj:`Optional[torch.FloatTensor]`): :math:`(B, )` or :math:`(B, S)`, advantages
+        - logp_ref (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, log-probabilities under the reference
+        - logp_first (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, those that replace ``logp_old`` in ratios \
+            where arithmetic is not float32
+    """
+    action: Tensor
+    logp_old: Tensor
+    weight: Tensor
+    group: Tensor
+    row: Tensor
+    group_id: Tensor
+    collect_iter: Tensor
+    sampled_after: Tensor
+    reward: Tensor
+    reward_parts: Dict[str, Tensor]
+    truncated: Tensor
+    failed: Tensor
+    equal: Tensor
+    prompts: Optional[List[Tensor]] = None
+    obs: Optional[Obs] = None
+    kept: Optional[Tensor] = None
+    adv: Optional[Tensor] = None
+    logp_ref: Optional[Tensor] = None
+    logp_first: Optional[Tensor] = None
+
+    @classmethod
+    def of(cls, samples: List[Dict[str, Any]]) -> 'Batch':
+        """
+        Overview:
+            Concatenate the rows of groups, padded on the right to the longest.
+        Arguments:
+            - samples (:obj:`List[Dict]`): P groups from ``fold_group``.
+        """
+        sizes = torch.tensor([len(s['action']) for s in samples])
+        longest = max(s['action'].shape[1] for s in samples)
+
+        def rows(key: str, value: float = 0) -> Tensor:
+            pads = [(0, 0) * (s[key].dim() - 2) + (0, longest - s[key].shape[1]) for s in samples]
+            return torch.cat([F.pad(s[key], pad, value=value) for s, pad in zip(samples, pads)])
+
+        def each(key: str, default: Any) -> Tensor:
+            return torch.tensor([s.get(key, default) for s in samples]).repeat_interleave(sizes)
+
+        weight, kept = rows('weight'), None
+        if 'kept' in samples[0]:
+            kept = rows('kept', -1)
+            # After a row's end no id is kept, a distribution over no token. Keep the id that pads the action.
+            kept[..., 0] = torch.where(weight == 0, 0, kept[..., 0])
+        has_prompts = 'prompt' in samples[0]
+        return cls(
+            action=rows('action'),
+            logp_old=rows('logp_old'),
+            weight=weight,
+            group=torch.arange(len(samples)).repeat_interleave(sizes),
+            row=torch.cat([torch.arange(size) for size in sizes]),
+            group_id=each('group_id', -1),
+            collect_iter=each('collect_iter', -1),
+            sampled_after=each('sampled_after', -1),
+            reward=rows('reward'),
+            reward_parts={
+                name: torch.cat([s['reward_parts'][name] for s in samples])
+                for name in samples[0]['reward_parts']
+            },
+            truncated=torch.cat([s['truncated'] for s in samples]) != 0,
+            failed=torch.cat([s['failed'] for s in samples]) != 0,
+            equal=each('equal', False),
+            prompts=[s['prompt'] for s in samples for _ in s['action']] if has_prompts else None,
+            obs=None if has_prompts else _map(lambda *parts: torch.cat(parts), *(s['obs'] for s in samples)),
+            kept=kept,
+        )
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    @property
+    def length(self) -> Tensor:
+        """(B, ): steps of each row that have a weight."""
+        return (self.weight != 0).sum(1)
+
+    def take(self, rows: Tensor) -> 'Batch':
+        """
+        Overview:
+            Some rows, padded to the longest of them.
+        Arguments:
+            - rows (:obj:`torch.LongTensor`): Their indices, :math:`(N, )`.
+        """
+        if torch.equal(rows, torch.arange(len(self))):
+            return self
+        length = self.length.cpu()
+        longest = max(length[rows].tolist(), default=0) or 1
+
+        def of_rows(x: Tensor) -> Tensor:
+            return x[rows] if x.dim() == 1 else x[rows, :longest]
+
+        taken = {}
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            if name == 'prompts' and value is not None:
+                taken[name] = [value[row] for row in rows.tolist()]
+            elif name == 'obs' and value is not None:
+                of_steps = _ranges(length.cumsum(0)[rows] - length[rows], length[rows])
+                taken[name] = _map(lambda x: x[of_steps], value)
+            else:
+                taken[name] = _map(of_rows, value)
+        return Batch(**taken)
+
+    def without(self, rows: Tensor) -> 'Batch':
+        """
+        Overview:
+            The other rows.
+        Arguments:
+            - rows (:obj:`torch.BoolTensor`): Which rows to drop, :math:`(B, )`.
+        """
+        return self.take((~rows).nonzero().squeeze(1))
+
+    def steps(self) -> 'Batch':
+        """
+        Overview:
+            The M steps as rows of one step, each a group of its own, so that mini-batches can be drawn from them. \
+            For batches with ``obs``.
+        """
+        counted = self.weight != 0  # (B, S)
+        row, _ = counted.nonzero(as_tuple=True)  # (M, )
+
+        def of_steps(x: Tensor) -> Tensor:
+            return x[row] if x.dim() == 1 else x[counted].unsqueeze(1)
+
+        split = {f.name: _map(of_steps, getattr(self, f.name)) for f in fields(self) if f.name != 'obs'}
+        return Batch(**dict(split, obs=self.obs, group=torch.arange(len(row))))
+
+    def mini_batches(self, size: int, generator: torch.Generator) -> Iterator['Batch']:
+        """
+        Overview:
+            All groups once, in random order.
+        Arguments:
+            - size (:obj:`int`): Groups in a mini-batch.
+            - generator (:obj:`torch.Generator`): Draws the order.
+        """
+        for rows in self.divide(size, generator):
+            yield self.take(rows)
+
+    def divide(self, size: int, generator: Optional[torch.Generator] = None) -> Iterator[Tensor]:
+        """
+        Overview:
+            The row indices of so many groups at a time, in random order if there is a generator.
+        """
+        _, index, count = self.group.unique(return_inverse=True, return_counts=True)
+        by_group, start = index.argsort(stable=True), count.cumsum(0) - count
+        order = torch.arange(len(count)) if generator is None else torch.randperm(len(count), generator=generator)
+        for chosen in order.split(size) if len(count) > 0 else ():
+            yield by_group[_ranges(start[chosen], count[chosen])]
+
+    def parts(self, most_tokens: Optional[int]) -> Iterator[Tuple[Tensor, 'Batch']]:
+        """
+        Overview:
+            The rows that this process reads, in micro-batches, which bound memory.
+        Arguments:
+            - most_tokens (:obj:`Optional[int]`): Most tokens of a part, see ``split_rows``; None for one part.
+        Returns:
+            - rows (:obj:`torch.LongTensor`): Indices of a part's rows.
+            - part (:obj:`Batch`): The part.
+        """
+        for rows in split_rows(self, most_tokens, share_rows(self)):
+            yield rows, self.take(rows)
+
+    def to(self, device: str) -> 'Batch':
+        """The batch on a device; prompts stay where they are."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self) if f.name != 'prompts'}
+        return replace(self, **to_device({name: x for name, x in moved.items() if x is not None}, device))
+
+
+def _map(function: Callable, value: Any, *others: Any) -> Any:
+    """Apply a function to a tensor, or to each tensor of a dict; None stays None."""
+    if isinstance(value, dict):
+        return {key: _map(function, x, *(other[key] for other in others)) for key, x in value.items()}
+    return None if value is None else function(value, *others)
+
+
+def _ranges(start: Tensor, count: Tensor) -> Tensor:
+    """The indices start, start + 1, ... of each range of ``count``, one range after the other."""
+    before = count.cumsum(0) - count
+    return torch.arange(int(count.sum())) + (start - before).repeat_interleave(count)

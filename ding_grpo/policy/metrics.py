@@ -1,0 +1,145 @@
+"""Metrics of batches and of steps; docs/metrics.md gives the formulas."""
+from typing import Dict, List, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ding_grpo.rl_utils import kl_estimate, masked_mean, sequence_mean
+
+from .batch import Batch
+
+# What becomes of a mini-batch.
+OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')
+# Metrics of a step of the optimizer, which an update averages; those that end in _max it maximises.
+STEP_METRICS = (
+    'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high',
+    'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean', 'sampler_gap_max', 'kl'
+)
+
+
+def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[str, float]:
+    """
+    Overview:
+        What a batch of groups says about the policy that sampled it.
+    Arguments:
+        - batch (:obj:`Batch`): The groups.
+        - length_name (:obj:`str`): The name of a row's length.
+    Returns:
+        - metrics (:obj:`Dict[str, float]`): By name, without those that are undefined.
+    """
+    metrics = dict(failed=batch.failed.float().mean())
+    scored = ~batch.failed
+    if scored.any():
+        reward, length = batch.reward.sum(1)[scored], batch.weight.sum(1)[scored]  # (B, )
+        groups, index = batch.group[scored].unique(return_inverse=True)
+        equal = torch.zeros(len(groups)).index_put((index, ), batch.equal[scored].float())  # (P, )
+        metrics.update(
+            reward_mean=reward.mean(),
+            reward_std=reward.std(unbiased=False),
+            equal_groups=equal.mean(),
+            truncated=batch.truncated[scored].float().mean(),
+            **{f'{length_name}_{name}': getattr(length, name)()
+               for name in ('mean', 'min', 'max')},
+        )
+        if batch.prompts is not None:
+            metrics['repetition'] = repetition(batch.action[scored], batch.weight[scored]).mean()
+    for name, part in batch.reward_parts.items():
+        part = part[scored & ~part.isnan()]
+        if len(part) > 0:
+            metrics[f'reward_{name}_mean'] = part.mean()
+            metrics[f'reward_{name}_std'] = part.std(unbiased=False)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def repetition(action: Tensor, weight: Tensor, n: int = 4) -> Tensor:
+    """
+    Overview:
+        Share of a row's n-grams that have occurred in it before: 0 where all differ or there is none, towards 1 where \
+        one is repeated on and on.
+    Arguments:
+        - action (:obj:`torch.LongTensor`): Tokens.
+        - weight (:obj:`torch.FloatTensor`): 1 on tokens, 0 behind a row's end.
+        - n (:obj:`int`): Tokens of an n-gram.
+    Returns:
+        - share (:obj:`torch.FloatTensor`): One a row.
+    Shapes:
+        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - share (:obj:`torch.FloatTensor`): :math:`(B, )`
+    """
+    shares = []
+    for row, length in zip(action.tolist(), weight.sum(1).long().tolist()):
+        grams = list(zip(*(row[i:length] for i in range(n))))
+        shares.append(1 - len(set(grams)) / len(grams) if grams else 0.)
+    return torch.tensor(shares)
+
+
+def step_metrics(
+        batch: Batch, loss: Tensor, info: NamedTuple, logp: Tensor, logp_old: Tensor, entropy: Tensor,
+        entropy_weight: float, norm: Tensor, fresh: Tensor
+) -> Dict[str, float]:
+    """
+    Overview:
+        Metrics of one mini-batch.
+    Arguments:
+        - batch (:obj:`Batch`): The mini-batch.
+        - loss (:obj:`torch.FloatTensor`): The loss without the entropy bonus.
+        - info (:obj:`grpo_info`): What ``grpo_error`` returns beside it.
+        - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy.
+        - logp_old (:obj:`torch.FloatTensor`): Those that the ratio is relative to.
+        - entropy (:obj:`torch.FloatTensor`): Entropies of the policy.
+        - entropy_weight (:obj:`float`): Coefficient of the entropy bonus.
+        - norm (:obj:`torch.FloatTensor`): Norm of the gradient.
+        - fresh (:obj:`torch.BoolTensor`): Rows sampled with the present weights, see ``fresh_rows``.
+    Returns:
+        - metrics (:obj:`Dict[str, float]`): By name.
+    Shapes:
+        - logp, logp_old, entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - fresh (:obj:`torch.BoolTensor`): :math:`(B, 1)`
+    """
+    weight, of_loss = batch.weight, info._asdict()
+    if batch.logp_ref is None:
+        del of_loss['kl']
+    return dict(
+        kl_old=masked_mean(kl_estimate(logp_old, logp, 'k3'), weight).item(),
+        total_loss=(loss - entropy_weight * sequence_mean(entropy, weight)).item(),
+        policy_loss=loss.item(),
+        entropy=masked_mean(entropy, weight).item(),
+        grad_norm=norm.item(),
+        **of_loss,
+        **sampler_gap(batch, logp, fresh),
+    )
+
+
+def sampler_gap(batch: Batch, logp: Tensor, fresh: Tensor) -> Dict[str, float]:
+    """
+    Overview:
+        Absolute differences between the log-probabilities of the sampler and of the learner with the same weights.
+    Arguments:
+        - batch (:obj:`Batch`): A mini-batch.
+        - logp (:obj:`torch.FloatTensor`): The learner's log-probabilities.
+        - fresh (:obj:`torch.BoolTensor`): The rows to compare, see ``fresh_rows``.
+    Returns:
+        - gap (:obj:`Dict[str, float]`): ``sampler_gap_mean`` and ``sampler_gap_max`` over steps with a weight, in \
+            nats; empty without such steps.
+    Shapes:
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - fresh (:obj:`torch.BoolTensor`): :math:`(B, 1)`
+    """
+    gap = (logp - batch.logp_old)[fresh & (batch.weight != 0)].abs()
+    return {} if gap.numel() == 0 else dict(sampler_gap_mean=gap.mean().item(), sampler_gap_max=gap.max().item())
+
+
+def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
+    """
+    Overview:
+        Metrics of an update: the number of each outcome, and means (of names in _max: maxima) over the steps that \
+        were not skipped.
+    """
+    metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
+    steps = [step for step in steps if not step['skipped_steps']]
+    for name in STEP_METRICS:
+        values = [step[name] for step in steps if name in step]
+        if values:
+            metrics[name] = max(values) if name.endswith('_max') else sum(values) / len(values)
+    return metrics
