@@ -12,12 +12,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from architecture_configs import config_of
+from rows import batch_of
+
 from ding_common import ConfigError
 from ding_common.language_model import build_causal_lm
 from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.policy.grpo_config import LOG_PROB_FNS
-from ding_grpo.policy.token_face import TokenFace
+from ding_grpo.policy.token_actor import TokenActor
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv
 
@@ -269,21 +271,21 @@ def measure(name: str, dtype: str, scale: float = 1, device: str = 'cpu') -> Res
 def _compare(model: CausalLM, plain: Plain, device: str, found: Dict[str, Any]) -> None:
     found['head'] = head_refusal(model)
     log_prob_fn = LOG_PROB_FNS['linear_log_prob' if found['head'] is None else 'efficient_method']
-    face = TokenFace(model, Sampling(), log_prob_fn, seed=0)
-    face.bind(
+    actor = TokenActor(model, Sampling(), log_prob_fn, seed=0)
+    actor.bind(
         TokenEnv(max_new_tokens=COMPLETION
                  ).token_spec._replace(vocab_size=VOCABULARY, eos_token_ids=list(ENDS), max_prompt_length=LONGEST)
     )
     found['reading'] = reading_of(model)
     for prompts in (MIXED, EQUAL):
         rows = Rows.given(device, prompts=prompts)
-        _add(found, plain, learned=Difference.between(_learned(face, model, rows), plain.read(rows)))
+        _add(found, plain, learned=Difference.between(_learned(actor, model, rows), plain.read(rows)))
         rows, sampled = _sampled(model, rows)
         _add(
             found,
             plain,
             sampled=Difference.between(sampled, plain.read(rows)),
-            between=Difference.between(sampled, _learned(face, model, rows)),
+            between=Difference.between(sampled, _learned(actor, model, rows)),
         )
 
 
@@ -307,11 +309,11 @@ def _sampled(model: CausalLM, rows: Rows) -> Tuple[Rows, List[Tensor]]:
 
 
 @torch.no_grad()
-def _learned(face: TokenFace, model: CausalLM, rows: Rows) -> List[Tensor]:
+def _learned(actor: TokenActor, model: CausalLM, rows: Rows) -> List[Tensor]:
     pad = torch.nn.utils.rnn.pad_sequence
     action = pad(rows.completions, batch_first=True)
     weight = pad([torch.ones_like(c, dtype=torch.float) for c in rows.completions], batch_first=True)
-    logp, _ = face.log_prob(model, dict(prompts=rows.prompts, action=action, weight=weight, kept=None))
+    logp, _ = actor.log_prob(model, batch_of(rows.prompts, action, weight))
     return [line[:len(c)] for line, c in zip(logp, rows.completions)]
 
 

@@ -143,7 +143,7 @@ class TestRun:
 def evaluate(policy):
     """Prompt to greedy completion, for the four questions, through the environment."""
     from dizoo_llm.envs import TokenEnv
-    env = TokenEnv(max_new_tokens=policy._face.spec.max_new_tokens)
+    env = TokenEnv(max_new_tokens=policy._actor.spec.max_new_tokens)
     found = {}
     for index in range(4):
         obs, _ = env.reset(options=dict(index=index))

@@ -14,12 +14,13 @@ import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 import click
 import torch
 
-from ding_grpo.model import CausalLM
-from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.policy.micro_batch import split_rows, take_rows
+from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rl_utils.products import product
 from ding_grpo.rollout import Sampling, generate
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from rows import batch_of  # noqa: E402
 
 CPU = torch.device('cpu')
 BASE = dict(prompts=8, prompt=256, completion=32, group=8, vocabulary=32, hidden=256, layers=2)
@@ -74,12 +75,11 @@ class Update:
         """Forward and backward of the log-probabilities; with a budget in parts of so many tokens."""
         for p in self.model.parameters():
             p.grad = None
-        batch = dict(action=self.completion, weight=torch.ones_like(self.completion), prompts=self.prompts)
-        for rows in split_rows(batch, budget or None):
-            part = take_rows(batch, rows)
-            hidden = self.model.completion_hidden(PromptBatch.of(part['prompts'], CPU), part['action'])
+        batch = batch_of(self.prompts, self.completion, torch.ones(self.completion.shape))
+        for _, part in batch.parts(budget or None):
+            hidden = self.model.completion_hidden(PromptBatch.of(part.prompts, CPU), part.action)
             logp, _ = linear_log_prob(
-                hidden, index=part['action'], return_entropy=True, **self.model.output_head()._asdict()
+                hidden, index=part.action, return_entropy=True, **self.model.output_head()._asdict()
             )
             logp.sum().backward()
 

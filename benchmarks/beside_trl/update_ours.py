@@ -18,7 +18,7 @@ from dizoo_llm import TASK_REGISTRY, Problem, Task
 from dizoo_llm.tokenizer import load_tokenizer
 from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.policy import GRPOPolicy, token_face
+from ding_grpo.policy import GRPOPolicy, token_actor
 from ding_grpo.policy.grpo_config import LOG_PROB_FNS
 from ding_grpo.rl_utils import grpo_data, grpo_error, linear_log_prob
 from ding_grpo.worker.group_collector import GroupCollector
@@ -136,11 +136,11 @@ def main(folder: str, threads: int) -> None:
     def words_alone(self, size):
         self._tokens = size - 3  # no special tokens, so that both sides make completions of the same length
 
-    for owner, name in ((token_face, 'generate'), (token_face, 'linear_log_prob'), (CausalLM, 'completion_hidden'),
+    for owner, name in ((token_actor, 'generate'), (token_actor, 'linear_log_prob'), (CausalLM, 'completion_hidden'),
                         (GRPOPolicy, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'get_total_norm'),
                         (torch.nn.utils, 'clip_grads_with_norm_'), (torch.optim.AdamW, 'step')):
         Clock.measure(owner, name)
-    LOG_PROB_FNS['linear_log_prob'] = token_face.linear_log_prob  # the policy tells it by identity
+    LOG_PROB_FNS['linear_log_prob'] = token_actor.linear_log_prob  # the policy tells it by identity
     GroupCollector.collect, CausalLM.limit_vocabulary = gated, words_alone
     model = os.path.join(folder, 'model')
     note = dict(name='note', type='note', position='after_iter', priority=11, ext_args=dict())

@@ -16,8 +16,8 @@ Obs = Union[Tensor, Dict[str, Tensor]]
 class Batch:
     """
     Overview:
-        B rows, each a trajectory of one of P groups. S is the number of steps of the longest row. A step is a token of a \
-        completion, or a step of another environment. M is the number of steps with a weight, of all rows.
+        B rows, each a trajectory of one of P groups. A step is a token of a completion, or a step of \
+        another environment. S is the number of steps of the longest row, M the number of all steps with a weight.
     Interfaces:
         ``of``, ``take``, ``without``, ``steps``, ``mini_batches``, ``divide``, ``parts``, ``to``
     Shapes:

@@ -305,7 +305,8 @@ class GRPOPolicy(Policy):
         )
         self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
         self._updater = Updater(
-            cfg, self._get_batch_size(), loss_options(cfg)[0], self._actor, self._model, self._optimizer
+            cfg, self._get_batch_size(),
+            loss_options(cfg)[0], self._actor, self._model, self._optimizer
         )
         self._updates = 0
 

@@ -66,10 +66,7 @@ def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:
     if batch.prompts is None:
         return {row: (length, 0, 0) for row, length in enumerate(lengths) if length > 0}
     groups = batch.group.tolist()
-    return {
-        row: (length - 1, groups[row], len(batch.prompts[row]))
-        for row, length in enumerate(lengths) if length > 0
-    }
+    return {row: (length - 1, groups[row], len(batch.prompts[row])) for row, length in enumerate(lengths) if length > 0}
 
 
 def _fill(costs: Dict[int, Tuple[int, int, int]], most: int) -> List[List[int]]:

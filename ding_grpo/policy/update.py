@@ -133,6 +133,4 @@ class Updater:
 
     def read(self, batch: Batch, model: Optional[nn.Module] = None) -> Tensor:
         """Log-probabilities (B, S) under a model (None: the trained one), without gradients."""
-        return read_log_probs(
-            self._actor, model or self._model, batch, self._batch_size, self._cfg.micro_batch_tokens
-        )
+        return read_log_probs(self._actor, model or self._model, batch, self._batch_size, self._cfg.micro_batch_tokens)

@@ -7,6 +7,7 @@ from easydict import EasyDict
 
 from dizoo_llm.envs import TokenEnv
 from ding_grpo.policy import GRPOCommandModePolicy
+from ding_grpo.policy.batch import Batch
 
 
 def make_policy(main, create, seed=0, model=None, env=None, field=None):
@@ -47,3 +48,12 @@ def sample_groups(policy, indices, max_new_tokens=6, collect=0, reward=None):
         from_collector = dict(seconds_sampling=0.1, seconds_scoring=0.1, replaced_groups=0., group_id=number)
         samples.append(dict(sample, collect_iter=0, **from_collector))
     return samples
+
+
+def make_batch(weight, **fields):
+    """Rows of one group, with these fields; the others are plain."""
+    rows = len(weight)
+    flags = {name: torch.zeros(rows, dtype=torch.bool) for name in ('truncated', 'failed', 'equal')}
+    numbers = {name: torch.zeros(rows).long() for name in ('group', 'group_id', 'collect_iter', 'sampled_after')}
+    steps = {name: torch.zeros_like(weight) for name in ('action', 'logp_old', 'reward')}
+    return Batch(**dict(flags | numbers | steps, weight=weight, row=torch.arange(rows), reward_parts={}) | fields)

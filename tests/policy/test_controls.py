@@ -7,10 +7,10 @@ import torch
 
 from ding_common import ConfigError
 from ding_grpo.policy.advantage import Advantage
-from ding_grpo.policy.group import repetition
+from ding_grpo.policy.metrics import repetition
 from ding_grpo.rl_utils import group_advantage
 
-from .helper import make_policy, sample_groups
+from .helper import make_batch, make_policy, sample_groups
 from .test_grpo import reward, vector
 
 
@@ -116,12 +116,9 @@ class TestLeftOut:
 class TestParts:
 
     def batch(self):
-        return dict(
+        return make_batch(
+            torch.ones(4, 1),
             reward=torch.tensor([[1.], [0.], [0.5], [0.]]),
-            weight=torch.ones(4, 1),
-            group=torch.zeros(4).long(),
-            truncated=torch.zeros(4),
-            failed=torch.zeros(4),
             reward_parts=dict(a=torch.tensor([1., 0., 0., 0.]), b=torch.tensor([0., float('nan'), 10., 0.])),
         )
 
@@ -177,15 +174,11 @@ class TestEqual:
     """Whether there is something to learn from is asked of what is compared, not of the reward."""
 
     def batch(self, **values):
-        batch = dict(
+        fields = dict(
             reward=torch.tensor([[1., 0.], [0., 1.]]),
-            weight=torch.ones(2, 2),
-            group=torch.zeros(2).long(),
-            truncated=torch.zeros(2),
-            failed=torch.zeros(2),
             reward_parts=dict(a=torch.tensor([1., 0.]), b=torch.tensor([0., 1.])),
         )
-        return batch | values
+        return make_batch(torch.ones(2, 2), **fields | values)
 
     @pytest.mark.parametrize(
         'options, equal', [
@@ -207,14 +200,7 @@ class TestEqual:
     )
     @pytest.mark.parametrize('options', [dict(), dict(discount_factor=0.9), dict(compare='return_to_go')], ids=str)
     def test_a_group_whose_best_two_are_equal_teaches_pass_k_nothing(self, options, rewards, equal):
-        batch = self.batch(
-            reward=torch.tensor(rewards).unsqueeze(1),
-            weight=torch.ones(4, 1),
-            group=torch.zeros(4).long(),
-            truncated=torch.zeros(4),
-            failed=torch.zeros(4),
-            reward_parts={},
-        )
+        batch = make_batch(torch.ones(4, 1), reward=torch.tensor(rewards).unsqueeze(1))
         advantage = Advantage('pass_k', **options)
         assert advantage.equal(batch) == equal == (not advantage.of(batch).any())
 
@@ -231,8 +217,8 @@ class TestEqual:
     def test_of_rows_that_could_be_scored(self):
         reward = torch.tensor([[0., 1.], [0., 2.]])
         assert not Advantage('grpo').equal(self.batch(reward=reward))
-        assert Advantage('grpo').equal(self.batch(reward=reward, failed=torch.tensor([0., 1.])))
-        assert Advantage('grpo').equal(self.batch(reward=reward, failed=torch.ones(2)))
+        assert Advantage('grpo').equal(self.batch(reward=reward, failed=torch.tensor([False, True])))
+        assert Advantage('grpo').equal(self.batch(reward=reward, failed=torch.tensor([True, True])))
 
 
 @pytest.mark.unittest

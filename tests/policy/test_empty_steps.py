@@ -7,10 +7,10 @@ import torch
 from ding_grpo.policy.advantage import Advantage
 from ding_grpo.rl_utils import LOSS_PRESETS
 
-from .helper import make_policy, sample_groups
+from .helper import make_batch, make_policy, sample_groups
 from .test_grpo import reward, vector
 from .test_numbers import equal, state, wrong_reward
-from .test_step_face import DISCRETE, make, sample_group
+from .test_step_actor import DISCRETE, make, sample_group
 
 
 def with_momentum(think_answer, **learn):
@@ -116,13 +116,7 @@ class TestEmptySteps:
 def test_rounding_makes_no_advantage_of_equal_returns(reward, discount):
     """Episodes that a time limit cut and that go on for ever have one return at all steps: r / (1 - discount). Sums in
     float32 were one unit apart, and divided by their deviation up to 1.9."""
-    batch = dict(
-        reward=torch.full((4, 500), reward),
-        weight=torch.ones(4, 500),
-        group=torch.zeros(4).long(),
-        truncated=torch.ones(4),
-        failed=torch.zeros(4),
-        reward_parts={},
-    )
+    cut = torch.ones(4, dtype=torch.bool)
+    batch = make_batch(torch.ones(4, 500), reward=torch.full((4, 500), reward), truncated=cut)
     advantage = Advantage('grpo', 'return_to_go', discount, extend_truncated=True)
     assert not advantage.of(batch).any() and advantage.equal(batch)

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from ding_common import ConfigError
+from ding_grpo.policy.metrics import STEP_METRICS
 from ding_grpo.rl_utils import LOSS_PRESETS, group_advantage
 
-from .helper import make_policy, sample_groups
+from .helper import make_batch, make_policy, sample_groups
 
 SAMPLINGS = [
     dict(),
@@ -24,15 +25,15 @@ def vector(parameters):
     return torch.cat([p.detach().flatten() for p in parameters])
 
 
-def stood_still(policy):
-    """What ``_update`` gives."""
-    return dict(dict.fromkeys(policy._step_vars(), 0.), optimizer_steps=1., skipped_steps=0., empty_steps=0.)
+def stood_still():
+    """What ``Updater.step`` gives."""
+    return dict(dict.fromkeys(STEP_METRICS, 0.), optimizer_steps=1., skipped_steps=0., empty_steps=0.)
 
 
 def by_prompt(batch):
     """Advantages of a batch's rows, by their prompt."""
     found = {}
-    for prompt, adv in zip(batch['prompts'], batch['adv'].tolist()):
+    for prompt, adv in zip(batch.prompts, batch.adv.tolist()):
         found.setdefault(tuple(prompt.tolist()), []).append(adv)
     return found
 
@@ -246,10 +247,8 @@ class TestLearn:
         def logp():
             rows = []
             for sample in data:
-                batch = dict(
-                    prompts=[sample['prompt']] * 4, action=sample['action'], kept=None, weight=sample['weight']
-                )
-                rows.append((policy._face.log_prob(policy._model, batch)[0] * sample['weight']).sum(1))
+                batch = make_batch(sample['weight'], prompts=[sample['prompt']] * 4, action=sample['action'])
+                rows.append((policy._actor.log_prob(policy._model, batch)[0] * sample['weight']).sum(1))
             return torch.stack(rows).detach()
 
         before = logp()
@@ -263,8 +262,8 @@ class TestLearn:
         main.policy.learn.batch_size = 1
         policy = make_policy(main, create)
         steps = []
-        update = policy._update
-        policy._update = lambda batch: steps.append(len(by_prompt(batch))) or update(batch)
+        update = policy._updater.step
+        policy._updater.step = lambda batch: steps.append(len(by_prompt(batch))) or update(batch)
         data = sample_groups(policy, [0, 1], reward=lambda group, row: float(group == 0 and row == 0))
         metrics = policy.learn_mode.forward(data)
         assert steps == [1] and metrics['equal_groups'] == 0.5
@@ -279,8 +278,8 @@ class TestLearn:
         main.policy.learn.update(epoch_per_collect=3, batch_size=2)
         policy = make_policy(main, create)
         seen = []
-        update = policy._update
-        policy._update = lambda batch: seen.append(by_prompt(batch)) or update(batch)
+        update = policy._updater.step
+        policy._updater.step = lambda batch: seen.append(by_prompt(batch)) or update(batch)
         policy.learn_mode.forward(sample_groups(policy, [0, 1, 2]))
         assert [len(s) for s in seen] == [2, 1] * 3
         assert all(len({**seen[i], **seen[i + 1]}) == 3 for i in (0, 2, 4))
@@ -293,7 +292,7 @@ class TestLearn:
             main.policy.learn.batch_size = batch_size
             policy = make_policy(main, create)
             found = {}
-            policy._update = lambda batch: found.update(by_prompt(batch)) or stood_still(policy)
+            policy._updater.step = lambda batch: found.update(by_prompt(batch)) or stood_still()
             policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
             advs.append(found)
         assert advs[0] == advs[1] and len(advs[0]) == 3
@@ -305,7 +304,7 @@ class TestLearn:
             main.policy.learn.adv_method = method
             policy = make_policy(main, create)
             found = []
-            policy._update = lambda batch: found.extend(batch['adv'].tolist()) or stood_still(policy)
+            policy._updater.step = lambda batch: found.extend(batch.adv.tolist()) or stood_still()
             policy.learn_mode.forward(sample_groups(policy, [0], reward=lambda group, row: float(row == 0)))
             assert found[0] == pytest.approx(expected, rel=1e-3)
 
@@ -396,7 +395,7 @@ class TestCollect:
 
     def test_unbound_policy_says_what_is_missing(self, think_answer):
         policy = make_policy(*think_answer)
-        policy._face._spec = None
+        policy._actor._spec = None
         with pytest.raises(ConfigError, match="collector = dict\\(type='group'\\)"):
             policy.collect_mode.forward({0: torch.tensor([1, 2])}, row_keys={0: (0, 0, 0)})
 
@@ -421,7 +420,7 @@ class TestModel:
     def test_tokens_that_do_not_fit_the_model(self, think_answer, spec, message):
         policy = make_policy(*think_answer)
         with pytest.raises(ConfigError, match=message):
-            policy._bind(policy._face.spec._replace(**spec))
+            policy._bind(policy._actor.spec._replace(**spec))
 
 
 @pytest.mark.unittest
@@ -433,18 +432,18 @@ class TestTargetKL:
         main, create = copy.deepcopy(think_answer)
         main.policy.learn.update(learning_rate=1e-2, **learn)
         policy = make_policy(main, create)
-        update, seen = policy._update, []
+        update, seen = policy._updater.step, []
 
         def note(batch):
             before = vector(policy._model.parameters())
             with torch.no_grad():
-                log_ratio = policy._face.log_prob(policy._model, batch)[0] - batch['logp_old']
-            kl = ((log_ratio.exp() - 1 - log_ratio) * batch['weight']).sum() / batch['weight'].sum()
+                log_ratio = policy._actor.log_prob(policy._model, batch)[0] - batch.logp_old
+            kl = ((log_ratio.exp() - 1 - log_ratio) * batch.weight).sum() / batch.weight.sum()
             metrics = update(batch)
             seen.append((kl.item(), not torch.equal(before, vector(policy._model.parameters()))))
             return metrics
 
-        policy._update = note
+        policy._updater.step = note
         metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
         return vector(policy._model.parameters()), metrics, seen
 

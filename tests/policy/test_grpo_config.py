@@ -64,10 +64,11 @@ class TestPolicyConfig:
         main, create = think_answer
         main.policy.learn.update(loss='dapo', clip_ratio=None, adv_method=None)
         policy = make_policy(main, create)
-        assert policy._loss_options['clip_ratio_high'] == 0.28 and policy._loss_options['reduction'] == 'token'
+        assert policy._updater._loss_options['clip_ratio_high'] == 0.28 and policy._updater._loss_options['reduction'
+                                                                                                          ] == 'token'
         main.policy.learn.update(clip_ratio_high=0.5, adv_method='rloo')
         policy = make_policy(main, create)
-        assert policy._loss_options['clip_ratio_high'] == 0.5 and policy._advantage.method == 'rloo'
+        assert policy._updater._loss_options['clip_ratio_high'] == 0.5 and policy._advantage.method == 'rloo'
 
     def test_choices_that_do_not_go_together(self, think_answer):
         main, create = think_answer

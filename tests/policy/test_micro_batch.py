@@ -4,17 +4,28 @@ import pytest
 import torch
 
 from ding_common import ConfigError, parallel
-from ding_grpo.policy.micro_batch import memory_advice, share_rows, split_rows, take_rows
+from ding_grpo.policy.memory import memory_advice
+from ding_grpo.policy.micro_batch import share_rows, split_rows
 
 from .helper import make_policy, sample_groups
 from .test_grpo import reward, vector
+
+
+class Rows:
+    """What is read of a ``Batch`` to divide it."""
+
+    def __init__(self, weight, group=None, prompts=None):
+        self.weight, self.group, self.prompts, self.length = weight, group, prompts, (weight != 0).sum(1)
+
+    def __len__(self):
+        return len(self.weight)
 
 
 def batch(lengths, prompts):
     """Rows of these lengths; groups by name, each with a prompt of five tokens."""
     weight = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).float()
     group = torch.tensor([ord(name) for name in prompts])
-    return dict(weight=weight, prompts=[torch.arange(5)] * len(prompts), group=group, adv=torch.arange(len(lengths)))
+    return Rows(weight, group, [torch.arange(5)] * len(prompts))
 
 
 @pytest.mark.unittest
@@ -39,12 +50,6 @@ class TestSplit:
         for most in (None, 8):
             assert [r.tolist() for r in split_rows(batch([0, 4, 0], 'aba'), most)] == [[1]]
 
-    def test_a_part_is_no_longer_than_its_longest_row(self):
-        whole = batch([4, 2, 1], 'aaa')
-        part = take_rows(whole, torch.tensor([1, 2]))
-        assert part['weight'].tolist() == [[1, 1], [1, 0]] and part['adv'].tolist() == [1, 2]
-        assert take_rows(whole, torch.arange(3)) is whole
-
 
 @pytest.mark.unittest
 class TestShare:
@@ -64,8 +69,8 @@ class TestShare:
 
     @staticmethod
     def tokens(batch, rows):
-        groups = {batch['group'][row].item(): len(batch['prompts'][row]) for row in rows}
-        return int(sum(batch['weight'][row].sum() - 1 for row in rows)) + sum(groups.values())
+        groups = {batch.group[row].item(): len(batch.prompts[row]) for row in rows}
+        return int(sum(batch.weight[row].sum() - 1 for row in rows)) + sum(groups.values())
 
     @pytest.mark.parametrize('processes', [2, 3, 5])
     @pytest.mark.parametrize('seed', range(8))
@@ -90,8 +95,8 @@ class TestShare:
 
     def test_steps_of_other_models(self, shares):
         weight = (torch.arange(500) < torch.tensor([500, 10, 10, 480]).unsqueeze(1)).float()
-        assert shares(dict(weight=weight), 2) == [[0], [1, 2, 3]]
-        assert shares(dict(weight=torch.ones(7, 1)), 3) == [[0, 1, 2], [3, 4, 5], [6]]
+        assert shares(Rows(weight), 2) == [[0], [1, 2, 3]]
+        assert shares(Rows(torch.ones(7, 1)), 3) == [[0, 1, 2], [3, 4, 5], [6]]
 
     def test_more_processes_than_rows(self, shares):
         assert shares(batch([0, 3, 4], 'aab'), 4) == [[1], [2], [], []]
@@ -125,16 +130,16 @@ class TestUpdate:
         main, create = think_answer
         main.policy.learn.update(micro_batch_tokens=30, batch_size=3)
         policy = make_policy(main, create)
-        seen, read = [], policy._face.log_prob
-        policy._face.log_prob = lambda model, part, *args: seen.append(part) or read(model, part, *args)
+        seen, read = [], policy._actor.log_prob
+        policy._actor.log_prob = lambda model, part, *args: seen.append(part) or read(model, part, *args)
         policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
-        assert len(seen) > 3 and sum(len(part['weight']) for part in seen) == 12
+        assert len(seen) > 3 and sum(len(part.weight) for part in seen) == 12
         for part in seen:
-            prompts = {id(p): len(p) for p in part['prompts']}
-            assert sum(prompts.values()) + (part['weight'].sum(1) - 1).sum() <= 30
+            prompts = {id(p): len(p) for p in part.prompts}
+            assert sum(prompts.values()) + (part.weight.sum(1) - 1).sum() <= 30
 
     def test_not_for_steps(self):
-        from .test_step_face import DISCRETE, make
+        from .test_step_actor import DISCRETE, make
         with pytest.raises(ConfigError, match='policy.learn.micro_batch_tokens = 30: goes with a language model only'):
             make(DISCRETE, learn=dict(micro_batch_tokens=30))
 
@@ -143,7 +148,7 @@ class TestUpdate:
 class TestMemory:
 
     def test_advice_in_place_of_torchs_error(self):
-        with pytest.raises(ConfigError, match='memory ended while learning .* try less'):
+        with pytest.raises(ConfigError, match='out of memory while learning .* try less'):
             with memory_advice('learning', 'try less'):
                 torch.empty(2 ** 60)
         with pytest.raises(RuntimeError, match='size'):
@@ -159,9 +164,9 @@ class TestMemory:
         def ends(*args):
             raise torch.OutOfMemoryError('CUDA out of memory. Tried')
 
-        policy._face.log_prob = policy._face.sample = ends
+        policy._actor.log_prob = policy._actor.sample = ends
         key = dict(learning='micro_batch_tokens = None', sampling='env.collector_env_num, now 2')[where]
-        with pytest.raises(ConfigError, match=f'memory ended while {where} .*{key}'):
+        with pytest.raises(ConfigError, match=f'out of memory while {where} .*{key}'):
             if where == 'learning':
                 policy.learn_mode.forward(data)
             else:

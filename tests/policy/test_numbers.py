@@ -12,12 +12,13 @@ import torch
 from ding.entry import serial_pipeline_onpolicy
 
 from ding_common import ConfigError, NumericError
-from ding_grpo.policy.not_finite import diagnose
+from ding_grpo.policy.diagnose import diagnose
+from ding_grpo.policy.metrics import STEP_METRICS
 from dizoo_llm.envs import TokenEnv
 
-from .helper import make_policy, sample_groups
+from .helper import make_batch, make_policy, sample_groups
 from .test_grpo import reward, vector
-from .test_step_face import CONTINUOUS, DISCRETE, make, sample_group
+from .test_step_actor import CONTINUOUS, DISCRETE, make, sample_group
 
 NAN, INF = float('nan'), float('inf')
 ROW = 2  # of group 1: where a number is made wrong
@@ -78,18 +79,18 @@ def wrong_reference(policy, data):
 
 
 def wrong_policy(policy, data):
-    read = policy._face.log_prob
+    read = policy._actor.log_prob
 
     def broken(model, batch, *args):
         logp, entropy = read(model, batch, *args)
         if model is not policy._model:
             return logp, entropy
-        row = (batch['logp_old'] == data[1]['logp_old'][ROW, 1]).any(1).nonzero().flatten()
+        row = (batch.logp_old == data[1]['logp_old'][ROW, 1]).any(1).nonzero().flatten()
         logp = logp.clone()
         logp[row, 1] = logp[row, 1] * NAN
         return logp, entropy
 
-    policy._face.log_prob = broken
+    policy._actor.log_prob = broken
 
 
 def wrong_gradient(policy, data):
@@ -156,7 +157,7 @@ class TestSkip:
         policy, data = make_wrong(think_answer, wrong_reward, **options)
         metrics = policy.learn_mode.forward(data)
         assert metrics['skipped_steps'] == metrics['optimizer_steps'] == 2
-        assert all(math.isfinite(metrics[name]) for name in policy._step_vars())
+        assert all(math.isfinite(metrics[name]) for name in STEP_METRICS if name in metrics)
         alone, data = make_wrong(think_answer, wrong_reward, **options)
         alone.learn_mode.forward(data[:1])
         assert torch.equal(vector(policy._model.parameters()), vector(alone._model.parameters()))
@@ -235,8 +236,9 @@ class TestEnd:
     def test_observations_may_have_parts(self):
         weight = torch.tensor([[1., 1.], [1., 0.]])
         obs = dict(a=torch.zeros(3, 2), b=torch.tensor([0., 0., NAN]))
-        group = dict(obs=obs, weight=weight, action=torch.tensor([[4, 5], [6, 0]]), group_id=3, collect_iter=9)
-        facts = diagnose([group], torch.nn.Linear(1, 1), lambda group: weight)
+        batch = make_batch(weight, obs=obs, action=torch.tensor([[4, 5], [6, 0]]))
+        batch.group_id, batch.collect_iter = torch.tensor([3, 3]), torch.tensor([9, 9])
+        facts = diagnose(batch, torch.nn.Linear(1, 1), lambda: weight)
         assert facts[0] == 'the first that is not finite: an observation'
         assert facts[1:] == ['in row 1, column 0, action 6 of group 3, sampled after update 9']
 

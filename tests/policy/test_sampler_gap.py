@@ -4,12 +4,13 @@ import copy
 import pytest
 import torch
 
-from ding_grpo.policy.sampler_gap import fresh_rows, sampler_gap
+from ding_grpo.policy.log_probs import fresh_rows
+from ding_grpo.policy.metrics import sampler_gap
 from dizoo_llm.envs import TokenEnv
 
-from .helper import make_policy, sample_groups
+from .helper import make_batch, make_policy, sample_groups
 from .test_grpo import reward, vector
-from .test_step_face import DISCRETE, make, sample_group
+from .test_step_actor import DISCRETE, make, sample_group
 
 HALF = [dict(autocast='bfloat16'), dict(dtype='bfloat16')]
 TOKENS = 24
@@ -76,18 +77,18 @@ class TestOnPolicy:
     def test_a_ratio_is_relative_to_the_weights_that_sampled(self, think_answer, model):
         """Not to those of the mini-batch before: what was learned since is in the ratio."""
         policy = noisy(think_answer, model, dict(batch_size=2, learning_rate=1e-2, epoch_per_collect=2))
-        data, read = groups(policy), policy._face.log_prob
-        before, update, kls = copy.deepcopy(policy._model), policy._update, []
+        data, read = groups(policy), policy._actor.log_prob
+        before, update, kls = copy.deepcopy(policy._model), policy._updater.step, []
 
         def measure(batch):
             with torch.no_grad():
                 log_ratio = read(policy._model, batch)[0] - read(before, batch)[0]
-            kl = ((log_ratio.exp() - 1 - log_ratio) * batch['weight']).sum() / batch['weight'].sum()
+            kl = ((log_ratio.exp() - 1 - log_ratio) * batch.weight).sum() / batch.weight.sum()
             step = update(batch)
             kls.append((step['kl_old'], kl.item()))
             return step
 
-        policy._update = measure
+        policy._updater.step = measure
         policy.learn_mode.forward(data)
         assert len(kls) == 4 and kls[0][0] == 0
         for found, expected in kls[1:]:
@@ -100,18 +101,18 @@ class TestOnPolicy:
         data = groups(policy)
         policy.learn_mode.forward(data)
         data = data if share == 0 else [*data[:2], *groups(policy)[:2]]
-        update, expected = policy._update, []
+        update, expected = policy._updater.step, []
 
         def measure(batch):
-            fresh = fresh_rows(batch, policy._optimizer_steps)
+            fresh = fresh_rows(batch, policy._updater.optimizer_steps)
             assert fresh.float().mean() == share
             with torch.no_grad():
-                log_ratio = policy._face.log_prob(policy._model, batch)[0] - batch['logp_old']
-            log_ratio = log_ratio.masked_fill(fresh | (batch['weight'] == 0), 0)
-            expected.append(((log_ratio.exp() - 1 - log_ratio).sum() / batch['weight'].sum()).item())
+                log_ratio = policy._actor.log_prob(policy._model, batch)[0] - batch.logp_old
+            log_ratio = log_ratio.masked_fill(fresh | (batch.weight == 0), 0)
+            expected.append(((log_ratio.exp() - 1 - log_ratio).sum() / batch.weight.sum()).item())
             return update(batch)
 
-        policy._update = measure
+        policy._updater.step = measure
         metrics = policy.learn_mode.forward(data)
         assert expected[0] > 1e-4 and metrics['kl_old'] == pytest.approx(expected[0], rel=1e-4)
         assert ('sampler_gap_max' in metrics) == (share > 0)
@@ -142,8 +143,8 @@ class TestCost:
         self, think_answer, model, batch_size, epochs, passes
     ):
         policy = noisy(think_answer, model, dict(batch_size=batch_size, epoch_per_collect=epochs))
-        asked, read = [], policy._face.log_prob
-        policy._face.log_prob = lambda *args: asked.append(1) or read(*args)
+        asked, read = [], policy._actor.log_prob
+        policy._actor.log_prob = lambda *args: asked.append(1) or read(*args)
         data = groups(policy)
         policy.learn_mode.forward(data)
         assert len(asked) == passes
@@ -155,8 +156,8 @@ class TestCost:
     def test_further_epochs(self, think_answer, model):
         """They have the mini-batches of the first where rounding depends on what is read together, else others."""
         policy = noisy(think_answer, model, dict(batch_size=2, epoch_per_collect=6, learning_rate=1e-12))
-        seen, update = [], policy._update
-        policy._update = lambda batch: seen.append(tuple(p.tolist()[-4] for p in batch['prompts'])) or update(batch)
+        seen, update = [], policy._updater.step
+        policy._updater.step = lambda batch: seen.append(tuple(p.tolist()[-4] for p in batch.prompts)) or update(batch)
         policy.learn_mode.forward(groups(policy))
         assert len(seen) == 12 and (len(set(seen)) == 2) == bool(model)
         orders = {tuple(seen[i:i + 2]) for i in range(0, 12, 2)}
@@ -167,9 +168,9 @@ class TestCost:
 class TestGap:
 
     def test_by_hand(self):
-        batch = dict(
+        batch = make_batch(
+            torch.tensor([[1., 1.], [1., 0.], [1., 1.]]),
             logp_old=torch.tensor([[-1., -2.], [-3., -4.], [-5., -6.]]),
-            weight=torch.tensor([[1., 1.], [1., 0.], [1., 1.]]),
             sampled_after=torch.tensor([7, 7, 6]),
         )
         fresh = fresh_rows(batch, 7)

@@ -8,7 +8,7 @@ from torch.distributions import Categorical, Normal
 
 from ding_common import ConfigError
 from ding_grpo.policy import GRPOCommandModePolicy
-from ding_grpo.policy.group import collate_groups
+from ding_grpo.policy.batch import Batch
 
 DISCRETE = dict(obs_shape=3, action_shape=4, action_space='discrete', encoder_hidden_size_list=[64, 64])
 CONTINUOUS = dict(DISCRETE, action_shape=2, action_space='continuous')
@@ -65,7 +65,7 @@ def sample_group(policy, lengths, reward=lambda row, step: 1., truncated=(), num
 
 
 @pytest.mark.unittest
-class TestStepFace:
+class TestStepActor:
 
     @pytest.mark.parametrize('model', [DISCRETE, CONTINUOUS, dict(DISCRETE, type='pg'), dict(CONTINUOUS, type='pg')])
     def test_sampled_log_probabilities_are_those_of_learning(self, model):
@@ -129,7 +129,7 @@ class TestStepFace:
                 sample_group(policy, lengths, lambda row, step: float(row + step), number=n)
                 for n, lengths in enumerate(([3, 1], [2, 5]))
             ]
-            policy._optimizer = torch.optim.SGD(policy._model.parameters(), lr=1.)
+            policy._updater._optimizer = torch.optim.SGD(policy._model.parameters(), lr=1.)
             policy._cfg.learn.grad_clip_value = 1e9
             before = torch.cat([p.detach().flatten() for p in policy._model.parameters()])
             policy.learn_mode.forward([groups[i] for i in batch])
@@ -155,8 +155,8 @@ class TestStepFace:
     def test_mini_batches_of_steps_take_each_step_once_an_epoch(self):
         policy = make(DISCRETE, learn=dict(batch_steps=4, epoch_per_collect=3))
         seen = []
-        update = policy._update
-        policy._update = lambda batch: seen.append(batch['obs']) or update(batch)
+        update = policy._updater.step
+        policy._updater.step = lambda batch: seen.append(batch.obs) or update(batch)
         groups = [sample_group(policy, lengths, number=n) for n, lengths in enumerate(([3, 1], [2, 5]))]
         policy.learn_mode.forward(groups)
         assert [len(x) for x in seen] == [4, 4, 3] * 3
@@ -179,7 +179,7 @@ class TestAdvantage:
 
     def adv(self, sample_lengths, reward, truncated=(), **sections):
         policy = make(DISCRETE, **sections)
-        batch = collate_groups([sample_group(policy, sample_lengths, reward, truncated)])
+        batch = Batch.of([sample_group(policy, sample_lengths, reward, truncated)])
         return policy._advantage.of(batch)
 
     def test_outcome_is_the_discounted_return(self):

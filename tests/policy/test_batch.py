@@ -1,7 +1,9 @@
 import pytest
 import torch
 
-from ding_grpo.policy.group import batch_metrics, collate_groups, fold_group, without_failed
+from ding_grpo.policy.batch import Batch
+from ding_grpo.policy.metrics import batch_metrics
+from ding_grpo.policy.sample import fold_group
 
 
 def transition(action, reward, kept=None, **last):
@@ -59,7 +61,7 @@ class TestFoldGroup:
 
 
 @pytest.mark.unittest
-class TestCollateGroups:
+class TestBatch:
 
     def setup_method(self):
         self.samples = [
@@ -68,21 +70,21 @@ class TestCollateGroups:
         ]
 
     def test_rows_of_all_groups(self):
-        batch = collate_groups(self.samples)
-        assert batch['action'].tolist() == [[1, 2, 3], [4, 0, 0], [7, 0, 0], [8, 0, 0]]
-        assert batch['group'].tolist() == [0, 0, 1, 1] and len(batch['prompts']) == 4
+        batch = Batch.of(self.samples)
+        assert batch.action.tolist() == [[1, 2, 3], [4, 0, 0], [7, 0, 0], [8, 0, 0]]
+        assert batch.group.tolist() == [0, 0, 1, 1] and len(batch.prompts) == 4
 
     def test_kept_ids_behind_the_end_are_a_distribution(self):
         samples = [
             fold_group([episode([1, 2], 0., kept=torch.tensor([[1, 9], [2, 5]]))] * 2),
             fold_group([episode([4], 0., kept=torch.tensor([[4, 3]]))] * 2),
         ]
-        assert collate_groups(samples)['kept'].tolist() == [[[1, 9], [2, 5]]] * 2 + [[[4, 3], [0, -1]]] * 2
+        assert Batch.of(samples).kept.tolist() == [[[1, 9], [2, 5]]] * 2 + [[[4, 3], [0, -1]]] * 2
 
     def test_metrics_by_hand(self):
         for sample, equal in zip(self.samples, (False, True)):
             sample['equal'] = equal
-        metrics = batch_metrics(collate_groups(self.samples))
+        metrics = batch_metrics(Batch.of(self.samples))
         expected = dict(
             reward_mean=0.75,
             reward_std=0.75 ** 0.5 * 0.5,
@@ -112,19 +114,19 @@ class TestCollateGroups:
         groups[0]['failed'] = torch.tensor([0., 1.])
         groups[1]['failed'] = torch.tensor([1., 1.])
         for order in (groups, groups[::-1]):
-            metrics = batch_metrics(collate_groups(order))
+            metrics = batch_metrics(Batch.of(order))
             assert metrics['failed'] == 0.75 and metrics['reward_mean'] == 1 and metrics['equal_groups'] == 1
             assert metrics['completion_length_max'] == 3 and metrics['reward_a_mean'] == 1
-        assert batch_metrics(collate_groups(groups[1:])) == dict(failed=1.0)  # and no NaN of nothing
+        assert batch_metrics(Batch.of(groups[1:])) == dict(failed=1.0)  # and no NaN of nothing
 
     def test_a_part_that_never_applies_has_no_mean(self):
         for sample in self.samples:
             sample.update(equal=False, reward_parts=dict(a=torch.tensor([float('nan')] * 2)))
-        assert not any(name.startswith('reward_a') for name in batch_metrics(collate_groups(self.samples)))
+        assert not any(name.startswith('reward_a') for name in batch_metrics(Batch.of(self.samples)))
 
 
 @pytest.mark.unittest
-class TestWithoutFailed:
+class TestRows:
 
     def test_rows_and_groups_that_failed_are_gone(self):
         kept = torch.tensor([[1, 9], [2, 5]])
@@ -133,9 +135,62 @@ class TestWithoutFailed:
         )
         part['failed'] = torch.tensor([1., 0.])
         none['failed'] = torch.tensor([1., 1.])
-        left = without_failed([whole, part, none])
-        assert len(left) == 2 and left[0] is whole
-        assert left[1]['action'].tolist() == [[3, 4]] and left[1]['reward'].tolist() == [[0, 2]]
-        assert left[1]['reward_parts']['a'].tolist() == [2] and left[1]['kept'].shape == (1, 2, 2)
-        assert torch.equal(left[1]['prompt'], whole['prompt'])
-        assert collate_groups(left)['action'].shape == (3, 2)
+        batch = Batch.of([whole, part, none])
+        left = batch.without(batch.failed)
+        assert left.group.tolist() == [0, 0, 1] and left.row.tolist() == [0, 1, 1]
+        assert left.action.tolist() == [[1, 2], [3, 4], [3, 4]] and left.reward.tolist() == [[0, 1], [0, 2], [0, 2]]
+        assert left.reward_parts['a'].tolist() == [1, 2, 2] and left.kept.shape == (3, 2, 2)
+        assert torch.equal(left.prompts[2], whole['prompt'])
+        assert len(batch.without(torch.ones(6, dtype=torch.bool)).prompts) == 0
+
+    def test_taken_rows_are_no_longer_than_the_longest_of_them(self):
+        batch = Batch.of([fold_group([episode([1, 2, 3], 1.), episode([4], 0.)]), fold_group([episode([7], 1.)] * 2)])
+        batch.adv = torch.arange(4.)
+        part = batch.take(torch.tensor([3, 1]))
+        assert part.action.tolist() == [[7], [4]] and part.adv.tolist() == [3, 1] and part.group.tolist() == [1, 0]
+        assert batch.take(torch.arange(4)) is batch
+
+    def test_observations_go_with_their_rows(self):
+        batch = self.steps_of([[1, 2, 3], [4]], [[5, 6], [7]])
+        assert batch.take(torch.tensor([2, 0])).obs['x'].tolist() == [5, 6, 1, 2, 3]
+        assert batch.without(batch.group == 0).obs['x'].tolist() == [5, 6, 7]
+
+    def test_steps_are_groups_of_one_row(self):
+        batch = self.steps_of([[1, 2], [3]])
+        batch.adv = torch.tensor([[.1, .2], [.3, 0.]])
+        batch.sampled_after = torch.tensor([5, 6])
+        steps = batch.steps()
+        assert steps.adv.flatten().tolist() == pytest.approx([.1, .2, .3]) and steps.sampled_after.tolist() == [5, 5, 6]
+        assert steps.group.tolist() == [0, 1, 2] and steps.obs['x'].tolist() == [1, 2, 3]
+        drawn = [b.obs['x'].tolist() for b in steps.mini_batches(2, torch.Generator().manual_seed(0))]
+        assert sorted(sum(drawn, [])) == [1, 2, 3] and [len(x) for x in drawn] == [2, 1]
+
+    def test_mini_batches_are_of_whole_groups(self):
+        batch = Batch.of([fold_group([episode([g], 1.), episode([g, g], 1.)]) for g in range(5)])
+        batch = batch.without(batch.action[:, 0] == 2)
+        drawn = [b.action[:, 0].tolist() for b in batch.mini_batches(3, torch.Generator().manual_seed(1))]
+        assert [len(x) for x in drawn] == [6, 2] and sorted(sum(drawn, [])) == [0, 0, 1, 1, 3, 3, 4, 4]
+        assert all(x[::2] == x[1::2] for x in drawn)
+        assert list(batch.without(batch.group >= 0).mini_batches(3, torch.Generator())) == []
+
+    @staticmethod
+    def steps_of(*groups):
+        return Batch.of(
+            [
+                fold_group(
+                    [
+                        [
+                            dict(
+                                obs=dict(x=torch.tensor(x)),
+                                action=torch.tensor([x]),
+                                logp=torch.zeros(1),
+                                reward=torch.ones(1),
+                                truncated=False,
+                                failed=False
+                            ) for x in row
+                        ] for row in group
+                    ],
+                    shared_start=False
+                ) for group in groups
+            ]
+        )

@@ -1,0 +1,35 @@
+"""Rows of completions as the policy's ``Batch``, for programs that read them without a policy."""
+from typing import List
+
+import torch
+from torch import Tensor
+
+from ding_grpo.policy.batch import Batch
+
+
+def batch_of(prompts: List[Tensor], action: Tensor, weight: Tensor) -> Batch:
+    """
+    Overview:
+        B rows, each a group of its own, without rewards.
+    Arguments:
+        - prompts (:obj:`List[torch.LongTensor]`): B prompts.
+        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    """
+    rows, zero = torch.arange(len(action)), torch.zeros(len(action), dtype=torch.long)
+    return Batch(
+        action=action,
+        logp_old=torch.zeros_like(weight),
+        weight=weight,
+        group=rows,
+        row=zero,
+        group_id=rows,
+        collect_iter=zero,
+        sampled_after=zero,
+        reward=torch.zeros_like(weight),
+        reward_parts={},
+        truncated=zero.bool(),
+        failed=zero.bool(),
+        equal=zero.bool(),
+        prompts=prompts,
+    )
