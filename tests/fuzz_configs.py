@@ -206,7 +206,7 @@ def declared(main: EasyDict, create: EasyDict) -> Dict[str, Any]:
     from ding.worker import AdvancedReplayBuffer, BaseLearner, InteractionSerialEvaluator
     from dizoo_llm.tasks.base import TASK_REGISTRY
     from ding_grpo.policy import GRPOPolicy
-    from ding_grpo.policy.grpo_config import model_type
+    from ding_grpo.policy.config_keys import model_type
     from ding_grpo.worker import GroupCollector
     policy = GRPOPolicy.default_config()
     policy.model = _arguments(MODEL_REGISTRY.get(model_type(main.policy.model)))

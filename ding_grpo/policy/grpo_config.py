@@ -1,494 +1,233 @@
-"""What a user may write under ``policy`` when its type is ``grpo``."""
-import math
-import os
-from typing import Any, Dict, Tuple
+"""
+The keys of ``policy`` in a config whose policy type is ``grpo``: default, meaning, and rule. ``grpo_check.py`` checks
+what keys must be together.
+"""
+from typing import Any, Dict, NamedTuple, Tuple
 
-from ding.utils import BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY, \
-    SERIAL_EVALUATOR_REGISTRY, deep_merge_dicts, import_module
-from ding.worker import LearnerHook, get_buffer_cls
-from ding.worker.learner.learner_hook import hook_mapping
 from transformers import SchedulerType
 
-from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, check_is_file, describe, nearest, \
-    parallel, require_dict, require_section
-from ding_common.adapters import base_of_adapters
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
-    STEP_ADVANTAGE_METHODS, efficient_method, less_efficient_method, linear_log_prob, naive_method
-
-from .surrogate import find_surrogate
-
-from .schedule import Schedule
+from ding_common import MOST, Rule
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, efficient_method, \
+    less_efficient_method, linear_log_prob, naive_method
 
 LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
 
-# Without those that want a metric at each step.
+# Without those that need a metric at each step.
 SCHEDULES = [t.value for t in SchedulerType if t.value not in ('reduce_lr_on_plateau', 'greedy')]
 
-_POSITIVE = Rule.number(0, open_low=True)
 
-RULES = {
-    'group_size': Rule.integer(2, MOST),
-    'cuda': Rule.one_of(True, False),
-    'multi_gpu': Rule.one_of(True, False),
-    'learn.epoch_per_collect': Rule.integer(1, MOST),
-    'learn.target_kl': Rule.number(0, open_low=True).or_none(),
-    'learn.max_ratio': Rule.number(1, open_low=True).or_none(),
-    'learn.max_bad_updates': Rule.integer(1),
-    'learn.batch_size': Rule.integer(1),
-    'learn.batch_steps': Rule.integer(1).or_none(),
-    'learn.resume_training': Rule.one_of(True, False),
-    'learn.keep_ckpt': Rule.integer(1),
-    'learn.micro_batch_tokens': Rule.integer(1).or_none(),
-    'learn.update_per_collect': Rule.integer(1, MOST),
-    'learn.learning_rate': Rule.number(0, open_low=True),
-    'learn.weight_decay': Rule.number(0),
-    'learn.lr_scheduler.type': Rule.one_of(*SCHEDULES),
-    'learn.lr_scheduler.num_warmup_steps': Rule.integer(0),
-    'learn.lr_scheduler.num_training_steps': Rule.integer(1).or_none(),
-    'learn.grad_clip_value': Rule.number(0, open_low=True),
-    'learn.loss': Rule.one_of(*LOSS_PRESETS),
-    'learn.clip_ratio': Rule.number(0, 1, open_low=True).or_none(),
-    'learn.clip_ratio_high': Rule.number(0, open_low=True).or_none(),
-    'learn.delta': Rule.number(1, open_low=True).or_none(),
-    'learn.ratio': Rule.one_of(*RATIOS).or_none(),
-    'learn.surrogate': Rule('the name of a surrogate', lambda v: isinstance(v, str)).or_none(),  # see find_surrogate
-    'learn.reduction': Rule.one_of(*REDUCTIONS).or_none(),
-    'learn.beta': Rule.number(0),
-    'learn.kl_type': Rule.one_of(*KL_TYPES),
-    'learn.adv_method': Rule.one_of(*ADVANTAGE_METHODS).or_none(),
-    'learn.log_prob_fn': Rule.one_of(*LOG_PROB_FNS),
-    'learn.entropy_weight': Rule.number(0),
-    'learn.advantage': Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step'),
-    'learn.reward_aggregation': Rule.one_of('sum_then_normalize', 'normalize_then_sum'),
-    'learn.ref_sync_freq': Rule.integer(1).or_none(),
-    'learn.ref_sync_mixup': Rule.number(0, 1, open_low=True),
-    'collect.collector.max_replacements': Rule.integer(0),
-    'collect.collector.max_failed': Rule.number(0, 1),
-    'eval.evaluator.max_failed': Rule.number(0, 1),
-    'collect.discount_factor': Rule.number(0, 1),
-    'collect.n_sample': Rule.integer(1, MOST),
-    'n_sample': Rule.integer(1, MOST),
-    'batch_size': Rule.integer(1),
-    'collect.temperature': Rule.number(0, open_low=True),
-    'collect.top_k': Rule.integer(1).or_none(),
-    'collect.top_p': Rule.number(0, 1, open_low=True).or_none(),
-    'eval.evaluator.eval_freq': Rule.integer(1),
-    'eval.evaluator.samples_per_start': Rule.integer(0, MOST),
-    'eval.evaluator.pass_at': Rule(
-        'a list of integers of at least 1', lambda v: isinstance(v,
-                                                                 (list, tuple)) and all(map(Rule.integer(1).holds, v))
-    ),
-    'priority': Rule('False: there are no priorities of groups', lambda v: v is False),
-    'random_collect_size': Rule.integer(0, MOST),
-    'collect.unroll_len': Rule.integer(1),
-    'collect.collector.collect_print_freq': Rule.integer(1),
-    'collect.collector.table_freq': Rule.integer(1),
-    'collect.collector.table_rows': Rule.integer(0),
-    'collect.collector.max_restarts': Rule.integer(0),
-    'eval.evaluator.type': Rule.registered(SERIAL_EVALUATOR_REGISTRY),
-    'eval.evaluator.right_from': Rule.number(),
-    'eval.evaluator.render.render_freq': Rule(
-        '-1 or an integer of at least 1', lambda v: v == -1 or Rule.integer(1).holds(v)
-    ),
-    'eval.evaluator.render.mode': Rule.one_of('envstep', 'train_iter'),
-    'eval.evaluator.figure_path': Rule('text', lambda v: isinstance(v, str)).or_none(),
-    'other.replay_buffer.type': Rule.registered(BUFFER_REGISTRY),
-    'other.replay_buffer.replay_buffer_size': Rule.integer(1, MOST),
-    'other.replay_buffer.max_use': Rule.integer(1).or_inf(),
-    'other.replay_buffer.max_staleness': Rule.integer(1).or_inf(),
-    'other.replay_buffer.alpha': Rule.number(0, 1),
-    'other.replay_buffer.beta': Rule.number(0, 1),
-    'other.replay_buffer.anneal_step': Rule.integer(0),
-    'other.replay_buffer.thruput_controller.push_sample_rate_limit.max': _POSITIVE.or_inf(),
-    'other.replay_buffer.thruput_controller.push_sample_rate_limit.min': Rule.number(0),
-    'other.replay_buffer.thruput_controller.window_seconds': _POSITIVE,
-    'other.replay_buffer.thruput_controller.sample_min_limit_ratio': Rule.number(1),
-    'other.replay_buffer.monitor.sampled_data_attr.average_range': Rule.integer(1),
-    'other.replay_buffer.monitor.sampled_data_attr.print_freq': Rule.integer(1),
-    'other.replay_buffer.monitor.periodic_thruput.seconds': _POSITIVE,
-    **{
-        f'{section}import_names': Rule.modules()
-        for section in ('', 'collect.collector.', 'eval.evaluator.', 'learn.learner.', 'other.replay_buffer.')
-    },
-}
+class Key(NamedTuple):
+    """
+    Overview:
+        A default and what values are allowed. A key without a rule takes any value of its default's type.
+    """
+    default: Any
+    rule: Rule
 
-# Keys that DI-engine's pipelines read or add although no default declares them.
-_PIPELINE = dict(
-    type='',
-    import_names=[],
-    cfg_type='',
-    n_sample=1,
-    batch_size=1,
-    random_collect_size=0,
-    transition_with_policy_data=True,
-    eval=dict(evaluator=dict(stop_value=None, n_episode=None, type='', import_names=[], render={})),
-    collect=dict(collector=dict(type='', import_names=[], cfg_type='')),
-    learn=dict(learner=dict(type='', import_names=[], cfg_type='', load_path='', hook={})),
-    other=dict(commander=dict(cfg_type='', path_policy=''), replay_buffer={}),
+
+_PASS_AT = Rule(
+    'a list of integers of at least 1', lambda v: isinstance(v, (list, tuple)) and all(map(Rule.integer(1).holds, v))
+)
+
+KEYS = dict(
+    # (str) Registered name of the policy.
+    type='grpo',
+    # (bool) Whether to use a GPU. An error on a machine without one.
+    cuda=Key(False, Rule.one_of(True, False)),
+    # (bool) Whether the processes that ``torchrun`` started share one run, on GPUs or not (docs/scaling.md). Groups,
+    # mini-batches and results are the same as with one process.
+    multi_gpu=Key(False, Rule.one_of(True, False)),
+    # (bool) Whether the data comes from the policy that is trained. Read by DI-engine's collectors.
+    on_policy=True,
+    # (bool) Priorities of a replay buffer, which are not supported. Read by DI-engine's pipelines.
+    priority=Key(False, Rule('False: there are no priorities of groups', lambda v: v is False)),
+    # (int) Trajectories from one start, at least 2. Raise it when most groups have equal rewards.
+    group_size=Key(8, Rule.integer(2, MOST)),
+    # (dict) Arguments of the registered model. ``causal_lm`` needs either ``pretrained`` or ``config``.
+    model=dict(),
+    learn=dict(
+        # (int) Passes over the groups of one collect. Values above 1 reuse samples, within the clipping range.
+        epoch_per_collect=Key(1, Rule.integer(1, MOST)),
+        # (Optional[float]) Stop the epochs of an update once the KL (k3) from the sampling policy exceeds this. About
+        # 0.02 makes many epochs safe. None: never stop. Not with a replay buffer, which holds samples of older
+        # policies.
+        target_kl=Key(None,
+                      Rule.number(0, open_low=True).or_none()),
+        # (Optional[float]) Stop the epochs of an update once the largest importance ratio of a mini-batch
+        # (``ratio_max``) exceeds this, which is above 1. It catches a few tokens that diverge while the KL, a mean,
+        # stays small. About 10. None: never stop.
+        max_ratio=Key(None,
+                      Rule.number(1, open_low=True).or_none()),
+        # (int) An optimizer step whose loss or gradient is NaN or infinite is skipped and reported. After this many
+        # updates in a row with such a step the run stops and reports where the first such value appeared.
+        max_bad_updates=Key(5, Rule.integer(1)),
+        # (int) Groups in a mini-batch. Equal to ``n_sample``: one optimizer step per epoch.
+        batch_size=Key(8, Rule.integer(1)),
+        # (Optional[int]) Steps in a mini-batch, drawn from all groups of the update, instead of ``batch_size`` groups.
+        # For long episodes, of which it learns more per collect. Not for language models.
+        batch_steps=Key(None,
+                        Rule.integer(1).or_none()),
+        # (Optional[int]) Most tokens, of prompts and completions, that learning reads at a time. Larger mini-batches
+        # are divided and their gradients accumulated. It changes memory, not results. Lower it when out of memory.
+        micro_batch_tokens=Key(None,
+                               Rule.integer(1).or_none()),
+        # (int) Updates between two collects. Read by ``ding -m serial`` only.
+        update_per_collect=Key(1, Rule.integer(1, MOST)),
+        # (float) Learning rate of AdamW. About 1e-6 for a pretrained model, 1e-3 for a tiny random one.
+        learning_rate=Key(1e-5, Rule.number(0, open_low=True)),
+        # (float) Weight decay of AdamW.
+        weight_decay=Key(0.0, Rule.number(0)),
+        lr_scheduler=dict(
+            # (str) A schedule of ``transformers.get_scheduler``. It counts updates, also those without an optimizer
+            # step. A decay helps a solved task to stay solved.
+            type=Key('constant', Rule.one_of(*SCHEDULES)),
+            # (int) Updates W of the warm-up: the rate grows from 1 / W in the first to the full rate in the last.
+            num_warmup_steps=Key(0, Rule.integer(0)),
+            # (Optional[int]) Updates after which a decaying schedule ends. Not needed for 'constant'.
+            num_training_steps=Key(None,
+                                   Rule.integer(1).or_none()),
+            # (dict) Further arguments of the schedule, such as ``min_lr_rate``.
+            specific=dict(),
+        ),
+        # (float) Largest norm of the gradient. Lower it when the loss jumps.
+        grad_clip_value=Key(1.0, Rule.number(0, open_low=True)),
+        # (str) A preset of the choices below, by the name of its paper: grpo, bnpo, dr_grpo, dapo, cispo, sapo, gspo,
+        # luspo (docs/losses.md). A choice that is None takes the preset's value.
+        loss=Key('grpo', Rule.one_of(*LOSS_PRESETS)),
+        # (Optional[float]) Clipping range of the probability ratio, in (0, 1]. None: the preset's, else 0.2.
+        clip_ratio=Key(None,
+                       Rule.number(0, 1, open_low=True).or_none()),
+        # (Optional[float]) Clipping range above 1. None: ``clip_ratio``. Raise it to let rare good tokens grow faster.
+        clip_ratio_high=Key(None,
+                            Rule.number(0, open_low=True).or_none()),
+        # (Optional[float]) Bound of the ratio for negative advantages, greater than 1 + the clipping range.
+        delta=Key(None,
+                  Rule.number(1, open_low=True).or_none()),
+        # (Optional[str]) 'token' for a ratio per token, 'sequence' for a ratio per row.
+        ratio=Key(None,
+                  Rule.one_of(*RATIOS).or_none()),
+        # (Optional[str]) 'clip', 'cispo', 'sapo', or 'module:function' for your own (docs/losses.md).
+        surrogate=Key(None,
+                      Rule('the name of a surrogate', lambda v: isinstance(v, str)).or_none()),
+        # (Optional[str]) 'sequence', 'token', 'constant' or 'sum': what the loss of a token is divided by.
+        reduction=Key(None,
+                      Rule.one_of(*REDUCTIONS).or_none()),
+        # (float) Coefficient of the KL to the reference: the initial policy, or what ``ref_sync_freq`` makes of it.
+        # 0 keeps no reference. Raise it to keep the policy near the reference.
+        beta=Key(0.0, Rule.number(0)),
+        # (str) Estimator of that KL: k1, k2 or k3.
+        kl_type=Key('k3', Rule.one_of(*KL_TYPES)),
+        # (bool) Whether the KL is multiplied by the ratio, which corrects it when groups are used more than once.
+        kl_ratio_correction=False,
+        # (Optional[str]) How advantages are computed, see ``group_advantage``. None: the preset's, else 'grpo', which
+        # divides by the group's standard deviation. 'no_std' does not. It is better when that would scale a small
+        # part of the reward, such as a format bonus, up to the size of the answer's.
+        adv_method=Key(None,
+                       Rule.one_of(*ADVANTAGE_METHODS).or_none()),
+        # (str) What a group compares. 'outcome': the return of each trajectory. 'return_to_go': the return from each
+        # step on, among all steps of the group. 'return_to_go_by_step': the same, among the same step of all rows,
+        # including rows that have ended. The last two are for long episodes.
+        advantage=Key('outcome', Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step')),
+        # (bool) Whether an episode that a time limit truncated counts as if it continued forever with its last reward.
+        # For 'return_to_go' with a discount, where the steps before the limit look worse than they are otherwise.
+        extend_truncated=False,
+        # (str) How log-probabilities are computed. 'linear_log_prob': from hidden states, with the least memory. For
+        # models whose output layer it does not support, from logits: 'efficient_method', or the plain 'naive_method'
+        # and 'less_efficient_method'.
+        log_prob_fn=Key('linear_log_prob', Rule.one_of(*LOG_PROB_FNS)),
+        # (float) Coefficient of an entropy bonus. Raise it when the entropy collapses before the task is solved.
+        entropy_weight=Key(0.0, Rule.number(0)),
+        # (bool) Whether to skip groups with equal rewards. It saves time and changes the mean of the loss.
+        drop_equal_groups=False,
+        # (bool) Whether completions that the length limit truncated are masked in the loss. They still count in the
+        # comparison of their group. For tasks whose answer comes last, where truncation says nothing about quality.
+        mask_truncated=False,
+        # (str) For several reward parts. 'sum_then_normalize' compares their weighted sum. 'normalize_then_sum' (GDPO,
+        # https://arxiv.org/abs/2601.05242) compares each part separately, sums the advantages and divides them by
+        # their standard deviation over the batch, so that no part dominates. It needs ``adv_method='grpo'``.
+        reward_aggregation=Key('sum_then_normalize', Rule.one_of('sum_then_normalize', 'normalize_then_sum')),
+        # (Optional[int]) Updates between two renewals of the reference, as in the iterative GRPO of the paper, or in
+        # https://arxiv.org/abs/2404.09656 with a mixup below 1. None: the reference stays the initial policy.
+        ref_sync_freq=Key(None,
+                          Rule.integer(1).or_none()),
+        # (float) Share of the policy in the renewed reference, in (0, 1].
+        ref_sync_mixup=Key(1.0, Rule.number(0, 1, open_low=True)),
+        # (bool) Whether to resume the run in its folder from the newest checkpoint, or from the one that
+        # ``learner.hook.load_ckpt_before_run`` names. The result is bit-identical to a run without interruption.
+        resume_training=Key(False, Rule.one_of(True, False)),
+        # (int) How many of the newest periodic checkpoints are kept, besides ckpt_best.
+        keep_ckpt=Key(3, Rule.integer(1)),
+        learner=dict(
+            # (bool) Whether to log the layers of the model at the start.
+            log_policy=False,
+            hook=dict(
+                # (int) Updates between two tables in the text log of the learner. A table shows means over ten updates.
+                log_show_after_iter=10,
+                # (int) Updates between two checkpoints, which ``resume_training`` reads.
+                save_ckpt_after_iter=100,
+                # (bool) Whether to save a checkpoint at the end. DI-engine always does.
+                save_ckpt_after_run=True,
+                # (dict) The progress display and the saved results, see ``ding_grpo.worker.report``.
+                report=dict(name='report', type='grpo_report', position='before_run', priority=90, ext_args=dict()),
+            ),
+        ),
+    ),
+    collect=dict(
+        # (int) Groups in one collect.
+        n_sample=Key(8, Rule.integer(1, MOST)),
+        # (float) Logits are divided by it. 1 samples from the model's own distribution.
+        temperature=Key(1.0, Rule.number(0, open_low=True)),
+        # (Optional[int]) Sample from this many most probable tokens only. Their ids are stored with each token.
+        top_k=Key(None,
+                  Rule.integer(1).or_none()),
+        # (Optional[float]) Sample from the fewest of these tokens whose probabilities sum to it, in (0, 1]. Needs
+        # ``top_k``.
+        top_p=Key(None,
+                  Rule.number(0, 1, open_low=True).or_none()),
+        # (float) Discount of rewards. 1 for completions of a language model.
+        discount_factor=Key(1.0, Rule.number(0, 1)),
+        # (bool) Whether the trajectories of a group start in the same state. False gives each its own start, for
+        # environments whose starts hardly differ.
+        shared_start=True,
+        # (int) Read by DI-engine's collectors. A group is always whole, whatever its length.
+        unroll_len=Key(1, Rule.integer(1)),
+        collector=dict(),
+    ),
+    eval=dict(
+        evaluator=dict(
+            # (int) Updates between two evaluations.
+            eval_freq=Key(10, Rule.integer(1)),
+            # (int) Episodes of the sampling policy from each start, in addition to the greedy one.
+            samples_per_start=Key(0, Rule.integer(0, MOST)),
+            # (List[int]) Values of k for pass@k: the probability that one of k samples is right (unbiased), with a
+            # confidence interval over the starts. Needs ``samples_per_start`` of at least k.
+            pass_at=Key([], _PASS_AT),
+            # (float) Smallest return of a sample that is right.
+            right_from=Key(1.0, Rule.number()),
+            # (float) Largest share of completions in an evaluation that may fail to be scored before the run stops.
+            max_failed=Key(0.1, Rule.number(0, 1)),
+        ),
+    ),
+    other=dict(replay_buffer=dict()),
 )
 
 
-def check_sections(cfg: Dict, default: Dict) -> None:
+def split(keys: Dict, below: str = '') -> Tuple[Dict, Dict[str, Rule]]:
     """
     Overview:
-        Hold the keys right under ``policy`` to what there is; the config need not be compiled.
-    Arguments:
-        - cfg (:obj:`Dict`): The section ``policy``.
-        - default (:obj:`Dict`): The policy's own defaults.
-    Raises:
-        - ConfigError: If a key is unknown, a section is no dict, or a value breaks its rule.
+        The defaults of a section, and its rules by dotted path.
     """
-    known = {**_PIPELINE, **default}
-    for key, value in cfg.items():
-        if key not in known:
-            raise ConfigError(f'policy.{key} = {value!r}: unknown key; {nearest(key, known)}')
-        if key in RULES and not RULES[key].holds(value):
-            raise ConfigError(f'policy.{key} = {value!r}: must be {RULES[key].allowed}.')
-        if isinstance(known[key], dict):
-            require_dict(value, f'policy.{key}')
+    defaults, rules = {}, {}
+    for name, key in keys.items():
+        path = f'{below}{name}'
+        if isinstance(key, Key):
+            defaults[name], rules[path] = key
+        elif isinstance(key, dict):
+            defaults[name], of_section = split(key, f'{path}.')
+            rules.update(of_section)
+        else:
+            defaults[name] = key
+    return defaults, rules
 
 
-def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
-    """
-    Overview:
-        Hold what a user wrote to what there is, before DI-engine merges it with defaults: it would fail at what is no \
-        section, in a traceback.
-    Arguments:
-        - main_config (:obj:`Dict`): The config.
-        - policy (:obj:`Dict`): What DI-engine will merge its section ``policy`` into.
-        - default (:obj:`Dict`): The policy's own defaults.
-    Raises:
-        - ConfigError: On the first key that is unknown or of a wrong value. What goes together is looked at later, in \
-            ``check_policy_config``.
-    """
-    for section in ('env', 'policy'):
-        require_section(main_config, section, 'main_config')
-    check_exp_name(main_config.get('exp_name', ''))
-    written, env = main_config['policy'], main_config['env']
-    check_sections(written, default)
-    import_module(written.get('import_names', []))  # they may register what other keys name
-    if 'type' in written:
-        raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
-    check_config(written, _schema(policy, default), RULES, 'policy')
-    if written.get('cuda', False):
-        parallel.check_gpu()
-    require_dict(env.get('manager', {}), 'env.manager')
-    modules = env.get('import_names', [])
-    if not Rule.modules().holds(modules):
-        raise ConfigError(f'env.import_names = {modules!r}: must be {Rule.modules().allowed}.')
-    import_module(modules)
-    if 'type' in env and not Rule.registered(ENV_REGISTRY).holds(env['type']):
-        raise ConfigError(f"env.type = {env['type']!r}: unknown environment; {nearest(env['type'], ENV_REGISTRY)}")
-    surrogate = written.get('learn', {}).get('surrogate')
-    if surrogate is not None:
-        find_surrogate(surrogate)
-
-
-def check_exp_name(name: Any) -> None:
-    """
-    Overview:
-        Hold a run's name to what DI-engine makes a folder of.
-    Raises:
-        - ConfigError: If it is not a relative path.
-    """
-    if not isinstance(name, str) or os.path.isabs(name):
-        raise ConfigError(
-            f'exp_name = {name!r}: must be text, and a path from the current folder; DI-engine puts ./ before it.'
-        )
-
-
-def check_policy_config(cfg: Dict, default: Dict) -> None:
-    """
-    Overview:
-        Hold the compiled ``policy`` section of a config to what there is.
-    Arguments:
-        - cfg (:obj:`Dict`): The section as DI-engine compiled it, with the user's keys in it.
-        - default (:obj:`Dict`): The policy's own defaults.
-    Raises:
-        - ConfigError: On the first thing that cannot be run; the message names the key, the value and what is \
-            allowed.
-    """
-    check_sections(cfg, default)
-    check_config(cfg, _schema(cfg, default), RULES, 'policy')
-    _check_hooks(cfg['learn'].get('learner', {}).get('hook', {}))
-    _check_model(cfg['model'])
-    collector = cfg['collect'].get('collector', {}).get('type', 'group')
-    if collector != 'group':
-        raise ConfigError(
-            f'create_config.collector.type = {collector!r}: grpo learns from whole groups, which only the group '
-            "collector makes; write collector=dict(type='group') in create_config."
-        )
-    if cfg['collect']['top_p'] is not None and cfg['collect']['top_k'] is None:
-        raise ConfigError(
-            f"policy.collect.top_p = {cfg['collect']['top_p']}: needs policy.collect.top_k, the number of token ids "
-            'that are stored with each token.'
-        )
-    if cfg['learn']['extend_truncated'] and cfg['collect']['discount_factor'] == 1:
-        raise ConfigError(
-            'policy.learn.extend_truncated = True: needs policy.collect.discount_factor below 1; what goes on for ever '
-            'has no sum without a discount.'
-        )
-    if cfg['learn']['ref_sync_freq'] is not None and cfg['learn']['beta'] == 0:
-        raise ConfigError(
-            f"policy.learn.ref_sync_freq = {cfg['learn']['ref_sync_freq']}: there is no reference with "
-            'policy.learn.beta = 0.'
-        )
-    evaluator = cfg['eval']['evaluator']
-    if any(k > evaluator['samples_per_start'] for k in evaluator['pass_at']):
-        raise ConfigError(
-            f"policy.eval.evaluator.pass_at = {list(evaluator['pass_at'])!r}: needs samples_per_start of at least "
-            f"{max(evaluator['pass_at'])}, which is {evaluator['samples_per_start']}."
-        )
-    buffer = cfg.get('other', {}).get('replay_buffer', {})
-    batch_size = cfg.get('batch_size', cfg['learn']['batch_size'])
-    bounded = min(buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')) < float('inf')
-    if bounded and batch_size > buffer['replay_buffer_size']:
-        raise ConfigError(
-            f'policy.learn.batch_size = {batch_size}: never are so many in a buffer of '
-            f"policy.other.replay_buffer.replay_buffer_size = {buffer['replay_buffer_size']}."
-        )
-    if cfg.get('random_collect_size', 0) > 0 and not cfg.get('transition_with_policy_data', False):
-        raise ConfigError(
-            f"policy.random_collect_size = {cfg['random_collect_size']}: needs policy.transition_with_policy_data = "
-            'True; a random policy makes no groups.'
-        )
-    options, adv_method = loss_options(cfg['learn'])
-    if cfg['learn']['advantage'] == 'return_to_go_by_step' and adv_method not in STEP_ADVANTAGE_METHODS:
-        raise ConfigError(
-            f"policy.learn.adv_method = {adv_method!r}: with advantage 'return_to_go_by_step' must be one of "
-            f"{', '.join(STEP_ADVANTAGE_METHODS)}."
-        )
-    if options.get('delta') is not None and _surrogate_name(cfg['learn']) != 'clip':
-        raise ConfigError(
-            f"policy.learn.delta = {options['delta']}: goes with surrogate 'clip' only, "
-            f"not with {_surrogate_name(cfg['learn'])!r}."
-        )
-    clip_ratio = options.get('clip_ratio', 0.2)
-    high = 1 + options.get('clip_ratio_high', clip_ratio)
-    if options.get('delta') is not None and options['delta'] <= high:
-        raise ConfigError(
-            f"policy.learn.delta = {options['delta']}: must be greater than 1 + the clipping range above 1, {high:g}."
-        )
-    _check_schedule(cfg['learn']['lr_scheduler'], cfg['learn']['learning_rate'])
-    if cfg['cuda']:
-        parallel.check_gpu()
-
-
-def check_for_tokens(cfg: Dict) -> None:
-    """
-    Overview:
-        Refuse what goes with single steps only.
-    Arguments:
-        - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with a language model.
-    """
-    if cfg.learn.batch_steps is not None:
-        raise ConfigError(f'policy.learn.batch_steps = {cfg.learn.batch_steps}: not for language models.')
-    if cfg.learn.reward_aggregation == 'normalize_then_sum':
-        written = dict(
-            advantage=(cfg.learn.advantage, 'outcome'),
-            adv_method=(loss_options(cfg.learn)[1], 'grpo'),  # others are linear: nothing would be normalised
-        )
-        for key, (value, needed) in written.items():
-            if value != needed:
-                raise ConfigError(
-                    f"policy.learn.reward_aggregation = 'normalize_then_sum': needs policy.learn.{key} = {needed!r}, "
-                    f'not {value!r}.'
-                )
-        if cfg.collect.discount_factor != 1:
-            raise ConfigError(
-                "policy.learn.reward_aggregation = 'normalize_then_sum': needs policy.collect.discount_factor = 1, not "
-                f'{cfg.collect.discount_factor}; parts come with the last token alone.'
-            )
-    if cfg.model.get('gradient_checkpointing') and cfg.learn.log_prob_fn != 'linear_log_prob':
-        raise ConfigError(
-            "policy.model.gradient_checkpointing = True: needs policy.learn.log_prob_fn = 'linear_log_prob', not "
-            f'{cfg.learn.log_prob_fn!r}.'
-        )
-
-
-def check_for_steps(cfg: Dict) -> None:
-    """
-    Overview:
-        Refuse what goes with a language model only.
-    Arguments:
-        - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with another model.
-    """
-    for section, key, nothing in (('learn', 'micro_batch_tokens', None), ('collect', 'top_k', None),
-                                  ('collect', 'top_p', None), ('learn', 'mask_truncated', False),
-                                  ('learn', 'reward_aggregation', 'sum_then_normalize')):
-        if cfg[section][key] != nothing:
-            raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: goes with a language model only.')
-    options, _ = loss_options(cfg.learn)
-    if cfg.learn.batch_steps is not None and options.get('ratio', 'token') != 'token':
-        raise ConfigError(
-            f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row; '
-            f"policy.learn.ratio must be 'token', not {options['ratio']!r}."
-        )
-    if options.get('reduction') == 'constant':
-        raise ConfigError(
-            f'policy.learn.loss = {cfg.learn.loss!r} with policy.learn.reduction = {cfg.learn.reduction!r}: '
-            "reduction 'constant' divides by the length limit of completions, which this environment has not; take "
-            "'token'."
-        )
-
-
-def check_replay(cfg: Dict) -> None:
-    """
-    Overview:
-        Refuse what ``ding -m serial`` alone would get wrong: a replay buffer that gives groups of any age, since the \
-        importance ratio corrects for a policy that is a few updates old, not for one of long ago.
-    Arguments:
-        - cfg (:obj:`Dict`): The compiled section ``policy``.
-    Raises:
-        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, a limit goes by the clock, or \
-            ``target_kl`` or ``max_ratio`` would end every update.
-    """
-    bounds = {key: cfg.other.replay_buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
-    if min(bounds.values()) == float('inf'):
-        raise ConfigError(
-            'policy.other.replay_buffer.max_use = inf, policy.other.replay_buffer.max_staleness = inf: grpo with a '
-            'replay buffer (ding -m serial) needs a bound; set max_staleness to some updates, or max_use to some uses.'
-        )
-    limits = cfg.other.replay_buffer.get('thruput_controller', {}).get('push_sample_rate_limit', {})
-    if limits.get('max', float('inf')) != float('inf') or limits.get('min', 0) > 0:
-        raise ConfigError(
-            f'policy.other.replay_buffer.thruput_controller.push_sample_rate_limit = {dict(limits)!r}: goes by the '
-            'clock, so that no run could be resumed, nor shared by several processes; leave it out.'
-        )
-    for key in ('target_kl', 'max_ratio'):
-        if cfg.learn[key] is not None:
-            raise ConfigError(
-                f'policy.learn.{key} = {cfg.learn[key]}: not with a replay buffer (ding -m serial), whose samples are '
-                'of older policies; updates would do nothing. Set it to None, and bound max_staleness.'
-            )
-
-
-def loss_options(learn: Dict) -> Tuple[Dict, str]:
-    """
-    Overview:
-        The preset with the single choices on top.
-    Arguments:
-        - learn (:obj:`Dict`): The section ``policy.learn``.
-    Returns:
-        - options (:obj:`Dict`): Arguments of ``grpo_error``.
-        - adv_method (:obj:`str`): Method of ``group_advantage``.
-    """
-    choices = ('clip_ratio', 'clip_ratio_high', 'delta', 'ratio', 'surrogate', 'reduction', 'adv_method')
-    options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in choices if learn[key] is not None}}
-    adv_method = options.pop('adv_method', 'grpo')
-    options.update({key: learn[key] for key in ('beta', 'kl_type', 'kl_ratio_correction')})
-    if learn['surrogate'] is not None:
-        options['surrogate'] = find_surrogate(learn['surrogate'])
-    return options, adv_method
-
-
-def _surrogate_name(learn: Dict) -> str:
-    return learn['surrogate'] or LOSS_PRESETS[learn['loss']].get('surrogate', 'clip')
-
-
-def _check_schedule(schedule: Dict, learning_rate: float) -> None:
-    try:
-        Schedule(schedule, learning_rate)
-    except Exception as error:  # a schedule may raise anything over its arguments
-        written = {key: dict(value) if isinstance(value, dict) else value for key, value in schedule.items()}
-        raise ConfigError(f'policy.learn.lr_scheduler = {written!r}: {describe(error)}') from error
-
-
-def _schema(cfg: Dict, default: Dict) -> Dict:
-    learner = LEARNER_REGISTRY.get('base').default_config()
-    schema = deep_merge_dicts(deep_merge_dicts(_PIPELINE, dict(learn=dict(learner=learner))), default)
-    schema['learn']['learner']['hook'] = {}  # see _check_hooks
-    schema['model'] = {}  # see _check_model
-    workers = dict(
-        collector=(schema['collect'], SERIAL_COLLECTOR_REGISTRY, cfg['collect']),
-        evaluator=(schema['eval'], SERIAL_EVALUATOR_REGISTRY, cfg['eval']),
-    )
-    for name, (section, registry, written) in workers.items():
-        kind = written.get(name, {}).get('type', dict(collector='group', evaluator='interaction')[name])
-        if kind in registry:
-            section[name] = deep_merge_dicts(section[name], registry.get(kind).default_config())
-    buffer = cfg.get('other', {}).get('replay_buffer', {})
-    if 'type' in buffer:
-        known = {**get_buffer_cls(buffer).default_config(), 'type': '', 'import_names': [], 'cfg_type': ''}
-        schema['other']['replay_buffer'] = known
-    return schema
-
-
-_HOOK = dict(name='', type='', position='', priority=0., ext_args={})
-_HOOK_RULES = dict(
-    type=Rule.registered(hook_mapping),
-    position=Rule.one_of(*LearnerHook.positions),
-    priority=Rule.number(0),
-)
-
-
-def _check_hooks(hooks: Dict) -> None:
-    known = {**LEARNER_REGISTRY.get('base').default_config().hook, 'log_reduce_after_iter': True}
-    for key, value in hooks.items():
-        full = f'policy.learn.learner.hook.{key}'
-        if isinstance(value, dict):
-            if not {'name', 'type', 'position'} <= set(value):
-                raise ConfigError(f'{full} = {dict(value)!r}: a hook needs the keys name, type and position.')
-            check_config(value, _HOOK, _HOOK_RULES, full)
-        elif key not in known:
-            raise ConfigError(f'{full} = {value!r}: unknown key; {nearest(key, known)}')
-        elif key.endswith('_after_iter') and not Rule.integer(1).holds(value):
-            raise ConfigError(f'{full} = {value!r}: must be {Rule.integer(1).allowed}.')
-        elif key == 'save_ckpt_after_run' and not isinstance(value, bool):
-            raise ConfigError(f'{full} = {value!r}: must be True or False.')
-        elif key == 'load_ckpt_before_run' and value != '':
-            if not isinstance(value, str):
-                raise ConfigError(f"{full} = {value!r}: must be a checkpoint's file, or ''.")
-            if parallel.rank() == 0:  # the only one that reads it
-                check_is_file(value, full)
-
-
-def model_type(model: Dict) -> str:
-    """
-    Overview:
-        The registered model that a section ``policy.model`` means: what its ``type`` says, else DI-engine's ``vac``, \
-        as for its PPO, where there is a shape of observations or actions, else a causal language model.
-    Arguments:
-        - model (:obj:`Dict`): The section.
-    """
-    return model.get('type', 'vac' if {'obs_shape', 'action_shape'} & set(model) else 'causal_lm')
-
-
-def _check_model(model: Dict) -> None:
-    modules = model.get('import_names', [])
-    if not Rule.modules().holds(modules):
-        raise ConfigError(f'policy.model.import_names = {modules!r}: must be {Rule.modules().allowed}.')
-    import_module(modules)
-    kind = model_type(model)
-    if not Rule.registered(MODEL_REGISTRY).holds(kind):
-        raise ConfigError(f'policy.model.type = {kind!r}: unknown model; {nearest(kind, MODEL_REGISTRY)}')
-    arguments = {key: value for key, value in model.items() if key not in ('type', 'import_names')}
-    check_arguments(arguments, MODEL_REGISTRY.get(kind), 'policy.model')
-    _check_adapters(arguments)
-    for key, value in arguments.items():
-        sizes = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(size, int) and size > MOST for size in sizes):
-            raise ConfigError(f'policy.model.{key} = {value!r}: must be at most {MOST}.')
-    _check_finite(model, 'policy.model')
-
-
-def _check_adapters(model: Dict) -> None:
-    """New adapters on a model that is not on the disk could not be loaded again."""
-    pretrained = model.get('pretrained')
-    if model.get('lora') is None or model.get('save_merged') or not isinstance(pretrained, str):
-        return
-    where = f'policy.model.pretrained = {pretrained!r}'
-    if base_of_adapters(pretrained, where) is not None:
-        raise ConfigError(
-            f'{where}: the folder holds adapters, which are merged into their base model first; with policy.model.lora '
-            'write policy.model.save_merged=True, since the new adapters alone would fit no saved model.'
-        )
-
-
-def _check_finite(section: Dict, where: str) -> None:
-    """Of a model with such a number everything that it gives would be none."""
-    for key, value in section.items():
-        if isinstance(value, dict):
-            _check_finite(value, f'{where}.{key}')
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f'{where}.{key} = {value!r}: must be finite.')
+DEFAULTS, RULES = split(KEYS)

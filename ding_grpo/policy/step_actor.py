@@ -15,7 +15,7 @@ from ding_grpo.rollout import draw
 
 from .batch import Batch
 from .diagnose import check_sampled
-from .grpo_config import check_for_steps
+from .grpo_check import check_for_steps
 from .row_generators import RowGenerators, RowKey
 
 Logit = Union[Tensor, Dict[str, Tensor]]

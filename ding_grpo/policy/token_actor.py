@@ -12,7 +12,8 @@ from ding_grpo.rollout import Rollout, Sampling, generate
 
 from .batch import Batch
 from .diagnose import check_sampled
-from .grpo_config import LOG_PROB_FNS, check_for_tokens
+from .grpo_check import check_for_tokens
+from .grpo_config import LOG_PROB_FNS
 from .row_generators import RowGenerators, RowKey
 
 

@@ -109,12 +109,15 @@ class TestPolicyConfig:
 
         from dizoo_llm.envs import DingTokenEnv
         from ding_grpo.envs import GymnasiumEnv
-        from ding_grpo.policy import GRPOPolicy
+        from ding_grpo.policy import grpo_config
         from ding_grpo.worker import GroupCollector
-        for cls, end in ((GRPOPolicy, 'def __init__'), (GroupCollector, 'def __init__'), (DingTokenEnv, 'rules = '),
-                         (GymnasiumEnv, 'rules = ')):
-            source = inspect.getsource(cls)
-            body = source[source.index('config = dict('):source.index(end)].splitlines()[1:]
+        for place, start, end in ((grpo_config, 'KEYS = dict(', 'def split'),
+                                  (GroupCollector, 'config = dict(', 'def __init__'),
+                                  (DingTokenEnv, 'config = dict(', 'rules = '),
+                                  (GymnasiumEnv, 'config = dict(', 'rules = ')):
+            source = inspect.getsource(place)
+            body = source[source.index(start):source.index(end)].splitlines()[1:]
+            assert len(body) > 10
             for above, line in zip(body, body[1:]):
                 key = line.strip()
                 if '=' in key and not key.startswith('#') and not key.endswith('dict('):

@@ -1,0 +1,215 @@
+"""Checks of a config whose policy type is ``grpo``: which keys must fit together."""
+from typing import Dict, Tuple
+
+from ding_common import ConfigError, describe, parallel
+from ding_grpo.rl_utils import LOSS_PRESETS, STEP_ADVANTAGE_METHODS
+
+from .config_keys import check_keys
+from .schedule import Schedule
+from .surrogate import find_surrogate
+
+
+def check_policy_config(cfg: Dict, default: Dict) -> None:
+    """
+    Overview:
+        Check the compiled section ``policy`` of a config.
+    Arguments:
+        - cfg (:obj:`Dict`): The section as DI-engine compiled it, with the user's keys in it.
+        - default (:obj:`Dict`): The defaults of the policy.
+    Raises:
+        - ConfigError: On the first key or combination that cannot run; the message names the key, the value and what \
+            is allowed.
+    """
+    check_keys(cfg, default)
+    _check_sampling(cfg)
+    _check_buffer(cfg)
+    _check_loss(cfg)
+    _check_schedule(cfg['learn']['lr_scheduler'], cfg['learn']['learning_rate'])
+    if cfg['cuda']:
+        parallel.check_gpu()
+
+
+def _check_sampling(cfg: Dict) -> None:
+    collector = cfg['collect'].get('collector', {}).get('type', 'group')
+    if collector != 'group':
+        raise ConfigError(
+            f'create_config.collector.type = {collector!r}: grpo learns from whole groups, which only the group '
+            "collector makes; write collector=dict(type='group') in create_config."
+        )
+    if cfg['collect']['top_p'] is not None and cfg['collect']['top_k'] is None:
+        raise ConfigError(
+            f"policy.collect.top_p = {cfg['collect']['top_p']}: needs policy.collect.top_k, the number of token ids "
+            'that are stored with each token.'
+        )
+    if cfg['learn']['extend_truncated'] and cfg['collect']['discount_factor'] == 1:
+        raise ConfigError(
+            'policy.learn.extend_truncated = True: needs policy.collect.discount_factor below 1; what goes on for ever '
+            'has no sum without a discount.'
+        )
+    if cfg['learn']['ref_sync_freq'] is not None and cfg['learn']['beta'] == 0:
+        raise ConfigError(
+            f"policy.learn.ref_sync_freq = {cfg['learn']['ref_sync_freq']}: there is no reference with "
+            'policy.learn.beta = 0.'
+        )
+    evaluator = cfg['eval']['evaluator']
+    if any(k > evaluator['samples_per_start'] for k in evaluator['pass_at']):
+        raise ConfigError(
+            f"policy.eval.evaluator.pass_at = {list(evaluator['pass_at'])!r}: needs samples_per_start of at least "
+            f"{max(evaluator['pass_at'])}, which is {evaluator['samples_per_start']}."
+        )
+
+
+def _check_buffer(cfg: Dict) -> None:
+    buffer = cfg.get('other', {}).get('replay_buffer', {})
+    batch_size = cfg.get('batch_size', cfg['learn']['batch_size'])
+    bounded = min(buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')) < float('inf')
+    if bounded and batch_size > buffer['replay_buffer_size']:
+        raise ConfigError(
+            f'policy.learn.batch_size = {batch_size}: never are so many in a buffer of '
+            f"policy.other.replay_buffer.replay_buffer_size = {buffer['replay_buffer_size']}."
+        )
+    if cfg.get('random_collect_size', 0) > 0 and not cfg.get('transition_with_policy_data', False):
+        raise ConfigError(
+            f"policy.random_collect_size = {cfg['random_collect_size']}: needs policy.transition_with_policy_data = "
+            'True; a random policy makes no groups.'
+        )
+
+
+def _check_loss(cfg: Dict) -> None:
+    options, adv_method = loss_options(cfg['learn'])
+    if cfg['learn']['advantage'] == 'return_to_go_by_step' and adv_method not in STEP_ADVANTAGE_METHODS:
+        raise ConfigError(
+            f"policy.learn.adv_method = {adv_method!r}: with advantage 'return_to_go_by_step' must be one of "
+            f"{', '.join(STEP_ADVANTAGE_METHODS)}."
+        )
+    if options.get('delta') is not None and _surrogate_name(cfg['learn']) != 'clip':
+        raise ConfigError(
+            f"policy.learn.delta = {options['delta']}: goes with surrogate 'clip' only, "
+            f"not with {_surrogate_name(cfg['learn'])!r}."
+        )
+    clip_ratio = options.get('clip_ratio', 0.2)
+    high = 1 + options.get('clip_ratio_high', clip_ratio)
+    if options.get('delta') is not None and options['delta'] <= high:
+        raise ConfigError(
+            f"policy.learn.delta = {options['delta']}: must be greater than 1 + the clipping range above 1, {high:g}."
+        )
+
+
+def check_for_tokens(cfg: Dict) -> None:
+    """
+    Overview:
+        Refuse what goes with single steps only.
+    Arguments:
+        - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with a language model.
+    """
+    if cfg.learn.batch_steps is not None:
+        raise ConfigError(f'policy.learn.batch_steps = {cfg.learn.batch_steps}: not for language models.')
+    if cfg.learn.reward_aggregation == 'normalize_then_sum':
+        written = dict(
+            advantage=(cfg.learn.advantage, 'outcome'),
+            adv_method=(loss_options(cfg.learn)[1], 'grpo'),  # others are linear: nothing would be normalised
+        )
+        for key, (value, needed) in written.items():
+            if value != needed:
+                raise ConfigError(
+                    f"policy.learn.reward_aggregation = 'normalize_then_sum': needs policy.learn.{key} = {needed!r}, "
+                    f'not {value!r}.'
+                )
+        if cfg.collect.discount_factor != 1:
+            raise ConfigError(
+                "policy.learn.reward_aggregation = 'normalize_then_sum': needs policy.collect.discount_factor = 1, not "
+                f'{cfg.collect.discount_factor}; parts come with the last token alone.'
+            )
+    if cfg.model.get('gradient_checkpointing') and cfg.learn.log_prob_fn != 'linear_log_prob':
+        raise ConfigError(
+            "policy.model.gradient_checkpointing = True: needs policy.learn.log_prob_fn = 'linear_log_prob', not "
+            f'{cfg.learn.log_prob_fn!r}.'
+        )
+
+
+def check_for_steps(cfg: Dict) -> None:
+    """
+    Overview:
+        Refuse what goes with a language model only.
+    Arguments:
+        - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with another model.
+    """
+    for section, key, nothing in (('learn', 'micro_batch_tokens', None), ('collect', 'top_k', None),
+                                  ('collect', 'top_p', None), ('learn', 'mask_truncated', False),
+                                  ('learn', 'reward_aggregation', 'sum_then_normalize')):
+        if cfg[section][key] != nothing:
+            raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: goes with a language model only.')
+    options, _ = loss_options(cfg.learn)
+    if cfg.learn.batch_steps is not None and options.get('ratio', 'token') != 'token':
+        raise ConfigError(
+            f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row; '
+            f"policy.learn.ratio must be 'token', not {options['ratio']!r}."
+        )
+    if options.get('reduction') == 'constant':
+        raise ConfigError(
+            f'policy.learn.loss = {cfg.learn.loss!r} with policy.learn.reduction = {cfg.learn.reduction!r}: '
+            "reduction 'constant' divides by the length limit of completions, which this environment has not; take "
+            "'token'."
+        )
+
+
+def check_replay(cfg: Dict) -> None:
+    """
+    Overview:
+        Refuse what ``ding -m serial`` alone would get wrong: a replay buffer that gives groups of any age, since the \
+        importance ratio corrects for a policy that is a few updates old, not for one of long ago.
+    Arguments:
+        - cfg (:obj:`Dict`): The compiled section ``policy``.
+    Raises:
+        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, a limit goes by the clock, or \
+            ``target_kl`` or ``max_ratio`` would end every update.
+    """
+    bounds = {key: cfg.other.replay_buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
+    if min(bounds.values()) == float('inf'):
+        raise ConfigError(
+            'policy.other.replay_buffer.max_use = inf, policy.other.replay_buffer.max_staleness = inf: grpo with a '
+            'replay buffer (ding -m serial) needs a bound; set max_staleness to some updates, or max_use to some uses.'
+        )
+    limits = cfg.other.replay_buffer.get('thruput_controller', {}).get('push_sample_rate_limit', {})
+    if limits.get('max', float('inf')) != float('inf') or limits.get('min', 0) > 0:
+        raise ConfigError(
+            f'policy.other.replay_buffer.thruput_controller.push_sample_rate_limit = {dict(limits)!r}: goes by the '
+            'clock, so that no run could be resumed, nor shared by several processes; leave it out.'
+        )
+    for key in ('target_kl', 'max_ratio'):
+        if cfg.learn[key] is not None:
+            raise ConfigError(
+                f'policy.learn.{key} = {cfg.learn[key]}: not with a replay buffer (ding -m serial), whose samples are '
+                'of older policies; updates would do nothing. Set it to None, and bound max_staleness.'
+            )
+
+
+def loss_options(learn: Dict) -> Tuple[Dict, str]:
+    """
+    Overview:
+        The preset with the single choices on top.
+    Arguments:
+        - learn (:obj:`Dict`): The section ``policy.learn``.
+    Returns:
+        - options (:obj:`Dict`): Arguments of ``grpo_error``.
+        - adv_method (:obj:`str`): Method of ``group_advantage``.
+    """
+    choices = ('clip_ratio', 'clip_ratio_high', 'delta', 'ratio', 'surrogate', 'reduction', 'adv_method')
+    options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in choices if learn[key] is not None}}
+    adv_method = options.pop('adv_method', 'grpo')
+    options.update({key: learn[key] for key in ('beta', 'kl_type', 'kl_ratio_correction')})
+    if learn['surrogate'] is not None:
+        options['surrogate'] = find_surrogate(learn['surrogate'])
+    return options, adv_method
+
+
+def _surrogate_name(learn: Dict) -> str:
+    return learn['surrogate'] or LOSS_PRESETS[learn['loss']].get('surrogate', 'clip')
+
+
+def _check_schedule(schedule: Dict, learning_rate: float) -> None:
+    try:
+        Schedule(schedule, learning_rate)
+    except Exception as error:  # a schedule may raise anything over its arguments
+        written = {key: dict(value) if isinstance(value, dict) else value for key, value in schedule.items()}
+        raise ConfigError(f'policy.learn.lr_scheduler = {written!r}: {describe(error)}') from error
