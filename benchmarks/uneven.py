@@ -56,7 +56,7 @@ def main(rounds: int) -> None:
     lines = []
     for way in ('shared', 'padded'):
         if model.reading != way:  # as in an architecture that does not share prompts
-            model._trial = Trial(way)
+            model._reader._trial = Trial(way)
         for name, (lengths, sizes) in CASES.items():
             lengths = sorted(lengths, reverse=True)
             parts = [part.tolist() for part in torch.tensor(lengths).split(sizes)]

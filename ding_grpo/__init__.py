@@ -10,8 +10,9 @@ from ding_common import ConfigError, import_ding
 
 import_ding()
 
-from . import compat, envs, model, policy, worker  # noqa: E402
+from . import envs, model, policy, worker  # noqa: E402, F401
+from .compat import patches  # noqa: E402
 
-compat.apply()
+patches.apply()
 for _plugin in entry_points(group='ding_grpo.plugins'):
     _plugin.load()

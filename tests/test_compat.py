@@ -16,7 +16,7 @@ from easydict import EasyDict
 
 import ding_grpo
 from ding_common import ConfigError
-from ding_grpo import compat
+from ding_grpo.compat import patches
 from ding_grpo.worker import GroupEvaluator
 
 
@@ -49,7 +49,7 @@ class TestCompat:
 
     def test_twice_is_once(self):
         before = ding.entry.serial_pipeline_onpolicy, ding.entry.serial_pipeline, config.compile_collector_config
-        compat.apply()
+        patches.apply()
         assert before == (
             ding.entry.serial_pipeline_onpolicy, ding.entry.serial_pipeline, config.compile_collector_config
         )

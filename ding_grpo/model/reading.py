@@ -18,6 +18,7 @@ from . import shared_prompt
 from .decoding import ByLengthDecoding, CachedDecoding, Decoding, NoCache, PromptBatch, RereadDecoding, \
     SharedDecoding
 from .float64 import in_float64
+from .rows import read_plain, read_shared
 
 SHARED, PADDED, BY_LENGTH, REREAD = WAYS = ('shared', 'padded', 'by_length', 'reread')
 TOKENS = 11  # of each row of the trial
@@ -192,9 +193,9 @@ def _check(model: Any, way: str, rows: _Rows, longest: int, tolerance: float) ->
             raise _Differs(f'its attention is {model.lm.config._attn_implementation!r}')
         if any(getattr(module, 'attn_temperature_tuning', False) for module in model.trunk.modules()):
             raise _Differs('its attention scales queries by their place in the packed row')  # Llama 4
-        found = model._shared_hidden(rows.prompts, rows.completion, rows.length, _mask_check(longest))
+        found = read_shared(model, rows.prompts, rows.completion, rows.length, _mask_check(longest))
     else:
-        found = model._plain(model.lm, 'logits', rows.prompts, rows.completion, rows.length)
+        found = read_plain(model, model.lm, 'logits', rows.prompts, rows.completion, rows.length)
         found = found[..., :model.output_tokens]
 
     def compare(found: Tensor, wanted: Tensor, what: str) -> None:

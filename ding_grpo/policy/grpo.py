@@ -58,6 +58,7 @@ class GRPOPolicy(Policy):
     """
 
     config = DEFAULTS
+    _learns_from_groups = True  # asked by the workers, through ``get_attribute``
 
     def __init__(
             self,

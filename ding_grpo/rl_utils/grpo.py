@@ -150,24 +150,29 @@ def grpo_error(
         if not mask_metrics:
             counted = torch.ones_like(weight)
             log_ratio, r, kl = _ratio_and_kl(*per_token, weight, ratio, kl_type, kl_ratio_correction)
+        return loss, _info(log_ratio, r, kl, adv, counted, low, high)
 
-        def mean(x: Tensor) -> float:
-            return masked_mean(x.to(dtype), counted).item()
 
-        largest = r.masked_fill(counted == 0, 0).max() if r.numel() > 0 else r.new_zeros(())
-        share = r * counted / largest.clamp(min=torch.finfo(r.dtype).tiny)  # squares of ratios may be out of range
-        info = grpo_info(
-            approx_kl=mean(-log_ratio),
-            clipfrac=mean((r < low) | (r > high)),
-            clipfrac_low=mean((r < low) & (adv < 0)),
-            clipfrac_high=mean((r > high) & (adv > 0)),
-            kl=mean(kl),
-            ratio_mean=mean(r),
-            ratio_max=largest.item(),
-            effective_sample_size=masked_mean(share, counted).item() ** 2 /
-            masked_mean(share * share, counted).item() if largest > 0 else 0.,
-        )
-    return loss, info
+def _info(
+        log_ratio: Tensor, ratio: Tensor, kl: Tensor, adv: Tensor, counted: Tensor, low: float, high: float
+) -> namedtuple:
+
+    def mean(x: Tensor) -> float:
+        return masked_mean(x.to(ratio.dtype), counted).item()
+
+    largest = ratio.masked_fill(counted == 0, 0).max() if ratio.numel() > 0 else ratio.new_zeros(())
+    share = ratio * counted / largest.clamp(min=torch.finfo(ratio.dtype).tiny)  # its square may be out of range
+    return grpo_info(
+        approx_kl=mean(-log_ratio),
+        clipfrac=mean((ratio < low) | (ratio > high)),
+        clipfrac_low=mean((ratio < low) & (adv < 0)),
+        clipfrac_high=mean((ratio > high) & (adv > 0)),
+        kl=mean(kl),
+        ratio_mean=mean(ratio),
+        ratio_max=largest.item(),
+        effective_sample_size=masked_mean(share, counted).item() ** 2 /
+        masked_mean(share * share, counted).item() if largest > 0 else 0.,
+    )
 
 
 def _ratio_and_kl(

@@ -2,7 +2,6 @@
 Where a run is saved, resumed and ended. DI-engine's pipelines ask their commander at the top of the loop, the one place
 where nothing is half done: no update without its count, no part of a replay buffer's updates, no evaluation begun.
 """
-import inspect
 import os
 import random
 import signal
@@ -14,7 +13,9 @@ import torch
 from ding.worker import BaseSerialCommander, LearnerHook
 
 from ding_common import CheckpointError, ConfigError, parallel
+from ding_grpo.compat import private
 
+from .capability import learns_from_groups
 from .checkpoint import Found, newest, number_of, numbered, prune, save_checkpoint
 from .interrupt import Interrupt
 from .report import MetricsHook
@@ -46,12 +47,10 @@ class RunCommander(BaseSerialCommander):
     ) -> None:
         super().__init__(cfg, learner, collector, evaluator, replay_buffer, policy)
         self._policy_cfg = learner.policy.get_attribute('cfg')
-        self._saves = self._policy_cfg.type.startswith('grpo')
+        self._saves = learns_from_groups(learner.policy)
         if not self._saves:
             return
-        # At their end the pipelines compare with these, after one more update; nothing else knows them.
-        pipeline = inspect.currentframe().f_back.f_locals
-        self._limits = {name: pipeline[name] for name in ('max_train_iter', 'max_env_step') if name in pipeline}
+        self._limits = private.limits()  # the pipelines compare with them only after one more update
         self._seed = torch.initial_seed()  # the one that DI-engine set
         self._run = run_folder(learner.exp_name)
         self._folder = os.path.join(self._run, 'ckpt')
@@ -61,9 +60,9 @@ class RunCommander(BaseSerialCommander):
         self._interrupt = Interrupt()
         # DI-engine's own save an update before it is counted, and load what only the policy knows; metrics are the
         # same in all processes, and its reduction wants a GPU.
-        for name in ('load_ckpt', 'save_ckpt_after_iter', 'save_ckpt_after_run', 'log_reduce_after_iter'):
-            for hooks in learner._hooks.values():
-                hooks[:] = [h for h in hooks if h.name != name]
+        private.remove_hooks(
+            learner, 'load_ckpt', 'save_ckpt_after_iter', 'save_ckpt_after_run', 'log_reduce_after_iter'
+        )
         # Weakly: in a circle with its evaluator it would outlive the run, and the environments' processes with it.
         me = weakref.proxy(self)
         learner.register_hook(LoadHook('load_ckpt', 20, position='before_run', commander=me))
@@ -178,8 +177,8 @@ class RunCommander(BaseSerialCommander):
 
     @property
     def _parts(self) -> Dict[str, Any]:
-        parts = dict(collector=self._collector, evaluator=self._evaluator)
-        parts.update({'metrics': h for h in self._learner._hooks['after_iter'] if isinstance(h, MetricsHook)})
+        metrics = private.find_hook(self._learner, MetricsHook)
+        parts = dict(collector=self._collector, evaluator=self._evaluator, metrics=metrics)
         return {name: part for name, part in parts.items() if hasattr(part, 'state_dict')}
 
     def _run_state(self) -> Dict[str, Any]:
@@ -215,9 +214,7 @@ class RunCommander(BaseSerialCommander):
             part.load_state_dict(run[name])
         if self._replay_buffer is not None and 'buffer' in run:
             self._replay_buffer.load_state_dict(run['buffer'])
-            for item in run['buffer']['data']:
-                if item is not None and hasattr(self._replay_buffer, '_set_weight'):
-                    self._replay_buffer._set_weight(item)
+            private.restore_priorities(self._replay_buffer, run['buffer']['data'])
         if os.path.realpath(os.path.dirname(found.path)) == os.path.realpath(self._folder):
             # What was written behind the checkpoint will be written again.
             self._cut_logs(run['logs'])

@@ -1,4 +1,3 @@
-import json
 import os
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -11,8 +10,9 @@ from ding.worker import InteractionSerialEvaluator
 
 from ding_common import ConfigError, append_json, describe, parallel, unwrap_task_error
 
+from .capability import learns_from_groups
+from .evaluation import Evaluation
 from .failures import check_failures
-from .pass_at_k import over_problems, pass_at_k
 from .screen import keep_off_screen, run_folder, show
 
 
@@ -54,7 +54,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
         super().reset_policy(_policy)
         spec = getattr(self._env.env_ref, 'token_spec', None)
-        if self._policy_cfg.type.startswith('grpo'):
+        if learns_from_groups(self._policy):
             self._policy.get_attribute('bind')(spec, (self._env.observation_space, self._env.action_space))
         elif self._cfg.get('samples_per_start', 0) > 0:
             raise ConfigError(
@@ -85,63 +85,28 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._last = (value, train_iter)
         if parallel.rank() > 0:  # the first process has evaluated
             return stop, info
-        episodes = [json.loads(text) for text, in info.get('record', [])]
-        failures = [e['failed'] for e in episodes]
-        parts = {
-            name: _mean([e['reward_parts'][name] for e in episodes])
-            for name in (episodes[0]['reward_parts'] if episodes else ())
-        }
-        means = parts | {
-            name[:-len('_mean')]: _mean(info[name[:-len('_mean')]])
-            for name in info if name.endswith('_mean') and name != 'eval_episode_return_mean'
-        }
-        scalars = {f'{name}_mean': mean for name, mean in parts.items() if mean is not None}
         seconds = begun - self._since - self._evaluating  # of the run so far, without those of evaluations
-        record = dict(train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value, **means)
+        found = Evaluation(train_iter, envstep, seconds, value)
+        found.add_greedy(info)
         samples = self._cfg.get('samples_per_start', 0)
         if samples > 0:
             try:
-                sampled, failed = self._sample(samples, train_iter)  # (starts, samples) each
+                sampled, failures = self._sample(samples, train_iter)
             except RuntimeError as error:
                 unwrap_task_error(error)
-            failures += failed
-            returns = sampled.pop('return')
-            scalars['sampled_return_mean'] = returns.mean()
-            record.update(sampled_return=float(returns.mean()), sampled_return_std=float(returns.std()))
-            means['sampled'] = record['sampled_return']
-            for name, values in sampled.items():
-                record[f'sampled_{name}'] = _mean(values)
-                if record[f'sampled_{name}'] is not None:
-                    scalars[f'sampled_{name}_mean'] = record[f'sampled_{name}']
-            for k in self._cfg.get('pass_at', []):
-                right = returns >= self._cfg.get('right_from', 1.0)
-                right = (right & (sampled.get('failed', 0) == 0)).sum(1)  # (starts, )
-                estimate = over_problems(pass_at_k(right, samples, k))
-                record[f'pass_at_{k}'] = estimate._asdict()
-                means[f'pass@{k}'] = estimate.mean
-                scalars.update({f'pass_at_{k}_{name}': value for name, value in estimate._asdict().items()})
-        for axis, step in (('iter', train_iter), ('step', envstep)):
-            for name, number in scalars.items():
-                self._tb_logger.add_scalar(f'{self._instance_name}_{axis}/{name}', number, step)
-        kinds = sorted({e['kind'] for e in episodes})
-        if len(kinds) > 1:
-            of_kind = {kind: [e['return'] for e in episodes if e['kind'] == kind] for kind in kinds}
-            record['kinds'] = {k: dict(mean=float(np.mean(r)), episodes=len(r)) for k, r in of_kind.items()}
-            for kind, returns in of_kind.items():
-                means[kind] = np.mean(returns)
-                self._tb_logger.add_scalar(f'{self._instance_name}_iter/kind/{kind}', means[kind], train_iter)
-        if episodes:
-            record['completions'] = sorted(episodes, key=lambda e: e['index'])
-        append_json(os.path.join(run_folder(self._exp_name), 'log', self._instance_name, 'evaluations.jsonl'), record)
-        check_failures(failures, self._cfg.get('max_failed', 0.1), 'policy.eval.evaluator.max_failed', 'count as 0')
+            found.add_sampled(sampled, failures, self._cfg.get('pass_at', []), self._cfg.get('right_from', 1.0))
+        found.finish()
+        for tag, number, step in found.tagged(self._instance_name):
+            self._tb_logger.add_scalar(tag, number, step)
+        log = os.path.join(run_folder(self._exp_name), 'log', self._instance_name, 'evaluations.jsonl')
+        append_json(log, found.record)
+        most = self._cfg.get('max_failed', 0.1)
+        check_failures(found.failures, most, 'policy.eval.evaluator.max_failed', 'count as 0')
         self._evaluating += time.monotonic() - begun
         if save_ckpt_fn is not None:
             for name in to_save:
                 save_ckpt_fn(name)
-        told = '  '.join(f'{name} {mean:.3f}' for name, mean in means.items() if mean is not None)
-        mark = '  (best so far)' if value > best else ''
-        when = f'update {train_iter}  ' if train_iter >= 0 else ''  # -1: ``ding -m eval``
-        show(f'evaluation  {when}return {value:.3f}{mark if when else ""}  {told}')
+        show(found.line(best))
         return stop, info
 
     def should_eval(self, train_iter: int) -> bool:
@@ -228,9 +193,3 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._policy.reset()
         rows = [found[key] for key in sorted(found)]
         return {name: np.array([[e[name] for e in row] for row in rows]) for name in rows[0][0]}, failures
-
-
-def _mean(values: Any) -> Optional[float]:
-    """Mean of what applied, which is not NaN; None if nothing did."""
-    values = np.asarray(values, dtype=float)
-    return float(np.nanmean(values)) if not np.isnan(values).all() else None

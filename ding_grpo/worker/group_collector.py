@@ -11,44 +11,17 @@ from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
 
 from ding_common import ConfigError, parallel, unwrap_task_error
+from ding_grpo.compat import private
 
+from .capability import learns_from_groups
+from .collect_log import CollectLog
 from .completion_table import CompletionTable
 from .failures import check_failures
-from .scalars import add_scalars
-from .screen import keep_off_screen, run_folder, show
+from .group import Collected, Group, Share
+from .screen import keep_off_screen, run_folder
 
 # What a collector counts, and keeps over a resume.
-COUNTERS = ('envstep', 'episodes', 'collect_iter', 'groups', 'last_table', 'last_print')
-
-
-class Group:
-    """
-    Overview:
-        A group on its way: G environments that were reset with one seed, each of which runs one episode.
-    """
-
-    def __init__(self, number: int, seed: int, env_ids: List[int]) -> None:
-        self.number = number
-        self.seed = seed
-        self.env_ids = env_ids
-        self.restarts = 0
-        self.steps = 0
-        self.begin()
-
-    def begin(self) -> None:
-        self.running = set(self.env_ids)
-        self.episodes: Dict[int, List[Dict[str, Any]]] = {i: [] for i in self.env_ids}
-        self.last_info: Dict[int, Dict[str, Any]] = {}
-
-
-class Collected(NamedTuple):
-    """
-    Overview:
-        A group that is done: its sample, the last info of each row, and the environment steps it took.
-    """
-    sample: Dict[str, Any]
-    infos: List[Dict[str, Any]]
-    steps: int
+COUNTERS = ('envstep', 'collect_iter', 'groups')
 
 
 @SERIAL_COLLECTOR_REGISTRY.register('group')
@@ -111,13 +84,12 @@ class GroupCollector(ISerialCollector):
         )
         self._tb_logger = own_tb_logger if tb_logger is None else tb_logger
         keep_off_screen(self._logger)
-        self._table = CompletionTable(os.path.join(folder, 'completions'), cfg.table_rows)
+        table = CompletionTable(os.path.join(folder, 'completions'), cfg.table_rows)
+        self._log = CollectLog(instance_name, cfg, self._logger, self._tb_logger, table)
         self._seed = torch.initial_seed()  # the seed that DI-engine set
         self._collect_iter = None
         self._groups = 0
         self._envstep = 0
-        self._episodes = 0
-        self._last_table = self._last_print = None
         self._closed = False
         self.reset(policy, env)
 
@@ -126,16 +98,14 @@ class GroupCollector(ISerialCollector):
             self._env.reset()
         else:
             self._env = _env
-            # Each group is reset with its seed; resetting at an episode's end as well would be in vain, and happens in
-            # threads whose errors leave the run waiting for ever.
-            self._env._auto_reset = False
+            private.disable_auto_reset(self._env)
             self._env.launch()
 
     def reset_policy(self, _policy: Optional[NamedTuple] = None) -> None:
         if _policy is not None:
             self._policy = _policy
             cfg = _policy.get_attribute('cfg')
-            if 'group_size' not in cfg:
+            if not learns_from_groups(_policy):
                 raise ConfigError(
                     f"create_config.collector.type = 'group': policy.type = {cfg.get('type')!r} does not learn "
                     'from groups; leave the collector out, or use grpo.'
@@ -172,7 +142,7 @@ class GroupCollector(ISerialCollector):
         Overview:
             What a resumed run must know of the collects so far.
         """
-        return {name: getattr(self, f'_{name}') for name in COUNTERS}
+        return dict({name: getattr(self, f'_{name}') for name in COUNTERS}, **self._log.state_dict())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """
@@ -181,6 +151,7 @@ class GroupCollector(ISerialCollector):
         """
         for name in COUNTERS:
             setattr(self, f'_{name}', state[name])
+        self._log.load_state_dict(state)
 
     def close(self) -> None:
         if not self._closed:
@@ -244,7 +215,8 @@ class GroupCollector(ISerialCollector):
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
         for group in done:
             group.sample.update({name: value / target for name, value in shares.items()})
-        self._log(done, clock, train_iter)
+        advantages = self._policy.get_attribute('advantages')
+        self._log.write(done, clock, train_iter, self._envstep, advantages)
         return [group.sample for group in done]
 
     def _run(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float]) -> List[Collected]:
@@ -270,13 +242,13 @@ class GroupCollector(ISerialCollector):
         mine = [finished[n] for n in sorted(finished)]  # whoever was first to finish
         # Environments seed the generators of Python and NumPy, each process those of its groups. Whoever draws by them
         # next, as a replay buffer does, must draw the same everywhere.
-        told = parallel.all_gather((mine, seconds, random.getstate(), np.random.get_state()))
+        shares = parallel.all_gather(Share(mine, seconds, random.getstate(), np.random.get_state()))
         if parallel.rank() > 0:
-            random.setstate(told[0][2])
-            np.random.set_state(told[0][3])
+            random.setstate(shares[0].python_random)
+            np.random.set_state(shares[0].numpy_random)
         for part in clock:
-            clock[part] += max(t[1][part] for t in told)  # whoever is slowest
-        collected = [group for t in told for group in t[0]]
+            clock[part] += max(share.seconds[part] for share in shares)  # the slowest process
+        collected = [group for share in shares for group in share.groups]
         self._envstep += sum(group.steps for group in collected)
         return collected
 
@@ -350,41 +322,3 @@ class GroupCollector(ISerialCollector):
         sample, = self._policy.get_train_sample([group.episodes[i] for i in group.env_ids])
         sample.update(group_id=group.number, collect_iter=train_iter)
         return sample
-
-    def _log(self, groups: List[Collected], clock: Dict[str, float], train_iter: int) -> None:
-        self._episodes += len(groups) * self._group_size
-        if parallel.rank() > 0:
-            return
-        samples = [group.sample for group in groups]
-        if self._last_print is None or train_iter - self._last_print >= self._cfg.collect_print_freq:
-            self._last_print = train_iter
-            returns = np.concatenate([s['reward'].sum(1)[s['failed'] == 0].numpy() for s in samples])
-            episodes = len(samples) * self._group_size
-            steps = float(sum(s['weight'].sum() for s in samples))
-            info = dict(
-                episode_count=episodes,
-                envstep_count=steps,
-                avg_envstep_per_episode=steps / episodes,
-                avg_envstep_per_sec=steps / sum(clock.values()),
-                total_envstep_count=self._envstep,
-                total_episode_count=self._episodes,
-            )
-            if len(returns) > 0:
-                info.update({f'reward_{name}': getattr(returns, name)() for name in ('mean', 'std', 'max', 'min')})
-            self._logger.info(f'collect end, update {train_iter}: {info}')
-            for axis, step in (('iter', train_iter), ('step', self._envstep)):
-                tagged = {f'{self._name}_{axis}/{name}': value for name, value in info.items()}
-                add_scalars(self._tb_logger, tagged, step)
-        infos = [group.infos for group in groups]
-        if 'completion' not in infos[0][0]:
-            return
-        due = self._last_table is None or train_iter - self._last_table >= self._cfg.table_freq
-        failed = any(sample['failed'].any() for sample in samples)
-        if not (due or failed):
-            return
-        advantages = self._policy.get_attribute('advantages')(samples)
-        if due:
-            self._last_table = train_iter
-            show(self._table.write(train_iter, infos, samples, advantages))
-        if failed:
-            self._table.write_failed(train_iter, infos, samples, advantages)

@@ -6,6 +6,7 @@ from types import FrameType
 from typing import Any, Dict, Iterator, Optional
 
 from ding_common import parallel
+from ding_grpo.compat import private
 
 
 class Interrupt:
@@ -37,7 +38,7 @@ class Interrupt:
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
         if parallel.world_size() == 1:
             self.release()
-        if _runs(frame, 'serial_pipeline'):
+        if private.is_running(frame):
             self.name = signal.Signals(number).name
         else:  # the run has failed and left its handlers behind: the signal is for whatever runs now
             self.release()
@@ -57,11 +58,3 @@ def handlers_given_back() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _runs(frame: Optional[FrameType], name: str) -> bool:
-    while frame is not None:
-        if frame.f_code.co_name.startswith(name):
-            return True
-        frame = frame.f_back
-    return False

@@ -125,58 +125,68 @@ class FileTask(ListTask):
             raise ConfigError(f'env.task.template = {template!r}: must hold {{prompt}}.')
         self._answer_in, self._check, self._written = EXTRACTORS[answer_in], CHECKS[check], WRITTEN[answer_in]
         self._shown = reference_in == answer_in
+        self._columns = dict(prompt=prompt, answer=answer, kind=kind)
+        self._template, self._reference_in, self._check_name = template, reference_in, check
+        held_out = None if eval_path is None else self._read('eval_path', eval_path)
+        super().__init__(self._read('path', path), held_out, eval_size, seed)
 
-        def read(key: str, file: str) -> List[Problem]:
-            problems, contradicting = [], []
-            first: Dict[str, Tuple[str, str]] = {}  # the answer to each text, and where it stands
-            for place, row in _rows(key, file):
-                where = f'env.task.{key} = {file!r}: {place}'
-                for name, column in (('prompt', prompt), ('answer', answer), ('kind', kind)):
-                    if column is None:
-                        continue
-                    if column not in row:
-                        raise ConfigError(
-                            f"{where} has no {column!r} (env.task.{name}); it has {', '.join(map(str, row)):.200}."
-                        )
-                    if row[column] is None:
-                        raise ConfigError(f'{where} has nothing in {column!r} (env.task.{name}).')
-                    if not _is_text(row[column]) and not (name == 'prompt' and isinstance(row[column], list)):
-                        raise ConfigError(
-                            f'{where} has {row[column]!r:.80} in {column!r} (env.task.{name}); must be text or a '
-                            'number.'
-                        )
-                reference = EXTRACTORS[reference_in](str(row[answer]))
-                if reference is None:
-                    raise ConfigError(
-                        f'{where}: no answer by env.task.reference_in = {reference_in!r} in {row[answer]!r:.200}'
-                    )
-                try:
-                    same = self._check(reference, reference)
-                except ImportError as error:
-                    raise ConfigError(str(error)) from error
-                if not same:
-                    raise ConfigError(
-                        f'{where}: the answer {reference!r:.200} is not right by env.task.check = {check!r} itself; '
-                        f'env.task.reference_in = {reference_in!r} says where in the column it stands.'
-                    )
-                text = row[prompt] if isinstance(row[prompt], list) else template.replace('{prompt}', str(row[prompt]))
-                if not is_prompt(text) or not _is_text(Problem(text).text):
-                    raise ConfigError(f'{where}: {text!r:.80} is neither text nor messages with role and content.')
-                metadata = {} if kind is None else dict(kind=str(row[kind]))
-                problem = Problem(text, reference, dict(metadata, solution=str(row[answer])))
-                before, there = first.setdefault(_words(problem), (reference, place))
-                if reference != before and not self._check(reference, before):
-                    contradicting.append(f'{place} after {there}: {reference!r:.80}, not {before!r:.80}')
-                problems.append(problem)
-            if contradicting:  # noise to the learner, and usual in large collections
-                warnings.warn(
-                    f'env.task.{key} = {file!r}: {len(contradicting)} times a question comes again with another '
-                    f'answer, as {contradicting[0]}.'
+    def _read(self, key: str, file: str) -> List[Problem]:
+        """The problems of a file, which the config's ``key`` names."""
+        problems, contradicting = [], []
+        first: Dict[str, Tuple[str, str]] = {}  # by text, the first answer and its place
+        for place, row in _rows(key, file):
+            where = f'env.task.{key} = {file!r}: {place}'
+            self._check_columns(where, row)
+            problem = self._problem(where, row)
+            before, there = first.setdefault(_words(problem), (problem.answer, place))
+            if problem.answer != before and not self._check(problem.answer, before):
+                contradicting.append(f'{place} after {there}: {problem.answer!r:.80}, not {before!r:.80}')
+            problems.append(problem)
+        if contradicting:  # noise to the learner, and usual in large collections
+            warnings.warn(
+                f'env.task.{key} = {file!r}: {len(contradicting)} times a question comes again with another answer, '
+                f'as {contradicting[0]}.'
+            )
+        return problems
+
+    def _check_columns(self, where: str, row: Dict[str, Any]) -> None:
+        for name, column in self._columns.items():
+            if column is None:
+                continue
+            if column not in row:
+                raise ConfigError(
+                    f"{where} has no {column!r} (env.task.{name}); it has {', '.join(map(str, row)):.200}."
                 )
-            return problems
+            if row[column] is None:
+                raise ConfigError(f'{where} has nothing in {column!r} (env.task.{name}).')
+            if not _is_text(row[column]) and not (name == 'prompt' and isinstance(row[column], list)):
+                raise ConfigError(
+                    f'{where} has {row[column]!r:.80} in {column!r} (env.task.{name}); must be text or a number.'
+                )
 
-        held_out = None if eval_path is None else read('eval_path', eval_path)
-        super().__init__(read('path', path), held_out, eval_size, seed)
+    def _problem(self, where: str, row: Dict[str, Any]) -> Problem:
+        prompt, answer, kind = (
+            self._columns[name] and row[self._columns[name]] for name in ('prompt', 'answer', 'kind')
+        )
+        reference = EXTRACTORS[self._reference_in](str(answer))
+        if reference is None:
+            raise ConfigError(
+                f'{where}: no answer by env.task.reference_in = {self._reference_in!r} in {answer!r:.200}'
+            )
+        try:
+            same = self._check(reference, reference)
+        except ImportError as error:
+            raise ConfigError(str(error)) from error
+        if not same:
+            raise ConfigError(
+                f'{where}: the answer {reference!r:.200} is not right by env.task.check = {self._check_name!r} itself; '
+                f'env.task.reference_in = {self._reference_in!r} says where in the column it stands.'
+            )
+        text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', str(prompt))
+        if not is_prompt(text) or not _is_text(Problem(text).text):
+            raise ConfigError(f'{where}: {text!r:.80} is neither text nor messages with role and content.')
+        metadata = {} if self._columns['kind'] is None else dict(kind=str(kind))
+        return Problem(text, reference, dict(metadata, solution=str(answer)))
 
     def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         given = self._answer_in(completion)

@@ -66,6 +66,53 @@ def _score(dataset: Any, given: str, entry: Dict[str, Any]) -> float:
     return min(max(score, 0.0), 1.0) if score == score else 0.0
 
 
+def _check_choice(name: Optional[str], config: Optional[Dict], mixture: Optional[List[Dict]]) -> None:
+    if (name is None) == (mixture is None):
+        raise ConfigError(f'env.task.name = {name!r}, env.task.mixture = {mixture!r}: exactly one is needed.')
+    if mixture is not None and config is not None:
+        raise ConfigError(f'env.task.config = {config!r}: with a mixture each part has its own.')
+    if mixture is not None and not (isinstance(mixture, list) and mixture and all(isinstance(p, dict)
+                                                                                  for p in mixture)):
+        raise ConfigError(f'env.task.mixture = {mixture!r}: must be a list of dicts with name, config and weight.')
+
+
+def _check_values(size: int, eval_size: int, seed: int, template: str, answer_in: str) -> None:
+    for key, value, rule in (('size', size, Rule.integer(1)), ('eval_size', eval_size, Rule.integer(1)),
+                             ('seed', seed, Rule.integer(0))):
+        if not rule.holds(value):
+            raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
+    if answer_in not in EXTRACTORS:
+        raise ConfigError(f'env.task.answer_in = {answer_in!r}: {nearest(str(answer_in), EXTRACTORS)}')
+    if '{question}' not in template:
+        raise ConfigError(f'env.task.template = {template!r}: must hold {{question}}.')
+
+
+def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
+    """The generator of a part of a mixture."""
+    import reasoning_gym
+    if set(part) - {'name', 'config', 'weight'} or not part.get('weight', 1) > 0:
+        raise ConfigError(f'{where} = {part!r}: must be a dict of name, config and a positive weight.')
+    if part.get('name') not in reasoning_gym.factory.DATASETS:
+        raise ConfigError(
+            f"{where}.name = {part.get('name')!r}: "
+            f"{nearest(str(part.get('name')), reasoning_gym.factory.DATASETS)}"
+        )
+    try:
+        config = json.dumps(part.get('config') or {}, sort_keys=True)
+        why_not = _why_not(part['name'], seed, config)
+        dataset = _dataset(part['name'], seed, config)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ConfigError(f'{where}.config = {part.get("config")!r}: {error}') from error
+    if why_not is not None:
+        raise ConfigError(f"{where}.name = {part['name']!r}: {why_not}.")
+    if dataset[0]['answer'] is None and not right_by_score:
+        raise ConfigError(
+            f"{where}.name = {part['name']!r}: its problems have no reference answer; set "
+            'env.task.right_by_score = True.'
+        )
+    return dataset
+
+
 @TASK_REGISTRY.register('reasoning_gym')
 class ReasoningGymTask(Task):
     """
@@ -118,26 +165,13 @@ class ReasoningGymTask(Task):
             - ConfigError: If an argument cannot be used.
         """
         try:
-            import reasoning_gym
+            import reasoning_gym  # noqa: F401
         except ImportError as error:
             raise ConfigError(
                 "env.task.type = 'reasoning_gym': needs the extra: pip install 'ding-grpo[reasoning-gym]'"
             ) from error
-        if (name is None) == (mixture is None):
-            raise ConfigError(f'env.task.name = {name!r}, env.task.mixture = {mixture!r}: exactly one is needed.')
-        if mixture is not None and config is not None:
-            raise ConfigError(f'env.task.config = {config!r}: with a mixture each part has its own.')
-        if mixture is not None and not (isinstance(mixture, list) and mixture and all(isinstance(p, dict)
-                                                                                      for p in mixture)):
-            raise ConfigError(f'env.task.mixture = {mixture!r}: must be a list of dicts with name, config and weight.')
-        for key, value, rule in (('size', size, Rule.integer(1)), ('eval_size', eval_size, Rule.integer(1)),
-                                 ('seed', seed, Rule.integer(0))):
-            if not rule.holds(value):
-                raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
-        if answer_in not in EXTRACTORS:
-            raise ConfigError(f'env.task.answer_in = {answer_in!r}: {nearest(str(answer_in), EXTRACTORS)}')
-        if '{question}' not in template:
-            raise ConfigError(f'env.task.template = {template!r}: must hold {{question}}.')
+        _check_choice(name, config, mixture)
+        _check_values(size, eval_size, seed, template, answer_in)
         if weights is not None:
             if set(weights) != set(self.weights) or not all(map(Rule.number().holds, weights.values())):
                 raise ConfigError(
@@ -145,30 +179,10 @@ class ReasoningGymTask(Task):
                 )
             self.weights = dict(weights)
         self._parts = [dict(name=name, config=config)] if mixture is None else [dict(part) for part in mixture]
-        self._datasets = []
-        for number, part in enumerate(self._parts):
-            where = 'env.task' if mixture is None else f'env.task.mixture[{number}]'
-            if set(part) - {'name', 'config', 'weight'} or not part.get('weight', 1) > 0:
-                raise ConfigError(f'{where} = {part!r}: must be a dict of name, config and a positive weight.')
-            if part.get('name') not in reasoning_gym.factory.DATASETS:
-                raise ConfigError(
-                    f"{where}.name = {part.get('name')!r}: "
-                    f"{nearest(str(part.get('name')), reasoning_gym.factory.DATASETS)}"
-                )
-            try:
-                config = json.dumps(part.get('config') or {}, sort_keys=True)
-                why_not = _why_not(part['name'], seed, config)
-                dataset = _dataset(part['name'], seed, config)
-            except (TypeError, ValueError, AssertionError) as error:
-                raise ConfigError(f'{where}.config = {part.get("config")!r}: {error}') from error
-            if why_not is not None:
-                raise ConfigError(f"{where}.name = {part['name']!r}: {why_not}.")
-            if dataset[0]['answer'] is None and not right_by_score:
-                raise ConfigError(
-                    f"{where}.name = {part['name']!r}: its problems have no reference answer; set "
-                    'env.task.right_by_score = True.'
-                )
-            self._datasets.append(dataset)
+        self._datasets = [
+            _generator('env.task' if mixture is None else f'env.task.mixture[{number}]', part, seed, right_by_score)
+            for number, part in enumerate(self._parts)
+        ]
         self._size, self._eval_size, self._seed = size, eval_size, seed
         self._template, self._extract, self._right_by_score = template, EXTRACTORS[answer_in], right_by_score
         self._written = WRITTEN[answer_in]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ding_common import CheckpointError
-from ding_grpo import compat
+from ding_grpo.compat import patches
 from ding_grpo.worker import checkpoint
 from ding_grpo.worker.checkpoint import newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder
 
@@ -34,8 +34,8 @@ class TestSave:
 
     def test_another_store_is_di_engines(self, monkeypatch):
         told = []
-        monkeypatch.setattr(compat, 'save_file', lambda path, data: told.append(path))
-        monkeypatch.setattr(compat, 'read_file', lambda path: dict(x=path))
+        monkeypatch.setattr(patches, 'save_file', lambda path, data: told.append(path))
+        monkeypatch.setattr(patches, 'read_file', lambda path: dict(x=path))
         hook = ding.worker.learner.learner_hook
         hook.save_file('s3://a', {})
         assert told == ['s3://a'] and hook.read_file('s3://b') == dict(x='s3://b')

@@ -1,6 +1,4 @@
-"""
-The only file that alters DI-engine. Each line names the defect of 0.5.3 that it mends; tests/test_compat.py holds them.
-"""
+"""Parts of DI-engine 0.5.3 that are replaced, each with the defect that this mends."""
 import copy
 import errno
 import multiprocessing
@@ -38,6 +36,8 @@ from ding_grpo.policy.half_weights import check_trained
 from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
 from ding_grpo.worker.interrupt import handlers_given_back
+
+from .private import running
 
 
 def apply() -> None:
@@ -112,7 +112,7 @@ def _guarded(pipeline: Callable) -> Callable:
                 check_sections(main_config.policy, GRPOPolicy.default_config())
                 main_config.policy.setdefault('learn', {})
                 _join_others(main_config)
-            with handlers_given_back():
+            with handlers_given_back(), running(pipeline, (main_config, create_config), *args, **kwargs):
                 policy = pipeline((main_config, create_config), *args, **kwargs)
             ends_well = True
             return policy

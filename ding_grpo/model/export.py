@@ -1,0 +1,62 @@
+"""The folder that ``transformers`` loads."""
+import copy
+from typing import Dict, Optional, Sequence
+
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.utils import logging as hf_logging
+
+
+def save_folder(
+    lm: PreTrainedModel,
+    folder: str,
+    tokens: int,
+    tokenizer: Optional[object] = None,
+    max_new_tokens: Optional[int] = None,
+    eos_token_ids: Sequence[int] = (),
+    state_dict: Optional[Dict[str, Tensor]] = None,
+    adapters: Optional[nn.Module] = None,
+    merge: bool = False,
+) -> None:
+    """
+    Overview:
+        Write a model, its tokenizer and its generation defaults, see ``CausalLM.save_pretrained``.
+    Arguments:
+        - lm (:obj:`PreTrainedModel`): The model.
+        - folder (:obj:`str`): Created if it does not exist.
+        - tokens (:obj:`int`): Number of tokens that the tokenizer has; generation suppresses the others.
+        - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved beside the weights.
+        - max_new_tokens (:obj:`Optional[int]`): Default length limit of ``generate``.
+        - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
+        - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Other weights than the model's, by its names.
+        - adapters (:obj:`Optional[nn.Module]`): peft's wrapper of the model. Only the adapters are saved.
+        - merge (:obj:`bool`): Whether to save the whole model with the adapters merged into it instead.
+    """
+    ids = {}
+    if tokenizer is not None:
+        ids = {name: getattr(tokenizer, name) for name in ('bos_token_id', 'eos_token_id', 'pad_token_id')}
+        tokenizer.save_pretrained(folder)
+    if len(eos_token_ids) > 1:
+        ids['eos_token_id'] = list(eos_token_ids)
+    for name, value in ids.items():
+        setattr(lm.config, name, value)
+    lm.generation_config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        suppress_tokens=list(range(tokens,
+                                   lm.config.get_text_config().vocab_size)) or None,
+        **ids,
+    )
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        if adapters is None:
+            lm.save_pretrained(folder, state_dict=state_dict)
+        elif merge:
+            copy.deepcopy(adapters).merge_and_unload().save_pretrained(folder)
+        else:
+            adapters.save_pretrained(folder)
+            lm.generation_config.save_pretrained(folder)
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()

@@ -1,0 +1,76 @@
+from typing import Any, Dict, Optional
+
+import click
+import transformers
+from transformers import PreTrainedModel
+
+from ding_common import ConfigError
+
+from . import shared_prompt
+from .reading import PADDED, SHARED, Trial, choose, length_limit
+
+UNLIMITED = 65536  # tokens of a row, where nothing says how many there can be
+_SLOWER = dict(
+    padded='prompts are read in every row, which takes longer',
+    by_length='prompts are read in every row, those of each length apart, which takes longer',
+    reread='every row is read whole for every token, which takes much longer',
+)
+
+
+class Reader:
+    """
+    Overview:
+        How a model reads rows: the result of the trial, and what it depends on.
+    Interfaces:
+        ``limit_length``, ``check_length``, ``way``, ``state_dict``, ``load_state_dict``
+    """
+
+    def __init__(self) -> None:
+        self._longest: Optional[int] = None  # tokens of a prompt and its completion
+        self._trial: Optional[Trial] = None
+
+    def limit_length(self, tokens: int) -> None:
+        """Set the most tokens of a prompt and its completion; another number needs another trial."""
+        if tokens != self._longest:
+            self._longest, self._trial = tokens, None
+
+    @staticmethod
+    def check_length(lm: PreTrainedModel, tokens: int) -> None:
+        """
+        Overview:
+            Refuse rows that are so long that the architecture reads them differently.
+        Raises:
+            - ConfigError: If a prompt and its completion may have more tokens than the architecture allows.
+        """
+        reason, most = length_limit(lm.config.get_text_config())
+        if most is not None and tokens > most:
+            raise ConfigError(
+                f'policy.model: in {type(lm).__name__} {reason} beyond {most} tokens. A prompt and its completion may '
+                f'have {tokens}. Lower env.max_prompt_length or env.max_new_tokens.'
+            )
+
+    def way(self, model: Any) -> str:
+        """The way in which a ``CausalLM`` reads rows, one of ``WAYS``; found by a trial at the first call."""
+        if self._trial is None:
+            with model.without_adapters():
+                self._trial = choose(model, self._longest or model.max_positions or UNLIMITED)
+            if self._trial is None:  # results are NaN in every way; the policy reports where
+                return PADDED
+            if self._trial.way != SHARED:
+                click.echo(f'{type(model.lm).__name__}: {_SLOWER[self._trial.way]} ({self._trial.reason})')
+        return self._trial.way
+
+    def state_dict(self, model: Any) -> Dict[str, Any]:
+        """The way, and what its choice depends on."""
+        return dict(way=self.way(model), **self._depends_on(model.lm))
+
+    def load_state_dict(self, model: Any, state: Dict[str, Any]) -> None:
+        """Take the way of a checkpoint, unless what its choice depends on has changed."""
+        if state != dict(way=state['way'], **self._depends_on(model.lm)):
+            return
+        if state['way'] != SHARED or shared_prompt.install(model.lm):
+            self._trial = Trial(state['way'], 'as in the checkpoint')
+
+    def _depends_on(self, lm: PreTrainedModel) -> Dict[str, Any]:
+        attention = lm.config._attn_implementation.removeprefix(f'{shared_prompt.NAME}_')
+        return dict(attention=attention, longest=self._longest, transformers=transformers.__version__)

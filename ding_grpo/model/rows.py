@@ -1,0 +1,94 @@
+"""Given rows of tokens through a model: each prompt once for all rows that continue it, or each row whole."""
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from . import shared_prompt
+from .bands import divide
+from .decoding import PromptBatch
+
+CALL = 64  # tokens that take as long as one more call of the model
+
+
+def read_shared(
+        model: Any,
+        prompts: PromptBatch,
+        completion: Tensor,
+        length: Optional[Tensor] = None,
+        check_mask: Optional[Callable] = None
+) -> Tensor:
+    """
+    Overview:
+        Hidden states before each completion token, with each distinct prompt read once. All tokens are packed into \
+        one row: first the prompts, then the completions without their last tokens, which are only predicted. With \
+        P = 2 prompts, rows 0 and 1 of prompt 0, row 2 of prompt 1:
+
+            packed     p0 p0 p0 | p1 p1 | a0 a1 | b0 | c0 c1 c2
+            position    0  1  2 |  0  1 |  3  4 |  3 |  2  3  4
+            predicts         a0      c0   a1 a2   b1   c1 c2 c3     (the last token of p0 predicts b0 as well)
+
+    Arguments:
+        - model (:obj:`CausalLM`): Reads it.
+        - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
+        - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`, tokens that are needed of each row; None for all.
+        - check_mask (:obj:`Optional[Callable]`): See ``shared_prompt.read``.
+    Returns:
+        - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
+    """
+    rows, columns = completion.shape
+    if length is None:
+        length = torch.full((rows, ), columns, device=completion.device)
+    order = prompts.row.argsort(stable=True)  # rows of one prompt next to each other
+    row, given = prompts.row[order], (length - 1).clamp(min=0)[order]  # (B, ): prompt, and tokens that are read
+    of_prompts, position = prompts.mask.bool(), prompts.mask.cumsum(1) - 1  # (P, L)
+    prompt_length, step = prompts.length, torch.arange(columns, device=completion.device)
+    is_read = step < given.unsqueeze(1)  # (B, S)
+    hidden = model.with_checkpointing(
+        shared_prompt.read,
+        model.trunk,
+        torch.cat([prompts.ids[of_prompts], completion[order][is_read]]),
+        torch.cat([position[of_prompts], (prompt_length[row].unsqueeze(1) + step)[is_read]]),
+        shared_prompt.Whole(prompt_length, row, given),
+        check_mask,
+    )  # (N, H)
+    # Places in the packed row: where a row's completion starts, and the last token of its prompt.
+    start, last = prompt_length.sum() + given.cumsum(0) - given, prompt_length.cumsum(0)[row] - 1
+    before = torch.minimum(step, given.unsqueeze(1))  # (B, S): completion tokens of the row before each token
+    where = torch.empty_like(completion)  # (B, S): the place whose hidden state predicts each token
+    where[order] = torch.where(before == 0, last.unsqueeze(1), start.unsqueeze(1) + before - 1)
+    return hidden.index_select(0, where.flatten()).view(rows, columns, -1)
+
+
+def read_plain(
+        model: Any, module: nn.Module, result: str, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor]
+) -> Tensor:
+    """
+    Overview:
+        A result before each completion token, with each row read whole, padded on the right, which a causal model \
+        does not see. Rows of similar length are read together.
+    Arguments:
+        - model (:obj:`CausalLM`): Reads it.
+        - module (:obj:`nn.Module`): Its language model, or the trunk of that.
+        - result (:obj:`str`): Which result of the module, ``logits`` or ``last_hidden_state``.
+        - prompts (:obj:`PromptBatch`): As in ``read_shared``, also what follows.
+        - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`
+    Returns:
+        - out (:obj:`torch.FloatTensor`): :math:`(B, S, *)`
+    """
+    rows, columns = completion.shape
+    given = torch.full((rows, ), columns) if length is None else length.clamp(min=1).cpu()
+    of_prompt = prompts.length.cpu()[prompts.row.cpu()]
+    total = (of_prompt + given - 1).tolist()
+    parts, order = [], []
+    for chosen in divide([(n, ) for n in total], lambda count, n: CALL + count * n):
+        whole = [torch.cat([prompts.prompt(int(prompts.row[i])), completion[i, :given[i] - 1]]) for i in chosen]
+        out = model.with_checkpointing(module, input_ids=pad_sequence(whole, batch_first=True), use_cache=False)[result]
+        step = torch.arange(columns)
+        at = of_prompt[chosen].unsqueeze(1) - 1 + torch.minimum(step, given[chosen].unsqueeze(1) - 1)  # (b, S)
+        parts.append(out[torch.arange(len(chosen)).unsqueeze(1), at.to(out.device)])
+        order += chosen
+    return torch.cat(parts)[torch.tensor(order, device=completion.device).argsort()]

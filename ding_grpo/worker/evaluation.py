@@ -1,0 +1,129 @@
+"""What one evaluation found, for the screen, the log and TensorBoard."""
+import json
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+
+from .pass_at_k import over_problems, pass_at_k
+
+
+class Evaluation:
+    """
+    Overview:
+        Collects results.
+    Interfaces:
+        ``add_greedy``, ``add_sampled``, ``finish``, ``tagged``, ``line``
+    Property:
+        - record (:obj:`Dict`): For evaluations.jsonl.
+        - failures (:obj:`List[Optional[str]]`): Per episode why it could not be scored; None if it was.
+    """
+
+    def __init__(self, train_iter: int, envstep: int, seconds: float, value: float) -> None:
+        """
+        Arguments:
+            - train_iter (:obj:`int`): Updates so far; -1 for ``ding -m eval``.
+            - envstep (:obj:`int`): Environment steps so far.
+            - seconds (:obj:`float`): Of the run so far, without those of evaluations.
+            - value (:obj:`float`): The mean return of the greedy policy.
+        """
+        self.record: Dict[str, Any] = dict(
+            train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value
+        )
+        self.failures: List[Optional[str]] = []
+        self._shown: Dict[str, Optional[float]] = {}
+        self._scalars: Dict[str, float] = {}
+        self._of_kind: Dict[str, List[float]] = {}  # returns
+        self._episodes: List[Dict[str, Any]] = []
+
+    def add_greedy(self, info: Dict[str, Any]) -> None:
+        """
+        Overview:
+            What DI-engine's evaluator returns, with ``record``, a JSON text per episode, of token environments.
+        """
+        episodes = [json.loads(text) for text, in info.get('record', [])]
+        self.failures += [e['failed'] for e in episodes]
+        parts = {
+            name: _mean([e['reward_parts'][name] for e in episodes])
+            for name in (episodes[0]['reward_parts'] if episodes else ())
+        }
+        names = [name[:-len('_mean')] for name in info if name.endswith('_mean') and name != 'eval_episode_return_mean']
+        means = parts | {name: _mean(info[name]) for name in names}
+        self.record.update(means)
+        self._shown.update(means)
+        self._scalars.update({f'{name}_mean': mean for name, mean in parts.items() if mean is not None})
+        kinds = sorted({e['kind'] for e in episodes})
+        if len(kinds) > 1:
+            self._of_kind = {kind: [e['return'] for e in episodes if e['kind'] == kind] for kind in kinds}
+        self._episodes = episodes
+
+    def add_sampled(
+            self, sampled: Dict[str, np.ndarray], failures: List[Optional[str]], pass_at: List[int], right_from: float
+    ) -> None:
+        """
+        Overview:
+            Episodes of the sampling policy.
+        Arguments:
+            - sampled (:obj:`Dict[str, np.ndarray]`): ``return``, and what else the environment reports, each of shape \
+                :math:`(P, N)` for N samples of P starts.
+            - failures (:obj:`List[Optional[str]]`): As above.
+            - pass_at (:obj:`List[int]`): Values of k for pass@k.
+            - right_from (:obj:`float`): Smallest return of a sample that is right.
+        """
+        self.failures += failures
+        returns = sampled['return']
+        self._scalars['sampled_return_mean'] = returns.mean()
+        self.record.update(sampled_return=float(returns.mean()), sampled_return_std=float(returns.std()))
+        self._shown['sampled'] = self.record['sampled_return']
+        for name, values in sampled.items():
+            if name != 'return':
+                self.record[f'sampled_{name}'] = mean = _mean(values)
+                if mean is not None:
+                    self._scalars[f'sampled_{name}_mean'] = mean
+        right = ((returns >= right_from) & (sampled.get('failed', 0) == 0)).sum(1)  # (P, )
+        for k in pass_at:
+            estimate = over_problems(pass_at_k(right, returns.shape[1], k))
+            self.record[f'pass_at_{k}'] = estimate._asdict()
+            self._shown[f'pass@{k}'] = estimate.mean
+            self._scalars.update({f'pass_at_{k}_{name}': value for name, value in estimate._asdict().items()})
+
+    def finish(self) -> None:
+        """
+        Overview:
+            Add what comes last in the record and on the line: the returns of each kind of problem, the completions.
+        """
+        if self._of_kind:
+            self.record['kinds'] = {
+                kind: dict(mean=float(np.mean(r)), episodes=len(r))
+                for kind, r in self._of_kind.items()
+            }
+            self._shown.update({kind: np.mean(r) for kind, r in self._of_kind.items()})
+        if self._episodes:
+            self.record['completions'] = sorted(self._episodes, key=lambda e: e['index'])
+
+    def tagged(self, instance: str) -> Iterator[Tuple[str, float, int]]:
+        """
+        Overview:
+            Tag, value and step of each scalar for TensorBoard.
+        """
+        for axis, step in (('iter', self.record['train_iter']), ('step', self.record['envstep'])):
+            for name, number in self._scalars.items():
+                yield f'{instance}_{axis}/{name}', number, step
+        for kind, returns in self._of_kind.items():
+            yield f'{instance}_iter/kind/{kind}', np.mean(returns), self.record['train_iter']
+
+    def line(self, best: float) -> str:
+        """
+        Overview:
+            For the screen; ``best`` is the best return before.
+        """
+        value, train_iter = self.record['eval_episode_return'], self.record['train_iter']
+        numbers = '  '.join(f'{name} {mean:.3f}' for name, mean in self._shown.items() if mean is not None)
+        if train_iter < 0:
+            return f'evaluation  return {value:.3f}  {numbers}'
+        return f"evaluation  update {train_iter}  return {value:.3f}{'  (best so far)' * (value > best)}  {numbers}"
+
+
+def _mean(values: Any) -> Optional[float]:
+    """Mean of the values that are not NaN; None if there are none."""
+    values = np.asarray(values, dtype=float)
+    return float(np.nanmean(values)) if not np.isnan(values).all() else None
