@@ -98,7 +98,10 @@ def config(name: str, prefix: str) -> str:
     _collect(source, defaults, prefix, sections, notes)
     parts = []
     for section, rows in sections.items():
-        parts += [f'### `{section}`', notes.get(section, ''), '\n'.join(['| key | type | default | |', '|---|---|---|---|', *rows])]
+        parts += [
+            f'### `{section}`',
+            notes.get(section, ''), '\n'.join(['| key | type | default | |', '|---|---|---|---|', *rows])
+        ]
     return '\n\n'.join(filter(None, parts))
 
 
