@@ -67,7 +67,8 @@ def api(package: str) -> str:
                 (names if _is_defined(module, alias.name) else elsewhere).append(name)
     if not names:
         raise PluginError(f'{package} exports nothing')
-    parts = [f'::: {package}.{name}' for name in sorted(names, key=lambda name: (name.islower(), name))]
+    names.sort(key=lambda name: (name.isupper(), name.islower(), name))  # classes, functions, constants
+    parts = [f'::: {package}.{name}' for name in names]
     if elsewhere:
         parts.append('Re-exported from DI-engine: ' + ', '.join(f'`{name}`' for name in sorted(elsewhere)) + '.')
     return '\n\n'.join(parts)
@@ -100,7 +101,7 @@ def config(name: str, prefix: str) -> str:
     for section, rows in sections.items():
         parts += [
             f'### `{section}`',
-            notes.get(section, ''), '\n'.join(['| key | type | default | |', '|---|---|---|---|', *rows])
+            notes.get(section, ''), '\n'.join(['| key | type | default | meaning |', '|---|---|---|---|', *rows])
         ]
     return '\n\n'.join(filter(None, parts))
 
