@@ -141,6 +141,8 @@ def _comment(source: Source, keyword: ast.keyword) -> str:
 
 
 def _value(node: ast.expr) -> str:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'Key':
+        node = node.args[0]  # the default; the other argument is its rule
     text = ast.unparse(node)
     return _cell(text if len(text) <= SHORT else text[:text.index('(') + 1] + '...)')
 
