@@ -14,12 +14,11 @@ import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
 import click
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from runs import ROOT, machine
 from transformers import AutoModelForCausalLM
 
 from ding_common import read_json_lines
+from ding_common.picture import finish, line_style, new_figure
 from ding_grpo.worker.pass_at_k import over_problems
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.sft import evaluate
@@ -182,19 +181,15 @@ def draw(seeds: List[int], path: str) -> None:
     Overview:
         Held-out accuracy over seconds of training: the warm start, and what each way makes of it.
     """
-    figure = Figure(figsize=(8, 4.2), layout='constrained')
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = new_figure(1, width=8, height=4.4)
     for seed in seeds:
         warm = curve('warm', seed)
         axes.plot(*zip(*warm), color='grey', lw=1.2, label='warm start, supervised' if seed == seeds[0] else None)
         for number, (way, label) in enumerate(WAYS.items()):
             points = [(warm[-1][0] + seconds, value) for seconds, value in curve(way, seed)]
-            axes.plot(*zip(*points), color=f'C{number}', lw=1.5, label=label if seed == seeds[0] else None)
+            axes.plot(*zip(*points), lw=1.5, **line_style(number), label=label if seed == seeds[0] else None)
     axes.set(xlabel='seconds of training', ylabel='held-out words spelled right, greedily', ylim=(0, 1))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize='small', loc='upper left')
-    figure.savefig(path, dpi=120)
+    finish(figure, path)
 
 
 def report(seeds: List[int]) -> str:

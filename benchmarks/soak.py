@@ -14,10 +14,9 @@ import numpy as np
 from runs import ROOT, load_config, machine  # first, so that DI-engine's import is quiet
 from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from ding_common import append_json, read_json_lines
+from ding_common.picture import finish, line_style, new_figure
 
 EVERY = 25  # updates
 MOST = 0.02  # growth of memory
@@ -111,17 +110,15 @@ def draw(samples: List[Dict[str, float]], path: str) -> None:
     Overview:
         The curves as a picture.
     """
-    figure = Figure(figsize=(9, 3.4), layout='constrained')
-    FigureCanvasAgg(figure)
+    figure, panels = new_figure(2)
     updates = [s['update'] for s in samples]
     parts = (('memory', 'resident memory, MiB'), ('files', 'open files'))
-    for axes, (name, label) in zip(figure.subplots(1, 2), parts):
-        axes.plot(updates, [s[name] for s in samples], lw=1)
+    for axes, (name, label) in zip(panels, parts):
+        axes.plot(updates, [s[name] for s in samples], lw=1.2, **line_style(0))
         axes.set(xlabel='update', ylabel=label, ylim=(0, 1.2 * max(s[name] for s in samples)))
         for begin in (0.2, 0.8):  # the fifths that are compared
             axes.axvspan(begin * updates[-1], (begin + 0.2) * updates[-1], alpha=0.1)
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
+    finish(figure, path)
 
 
 def report(growth: Growth, updates: int) -> str:
