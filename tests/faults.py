@@ -343,10 +343,10 @@ FAULTS = [
     ),
     Fault('resumed with another seed', 'seed = 0: the run of .* has seed 7', dict(RESUME), _reseed, first=2),
     Fault(
-        'weights that are not finite', 'parameter .*norm.weight: 1 of 32 numbers are not finite', MODEL,
+        'weights that are not finite', 'parameter .*norm.weight: 1 of 32 numbers are NaN or infinite', MODEL,
         _model(_nan_weight)
     ),
-    Fault('a learning rate that explodes', 'not finite', dict(policy=dict(learn=dict(learning_rate=1e30)))),
+    Fault('a learning rate that explodes', 'NaN or infinite', dict(policy=dict(learn=dict(learning_rate=1e30)))),
     Fault(
         'ratios that run away, with max_ratio',
         'models: run/model',

@@ -312,7 +312,7 @@ class TestDamage:
             for name in os.listdir(folder):
                 torch.save(dict(model=Code()), f'{folder}/{name}')
 
-        with pytest.raises(CheckpointError, match='no good one'):
+        with pytest.raises(CheckpointError, match='no good earlier checkpoint'):
             self.run_twice(think_answer, replace)
         assert not os.path.exists('executed')
 
@@ -335,7 +335,7 @@ class TestDamage:
         pipeline((main, create), seed=3, max_train_iter=2)
         main.policy.learn.resume_training = True
         main.policy.model.config.intermediate_size = 72
-        with pytest.raises(ConfigError, match='policy.model = .* the checkpoint is of another one .*size mismatch'):
+        with pytest.raises(ConfigError, match='policy.model = .* the checkpoint is of another model .*size mismatch'):
             pipeline((main, create), seed=3, max_train_iter=3)
         assert 'resuming from run/ckpt/iteration_2.pth.tar' in capfd.readouterr().out
 
@@ -352,7 +352,7 @@ class TestDamage:
             return found
 
         monkeypatch.setattr(GRPOPolicy, '_forward_learn', break_down)
-        with pytest.raises(NumericError, match='after update 3: weights are not finite'):
+        with pytest.raises(NumericError, match='after update 3: weights are NaN or infinite'):
             pipeline((main, create), seed=3, max_train_iter=6)
         monkeypatch.setattr(GRPOPolicy, '_forward_learn', forward)
         assert 'iteration_3.pth.tar' not in os.listdir('run/ckpt')

@@ -4,7 +4,7 @@ from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe
 
-_REFERENCE = 'the reference is the model without adapters, which must be the pretrained model'
+_REFERENCE = 'without adapters the model must be the pretrained one, which is the reference'
 
 
 def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
