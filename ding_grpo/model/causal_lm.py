@@ -137,7 +137,7 @@ class CausalLM(nn.Module):
         if self._peft:
             missing = set(self.state_dict()) ^ set(state_dict)
             if missing:
-                raise RuntimeError(f'the checkpoint is not one of these adapters: only one has {sorted(missing)[0]}')
+                raise RuntimeError(f'the checkpoint is not one of these adapters: {sorted(missing)[0]} is in one only')
             strict = False
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 

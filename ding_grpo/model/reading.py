@@ -45,7 +45,7 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
     Returns:
         - trial (:obj:`Optional[Trial]`): None if weights are NaN or infinite, so that no trial is possible.
     Raises:
-        - ConfigError: If rows read together give other results than rows read alone in every way.
+        - ConfigError: If, in every way, rows read together give other results than rows read alone.
     """
     reasons: List[str] = []
     ways, arithmetic, tolerance = WAYS, in_float64, TOLERANCE
@@ -205,11 +205,11 @@ def _check(model: Any, way: str, rows: _Rows, longest: int, tolerance: float) ->
     for x, y, n in zip(found, rows.hidden if way == SHARED else rows.logit, rows.length):
         compare(x[:n], y[:n], 'results of rows read together')
     decoding = start(model, way, rows.prompts)
-    compare(decoding.logit, rows.logit[:, 0], 'logits of prompts')
-    compare(decoding.step(rows.completion[:, 0]), rows.logit[:, 1], 'logits of first tokens')
+    compare(decoding.logit, rows.logit[:, 0], 'logits after prompts')
+    compare(decoding.step(rows.completion[:, 0]), rows.logit[:, 1], 'logits after first tokens')
     left = torch.tensor([0, 2], device=model.device)
     decoding.keep(left)
-    compare(decoding.step(rows.completion[left, 1]), rows.logit[left, 2], 'logits of second tokens')
+    compare(decoding.step(rows.completion[left, 1]), rows.logit[left, 2], 'logits after second tokens')
 
 
 def _mask_check(longest: int) -> Callable[[Callable, Optional[int]], None]:

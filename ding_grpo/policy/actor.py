@@ -98,7 +98,7 @@ class Actor(Protocol):
         """The state that a checkpoint keeps in addition to the weights."""
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict``; keys that a checkpoint lacks are left as they are."""
+        """Restore ``state_dict``; values that a checkpoint lacks do not change."""
 
     def memory_advice(self, cfg: Dict) -> str:
         """How to reduce the memory of learning, as sentences for an error message."""

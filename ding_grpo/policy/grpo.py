@@ -271,8 +271,7 @@ class GRPOPolicy(Policy):
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment.
         """
-        with memory_advice('sampling',
-                           f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
+        with memory_advice('sampling', f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
             return self._actor.sample(data, row_keys)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:

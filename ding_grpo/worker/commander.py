@@ -105,7 +105,7 @@ class RunCommander(BaseSerialCommander):
         learner.policy.load_state_dict(state)
         learner.last_iter.update(state.get('last_iter', 0))
         learner.collector_envstep = state.get('last_step', 0)
-        self._found = Found(found.path, dict(run=state.get('run')))  # drops the weights, which the model has a copy of
+        self._found = Found(found.path, dict(run=state.get('run')))  # without weights, which the model has a copy of
 
     @property
     def _asked(self) -> str:
@@ -155,7 +155,7 @@ class RunCommander(BaseSerialCommander):
         self._interrupt.release()
 
     def _begin(self) -> None:
-        """At the first step, restore the pipeline's parts from the checkpoint."""
+        """At the first step, catch signals and, if the run resumes, restore the pipeline's parts."""
         self._begun = True
         self._saved = self._learner.train_iter
         self._interrupt.catch()
@@ -204,8 +204,8 @@ class RunCommander(BaseSerialCommander):
         run = found.state.get('run')
         if run is None:
             raise ConfigError(
-                f'policy.learn.resume_training = True: {found.path} does not contain the state of the run, so the run '
-                'cannot resume. To start a new run with its weights, remove resume_training.'
+                f'policy.learn.resume_training = True: {found.path} does not contain the whole state of its run, so '
+                'the run cannot resume. To start a new run with its weights, remove resume_training.'
             )
         if run['seed'] != self._seed:
             raise ConfigError(

@@ -119,6 +119,5 @@ class TestSurrogate:
     def test_delta_goes_with_clip_alone(self, think_answer, losses):
         main, create = think_answer
         main.policy.learn.update(surrogate=f'{losses(SPO)}:spo', delta=3.)
-        with pytest.raises(ConfigError,
-                           match="delta = 3.0: needs surrogate 'clip', not 'my_losses_.*:spo'"):
+        with pytest.raises(ConfigError, match="delta = 3.0: needs surrogate 'clip', not 'my_losses_.*:spo'"):
             make_policy(main, create)
