@@ -8,7 +8,7 @@ Group Relative Policy Optimization as a DI-engine policy. Departures from https:
    depends on the rows that are read together. Further epochs therefore reuse the mini-batches of the first epoch, in
    another order.
 2. The KL term is off by default (``beta=0``). There is no reference model then.
-3. The reference model is the initial policy. The paper renews it from time to time, as does ``ref_sync_freq``.
+3. The reference model is the initial policy. The paper renews it from time to time; ``ref_sync_freq`` does the same.
 4. Two options are not in the paper: ``adv_method='no_std'`` does not divide advantages by the group's standard
    deviation, and ``entropy_weight`` adds an entropy bonus.
 5. ``advantage='return_to_go'`` compares each step by its later rewards, like the paper's process supervision (section
@@ -88,7 +88,7 @@ class GRPOPolicy(Policy):
         except Exception as error:  # a model may raise any exception for its arguments
             written = {key: value for key, value in cfg.model.items() if key not in ('type', 'import_names')}
             raise ConfigError(
-                f'policy.model = {written!r}: {model_type(cfg.model)!r} rejects these arguments ({describe(error)})'
+                f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be built with them ({describe(error)})'
             ) from error
         check_weights(model, 'policy.model')
         self._actor = make_actor(model, cfg, torch.initial_seed())  # the seed that DI-engine set

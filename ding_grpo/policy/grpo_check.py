@@ -66,7 +66,8 @@ def _check_buffer(cfg: Dict) -> None:
     if bounded and batch_size > buffer['replay_buffer_size']:
         raise ConfigError(
             f'policy.learn.batch_size = {batch_size}: must be at most '
-            f"policy.other.replay_buffer.replay_buffer_size = {buffer['replay_buffer_size']}."
+            f"policy.other.replay_buffer.replay_buffer_size = {buffer['replay_buffer_size']}, because the buffer never "
+            'contains more groups.'
         )
     if cfg.get('random_collect_size', 0) > 0 and not cfg.get('transition_with_policy_data', False):
         raise ConfigError(
