@@ -13,10 +13,11 @@ from .decoding import PromptBatch
 class CausalLMVAC(nn.Module):
     """
     Overview:
-        A causal language model with a value head on the same trunk, in the form that DI-engine's own PPO needs: token \
-        by token, with ``mode`` as in ``VAC``. It serves to compare GRPO and PPO on one environment with one network. \
-        Sampling and learning read a row together with a row that continues it. The rows' tokens up to one column are \
-        read once for all rows in which they are equal; the column is chosen so that the fewest tokens are read.
+        A causal language model with a value head on the same trunk. It has the form that DI-engine's own PPO needs: \
+        token by token, with ``mode`` as in ``VAC``. It serves to compare GRPO and PPO on one environment with one \
+        network. Sampling and learning read a row together with a row that continues it. The rows' tokens up to one \
+        column are read once for all rows in which they are equal. The column is chosen so that the fewest tokens are \
+        read.
     Interfaces:
         ``forward``, ``compute_actor``, ``compute_critic``, ``compute_actor_critic``
     """
@@ -97,8 +98,9 @@ class CausalLMVAC(nn.Module):
 def _cheapest_split(ids: Tensor, shortest: int, longest: int) -> int:
     """
     Overview:
-        The column at which to divide sorted rows into a beginning, read once for rows in which it is equal, and a \
-        rest that is read in every row. It is at most the shortest row's length, because padding follows there.
+        The column at which to divide sorted rows into a beginning and a rest. The beginning is read once for rows in \
+        which it is equal, the rest in every row. The column is at most the shortest row's length, because padding \
+        follows there.
     Shapes:
         - ids (:obj:`torch.LongTensor`): :math:`(R, N)`
     """

@@ -160,7 +160,7 @@ def check_replay(cfg: Dict) -> None:
     """
     Overview:
         Check the options that matter for ``ding -m serial`` only. Its replay buffer must not return groups of any \
-        age: the importance ratio corrects for a policy that is a few updates old, not for a much older one.
+        age. The importance ratio corrects for a policy that is a few updates old, not for a much older one.
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy``.
     Raises:

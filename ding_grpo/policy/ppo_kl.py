@@ -22,9 +22,10 @@ RULES = {'learn.beta': Rule.number(0), 'learn.kl_type': Rule.one_of(*KL_TYPES)}
 class PPOKLPolicy(PPOPolicy):
     """
     Overview:
-        DI-engine's ``ppo`` with the KL to a pretrained policy, the model at the start of training, in the loss: \
-        ``policy_loss + value_weight * value_loss - entropy_weight * entropy_loss + beta * kl``. All other keys are \
-        those of ``ppo``. With ``beta=0``, its weights are bit-identical to those of ``ppo``.
+        DI-engine's ``ppo`` with the KL to a pretrained policy in the loss, which is \
+        ``policy_loss + value_weight * value_loss - entropy_weight * entropy_loss + beta * kl``. The pretrained policy \
+        is the model at the start of training. All other keys are those of ``ppo``. With ``beta=0``, the trained \
+        weights are bit-identical to those of ``ppo``.
     """
     config = deep_merge_dicts(
         PPOPolicy.config,

@@ -1,6 +1,6 @@
 """
 One training sample: the episodes of a group, folded into one. It is a plain dict of tensors, because DI-engine's replay
-buffers write their own keys into it, and because it is part of checkpoints, which load plain data only.
+buffers write their own keys into it. It is also part of checkpoints, which load plain data only.
 """
 from typing import Any, Dict, List
 

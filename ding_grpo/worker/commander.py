@@ -1,6 +1,6 @@
 """
 Saves, resumes and stops a run. DI-engine's pipelines call their commander at the top of the loop, the only point where
-nothing is in progress: every update is counted, the updates from a replay buffer are complete, and no evaluation runs.
+nothing is in progress. Every update is counted, the updates from a replay buffer are complete, and no evaluation runs.
 """
 import os
 import random

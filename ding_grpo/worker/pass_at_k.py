@@ -16,9 +16,9 @@ class Estimate(NamedTuple):
 def pass_at_k(right: np.ndarray, samples: int, k: int) -> np.ndarray:
     """
     Overview:
-        Unbiased estimate of the probability that at least one of k samples is correct, from ``samples`` >= k samples \
-        of which c are correct: 1 - C(n - c, k) / C(n, k), equation 1 of https://arxiv.org/abs/2107.03374. It is \
-        computed as a product that does not overflow.
+        Unbiased estimate of the probability that at least one of k samples is correct. It needs n = ``samples`` >= k \
+        samples, of which c are correct: 1 - C(n - c, k) / C(n, k), equation 1 of https://arxiv.org/abs/2107.03374. It \
+        is computed as a product that does not overflow.
     Arguments:
         - right (:obj:`np.ndarray`): Number of correct samples of each problem, c.
         - samples (:obj:`int`): Number of samples of each problem, n.
