@@ -197,7 +197,7 @@ class TestPipeline:
         from ding_grpo.envs import GymnasiumEnv
         monkeypatch.setattr(GymnasiumEnv, 'seed', lambda self, value, dynamic_seed=True: None)
         with pytest.raises(ConfigError,
-                           match='policy.collect.shared_start = True: .* start differently after one seed'):
+                           match='policy.collect.shared_start = True: .* start differently with the same seed'):
             run(small('cartpole_grpo'))
         run(small('cartpole_grpo', policy__collect__shared_start=False), updates=1)
 
