@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, causal_lm, shared_attention, shared_whole
+from ding_grpo.model import CausalLM, reader, shared_attention, shared_whole
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.model.reading import TOLERANCE, length_limit
 from ding_grpo.rl_utils import naive_method
@@ -230,7 +230,7 @@ class TestCheckpoint:
         state = make('llama').reading_state()
         assert state['way'] == 'shared'
         model = make('llama')
-        monkeypatch.setattr(causal_lm, 'choose', lambda *args: pytest.fail('tried again'))
+        monkeypatch.setattr(reader, 'choose', lambda *args: pytest.fail('tried again'))
         model.load_reading_state(state)
         batch = PromptBatch.of(prompts(), CPU)
         assert model.shares_prompts and generate(model, batch, 3, (), Sampling(), uniform(6, 3)).logp.isfinite().all()

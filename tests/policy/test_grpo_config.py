@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from ding_common import ConfigError
@@ -120,7 +122,7 @@ class TestPolicyConfig:
             assert len(body) > 10
             for above, line in zip(body, body[1:]):
                 key = line.strip()
-                if '=' in key and not key.startswith('#') and not key.endswith('dict('):
+                if re.match(r'\w+=', key) and not key.endswith('dict('):
                     assert key.split('=')[0] in ('collector', 'other') or above.strip().startswith('#'), line
 
     def test_own_hooks_are_welcome(self, think_answer):

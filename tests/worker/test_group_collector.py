@@ -171,7 +171,7 @@ class TestGroupCollector:
 
     def test_policy_that_does_not_learn_from_groups(self, think_answer, tmp_path):
         policy = make_policy(*think_answer)
-        policy._cfg.pop('group_size')
+        policy._learns_from_groups = False
         with pytest.raises(ConfigError, match="collector.type = 'group'.*does not learn from groups"):
             make_collector(*think_answer, tmp_path, policy=policy)
 
