@@ -96,12 +96,12 @@ class TestConfigFile:
 
     @pytest.mark.parametrize(
         'content, env, model, message', [
-            (GOOD + '{"question"', {}, None, "env.task.path = 'a.jsonl': line 2 is no JSON"),
-            (GOOD.encode('utf-16'), {}, None, 'line 1 holds a NUL byte; save the file as UTF-8'),
+            (GOOD + '{"question"', {}, None, "env.task.path = 'a.jsonl': line 2 is not valid JSON"),
+            (GOOD.encode('utf-16'), {}, None, 'line 1 contains a NUL byte; save the file as UTF-8'),
             ('\n\n', {}, None, 'the task has no problem for training'),
             ('{"question": "%s", "answer": "b"}' % ('a' * 10 ** 6), {}, None, 'a prompt has 1000000 tokens'),
             ('{"question": "x<eos>", "answer": "b"}', {}, None, "it has no token for ['<', '>', 'o', 's', 'x']"),
-            (GOOD, dict(tokenizer=dict(pretrained='.')), None, 'the folder holds no tokenizer'),
+            (GOOD, dict(tokenizer=dict(pretrained='.')), None, 'the folder contains no tokenizer'),
             (GOOD, {}, dict(pretrained='.'), 'model.pretrained = \'.\': the folder holds no config.json'),
         ],
         ids=lambda v: repr(v)[:24]
@@ -164,7 +164,7 @@ class TestCommands:
         runner = CliRunner()
         assert runner.invoke(sft, ['-c', 'c.py', '--exp-name', 'first']).exit_code == 0
         (folder / 'c.py').write_text(SFT.format(env=ENV, model=dict(pretrained='first/model')))
-        assert 'would take the place of main_config.model.pretrained' in one_line(
+        assert 'would overwrite main_config.model.pretrained' in one_line(
             folder, sft, 'c.py', '--exp-name', 'first/../first'
         )
 
