@@ -23,7 +23,7 @@ _TOKENIZERS = "dict(pretrained='folder or name'), dict(words=[...]) or dict(char
 class TokenSpec(NamedTuple):
     """
     Overview:
-        The properties of a token environment that a policy needs: how a row ends, and the sizes that the model must fit.
+        The properties of a token environment that a policy needs: how a row ends, and the sizes that a model must fit.
     """
     tokenizer: PreTrainedTokenizerBase
     eos_token_ids: Tuple[int, ...]

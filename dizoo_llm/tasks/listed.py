@@ -99,7 +99,7 @@ class FileTask(ListTask):
             Read the files.
         Arguments:
             - path (:obj:`str`): ``.jsonl``, ``.json`` (a list), ``.csv`` or ``.parquet`` (extra ``parquet``).
-            - eval_path (:obj:`Optional[str]`): File of the evaluation problems; None holds out ``eval_size`` of ``path``.
+            - eval_path (:obj:`Optional[str]`): File of evaluation problems; None holds out ``eval_size`` of ``path``.
             - eval_size (:obj:`int`): Maximum number of evaluation problems. 0 uses all of ``eval_path``; if that is \
                 None, evaluation uses the training problems.
             - seed (:obj:`int`): Seed that selects the held-out problems.
@@ -139,8 +139,8 @@ class FileTask(ListTask):
             problems.append(problem)
         if contradicting:  # adds noise to the reward; common in large collections
             warnings.warn(
-                f'env.task.{key} = {file!r}: {len(contradicting)} row(s) repeat a question with a different answer, for '
-                f'example {contradicting[0]}.'
+                f'env.task.{key} = {file!r}: {len(contradicting)} row(s) repeat a question with a different answer, '
+                f'for example {contradicting[0]}.'
             )
         return problems
 
@@ -196,7 +196,7 @@ class PythonTask(ListTask):
     """
     Overview:
         Problems and scores from a user's Python file, which is executed. ``problems()`` returns a list of dicts with \
-        ``prompt``, ``answer`` and any further keys. ``score(problem, completion)`` receives such a dict and a text, and \
+        ``prompt``, ``answer`` and any further keys. ``score(problem, completion)`` gets such a dict and a text, and \
         returns a number or a dict of named numbers. The file may define the weights of these in ``weights``.
     """
 

@@ -34,7 +34,10 @@ class TestTaskFile:
         'name, content, message', [
             ('a.jsonl', GOOD + '\n{"question": \n', 'line 3 is not valid JSON .*Expecting value'),
             ('a.jsonl', GOOD + DEEP, 'line 2 is not valid JSON .*recursion'),
-            ('a.jsonl', GOOD + '{"question": "a", "answer": ' + '9' * 5000 + '}', 'line 2 is not valid JSON .*4300 digits'),
+            (
+                'a.jsonl', GOOD + '{"question": "a", "answer": ' + '9' * 5000 + '}',
+                'line 2 is not valid JSON .*4300 digits'
+            ),
             ('a.jsonl', '{"question": "a", "answer": NaN}', 'line 1 is not valid JSON .*NaN is not a JSON number'),
             ('a.jsonl', '{"question": "a", "answer": -Infinity}', '-Infinity is not a JSON number'),
             ('a.jsonl', '{"question": "a", "answer": 1e999}', "line 1 has inf in 'answer' .*must be text or a number"),
@@ -52,7 +55,10 @@ class TestTaskFile:
             ('a.json', DEEP, 'is not valid JSON .*recursion'),
             ('a.json', '{"question": "a"}', 'must contain a list'),
             ('a.json', '[{"question": "a", "answer": "1"}, 5]', 'row 2 is not an object with named fields: 5'),
-            ('a.csv', 'question,answer\na,1\n"b,2\nc,3\n', 'the row that starts in line 3 is not valid CSV .*unexpected end of data'),
+            (
+                'a.csv', 'question,answer\na,1\n"b,2\nc,3\n',
+                'the row that starts in line 3 is not valid CSV .*unexpected end of data'
+            ),
             ('a.csv', 'question,answer\n"a"b,1\n', 'line 2 is not valid CSV .*expected after'),
             ('a.csv', 'question,answer\n' + 'a' * 200_000 + ',1\n', 'line 2 is not valid CSV .*field limit'),
             ('a.csv', 'question,answer\na,b,1\n', 'row 1 has more fields than the header'),
@@ -91,7 +97,9 @@ class TestTaskFile:
 
     def test_contradicting_answers_are_told_once(self, tmp_path):
         rows = ['{"question": "a", "answer": "%s"}' % answer for answer in ('1', '1.0', '2', '3')]
-        with pytest.warns(UserWarning, match=r"2 row\(s\) repeat a question .* for example line 3 after line 1: '2', not '1'") as told:
+        with pytest.warns(
+                UserWarning,
+                match=r"2 row\(s\) repeat a question .* for example line 3 after line 1: '2', not '1'") as told:
             create(tmp_path / 'a.jsonl', '\n'.join(rows), check='number')
         assert len(told) == 1
         with warnings.catch_warnings():

@@ -131,10 +131,7 @@ class TestFile:
             (dict(eval_size=20), 'no problem for training'),
             (dict(wrong=1), 'wrong'),
             (dict(eval_size=-1), 'env.task.eval_size = -1: must be an integer of at least 0'),
-            (
-                dict(reference_in='whole'
-                     ), "line 1: env.task.check = 'number' rejects the reference answer '0 \\+ 1 = 1"
-            ),
+            (dict(reference_in='whole'), "line 1: env.task.check = 'number' rejects the reference answer '0 \\+ 1 = 1"),
         ],
         ids=str
     )
