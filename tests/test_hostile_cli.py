@@ -92,7 +92,7 @@ class TestConfigFile:
 
     def test_a_folder(self, folder, command):
         (folder / 'c.py').mkdir()
-        assert one_line(folder, command, 'c.py') == "Error: --config = 'c.py': is no file."
+        assert one_line(folder, command, 'c.py') == "Error: --config = 'c.py': is not a file."
 
     @pytest.mark.parametrize(
         'content, env, model, message', [
@@ -102,7 +102,7 @@ class TestConfigFile:
             ('{"question": "%s", "answer": "b"}' % ('a' * 10 ** 6), {}, None, 'a prompt has 1000000 tokens'),
             ('{"question": "x<eos>", "answer": "b"}', {}, None, "it has no token for ['<', '>', 'o', 's', 'x']"),
             (GOOD, dict(tokenizer=dict(pretrained='.')), None, 'the folder contains no tokenizer'),
-            (GOOD, {}, dict(pretrained='.'), 'model.pretrained = \'.\': the folder holds no config.json'),
+            (GOOD, {}, dict(pretrained='.'), 'model.pretrained = \'.\': the folder contains no config.json'),
         ],
         ids=lambda v: repr(v)[:24]
     )
@@ -137,7 +137,7 @@ class TestCommands:
             ('dict(env={}, policy={})', '{}', 'create_config.env_manager: missing; must be a dict.'),
             (
                 'dict(env={}, policy={})', 'dict(env_manager={}, policy={})',
-                'create_config.env_manager.type = None: must be the name of what is registered.'
+                'create_config.env_manager.type = None: must be a registered name.'
             ),
         ]
     )
@@ -149,7 +149,7 @@ class TestCommands:
 
     def test_a_dict_in_place_of_an_easydict(self, folder):
         (folder / 'c.py').write_text('main_config = create_config = dict(env={}, policy={})')
-        assert 'must be an EasyDict, as of main_config = EasyDict(dict(...))' in one_line(folder, cli, 'c.py')
+        assert 'must be an EasyDict: main_config = EasyDict(dict(...))' in one_line(folder, cli, 'c.py')
 
     def test_sft_that_fails_on_its_way_leaves_the_earlier_evaluations(self, folder):
         pytest.importorskip('accelerate')

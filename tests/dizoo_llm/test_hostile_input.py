@@ -86,7 +86,7 @@ class TestTaskFile:
 
     def test_a_folder_is_no_file(self, tmp_path):
         (tmp_path / 'a.jsonl').mkdir()
-        with pytest.raises(ConfigError, match="env.task.path = '.*a.jsonl': is no file"):
+        with pytest.raises(ConfigError, match="env.task.path = '.*a.jsonl': is not a file"):
             create_task(dict(type='file', path=str(tmp_path / 'a.jsonl')))
 
     @pytest.mark.skipif(os.geteuid() == 0, reason='root reads everything')
@@ -367,22 +367,31 @@ class TestModelFolder:
 
     @pytest.mark.parametrize(
         'base, harm, message', [
-            ('whole', remove('config.json'), 'the folder holds no config.json'),
+            ('whole', remove('config.json'), 'the folder contains no config.json'),
             ('whole', remove('model.safetensors'), 'no file named model.safetensors'),
             ('whole', truncate, 'SafetensorError'),
             ('whole', write('model.safetensors', ''), 'SafetensorError'),
             ('parts', lose_a_part, 'No such file or directory: .*model-00002'),
-            ('whole', change('config.json', hidden_size=16), 'the shapes of its weights are not those of its config.j'),
-            ('whole', change('config.json', num_hidden_layers=3), "lacks 9 of the weights .*, as 'model.layers.2"),
+            ('whole', change('config.json', hidden_size=16), 'the shapes of its weights do not match its config.j'),
+            (
+                'whole', change('config.json', num_hidden_layers=3),
+                "9 of the weights that .* are missing, for example 'model.layers.2"
+            ),
             ('whole', change('config.json', model_type='nope'), 'model type `nope`'),
             ('whole', change('config.json', hidden_size='x'), "'hidden_size' expected int"),
             ('whole', change('config.json', num_attention_heads=0), 'ZeroDivisionError'),
             ('whole', write('config.json', '{nope'), 'not a valid JSON file'),
             ('whole', write('config.json', '[1]'), 'model_type'),
             ('whole', write('config.json', DEEP), 'RecursionError'),
-            ('whole', evil_pickle(torch.save), 'a pickle that holds other things than weights; nothing of it was run'),
-            ('whole', evil_pickle(lambda data, path: path.write_bytes(pickle.dumps(data))), 'nothing of it was run'),
-            ('whole', evil_code, 'it wants code of its own to be run, which is never done'),
+            (
+                'whole', evil_pickle(torch.save),
+                'a pickle that contains other objects than weights; none of its code was executed'
+            ),
+            (
+                'whole', evil_pickle(lambda data, path: path.write_bytes(pickle.dumps(data))),
+                'none of its code was executed'
+            ),
+            ('whole', evil_code, 'it requires running its own code .trust_remote_code., which is not supported'),
         ]
     )
     @pytest.mark.filterwarnings('ignore:Detected pickle protocol')
@@ -401,7 +410,7 @@ class TestModelFolder:
             (write('tokenizer.json', '{}'), 'contains no tokenizer that can be loaded'),
             (write('tokenizer.json', DEEP), 'contains no tokenizer that can be loaded'),
             (write('tokenizer_config.json', 'nope'), 'contains no tokenizer that can be loaded'),
-            (evil_code, 'it wants code of its own to be run, which is never done'),
+            (evil_code, 'it requires running its own code .trust_remote_code., which is not supported'),
             (change('tokenizer_config.json', eos_token=None), 'no end-of-sequence token'),
         ]
     )
@@ -425,7 +434,7 @@ class TestModelFolder:
         folder = tmp_path / 'model'
         shutil.copytree(good / 'whole', folder)
         change('config.json', num_hidden_layers=1)(folder)
-        with pytest.warns(UserWarning, match="9 of its weights have no place in the model, as 'model.layers.1"):
+        with pytest.warns(UserWarning, match="9 of its weights are not in the model, for example 'model.layers.1"):
             build_causal_lm(str(folder), None, 'float32', None, 'policy.model')
 
     @pytest.mark.parametrize('value', [5, ['a'], {}])

@@ -134,7 +134,7 @@ class TestSFT:
             ('train.example', 3, "main_config.train.example = 3: unknown key; did you mean 'examples'"),
             ('train.lr_scheduler', 'cosin', "main_config.train.lr_scheduler = 'cosin': must be one of"),
             ('train.learning_rate', -1, 'main_config.train.learning_rate = -1'),
-            ('model', dict(), 'main_config.model.config = None: exactly one is needed'),
+            ('model', dict(), 'main_config.model.config = None: set exactly one of them'),
             ('model.config.num_hiden_layers', 1, 'main_config.model.config.num_hiden_layers = 1: unknown key'),
             ('model.dtype', 'bfloat16', "main_config.model.dtype = 'bfloat16': must be one of pretrained"),
             ('model.config.vocab_size', 5, 'its vocabulary of 5 tokens is smaller than the 15 of the tokenizer'),
