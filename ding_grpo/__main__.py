@@ -1,6 +1,6 @@
 """
-``python -m ding_grpo`` is ``ding`` with the same options, without what DI-engine and old gym print at their import:
-the ``ding`` command imports them before any plugin can ask for silence.
+``python -m ding_grpo`` is the ``ding`` command with the same options, but without the notices that DI-engine and the
+old gym print on import. ``ding`` imports both before any plugin can silence them.
 """
 from typing import List, Optional
 
@@ -12,10 +12,10 @@ def main(args: Optional[List[str]] = None) -> None:
     Overview:
         Run DI-engine's command line.
     Arguments:
-        - args (:obj:`Optional[List[str]]`): Its arguments; None takes those of this process.
+        - args (:obj:`Optional[List[str]]`): Command-line arguments; None uses those of this process.
     """
     import_ding()
-    import ding_grpo  # noqa: F401  before the command reads a config, whose sections it then checks
+    import ding_grpo  # noqa: F401  imported first, so that it checks the config that the command reads
     from ding.entry.cli import cli
     cli(args, prog_name='ding')
 
