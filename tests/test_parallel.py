@@ -234,7 +234,7 @@ parallel.all_gather(1)
 """
         )
         last = [out.strip().splitlines() for out in (first, second)]
-        assert 'PeerError' in last[0][-1] and 'process 0: another process of this run has ended' in last[0][-1]
+        assert 'PeerError' in last[0][-1] and 'process 0: another process of this run has exited' in last[0][-1]
         assert 'PeerError' not in second and "NotImplementedError: Could not run 'c10d::broadcast_'" in second
 
     def test_one_that_does_not_answer(self, tmp_path):
@@ -251,7 +251,7 @@ parallel.all_gather(1)
 """
         )
         assert 'process 0: another process of this run has not responded for 0.0333333 minutes' in first
-        assert 'process 1: another process of this run has ended' in second
+        assert 'process 1: another process of this run has exited' in second
 
     def test_other_tensors_than_the_others(self, tmp_path):
         # gloo adds up what is there, hangs, or aborts

@@ -47,7 +47,7 @@ def apply() -> None:
     # and prints one line instead of the full log.
     ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator = GroupEvaluator
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
-    # In serial, 'interaction' is that evaluator too.
+    # In serial mode, 'interaction' also means that evaluator.
     ding.entry.serial_entry.create_serial_evaluator = _create_evaluator
     # While rank 0 evaluates, the other processes wait in a torch.distributed call, whose error does not mention the
     # process that has exited.

@@ -13,7 +13,8 @@ from ding_common.env_config import check_env_config, pop_number
 
 from .token_env import NO_TOKEN, TokenEnv
 
-# More failures in a row in one environment end the run: a scorer that always fails would be retried forever.
+# More failures in a row in one environment end the run, with any collector: a scorer that always fails would keep it
+# collecting forever.
 MOST_FAILED_IN_A_ROW = 100
 RECORDED = ('index', 'kind', 'prompt', 'completion', 'return', 'reward_parts', 'truncated', 'failed')
 

@@ -198,7 +198,7 @@ class TokenEnv(gymnasium.Env):
                 ids = encode_prompt(self.tokenizer, problem.prompt, *self._chat)
             except ConfigError:
                 raise
-            except Exception as error:  # a chat template may raise anything over a problem's messages
+            except Exception as error:  # a chat template may raise anything for a problem's messages
                 raise TaskError(f'a prompt could not be encoded: {error}; problem: {problem.text!r:.200}') from error
             _ENCODED[key] = (self.tokenizer, self._known(ids, problem.text))
         ids = _ENCODED[key][1]
