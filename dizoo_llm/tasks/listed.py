@@ -27,8 +27,8 @@ _HALF = re.compile('[\ud800-\udfff]')  # JSON allows lone surrogates, on which t
 class ListTask(Task):
     """
     Overview:
-        A task over a list of problems. The held-out problems are a separate list, or are drawn with a seed. Training \
-        never contains a problem with the text of a held-out one, compared without regard to white space.
+        A task over a list of problems. Held-out problems, if any, are a separate list or are drawn with a seed. \
+        Training never contains a problem with the text of a held-out one, compared without regard to white space.
     """
 
     def __init__(self, problems: Sequence[Problem], held_out: Optional[Sequence[Problem]], eval_size: int, seed: int):
