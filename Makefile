@@ -25,13 +25,13 @@ NO_PYTHON = $(error no Python 3.10 to 3.12 that runs was found. Name one, make P
 # Idle threads of torch's OpenMP spin for long before they sleep: on a busy machine a run then takes up to ten times as
 # long. A short spin costs nothing on a quiet one.
 export GOMP_SPINCOUNT ?= 1000
-SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks
+SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks tools
 
 CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-faults fuzz style format demo-text architectures uneven seeds seeds-cartpole presets soak bench bench-losses clean
+.PHONY: help install train test test-all test-faults fuzz style format demo-text architectures uneven seeds seeds-cartpole presets soak bench bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -48,6 +48,7 @@ help:
 	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"
 	@echo "make architectures  every architecture beside plain transformers, in three types; table in docs/ (10 minutes)"
 	@echo "make uneven         rows of uneven length in one micro-batch against the sum of its parts; table in docs/"
+	@echo "make docs           build the documentation into site/, in an environment of its own without torch"
 	@echo "make soak           5,000 updates of a tiny model, whose memory and open files must not grow; picture in docs/ (long)"
 
 install: $(VENV)/.installed
@@ -150,5 +151,19 @@ bench: install $(TRL)/.installed bench-losses
 	@echo "== think_answer beside TRL, until it is solved"
 	$(BIN)/python benchmarks/beside_trl/solve.py --peer-python $(TRL)/bin/python
 
+# The pages are built from the sources without importing them: the environment has the extra `docs` and nothing else.
+DOCS ?= .venv-docs
+
+$(DOCS)/.installed: setup.py
+	@echo "== virtual environment $(DOCS) with mkdocs"
+	$(call environment,$(DOCS))
+	$(DOCS)/bin/python tools/docs/requirements.py > $(DOCS)/requirements.txt
+	$(call install,$(DOCS)) -r $(DOCS)/requirements.txt
+	@touch $@
+
+docs: $(DOCS)/.installed
+	@echo "== documentation, every warning an error; it lies in site/"
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) $(PEERS) $(TRL) *.egg-info build
+	rm -rf $(VENV) $(PEERS) $(TRL) $(DOCS) *.egg-info build site

@@ -38,6 +38,8 @@ setup(
     ],
     extras_require={
         'box2d': ['gymnasium[box2d]'],
+        # `make docs` installs these alone, without torch. black formats the signatures.
+        'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5', 'mkdocstrings[python]>=0.27', 'black'],
         'lora': ['peft>=0.17'],
         'math': ['math-verify'],
         'parquet': ['pyarrow<22'],  # later ones need numpy 2

@@ -83,7 +83,11 @@ def run(
 
 
 def machine() -> str:
-    return f'{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__.split("+")[0]}'
+    threads = torch.get_num_threads()
+    return (
+        f'{platform.machine()}, {threads} thread{"" if threads == 1 else "s"}, '
+        f'torch {torch.__version__.split("+")[0]}'
+    )
 
 
 def cell(value: Any, form: str) -> str:

@@ -1,8 +1,8 @@
 """
-GRPO for DI-engine. ``import_names=['ding_grpo']`` in a config registers all parts: the policy ``grpo``, the model
+GRPO for DI-engine. ``import_names=['ding_grpo']`` in a config registers every part: the policy ``grpo``, the model
 ``causal_lm``, the environment ``gymnasium_env``, the collector ``group``, the evaluator ``group`` and the learner hook
-``grpo_report``. It also loads the entry-point group ``ding_grpo.plugins`` of installed packages, through which
-``dizoo_llm`` registers ``token_env``.
+``grpo_report``. Installed packages can register more through the entry-point group ``ding_grpo.plugins``, as
+``dizoo_llm`` does with ``token_env``.
 """
 from importlib.metadata import entry_points
 

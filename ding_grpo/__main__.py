@@ -1,6 +1,6 @@
 """
-``python -m ding_grpo`` is the ``ding`` command with the same options, but without the notices that DI-engine and the
-old gym print on import. ``ding`` imports both before any plugin can silence them.
+``python -m ding_grpo`` runs ``ding`` with the same options, but hides the messages that DI-engine and old gym print
+when they are imported. The ``ding`` command imports them before any plugin can hide these messages.
 """
 from typing import List, Optional
 
@@ -12,10 +12,10 @@ def main(args: Optional[List[str]] = None) -> None:
     Overview:
         Run DI-engine's command line.
     Arguments:
-        - args (:obj:`Optional[List[str]]`): Command-line arguments; None uses those of this process.
+        - args (:obj:`Optional[List[str]]`): Its arguments; None uses the arguments of this process.
     """
     import_ding()
-    import ding_grpo  # noqa: F401  imported first, so that it checks the config that the command reads
+    import ding_grpo  # noqa: F401  imported first, so that the sections of the command's config are checked
     from ding.entry.cli import cli
     cli(args, prog_name='ding')
 

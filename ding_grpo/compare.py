@@ -13,10 +13,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import click
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from ding_common import ConfigError, ConfigFile, Rule, read_config_file, read_json_lines, require_dict
+from ding_common.picture import finish, line_style, new_figure
 
 DONE = 'result.pkl'  # DI-engine writes it last
 
@@ -175,9 +174,7 @@ def draw(runs: List[Run], path: str) -> None:
         - runs (:obj:`List[Run]`): Runs of any number of configs.
         - path (:obj:`str`): Path of the PNG file.
     """
-    figure = Figure(figsize=(11, 4), layout='constrained')
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 2, sharey=True)
+    figure, panels = new_figure(2, width=11, height=4.4, sharey=True)
     names = list(dict.fromkeys(r.name for r in runs))
     for axes, key, label in zip(panels, ('envstep', 'seconds'), ('environment steps', 'seconds of training')):
         for number, name in enumerate(names):
@@ -188,20 +185,16 @@ def draw(runs: List[Run], path: str) -> None:
             values = np.stack([_on_grid(c, key, grid) for c in curves])  # (seeds, 200)
             low, middle, high = np.percentile(values, (25, 50, 75), axis=0)
             solved = sum(r.solved() is not None for r in runs if r.name == name)
-            axes.plot(
-                grid, middle, color=f'C{number}', lw=1.5, label=f'{name} ({solved} of {len(curves)} seeds solved)'
-            )
-            axes.fill_between(grid, low, high, color=f'C{number}', alpha=0.2, lw=0)
+            style = line_style(number)
+            axes.plot(grid, middle, lw=1.5, label=f'{name} ({solved} of {len(curves)} seeds solved)', **style)
+            axes.fill_between(grid, low, high, color=style['color'], alpha=0.2, lw=0)
         for bar in {r.stop_value for r in runs if np.isfinite(r.stop_value)}:
             axes.axhline(bar, color='grey', lw=0.8, ls='--')
         axes.set(xlabel=label)
-        axes.grid(alpha=0.3)
     panels[0].set(ylabel='evaluated return')
-    if panels[0].get_legend_handles_labels()[0]:
-        panels[0].legend(fontsize='small')
     seeds = len({r.seed for r in runs})
     figure.suptitle(f'median and interquartile range of {seeds} seeds; dashed: the bar', fontsize='medium')
-    figure.savefig(path, dpi=120)
+    finish(figure, path)
 
 
 def _on_grid(evaluations: List[Dict[str, Any]], key: str, grid: np.ndarray) -> np.ndarray:

@@ -319,7 +319,7 @@ FAULTS = [
     ),
     Fault(
         'newest checkpoint cut off',
-        'iteration_4.pth.tar is damaged.*going on from run/ckpt/iteration_2',
+        'iteration_4.pth.tar is damaged.*resuming from run/ckpt/iteration_2',
         RESUME,
         _on_newest(_cut),
         code=0,
@@ -327,26 +327,26 @@ FAULTS = [
     ),
     Fault(
         'one bit of it flipped',
-        'iteration_4.pth.tar is damaged.*checksum.*going on from run/ckpt/iteration_2',
+        'iteration_4.pth.tar is damaged.*checksum.*resuming from run/ckpt/iteration_2',
         RESUME,
         _on_newest(_flip),
         code=0,
         first=4
     ),
-    Fault('all checkpoints damaged', 'damaged.* no good one before it', RESUME, _on_newest(_cut, 9), first=4),
+    Fault('all checkpoints damaged', 'damaged.* no good earlier checkpoint', RESUME, _on_newest(_cut, 9), first=4),
     Fault(
         'code in place of checkpoints',
-        'holds other things than tensors .* no good one before it',
+        'contains more than tensors .* no good earlier checkpoint',
         RESUME,
         _on_newest(_code, 9),
         first=4
     ),
     Fault('resumed with another seed', 'seed = 0: the run of .* has seed 7', dict(RESUME), _reseed, first=2),
     Fault(
-        'weights that are not finite', 'parameter .*norm.weight: 1 of 32 numbers are not finite', MODEL,
+        'weights that are not finite', 'parameter .*norm.weight: 1 of 32 numbers are NaN or infinite', MODEL,
         _model(_nan_weight)
     ),
-    Fault('a learning rate that explodes', 'not finite', dict(policy=dict(learn=dict(learning_rate=1e30)))),
+    Fault('a learning rate that explodes', 'NaN or infinite', dict(policy=dict(learn=dict(learning_rate=1e30)))),
     Fault(
         'ratios that run away, with max_ratio',
         'models: run/model',

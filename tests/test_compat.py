@@ -166,7 +166,7 @@ class TestCheckedBeforeItIsMerged:
             ('policy.eval.evaluator', True, 'policy.eval.evaluator = True: must be a dict'),
             ('policy.other', 'x', "policy.other = 'x': must be a dict"),
             ('policy.import_names', ['none'], r"policy.import_names = \['none'\]: must be a list of modules"),
-            ('exp_name', '/run', "exp_name = '/run': must be text, and a path from the current folder"),
+            ('exp_name', '/run', "exp_name = '/run': must be text, a path relative to the current folder"),
             ('exp_name', 5, 'exp_name = 5: must be text'),
             ('policy.type', 'grpo', "policy.type = 'grpo': belongs in create_config.policy"),
             ('policy', 0, 'policy = 0: must be a dict'),

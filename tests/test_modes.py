@@ -81,7 +81,7 @@ class TestEval:
         for config, path, message in (
             ('think_answer_grpo_config.py', 'broken/cut', 'the checkpoint broken/cut is damaged'),
             ('think_answer_grpo_config.py', 'broken/none', 'there is no checkpoint broken/none'),
-            ('think_answer_grpo_config.py', 'broken/code', 'holds other things than tensors'),
+            ('think_answer_grpo_config.py', 'broken/code', 'contains more than tensors'),
             ('think_answer_grpo_config.py', None, '--load-path: missing'),
             ('none.py', None, 'policy.learn = 5: must be a dict'),
             ('misspelt.py', 'run/ckpt/ckpt_best.pth.tar', "create_config.env_manager.type = 'bas'"),

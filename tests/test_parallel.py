@@ -305,7 +305,7 @@ def test_resumed_where_one_process_alone_sees_the_checkpoints(tmp_path):
     for updates in (3, 5):
         (code, out), (other_code, other_out) = two_processes(tmp_path, [*command, '--train-iter', str(updates)])
         assert code == other_code == 0, out + other_out  # at the end the weights of all are compared
-    assert 'going on from run/ckpt/iteration_3.pth.tar, after update 3' in out
+    assert 'resuming from run/ckpt/iteration_3.pth.tar, after update 3' in out
     assert (tmp_path / '0/run/ckpt/iteration_5.pth.tar').exists() and not list(tmp_path.glob('1/**/*.pth.tar'))
 
 

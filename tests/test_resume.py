@@ -224,7 +224,7 @@ class TestResume:
         pipeline, main, create = tokens(think_answer)
         main.policy.learn.resume_training = True
         pipeline((main, create), seed=3, max_train_iter=2)
-        assert 'no checkpoint in run/ckpt, so it begins' in capfd.readouterr().out
+        assert 'no checkpoint in run/ckpt. Starting a new run' in capfd.readouterr().out
         assert os.path.exists('run/ckpt/iteration_2.pth.tar')
 
     def test_the_last_few_are_kept(self, think_answer):
@@ -276,8 +276,8 @@ class TestDamage:
 
         self.run_twice(think_answer, cut)
         out = capfd.readouterr().out
-        assert 'iteration_5.pth.tar is damaged, or none of torch 1.6 or later' in out
-        assert 'going on from run/ckpt/iteration_4.pth.tar, after update 4' in out
+        assert 'iteration_5.pth.tar is damaged, or was not written by torch 1.6 or later' in out
+        assert 'resuming from run/ckpt/iteration_4.pth.tar, after update 4' in out
 
     def test_one_flipped_bit(self, think_answer, capfd):
 
@@ -289,7 +289,8 @@ class TestDamage:
                 f.write(bytes([byte ^ 16]))
 
         self.run_twice(think_answer, flip)
-        assert 'iteration_5.pth.tar is damaged, or none of torch 1.6 or later (the checksum' in capfd.readouterr().out
+        out = capfd.readouterr().out
+        assert 'iteration_5.pth.tar is damaged, or was not written by torch 1.6 or later (the checksum' in out
 
     def test_all_damaged(self, think_answer):
 
@@ -297,7 +298,7 @@ class TestDamage:
             for name in os.listdir(folder):
                 os.truncate(f'{folder}/{name}', 100)
 
-        with pytest.raises(CheckpointError, match='damaged.*no good one before it'):
+        with pytest.raises(CheckpointError, match='damaged.*no good earlier checkpoint'):
             self.run_twice(think_answer, all_of_them)
 
     def test_code_in_a_checkpoint_is_not_executed(self, think_answer):
@@ -311,7 +312,7 @@ class TestDamage:
             for name in os.listdir(folder):
                 torch.save(dict(model=Code()), f'{folder}/{name}')
 
-        with pytest.raises(CheckpointError, match='no good one'):
+        with pytest.raises(CheckpointError, match='no good earlier checkpoint'):
             self.run_twice(think_answer, replace)
         assert not os.path.exists('executed')
 
@@ -326,7 +327,7 @@ class TestDamage:
         os.truncate('run/ckpt/ckpt_best.pth.tar', 100)
         main.exp_name = 'other'
         main.policy.learn.learner = EasyDict(hook=dict(load_ckpt_before_run='run/ckpt/ckpt_best.pth.tar'))
-        with pytest.raises(CheckpointError, match='no good one before it'):  # not one of another update
+        with pytest.raises(CheckpointError, match='no good earlier checkpoint'):  # not one of another update
             pipeline((main, create), seed=3, max_train_iter=2)
 
     def test_of_another_model(self, think_answer, capfd):
@@ -334,9 +335,9 @@ class TestDamage:
         pipeline((main, create), seed=3, max_train_iter=2)
         main.policy.learn.resume_training = True
         main.policy.model.config.intermediate_size = 72
-        with pytest.raises(ConfigError, match='policy.model = .* the checkpoint is of another one .*size mismatch'):
+        with pytest.raises(ConfigError, match='policy.model = .* the checkpoint is of another model .*size mismatch'):
             pipeline((main, create), seed=3, max_train_iter=3)
-        assert 'going on from run/ckpt/iteration_2.pth.tar' in capfd.readouterr().out
+        assert 'resuming from run/ckpt/iteration_2.pth.tar' in capfd.readouterr().out
 
     def test_weights_that_are_not_finite_are_not_saved(self, think_answer, monkeypatch):
         pipeline, main, create = tokens(think_answer)
@@ -351,7 +352,7 @@ class TestDamage:
             return found
 
         monkeypatch.setattr(GRPOPolicy, '_forward_learn', break_down)
-        with pytest.raises(NumericError, match='after update 3: weights are not finite'):
+        with pytest.raises(NumericError, match='after update 3: weights are NaN or infinite'):
             pipeline((main, create), seed=3, max_train_iter=6)
         monkeypatch.setattr(GRPOPolicy, '_forward_learn', forward)
         assert 'iteration_3.pth.tar' not in os.listdir('run/ckpt')

@@ -70,14 +70,14 @@ class TestSerial:
     def test_bounds_to_older_policies(self, serial, key, value):
         main, create = serial
         main.policy.learn[key] = value
-        with pytest.raises(ConfigError, match=f'policy.learn.{key} = {value}: not with a replay buffer'):
+        with pytest.raises(ConfigError, match=f'policy.learn.{key} = {value}: not available with a replay buffer'):
             serial_pipeline((main, create), seed=0, max_train_iter=2)
 
     @pytest.mark.parametrize('limit', [dict(max=2.0), dict(min=0.5)])
     def test_a_limit_by_the_clock(self, serial, limit):
         main, create = serial
         main.policy.other.replay_buffer.thruput_controller = EasyDict(push_sample_rate_limit=limit)
-        with pytest.raises(ConfigError, match='push_sample_rate_limit = .*goes by the clock'):
+        with pytest.raises(ConfigError, match='push_sample_rate_limit = .*depends on wall-clock time'):
             serial_pipeline((main, create), seed=0, max_train_iter=2)
 
     def test_the_evaluator_needs_no_choice(self, serial):

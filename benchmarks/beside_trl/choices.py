@@ -15,7 +15,7 @@ from growth import BASE, Update, spread
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 OPTIONS = {
-    'as it is': {},
+    'default': {},
     "`policy.model.autocast='bfloat16'`": dict(autocast='bfloat16'),
     "`policy.model.dtype='bfloat16'`": dict(dtype='bfloat16'),
     '`policy.model.onednn=False`': dict(onednn=False),

@@ -1,6 +1,6 @@
 """
-Segments of a packed row of tokens, laid side by side where an operation needs a grid. Segments of similar length share
-a grid (a band), so that one long segment does not make all the others as long.
+Segments of a packed row of tokens, arranged in a grid for operations that need one. Segments of similar length share a
+grid (a band), so that one long segment does not force the others to its length.
 """
 from itertools import accumulate
 from typing import Any, Callable, Dict, List, Sequence, Tuple
@@ -8,23 +8,21 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import torch
 from torch import Tensor
 
-SIZES = 48  # different sizes that ``divide`` tells apart; beyond them neighbours count as equal
+SIZES = 48  # number of sizes that ``divide`` distinguishes; with more, neighbouring sizes count as equal
 
 
 class Band:
     """
     Overview:
         Segments of the packed row in a grid, padded on the right. A padded cell repeats the first token of its \
-        segment, so that every cell is finite.
+        segment, so that no cell is NaN or infinite.
     """
 
     def __init__(self, segments: Sequence[Tuple[int, int]], device: torch.device) -> None:
         """
-        Overview:
-            Lay the segments out.
         Arguments:
-            - segments (:obj:`Sequence[Tuple[int, int]]`): Start and length of each, length at least 1.
-            - device (:obj:`torch.device`): Where the tokens are.
+            - segments (:obj:`Sequence[Tuple[int, int]]`): Start and length of each segment; the length is at least 1.
+            - device (:obj:`torch.device`): The tokens' device.
         """
         start, length = (torch.tensor(x, device=device) for x in zip(*segments))
         self.shape = (len(segments), max(n for _, n in segments))
@@ -43,7 +41,7 @@ class Band:
     def place(self, x: Tensor) -> Tensor:
         """
         Overview:
-            Tokens into the grid.
+            Put tokens into the grid.
         Shapes:
             - x (:obj:`torch.Tensor`): :math:`(H, N, *)`, then :math:`(H, n, columns, *)`
         """
@@ -51,7 +49,7 @@ class Band:
         return x.unflatten(1, self.shape)
 
     def place_gradient(self, x: Tensor) -> Tensor:
-        """As ``place``, with 0 in padded cells and without a gradient."""
+        """Like ``place``, but with 0 in padded cells and without a gradient."""
         if self.even:
             return self.place(x)
         grid = x.new_zeros(len(x), self.shape[0] * self.shape[1], *x.shape[2:])
@@ -60,7 +58,7 @@ class Band:
     def take(self, x: Tensor) -> Tensor:
         """
         Overview:
-            Out of the grid again, without the padded cells.
+            Take tokens out of the grid, without the padded cells.
         Shapes:
             - x (:obj:`torch.Tensor`): :math:`(n, columns, *)`, then :math:`(tokens, *)`
         """
@@ -76,10 +74,8 @@ class Packed:
 
     def __init__(self, bands: Sequence[Band], first: int = 0) -> None:
         """
-        Overview:
-            Find the order.
         Arguments:
-            - bands (:obj:`Sequence[Band]`): Together they have each token from ``first`` on once.
+            - bands (:obj:`Sequence[Band]`): Together they contain each token from ``first`` on exactly once.
             - first (:obj:`int`): First token of the packed row that is in a band.
         """
         tokens = torch.cat([band.tokens for band in bands]) - first
@@ -90,16 +86,16 @@ class Packed:
     def join(self, parts: List[Tensor]) -> Tensor:
         """
         Overview:
-            The tokens in their order.
+            Concatenate the tokens of all bands, in the order of the packed row.
         Arguments:
-            - parts (:obj:`List[torch.Tensor]`): From ``Band.take``, one a band, :math:`(tokens, *)` each.
+            - parts (:obj:`List[torch.Tensor]`): Results of ``Band.take``, one per band, :math:`(tokens, *)` each.
         """
         x = parts[0] if len(parts) == 1 else torch.cat(parts)
         return x if self._sorted else _Permute.apply(x, self._index, self._back)
 
 
 class _Move(torch.autograd.Function):
-    """Tokens to cells. A token has one cell that counts, so that its gradient is the gradient of that cell."""
+    """Tokens to cells. Exactly one cell of a token counts, so the token's gradient is that cell's gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, cell: Tensor, tokens: Tensor) -> Tensor:
@@ -142,18 +138,19 @@ class _Permute(torch.autograd.Function):
 def divide(sizes: Sequence[Tuple[int, ...]], cost: Callable[..., float]) -> List[List[int]]:
     """
     Overview:
-        Divide things of several sizes into bands of the least total cost, where each thing of a band costs as much as \
-        the largest.
+        Divide items of several sizes into bands of the least total cost. Each item of a band costs as much as the \
+        largest.
     Arguments:
-        - sizes (:obj:`Sequence[Tuple[int, ...]]`): One or more numbers of each thing.
-        - cost (:obj:`Callable`): Cost of a band by how many things it has and the largest of each number.
+        - sizes (:obj:`Sequence[Tuple[int, ...]]`): The size of each item, one or more numbers.
+        - cost (:obj:`Callable`): Cost of a band as a function of its number of items and of the largest value of each \
+            number of their sizes.
     Returns:
-        - bands (:obj:`List[List[int]]`): Indices of the things, ascending within a band.
+        - bands (:obj:`List[List[int]]`): Indices of the items, ascending within a band.
     """
     places: Dict[Tuple[int, ...], List[int]] = {}
     for i, size in enumerate(sizes):
         places.setdefault(tuple(size), []).append(i)
-    if len(places) > SIZES:  # in steps of a part of the largest
+    if len(places) > SIZES:  # round sizes up to multiples of a fraction of the largest
         columns = list(zip(*places))
         step = [max(1, -(-max(x) // (SIZES // len(columns)))) for x in columns]
         coarse: Dict[Tuple[int, ...], List[int]] = {}
@@ -161,7 +158,7 @@ def divide(sizes: Sequence[Tuple[int, ...]], cost: Callable[..., float]) -> List
             coarse.setdefault(tuple(-(-x // s) * s for x, s in zip(size, step)), []).extend(found)
         places = coarse
     order = sorted(places, reverse=True)
-    best: List[Tuple[float, int]] = [(0., 0)]  # of the first j sizes: the least cost, and where its last band begins
+    best: List[Tuple[float, int]] = [(0., 0)]  # for the first j sizes: the least cost and the start of its last band
     for end in range(1, len(order) + 1):
         largest, count = order[end - 1], 0
         choices = []

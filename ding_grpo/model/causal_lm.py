@@ -24,9 +24,9 @@ from .rows import read_plain, read_shared
 class CausalLM(nn.Module):
     """
     Overview:
-        A causal language model of ``transformers``, registered for DI-engine's configs. Sampling and learning read a \
-        prompt once for all rows that continue it, if the architecture allows it. The model is always in evaluation \
-        mode: with dropout, sampler and learner would compute different log-probabilities.
+        A causal language model of ``transformers``, registered for DI-engine's configs. If the architecture allows \
+        it, sampling and learning read a prompt once for all rows that continue it. The model is always in evaluation \
+        mode, because with dropout sampler and learner would compute different log-probabilities.
     Interfaces:
         ``start``, ``arithmetic``, ``completion_logits``, ``completion_hidden``, ``output_head``, ``limit_vocabulary``,
         ``save_pretrained``, ``from_model``
@@ -48,21 +48,21 @@ class CausalLM(nn.Module):
         Arguments:
             - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``.
             - config (:obj:`Optional[dict]`): ``model_type`` and arguments of the architecture's config class, for \
-                random weights. Exactly one of ``pretrained`` and ``config`` is needed.
-            - dtype (:obj:`str`): ``float32``, ``bfloat16``, or ``float16`` for evaluation and below adapters.
-            - attn_implementation (:obj:`Optional[str]`): As ``transformers`` takes it.
+                random weights. Exactly one of ``pretrained`` and ``config`` is required.
+            - dtype (:obj:`str`): ``float32``, ``bfloat16``, or ``float16`` (only for evaluation or with ``lora``).
+            - attn_implementation (:obj:`Optional[str]`): As in ``transformers``.
             - lora (:obj:`Optional[dict]`): Arguments of ``peft.LoraConfig`` (extra ``lora``), such as ``r`` and \
-                ``lora_alpha``. Adapters are trained and saved; the pretrained weights stay as they are.
+                ``lora_alpha``. Adapters are trained and saved; the pretrained weights do not change.
             - save_merged (:obj:`bool`): With ``lora``, whether to save the whole model with merged adapters.
             - gradient_checkpointing (:obj:`bool`): Whether learning keeps the activations of one layer at a time and \
-                recomputes the others: less memory, more time.
+                recomputes the others. This needs less memory and more time.
             - onednn (:obj:`bool`): Whether oneDNN computes linear layers in float32 on a CPU. It is up to twice as \
                 fast; only the order of the sums differs.
-            - autocast (:obj:`Optional[str]`): ``bfloat16``: layers compute in it; weights, updates, output layer and \
-                loss keep ``dtype``. Faster where the machine multiplies bfloat16 (docs/speed.md). With ``lora`` the \
-                weights of linear layers are stored in both types.
+            - autocast (:obj:`Optional[str]`): With ``bfloat16``, layers compute in bfloat16; weights, updates, output \
+                layer and loss keep ``dtype``. It is faster if the machine multiplies bfloat16 (docs/speed.md). With \
+                ``lora``, the weights of linear layers are stored in both types.
         Raises:
-            - ConfigError: If a value cannot be used; the message names the key.
+            - ConfigError: If a value is invalid; the message names the key.
         """
         super().__init__()
         flags = dict(save_merged=save_merged, gradient_checkpointing=gradient_checkpointing, onednn=onednn)
@@ -76,15 +76,15 @@ class CausalLM(nn.Module):
         if lora is not None and pretrained is None:
             raise ConfigError(
                 f'policy.model.lora = {lora!r}: needs policy.model.pretrained. The weights of a random model are not '
-                'saved, so that its adapters would be useless.'
+                'saved, so its adapters would be useless.'
             )
         self._own(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model'))
         if lora is not None:
-            self._peft = (add_adapters(self.lm, lora), )  # in a tuple: its modules are those of ``lm``
-            self.eval()  # the adapters too
+            self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
+            self.eval()  # includes the adapters
         self._save_merged = save_merged
         self._autocast = autocast is not None
-        if onednn or self._autocast:  # under autocast oneDNN is not used
+        if onednn or self._autocast:  # autocast does not use oneDNN
             make_fast(self.trunk)
         if gradient_checkpointing:
             self._checkpoint_layers()
@@ -100,11 +100,11 @@ class CausalLM(nn.Module):
     def _own(self, lm: PreTrainedModel) -> None:
         self.lm = lm
         self._tokens = self.vocab_size
-        self._measured: Tuple = (None, None)  # an output layer, and its scale and soft cap
+        self._measured: Tuple = (None, None)  # an output layer; its scale and soft cap
         self._peft: Tuple = ()
         self._save_merged = False
         self._autocast = False
-        self._layers: List[nn.Module] = []  # those that learning computes again
+        self._layers: List[nn.Module] = []  # the layers that learning recomputes
         self._reader = Reader()
         self.eval()
 
@@ -118,15 +118,15 @@ class CausalLM(nn.Module):
 
     @property
     def exact_arithmetic(self) -> bool:
-        """Whether layers compute in float32 or wider, where the order of sums changes last digits alone."""
+        """Whether layers compute in float32 or wider, where the order of sums changes only the last digits."""
         return not self._autocast and all(p.dtype in (torch.float32, torch.float64) for p in self.parameters())
 
     def without_adapters(self) -> ContextManager:
-        """As long as it is entered, the model is the pretrained one."""
+        """Context in which the model is the pretrained one."""
         return self._peft[0].disable_adapter() if self._peft else nullcontext()
 
     def state_dict(self, *args, **kwargs) -> Dict[str, Tensor]:
-        """As of any module; with adapters theirs alone, the pretrained weights being where they came from."""
+        """The weights; with adapters, the adapters' only, because the pretrained weights can be loaded again."""
         state = super().state_dict(*args, **kwargs)
         if not self._peft:
             return state
@@ -137,27 +137,27 @@ class CausalLM(nn.Module):
         if self._peft:
             missing = set(self.state_dict()) ^ set(state_dict)
             if missing:
-                raise RuntimeError(f'the checkpoint is not one of these adapters: {sorted(missing)[0]} does not fit')
+                raise RuntimeError(f'the checkpoint is not one of these adapters: {sorted(missing)[0]} is in one only')
             strict = False
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
     def _checkpoint_layers(self) -> None:
         self.lm.activation_checkpointing_enable(activation_checkpointing_kwargs=dict(use_reentrant=False))
         self._layers = [m for m in self.lm.modules() if isinstance(m, GradientCheckpointingLayer)]
-        for layer in self._layers:  # those of its modules are off; here and there a layer has one of its own
+        for layer in self._layers:  # ``eval`` disables the dropout of modules; some layers have a rate of their own
             for name, value in vars(layer).items():
                 if 'dropout' in name and isinstance(value, float):
                     setattr(layer, name, 0.0)
         if not self._layers:
             raise ConfigError(
-                f'policy.model.gradient_checkpointing = True: {type(self.lm).__name__} has no layers that can do it.'
+                f'policy.model.gradient_checkpointing = True: {type(self.lm).__name__} has no layers that support it.'
             )
 
     def limit_vocabulary(self, size: int) -> None:
         """
         Overview:
-            Give logits for the first ``size`` tokens only. Many models pad their output matrix beyond the tokens of \
-            their tokenizer; the padding must be neither sampled nor learned.
+            Compute logits for the first ``size`` tokens only. Many models pad their output matrix beyond the \
+            tokenizer's vocabulary; the padding must be neither sampled nor learned.
         Arguments:
             - size (:obj:`int`): Number of tokens of the tokenizer.
         """
@@ -166,9 +166,9 @@ class CausalLM(nn.Module):
     def limit_length(self, tokens: int) -> None:
         """
         Overview:
-            Set how long rows can be, which the way of reading depends on, see ``reading``.
+            Set the maximum length of rows, on which the way of reading depends, see ``reading``.
         Arguments:
-            - tokens (:obj:`int`): Most tokens of a prompt and its completion together.
+            - tokens (:obj:`int`): Maximum number of tokens of a prompt and its completion together.
         Raises:
             - ConfigError: If log-probabilities of such a row would depend on the other rows of its batch.
         """
@@ -176,19 +176,19 @@ class CausalLM(nn.Module):
         self._reader.limit_length(tokens)
 
     def check_length(self, tokens: int) -> None:
-        """Raise a ``ConfigError`` for more tokens of a prompt and its completion than the architecture allows."""
+        """Raise a ``ConfigError`` if a prompt and its completion have more tokens than the architecture allows."""
         self._reader.check_length(self.lm, tokens)
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens V that the model has logits for."""
+        """Vocabulary size V of the model."""
         return self.lm.config.get_text_config().vocab_size
 
     @property
     def max_positions(self) -> Optional[int]:
-        """Longest prompt plus completion in tokens, None where the architecture sets no limit."""
+        """Maximum number of tokens of a prompt and its completion; None if the architecture has no limit."""
         positions = getattr(self.lm.config.get_text_config(), 'max_position_embeddings', None)
-        return positions if positions is not None and positions > 0 else None  # XLNet says -1
+        return positions if positions is not None and positions > 0 else None  # XLNet has -1
 
     @property
     def device(self) -> torch.device:
@@ -198,18 +198,18 @@ class CausalLM(nn.Module):
     def trunk(self) -> nn.Module:
         """The model below its output layer."""
         trunk = self.lm.base_model
-        if trunk is self.lm:  # an architecture that names it otherwise
+        if trunk is self.lm:  # the architecture uses another name for it
             trunk = next((m for m in self.lm.children() if isinstance(m, PreTrainedModel)), trunk)
         return trunk
 
     @property
     def output_tokens(self) -> int:
-        """Number of tokens that logits are given for, see ``limit_vocabulary``."""
+        """Number of tokens that have logits, see ``limit_vocabulary``."""
         return self._tokens
 
     @property
     def reading(self) -> str:
-        """How rows are read, one of ``ding_grpo.model.reading.WAYS``. A trial at the first use finds it."""
+        """How rows are read, one of ``ding_grpo.model.reading.WAYS``. A trial at the first use determines it."""
         return self._reader.way(self)
 
     @property
@@ -218,19 +218,17 @@ class CausalLM(nn.Module):
         return self.reading == SHARED
 
     def reading_state(self) -> Dict[str, Any]:
-        """How rows are read and what the choice depends on, for a checkpoint."""
+        """How rows are read, and the facts that the choice depends on, for a checkpoint."""
         return self._reader.state_dict(self)
 
     def load_reading_state(self, state: Dict[str, Any]) -> None:
-        """Read rows as the run of a checkpoint did, unless what the choice depends on has changed."""
+        """Read rows as the checkpoint's run did, unless the facts that the choice depends on have changed."""
         self._reader.load_state_dict(self, state)
 
     def arithmetic(self) -> ContextManager:
         """
-        Overview:
-            Context in which layers compute in the type of ``autocast``. ``completion_hidden`` and \
-            ``completion_logits`` enter it themselves. Decoding enters it once around all steps, so that weights are \
-            converted once.
+        Context in which layers compute in the type of ``autocast``. ``completion_hidden`` and ``completion_logits``
+        enter it themselves. Decoding enters it once around all steps, so that weights are converted once.
         """
         return torch.autocast(self.device.type, torch.bfloat16) if self._autocast else nullcontext()
 
@@ -240,7 +238,7 @@ class CausalLM(nn.Module):
             Read prompts, to continue them token by token without gradients.
         Arguments:
             - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
-            - max_new_tokens (:obj:`int`): Most tokens that follow them.
+            - max_new_tokens (:obj:`int`): Maximum number of tokens that follow them.
         Returns:
             - decoding (:obj:`Decoding`): The state of the rows.
         """
@@ -250,13 +248,13 @@ class CausalLM(nn.Module):
     def completion_logits(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         """
         Overview:
-            Logits of given completions, with gradients. Each distinct prompt is read once; the result is the same as \
-            when each row reads its prompt.
+            Logits of given completions, with gradients. If the model shares prompts, each distinct prompt is read \
+            once. The result is the same as when each row reads its prompt.
         Arguments:
             - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
             - completion (:obj:`torch.LongTensor`): Tokens of the rows, padded on the right with any valid token.
-            - length (:obj:`Optional[torch.LongTensor]`): Number of tokens needed of each row; the result after them \
-                is arbitrary. None: all.
+            - length (:obj:`Optional[torch.LongTensor]`): Number of tokens needed from each row; the result after \
+                them is arbitrary. None for all.
         Returns:
             - logit (:obj:`torch.FloatTensor`): Logits of each completion token.
         Shapes:
@@ -273,10 +271,10 @@ class CausalLM(nn.Module):
     def completion_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         """
         Overview:
-            The last hidden state before each completion token, of which ``output_head`` makes the logits: one vector \
-            a token instead of V numbers.
+            The last hidden state before each completion token: one vector per token instead of V logits, which \
+            ``output_head`` computes from it.
         Arguments:
-            - prompts, completion, length: As of ``completion_logits``.
+            - prompts, completion, length: As in ``completion_logits``.
         Returns:
             - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
         """
@@ -289,10 +287,10 @@ class CausalLM(nn.Module):
             return hidden.to(self.lm.dtype)
 
     def with_checkpointing(self, function: Callable, *args, **kwargs) -> Any:
-        """Call a function; with gradients, recomputed layers are in training mode."""
+        """Call a function. If gradients are enabled, recomputed layers are in training mode."""
         again = self._layers if torch.is_grad_enabled() else []
         for layer in again:
-            layer.training = True  # of the layer alone: the modules in it keep their dropout off
+            layer.training = True  # of the layer only: the modules in it keep dropout disabled
         try:
             return function(*args, **kwargs)
         finally:
@@ -302,9 +300,9 @@ class CausalLM(nn.Module):
     def output_head(self) -> OutputHead:
         """
         Overview:
-            How the logits are computed from hidden states, for the tokens that ``limit_vocabulary`` leaves.
+            How the logits are computed from hidden states, for the tokens that ``limit_vocabulary`` keeps.
         Raises:
-            - ConfigError: If ``linear_log_prob`` does not support it.
+            - ConfigError: If ``linear_log_prob`` does not support the output layer.
         """
         layer = self.lm.get_output_embeddings()
         if self._measured[0] is not layer:
@@ -324,20 +322,20 @@ class CausalLM(nn.Module):
         """
         Overview:
             Save a folder for ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer.from_pretrained``. With \
-            adapters it contains these alone, for ``peft`` and for ``AutoModelForCausalLM`` where peft is installed, \
-            or with ``save_merged`` the whole model. The generation defaults are greedy, stop at the end-of-sequence \
-            tokens and suppress tokens that the tokenizer does not have, so that plain ``generate`` gives what the \
-            evaluator saw.
+            adapters, the folder contains only them, for ``peft`` and for ``AutoModelForCausalLM`` with peft \
+            installed, or with ``save_merged`` the whole model. Its generation defaults are greedy, stop at the \
+            end-of-sequence tokens and suppress tokens that the tokenizer does not have. Plain ``generate`` then \
+            returns the same completions as the evaluator.
         Arguments:
             - folder (:obj:`str`): Created if it does not exist.
-            - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved beside the weights.
+            - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved with the weights.
             - max_new_tokens (:obj:`Optional[int]`): Default length limit of ``generate``.
             - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Weights to save, by the names of \
                 ``self.state_dict()``; None for the model's own.
             - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
         """
         adapters = self._peft[0] if self._peft else None
-        if adapters is not None and state_dict is not None:  # peft saves the weights that the model has
+        if adapters is not None and state_dict is not None:  # peft can only save the model's current weights
             trained = {name: value.clone() for name, value in self.state_dict().items()}
             self.load_state_dict(state_dict)
             try:

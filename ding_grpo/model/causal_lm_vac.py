@@ -13,10 +13,11 @@ from .decoding import PromptBatch
 class CausalLMVAC(nn.Module):
     """
     Overview:
-        A causal language model with a value head on the same trunk, as DI-engine's own PPO wants a model: token by \
-        token, with ``mode`` as in ``VAC``. So that GRPO and PPO can be compared on one environment with one network. \
-        In sampling and learning, a row that another continues is read with it, and the beginning of all rows up to \
-        one column, which is chosen so that the fewest tokens are read, once where it is the same.
+        A causal language model with a value head on the same trunk. It has the form that DI-engine's own PPO needs: \
+        token by token, with ``mode`` as in ``VAC``. It serves to compare GRPO and PPO on one environment with one \
+        network. Sampling and learning read a row together with a row that continues it. The rows' tokens up to one \
+        column are read once for all rows in which they are equal. The column is chosen so that the fewest tokens are \
+        read.
     Interfaces:
         ``forward``, ``compute_actor``, ``compute_critic``, ``compute_actor_critic``
     """
@@ -31,16 +32,16 @@ class CausalLMVAC(nn.Module):
     ) -> None:
         """
         Overview:
-            Make the model; the arguments are those of ``CausalLM``. The value head begins at 0.
+            Make the model. The value head is initialised to 0.
         Arguments:
-            - pretrained (:obj:`Optional[str]`): As there.
-            - config (:obj:`Optional[dict]`): As there.
-            - dtype (:obj:`str`): As there.
-            - attn_implementation (:obj:`Optional[str]`): As there.
+            - pretrained (:obj:`Optional[str]`): As in ``CausalLM``.
+            - config (:obj:`Optional[dict]`): As in ``CausalLM``.
+            - dtype (:obj:`str`): As in ``CausalLM``.
+            - attn_implementation (:obj:`Optional[str]`): As in ``CausalLM``.
         """
         super().__init__()
         self.actor = CausalLM(pretrained, config, dtype, attn_implementation)
-        self.actor.output_head()  # an output layer that does not fit is refused now
+        self.actor.output_head()  # raises if the output layer does not fit
         self.critic = nn.Linear(self.actor.lm.config.get_text_config().hidden_size, 1).to(self.actor.lm.dtype)
         nn.init.zeros_(self.critic.weight)
         nn.init.zeros_(self.critic.bias)
@@ -48,9 +49,9 @@ class CausalLMVAC(nn.Module):
     def forward(self, obs: Tensor, mode: str) -> Dict[str, Tensor]:
         """
         Overview:
-            Read prompt and completion so far.
+            Read the prompt and the completion so far.
         Arguments:
-            - obs (:obj:`torch.Tensor`): Token ids, -1 behind the last; DI-engine may have cast them to float32.
+            - obs (:obj:`torch.Tensor`): Token ids, -1 after the last; DI-engine may have cast them to float32.
             - mode (:obj:`str`): One of ``mode``.
         Returns:
             - output (:obj:`Dict`): ``logit`` of the next token, ``value`` of the state, or both.
@@ -66,24 +67,24 @@ class CausalLMVAC(nn.Module):
         return getattr(self, mode)(obs)
 
     def compute_actor(self, obs: Tensor) -> Dict[str, Tensor]:
-        """As ``forward``, the logits."""
+        """The logits of ``forward``."""
         return dict(logit=self._read(obs)['logit'])
 
     def compute_critic(self, obs: Tensor) -> Dict[str, Tensor]:
-        """As ``forward``, the value."""
+        """The value of ``forward``."""
         return dict(value=self._read(obs)['value'])
 
     def compute_actor_critic(self, obs: Tensor) -> Dict[str, Tensor]:
-        """As ``forward``, both."""
+        """Logits and value of ``forward``."""
         return self._read(obs)
 
     def _read(self, obs: Tensor) -> Dict[str, Tensor]:
-        # In the order of their tokens, with padding below all of them, a row that begins another comes right before it.
+        # Rows are sorted by their tokens, padding first. A row that is the beginning of another directly precedes it.
         rows, row = obs.long().unique(dim=0, return_inverse=True)  # (U, N), (B, )
         length = (rows >= 0).sum(1).clamp(min=1)  # (U, )
         begins_next = ((rows[:-1] == rows[1:]) | (rows[:-1] < 0)).all(1)
         last = F.pad(~begins_next, (0, 1), value=True)  # (U, )
-        read = last.cumsum(0) - last.long()  # (U, ): which of the rows that are read each one begins
+        read = last.cumsum(0) - last.long()  # (U, ): the row to read that each row is the beginning of
         ids, longest = rows[last].clamp(min=0), int(length.max())
         split = _cheapest_split(ids, int(length.min()), longest)
         beginning, continued = ids[:, :split].unique(dim=0, return_inverse=True)
@@ -97,13 +98,14 @@ class CausalLMVAC(nn.Module):
 def _cheapest_split(ids: Tensor, shortest: int, longest: int) -> int:
     """
     Overview:
-        After how many tokens sorted rows are best divided into a beginning, read once where it is equal, and a rest \
-        that is read in every row; within the shortest, behind which there is padding.
+        The column at which to divide sorted rows into a beginning and a rest. The beginning is read once for rows in \
+        which it is equal, the rest in every row. The column is at most the shortest row's length, because padding \
+        follows there.
     Shapes:
         - ids (:obj:`torch.LongTensor`): :math:`(R, N)`
     """
     shared = (ids[:-1] == ids[1:]).long().cumprod(1).sum(1)  # (R - 1, ): tokens that each row shares with the next
     split = torch.arange(1, shortest + 1, device=ids.device)
-    beginnings = 1 + (shared < split.unsqueeze(1)).sum(1)  # of that length, different ones
+    beginnings = 1 + (shared < split.unsqueeze(1)).sum(1)  # number of distinct beginnings of each length
     tokens = beginnings * split + len(ids) * (longest - split)
     return int(split[tokens.argmin()])

@@ -1,4 +1,4 @@
-"""Going on from prompts, token by token and without gradients."""
+"""Decoding: continues prompts token by token, without gradients."""
 from abc import ABC, abstractmethod
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
@@ -14,7 +14,7 @@ from .output_head import OutputHead
 class PromptBatch(NamedTuple):
     """
     Overview:
-        The distinct prompts of a batch of rows, padded on the left, and which of them each row continues.
+        The distinct prompts of a batch of rows, padded on the left, and the prompt that each row continues.
     Shapes:
         - ids (:obj:`torch.LongTensor`): :math:`(P, L)`, P distinct prompts of at most L tokens
         - mask (:obj:`torch.LongTensor`): :math:`(P, L)`, 1 on tokens, 0 on padding
@@ -28,10 +28,10 @@ class PromptBatch(NamedTuple):
     def of(cls, prompts: List[Tensor], device: torch.device) -> 'PromptBatch':
         """
         Overview:
-            Find the distinct prompts, so that each is read once however many rows continue it.
+            Find the distinct prompts, so that each is read once for all rows that continue it.
         Arguments:
-            - prompts (:obj:`List[torch.LongTensor]`): One prompt a row, each of shape :math:`(L_i, )`.
-            - device (:obj:`torch.device`): Where the model is.
+            - prompts (:obj:`List[torch.LongTensor]`): One prompt per row, each of shape :math:`(L_i, )`.
+            - device (:obj:`torch.device`): The model's device.
         """
         index: Dict[Tuple[int, ...], int] = {}
         row = [index.setdefault(tuple(p.tolist()), len(index)) for p in prompts]
@@ -42,7 +42,7 @@ class PromptBatch(NamedTuple):
 
     @property
     def length(self) -> Tensor:
-        """Tokens of each prompt, (P, )."""
+        """Number of tokens of each prompt, (P, )."""
         return self.mask.sum(1)
 
     def prompt(self, number: int) -> Tensor:
@@ -50,7 +50,7 @@ class PromptBatch(NamedTuple):
         Overview:
             The tokens of one prompt.
         Arguments:
-            - number (:obj:`int`): Which of the P.
+            - number (:obj:`int`): Index of the prompt, from 0 to P - 1.
         """
         return self.ids[number, self.mask[number].bool()]
 
@@ -58,11 +58,11 @@ class PromptBatch(NamedTuple):
 class Decoding(ABC):
     """
     Overview:
-        Rows that grow, each on a line of its own.
+        Base class of the ways to extend rows token by token. A line is the index of a row that still grows.
     Interfaces:
         ``step``, ``keep``
     Property:
-        ``logit``: those of each line's first token, :math:`(B, V)`
+        ``logit``: logits of each line's first token, :math:`(B, V)`
     """
     logit: Tensor
 
@@ -70,9 +70,9 @@ class Decoding(ABC):
     def step(self, token: Tensor) -> Tensor:
         """
         Overview:
-            Read a token of each line.
+            Read one token of each line.
         Returns:
-            - logit (:obj:`torch.FloatTensor`): Logits of the token that follows.
+            - logit (:obj:`torch.FloatTensor`): Logits of the next token.
         Shapes:
             - token (:obj:`torch.LongTensor`): :math:`(B, )`
             - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`
@@ -82,7 +82,7 @@ class Decoding(ABC):
     def keep(self, lines: Tensor) -> None:
         """
         Overview:
-            Go on with some lines only, in ascending order.
+            Continue with the given lines only, which are in ascending order.
         Shapes:
             - lines (:obj:`torch.LongTensor`): :math:`(b, )`
         """
@@ -91,7 +91,7 @@ class Decoding(ABC):
 class SharedDecoding(Decoding):
     """
     Overview:
-        The keys and values of a prompt are kept once for all its lines.
+        Keeps the keys and values of a prompt once for all its lines.
     """
 
     def __init__(self, trunk: nn.Module, head: OutputHead, prompts: PromptBatch) -> None:
@@ -114,7 +114,7 @@ class SharedDecoding(Decoding):
 class CachedDecoding(Decoding):
     """
     Overview:
-        With the cache of ``transformers``, which is copied for each line of a prompt. Prompts are padded on the left.
+        Uses the cache of ``transformers``, which is copied for each line of a prompt. Prompts are padded on the left.
     """
 
     def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch, masked: bool = True) -> None:
@@ -123,17 +123,17 @@ class CachedDecoding(Decoding):
             Read the prompts.
         Arguments:
             - lm (:obj:`PreTrainedModel`): The model.
-            - tokens (:obj:`int`): Number of tokens that logits are given for.
+            - tokens (:obj:`int`): Number of tokens that have logits.
             - prompts (:obj:`PromptBatch`): The prompts.
-            - masked (:obj:`bool`): Whether the model is given mask and positions. Some architectures count \
-                positions themselves, others miscount them, whether something is padded or not.
+            - masked (:obj:`bool`): Whether to pass mask and positions to the model. Some architectures count \
+                positions themselves, and others miscount them, with or without padding.
         """
         self._lm, self._tokens = lm, tokens
         self._cache = None
         self._mask: Optional[Tensor] = prompts.mask if masked else None
         logit = self._read(prompts.ids, logits_to_keep=1)
         if self._cache is None:
-            raise NoCache(f'{type(lm).__name__} keeps no key-value cache')
+            raise NoCache(f'{type(lm).__name__} has no key-value cache')
         self.logit = logit[prompts.row]
         self.keep(prompts.row)
 
@@ -143,7 +143,7 @@ class CachedDecoding(Decoding):
         return self._read(token.unsqueeze(1))
 
     def keep(self, lines: Tensor) -> None:
-        self._cache.reorder_cache(lines)  # of all layers, those with a state in place of keys too
+        self._cache.reorder_cache(lines)  # of all layers, including those with a state instead of keys
         self._mask = None if self._mask is None else self._mask[lines]
 
     def _read(self, ids: Tensor, **options: int) -> Tensor:
@@ -156,14 +156,14 @@ class CachedDecoding(Decoding):
 
 
 class NoCache(Exception):
-    """An architecture keeps no cache that rows could go on from."""
+    """The architecture has no cache from which rows can be continued."""
 
 
 class ByLengthDecoding(Decoding):
     """
     Overview:
-        Prompts of equal length together, so that nothing is padded, without mask and positions; for architectures \
-        that ignore either.
+        Reads prompts of equal length together, without padding, mask and positions. For architectures that ignore \
+        the mask or the positions.
     """
 
     def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:
@@ -194,15 +194,15 @@ class ByLengthDecoding(Decoding):
         self._parts, self._lines = parts, kept
 
     def _join(self, logits: List[Tensor]) -> Tensor:
-        """Of the parts' lines, in the order of all lines."""
+        """The logits of all parts, in the order of all lines."""
         return torch.cat(logits)[torch.cat(self._lines).argsort()]
 
 
 class RereadDecoding(Decoding):
     """
     Overview:
-        Every row is read whole for each token, for architectures without a cache that rows could go on from. Rows are \
-        padded on the right, which no causal model sees.
+        Reads every row from its start for each token. For architectures without a cache from which rows can be \
+        continued. Rows are padded on the right, which does not affect a causal model.
     """
 
     def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:

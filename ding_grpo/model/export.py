@@ -1,4 +1,4 @@
-"""The folder that ``transformers`` loads."""
+"""Saves a model as a folder that ``transformers`` loads."""
 import copy
 from typing import Dict, Optional, Sequence
 
@@ -24,13 +24,13 @@ def save_folder(
     Arguments:
         - lm (:obj:`PreTrainedModel`): The model.
         - folder (:obj:`str`): Created if it does not exist.
-        - tokens (:obj:`int`): Number of tokens that the tokenizer has; generation suppresses the others.
-        - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved beside the weights.
+        - tokens (:obj:`int`): Number of tokens of the tokenizer; generation suppresses the others.
+        - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved with the weights.
         - max_new_tokens (:obj:`Optional[int]`): Default length limit of ``generate``.
         - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
-        - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Other weights than the model's, by its names.
-        - adapters (:obj:`Optional[nn.Module]`): peft's wrapper of the model. Only the adapters are saved.
-        - merge (:obj:`bool`): Whether to save the whole model with the adapters merged into it instead.
+        - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Weights to save instead of the model's, by its names.
+        - adapters (:obj:`Optional[nn.Module]`): peft's wrapper of the model. If given, only the adapters are saved.
+        - merge (:obj:`bool`): Whether to save the whole model with merged adapters instead.
     """
     ids = {}
     if tokenizer is not None:

@@ -11,12 +11,12 @@ from ding_grpo.rl_utils.products import linear
 class _Fast:
     """
     Overview:
-        A layer that multiplies by its weight. Under autocast a weight that is not trained is converted once, and not \
-        at every call: torch remembers conversions of trained weights only, until autocast is left.
+        A layer that multiplies by its weight. Under autocast, a frozen weight is converted once instead of at every \
+        call. Torch caches conversions of trained weights only, until the autocast context ends.
     """
 
     def _cast(self, name: str, x: Tensor) -> Optional[Tensor]:
-        """The weight or the bias as autocast takes it for ``x``."""
+        """The weight or the bias in autocast's type for ``x``."""
         value: Optional[Tensor] = getattr(self, name)
         if value is None or value.requires_grad:
             return value
@@ -42,11 +42,11 @@ class FastLinear(_Fast, nn.Linear):
 class FastConv1D(_Fast, Conv1D):
     """
     Overview:
-        The linear layer of GPT-2, whose weight lies the other way round, by ``ding_grpo.rl_utils.products``.
+        The linear layer of GPT-2, whose weight is transposed, by ``ding_grpo.rl_utils.products``.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(x.device.type):  # torch remembers no conversion of a transposed weight
+        if torch.is_autocast_enabled(x.device.type):  # torch does not cache the conversion of a transposed weight
             rows = torch.addmm(self._cast('bias', x), x.view(-1, x.shape[-1]), self._cast('weight', x))
             return rows.view(*x.shape[:-1], self.nf)
         return linear(x, self.weight.t(), self.bias)
@@ -55,8 +55,7 @@ class FastConv1D(_Fast, Conv1D):
 def make_fast(module: nn.Module) -> None:
     """
     Overview:
-        Let the linear layers below a module be computed faster; nothing else of them changes, neither parameters nor \
-        their names.
+        Make the linear layers inside a module faster. Parameters and their names do not change.
     Arguments:
         - module (:obj:`torch.nn.Module`): Changed in place.
     """

@@ -1,4 +1,4 @@
-"""A model in float64 for the time of a trial, without a copy of its weights."""
+"""Runs a model in float64 during a trial, without a copy of its weights."""
 from contextlib import ExitStack, contextmanager
 from typing import Any, Iterator, Optional
 
@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _NARROW = (torch.float32, torch.bfloat16, torch.float16)
 _aten = torch.ops.aten
-# Operations that move numbers and compute nothing. Their result is widened, not a whole matrix of weights.
+# Operations that only move numbers. Their result is converted to float64 instead of a whole weight matrix.
 _MOVES = {_aten.embedding, _aten.index, _aten.index_select, _aten.gather}
 
 
@@ -17,8 +17,8 @@ _MOVES = {_aten.embedding, _aten.index, _aten.index_select, _aten.gather}
 def in_float64() -> Iterator[None]:
     """
     Overview:
-        As long as it is entered, every operation computes in float64, conversions to narrower types included. The \
-        weights keep their type; each is widened for the operation that takes it. No gradients.
+        Context in which every operation computes in float64, including conversions to narrower types. The weights \
+        keep their type; each is converted to float64 for the operation that uses it. Gradients are disabled.
     """
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
@@ -38,15 +38,15 @@ class _Widen(TorchDispatchMode):
             return _widened(func(*args, **kwargs))
         if func.is_view:
             return func(*args, **kwargs)
-        changed = 1 if func._schema.is_mutable else 0  # what is written into keeps its type
+        changed = 1 if func._schema.is_mutable else 0  # the tensor that is written to keeps its type
         args = (*args[:changed], *_widened(args[changed:]))
-        if func.overloadpacket is _aten._grouped_mm:  # which has no float64
+        if func.overloadpacket is _aten._grouped_mm:  # does not support float64
             return _grouped_product(*args[:3])
         return func(*args, **_widened(kwargs))
 
 
 class _WidenConvolutions(TorchFunctionMode):
-    """They compare the types of their arguments before ``_Widen`` sees them."""
+    """Convolutions compare the types of their arguments before ``_Widen`` sees them."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Optional[dict] = None) -> Any:
         if func in (torch.conv1d, torch.conv2d):
@@ -55,7 +55,7 @@ class _WidenConvolutions(TorchFunctionMode):
 
 
 def _grouped_product(x: Tensor, weight: Tensor, end: Tensor) -> Tensor:
-    """Rows of x up to each end times the weight of that group: (N, H), (E, H, V), (E, ) -> (N, V)."""
+    """Multiply the rows of x up to each end by the weight of that group: (N, H), (E, H, V), (E, ) -> (N, V)."""
     out, begin = x.new_zeros(len(x), weight.shape[-1]), 0
     for matrix, stop in zip(weight, end.tolist()):
         out[begin:stop] = x[begin:stop] @ matrix

@@ -1,23 +1,23 @@
-"""Adapters (LoRA) by peft."""
+"""LoRA adapters of peft."""
 from torch import nn
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe
 
-_REFERENCE = 'without the adapters the model must be the pretrained one, which is the reference'
+_REFERENCE = 'without adapters the model must be the pretrained one, which is the reference'
 
 
 def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
     """
     Overview:
-        Put adapters into a model and freeze its other weights.
+        Add adapters to a model and freeze its other weights.
     Arguments:
-        - lm (:obj:`PreTrainedModel`): The model, which is changed.
+        - lm (:obj:`PreTrainedModel`): The model, changed in place.
         - lora (:obj:`dict`): Arguments of ``peft.LoraConfig``.
     Returns:
-        - model (:obj:`nn.Module`): peft's wrapper of it.
+        - model (:obj:`nn.Module`): peft's wrapper of the model.
     Raises:
-        - ConfigError: If peft is not installed, or an argument is wrong or would make the reference another model.
+        - ConfigError: If peft is not installed, or if an argument is invalid or would change the reference.
     """
     try:
         from peft import LoraConfig, get_peft_model
@@ -26,10 +26,10 @@ def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
     if not isinstance(lora, dict):
         raise ConfigError(f'policy.model.lora = {lora!r}: must be a dict of arguments of peft.LoraConfig.')
     allowed = dict(
-        lora_dropout=([0, 0.0], 'what is sampled and what is learned must be one distribution'),
+        lora_dropout=([0, 0.0], 'sampling and learning must use one distribution'),
         bias=(['none'], _REFERENCE),
         init_lora_weights=([True, False, 'gaussian', 'orthogonal'], _REFERENCE),
-        inference_mode=([False], 'adapters are there to be trained'),
+        inference_mode=([False], 'the adapters must be trainable'),
     )
     for key, (values, why) in allowed.items():
         if key in lora and lora[key] not in values:
@@ -37,5 +37,5 @@ def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
             raise ConfigError(f'policy.model.lora.{key} = {lora[key]!r}: must be {choice}; {why}.')
     try:
         return get_peft_model(lm, LoraConfig(task_type='CAUSAL_LM', **lora))
-    except Exception as error:  # peft may raise anything over its arguments
+    except Exception as error:  # peft may raise any exception for its arguments
         raise ConfigError(f'policy.model.lora = {dict(lora)!r}: {describe(error)}') from error

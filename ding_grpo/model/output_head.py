@@ -14,8 +14,8 @@ from .float64 import in_float64
 class OutputHead(NamedTuple):
     """
     Overview:
-        How logits come of hidden states: ``softcap * tanh(scale * (hidden weight^T + bias) / softcap)``, without the \
-        tanh if ``softcap`` is None. These are arguments of ``ding_grpo.rl_utils.linear_log_prob``.
+        How logits are computed from hidden states: ``softcap * tanh(scale * (hidden weight^T + bias) / softcap)``, or \
+        without the tanh if ``softcap`` is None. The fields are arguments of ``ding_grpo.rl_utils.linear_log_prob``.
     Shapes:
         - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
         - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
@@ -28,7 +28,7 @@ class OutputHead(NamedTuple):
     def logits(self, hidden: Tensor) -> Tensor:
         """
         Overview:
-            The logits of hidden states, as the model itself gives them, in the weights' own precision.
+            Compute the logits of hidden states as the model does, in the type of the weights.
         Shapes:
             - hidden (:obj:`torch.FloatTensor`): :math:`(*, H)`
             - logits (:obj:`torch.FloatTensor`): :math:`(*, V)`
@@ -40,19 +40,19 @@ class OutputHead(NamedTuple):
 def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional[float]]:
     """
     Overview:
-        Find scale and soft cap of a model by trying: architectures name them differently, and the same name means a \
-        factor in one and a divisor in another (``logits_scaling`` of HyperCLOVA X and of Granite). Numbers take the \
-        place of the output layer's product, and what logits come out of them gives the two; then the model's own \
-        logits must be those of the formula. What changes logits only beyond the eight tokens and the numbers tried \
-        is not noticed.
+        Measure the scale and the soft cap of a model. Architectures name them differently, and the same name means a \
+        factor in one and a divisor in another (``logits_scaling`` of HyperCLOVA X and of Granite). Chosen numbers \
+        replace the output layer's product, and both values follow from the resulting logits. Then the model's own \
+        logits must match the formula. Changes to the logits are not detected if they occur only beyond the eight \
+        tokens and the chosen numbers.
     Arguments:
         - lm (:obj:`PreTrainedModel`): A causal language model of ``transformers``.
-        - trunk (:obj:`torch.nn.Module`): The part of it below its output layer.
+        - trunk (:obj:`torch.nn.Module`): The model below its output layer.
     Returns:
         - scale (:obj:`float`): Factor of the product of hidden states and output matrix.
         - softcap (:obj:`Optional[float]`): Bound of the logits, None without one.
     Raises:
-        - ConfigError: If its logits come of its hidden states in any other way; what does not fit is named.
+        - ConfigError: If the model computes its logits in any other way; the message gives the difference.
     """
     layer = lm.get_output_embeddings()
     if type(layer) is not nn.Linear:
@@ -61,25 +61,25 @@ def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional
     try:
         with torch.no_grad():
             hidden = getattr(trunk(input_ids=ids, use_cache=False), 'last_hidden_state', None)
-    except Exception as error:  # of a config that contradicts itself, an architecture may raise anything
+    except Exception as error:  # with an inconsistent config, an architecture may raise any exception
         raise ConfigError(f'policy.model: {type(lm).__name__} fails to read tokens: {describe(error)}') from error
     if hidden is None or hidden.dtype != layer.weight.dtype or hidden.shape[-1] != layer.in_features:
-        raise _refusal(lm, 'its output layer does not read the last hidden states as they are')
+        raise _refusal(lm, 'its output layer does not read the last hidden states directly')
     known = {*trunk.parameters(), *layer.parameters()}
     if any(p.requires_grad and p not in known for p in lm.parameters()):
-        raise _refusal(lm, 'it has learned weights beside its output layer')
+        raise _refusal(lm, 'it has trainable weights besides its trunk and its output layer')
     try:
-        with in_float64():  # else scale and soft cap would have the precision of the weights
+        with in_float64():  # otherwise scale and soft cap would have the precision of the weights
             hidden, logits = trunk(input_ids=ids, use_cache=False).last_hidden_state, lm(ids, use_cache=False).logits
             scale, softcap = _measure(lm, layer, ids)
             expected = _softcapped(F.linear(hidden, layer.weight, layer.bias), scale, softcap)
     except ConfigError:
         raise
-    except Exception as error:  # an operation that has no float64, as in a quantised layer
+    except Exception as error:  # an operation does not support float64, as in a quantised layer
         raise _refusal(lm, f'it does not run in float64 ({describe(error)})') from error
     if logits.shape != expected.shape or (logits -
                                           expected).abs().max() > 1e-9 * max(expected.abs().max().item(), 1e-6):
-        raise _refusal(lm, 'its logits are not those of its output layer and its last hidden states')
+        raise _refusal(lm, 'its output layer and its last hidden states do not give its logits')
     return scale, softcap
 
 
@@ -97,7 +97,7 @@ def _measure(lm: PreTrainedModel, layer: nn.Linear, ids: Tensor) -> Tuple[float,
     finally:
         hook.remove()
     if len(product) != 1 or logits.shape != product[0].shape:
-        raise _refusal(lm, 'its output layer is not read once for its logits')
+        raise _refusal(lm, 'it does not compute its logits with one call of its output layer')
     x, z = logits.flatten(), product[0].flatten()
     scale = (x[0] / z[0]).item()
     softcap = None
@@ -110,14 +110,14 @@ def _measure(lm: PreTrainedModel, layer: nn.Linear, ids: Tensor) -> Tuple[float,
 
 
 def _softcapped(product: Tensor, scale: float, softcap: Optional[float]) -> Tensor:
-    """The logits of a product."""
+    """The logits of a product of hidden states and output matrix."""
     product = product if scale == 1 else product * scale
     return product if softcap is None else softcap * torch.tanh(product / softcap)
 
 
 def _refusal(lm: PreTrainedModel, reason: str) -> ConfigError:
     return ConfigError(
-        f"policy.learn.log_prob_fn = 'linear_log_prob': does not fit {type(lm).__name__}: {reason}. Write "
-        "log_prob_fn='efficient_method', which takes the logits as the model gives them. (The model causal_lm_vac, for "
-        'PPO, has no such choice.)'
+        f"policy.learn.log_prob_fn = 'linear_log_prob': does not fit {type(lm).__name__}: {reason}. Use "
+        "log_prob_fn='efficient_method', which takes the logits from the model. (The model causal_lm_vac, for PPO, "
+        'does not have this option.)'
     )

@@ -9,28 +9,28 @@ from ding_common import ConfigError
 from . import shared_prompt
 from .reading import PADDED, SHARED, Trial, choose, length_limit
 
-UNLIMITED = 65536  # tokens of a row, where nothing says how many there can be
+UNLIMITED = 65536  # maximum number of tokens of a row, if neither config nor model sets one
 _SLOWER = dict(
-    padded='prompts are read in every row, which takes longer',
-    by_length='prompts are read in every row, those of each length apart, which takes longer',
-    reread='every row is read whole for every token, which takes much longer',
+    padded='every row reads its prompt again, which takes longer',
+    by_length='every row reads its prompt again, in one batch per prompt length, which takes longer',
+    reread='every row is read from its start for every token, which takes much longer',
 )
 
 
 class Reader:
     """
     Overview:
-        How a model reads rows: the result of the trial, and what it depends on.
+        How a model reads rows: the result of the trial, and the facts that it depends on.
     Interfaces:
         ``limit_length``, ``check_length``, ``way``, ``state_dict``, ``load_state_dict``
     """
 
     def __init__(self) -> None:
-        self._longest: Optional[int] = None  # tokens of a prompt and its completion
+        self._longest: Optional[int] = None  # maximum number of tokens of a prompt and its completion
         self._trial: Optional[Trial] = None
 
     def limit_length(self, tokens: int) -> None:
-        """Set the most tokens of a prompt and its completion; another number needs another trial."""
+        """Set the maximum number of tokens of a prompt and its completion; a new number needs a new trial."""
         if tokens != self._longest:
             self._longest, self._trial = tokens, None
 
@@ -38,7 +38,7 @@ class Reader:
     def check_length(lm: PreTrainedModel, tokens: int) -> None:
         """
         Overview:
-            Refuse rows that are so long that the architecture reads them differently.
+            Check that rows are not so long that the architecture reads them differently.
         Raises:
             - ConfigError: If a prompt and its completion may have more tokens than the architecture allows.
         """
@@ -50,22 +50,22 @@ class Reader:
             )
 
     def way(self, model: Any) -> str:
-        """The way in which a ``CausalLM`` reads rows, one of ``WAYS``; found by a trial at the first call."""
+        """How a ``CausalLM`` reads rows, one of ``WAYS``; a trial at the first call determines it."""
         if self._trial is None:
             with model.without_adapters():
                 self._trial = choose(model, self._longest or model.max_positions or UNLIMITED)
-            if self._trial is None:  # results are NaN in every way; the policy reports where
+            if self._trial is None:  # every way gives NaN; the policy reports where
                 return PADDED
             if self._trial.way != SHARED:
                 click.echo(f'{type(model.lm).__name__}: {_SLOWER[self._trial.way]} ({self._trial.reason})')
         return self._trial.way
 
     def state_dict(self, model: Any) -> Dict[str, Any]:
-        """The way, and what its choice depends on."""
+        """The way, and the facts that its choice depends on."""
         return dict(way=self.way(model), **self._depends_on(model.lm))
 
     def load_state_dict(self, model: Any, state: Dict[str, Any]) -> None:
-        """Take the way of a checkpoint, unless what its choice depends on has changed."""
+        """Use the way of a checkpoint, unless the facts that its choice depends on have changed."""
         if state != dict(way=state['way'], **self._depends_on(model.lm)):
             return
         if state['way'] != SHARED or shared_prompt.install(model.lm):

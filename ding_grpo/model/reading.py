@@ -1,8 +1,8 @@
 """
-Ways to read rows of tokens, the fastest first. A model takes the first way that gives what each row gives when it is
-read alone. That is tried, not assumed. The trial computes in float64, whatever the type of the weights: there a right
-way differs by rounding, far below ``TOLERANCE``, and a wrong way is far above it. So the choice depends on the
-architecture, and not on its weights, their type, or adapters.
+Ways to read rows of tokens, the fastest first. A model uses the first way that gives the same results as reading each
+row alone. A trial determines this. It computes in float64, whatever the type of the weights. There, a correct way
+differs by rounding errors far below ``TOLERANCE``, and a wrong way differs by far more. The choice therefore depends on
+the architecture, and not on its weights, their type, or adapters.
 """
 from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
@@ -21,15 +21,15 @@ from .float64 import in_float64
 from .rows import read_plain, read_shared
 
 SHARED, PADDED, BY_LENGTH, REREAD = WAYS = ('shared', 'padded', 'by_length', 'reread')
-TOKENS = 11  # of each row of the trial
-SELECTS = ('index_topk', 'keep_window_size')  # keys that are attended to, of DeepSeek's sparse attention and of Doge
+TOKENS = 11  # number of tokens of each row of the trial
+SELECTS = ('index_topk', 'keep_window_size')  # number of attended keys in DeepSeek's sparse attention and in Doge
 TOLERANCE = 1e-8  # relative to the largest number, in float64
 
 
 class Trial(NamedTuple):
     """
     Overview:
-        Result of ``choose``: one of ``WAYS``, and why it is not 'shared'.
+        Result of ``choose``: one of ``WAYS``, and the reason if it is not 'shared'.
     """
     way: str
     reason: str = ''
@@ -41,25 +41,25 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
         Find the fastest way in which a model can be read.
     Arguments:
         - model (:obj:`CausalLM`): The model, with its adapters switched off.
-        - longest (:obj:`int`): Most tokens of a prompt and its completion together.
+        - longest (:obj:`int`): Maximum number of tokens of a prompt and its completion together.
     Returns:
-        - trial (:obj:`Optional[Trial]`): None if weights are NaN or infinite, with which nothing can be tried.
+        - trial (:obj:`Optional[Trial]`): None if weights are NaN or infinite, so that no trial is possible.
     Raises:
-        - ConfigError: If rows read together never give what each gives alone.
+        - ConfigError: If, in every way, rows read together give other results than rows read alone.
     """
     reasons: List[str] = []
     ways, arithmetic, tolerance = WAYS, in_float64, TOLERANCE
     with torch.no_grad(), torch.autocast(model.device.type, enabled=False), _quiet():
         try:
             model.output_head()
-        except ConfigError:  # the policy has said why, where it matters
+        except ConfigError:  # the policy reports the reason if it matters
             ways = WAYS[1:]
-            reasons.append('prompts are shared below the output layer, and that is not a scaled or soft-capped product')
+            reasons.append('sharing prompts needs an output layer that is a scaled or soft-capped product')
         try:
             with in_float64():
                 trials = [_Rows.make(model, seed) for seed in range(2)]
-        except Exception as error:  # an operation that has no float64, as in a quantised layer
-            # In the type of the weights a small leak between rows would pass for rounding: nothing is shared.
+        except Exception as error:  # an operation does not support float64, as in a quantised layer
+            # In the type of the weights, a small leak between rows would look like rounding. Prompts are not shared.
             ways, arithmetic, tolerance = WAYS[1:], nullcontext, torch.finfo(model.lm.dtype).eps ** 0.5
             reasons.append(f'it does not run in float64: {describe(error)}')
             try:
@@ -79,13 +79,13 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
                     for rows in trials:
                         _check(model, way, rows, longest, tolerance)
                 return Trial(way, reasons[0] if reasons else '')
-            except Exception as error:  # whatever an architecture raises, this is no way to read it
+            except Exception as error:  # whatever the architecture raises, it cannot be read in this way
                 if model.lm.config._attn_implementation != before:
                     model.lm.set_attn_implementation(before)
                 known = isinstance(error, (_Differs, shared_prompt.NotShared, NoCache))
                 reasons.append(str(error) if known else describe(error))
     raise _refusal(
-        model, f'{reasons[-1]}. It must be causal, and read rows without a cache independently of each other'
+        model, f'{reasons[-1]}. It must be causal, and must read rows without a cache independently of each other'
     )
 
 
@@ -94,10 +94,10 @@ def _refusal(model: Any, reason: str) -> ConfigError:
 
 
 def _check_gradient(model: Any, ids: Tensor) -> None:
-    """An architecture may refuse gradients in evaluation mode, as Reformer does."""
+    """Raise what the architecture raises if it does not support gradients in evaluation mode, as Reformer does not."""
     with torch.enable_grad():
         hidden = model.trunk(input_ids=ids, use_cache=False).last_hidden_state
-        if hidden.requires_grad:  # not where all weights are frozen
+        if hidden.requires_grad:  # False if all weights are frozen
             trained = next(p for p in model.trunk.parameters() if p.requires_grad)
             torch.autograd.grad(hidden.sum(), trained, allow_unused=True)
 
@@ -105,17 +105,17 @@ def _check_gradient(model: Any, ids: Tensor) -> None:
 def length_limit(config: PretrainedConfig) -> Tuple[str, Optional[int]]:
     """
     Overview:
-        Length up to which a row is read independently of the others and of what follows it, as far as a trial of \
-        ``TOKENS`` tokens cannot show it.
+        Length up to which a row is read independently of the other rows and of later tokens. It covers limits that a \
+        trial of ``TOKENS`` tokens cannot detect.
     Arguments:
-        - config (:obj:`PretrainedConfig`): Of a language model.
+        - config (:obj:`PretrainedConfig`): Config of a language model.
     Returns:
-        - reason (:obj:`str`): What changes in longer rows.
-        - tokens (:obj:`Optional[int]`): The lowest such length; None without one.
+        - reason (:obj:`str`): The change in longer rows.
+        - tokens (:obj:`Optional[int]`): The lowest such length; None without a limit.
     """
     limits = [(float('inf'), '')]
     rope = getattr(config, 'rope_parameters', None) or {}
-    for kind in [rope, *rope.values()]:  # one for all layers, or one for each type of layer
+    for kind in [rope, *rope.values()]:  # one for all layers, or one per type of layer
         name = kind.get('rope_type', '') if isinstance(kind, dict) else ''
         if name == 'longrope' or 'dynamic' in name:
             original = kind.get('original_max_position_embeddings') or \
@@ -123,7 +123,7 @@ def length_limit(config: PretrainedConfig) -> Tuple[str, Optional[int]]:
             limits.append((original, f'rope_type {name!r} scales the positions of all rows of a batch by the longest'))
     for key in SELECTS:
         size = getattr(config, key, None)
-        if isinstance(size, int) and size >= TOKENS:  # a trial shows whether a smaller set is causal
+        if isinstance(size, int) and size >= TOKENS:  # the trial detects whether a smaller set is causal
             limits.append((size, f'{key} = {size} makes the attention select keys'))
     tokens, reason = min(limits)
     return reason, None if reason == '' else tokens
@@ -131,7 +131,7 @@ def length_limit(config: PretrainedConfig) -> Tuple[str, Optional[int]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of ``transformers`` about ways that are tried."""
+    """Hide the warnings of ``transformers`` during the trial."""
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
     try:
@@ -143,7 +143,7 @@ def _quiet() -> Iterator[None]:
 def start(model: Any, way: str, prompts: PromptBatch) -> Decoding:
     """
     Overview:
-        Read prompts in one of ``WAYS``, to go on from there.
+        Read prompts in one of ``WAYS``, to decode from there.
     """
     if way == SHARED:
         return SharedDecoding(model.trunk, model.output_head(), prompts)
@@ -152,7 +152,7 @@ def start(model: Any, way: str, prompts: PromptBatch) -> Decoding:
 
 
 class _Rows(NamedTuple):
-    """Two rows of one prompt and one of a shorter prompt, and what each gives when it is read alone."""
+    """Two rows of one prompt and one row of a shorter prompt, with the results of reading each alone."""
     prompts: PromptBatch
     completion: Tensor  # (3, S)
     length: Tensor  # (3, )
@@ -161,14 +161,14 @@ class _Rows(NamedTuple):
 
     @classmethod
     def make(cls, model: Any, seed: int) -> '_Rows':
-        """Another seed changes the tokens of all rows but the second, which must not notice."""
+        """Another seed changes the tokens of all rows but the second, whose results must not change."""
         tokens = min(TOKENS, model.max_positions or TOKENS)
         long, short = max(tokens - 4, 1), max(tokens - 6, 1)
         ids = torch.arange(3 * tokens).view(3, -1) * (5 + 2 * seed) + 3 + seed
         ids[1] = torch.arange(tokens) * 3
         ids[0, :long] = ids[1, :long]
         ids = ids.remainder(model.output_tokens).to(model.device)
-        # equally long, so that nothing is padded, and without a mask
+        # rows of equal length, without padding and without a mask
         hidden = model.trunk(input_ids=ids, use_cache=False).last_hidden_state
         logit = model.lm(input_ids=ids, use_cache=False).logits[..., :model.output_tokens]
         columns = tokens - short
@@ -187,12 +187,12 @@ class _Differs(Exception):
 
 
 def _check(model: Any, way: str, rows: _Rows, longest: int, tolerance: float) -> None:
-    """Raises if a way is not exact."""
+    """Raise if a way gives other results than rows read alone."""
     if way == SHARED:
         if not shared_prompt.install(model.lm):
             raise _Differs(f'its attention is {model.lm.config._attn_implementation!r}')
         if any(getattr(module, 'attn_temperature_tuning', False) for module in model.trunk.modules()):
-            raise _Differs('its attention scales queries by their place in the packed row')  # Llama 4
+            raise _Differs('its attention scales queries by their position in the packed row')  # Llama 4
         found = read_shared(model, rows.prompts, rows.completion, rows.length, _mask_check(longest))
     else:
         found = read_plain(model, model.lm, 'logits', rows.prompts, rows.completion, rows.length)
@@ -203,17 +203,17 @@ def _check(model: Any, way: str, rows: _Rows, longest: int, tolerance: float) ->
             raise _Differs(f'{what} differ from those of rows read alone')
 
     for x, y, n in zip(found, rows.hidden if way == SHARED else rows.logit, rows.length):
-        compare(x[:n], y[:n], 'rows read at once')
+        compare(x[:n], y[:n], 'results of rows read together')
     decoding = start(model, way, rows.prompts)
-    compare(decoding.logit, rows.logit[:, 0], 'prompts')
-    compare(decoding.step(rows.completion[:, 0]), rows.logit[:, 1], 'first tokens')
+    compare(decoding.logit, rows.logit[:, 0], 'logits after prompts')
+    compare(decoding.step(rows.completion[:, 0]), rows.logit[:, 1], 'logits after first tokens')
     left = torch.tensor([0, 2], device=model.device)
     decoding.keep(left)
-    compare(decoding.step(rows.completion[left, 1]), rows.logit[left, 2], 'second tokens')
+    compare(decoding.step(rows.completion[left, 1]), rows.logit[left, 2], 'logits after second tokens')
 
 
 def _mask_check(longest: int) -> Callable[[Callable, Optional[int]], None]:
-    """What a trial of few tokens cannot show: whether a mask is causal, with a window or without, in long rows too."""
+    """A check that long rows have a causal mask, with or without a window, which a short trial cannot detect."""
 
     def check(mask_function: Callable, window: Optional[int], device: torch.device) -> None:
         key = torch.arange(longest, device=device)
@@ -222,6 +222,6 @@ def _mask_check(longest: int) -> Callable[[Callable, Optional[int]], None]:
         zero = torch.zeros(1, 1, dtype=torch.long, device=device)
         found = mask_function(zero, zero, query, key.unsqueeze(0))
         if not bool((found == wanted).all()):
-            raise shared_prompt.NotShared(f'rows of {longest} tokens need another mask than a window')
+            raise shared_prompt.NotShared(f'rows of {longest} tokens need a mask other than a causal one or a window')
 
     return check

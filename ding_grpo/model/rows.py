@@ -1,4 +1,4 @@
-"""Given rows of tokens through a model: each prompt once for all rows that continue it, or each row whole."""
+"""Reads given rows of tokens: each prompt once for all rows that continue it, or each row from its start."""
 from typing import Any, Callable, Optional
 
 import torch
@@ -9,7 +9,7 @@ from . import shared_prompt
 from .bands import divide
 from .decoding import PromptBatch
 
-CALL = 64  # tokens that take as long as one more call of the model
+CALL = 64  # number of tokens that take as long as one more call of the model
 
 
 def read_shared(
@@ -30,10 +30,11 @@ def read_shared(
             predicts         a0      c0   a1 a2   b1   c1 c2 c3     (the last token of p0 predicts b0 as well)
 
     Arguments:
-        - model (:obj:`CausalLM`): Reads it.
+        - model (:obj:`CausalLM`): The model.
         - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
         - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
-        - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`, tokens that are needed of each row; None for all.
+        - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`, number of tokens needed from each row; None for \
+            all.
         - check_mask (:obj:`Optional[Callable]`): See ``shared_prompt.read``.
     Returns:
         - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
@@ -42,7 +43,7 @@ def read_shared(
     if length is None:
         length = torch.full((rows, ), columns, device=completion.device)
     order = prompts.row.argsort(stable=True)  # rows of one prompt next to each other
-    row, given = prompts.row[order], (length - 1).clamp(min=0)[order]  # (B, ): prompt, and tokens that are read
+    row, given = prompts.row[order], (length - 1).clamp(min=0)[order]  # (B, ): prompt, and number of tokens read
     of_prompts, position = prompts.mask.bool(), prompts.mask.cumsum(1) - 1  # (P, L)
     prompt_length, step = prompts.length, torch.arange(columns, device=completion.device)
     is_read = step < given.unsqueeze(1)  # (B, S)
@@ -54,10 +55,10 @@ def read_shared(
         shared_prompt.Whole(prompt_length, row, given),
         check_mask,
     )  # (N, H)
-    # Places in the packed row: where a row's completion starts, and the last token of its prompt.
+    # Positions in the packed row: the start of a row's completion, and the last token of its prompt.
     start, last = prompt_length.sum() + given.cumsum(0) - given, prompt_length.cumsum(0)[row] - 1
-    before = torch.minimum(step, given.unsqueeze(1))  # (B, S): completion tokens of the row before each token
-    where = torch.empty_like(completion)  # (B, S): the place whose hidden state predicts each token
+    before = torch.minimum(step, given.unsqueeze(1))  # (B, S): number of the row's completion tokens before each token
+    where = torch.empty_like(completion)  # (B, S): position of the hidden state that predicts each token
     where[order] = torch.where(before == 0, last.unsqueeze(1), start.unsqueeze(1) + before - 1)
     return hidden.index_select(0, where.flatten()).view(rows, columns, -1)
 
@@ -67,15 +68,15 @@ def read_plain(
 ) -> Tensor:
     """
     Overview:
-        A result before each completion token, with each row read whole, padded on the right, which a causal model \
-        does not see. Rows of similar length are read together.
+        A result of the model before each completion token, with each row read from its start. Rows are padded on the \
+        right, which does not affect a causal model. Rows of similar length are read together.
     Arguments:
-        - model (:obj:`CausalLM`): Reads it.
-        - module (:obj:`nn.Module`): Its language model, or the trunk of that.
-        - result (:obj:`str`): Which result of the module, ``logits`` or ``last_hidden_state``.
-        - prompts (:obj:`PromptBatch`): As in ``read_shared``, also what follows.
-        - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
-        - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`
+        - model (:obj:`CausalLM`): The model.
+        - module (:obj:`nn.Module`): Its language model, or the trunk of the language model.
+        - result (:obj:`str`): The result of the module to return, ``logits`` or ``last_hidden_state``.
+        - prompts (:obj:`PromptBatch`): As in ``read_shared``.
+        - completion (:obj:`torch.LongTensor`): :math:`(B, S)`, as in ``read_shared``.
+        - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`, as in ``read_shared``.
     Returns:
         - out (:obj:`torch.FloatTensor`): :math:`(B, S, *)`
     """

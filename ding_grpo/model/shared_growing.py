@@ -10,30 +10,28 @@ from .bands import Band, Packed, divide
 from .shared_attention import CALL, TOKEN, Options, attended
 from .shared_whole import Whole
 
-ROOM = 16  # tokens of each row that a cache has room for at first; it doubles
+ROOM = 16  # number of tokens per row that fit into a new cache; its size doubles when it is full
 
 
 class Growing:
     """
     Overview:
-        Prompts first, then one token a row at a time, without gradients: keys and values of a prompt are kept once, \
-        those of the rows beside them.
+        Reads the prompts first, then one token of each row at a time, without gradients. Keys and values of a prompt \
+        are kept once, separately from those of the rows.
     """
 
     def __init__(self, prompt_length: Tensor, row: Tensor) -> None:
         """
-        Overview:
-            Begin with prompts.
         Arguments:
-            - prompt_length (:obj:`torch.LongTensor`): :math:`(P, )`, tokens of each prompt.
-            - row (:obj:`torch.LongTensor`): :math:`(B, )`, which prompt each row continues.
+            - prompt_length (:obj:`torch.LongTensor`): :math:`(P, )`, number of tokens of each prompt.
+            - row (:obj:`torch.LongTensor`): :math:`(B, )`, the prompt that each row continues.
         """
         self._begin = Whole(prompt_length, row[:0], row[:0])
         self._prompt_length = prompt_length.tolist()
         self._packed: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (K, N, D): keys and values not yet in grids
-        self._grids: Dict[int, List[Tuple[Tensor, Tensor]]] = {}  # by layer: of each share (p, K, L, D)
+        self._grids: Dict[int, List[Tuple[Tensor, Tensor]]] = {}  # by layer: (p, K, L, D) of each share
         self._own: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (B, K, room, D)
-        self._read = 0  # tokens of each row
+        self._read = 0  # number of tokens read of each row
         self._set(row)
 
     @property
@@ -59,13 +57,13 @@ class Growing:
     def keep(self, lines: Tensor) -> None:
         """
         Overview:
-            Go on with some lines only.
+            Continue with the given lines only.
         Arguments:
-            - lines (:obj:`torch.LongTensor`): Their numbers.
+            - lines (:obj:`torch.LongTensor`): Indices of the lines.
         """
         self._own = {layer: tuple(x[lines] for x in own) for layer, own in self._own.items()}
         row = self._row[lines]
-        if self._grids:  # the keys of all prompts that lines continued, in their order
+        if self._grids:  # repack the keys of all prompts that lines continued, in their order
             bands = [share.band for share in self._shares]
             packed, before = Packed(bands), self._row.unique()
             for layer, grids in self._grids.items():
@@ -77,11 +75,11 @@ class Growing:
         self._set(row)
 
     def stepped(self) -> None:
-        """A token of each line has been read."""
+        """Record that one token of each line has been read."""
         self._read += 1
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
-        """As ``Whole.attend``: of the prompts at first, then of one token a line."""
+        """Like ``Whole.attend``: of the prompts at the first call, then of one token per line."""
         if layer not in self._packed and layer not in self._grids:
             self._packed[layer] = (k[0], v[0])
             return self._begin.attend(layer, q, k, v, options)
@@ -119,12 +117,12 @@ class Growing:
 
 
 class _Share(NamedTuple):
-    """Some prompts of ``Growing``, of similar length, and the lines that continue them, R places for each prompt."""
+    """Prompts of ``Growing`` of similar length, and the lines that continue them, R places for each prompt."""
     band: Band
     rows: int  # R
-    line: Tensor  # (p R, ): which line is in each place; any in a place without one
+    line: Tensor  # (p R, ): the line in each place; an arbitrary line in an empty place
     cell: Tensor  # (lines, ): places with a line
-    even: bool  # whether all places have one
+    even: bool  # whether no place is empty
     sorted: bool  # whether these are the first lines, in their order
 
     @classmethod
@@ -154,7 +152,7 @@ class _Share(NamedTuple):
         return x if self.even else x[self.cell]
 
     def seen(self, window: Optional[int], read: int) -> Optional[Tensor]:
-        """Which keys lines see that have read so many tokens, (p, 1, 1, L); None: all."""
+        """The keys that lines see after ``read`` tokens, (p, 1, 1, L); None for all."""
         if self.band.even and window is None:
             return None
         length = self.band.length.view(-1, 1, 1, 1)

@@ -1,12 +1,12 @@
 """
-Prompts are read once, however many rows continue them, for any architecture of ``transformers`` whose attention goes
-through its ``AttentionInterface``. All tokens of a batch lie in one packed row: the prompts first, then the tokens of
-the rows. Nothing is padded except inside the attention. There a token of a row sees its prompt, and the tokens before
-it in its row. The sums are those of each row read alone, in another order.
+Reads each prompt once for all rows that continue it, for any architecture of ``transformers`` whose attention uses its
+``AttentionInterface``. All tokens of a batch form one packed row: first the prompts, then the tokens of the rows. Only
+the attention uses padding. There, a token of a row sees its prompt and the preceding tokens of its row. The sums are
+the same as for each row read alone, in another order.
 
-``transformers`` asks ``_mask`` for the mask of each kind of layer; its answer carries what the packed row looks like
-to ``_attention``. An architecture that changes the mask on the way, or needs an argument that is not known here, cannot
-share prompts and raises ``NotShared``.
+``transformers`` requests the mask of each kind of layer. The function of ``_mask_like`` returns a ``_Mask``, which
+passes the layout of the packed row to ``_attention``. An architecture that changes the mask in between, or needs an
+argument that is unknown here, cannot share prompts and raises ``NotShared``.
 """
 import sys
 from contextvars import ContextVar
@@ -26,11 +26,11 @@ NAME = 'shared_prompt'
 
 
 class NotShared(Exception):
-    """The attention of an architecture needs more than ``Whole`` and ``Growing`` give."""
+    """The attention of an architecture needs more than ``Whole`` and ``Growing`` support."""
 
 
 class _Reading(NamedTuple):
-    """How a model is being read."""
+    """How a model is being read, while ``read`` runs."""
     shared: Union[Whole, Growing]
     check_mask: Optional[Callable[[Callable, Optional[int], torch.device], None]] = None
 
@@ -41,7 +41,7 @@ _READING: ContextVar[Optional[_Reading]] = ContextVar('_READING', default=None)
 class _Mask(torch.Tensor):
     """
     Overview:
-        Takes the place of a mask on its way through a model. Whatever is made of it is a plain tensor.
+        Replaces the mask that a model passes to its attention. Operations on it return plain tensors.
     """
     __torch_function__ = torch._C._disabled_torch_function_impl
     shared: Union[Whole, Growing]
@@ -54,7 +54,7 @@ class _Mask(torch.Tensor):
         return self
 
 
-# Arguments of an attention that change nothing here, whatever they are.
+# Arguments of an attention that have no effect here, whatever their values.
 _IGNORED = {
     'is_causal', 'position_ids', 'use_cache', 'cache_position', 'output_attentions', 'output_hidden_states',
     'output_router_logits', 'return_dict', 'sliding_window'
@@ -64,10 +64,10 @@ _IGNORED = {
 def _attention(
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor], **kwargs
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """What ``transformers`` calls in every layer; outside ``read`` the attention that the model came with."""
+    """The attention that ``transformers`` calls in every layer; outside ``read``, it calls the model's own one."""
     if not isinstance(attention_mask, _Mask):
         if _READING.get() is not None:
-            raise NotShared('the attention has a mask of its own')
+            raise NotShared('the attention makes its own mask')
         own = module.config._attn_implementation[len(NAME) + 1:]
         function = sys.modules[type(module).__module__].eager_attention_forward if own == 'eager' else \
             ALL_ATTENTION_FUNCTIONS[own]
@@ -78,14 +78,14 @@ def _attention(
     unknown = [name for name, value in kwargs.items() if value is not None and name not in _IGNORED]
     if unknown:
         raise NotShared(f'the attention has the argument {unknown[0]}')
-    if torch.is_autocast_enabled(query.device.type):  # transformers' rotary embedding gives float32
+    if torch.is_autocast_enabled(query.device.type):  # transformers' rotary embedding returns float32
         query, key, value = (x.to(torch.get_autocast_dtype(x.device.type)) for x in (query, key, value))
     options = Options(scale or query.shape[-1] ** -0.5, attention_mask.window, softcap)
     return attention_mask.shared.attend(module.layer_idx, query, key, value, options), None
 
 
 def _mask_like(own: Callable) -> Callable:
-    """What ``transformers`` calls for the mask of each kind of layer; outside ``read`` its own function."""
+    """The mask function of each kind of layer for ``transformers``; outside ``read``, it calls ``own``."""
 
     def mask(*args, **kwargs) -> Optional[Tensor]:
         reading = _READING.get()
@@ -107,11 +107,11 @@ for _own_name in ('sdpa', 'eager'):
 def install(lm: PreTrainedModel) -> bool:
     """
     Overview:
-        Let a model's attention share prompts in ``read``; everywhere else it stays what it is.
+        Let a model's attention share prompts in ``read``. Outside ``read`` the attention does not change.
     Arguments:
         - lm (:obj:`PreTrainedModel`): A causal language model.
     Returns:
-        - installed (:obj:`bool`): False if its attention is another than transformers' own two.
+        - installed (:obj:`bool`): False if its attention is neither ``sdpa`` nor ``eager`` of ``transformers``.
     """
     own = lm.config._attn_implementation
     if own in (f'{NAME}_sdpa', f'{NAME}_eager'):
@@ -133,12 +133,12 @@ def read(
     Overview:
         Hidden states of packed tokens.
     Arguments:
-        - trunk (:obj:`torch.nn.Module`): A model with ``install``, below its output layer.
+        - trunk (:obj:`torch.nn.Module`): The part below the output layer of a model on which ``install`` was called.
         - ids (:obj:`torch.LongTensor`): The tokens.
         - position (:obj:`torch.LongTensor`): Their positions.
-        - shared (:obj:`Union[Whole, Growing]`): Which token sees which.
+        - shared (:obj:`Union[Whole, Growing]`): Which tokens each token sees.
         - check_mask (:obj:`Optional[Callable]`): Called with the mask function, the window and the device of each \
-            kind of layer; it raises if they do not go together.
+            kind of layer; it raises if they are inconsistent.
     Shapes:
         - ids (:obj:`torch.LongTensor`): :math:`(N, )`
         - position (:obj:`torch.LongTensor`): :math:`(N, )`

@@ -1,4 +1,4 @@
-"""Learning with shared prompts: the attention of prompts and completions that are read at once, differentiable."""
+"""Learning with shared prompts: the differentiable attention of prompts and completions that are read together."""
 from itertools import accumulate
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -13,17 +13,15 @@ from .shared_attention import CALL, TOKEN, Options, added, flash, flash_backward
 class Whole:
     """
     Overview:
-        Prompts and completions read at once, differentiable.
+        Differentiable attention of prompts and completions that are read together.
     """
 
     def __init__(self, prompt_length: Tensor, row: Tensor, length: Tensor) -> None:
         """
-        Overview:
-            Lay out P prompts and B rows.
         Arguments:
-            - prompt_length (:obj:`torch.LongTensor`): :math:`(P, )`, tokens of each prompt.
-            - row (:obj:`torch.LongTensor`): :math:`(B, )`, which prompt each row continues, in ascending order.
-            - length (:obj:`torch.LongTensor`): :math:`(B, )`, tokens of each row.
+            - prompt_length (:obj:`torch.LongTensor`): :math:`(P, )`, number of tokens of each prompt.
+            - row (:obj:`torch.LongTensor`): :math:`(B, )`, the prompt that each row continues, in ascending order.
+            - length (:obj:`torch.LongTensor`): :math:`(B, )`, number of tokens of each row.
         """
         device = row.device
         of_prompts, of_rows, row = prompt_length.tolist(), length.tolist(), row.tolist()
@@ -35,7 +33,7 @@ class Whole:
             for chosen in divide([(n, ) for _, n in segments], lambda rows, n: CALL + rows * n * (n / 2 + TOKEN))
         ]
         self.packed = Packed(self.own)
-        self.prompts = sum(of_prompts)  # their tokens
+        self.prompts = sum(of_prompts)  # number of tokens of all prompts
         self.above: List[Tuple[Band, Band]] = []  # tokens of all rows of a prompt, and the prompt
         continued: Dict[int, int] = {}
         for prompt, n in zip(row, of_rows):
@@ -49,7 +47,7 @@ class Whole:
             for chosen in divide(sizes, lambda count, m, n: CALL + count * (m * (n + TOKEN) + n * TOKEN)):
                 self.above.append(tuple(Band([x[i] for i in chosen], device) for x in (queries, keys)))
             self.packed_rows = Packed([band for band, _ in self.above], self.prompts)
-            # how far each token of a row is from its prompt's first token, for windows
+            # distance of each token of a row from its prompt's first token, for windows
             steps = [torch.arange(n) + of_prompts[prompt] for prompt, n in zip(row, of_rows)]
             self.position = torch.cat(steps).to(device)
 
@@ -77,14 +75,14 @@ class Whole:
         return out.to(v.dtype).unsqueeze(0)
 
     def _distance(self, queries: Band, keys: Band) -> Tensor:
-        """From each query to each key, in tokens, (p, M, L)."""
+        """Distance from each query to each key, in tokens, (p, M, L)."""
         position = F.pad(self.position, (self.prompts, 0))  # of the packed row
         at = queries.place(position.unsqueeze(0))[0]  # (p, M)
         return at.unsqueeze(-1) - torch.arange(keys.shape[1], device=at.device)
 
 
 def _plain_own(band: Band, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tuple[Tensor, Tensor]:
-    """What tokens take from their own segment, (tokens, H, E), and the logarithm of its normaliser, (tokens, H)."""
+    """Attention of tokens to their own segment, (tokens, H, E), and the logarithm of its normaliser, (tokens, H)."""
     q, k, v = (band.place(x).transpose(0, 1) for x in (q, k, v))  # (n, H or K, T, D)
     k, v = (_repeat(x, q.shape[1]) for x in (k, v))
     step = torch.arange(band.shape[1], device=q.device)
@@ -96,7 +94,7 @@ def _plain_own(band: Band, q: Tensor, k: Tensor, v: Tensor, options: Options) ->
 
 def _plain_above(queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor, options: Options,
                  distance: Tensor) -> Tuple[Tensor, Tensor]:
-    """What tokens of rows take from their prompt, as ``_plain_own``."""
+    """Attention of the tokens of rows to their prompt, in the form of ``_plain_own``."""
     q = queries.place(q).transpose(0, 1)  # (p, H, M, D)
     groups, repeat = len(k), q.shape[1] // len(k)
     k, v = (keys.place(x).transpose(0, 1) for x in (k, v))  # (p, K, L, D)
@@ -125,11 +123,11 @@ def _unfold(x: Tensor, repeat: int) -> Tensor:
 class _Flash(torch.autograd.Function):
     """
     Overview:
-        ``Whole.attend`` by the flash attention of a processor: on the tokens' own segments, on the prompts' keys, \
-        joined by their normalisers. Its backward takes the joint result and normaliser for both, which makes the \
-        gradient of each part the joint one.
+        ``Whole.attend`` by the flash attention for CPUs, to the tokens' own segments and to the prompts' keys, joined \
+        by their normalisers. The backward pass uses the joint result and normaliser for both parts, so that the \
+        gradient of each part is the gradient of the joint result.
     Shapes:
-        As in ``Whole.attend`` without the first 1.
+        As in ``Whole.attend``, without the leading 1.
     """
 
     @staticmethod
@@ -192,7 +190,7 @@ def _own(band: Band, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, ...]:
 
 
 def _above(queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tuple[Tensor, ...], Optional[Tensor]]:
-    """Queries of rows, keys and values of their prompts, and what is added to the scores."""
+    """Queries of rows, keys and values of their prompts, and the mask that is added to the scores."""
     above = _fold(queries.place(q).transpose(0, 1), len(k))  # (p, K, rep M, D)
     mask = None
     if not keys.even:

@@ -1,4 +1,4 @@
-"""What the policy needs of a model, whatever the model's actions are."""
+"""The interface between the policy and a model, for any kind of actions."""
 from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ class Actor(Protocol):
 
     @property
     def max_length(self) -> Optional[int]:
-        """Most steps of a row, None without a limit."""
+        """Maximum number of steps of a row, None without a limit."""
 
     @property
     def spec(self) -> Optional[NamedTuple]:
@@ -42,7 +42,7 @@ class Actor(Protocol):
     def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple]) -> None:
         """
         Overview:
-            Learn about the environment.
+            Receive the facts about the environment that acting and learning need.
         Arguments:
             - spec (:obj:`Optional[NamedTuple]`): Its ``token_spec``, None without one.
             - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and actions.
@@ -59,10 +59,11 @@ class Actor(Protocol):
             Sample an action for each environment.
         Arguments:
             - obs (:obj:`Dict[int, Any]`): Observations by environment.
-            - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment. With the run's seed they seed \
-                the row's random numbers, which so do not depend on the other rows.
+            - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment. Together with the run's seed \
+                they seed the row's random numbers, which therefore do not depend on the other rows.
         Returns:
-            - output (:obj:`Dict[int, Dict]`): ``action``, ``logp`` and what else ``transition`` needs, by environment.
+            - output (:obj:`Dict[int, Dict]`): By environment, ``action``, ``logp`` and other entries that \
+                ``transition`` needs.
         Raises:
             - NumericError: If the model's output is NaN or infinite.
         """
@@ -71,10 +72,10 @@ class Actor(Protocol):
         """As ``sample``, with the most probable action or token."""
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
-        """Drop the random numbers of environments whose episode has ended; None: of all."""
+        """Drop the random numbers of environments whose episode has ended; None for all."""
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
-        """One step of one environment as ``fold_group`` takes it."""
+        """One step of one environment, in the form that ``fold_group`` needs."""
 
     def log_prob(self, model: nn.Module, batch: Batch, train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
         """
@@ -94,10 +95,10 @@ class Actor(Protocol):
         """
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a checkpoint keeps beside the weights."""
+        """The state that a checkpoint keeps in addition to the weights."""
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict``; keys that a checkpoint lacks are left as they are."""
+        """Restore ``state_dict``; values that a checkpoint lacks do not change."""
 
     def memory_advice(self, cfg: Dict) -> str:
-        """How learning needs less memory, as sentences for an error."""
+        """How to reduce the memory of learning, as sentences for an error message."""

@@ -1,4 +1,4 @@
-"""How the rows of a batch are compared with those of their group."""
+"""Advantages: compares the rows of a batch with the rows of their group."""
 from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
 import torch
@@ -12,7 +12,7 @@ from .batch import Batch
 class Advantage(NamedTuple):
     """
     Overview:
-        How the rows of a batch are compared, from the section ``policy.learn`` and the discount.
+        How the rows of a batch are compared. The fields are from the section ``policy.learn``, except the discount.
     Interfaces:
         ``of``, ``equal``
     """
@@ -25,17 +25,17 @@ class Advantage(NamedTuple):
     def of(self, batch: Batch) -> Tensor:
         """
         Overview:
-            Advantages of a batch of groups. Rows that could not be scored are left out of their groups.
+            Compute the advantages of a batch of groups. Rows that could not be scored are dropped from their groups.
         Arguments:
             - batch (:obj:`Batch`): Rows of whole groups.
         Returns:
-            - adv (:obj:`torch.FloatTensor`): The advantages, 0 behind a row's end and for rows left out.
+            - adv (:obj:`torch.FloatTensor`): The advantages, 0 after a row's end and for dropped rows.
         Shapes:
             - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome``, else :math:`(B, S)`
         """
         rows, scored = (~batch.failed).nonzero().squeeze(1), batch.without(batch.failed)
         if self.part_weights is not None:
-            # each part compared by itself, the weighted sum divided by its deviation over the batch (its mean is 0)
+            # compare each part separately; divide the weighted sum by its deviation over the batch (its mean is 0)
             adv = sum(self._by_part(scored))
             adv = adv / (adv.std() + 1e-4) if len(adv) > 1 else adv
         else:
@@ -47,24 +47,24 @@ class Advantage(NamedTuple):
     def equal(self, batch: Batch) -> bool:
         """
         Overview:
-            Whether the group's own comparison gives every row the advantage 0, so that there is nothing to learn \
-            from: nothing that is compared differs or, with ``pass_k``, the best two rows are equal.
+            Whether every row has the advantage 0 in the group's own comparison, so that nothing can be learned. This \
+            is the case if all compared values are equal or, with ``pass_k``, if the best two rows are equal.
         Arguments:
-            - batch (:obj:`Batch`): Rows of whole groups, of one group.
+            - batch (:obj:`Batch`): All rows of one group.
         """
         batch = batch.without(batch.failed)
         best_alone = self.method == 'pass_k'
         if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1 and not best_alone:
-            returns = batch.reward.sum(1)  # the usual case, in less time
+            returns = batch.reward.sum(1)  # a faster way for the usual case
             return len(returns) == 0 or bool((returns == returns[0]).all())
-        # both are exactly 0 where a group's values are equal, and neither shifts by the batch
+        # both methods give exactly 0 if a group's values are equal, and do not depend on other groups
         compared = self._replace(method='pass_k' if best_alone else 'no_std')
         if self.part_weights is not None:
             return not any(adv.any() for adv in compared._by_part(batch))
         return not getattr(compared, f'_{self.compare}')(batch).any()
 
     def _by_part(self, batch: Batch) -> Iterator[Tensor]:
-        """Weighted advantages by each part, among the rows to which it applies, (B, ) each."""
+        """Weighted advantages of each reward part, among the rows to which it applies, (B, ) each."""
         length = batch.weight.sum(1)
         for name, part in batch.reward_parts.items():
             applies = ~part.isnan()
@@ -76,7 +76,7 @@ class Advantage(NamedTuple):
         return group_advantage(returns[:, 0], batch.group, self.method, length=batch.weight.sum(1))
 
     def _return_to_go(self, batch: Batch) -> Tensor:
-        """Those of all steps of a group with each other."""
+        """Advantages that compare all steps of a group with each other."""
         returns, _ = self._returns(batch)
         counted = batch.weight != 0  # (B, S)
         of_step = batch.group.unsqueeze(1).expand_as(counted)[counted]  # (M, ): the group of each step
@@ -84,15 +84,16 @@ class Advantage(NamedTuple):
         return torch.zeros_like(returns).masked_scatter(counted, adv)
 
     def _return_to_go_by_step(self, batch: Batch) -> Tensor:
-        """Those of the same step only, see ``step_advantage``."""
+        """Advantages that compare only the same step of each row, see ``step_advantage``."""
         returns, tail = self._returns(batch)
         returns = torch.where(batch.weight != 0, returns, tail)
         return step_advantage(returns, batch.weight, batch.group, self.method)
 
     def _returns(self, batch: Batch) -> Tuple[Tensor, Tensor]:
-        """The discounted returns from each step on (B, S), and what follows a row's end (B, 1): nothing or, with
-        ``extend_truncated`` and where a time limit cut, the last reward for ever, r / (1 - discount)."""
-        # In float64: what rounding leaves of equal returns would be divided by its own deviation.
+        """The discounted returns from each step on (B, S), and the return after a row's end (B, 1). The latter is 0 or,
+        with ``extend_truncated`` in rows that a time limit cut, r / (1 - discount): the last reward r repeated forever.
+        """
+        # In float64: otherwise rounding errors of equal returns would be divided by their own deviation.
         reward, dtype = batch.reward.double(), batch.reward.dtype
         tail = torch.zeros_like(reward[:, :1])
         if self.extend_truncated:

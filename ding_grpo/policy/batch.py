@@ -1,4 +1,4 @@
-"""What GRPO learns from: the rows of whole groups."""
+"""The batch that GRPO learns from: the rows of whole groups."""
 from dataclasses import dataclass, fields, replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
@@ -27,9 +27,10 @@ class Batch:
         - group (:obj:`torch.LongTensor`): :math:`(B, )`, the index of the row's group in the batch
         - row (:obj:`torch.LongTensor`): :math:`(B, )`, the index of the row in its group
         - group_id (:obj:`torch.LongTensor`): :math:`(B, )`, the group's number in its collect; -1 without a collector
-        - collect_iter (:obj:`torch.LongTensor`): :math:`(B, )`, updates before the collect; -1 without a collector
-        - sampled_after (:obj:`torch.LongTensor`): :math:`(B, )`, optimizer steps before the row was sampled; -1 if \
-            unknown
+        - collect_iter (:obj:`torch.LongTensor`): :math:`(B, )`, number of updates before the collect; -1 without a \
+            collector
+        - sampled_after (:obj:`torch.LongTensor`): :math:`(B, )`, number of optimizer steps before the row was \
+            sampled; -1 if unknown
         - reward (:obj:`torch.FloatTensor`): :math:`(B, S)`, the reward of each step
         - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(B, )` each, NaN where a part does not apply
         - truncated (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that a limit cut
@@ -40,8 +41,8 @@ class Batch:
         - kept (:obj:`Optional[torch.LongTensor]`): :math:`(B, S, K)`, ids that sampling was restricted to
         - adv (:obj:`Optional[torch.FloatTensor]`): :math:`(B, )` or :math:`(B, S)`, advantages
         - logp_ref (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, log-probabilities under the reference
-        - logp_first (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, those that replace ``logp_old`` in ratios \
-            where arithmetic is not float32
+        - logp_first (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, log-probabilities that replace \
+            ``logp_old`` in ratios if arithmetic is not float32
     """
     action: Tensor
     logp_old: Tensor
@@ -84,7 +85,7 @@ class Batch:
         weight, kept = rows('weight'), None
         if 'kept' in samples[0]:
             kept = rows('kept', -1)
-            # After a row's end no id is kept, a distribution over no token. Keep the id that pads the action.
+            # After a row's end no id is kept, which would be an empty distribution. Keep the id that pads the action.
             kept[..., 0] = torch.where(weight == 0, 0, kept[..., 0])
         has_prompts = 'prompt' in samples[0]
         return cls(
@@ -114,15 +115,15 @@ class Batch:
 
     @property
     def length(self) -> Tensor:
-        """(B, ): steps of each row that have a weight."""
+        """(B, ): number of steps of each row that have a weight."""
         return (self.weight != 0).sum(1)
 
     def take(self, rows: Tensor) -> 'Batch':
         """
         Overview:
-            Some rows, padded to the longest of them.
+            Select rows and pad them to the longest of them.
         Arguments:
-            - rows (:obj:`torch.LongTensor`): Their indices, :math:`(N, )`.
+            - rows (:obj:`torch.LongTensor`): Indices of the rows, :math:`(N, )`.
         """
         if torch.equal(rows, torch.arange(len(self))):
             return self
@@ -147,7 +148,7 @@ class Batch:
     def without(self, rows: Tensor) -> 'Batch':
         """
         Overview:
-            The other rows.
+            Drop rows.
         Arguments:
             - rows (:obj:`torch.BoolTensor`): Which rows to drop, :math:`(B, )`.
         """
@@ -156,8 +157,8 @@ class Batch:
     def steps(self) -> 'Batch':
         """
         Overview:
-            The M steps as rows of one step, each a group of its own, so that mini-batches can be drawn from them. \
-            For batches with ``obs``.
+            Make each of the M steps a row of one step and a separate group, so that mini-batches can be drawn from \
+            them. For batches with ``obs``.
         """
         counted = self.weight != 0  # (B, S)
         row, _ = counted.nonzero(as_tuple=True)  # (M, )
@@ -171,9 +172,9 @@ class Batch:
     def mini_batches(self, size: int, generator: torch.Generator) -> Iterator['Batch']:
         """
         Overview:
-            All groups once, in random order.
+            Yield all groups once, in random order.
         Arguments:
-            - size (:obj:`int`): Groups in a mini-batch.
+            - size (:obj:`int`): Number of groups in a mini-batch.
             - generator (:obj:`torch.Generator`): Draws the order.
         """
         for rows in self.divide(size, generator):
@@ -182,7 +183,7 @@ class Batch:
     def divide(self, size: int, generator: Optional[torch.Generator] = None) -> Iterator[Tensor]:
         """
         Overview:
-            The row indices of so many groups at a time, in random order if there is a generator.
+            Yield the row indices of ``size`` groups at a time, in random order if there is a generator.
         """
         _, index, count = self.group.unique(return_inverse=True, return_counts=True)
         by_group, start = index.argsort(stable=True), count.cumsum(0) - count
@@ -193,9 +194,10 @@ class Batch:
     def parts(self, most_tokens: Optional[int]) -> Iterator[Tuple[Tensor, 'Batch']]:
         """
         Overview:
-            The rows that this process reads, in micro-batches, which bound memory.
+            Yield the rows that this process reads, in micro-batches, which limit memory.
         Arguments:
-            - most_tokens (:obj:`Optional[int]`): Most tokens of a part, see ``split_rows``; None for one part.
+            - most_tokens (:obj:`Optional[int]`): Maximum number of tokens of a part, see ``split_rows``; None for one \
+                part.
         Returns:
             - rows (:obj:`torch.LongTensor`): Indices of a part's rows.
             - part (:obj:`Batch`): The part.

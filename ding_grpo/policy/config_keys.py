@@ -1,4 +1,4 @@
-"""Checks of the keys of a config, each by itself: unknown keys, types, and rules."""
+"""Checks each key of a config separately: unknown keys, types, and rules."""
 import math
 import os
 from typing import Any, Dict
@@ -74,12 +74,12 @@ _PIPELINE = dict(
 def check_sections(cfg: Dict, default: Dict) -> None:
     """
     Overview:
-        Hold the keys right under ``policy`` to what there is; the config need not be compiled.
+        Check the keys directly under ``policy``. The config does not need to be compiled.
     Arguments:
         - cfg (:obj:`Dict`): The section ``policy``.
         - default (:obj:`Dict`): The policy's own defaults.
     Raises:
-        - ConfigError: If a key is unknown, a section is no dict, or a value breaks its rule.
+        - ConfigError: If a key is unknown, a section is not a dict, or a value violates its rule.
     """
     known = {**_PIPELINE, **default}
     for key, value in cfg.items():
@@ -94,22 +94,21 @@ def check_sections(cfg: Dict, default: Dict) -> None:
 def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     """
     Overview:
-        Hold what a user wrote to what there is, before DI-engine merges it with defaults: it would fail at what is no \
-        section, in a traceback.
+        Check a user's config before DI-engine merges it with defaults. DI-engine would fail with a traceback if a \
+        section is not a dict. ``check_policy_config`` later checks whether values are consistent with each other.
     Arguments:
         - main_config (:obj:`Dict`): The config.
-        - policy (:obj:`Dict`): What DI-engine will merge its section ``policy`` into.
+        - policy (:obj:`Dict`): The defaults that DI-engine will merge the section ``policy`` into.
         - default (:obj:`Dict`): The policy's own defaults.
     Raises:
-        - ConfigError: On the first key that is unknown or of a wrong value. What goes together is looked at later, in \
-            ``check_policy_config``.
+        - ConfigError: On the first key that is unknown or has an invalid value.
     """
     for section in ('env', 'policy'):
         require_section(main_config, section, 'main_config')
     check_exp_name(main_config.get('exp_name', ''))
     written, env = main_config['policy'], main_config['env']
     check_sections(written, default)
-    import_module(written.get('import_names', []))  # they may register what other keys name
+    import_module(written.get('import_names', []))  # these modules may register names that other keys use
     if 'type' in written:
         raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
     check_config(written, _schema(policy, default), _RULES, 'policy')
@@ -130,25 +129,25 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
 def check_exp_name(name: Any) -> None:
     """
     Overview:
-        Hold a run's name to what DI-engine makes a folder of.
+        Check that DI-engine can make a folder with a run's name.
     Raises:
         - ConfigError: If it is not a relative path.
     """
     if not isinstance(name, str) or os.path.isabs(name):
         raise ConfigError(
-            f'exp_name = {name!r}: must be text, and a path from the current folder; DI-engine puts ./ before it.'
+            f'exp_name = {name!r}: must be text, a path relative to the current folder. DI-engine prepends ./ to it.'
         )
 
 
 def check_keys(cfg: Dict, default: Dict) -> None:
     """
     Overview:
-        Check each key of the compiled section ``policy`` by itself.
+        Check each key of the compiled section ``policy`` separately.
     Arguments:
         - cfg (:obj:`Dict`): The section as DI-engine compiled it.
         - default (:obj:`Dict`): The defaults of the policy.
     Raises:
-        - ConfigError: On the first key that is unknown or has a wrong value.
+        - ConfigError: On the first key that is unknown or has an invalid value.
     """
     check_sections(cfg, default)
     check_config(cfg, _schema(cfg, default), _RULES, 'policy')
@@ -201,16 +200,17 @@ def _check_hooks(hooks: Dict) -> None:
             raise ConfigError(f'{full} = {value!r}: must be True or False.')
         elif key == 'load_ckpt_before_run' and value != '':
             if not isinstance(value, str):
-                raise ConfigError(f"{full} = {value!r}: must be a checkpoint's file, or ''.")
-            if parallel.rank() == 0:  # the only one that reads it
+                raise ConfigError(f"{full} = {value!r}: must be the path of a checkpoint, or ''.")
+            if parallel.rank() == 0:  # only the first process reads it
                 check_is_file(value, full)
 
 
 def model_type(model: Dict) -> str:
     """
     Overview:
-        The registered model that a section ``policy.model`` means: what its ``type`` says, else DI-engine's ``vac``, \
-        as for its PPO, where there is a shape of observations or actions, else a causal language model.
+        The registered name of the model in a section ``policy.model``: its ``type`` if given. Otherwise it is \
+        DI-engine's ``vac``, which its PPO uses, if the section has a shape of observations or actions, or else \
+        ``causal_lm``.
     Arguments:
         - model (:obj:`Dict`): The section.
     """
@@ -236,22 +236,22 @@ def _check_model(model: Dict) -> None:
 
 
 def _check_adapters(model: Dict) -> None:
-    """New adapters on a model that is not on the disk could not be loaded again."""
+    """Check that new adapters can be loaded again, which needs their base model on the disk."""
     pretrained = model.get('pretrained')
     if model.get('lora') is None or model.get('save_merged') or not isinstance(pretrained, str):
         return
     where = f'policy.model.pretrained = {pretrained!r}'
     if base_of_adapters(pretrained, where) is not None:
         raise ConfigError(
-            f'{where}: the folder holds adapters, which are merged into their base model first; with policy.model.lora '
-            'write policy.model.save_merged=True, since the new adapters alone would fit no saved model.'
+            f'{where}: the folder contains adapters, which are merged into their base model. With policy.model.lora, '
+            'set policy.model.save_merged=True, because the new adapters alone would fit no saved model.'
         )
 
 
 def _check_finite(section: Dict, where: str) -> None:
-    """Of a model with such a number everything that it gives would be none."""
+    """Check that no number is NaN or infinite, because every output of such a model would be NaN or infinite too."""
     for key, value in section.items():
         if isinstance(value, dict):
             _check_finite(value, f'{where}.{key}')
         elif isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f'{where}.{key} = {value!r}: must be finite.')
+            raise ConfigError(f'{where}.{key} = {value!r}: must not be NaN or infinite.')

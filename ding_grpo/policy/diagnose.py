@@ -1,4 +1,4 @@
-"""Numbers that are not finite: where the first of them stands, as facts of a line each."""
+"""Finds the first NaN or infinite value, and describes it as facts of one line each."""
 import sys
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -11,7 +11,7 @@ from ding_common import NumericError, parallel
 from .batch import Batch
 from .row_generators import RowKey
 
-# What a group holds, in the order in which learning comes upon it.
+# The values of a group, in the order in which learning uses them.
 _TENSORS = dict(
     obs='an observation',
     reward='a reward',
@@ -20,38 +20,36 @@ _TENSORS = dict(
     logp_ref='a log-probability of the reference (logp_ref)',
     logp_new='a log-probability of the policy (logp_new)',
 )
-_SHOWN = 8  # of a prompt's tokens
+_SHOWN = 8  # number of a prompt's tokens in a message
 
 
 def check_weights(model: nn.Module, what: str) -> None:
     """
     Overview:
-        Refuse weights that are not finite before anything is sampled by them.
+        Check that no weight is NaN or infinite before the model samples.
     Arguments:
-        - model (:obj:`nn.Module`): Has the weights.
-        - what (:obj:`str`): Where they are from.
+        - model (:obj:`nn.Module`): The model with the weights.
+        - what (:obj:`str`): Origin of the weights, for the message.
     Raises:
-        - NumericError: If some are not; the message names the parameter.
+        - NumericError: If a weight is NaN or infinite; the message names the parameter.
     """
     facts = _of_weights(model)
     if facts:
-        raise NumericError('\n'.join([f'{what}: weights are not finite', *facts]))
+        raise NumericError('\n'.join([f'{what}: weights are NaN or infinite', *facts]))
 
 
 class BadUpdates:
     """
     Overview:
-        The updates in a row in which a step was skipped, since its loss or gradient was not finite.
+        Counts consecutive updates in which a step was skipped because its loss or gradient was NaN or infinite.
     Interfaces:
         ``add``
     """
 
     def __init__(self, most: int) -> None:
         """
-        Overview:
-            Begin at none.
         Arguments:
-            - most (:obj:`int`): How many in a row end the run, ``policy.learn.max_bad_updates``.
+            - most (:obj:`int`): Number of consecutive updates that stops the run, ``policy.learn.max_bad_updates``.
         """
         self._most = most
         self.in_a_row = 0
@@ -59,14 +57,14 @@ class BadUpdates:
     def add(self, update: int, step: Dict[str, float], facts: Callable[[], List[str]]) -> None:
         """
         Overview:
-            Count an update; tell of the first in a row, end the run at the last that is allowed. To be called before \
-            another step moves the weights, or their gradient is gone.
+            Count an update, report the first of consecutive ones, and stop the run at the limit. Must be called \
+            before another step changes the weights or clears their gradient.
         Arguments:
-            - update (:obj:`int`): Its number.
-            - step (:obj:`Dict`): Its ``total_loss`` and ``grad_norm``.
-            - facts (:obj:`Callable`): Finds the first number that is not finite, see ``diagnose``; asked if needed.
+            - update (:obj:`int`): Number of the update.
+            - step (:obj:`Dict`): ``total_loss`` and ``grad_norm`` of the skipped step.
+            - facts (:obj:`Callable`): Finds the first NaN or infinite value, see ``diagnose``; called only if needed.
         Raises:
-            - NumericError: If there were as many in a row as end the run.
+            - NumericError: If the number of consecutive updates reaches the limit.
         """
         self.in_a_row += 1
         if self.in_a_row not in (1, self._most):
@@ -75,10 +73,15 @@ class BadUpdates:
         skipped = 'had a step that was skipped, for its loss or gradient is not finite'
         if self.in_a_row == self._most:
             raise NumericError(
-                '\n'.join([f'policy.learn.max_bad_updates = {self._most}: so many updates in a row {skipped}', *lines])
+                '\n'.join(
+                    [
+                        f'policy.learn.max_bad_updates = {self._most}: that many updates in a row skipped a step, '
+                        'because its loss or gradient is NaN or infinite', *lines
+                    ]
+                )
             )
         if parallel.rank() == 0:
-            # on a terminal behind the progress line, which has no end
+            # on a terminal, start a new line, because the progress line does not end with one
             click.echo('\n' * sys.stdout.isatty() + '\n  '.join([f'update {update} {skipped}', *lines]))
 
 
@@ -92,19 +95,21 @@ def check_sampled(
 ) -> None:
     """
     Overview:
-        Refuse actions that were drawn from no distribution.
+        Check that no action was sampled from NaN or infinite logits.
     Arguments:
-        - finite (:obj:`torch.BoolTensor`): Whether a row's logits were finite, on the processor.
-        - model (:obj:`nn.Module`): What gave them.
+        - finite (:obj:`torch.BoolTensor`): Whether a row's logits were finite, on the CPU.
+        - model (:obj:`nn.Module`): The model that computed them.
         - env_ids (:obj:`Sequence[int]`): The rows' environments.
-        - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment; none or another in evaluation.
-        - prompts (:obj:`Optional[List[torch.LongTensor]]`): The rows' prompts, of a language model.
-        - obs (:obj:`Any`): Else their observations, a tensor or a dict of such.
+        - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment; in evaluation absent or of \
+            another form.
+        - prompts (:obj:`Optional[List[torch.LongTensor]]`): The rows' prompts, for a language model.
+        - obs (:obj:`Any`): The rows' observations, for other models: a tensor or a dict of tensors.
     Shapes:
         - finite (:obj:`torch.BoolTensor`): :math:`(B, )`, or :math:`(B, S)` for each token
         - obs (:obj:`torch.FloatTensor`): :math:`(B, *)`
     Raises:
-        - NumericError: If one is not; the message names the row and what else is not finite.
+        - NumericError: If logits are NaN or infinite; the message names the row, and the observation or parameter \
+            that is NaN or infinite too.
     """
     if finite.all():
         return
@@ -114,22 +119,22 @@ def check_sampled(
     if len(key) == 3:
         where = f'row {key[2]} of group {key[1]}, sampled after update {key[0]}'
     where = f'in environment {env_ids[row]} ({where})' + ''.join(f', column {c}' for c in column)
-    facts = ['the logits at sampling are not finite', where]
+    facts = ['the logits at sampling are NaN or infinite', where]
     if prompts is not None:
         facts.append(_start_of(prompts[row]))
     elif not _finite_rows(obs)[row]:
-        facts.append('its observation is not finite')
+        facts.append('its observation is NaN or infinite')
     raise NumericError('\n'.join(facts + (_of_weights(model) or ['all parameters are finite'])))
 
 
 def diagnose(batch: Batch, model: nn.Module, read: Callable[[], Tensor]) -> List[str]:
     """
     Overview:
-        Find why a loss or a gradient is not finite: the first such value of the batch, and the first such parameter or
-        else the first such gradient.
+        Find why a loss or a gradient is NaN or infinite. Reports the first NaN or infinite value of the batch and the
+        first such parameter. If there is neither, it reports the first such gradient.
     Arguments:
-        - batch (:obj:`Batch`): What was learned from.
-        - model (:obj:`nn.Module`): Has the gradients.
+        - batch (:obj:`Batch`): The batch of the update.
+        - model (:obj:`nn.Module`): The model with its gradients.
         - read (:obj:`Callable`): Computes the log-probabilities :math:`(B, S)` of the batch under the model.
     Returns:
         - facts (:obj:`List[str]`): One line each.
@@ -138,7 +143,7 @@ def diagnose(batch: Batch, model: nn.Module, read: Callable[[], Tensor]) -> List
     if not facts:
         gradients = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
         facts = _first_of(gradients, 'gradient of')
-    return facts or ['what was learned from, weights and gradients are finite; their sums are not']
+    return facts or ['the batch, the weights and the gradients are finite, but a sum of them is NaN or infinite']
 
 
 def _of_batch(batch: Batch, read: Callable[[], Tensor]) -> List[str]:
@@ -154,7 +159,7 @@ def _of_batch(batch: Batch, read: Callable[[], Tensor]) -> List[str]:
         if not finite.all():
             place = tuple((~finite).nonzero()[0].tolist())
             value = '' if name == 'obs' else f' = {values[place].item()}'
-            return [f'the first that is not finite: {what}{value}', *_where(batch, *place)]
+            return [f'the first NaN or infinite value: {what}{value}', *_where(batch, *place)]
     return []
 
 
@@ -180,12 +185,12 @@ def _first_of(tensors: Iterable[Tuple[str, Tensor]], what: str) -> List[str]:
     for name, x in tensors:
         wrong = x.numel() - int(x.isfinite().sum())
         if wrong:
-            return [f'{what} {name}: {wrong} of {x.numel()} numbers are not finite']
+            return [f'{what} {name}: {wrong} of {x.numel()} numbers are NaN or infinite']
     return []
 
 
 def _finite_rows(obs: Any) -> Tensor:
-    """(M, ): whether all numbers of a row are finite."""
+    """(M, ): whether all numbers of a row are neither NaN nor infinite."""
     parts = [_finite_rows(x)
              for x in obs.values()] if isinstance(obs, dict) else [obs.isfinite().reshape(len(obs), -1).all(1)]
     return torch.stack(parts).all(0).cpu()

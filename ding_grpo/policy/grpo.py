@@ -1,17 +1,18 @@
 """
-Group Relative Policy Optimization as a DI-engine policy. Where it departs from https://arxiv.org/abs/2402.03300:
+Group Relative Policy Optimization as a DI-engine policy. Departures from https://arxiv.org/abs/2402.03300:
 
-1. ``logp_old`` is what the sampler reports, under temperature, top-k and top-p. In bfloat16 and float16 the learner
-   rounds otherwise than the sampler (``sampler_gap_max``), and a narrow clipping range would clip that. There groups
-   that the present weights have sampled get the learner's own first pass in its place. The first mini-batch has it
-   anyway; others cost one more forward pass, before the first step. Since rounding depends on the rows that are read
-   together, further epochs then have the mini-batches of the first, in another order.
-2. The KL term is off by default (``beta=0``), and then no reference model is kept.
-3. The reference model is the policy as it starts; the paper renews it from time to time, here ``ref_sync_freq``.
-4. Advantages may be left undivided by the group's standard deviation (``adv_method='no_std'``), and an entropy bonus
-   may be added (``entropy_weight``); neither is in the paper.
-5. With ``advantage='return_to_go'`` each step is compared by what follows it, as the paper's process supervision
-   (section 4.1.3) compares the sums of later rewards; a discount and the extension of cut episodes are added.
+1. ``logp_old`` is the log-probability that the sampler reports, under temperature, top-k and top-p. In bfloat16 and
+   float16 the learner rounds differently from the sampler (``sampler_gap_max``), and a narrow clipping range would clip
+   this difference. In these types, groups that the current weights sampled use the learner's first pass instead. The
+   first mini-batch needs this pass anyway; the others need one more forward pass before the first step. Rounding
+   depends on the rows that are read together. Further epochs therefore reuse the mini-batches of the first epoch, in
+   another order.
+2. The KL term is off by default (``beta=0``). There is no reference model then.
+3. The reference model is the initial policy. The paper renews it from time to time; ``ref_sync_freq`` does the same.
+4. Two options are not in the paper: ``adv_method='no_std'`` does not divide advantages by the group's standard
+   deviation, and ``entropy_weight`` adds an entropy bonus.
+5. ``advantage='return_to_go'`` compares each step by its later rewards, like the paper's process supervision (section
+   4.1.3), which compares their sums. A discount and the extension of truncated episodes are added.
 """
 import copy
 import time
@@ -54,11 +55,11 @@ class GRPOPolicy(Policy):
     """
     Overview:
         GRPO, https://arxiv.org/abs/2402.03300. A training sample is a whole group of ``group_size`` trajectories
-        from one start; ``n_sample`` and ``batch_size`` count groups.
+        from one start. ``n_sample`` and ``batch_size`` count groups.
     """
 
     config = DEFAULTS
-    _learns_from_groups = True  # asked by the workers, through ``get_attribute``
+    _learns_from_groups = True  # read by the workers through ``get_attribute``
 
     def __init__(
             self,
@@ -68,7 +69,7 @@ class GRPOPolicy(Policy):
     ) -> None:
         check_policy_config(cfg, self.default_config())
         super().__init__(cfg, model, enable_field)
-        # The model is on the current GPU, that of LOCAL_RANK. DI-engine counts by RANK: with several machines another.
+        # The model is on the GPU of LOCAL_RANK. DI-engine uses RANK, which differs from it on several machines.
         self._device = str(next(self._model.parameters()).device)
         self._advantage = Advantage(
             loss_options(cfg.learn)[1], cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
@@ -84,10 +85,10 @@ class GRPOPolicy(Policy):
             model = super()._create_model(cfg, model)
         except ConfigError:
             raise
-        except Exception as error:  # a model may raise anything over its arguments
+        except Exception as error:  # a model may raise any exception for its arguments
             written = {key: value for key, value in cfg.model.items() if key not in ('type', 'import_names')}
             raise ConfigError(
-                f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be made of it ({describe(error)})'
+                f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be built with them ({describe(error)})'
             ) from error
         check_weights(model, 'policy.model')
         self._actor = make_actor(model, cfg, torch.initial_seed())  # the seed that DI-engine set
@@ -97,20 +98,20 @@ class GRPOPolicy(Policy):
     def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool) -> None:
         if parallel.world_size() != parallel.launched():
             raise ConfigError(
-                f'policy.multi_gpu = True: torchrun has started {parallel.launched()} processes, which have not met; '
-                'start them with torchrun -m ding_grpo.'
+                f'policy.multi_gpu = True: torchrun has started {parallel.launched()} processes, which are not '
+                'connected. Start them with torchrun -m ding_grpo.'
             )
         parallel.broadcast(list(model.state_dict().values()))
 
     def _bind(self, spec: Any, spaces: Optional[Tuple] = None) -> None:
         """
         Overview:
-            What the workers tell the policy of the environment, through ``get_attribute('bind')``.
+            Receive facts about the environment, from the workers through ``get_attribute('bind')``.
         Arguments:
             - spec (:obj:`Any`): The environment's ``token_spec``, None if it has none.
             - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and its actions.
         Raises:
-            - ConfigError: If environment and model do not go together.
+            - ConfigError: If environment and model do not fit.
         """
         self._actor.bind(spec, spaces)
         if self._cfg.learn.reward_aggregation == 'normalize_then_sum':
@@ -123,7 +124,7 @@ class GRPOPolicy(Policy):
 
     # ------------------------------------------------------------------ learn
     _updater: Optional[Updater] = None
-    _reference: Optional[torch.nn.Module] = None  # also None where ``_model`` without its adapters is the reference
+    _reference: Optional[torch.nn.Module] = None  # also None if ``_model`` without its adapters is the reference
 
     def _init_learn(self) -> None:
         cfg = self._cfg.learn
@@ -137,8 +138,8 @@ class GRPOPolicy(Policy):
             self._reference = copy.deepcopy(self._model).requires_grad_(False)
         if self._actor.has_adapters and cfg.ref_sync_freq is not None:
             raise ConfigError(
-                f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: the reference of policy.model.lora is the '
-                'pretrained model, which cannot be renewed.'
+                f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: with policy.model.lora the reference is the '
+                'pretrained model, which cannot be renewed. Set it to None.'
             )
         self._optimizer = torch.optim.AdamW(
             list(trained.values()), lr=cfg.learning_rate, weight_decay=cfg.weight_decay, fused=self._actor.fused
@@ -153,7 +154,7 @@ class GRPOPolicy(Policy):
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
         """
         Overview:
-            One update, see ``update.py``.
+            Perform one update, see ``update.py``.
         Arguments:
             - data (:obj:`List[Dict]`): Groups from ``get_train_sample``.
         Returns:
@@ -182,7 +183,7 @@ class GRPOPolicy(Policy):
         return metrics
 
     def _to_learn(self, batch: Batch) -> Batch:
-        """The rows of a batch that are learned from, with their advantages and, for a KL term, ``logp_ref``."""
+        """The rows of a batch to learn from, with their advantages and, for a KL term, ``logp_ref``."""
         cfg = self._cfg.learn
         learned = replace(batch, adv=self._advantage.of(batch))
         if cfg.mask_truncated:
@@ -201,8 +202,8 @@ class GRPOPolicy(Policy):
     def _advantages(self, samples: List[Dict[str, Any]]) -> List[torch.Tensor]:
         """
         Overview:
-            For the collector's table, through ``get_attribute('advantages')``: the advantage of each row, or its mean \
-            over steps.
+            The advantage of each row, or its mean over steps, for the collector's table. It is called through \
+            ``get_attribute('advantages')``.
         Arguments:
             - samples (:obj:`List[Dict]`): Groups from ``get_train_sample``.
         Returns:
@@ -222,7 +223,7 @@ class GRPOPolicy(Policy):
         ]
 
     def _state_dict_learn(self) -> Dict[str, Any]:
-        check_weights(self._model, f'after update {self._updates}')  # a run could not go on from them
+        check_weights(self._model, f'after update {self._updates}')  # a run cannot resume from NaN or Inf
         state = dict(
             model=self._model.state_dict(),
             optimizer=self._optimizer.state_dict(),
@@ -232,7 +233,7 @@ class GRPOPolicy(Policy):
             optimizer_steps=self._updater.optimizer_steps,
             **self._actor.state_dict(),
         )
-        if self._cfg.learn.ref_sync_freq is not None:  # else it is what the config makes
+        if self._cfg.learn.ref_sync_freq is not None:  # otherwise the config determines the reference
             state['reference'] = self._reference.state_dict()
         return state
 
@@ -241,14 +242,14 @@ class GRPOPolicy(Policy):
         self._optimizer.load_state_dict(state_dict['optimizer'])
         self._updater.shuffle.set_state(state_dict['shuffle'])
         self._updates, self._updater.bad_updates.in_a_row = state_dict['updates'], state_dict['bad_updates']
-        # in checkpoints of older versions there is no such number, nor in their groups
+        # absent in checkpoints of older versions, and in their groups
         self._updater.optimizer_steps = state_dict.get('optimizer_steps', 0)
         self._actor.load_state_dict(state_dict)
         if self._cfg.learn.ref_sync_freq is not None:
             if 'reference' not in state_dict:
                 raise ConfigError(
-                    f'policy.learn.ref_sync_freq = {self._cfg.learn.ref_sync_freq}: the checkpoint holds no reference, '
-                    'it was saved without; leave it out to go on.'
+                    f'policy.learn.ref_sync_freq = {self._cfg.learn.ref_sync_freq}: the checkpoint contains no '
+                    'reference, because its run did not set this key. Remove it to load the checkpoint.'
                 )
             self._reference.load_state_dict(state_dict['reference'])
 
@@ -261,7 +262,8 @@ class GRPOPolicy(Policy):
     def _forward_collect(self, data: Dict[int, Any], row_keys: Dict[int, Tuple]) -> Dict[int, Any]:
         """
         Overview:
-            Sample an action for each environment, all in one batch; a language model's is a whole completion.
+            Sample an action for each environment, all in one batch. An action of a language model is a whole \
+            completion.
         Arguments:
             - data (:obj:`Dict[int, Any]`): Observations by environment.
             - row_keys (:obj:`Dict[int, Tuple]`): (collect, group, row) by environment, from the group \
@@ -269,8 +271,7 @@ class GRPOPolicy(Policy):
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment.
         """
-        with memory_advice('sampling',
-                           f'Fewer rows at a time need less: lower env.collector_env_num, now {len(data)}.'):
+        with memory_advice('sampling', f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
             return self._actor.sample(data, row_keys)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
@@ -285,10 +286,10 @@ class GRPOPolicy(Policy):
         Overview:
             Fold the episodes of a group into one sample.
         Arguments:
-            - transitions (:obj:`List[List[Dict]]`): Per episode of the group its transitions.
+            - transitions (:obj:`List[List[Dict]]`): The transitions of each episode of the group.
         Returns:
-            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``; with ``equal``, see ``Advantage.equal``, \
-                and ``sampled_after``, the steps of the optimizer that have made the weights.
+            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``, with two more keys: ``equal``, see \
+                ``Advantage.equal``, and ``sampled_after``, the number of optimizer steps before sampling.
         """
         sample = fold_group(transitions, self._cfg.collect.shared_start)
         equal = self._advantage.equal(Batch.of([sample]))
@@ -305,7 +306,7 @@ class GRPOPolicy(Policy):
     def _forward_eval(self, data: Dict[int, Any], row_keys: Optional[Dict[int, Tuple]] = None) -> Dict[int, Any]:
         """
         Overview:
-            The likeliest token or action each time; with ``row_keys`` sampled ones, as in ``_forward_collect``.
+            Choose the most probable token or action; with ``row_keys``, sample as in ``_forward_collect``.
         """
         return self._actor.greedy(data) if row_keys is None else self._actor.sample(data, row_keys)
 
@@ -317,7 +318,7 @@ class GRPOPolicy(Policy):
             self._model.load_state_dict(state_dict['model'])
         except (KeyError, RuntimeError, TypeError) as error:
             raise ConfigError(
-                f'policy.model = {dict(self._cfg.model)!r:.300}: the checkpoint is of another one ({describe(error)})'
+                f'policy.model = {dict(self._cfg.model)!r:.300}: the checkpoint is of another model ({describe(error)})'
             ) from error
         check_weights(self._model, 'the checkpoint')
 
@@ -329,5 +330,5 @@ class GRPOPolicy(Policy):
 class GRPOCommandModePolicy(GRPOPolicy, DummyCommandModePolicy):
     """
     Overview:
-        ``grpo`` as DI-engine's serial pipelines ask for it.
+        ``grpo`` under the name that DI-engine's serial pipelines use.
     """

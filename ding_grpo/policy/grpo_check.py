@@ -1,4 +1,4 @@
-"""Checks of a config whose policy type is ``grpo``: which keys must fit together."""
+"""Checks which keys must be consistent in a config whose policy type is ``grpo``."""
 from typing import Dict, Tuple
 
 from ding_common import ConfigError, describe, parallel
@@ -17,8 +17,8 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
         - cfg (:obj:`Dict`): The section as DI-engine compiled it, with the user's keys in it.
         - default (:obj:`Dict`): The defaults of the policy.
     Raises:
-        - ConfigError: On the first key or combination that cannot run; the message names the key, the value and what \
-            is allowed.
+        - ConfigError: On the first key or combination that cannot run; the message gives the key, its value and the \
+            allowed values.
     """
     check_keys(cfg, default)
     _check_sampling(cfg)
@@ -34,7 +34,7 @@ def _check_sampling(cfg: Dict) -> None:
     if collector != 'group':
         raise ConfigError(
             f'create_config.collector.type = {collector!r}: grpo learns from whole groups, which only the group '
-            "collector makes; write collector=dict(type='group') in create_config."
+            "collector makes. Use collector=dict(type='group') in create_config."
         )
     if cfg['collect']['top_p'] is not None and cfg['collect']['top_k'] is None:
         raise ConfigError(
@@ -43,13 +43,13 @@ def _check_sampling(cfg: Dict) -> None:
         )
     if cfg['learn']['extend_truncated'] and cfg['collect']['discount_factor'] == 1:
         raise ConfigError(
-            'policy.learn.extend_truncated = True: needs policy.collect.discount_factor below 1; what goes on for ever '
-            'has no sum without a discount.'
+            'policy.learn.extend_truncated = True: needs policy.collect.discount_factor below 1, because the sum of '
+            'infinitely many rewards has no limit without a discount.'
         )
     if cfg['learn']['ref_sync_freq'] is not None and cfg['learn']['beta'] == 0:
         raise ConfigError(
             f"policy.learn.ref_sync_freq = {cfg['learn']['ref_sync_freq']}: there is no reference with "
-            'policy.learn.beta = 0.'
+            'policy.learn.beta = 0. Raise beta, or remove ref_sync_freq.'
         )
     evaluator = cfg['eval']['evaluator']
     if any(k > evaluator['samples_per_start'] for k in evaluator['pass_at']):
@@ -65,13 +65,14 @@ def _check_buffer(cfg: Dict) -> None:
     bounded = min(buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')) < float('inf')
     if bounded and batch_size > buffer['replay_buffer_size']:
         raise ConfigError(
-            f'policy.learn.batch_size = {batch_size}: never are so many in a buffer of '
-            f"policy.other.replay_buffer.replay_buffer_size = {buffer['replay_buffer_size']}."
+            f'policy.learn.batch_size = {batch_size}: must be at most '
+            f"policy.other.replay_buffer.replay_buffer_size = {buffer['replay_buffer_size']}, because the buffer never "
+            'contains more groups.'
         )
     if cfg.get('random_collect_size', 0) > 0 and not cfg.get('transition_with_policy_data', False):
         raise ConfigError(
             f"policy.random_collect_size = {cfg['random_collect_size']}: needs policy.transition_with_policy_data = "
-            'True; a random policy makes no groups.'
+            'True, because a random policy makes no groups.'
         )
 
 
@@ -84,8 +85,8 @@ def _check_loss(cfg: Dict) -> None:
         )
     if options.get('delta') is not None and _surrogate_name(cfg['learn']) != 'clip':
         raise ConfigError(
-            f"policy.learn.delta = {options['delta']}: goes with surrogate 'clip' only, "
-            f"not with {_surrogate_name(cfg['learn'])!r}."
+            f"policy.learn.delta = {options['delta']}: needs surrogate 'clip', "
+            f"not {_surrogate_name(cfg['learn'])!r}."
         )
     clip_ratio = options.get('clip_ratio', 0.2)
     high = 1 + options.get('clip_ratio_high', clip_ratio)
@@ -98,16 +99,18 @@ def _check_loss(cfg: Dict) -> None:
 def check_for_tokens(cfg: Dict) -> None:
     """
     Overview:
-        Refuse what goes with single steps only.
+        Check that no option is set that only applies to single steps.
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with a language model.
     """
     if cfg.learn.batch_steps is not None:
-        raise ConfigError(f'policy.learn.batch_steps = {cfg.learn.batch_steps}: not for language models.')
+        raise ConfigError(
+            f'policy.learn.batch_steps = {cfg.learn.batch_steps}: not available for language models. Set it to None.'
+        )
     if cfg.learn.reward_aggregation == 'normalize_then_sum':
         written = dict(
             advantage=(cfg.learn.advantage, 'outcome'),
-            adv_method=(loss_options(cfg.learn)[1], 'grpo'),  # others are linear: nothing would be normalised
+            adv_method=(loss_options(cfg.learn)[1], 'grpo'),  # others are linear and would not normalise
         )
         for key, (value, needed) in written.items():
             if value != needed:
@@ -118,7 +121,7 @@ def check_for_tokens(cfg: Dict) -> None:
         if cfg.collect.discount_factor != 1:
             raise ConfigError(
                 "policy.learn.reward_aggregation = 'normalize_then_sum': needs policy.collect.discount_factor = 1, not "
-                f'{cfg.collect.discount_factor}; parts come with the last token alone.'
+                f'{cfg.collect.discount_factor}, because only the last token has reward parts.'
             )
     if cfg.model.get('gradient_checkpointing') and cfg.learn.log_prob_fn != 'linear_log_prob':
         raise ConfigError(
@@ -130,7 +133,7 @@ def check_for_tokens(cfg: Dict) -> None:
 def check_for_steps(cfg: Dict) -> None:
     """
     Overview:
-        Refuse what goes with a language model only.
+        Check that no option is set that only applies to language models.
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with another model.
     """
@@ -138,56 +141,57 @@ def check_for_steps(cfg: Dict) -> None:
                                   ('collect', 'top_p', None), ('learn', 'mask_truncated', False),
                                   ('learn', 'reward_aggregation', 'sum_then_normalize')):
         if cfg[section][key] != nothing:
-            raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: goes with a language model only.')
+            raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: only available for language models.')
     options, _ = loss_options(cfg.learn)
     if cfg.learn.batch_steps is not None and options.get('ratio', 'token') != 'token':
         raise ConfigError(
-            f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row; '
+            f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row. '
             f"policy.learn.ratio must be 'token', not {options['ratio']!r}."
         )
     if options.get('reduction') == 'constant':
         raise ConfigError(
             f'policy.learn.loss = {cfg.learn.loss!r} with policy.learn.reduction = {cfg.learn.reduction!r}: '
-            "reduction 'constant' divides by the length limit of completions, which this environment has not; take "
-            "'token'."
+            "reduction 'constant' divides by the length limit of completions, which this environment does not have. "
+            "Use 'token'."
         )
 
 
 def check_replay(cfg: Dict) -> None:
     """
     Overview:
-        Refuse what ``ding -m serial`` alone would get wrong: a replay buffer that gives groups of any age, since the \
-        importance ratio corrects for a policy that is a few updates old, not for one of long ago.
+        Check the options that matter for ``ding -m serial`` only. Its replay buffer must not return groups of any \
+        age. The importance ratio corrects for a policy that is a few updates old, not for a much older one.
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy``.
     Raises:
-        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, a limit goes by the clock, or \
-            ``target_kl`` or ``max_ratio`` would end every update.
+        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, if a limit depends on \
+            wall-clock time, or if ``target_kl`` or ``max_ratio`` would stop every update.
     """
     bounds = {key: cfg.other.replay_buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
     if min(bounds.values()) == float('inf'):
         raise ConfigError(
             'policy.other.replay_buffer.max_use = inf, policy.other.replay_buffer.max_staleness = inf: grpo with a '
-            'replay buffer (ding -m serial) needs a bound; set max_staleness to some updates, or max_use to some uses.'
+            'replay buffer (ding -m serial) needs a bound. Set max_staleness to a number of updates, or max_use to a '
+            'number of uses.'
         )
     limits = cfg.other.replay_buffer.get('thruput_controller', {}).get('push_sample_rate_limit', {})
     if limits.get('max', float('inf')) != float('inf') or limits.get('min', 0) > 0:
         raise ConfigError(
-            f'policy.other.replay_buffer.thruput_controller.push_sample_rate_limit = {dict(limits)!r}: goes by the '
-            'clock, so that no run could be resumed, nor shared by several processes; leave it out.'
+            f'policy.other.replay_buffer.thruput_controller.push_sample_rate_limit = {dict(limits)!r}: depends on '
+            'wall-clock time, so a run could neither be resumed nor shared by several processes. Remove it.'
         )
     for key in ('target_kl', 'max_ratio'):
         if cfg.learn[key] is not None:
             raise ConfigError(
-                f'policy.learn.{key} = {cfg.learn[key]}: not with a replay buffer (ding -m serial), whose samples are '
-                'of older policies; updates would do nothing. Set it to None, and bound max_staleness.'
+                f'policy.learn.{key} = {cfg.learn[key]}: not available with a replay buffer (ding -m serial), whose '
+                'samples are from older policies: updates would do nothing. Set it to None, and bound max_staleness.'
             )
 
 
 def loss_options(learn: Dict) -> Tuple[Dict, str]:
     """
     Overview:
-        The preset with the single choices on top.
+        The options of a preset, replaced by those that are set individually.
     Arguments:
         - learn (:obj:`Dict`): The section ``policy.learn``.
     Returns:
@@ -210,6 +214,6 @@ def _surrogate_name(learn: Dict) -> str:
 def _check_schedule(schedule: Dict, learning_rate: float) -> None:
     try:
         Schedule(schedule, learning_rate)
-    except Exception as error:  # a schedule may raise anything over its arguments
+    except Exception as error:  # a schedule may raise any exception for its arguments
         written = {key: dict(value) if isinstance(value, dict) else value for key, value in schedule.items()}
         raise ConfigError(f'policy.learn.lr_scheduler = {written!r}: {describe(error)}') from error

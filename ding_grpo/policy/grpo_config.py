@@ -1,6 +1,6 @@
 """
 The keys of ``policy`` in a config whose policy type is ``grpo``: default, meaning, and rule. ``grpo_check.py`` checks
-what keys must be together.
+whether their values are consistent with each other.
 """
 from typing import Any, Dict, NamedTuple, Tuple
 
@@ -12,14 +12,14 @@ from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS
 
 LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
 
-# Without those that need a metric at each step.
+# Without the schedules that need a metric at each step.
 SCHEDULES = [t.value for t in SchedulerType if t.value not in ('reduce_lr_on_plateau', 'greedy')]
 
 
 class Key(NamedTuple):
     """
     Overview:
-        A default and what values are allowed. A key without a rule takes any value of its default's type.
+        A default and the allowed values. A key without a rule accepts any value of its default's type.
     """
     default: Any
     rule: Rule
@@ -40,7 +40,7 @@ KEYS = dict(
     # (bool) Whether the data comes from the policy that is trained. Read by DI-engine's collectors.
     on_policy=True,
     # (bool) Priorities of a replay buffer, which are not supported. Read by DI-engine's pipelines.
-    priority=Key(False, Rule('False: there are no priorities of groups', lambda v: v is False)),
+    priority=Key(False, Rule('False: groups have no priorities', lambda v: v is False)),
     # (int) Trajectories from one start, at least 2. Raise it when most groups have equal rewards.
     group_size=Key(8, Rule.integer(2, MOST)),
     # (dict) Arguments of the registered model. ``causal_lm`` needs either ``pretrained`` or ``config``.
@@ -49,8 +49,8 @@ KEYS = dict(
         # (int) Passes over the groups of one collect. Values above 1 reuse samples, within the clipping range.
         epoch_per_collect=Key(1, Rule.integer(1, MOST)),
         # (Optional[float]) Stop the epochs of an update once the KL (k3) from the sampling policy exceeds this. About
-        # 0.02 makes many epochs safe. None: never stop. Not with a replay buffer, which holds samples of older
-        # policies.
+        # 0.02 makes many epochs safe. None: never stop. Not available with a replay buffer, whose samples are from
+        # older policies.
         target_kl=Key(None,
                       Rule.number(0, open_low=True).or_none()),
         # (Optional[float]) Stop the epochs of an update once the largest importance ratio of a mini-batch
@@ -64,11 +64,12 @@ KEYS = dict(
         # (int) Groups in a mini-batch. Equal to ``n_sample``: one optimizer step per epoch.
         batch_size=Key(8, Rule.integer(1)),
         # (Optional[int]) Steps in a mini-batch, drawn from all groups of the update, instead of ``batch_size`` groups.
-        # For long episodes, of which it learns more per collect. Not for language models.
+        # For long episodes, from which it learns more per collect. Not available for language models.
         batch_steps=Key(None,
                         Rule.integer(1).or_none()),
-        # (Optional[int]) Most tokens, of prompts and completions, that learning reads at a time. Larger mini-batches
-        # are divided and their gradients accumulated. It changes memory, not results. Lower it when out of memory.
+        # (Optional[int]) Maximum number of tokens, of prompts and completions, that learning reads at a time. Larger
+        # mini-batches are divided and their gradients accumulated. It changes memory, not results. Lower it when out
+        # of memory.
         micro_batch_tokens=Key(None,
                                Rule.integer(1).or_none()),
         # (int) Updates between two collects. Read by ``ding -m serial`` only.
@@ -78,8 +79,8 @@ KEYS = dict(
         # (float) Weight decay of AdamW.
         weight_decay=Key(0.0, Rule.number(0)),
         lr_scheduler=dict(
-            # (str) A schedule of ``transformers.get_scheduler``. It counts updates, also those without an optimizer
-            # step. A decay helps a solved task to stay solved.
+            # (str) A schedule of ``transformers.get_scheduler``. It counts updates, including those without an
+            # optimizer step. A decay helps to keep a solved task solved.
             type=Key('constant', Rule.one_of(*SCHEDULES)),
             # (int) Updates W of the warm-up: the rate grows from 1 / W in the first to the full rate in the last.
             num_warmup_steps=Key(0, Rule.integer(0)),
@@ -109,19 +110,19 @@ KEYS = dict(
         # (Optional[str]) 'clip', 'cispo', 'sapo', or 'module:function' for your own (docs/losses.md).
         surrogate=Key(None,
                       Rule('the name of a surrogate', lambda v: isinstance(v, str)).or_none()),
-        # (Optional[str]) 'sequence', 'token', 'constant' or 'sum': what the loss of a token is divided by.
+        # (Optional[str]) Divisor of the loss of a token: 'sequence', 'token', 'constant' or 'sum' (docs/losses.md).
         reduction=Key(None,
                       Rule.one_of(*REDUCTIONS).or_none()),
-        # (float) Coefficient of the KL to the reference: the initial policy, or what ``ref_sync_freq`` makes of it.
-        # 0 keeps no reference. Raise it to keep the policy near the reference.
+        # (float) Coefficient of the KL to the reference: the initial policy, or the one that ``ref_sync_freq`` renews.
+        # 0: no reference. Raise it to keep the policy near the reference.
         beta=Key(0.0, Rule.number(0)),
         # (str) Estimator of that KL: k1, k2 or k3.
         kl_type=Key('k3', Rule.one_of(*KL_TYPES)),
         # (bool) Whether the KL is multiplied by the ratio, which corrects it when groups are used more than once.
         kl_ratio_correction=False,
         # (Optional[str]) How advantages are computed, see ``group_advantage``. None: the preset's, else 'grpo', which
-        # divides by the group's standard deviation. 'no_std' does not. It is better when that would scale a small
-        # part of the reward, such as a format bonus, up to the size of the answer's.
+        # divides by the group's standard deviation. 'no_std' does not divide. It is better when the division would
+        # scale a small part of the reward, such as a format bonus, up to the size of the answer's.
         adv_method=Key(None,
                        Rule.one_of(*ADVANTAGE_METHODS).or_none()),
         # (str) What a group compares. 'outcome': the return of each trajectory. 'return_to_go': the return from each
@@ -140,7 +141,7 @@ KEYS = dict(
         # (bool) Whether to skip groups with equal rewards. It saves time and changes the mean of the loss.
         drop_equal_groups=False,
         # (bool) Whether completions that the length limit truncated are masked in the loss. They still count in the
-        # comparison of their group. For tasks whose answer comes last, where truncation says nothing about quality.
+        # comparison of their group. For tasks whose answer comes last, if truncation says nothing about quality.
         mask_truncated=False,
         # (str) For several reward parts. 'sum_then_normalize' compares their weighted sum. 'normalize_then_sum' (GDPO,
         # https://arxiv.org/abs/2601.05242) compares each part separately, sums the advantages and divides them by
@@ -199,12 +200,13 @@ KEYS = dict(
             eval_freq=Key(10, Rule.integer(1)),
             # (int) Episodes of the sampling policy from each start, in addition to the greedy one.
             samples_per_start=Key(0, Rule.integer(0, MOST)),
-            # (List[int]) Values of k for pass@k: the probability that one of k samples is right (unbiased), with a
-            # confidence interval over the starts. Needs ``samples_per_start`` of at least k.
+            # (List[int]) Values of k for pass@k: the probability that at least one of k samples is correct (unbiased),
+            # with a confidence interval over the starts. Needs ``samples_per_start`` of at least k.
             pass_at=Key([], _PASS_AT),
-            # (float) Smallest return of a sample that is right.
+            # (float) Smallest return of a correct sample.
             right_from=Key(1.0, Rule.number()),
-            # (float) Largest share of completions in an evaluation that may fail to be scored before the run stops.
+            # (float) Largest share of completions in an evaluation that may fail to be scored; the run stops when it
+            # is exceeded.
             max_failed=Key(0.1, Rule.number(0, 1)),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Log-probabilities without gradients, and which of them the importance ratio is relative to."""
+"""Log-probabilities without gradients, and those that the importance ratio is relative to."""
 from typing import Optional
 
 import torch
@@ -14,13 +14,13 @@ from .batch import Batch
 def read_log_probs(actor: Actor, model: nn.Module, batch: Batch, size: int, most_tokens: Optional[int]) -> Tensor:
     """
     Overview:
-        Log-probabilities of a batch's steps under a model, computed in the parts in which they are learned.
+        Compute the log-probabilities of a batch's steps under a model, in the same parts as learning.
     Arguments:
         - actor (:obj:`Actor`): Reads the rows.
         - model (:obj:`nn.Module`): The policy or its reference.
         - batch (:obj:`Batch`): The rows.
-        - size (:obj:`int`): Groups that are read at a time.
-        - most_tokens (:obj:`Optional[int]`): Most tokens that are read at a time.
+        - size (:obj:`int`): Number of groups that are read at a time.
+        - most_tokens (:obj:`Optional[int]`): Maximum number of tokens that are read at a time.
     Returns:
         - logp (:obj:`torch.FloatTensor`): In nats, on the CPU; 0 in rows without a weight.
     Shapes:
@@ -39,10 +39,10 @@ def read_log_probs(actor: Actor, model: nn.Module, batch: Batch, size: int, most
 def fresh_rows(batch: Batch, optimizer_steps: int) -> Tensor:
     """
     Overview:
-        Which rows were sampled with the present weights.
+        Find the rows that were sampled with the current weights.
     Arguments:
         - batch (:obj:`Batch`): The rows.
-        - optimizer_steps (:obj:`int`): Steps of the optimizer that made the present weights.
+        - optimizer_steps (:obj:`int`): Number of optimizer steps so far.
     Returns:
         - fresh (:obj:`torch.BoolTensor`): :math:`(B, 1)`
     """
@@ -52,12 +52,13 @@ def fresh_rows(batch: Batch, optimizer_steps: int) -> Tensor:
 def first_log_probs(batch: Batch, logp: Tensor, optimizer_steps: int) -> Tensor:
     """
     Overview:
-        What ratios are relative to where arithmetic is not float32: in rows that the present weights have sampled the \
-        learner's own log-probabilities, which differ from the sampler's by rounding; in the others the sampler's.
+        The log-probabilities that ratios are relative to if arithmetic is not float32. In rows that the current \
+        weights sampled, these are the learner's own, which differ from the sampler's by rounding. In the other rows \
+        they are the sampler's.
     Arguments:
         - batch (:obj:`Batch`): The rows.
         - logp (:obj:`torch.FloatTensor`): The learner's log-probabilities.
-        - optimizer_steps (:obj:`int`): Steps of the optimizer that made the present weights.
+        - optimizer_steps (:obj:`int`): Number of optimizer steps so far.
     Returns:
         - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """

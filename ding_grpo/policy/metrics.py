@@ -8,9 +8,9 @@ from ding_grpo.rl_utils import kl_estimate, masked_mean, sequence_mean
 
 from .batch import Batch
 
-# What becomes of a mini-batch.
+# Possible outcomes of a mini-batch.
 OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')
-# Metrics of a step of the optimizer, which an update averages; those that end in _max it maximises.
+# Metrics of an optimizer step. An update reports their mean, or the maximum for names that end in _max.
 STEP_METRICS = (
     'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high',
     'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean', 'sampler_gap_max', 'kl'
@@ -20,12 +20,12 @@ STEP_METRICS = (
 def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[str, float]:
     """
     Overview:
-        What a batch of groups says about the policy that sampled it.
+        Metrics of the policy that sampled a batch of groups.
     Arguments:
         - batch (:obj:`Batch`): The groups.
         - length_name (:obj:`str`): The name of a row's length.
     Returns:
-        - metrics (:obj:`Dict[str, float]`): By name, without those that are undefined.
+        - metrics (:obj:`Dict[str, float]`): Values by name, without undefined ones.
     """
     metrics = dict(failed=batch.failed.float().mean())
     scored = ~batch.failed
@@ -54,14 +54,14 @@ def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[
 def repetition(action: Tensor, weight: Tensor, n: int = 4) -> Tensor:
     """
     Overview:
-        Share of a row's n-grams that have occurred in it before: 0 where all differ or there is none, towards 1 where \
-        one is repeated on and on.
+        Share of a row's n-grams that occur earlier in the row. It is 0 if all n-grams differ or there is none, and \
+        approaches 1 if one n-gram repeats throughout the row.
     Arguments:
         - action (:obj:`torch.LongTensor`): Tokens.
-        - weight (:obj:`torch.FloatTensor`): 1 on tokens, 0 behind a row's end.
-        - n (:obj:`int`): Tokens of an n-gram.
+        - weight (:obj:`torch.FloatTensor`): 1 on tokens, 0 after a row's end.
+        - n (:obj:`int`): Number of tokens of an n-gram.
     Returns:
-        - share (:obj:`torch.FloatTensor`): One a row.
+        - share (:obj:`torch.FloatTensor`): One value per row.
     Shapes:
         - action (:obj:`torch.LongTensor`): :math:`(B, S)`
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
@@ -84,15 +84,15 @@ def step_metrics(
     Arguments:
         - batch (:obj:`Batch`): The mini-batch.
         - loss (:obj:`torch.FloatTensor`): The loss without the entropy bonus.
-        - info (:obj:`grpo_info`): What ``grpo_error`` returns beside it.
+        - info (:obj:`grpo_info`): The info that ``grpo_error`` returns with the loss.
         - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy.
-        - logp_old (:obj:`torch.FloatTensor`): Those that the ratio is relative to.
+        - logp_old (:obj:`torch.FloatTensor`): Log-probabilities that the ratio is relative to.
         - entropy (:obj:`torch.FloatTensor`): Entropies of the policy.
         - entropy_weight (:obj:`float`): Coefficient of the entropy bonus.
         - norm (:obj:`torch.FloatTensor`): Norm of the gradient.
-        - fresh (:obj:`torch.BoolTensor`): Rows sampled with the present weights, see ``fresh_rows``.
+        - fresh (:obj:`torch.BoolTensor`): Rows sampled with the current weights, see ``fresh_rows``.
     Returns:
-        - metrics (:obj:`Dict[str, float]`): By name.
+        - metrics (:obj:`Dict[str, float]`): Values by name.
     Shapes:
         - logp, logp_old, entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - fresh (:obj:`torch.BoolTensor`): :math:`(B, 1)`
@@ -133,8 +133,8 @@ def sampler_gap(batch: Batch, logp: Tensor, fresh: Tensor) -> Dict[str, float]:
 def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
     """
     Overview:
-        Metrics of an update: the number of each outcome, and means (of names in _max: maxima) over the steps that \
-        were not skipped.
+        Metrics of an update: the number of each outcome, and means over the steps that were not skipped. For names \
+        that end in _max, maxima replace means.
     """
     metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
     steps = [step for step in steps if not step['skipped_steps']]

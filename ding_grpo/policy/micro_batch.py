@@ -1,4 +1,4 @@
-"""How the rows of a mini-batch are divided: into parts that fit into memory, and among several processes."""
+"""Divides the rows of a mini-batch into parts that fit into memory, and among several processes."""
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -15,10 +15,11 @@ def split_rows(batch: 'Batch', most: Optional[int], share: Optional[Sequence[int
     Overview:
         Divide the rows that have a weight, in their order, into parts of at most ``most`` tokens. A part reads each \
         of its prompts once and the tokens of its rows, except the last token of a row, which is only predicted. A row \
-        with more tokens is a part by itself.
+        with more tokens is a separate part.
     Arguments:
         - batch (:obj:`Batch`): The rows.
-        - most (:obj:`Optional[int]`): Most tokens of a part; None for one part. Ignored for rows without prompts.
+        - most (:obj:`Optional[int]`): Maximum number of tokens of a part; None for one part. Ignored for rows without \
+            prompts.
         - share (:obj:`Optional[Sequence[int]]`): Indices of the rows to divide; None for all.
     Returns:
         - rows (:obj:`List[torch.LongTensor]`): The row indices of each part, at least one.
@@ -51,7 +52,7 @@ def share_rows(batch: 'Batch') -> Sequence[int]:
     prompts = {group: prompt for _, group, prompt in costs.values()}
     even = (sum(length for length, _, _ in costs.values()) + sum(prompts.values())) // processes
     longest = max(length + prompt for length, _, prompt in costs.values())
-    # The upper bound suffices: a full block has more than it without one row, and reads at most one prompt again.
+    # The upper bound suffices: a full block has more than the bound minus one row, and reads at most one prompt again.
     low, high = max(even, longest), even + longest + max(prompts.values())
     while low < high:
         middle = (low + high) // 2
@@ -61,7 +62,7 @@ def share_rows(batch: 'Batch') -> Sequence[int]:
 
 
 def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:
-    """For each row that has a weight: its tokens to read, the index of its prompt, and the tokens of the prompt."""
+    """For each row that has a weight: number of tokens to read, index of its prompt, number of the prompt's tokens."""
     lengths = batch.length.tolist()
     if batch.prompts is None:
         return {row: (length, 0, 0) for row, length in enumerate(lengths) if length > 0}
@@ -70,9 +71,9 @@ def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:
 
 
 def _fill(costs: Dict[int, Tuple[int, int, int]], most: int) -> List[List[int]]:
-    """Parts of at most ``most`` tokens, each filled before the next begins; a longer row is a part by itself."""
+    """Parts of at most ``most`` tokens, each filled before the next one starts; a longer row is a separate part."""
     parts: List[List[int]] = []
-    tokens, read = 0, set()  # of the current part: its tokens, and the prompts in it
+    tokens, read = 0, set()  # number of tokens of the current part, and its prompts
     for row, (length, prompt, prompt_length) in costs.items():
         cost = length + (0 if prompt in read else prompt_length)
         if not parts or tokens + cost > most:

@@ -1,4 +1,4 @@
-"""DI-engine's PPO with a KL to the policy it started from, so that it can be held against GRPO at equal ``beta``."""
+"""DI-engine's PPO with a KL to its initial policy, to compare it with GRPO at equal ``beta``."""
 import copy
 from typing import Any, Dict, List
 
@@ -22,19 +22,20 @@ RULES = {'learn.beta': Rule.number(0), 'learn.kl_type': Rule.one_of(*KL_TYPES)}
 class PPOKLPolicy(PPOPolicy):
     """
     Overview:
-        DI-engine's ``ppo`` with the KL to a pretrained policy, the model as it is when training starts, in the loss: \
-        ``policy_loss + value_weight * value_loss - entropy_weight * entropy_loss + beta * kl``. All other keys are \
-        those of ``ppo``; with ``beta=0`` it learns what ``ppo`` learns, to the last bit.
+        DI-engine's ``ppo`` with the KL to a pretrained policy in the loss, which is \
+        ``policy_loss + value_weight * value_loss - entropy_weight * entropy_loss + beta * kl``. The pretrained policy \
+        is the model at the start of training. All other keys are those of ``ppo``. With ``beta=0``, the trained \
+        weights are bit-identical to those of ``ppo``.
     """
     config = deep_merge_dicts(
         PPOPolicy.config,
         dict(
             type='ppo_kl',
             learn=dict(
-                # (float) Coefficient of the KL; 0 keeps no reference. As ``policy.learn.beta`` of ``grpo``.
+                # (float) Coefficient of the KL, as ``policy.learn.beta`` of ``grpo``. 0: no reference.
                 beta=0.1,
-                # (str) Estimator of that KL: k1, k2 or k3. As ``policy.learn.kl_type`` of ``grpo``. k1 has no gradient
-                # on the samples' own policy, and in later epochs one that makes them less likely: for the record only.
+                # (str) Estimator of that KL: k1, k2 or k3, as ``policy.learn.kl_type`` of ``grpo``. Use k1 only as a
+                # metric. Its gradient is 0 under the policy that sampled; in later epochs it makes samples less likely.
                 kl_type='k3',
             ),
         )
@@ -51,17 +52,17 @@ class PPOKLPolicy(PPOPolicy):
             )
         check_trained({name: p for name, p in self._model.named_parameters() if p.requires_grad})
         super()._init_learn()
-        # Behind the initialisation, which may have given the model other weights.
+        # After the initialisation, which may change the model's weights.
         self._reference = copy.deepcopy(self._model).requires_grad_(False) if self._cfg.learn.beta > 0 else None
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> List[Dict[str, float]]:
         """
         Overview:
-            Epochs of mini-batches.
+            Train on the mini-batches of all epochs.
         Arguments:
             - data (:obj:`List[Dict]`): Transitions with advantages, as for ``ppo``.
         Returns:
-            - metrics (:obj:`List[Dict[str, float]]`): One a mini-batch: those of ``ppo``, and ``kl``.
+            - metrics (:obj:`List[Dict[str, float]]`): The metrics of ``ppo`` and ``kl``, for each mini-batch.
         """
         cfg = self._cfg.learn
         data = default_preprocess_learn(data, ignore_done=cfg.ignore_done, use_nstep=False)
@@ -81,7 +82,7 @@ class PPOKLPolicy(PPOPolicy):
         return metrics
 
     def _set_targets(self, data: Dict[str, Any]) -> None:
-        """The returns that the value learns, with ``recompute_adv`` after advantages by the value as it is now."""
+        """Set the value's targets. With ``recompute_adv``, first recompute the advantages with the current value."""
         std = self._running_mean_std.std if self._value_norm else 1
         if self._recompute_adv:
             with torch.no_grad():
@@ -152,5 +153,5 @@ class PPOKLPolicy(PPOPolicy):
 class PPOKLCommandModePolicy(PPOKLPolicy, DummyCommandModePolicy):
     """
     Overview:
-        ``ppo_kl`` as DI-engine's serial pipelines ask for it.
+        ``ppo_kl`` under the name that DI-engine's serial pipelines use.
     """

@@ -8,8 +8,8 @@ RowKey = Tuple[int, int, int]  # collect, group, row
 class RowGenerators:
     """
     Overview:
-        Random numbers of rows: those of one generator a row, seeded by (seed, collect, group, row), whatever else \
-        runs beside it.
+        Random numbers of rows. Each row has one generator, seeded by (seed, collect, group, row), so that its numbers \
+        do not depend on other rows.
     Interfaces:
         ``of``, ``forget``
     """
@@ -21,16 +21,16 @@ class RowGenerators:
     def of(self, env_id: int, key: RowKey) -> np.random.Generator:
         """
         Overview:
-            The generator of the row that an environment runs; it goes on from step to step.
+            The generator of the row that an environment runs. All steps of the row use the same generator.
         Arguments:
             - env_id (:obj:`int`): The environment.
-            - key (:obj:`RowKey`): Its row.
+            - key (:obj:`RowKey`): The key of its row.
         """
         if env_id not in self._generators or self._generators[env_id][0] != key:
             self._generators[env_id] = (key, np.random.default_rng([self._seed, *key]))
         return self._generators[env_id][1]
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
-        """Drop those of environments whose episode has ended; None: all."""
+        """Drop the generators of environments whose episode has ended; None for all."""
         for i in list(self._generators) if env_ids is None else env_ids:
             self._generators.pop(i, None)

@@ -1,6 +1,6 @@
 """
-One training sample: the episodes of a group, folded into one. It is a plain dict of tensors, since DI-engine's replay
-buffers write keys of their own into it, and since checkpoints hold it, which load plain data only.
+One training sample: the episodes of a group, folded into one. It is a plain dict of tensors, because DI-engine's replay
+buffers write their own keys into it. It is also part of checkpoints, which load plain data only.
 """
 from typing import Any, Dict, List
 
@@ -15,36 +15,38 @@ from ding_common import ConfigError
 def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) -> Dict[str, Any]:
     """
     Overview:
-        Fold the G finished episodes of a group into one sample, so that neither a replay buffer nor uneven lengths \
-        can tear the group.
+        Fold the G finished episodes of a group into one sample, so that neither a replay buffer nor different lengths \
+        can separate the group.
     Arguments:
-        - episodes (:obj:`List[List[Dict]]`): Per episode its transitions, as a face makes them: ``action``, ``logp``, \
-            ``reward`` of the step, ``truncated`` in the last one, and what else that face has: for tokens \
-            ``prompt``, ``kept``, ``reward_parts`` in the last one, for steps ``obs``.
-        - shared_start (:obj:`bool`): Whether the episodes must have one start.
+        - episodes (:obj:`List[List[Dict]]`): The transitions of each episode, from ``Actor.transition``: ``action``, \
+            ``logp``, ``reward`` of the step and, in the last one, ``truncated``. For tokens also ``prompt``, ``kept`` \
+            and, in the last one, ``reward_parts``; for steps also ``obs``.
+        - shared_start (:obj:`bool`): Whether the episodes must have the same start.
     Returns:
         - sample (:obj:`Dict`): See shapes; ``kept`` only if the sampling restricts the vocabulary.
     Shapes:
         - prompt (:obj:`torch.LongTensor`): :math:`(L, )`
-        - obs (:obj:`torch.FloatTensor`): :math:`(M, *)`, or a dict of such, for the M steps of all rows, row by row
-        - action (:obj:`torch.LongTensor`): :math:`(G, S)`, 0 behind a row's end; floats of :math:`(G, S, N)` for \
+        - obs (:obj:`torch.FloatTensor`): :math:`(M, *)` or a dict of such tensors, for the M steps of all rows, row \
+            by row
+        - action (:obj:`torch.LongTensor`): :math:`(G, S)`, 0 after a row's end; floats of :math:`(G, S, N)` for \
             continuous actions
         - logp_old (:obj:`torch.FloatTensor`): :math:`(G, S)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(G, S)`, 1 on tokens, 0 behind a row's end
-        - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`, -1 behind a row's end
-        - reward (:obj:`torch.FloatTensor`): :math:`(G, S)`, the reward that came with each token
-        - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each, NaN where one does not apply
+        - weight (:obj:`torch.FloatTensor`): :math:`(G, S)`, 1 on tokens, 0 after a row's end
+        - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`, -1 after a row's end
+        - reward (:obj:`torch.FloatTensor`): :math:`(G, S)`, the reward of each token
+        - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each, NaN where a part does not apply
         - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
         - failed (:obj:`torch.FloatTensor`): :math:`(G, )`, 1 on rows that could not be scored
     Raises:
-        - ConfigError: If the episodes do not have one start.
+        - ConfigError: If the episodes must have the same start and do not.
     """
     start = 'prompt' if 'prompt' in episodes[0][0] else 'obs'
     for episode in episodes if shared_start else ():
         if not _equal(episode[0][start], episodes[0][0][start]):
             raise ConfigError(
-                'policy.collect.shared_start = True: the episodes of a group start differently after one seed; the '
-                "environment's reset must follow its seed, or set it to False to compare episodes from other starts."
+                'policy.collect.shared_start = True: the episodes of a group start differently with the same seed. The '
+                "environment's reset must depend on its seed only; or set shared_start to False, to compare episodes "
+                'from different starts.'
             )
     rows = [{key: torch.cat([t[key] for t in episode]) for key in ('action', 'logp', 'reward')} for episode in episodes]
     last = [episode[-1] for episode in episodes]

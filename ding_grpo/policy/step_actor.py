@@ -25,8 +25,8 @@ class StepActor:
     """
     Overview:
         ``Actor`` of models with discrete or continuous actions: ``vac``, ``pg`` and every other model of DI-engine \
-        that has ``compute_actor`` or returns ``logit`` itself, a tensor for discrete actions, a dict of ``mu`` and \
-        ``sigma`` for continuous ones.
+        that has ``compute_actor`` or returns ``logit`` itself. ``logit`` is a tensor for discrete actions, and a dict \
+        of ``mu`` and ``sigma`` for continuous ones.
     """
     length_name = 'episode_length'
     rate_name = 'steps_per_second'
@@ -40,8 +40,8 @@ class StepActor:
         """
         Arguments:
             - model (:obj:`nn.Module`): The policy's model.
-            - temperature (:obj:`float`): Logits of discrete actions are divided by it, in sampling and learning.
-            - seed (:obj:`int`): With a row's key it seeds the row's random numbers.
+            - temperature (:obj:`float`): Sampling and learning divide the logits of discrete actions by it.
+            - seed (:obj:`int`): Together with a row's key it seeds the row's random numbers.
         """
         self._model = model
         self._temperature = temperature
@@ -61,16 +61,16 @@ class StepActor:
     def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple] = None) -> None:
         """
         Overview:
-            Check that the model reads the environment's observations and has its actions, by trying.
+            Check on a sample that the model reads the environment's observations and has its actions.
         Arguments:
-            - spec (:obj:`Optional[NamedTuple]`): None, unless the environment is one of tokens.
+            - spec (:obj:`Optional[NamedTuple]`): None, except for token environments.
             - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and actions.
         Raises:
-            - ConfigError: If they do not fit.
+            - ConfigError: If environment and model do not fit.
         """
         if spec is not None:
             raise ConfigError(
-                f"policy.model.type: {type(self._model).__name__} does not read tokens; with token_env grpo needs "
+                f"policy.model.type: {type(self._model).__name__} does not read tokens. With token_env, grpo needs "
                 "model type 'causal_lm'."
             )
         if spaces is not None:
@@ -78,7 +78,7 @@ class StepActor:
 
     def _check_spaces(self, observations: Any, actions: Any) -> None:
         name, was_training = type(self._model).__name__, self._model.training
-        self._model.eval()  # a trial leaves no trace in running means
+        self._model.eval()  # so that the trial does not change running means
         try:
             with torch.no_grad():
                 logit = self._logit(self._model, self._collate({0: observations.sample()}))
@@ -165,7 +165,7 @@ class StepActor:
         pass
 
     def memory_advice(self, cfg: Dict) -> str:
-        return f'Smaller mini-batches need less: policy.learn.batch_size = {cfg.learn.batch_size}.'
+        return f'Use smaller mini-batches, now policy.learn.batch_size = {cfg.learn.batch_size}.'
 
     def _collate(self, obs: Dict[int, Any]) -> Any:
         batch = default_collate([to_tensor(o, dtype=torch.float32) for o in obs.values()])
@@ -178,14 +178,14 @@ class StepActor:
             return logit
         if not isinstance(logit, Tensor) or logit.dim() != 2:
             raise ConfigError(
-                f'policy.model.type: {type(model).__name__} gives no actor that grpo can train; it needs logits of '
+                f'policy.model.type: {type(model).__name__} has no actor that grpo can train. It needs logits of '
                 "discrete actions (B, N), or mu and sigma of continuous ones (action_space 'discrete' or 'continuous')."
             )
         return logit if self._temperature == 1 else logit / self._temperature
 
 
 def _normal(logit: Dict[str, Tensor]) -> Independent:
-    # Not validated: what is not finite is told of with its place, see ``not_finite``.
+    # Without validation: ``diagnose`` reports where NaN or infinite values first appear.
     return Independent(Normal(logit['mu'], logit['sigma'], validate_args=False), 1, validate_args=False)
 
 

@@ -1,4 +1,4 @@
-"""The surrogate that a config names: one that is registered, or a function of a user's module."""
+"""Finds the surrogate that a config names: a registered one, or a function of a user's module."""
 import inspect
 from importlib import import_module
 from typing import Union
@@ -14,13 +14,13 @@ _KEY = 'policy.learn.surrogate'
 def find_surrogate(name: str) -> Union[str, Surrogate]:
     """
     Overview:
-        Look up a surrogate. A function of a user is tried on small tensors, so that a wrong one ends before training.
+        Look up a surrogate and try it on small tensors, so that a wrong function fails before training.
     Arguments:
-        - name (:obj:`str`): A key of ``SURROGATES`` as it is now, or ``'module:function'``.
+        - name (:obj:`str`): A current key of ``SURROGATES``, or ``'module:function'``.
     Returns:
-        - surrogate (:obj:`Union[str, Surrogate]`): As ``grpo_error`` takes it, the name or the function.
+        - surrogate (:obj:`Union[str, Surrogate]`): The name or the function, as an argument for ``grpo_error``.
     Raises:
-        - ConfigError: If there is none of that name, or it cannot be used.
+        - ConfigError: If no surrogate has that name, or if it cannot be used.
     """
     if name in SURROGATES:
         _try(SURROGATES[name], name)
@@ -38,7 +38,7 @@ def _import(name: str) -> Surrogate:
         raise ConfigError(f'{_KEY} = {name!r}: there is no module {module_name!r} that can be imported.')
     try:
         module = import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise any exception
         raise ConfigError(f'{_KEY} = {name!r}: the module cannot be imported ({describe(error)}).') from error
     if not hasattr(module, function):
         functions = [key for key, value in vars(module).items() if callable(value)]
@@ -57,7 +57,7 @@ def _try(surrogate: Surrogate, name: str) -> None:
         raise ConfigError(
             f'{_KEY} = {name!r}: must take the arguments (ratio, adv, logp_new, low, high) ({error}).'
         ) from error
-    except ValueError:  # a built-in function tells nothing of its arguments
+    except ValueError:  # some built-in functions have no signature
         pass
     try:
         objective = surrogate(*arguments)
@@ -70,6 +70,6 @@ def _try(surrogate: Surrogate, name: str) -> None:
         given = f'{objective.dtype} {tuple(objective.shape)} {gradient} a gradient'
     if given != f'{logp.dtype} {tuple(logp.shape)} with a gradient':
         raise ConfigError(
-            f'{_KEY} = {name!r}: must give the objective of each token, floats of shape (B, S) with a gradient; for '
-            f'(B, S) = {tuple(logp.shape)} it gives {given}.'
+            f'{_KEY} = {name!r}: must return the objective of each token, floats of shape (B, S) with a gradient. For '
+            f'(B, S) = {tuple(logp.shape)} it returns {given}.'
         )

@@ -24,7 +24,7 @@ class TokenActor:
     """
     length_name = 'completion_length'
     rate_name = 'tokens_per_second'
-    fused = True  # one pass over the weights, of which a language model has many
+    fused = True  # one pass over the many weights of a language model
 
     def __init__(self, model: CausalLM, sampling: Sampling, log_prob_fn: Callable, seed: int) -> None:
         """
@@ -32,7 +32,7 @@ class TokenActor:
             - model (:obj:`CausalLM`): The policy's model.
             - sampling (:obj:`Sampling`): The distribution that is sampled from and learned.
             - log_prob_fn (:obj:`Callable`): ``linear_log_prob``, or a ``LogProbFunction``.
-            - seed (:obj:`int`): With a row's key it seeds the row's random numbers.
+            - seed (:obj:`int`): Together with a row's key it seeds the row's random numbers.
         """
         self._model = model
         self._sampling = sampling
@@ -70,7 +70,7 @@ class TokenActor:
     def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple] = None) -> None:
         """
         Overview:
-            Learn from the environment how a completion ends, and check its tokens against the model.
+            Receive from the environment how a completion ends, and check its tokens against the model.
         Arguments:
             - spec (:obj:`Optional[NamedTuple]`): ``tokenizer``, ``eos_token_ids``, ``vocab_size``, \
                 ``max_prompt_length``, ``max_new_tokens``, ``reward_weights``.
@@ -80,19 +80,19 @@ class TokenActor:
         """
         if spec is None:
             raise ConfigError(
-                'env.type: the environment has no token_spec; a causal language model learns from token_env. For other '
-                "environments give policy.model a type such as 'vac'."
+                'env.type: the environment has no token_spec, which a causal language model needs. Use token_env, or '
+                "set policy.model.type to a model for other environments, such as 'vac'."
             )
         if spec.vocab_size > self._model.vocab_size:
             raise ConfigError(
                 f'env.tokenizer: its vocabulary of {spec.vocab_size} tokens does not fit policy.model, which has '
-                f'vocab_size = {self._model.vocab_size}; the model needs at least as many.'
+                f'vocab_size = {self._model.vocab_size}. The model needs at least as many tokens.'
             )
         positions, longest = self._model.max_positions, spec.max_prompt_length + spec.max_new_tokens
         if positions is not None and longest > positions:
             raise ConfigError(
                 f'env.max_prompt_length = {spec.max_prompt_length} with env.max_new_tokens = {spec.max_new_tokens}: '
-                f'{longest} tokens are more than the {positions} positions of policy.model.'
+                f'{longest} tokens are more than the {positions} positions of policy.model. Lower one of them.'
             )
         self._model.limit_vocabulary(spec.vocab_size)
         self._model.limit_length(longest)
@@ -129,7 +129,7 @@ class TokenActor:
         self._generators.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
-        """One step of one environment as ``fold_group`` takes it, with the tokens that the environment took."""
+        """One step of one environment, in the form that ``fold_group`` needs, with the tokens that it accepted."""
         taken = timestep.info['taken']
         reward = torch.zeros(taken)
         reward[-1] = np.asarray(timestep.reward).item()
@@ -166,7 +166,7 @@ class TokenActor:
     def max_length(self) -> int:
         if self._spec is None:
             raise ConfigError(
-                'policy.type = grpo: the policy does not know how a completion ends. Run it with '
+                'policy.type = grpo: the policy does not know how a completion ends. Use '
                 "create_config.collector = dict(type='group') and an environment that has a token_spec."
             )
         return self._spec.max_new_tokens
@@ -175,13 +175,13 @@ class TokenActor:
         return dict(reading=self._model.reading_state())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        if 'reading' in state:  # not in checkpoints of older versions
+        if 'reading' in state:  # absent in checkpoints of older versions
             self._model.load_reading_state(state['reading'])
 
     def memory_advice(self, cfg: Dict) -> str:
         return (
-            'Reading fewer tokens at a time needs less and changes nothing else: policy.learn.micro_batch_tokens = '
-            f'{cfg.learn.micro_batch_tokens}; so do policy.model.gradient_checkpointing=True and policy.model.lora.'
+            'Read fewer tokens at a time, which only changes memory, now policy.learn.micro_batch_tokens = '
+            f'{cfg.learn.micro_batch_tokens}. Or use policy.model.gradient_checkpointing=True or policy.model.lora.'
         )
 
     def _generate(
@@ -213,7 +213,7 @@ def strip(obs: Any) -> Tensor:
     Overview:
         The tokens of an observation. DI-engine's workers may have cast it to float32, which is exact up to 2^24.
     Arguments:
-        - obs (:obj:`Union[np.ndarray, torch.Tensor]`): Token ids, -1 behind the last.
+        - obs (:obj:`Union[np.ndarray, torch.Tensor]`): Token ids, -1 after the last.
     Returns:
         - tokens (:obj:`torch.LongTensor`): The ids.
     Shapes:

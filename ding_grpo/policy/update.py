@@ -1,9 +1,9 @@
 """
-One update of GRPO, https://arxiv.org/abs/2402.03300. Each mini-batch of each epoch gives one step of AdamW down
+One update of GRPO, https://arxiv.org/abs/2402.03300. For each mini-batch of each epoch, one AdamW step reduces the loss
 
     L = mean over steps of  -min(r A, clip(r, 1 - c, 1 + c) A) + beta KL(pi, pi_ref) - w H(pi),    r = pi / pi_old,
 
-where A are the advantages of ``Advantage`` and pi_old is the policy that sampled. ``policy.learn`` selects the
+where A is the advantage of ``Advantage`` and pi_old is the policy that sampled. ``policy.learn`` selects the
 surrogate (here clip), the ratio and the mean (docs/losses.md).
 """
 import math
@@ -32,16 +32,16 @@ class Updater:
         self._cfg, self._batch_size, self._loss_options = cfg, batch_size, loss_options
         self._actor, self._model, self._optimizer = actor, model, optimizer
         self._trained: List[nn.Parameter] = [p for section in optimizer.param_groups for p in section['params']]
-        self.optimizer_steps = 0  # that made the present weights
+        self.optimizer_steps = 0  # number of steps so far
         self.bad_updates = BadUpdates(cfg.max_bad_updates)
         self.shuffle = torch.Generator().manual_seed(torch.initial_seed())
 
     def run(self, batch: Batch, update: int) -> Dict[str, float]:
-        """All epochs, or fewer where ``target_kl`` or ``max_ratio`` stops them; returns metrics (docs/metrics.md)."""
+        """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. Returns metrics (docs/metrics.md)."""
         steps: List[Dict[str, float]] = []
         empty = 0
         for mini_batch in self._mini_batches(batch):
-            if not mini_batch.weight.any():  # all rows are truncated and masked, so that there is nothing to measure
+            if not mini_batch.weight.any():  # all rows are truncated and masked, so there is nothing to measure
                 empty += 1
                 continue
             step = self.step(mini_batch)
@@ -74,7 +74,7 @@ class Updater:
             yield from (drawn[i] for i in torch.randperm(len(drawn), generator=self.shuffle).tolist())
 
     def step(self, mini_batch: Batch) -> Dict[str, float]:
-        """One step of the optimizer, unless an outcome says why not; returns its metrics and its outcome."""
+        """Take one optimizer step, unless the outcome forbids it. Returns metrics and the outcome."""
         cfg, batch = self._cfg, mini_batch.to(self._trained[0].device)
         tokens = batch.weight.sum().item() if self._loss_options.get('reduction') == 'token' else None
         logp, entropy = (torch.zeros_like(batch.logp_old) for _ in range(2))  # (B, S)
@@ -89,12 +89,12 @@ class Updater:
             columns = logp_part.shape[1]
             logp[rows, :columns], entropy[rows, :columns] = logp_part.detach(), entropy_part.detach()
         for p in self._trained:
-            if p.grad is None:  # no row of this process reaches it
+            if p.grad is None:  # no row of this process uses it
                 p.grad = torch.zeros_like(p)
         parallel.all_reduce([*(p.grad for p in self._trained), logp, entropy])
         if not self._actor.exact and mini_batch.logp_first is None:
             mini_batch.logp_first = self._logp_old(batch, logp).cpu()  # for further epochs
-        # clip_grad_norm_ in two steps: it would make all gradients NaN where one is not finite
+        # clip_grad_norm_ in two steps, because it makes all gradients NaN if one is NaN or infinite
         norm = torch.nn.utils.get_total_norm([p.grad for p in self._trained])
         with torch.no_grad():
             loss, info = self._loss(batch, logp)
@@ -110,18 +110,18 @@ class Updater:
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})
 
     def _outcome(self, metrics: Dict[str, float]) -> Optional[str]:
-        """What becomes of a step; None if the policy has gone beyond a bound already."""
+        """The outcome of a step; None if the policy has already exceeded a bound."""
         cfg = self._cfg
         if not (math.isfinite(metrics['total_loss']) and math.isfinite(metrics['grad_norm'])):
             return 'skipped_steps'
         bounds = ((metrics['kl_old'], cfg.target_kl), (metrics['ratio_max'], cfg.max_ratio))
         if any(bound is not None and value > bound for value, bound in bounds):
             return None
-        # without a gradient AdamW's momentum alone would move the weights
+        # without a gradient, AdamW's momentum alone would move the weights
         return 'empty_steps' if metrics['grad_norm'] == 0 else 'optimizer_steps'
 
     def _loss(self, batch: Batch, logp: Tensor, tokens: Optional[float] = None) -> Tuple:
-        """Loss and info of rows; with ``tokens``, the number in the mini-batch, their part of its loss."""
+        """Loss and info of rows. With ``tokens``, the number of tokens in the mini-batch, their part of its loss."""
         data = grpo_data(logp, self._logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight)
         return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, **self._loss_options)
 

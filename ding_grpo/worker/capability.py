@@ -4,8 +4,8 @@ from typing import Any
 def learns_from_groups(policy: Any) -> bool:
     """
     Overview:
-        Whether a policy learns from whole groups, which it declares by ``_learns_from_groups``. Others have no such \
-        attribute.
+        Whether a policy learns from whole groups. Such a policy declares ``_learns_from_groups``; other policies do \
+        not have this attribute.
     Arguments:
         - policy (:obj:`NamedTuple`): A mode of a DI-engine policy.
     """

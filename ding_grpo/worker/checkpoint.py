@@ -1,8 +1,8 @@
 """
-Checkpoints that are whole or not there. A file is written beside its place, flushed to the disk and then moved there,
-so that a kill or a full disk leaves the one before. ``torch.save`` writes a zip archive with a CRC-32 of every record,
-by which damage of any later kind is found when it is read; the checksums are computed while torch reads, so that a file
-is read once.
+Checkpoints that are either complete or absent. A file is written under a temporary name, flushed to the disk and then
+renamed, so a kill or a full disk leaves the previous file intact. ``torch.save`` writes a zip archive with a CRC-32 of
+every record. Reading verifies these checksums, which detects any later damage. They are computed while torch reads, so
+that a file is read once.
 """
 import glob
 import os
@@ -28,7 +28,7 @@ _NUMBERED = re.compile(r'iteration_(\d+)\.pth\.tar')
 class Found(NamedTuple):
     """
     Overview:
-        A checkpoint's file and what is in it.
+        Path and content of a checkpoint.
     """
     path: str
     state: Dict[str, Any]
@@ -37,12 +37,12 @@ class Found(NamedTuple):
 def save_checkpoint(path: str, state: Dict[str, Any]) -> None:
     """
     Overview:
-        Write a checkpoint, or leave what is there as it is.
+        Write a checkpoint. If this fails, an existing file stays unchanged.
     Arguments:
-        - path (:obj:`str`): Its file; the folder is made if it is not there.
+        - path (:obj:`str`): Path of the file; a missing folder is created.
         - state (:obj:`Dict[str, Any]`): Tensors and plain Python objects.
     Raises:
-        - CheckpointError: If it cannot be written, as on a full disk.
+        - CheckpointError: If it cannot be written, for example because the disk is full.
     """
     folder, beside = os.path.dirname(path), f'{path}.tmp'
     try:
@@ -54,14 +54,14 @@ def save_checkpoint(path: str, state: Dict[str, Any]) -> None:
         os.replace(beside, path)
         entries = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(entries)  # the new name, too
+            os.fsync(entries)  # flushes the new name too
         finally:
             os.close(entries)
     except (OSError, RuntimeError) as error:  # torch's writer turns an OSError into a RuntimeError
         if os.path.exists(beside):
             os.remove(beside)
         before = numbered(folder)
-        last = f'the last good one is {os.path.normpath(before[0])}' if before else 'there is none before it'
+        last = f'the last good one is {os.path.normpath(before[0])}' if before else 'there is no earlier checkpoint'
         raise CheckpointError(
             f'the checkpoint {os.path.normpath(path)} could not be written ({_reason(error)}); {last}'
         ) from error
@@ -76,11 +76,11 @@ def _reason(error: BaseException) -> str:
 def read_checkpoint(path: str) -> Dict[str, Any]:
     """
     Overview:
-        Read a checkpoint. Nothing in it is executed.
+        Read a checkpoint without executing any code that it contains.
     Arguments:
-        - path (:obj:`str`): Its file.
+        - path (:obj:`str`): Path of the file.
     Raises:
-        - CheckpointError: If it is not there, is damaged, or holds other things than tensors and plain objects.
+        - CheckpointError: If it is missing or damaged, or contains anything but tensors and plain objects.
     """
     path = os.path.normpath(path)
     try:
@@ -88,14 +88,14 @@ def read_checkpoint(path: str) -> Dict[str, Any]:
             tensors = [
                 r for r in archive.infolist() if '/data/' in r.filename and r.compress_type == zipfile.ZIP_STORED
             ]
-            for record in archive.infolist():  # the pickle, and small ones
+            for record in archive.infolist():  # the pickle and small records
                 if record not in tensors:
                     archive.read(record)
             summed = _SummedFile(file, tensors)
             try:
                 state = torch.load(summed, map_location='cpu', weights_only=True)
             finally:
-                summed.check()  # of a damaged file torch may raise anything
+                summed.check()  # torch may raise any exception for a damaged file
             for record in summed.unread():
                 archive.read(record)
             return state
@@ -103,32 +103,34 @@ def read_checkpoint(path: str) -> Dict[str, Any]:
         raise CheckpointError(f'there is no checkpoint {path}') from error
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f'the checkpoint {path} holds other things than tensors and plain objects; nothing of it was run'
+            f'the checkpoint {path} contains more than tensors and plain objects; none of its code was run'
         ) from error
-    except Exception as error:  # damaged archives raise what they like, from struct.error to pickle's
+    except Exception as error:  # damaged archives raise many kinds, from struct.error to pickle's
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f'the checkpoint {path} is damaged, or none of torch 1.6 or later ({reason})') from error
+        raise CheckpointError(
+            f'the checkpoint {path} is damaged, or was not written by torch 1.6 or later ({reason})'
+        ) from error
 
 
 class _SummedFile:
     """
     Overview:
-        A file as ``torch.load`` takes it, which computes the checksums of an archive's records while they are read.
+        A file object for ``torch.load`` that computes the checksums of an archive's records while they are read.
     Arguments:
         - file (:obj:`IO[bytes]`): A zip archive.
-        - records (:obj:`List[zipfile.ZipInfo]`): Those that torch is about to read, each from its start to its end.
+        - records (:obj:`List[zipfile.ZipInfo]`): The records that torch will read, each from start to end.
     """
 
     def __init__(self, file: IO[bytes], records: List[zipfile.ZipInfo]) -> None:
         self._file = file
         self.seek, self.tell, self.readline = file.seek, file.tell, file.readline
         self._damaged: List[str] = []
-        # by the position of the next byte: the record, how many of its bytes are left, and the sum so far
+        # by the position of the next byte: the record, the number of its bytes not yet read, and the sum so far
         self._begun = {self._start(record): (record, record.file_size, 0) for record in records if record.file_size > 0}
         file.seek(0)
 
     def _start(self, record: zipfile.ZipInfo) -> int:
-        """Of its content, which follows its name and a padding."""
+        """Position of a record's content, which follows its name and a padding."""
         self._file.seek(record.header_offset + 26)
         name, padding = struct.unpack('<HH', self._file.read(4))
         return record.header_offset + 30 + name + padding
@@ -161,13 +163,13 @@ class _SummedFile:
         Overview:
             Compare the checksums of the records that have been read.
         Raises:
-            - BadZipFile: If one is wrong.
+            - BadZipFile: If a checksum does not match.
         """
         if self._damaged:
-            raise zipfile.BadZipFile(f'the checksum of {self._damaged[0]} does not fit')
+            raise zipfile.BadZipFile(f'the checksum of {self._damaged[0]} does not match')
 
     def unread(self) -> List[zipfile.ZipInfo]:
-        """The records that have not been read from their start to their end."""
+        """The records that have not been read from start to end."""
         return [record for record, *_ in self._begun.values()]
 
 
@@ -175,14 +177,14 @@ class _SummedFile:
 def whole_folder(path: str) -> Iterator[str]:
     """
     Overview:
-        A folder to write into, which takes its place when all is written.
+        A temporary folder to write into, which is renamed to ``path`` once everything is written.
     Arguments:
-        - path (:obj:`str`): Its place.
+        - path (:obj:`str`): Final path of the folder.
     Raises:
-        - CheckpointError: If it cannot be written, as on a full disk.
+        - CheckpointError: If it cannot be written, for example because the disk is full.
     """
     beside, before = f'{path}.tmp', f'{path}.before'
-    if os.path.exists(before) and not os.path.exists(path):  # a kill between the two moves below
+    if os.path.exists(before) and not os.path.exists(path):  # killed between the two moves below
         os.replace(before, path)
     for left in (beside, before):
         shutil.rmtree(left, ignore_errors=True)
@@ -200,7 +202,7 @@ def whole_folder(path: str) -> Iterator[str]:
 def numbered(folder: str) -> List[str]:
     """
     Overview:
-        The checkpoints of updates in a folder, newest first.
+        Paths of the numbered checkpoints in a folder, newest first.
     """
     found = [path for path in glob.glob(os.path.join(glob.escape(folder), '*')) if number_of(path) is not None]
     return sorted(found, key=number_of, reverse=True)
@@ -209,7 +211,7 @@ def numbered(folder: str) -> List[str]:
 def number_of(path: str) -> Optional[int]:
     """
     Overview:
-        Updates that a checkpoint's name tells, None if it is another name.
+        The update number in a checkpoint's file name, None if the name has none.
     """
     match = _NUMBERED.fullmatch(os.path.basename(path))
     return None if match is None else int(match[1])
@@ -218,7 +220,7 @@ def number_of(path: str) -> Optional[int]:
 def prune(folder: str, keep: int) -> None:
     """
     Overview:
-        Delete all but the newest checkpoints of updates, and what a kill left half written.
+        Delete all but the ``keep`` newest numbered checkpoints, and partial files that a kill left.
     """
     for path in numbered(folder)[keep:] + glob.glob(os.path.join(glob.escape(folder), '*.tmp')):
         os.remove(path)
@@ -227,19 +229,19 @@ def prune(folder: str, keep: int) -> None:
 def newest(folder: str, asked: str = '') -> Optional[Found]:
     """
     Overview:
-        The checkpoint to go on from: the one that is asked for, or the newest of a folder; if that one is damaged, \
-        the one before it.
+        The checkpoint to resume from: ``asked``, or the newest in a folder. A damaged checkpoint is skipped in favour \
+        of the previous one.
     Arguments:
-        - folder (:obj:`str`): Where a run keeps its checkpoints.
-        - asked (:obj:`str`): A file, or ''.
+        - folder (:obj:`str`): The run's folder of checkpoints.
+        - asked (:obj:`str`): Path of a file, or ''.
     Returns:
-        - found (:obj:`Optional[Found]`): None if the folder holds none.
+        - found (:obj:`Optional[Found]`): None if the folder contains no checkpoint.
     Raises:
-        - CheckpointError: If every one is damaged.
+        - CheckpointError: If every checkpoint is damaged.
     """
     candidates = numbered(os.path.dirname(asked) if asked else folder)
     if asked:
-        below = number_of(asked) or 0  # before one without a number there is none
+        below = number_of(asked) or 0  # a checkpoint without a number has no previous one
         candidates = [asked] + [path for path in candidates if path != asked and number_of(path) < below]
     elif os.path.isfile(os.path.join(folder, 'ckpt_best.pth.tar')):
         candidates.append(os.path.join(folder, 'ckpt_best.pth.tar'))
@@ -248,6 +250,6 @@ def newest(folder: str, asked: str = '') -> Optional[Found]:
             return Found(path, read_checkpoint(path))
         except CheckpointError as error:
             if path == candidates[-1]:
-                raise CheckpointError(f'{error.message}, and there is no good one before it') from error
-            show(f'{error.message}; the one before it is tried')
+                raise CheckpointError(f'{error.message}, and there is no good earlier checkpoint') from error
+            show(f'{error.message}; trying the previous one')
     return None

@@ -10,14 +10,14 @@ from .group import Collected
 from .scalars import add_scalars
 from .screen import show
 
-# What a resumed run must restore.
+# State that a resumed run restores.
 COUNTERS = ('episodes', 'last_table', 'last_print')
 
 
 class CollectLog:
     """
     Overview:
-        What a collector logs: numbers as text and for TensorBoard, and tables of completions.
+        Log of a collector: numbers as text and for TensorBoard, and tables of completions.
     Interfaces:
         ``write``, ``state_dict``, ``load_state_dict``
     """
@@ -42,10 +42,10 @@ class CollectLog:
         Overview:
             Log a collect.
         Arguments:
-            - groups (:obj:`List[Collected]`): Its groups.
-            - seconds (:obj:`Dict[str, float]`): Seconds it took, by part.
-            - train_iter (:obj:`int`): Updates before it.
-            - envstep (:obj:`int`): Environment steps after it.
+            - groups (:obj:`List[Collected]`): The collected groups.
+            - seconds (:obj:`Dict[str, float]`): Duration in seconds, by part.
+            - train_iter (:obj:`int`): Number of updates before the collect.
+            - envstep (:obj:`int`): Number of environment steps after the collect.
             - advantages (:obj:`Callable`): Computes the advantages of each group's rows.
         """
         samples, infos = [group.sample for group in groups], [group.infos for group in groups]

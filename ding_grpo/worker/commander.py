@@ -1,6 +1,6 @@
 """
-Where a run is saved, resumed and ended. DI-engine's pipelines ask their commander at the top of the loop, the one place
-where nothing is half done: no update without its count, no part of a replay buffer's updates, no evaluation begun.
+Saves, resumes and stops a run. DI-engine's pipelines call their commander at the top of the loop, the only point where
+nothing is in progress. Every update is counted, the updates from a replay buffer are complete, and no evaluation runs.
 """
 import os
 import random
@@ -21,7 +21,7 @@ from .interrupt import Interrupt
 from .report import MetricsHook
 from .screen import run_folder, show
 
-# What a run appends to under log/, and takes up again where its checkpoint was.
+# Files under log/ that a run appends to. A resumed run truncates them to their size at the checkpoint.
 LOGS = (
     'learner/metrics.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl', 'collector/completions.txt'
 )
@@ -30,8 +30,9 @@ LOGS = (
 class RunCommander(BaseSerialCommander):
     """
     Overview:
-        DI-engine's commander, which holds all parts of a run. Of a run of ``grpo`` it writes checkpoints from which the
-        run goes on exactly, reads them, and ends the run after Ctrl-C or SIGTERM. For other policies it is DI-engine's.
+        DI-engine's commander, which has references to all parts of a run. For ``grpo`` it also writes and reads
+        checkpoints from which a run resumes bit-identically, and stops the run after Ctrl-C or SIGTERM. For other
+        policies it behaves like DI-engine's.
     Interfaces:
         As ``BaseSerialCommander``; ``load``, ``save``, ``check_same``, ``release``.
     """
@@ -50,20 +51,20 @@ class RunCommander(BaseSerialCommander):
         self._saves = learns_from_groups(learner.policy)
         if not self._saves:
             return
-        self._limits = private.limits()  # the pipelines compare with them only after one more update
-        self._seed = torch.initial_seed()  # the one that DI-engine set
+        self._limits = private.limits()  # the pipelines check them only after one more update
+        self._seed = torch.initial_seed()  # the seed that DI-engine set
         self._run = run_folder(learner.exp_name)
         self._folder = os.path.join(self._run, 'ckpt')
         self._found: Optional[Found] = None
         self._begun = False
         self._saved = 0  # updates at the last periodic checkpoint
         self._interrupt = Interrupt()
-        # DI-engine's own save an update before it is counted, and load what only the policy knows; metrics are the
-        # same in all processes, and its reduction wants a GPU.
+        # DI-engine's hooks save before the update is counted, and load the policy's state only. Metrics are equal in
+        # all processes, and DI-engine's reduction of them needs a GPU.
         private.remove_hooks(
             learner, 'load_ckpt', 'save_ckpt_after_iter', 'save_ckpt_after_run', 'log_reduce_after_iter'
         )
-        # Weakly: in a circle with its evaluator it would outlive the run, and the environments' processes with it.
+        # A weak reference. A cycle with the evaluator would keep it and the environments' processes alive after a run.
         me = weakref.proxy(self)
         learner.register_hook(LoadHook('load_ckpt', 20, position='before_run', commander=me))
         learner.register_hook(SaveHook('save_ckpt_after_run', 20, position='after_run', commander=me))
@@ -79,55 +80,56 @@ class RunCommander(BaseSerialCommander):
     def load(self) -> None:
         """
         Overview:
-            Before the run: load what the config asks for, with ``resume_training`` the newest checkpoint of the run's \
-            folder if it asks for none.
+            Load the checkpoint that the config names. If it names none and ``resume_training`` is set, load the \
+            newest checkpoint in the run's folder. Called before the run.
         """
         resumes = self._policy_cfg.learn.get('resume_training', False)
         if not self._asked and not resumes:
             return
-        # Of several processes one chooses and reads; the others need not see its folder.
+        # The first process chooses and reads the checkpoint; the others do not need access to its folder.
         found = parallel.broadcast_object(self._choose() if parallel.rank() == 0 else None)
         if found is None:
             self._cut_logs({})
             show(
-                f'policy.learn.resume_training = True: no checkpoint in {os.path.normpath(self._folder)}, so it begins'
+                f'policy.learn.resume_training = True: no checkpoint in {os.path.normpath(self._folder)}. Starting a '
+                'new run.'
             )
             return
         state, learner = found.state, self._learner
         if 'model' not in state:
             raise ConfigError(
-                f'policy.learn.learner.hook.load_ckpt_before_run = {found.path!r}: holds no model of grpo, only '
+                f'policy.learn.learner.hook.load_ckpt_before_run = {found.path!r}: contains no model of grpo, only '
                 f"{', '.join(map(str, state))}."
             )
-        show(f"going on from {os.path.normpath(found.path)}, after update {state.get('last_iter', 0)}")
+        show(f"resuming from {os.path.normpath(found.path)}, after update {state.get('last_iter', 0)}")
         learner.policy.load_state_dict(state)
         learner.last_iter.update(state.get('last_iter', 0))
         learner.collector_envstep = state.get('last_step', 0)
-        self._found = Found(found.path, dict(run=state.get('run')))  # without weights, which are in memory once more
+        self._found = Found(found.path, dict(run=state.get('run')))  # without weights, which the model has a copy of
 
     @property
     def _asked(self) -> str:
         return self._policy_cfg.learn.learner.hook.get('load_ckpt_before_run', '')
 
     def _choose(self) -> Optional[Found]:
-        """The checkpoint to go on from, None if there is none."""
+        """The checkpoint to load, None if there is none."""
         resumes, asked = self._policy_cfg.learn.get('resume_training', False), self._asked
         if resumes and numbered(self._folder) and \
                 os.path.realpath(os.path.dirname(asked)) != os.path.realpath(self._folder):
-            asked = ''  # another run's, from which this one has begun
+            asked = ''  # a checkpoint of another run, from which this run started
         return newest(self._folder, asked)
 
     def save(self, name: Optional[str] = None) -> None:
         """
         Overview:
-            Write a checkpoint from which the run goes on exactly.
+            Write a checkpoint from which the run resumes bit-identically.
         Arguments:
-            - name (:obj:`Optional[str]`): Of its file; None: that of a periodic one.
+            - name (:obj:`Optional[str]`): File name; None uses the name of a periodic checkpoint.
         """
         learner = self._learner
         if learner.rank != 0:
             return
-        learner.tb_logger.flush()  # as far as the checkpoint, whatever comes
+        learner.tb_logger.flush()  # so that TensorBoard's files reach the checkpoint whatever happens next
         state = learner.policy.state_dict()
         state.update(last_iter=learner.train_iter, last_step=learner.collector_envstep, run=self._run_state())
         save_checkpoint(os.path.join(self._folder, name or f'iteration_{learner.train_iter}.pth.tar'), state)
@@ -136,24 +138,24 @@ class RunCommander(BaseSerialCommander):
     def check_same(self) -> None:
         """
         Overview:
-            Several processes that make one run have the same weights to the last bit, or something is wrong.
+            Check that all processes of the run have bit-identical weights.
         Raises:
-            - CheckpointError: If they have not.
+            - CheckpointError: If they differ.
         """
         model = self._learner.policy.get_attribute('model')
         sums = parallel.all_gather([p.detach().double().sum().item() for p in model.parameters()])
-        if any(repr(s) != repr(sums[0]) for s in sums):  # NaN, too, is the same
-            raise CheckpointError('the processes of this run have come to have different weights; nothing was saved')
+        if any(repr(s) != repr(sums[0]) for s in sums):  # NaN equals NaN here
+            raise CheckpointError('the weights differ between the processes of this run; no checkpoint was saved')
 
     def release(self) -> None:
         """
         Overview:
-            At the run's end: signals are for others again.
+            Restore the signal handlers at the end of the run.
         """
         self._interrupt.release()
 
     def _begin(self) -> None:
-        """At the first step: what the pipeline has made is now as the checkpoint tells."""
+        """At the first step, catch signals and, if the run resumes, restore the pipeline's parts."""
         self._begun = True
         self._saved = self._learner.train_iter
         self._interrupt.catch()
@@ -173,7 +175,7 @@ class RunCommander(BaseSerialCommander):
         if name is not None:
             show(f'{name}: saving after update {self._learner.train_iter}')
             self._learner.call_hook('after_run')
-            raise SystemExit(128 + signal.Signals[name])  # as shells report a signal
+            raise SystemExit(128 + signal.Signals[name])  # the exit status that shells use for a signal
 
     @property
     def _parts(self) -> Dict[str, Any]:
@@ -193,7 +195,7 @@ class RunCommander(BaseSerialCommander):
                for name, part in self._parts.items()},
         )
         if self._replay_buffer is not None:
-            # the trees of priorities come of the data
+            # the trees of priorities are rebuilt from the data
             kept = {k: v for k, v in self._replay_buffer.state_dict().items() if k not in ('sum_tree', 'min_tree')}
             state['buffer'] = _plain(kept)
         return state
@@ -202,12 +204,12 @@ class RunCommander(BaseSerialCommander):
         run = found.state.get('run')
         if run is None:
             raise ConfigError(
-                f'policy.learn.resume_training = True: {found.path} does not hold the whole run, so it cannot go on as '
-                'it was; to begin another run with its weights, leave it out.'
+                f'policy.learn.resume_training = True: {found.path} does not contain the whole state of its run, so '
+                'the run cannot resume. To start a new run with its weights, remove resume_training.'
             )
         if run['seed'] != self._seed:
             raise ConfigError(
-                f"seed = {self._seed}: the run of {found.path} has seed {run['seed']}, and goes on with that only "
+                f"seed = {self._seed}: the run of {found.path} has seed {run['seed']}, and resumes only with that seed "
                 f"(ding -s {run['seed']})."
             )
         for name, part in self._parts.items():
@@ -216,7 +218,7 @@ class RunCommander(BaseSerialCommander):
             self._replay_buffer.load_state_dict(run['buffer'])
             private.restore_priorities(self._replay_buffer, run['buffer']['data'])
         if os.path.realpath(os.path.dirname(found.path)) == os.path.realpath(self._folder):
-            # What was written behind the checkpoint will be written again.
+            # The resumed run writes again what was logged after the checkpoint.
             self._cut_logs(run['logs'])
             for path in numbered(self._folder):
                 if number_of(path) > self._learner.train_iter:
@@ -236,7 +238,7 @@ class RunCommander(BaseSerialCommander):
 class LoadHook(LearnerHook):
     """
     Overview:
-        Before the run.
+        Loads a checkpoint before the run.
     """
 
     def __init__(self, *args, commander: RunCommander, **kwargs) -> None:
@@ -250,7 +252,7 @@ class LoadHook(LearnerHook):
 class SaveHook(LearnerHook):
     """
     Overview:
-        At the end of the run, and where DI-engine's evaluator finds the best.
+        Saves at the end of the run, and when DI-engine's evaluator finds a new best policy.
     """
 
     def __init__(self, *args, commander: RunCommander, **kwargs) -> None:
@@ -258,7 +260,7 @@ class SaveHook(LearnerHook):
         self._commander = commander
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        if engine.ckpt_name is not None:  # of the evaluator, in the first process alone
+        if engine.ckpt_name is not None:  # set by the evaluator, in the first process only
             self._commander.save(engine.ckpt_name)
             return
         self._commander.check_same()
@@ -273,7 +275,7 @@ def _random_state(cuda: bool) -> Dict[str, Any]:
         numpy=(kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),
         torch=torch.get_rng_state(),
     )
-    if cuda:  # of the GPU in use alone: to ask another for its state takes memory there
+    if cuda:  # only of the GPU in use: reading the state of another GPU allocates memory there
         state['cuda'] = torch.cuda.get_rng_state()
     return state
 
@@ -288,7 +290,7 @@ def _set_random_state(state: Dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Without NumPy's numbers, which no safe loader takes."""
+    """The value with NumPy scalars converted to Python numbers, because no safe loader accepts NumPy scalars."""
     if isinstance(value, dict):
         return {_plain(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

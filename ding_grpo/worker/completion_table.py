@@ -12,19 +12,17 @@ from .screen import shorten
 class CompletionTable:
     """
     Overview:
-        Sampled completions to be read: of each group its best and its worst, in a small table and as JSON lines; and \
-        those that could not be scored, as JSON lines too.
+        Writes sampled completions for a human reader. The best and the worst of each group go into a small table and \
+        a file of JSON lines. Completions that could not be scored go into the same file.
     Interfaces:
         ``write``, ``write_failed``
     """
 
     def __init__(self, path: str, rows: int) -> None:
         """
-        Overview:
-            Remember where to write.
         Arguments:
-            - path (:obj:`str`): Without ending: tables are appended to PATH.txt, groups to PATH.jsonl.
-            - rows (:obj:`int`): Most rows of a table.
+            - path (:obj:`str`): Path without extension. Tables are appended to PATH.txt, completions to PATH.jsonl.
+            - rows (:obj:`int`): Maximum number of rows of a table.
         """
         self._path = path
         self._rows = rows
@@ -35,12 +33,13 @@ class CompletionTable:
     ) -> str:
         """
         Overview:
-            Append a table to the text file, and the best and the worst completion of every group, whole, to the other.
+            Append a table to the text file, and the untruncated best and worst completion of every group to the file \
+            of JSON lines.
         Arguments:
-            - train_iter (:obj:`int`): Updates so far.
-            - infos (:obj:`List[List[Dict]]`): Per group and row the last step's info of a token environment.
-            - samples (:obj:`List[Dict]`): Per group its sample.
-            - advantages (:obj:`List[torch.FloatTensor]`): Per group those of its rows.
+            - train_iter (:obj:`int`): Number of updates so far.
+            - infos (:obj:`List[List[Dict]]`): For each group and row, the info of a token environment's last step.
+            - samples (:obj:`List[Dict]`): The sample of each group.
+            - advantages (:obj:`List[torch.FloatTensor]`): The advantages of each group's rows.
         Returns:
             - text (:obj:`str`): The table.
         Shapes:
@@ -81,7 +80,8 @@ class CompletionTable:
     ) -> None:
         """
         Overview:
-            Append every completion that could not be scored, whole, to the file of JSON lines; arguments as ``write``.
+            Append every completion that could not be scored, untruncated, to the file of JSON lines. Takes the \
+            arguments of ``write``.
         """
         for group, sample, adv in zip(infos, samples, advantages):
             for row in sample['failed'].nonzero().squeeze(1).tolist():

@@ -1,38 +1,27 @@
 import os
 from typing import Dict
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from ding_common import read_json_lines
+from ding_common.picture import finish, line_style, new_figure
 
 
 def draw_curves(runs: Dict[str, str], path: str) -> None:
     """
     Overview:
-        Draw the learning curves of one run or several: mean reward of each update, and return of each evaluation.
+        Draw the learning curves of one or several runs: mean reward of each update, and return of each evaluation.
     Arguments:
         - runs (:obj:`Dict[str, str]`): Label and experiment folder of each run.
-        - path (:obj:`str`): PNG to be written.
+        - path (:obj:`str`): PNG to write.
     """
-    figure = Figure(figsize=(9, 3.4), layout='constrained')
-    FigureCanvasAgg(figure)
-    learning, evaluation = figure.subplots(1, 2)
-    for label, folder in runs.items():
+    figure, (learning, evaluation) = new_figure(2)
+    for number, (label, folder) in enumerate(runs.items()):
+        style = dict(line_style(number), lw=1.2, label=label)
         metrics = read_json_lines(os.path.join(folder, 'log', 'learner', 'metrics.jsonl'))
-        metrics = [m for m in metrics if 'reward_mean' in m]  # not where nothing could be scored
-        learning.plot([m['train_iter'] for m in metrics], [m['reward_mean'] for m in metrics], lw=1, label=label)
+        metrics = [m for m in metrics if 'reward_mean' in m]  # not of updates in which nothing could be scored
+        learning.plot([m['train_iter'] for m in metrics], [m['reward_mean'] for m in metrics], **style)
         evaluations = read_json_lines(os.path.join(folder, 'log', 'evaluator', 'evaluations.jsonl'))
-        evaluation.plot(
-            [e['train_iter'] for e in evaluations], [e['eval_episode_return'] for e in evaluations],
-            marker='.',
-            lw=1,
-            label=label
-        )
+        steps, returns = [e['train_iter'] for e in evaluations], [e['eval_episode_return'] for e in evaluations]
+        evaluation.plot(steps, returns, marker='.', **style)
     learning.set(title='sampled in training', xlabel='update', ylabel='mean reward')
     evaluation.set(title='greedy evaluation', xlabel='update', ylabel='mean return')
-    for axes in (learning, evaluation):
-        axes.grid(alpha=0.3)
-    if runs:
-        evaluation.legend(fontsize='small', loc='lower right')
-    figure.savefig(path, dpi=110)
+    finish(figure, path)

@@ -1,4 +1,4 @@
-"""What one evaluation found, for the screen, the log and TensorBoard."""
+"""The results of one evaluation, for the screen, the log and TensorBoard."""
 import json
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -10,21 +10,21 @@ from .pass_at_k import over_problems, pass_at_k
 class Evaluation:
     """
     Overview:
-        Collects results.
+        Collects the results of one evaluation.
     Interfaces:
         ``add_greedy``, ``add_sampled``, ``finish``, ``tagged``, ``line``
     Property:
         - record (:obj:`Dict`): For evaluations.jsonl.
-        - failures (:obj:`List[Optional[str]]`): Per episode why it could not be scored; None if it was.
+        - failures (:obj:`List[Optional[str]]`): For each episode, why it could not be scored; None if it was scored.
     """
 
     def __init__(self, train_iter: int, envstep: int, seconds: float, value: float) -> None:
         """
         Arguments:
-            - train_iter (:obj:`int`): Updates so far; -1 for ``ding -m eval``.
-            - envstep (:obj:`int`): Environment steps so far.
-            - seconds (:obj:`float`): Of the run so far, without those of evaluations.
-            - value (:obj:`float`): The mean return of the greedy policy.
+            - train_iter (:obj:`int`): Number of updates so far; -1 for ``ding -m eval``.
+            - envstep (:obj:`int`): Number of environment steps so far.
+            - seconds (:obj:`float`): Duration of the run so far, without evaluations.
+            - value (:obj:`float`): Mean return of the greedy policy.
         """
         self.record: Dict[str, Any] = dict(
             train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value
@@ -38,7 +38,8 @@ class Evaluation:
     def add_greedy(self, info: Dict[str, Any]) -> None:
         """
         Overview:
-            What DI-engine's evaluator returns, with ``record``, a JSON text per episode, of token environments.
+            Add the info that DI-engine's evaluator returns. Token environments add ``record``, one JSON text per \
+            episode.
         """
         episodes = [json.loads(text) for text, in info.get('record', [])]
         self.failures += [e['failed'] for e in episodes]
@@ -61,13 +62,13 @@ class Evaluation:
     ) -> None:
         """
         Overview:
-            Episodes of the sampling policy.
+            Add episodes of the sampling policy.
         Arguments:
-            - sampled (:obj:`Dict[str, np.ndarray]`): ``return``, and what else the environment reports, each of shape \
-                :math:`(P, N)` for N samples of P starts.
-            - failures (:obj:`List[Optional[str]]`): As above.
+            - sampled (:obj:`Dict[str, np.ndarray]`): ``return`` and the other numbers that the environment reports, \
+                each of shape :math:`(P, N)` for N samples of P starts.
+            - failures (:obj:`List[Optional[str]]`): As the property ``failures``.
             - pass_at (:obj:`List[int]`): Values of k for pass@k.
-            - right_from (:obj:`float`): Smallest return of a sample that is right.
+            - right_from (:obj:`float`): Smallest return of a correct sample.
         """
         self.failures += failures
         returns = sampled['return']
@@ -89,7 +90,7 @@ class Evaluation:
     def finish(self) -> None:
         """
         Overview:
-            Add what comes last in the record and on the line: the returns of each kind of problem, the completions.
+            Add the last entries of the record and of the line: the returns of each kind of problem and the completions.
         """
         if self._of_kind:
             self.record['kinds'] = {
@@ -114,7 +115,7 @@ class Evaluation:
     def line(self, best: float) -> str:
         """
         Overview:
-            For the screen; ``best`` is the best return before.
+            One line for the screen; ``best`` is the best return of earlier evaluations.
         """
         value, train_iter = self.record['eval_episode_return'], self.record['train_iter']
         numbers = '  '.join(f'{name} {mean:.3f}' for name, mean in self._shown.items() if mean is not None)

@@ -20,9 +20,9 @@ from .screen import keep_off_screen, run_folder, show
 class GroupEvaluator(InteractionSerialEvaluator):
     """
     Overview:
-        DI-engine's evaluator, which also keeps what it evaluated: one line on the screen, and one record in
-        ``log/evaluator/evaluations.jsonl`` with the return, every other number that the environment reports and, for
-        token environments, each problem with its completion.
+        DI-engine's evaluator, which also reports each evaluation: one line on the screen, and one record in
+        ``log/evaluator/evaluations.jsonl``. The record contains the return, every other number that the environment
+        reports and, for token environments, each problem with its completion.
     """
 
     def __init__(self, *args, **kwargs) -> None:
@@ -35,7 +35,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._check_pictures()
 
     def _check_pictures(self) -> None:
-        """Pictures that are asked for are tried now: many an environment gives none."""
+        """Try requested pictures when the run starts, because many environments provide none."""
         if self._render.render_freq != -1:
             self._env.reset()
             try:
@@ -43,12 +43,13 @@ class GroupEvaluator(InteractionSerialEvaluator):
             except Exception as error:  # an environment may raise anything
                 raise ConfigError(
                     f'policy.eval.evaluator.render.render_freq = {self._render.render_freq}: the environment gives no '
-                    f'pictures to DI-engine ({describe(error)}); leave it out.'
+                    f'pictures to DI-engine ({describe(error)}). Remove render.'
                 ) from error
         figure_path = self._cfg.get('figure_path')
         if figure_path is not None and not hasattr(self._env.env_ref, 'enable_save_figure'):
             raise ConfigError(
-                f'policy.eval.evaluator.figure_path = {figure_path!r}: the environment saves no figures; leave it out.'
+                f'policy.eval.evaluator.figure_path = {figure_path!r}: the environment saves no figures. Remove '
+                'figure_path.'
             )
 
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
@@ -59,7 +60,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         elif self._cfg.get('samples_per_start', 0) > 0:
             raise ConfigError(
                 f'policy.eval.evaluator.samples_per_start = {self._cfg.samples_per_start}: policy.type = '
-                f'{self._policy_cfg.type!r} evaluates greedily only; leave it out, or use grpo.'
+                f'{self._policy_cfg.type!r} only evaluates greedily. Remove samples_per_start, or use grpo.'
             )
         if parallel.rank() == 0:
             keep_off_screen(self._logger)
@@ -76,16 +77,16 @@ class GroupEvaluator(InteractionSerialEvaluator):
             return self._hand_over()
         best, begun = self._max_episode_return, time.monotonic()
         self._seed_starts(train_iter)
-        to_save: List[str] = []  # not before it is known that enough could be scored
+        to_save: List[str] = []  # saved below, once the share of failures is known to be small enough
         try:
             stop, info = super().eval(to_save.append, train_iter, envstep, *args, **kwargs)
         except RuntimeError as error:
             unwrap_task_error(error)
         value = float(np.mean(info['eval_episode_return']))
         self._last = (value, train_iter)
-        if parallel.rank() > 0:  # the first process has evaluated
+        if parallel.rank() > 0:  # only the first process evaluates
             return stop, info
-        seconds = begun - self._since - self._evaluating  # of the run so far, without those of evaluations
+        seconds = begun - self._since - self._evaluating  # duration of the run so far, without evaluations
         found = Evaluation(train_iter, envstep, seconds, value)
         found.add_greedy(info)
         samples = self._cfg.get('samples_per_start', 0)
@@ -110,11 +111,11 @@ class GroupEvaluator(InteractionSerialEvaluator):
         return stop, info
 
     def should_eval(self, train_iter: int) -> bool:
-        if self._finished:  # and no evaluation that is due is taken for done
+        if self._finished:  # returns before a due evaluation is recorded as done
             self._handing_over = True
             return True
         due = super().should_eval(train_iter)
-        if self._last is None and not due:  # the pipelines write an evaluation at their end, and fail without one
+        if self._last is None and not due:  # the pipelines write the last evaluation at their end, and fail without one
             self._last_eval_iter, due = train_iter, True
         self._handing_over = self._handing_over and not due
         return due or self._handing_over
@@ -122,12 +123,12 @@ class GroupEvaluator(InteractionSerialEvaluator):
     def finish(self) -> None:
         """
         Overview:
-            The run is resumed where it has ended already: the pipeline hears so at its next question.
+            Stop a run that is resumed after its end. The next evaluation makes the pipeline stop.
         """
         self._finished = True
 
     def _hand_over(self) -> Tuple[bool, Dict]:
-        """The last evaluation once more: a resumed run's pipeline writes it at its end, whether another came or not."""
+        """Return the last evaluation again: a resumed run's pipeline writes it at its end, even if no other follows."""
         self._handing_over = False
         value, train_iter = self._last
         stop = self._finished or value >= self._stop_value and train_iter > 0
@@ -136,7 +137,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
     def state_dict(self) -> Dict[str, Any]:
         """
         Overview:
-            What a resumed run must know of the evaluations so far, in plain numbers.
+            The state of the evaluations so far that a resumed run needs, in plain numbers.
         """
         return dict(
             best=float(self._max_episode_return),
@@ -149,7 +150,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """
         Overview:
-            Go on from a state.
+            Restore ``state_dict``.
         """
         self._max_episode_return, self._last_eval_iter = state['best'], state['last_eval_iter']
         self._last = state['last']
@@ -157,15 +158,16 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._handing_over = self._last is not None
 
     def _seed_starts(self, train_iter: int) -> None:
-        """A function of (run seed, update): a resumed run evaluates what the uninterrupted one would have evaluated."""
+        """Seed by (run seed, update), so that a resumed run evaluates the same starts as an uninterrupted one."""
         number = self._env.env_num
         state = np.random.SeedSequence([self._seed, max(train_iter, 0)]).generate_state(number)
-        # below 2^30, above which the group collector's are
+        # below 2^30; the group collector's seeds are above
         self._env.seed({i: int(s >> 2) for i, s in enumerate(state)}, dynamic_seed=False)
 
     def _sample(self, samples: int, train_iter: int) -> Tuple[Dict[str, np.ndarray], List[Optional[str]]]:
-        """The return, and every other number that the environment reports, of the sampled policy from the starts that
-        were just evaluated greedily, each (starts, samples); and why each could not be scored, if so."""
+        """Sample episodes from the starts that were just evaluated greedily. Returns the return and every other number
+        that the environment reports, each (starts, samples), and for each episode why it could not be scored or None.
+        """
         count, episodes = self._env.env_num, self._default_n_episode
         to_run = [episodes // count + (i < episodes % count) for i in range(count)]
         found: Dict[Tuple[int, int], List[Dict[str, float]]] = {}  # by environment and number of its episode
@@ -176,7 +178,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
             done = [0] * count
             while any(d < n for d, n in zip(done, to_run)):
                 obs = {i: o for i, o in self._env.ready_obs.items() if done[i] < to_run[i]}
-                # five numbers: the key of no training row
+                # five numbers, which is the key of no training row
                 keys = {i: (max(train_iter, 0), i, done[i], number, 0) for i in obs}
                 outputs = self._policy.forward(to_tensor(obs, dtype=torch.float32), row_keys=keys)
                 timesteps = self._env.step(to_ndarray({i: output['action'] for i, output in outputs.items()}))

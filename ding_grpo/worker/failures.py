@@ -8,14 +8,14 @@ from .screen import show
 def check_failures(failures: List[Optional[str]], most: float, key: str, what_then: str) -> None:
     """
     Overview:
-        Tell of completions that could not be scored, and stop when there are too many.
+        Log completions that could not be scored, and stop the run when there are too many.
     Arguments:
-        - failures (:obj:`List[Optional[str]]`): One an episode: None, or what went wrong.
+        - failures (:obj:`List[Optional[str]]`): One entry per episode: the reason of the failure, or None.
         - most (:obj:`float`): Largest share that may fail.
-        - key (:obj:`str`): The config key that gives it.
-        - what_then (:obj:`str`): What becomes of them.
+        - key (:obj:`str`): The config key that sets ``most``.
+        - what_then (:obj:`str`): What happens to failed completions, for the message.
     Raises:
-        - TaskError: If more failed.
+        - TaskError: If the share of failures is larger than ``most``.
     """
     failed = [failure for failure in failures if failure is not None]
     if not failed:

@@ -1,4 +1,4 @@
-"""Groups while they are collected."""
+"""Groups during collection."""
 from typing import Any, Dict, List, NamedTuple
 
 
@@ -35,7 +35,7 @@ class Collected(NamedTuple):
 class Share(NamedTuple):
     """
     Overview:
-        What one of several processes has collected, the seconds it took by part, and its random states.
+        The groups that one of several processes has collected, its seconds by part, and its random states.
     """
     groups: List[Collected]
     seconds: Dict[str, float]

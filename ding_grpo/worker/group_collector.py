@@ -20,7 +20,7 @@ from .failures import check_failures
 from .group import Collected, Group, Share
 from .screen import keep_off_screen, run_folder
 
-# What a collector counts, and keeps over a resume.
+# Counters of a collector, which a resumed run restores.
 COUNTERS = ('envstep', 'collect_iter', 'groups')
 
 
@@ -28,10 +28,10 @@ COUNTERS = ('envstep', 'collect_iter', 'groups')
 class GroupCollector(ISerialCollector):
     """
     Overview:
-        Collects whole groups. A group is assembled by identity, never by position: its G environments get one seed,
-        each gives exactly one episode, and the G episodes are folded into one sample before anything can tear them.
-        All environments of the running groups step together, so that tokens and rewards depend neither on which of
-        them finished first nor on the number of processes.
+        Collects whole groups. A group is assembled by its environments' ids, never by position. Its G environments
+        get one seed, and each runs exactly one episode. The G episodes are folded into one sample at once, so that
+        nothing can separate them. All environments of the running groups step together, so that tokens and rewards
+        depend neither on which of them finishes first nor on the number of processes.
     Interfaces:
         ``collect``, ``reset``, ``reset_env``, ``reset_policy``, ``close``, ``state_dict``, ``load_state_dict``
     Property:
@@ -39,20 +39,21 @@ class GroupCollector(ISerialCollector):
     """
 
     config = dict(
-        # (int) Updates between two blocks of numbers in the collector's text log and in TensorBoard.
+        # (int) Number of updates between two entries in the collector's text log and in TensorBoard.
         collect_print_freq=1,
-        # (int) Updates between two tables of completions on the screen and in log/collector/completions.txt; the same
-        # groups' completions whole in completions.jsonl.
+        # (int) Number of updates between two tables of completions on the screen and in log/collector/completions.txt.
+        # The untruncated completions of the same groups are in completions.jsonl.
         table_freq=50,
-        # (int) Most rows of such a table.
+        # (int) Maximum number of rows of such a table.
         table_rows=6,
-        # (int) How often a group is begun anew when one of its environments ends abnormally.
+        # (int) Maximum number of restarts of a group whose environments end abnormally.
         max_restarts=3,
-        # (int) How many further groups a collect may sample in place of groups whose rewards are all equal, from which
-        # nothing is learned (dynamic sampling, https://arxiv.org/abs/2503.14476). Raise it when equal_groups is high.
+        # (int) Maximum number of groups that a collect samples to replace groups whose rewards are all equal, from
+        # which nothing is learned (dynamic sampling, https://arxiv.org/abs/2503.14476). Raise it when equal_groups is
+        # high.
         max_replacements=0,
-        # (float) Largest share of a collect's completions that may fail to be scored before the run stops. A failed one
-        # is left out of its group.
+        # (float) Largest share of a collect's completions that may fail to be scored; the run stops when it is
+        # exceeded. A failed completion is dropped from its group.
         max_failed=0.1,
     )
 
@@ -66,11 +67,9 @@ class GroupCollector(ISerialCollector):
             instance_name: Optional[str] = 'collector',
     ) -> None:
         """
-        Overview:
-            Initialise as DI-engine's pipelines do.
         Arguments:
             - cfg (:obj:`Dict`): See ``config``.
-            - env (:obj:`BaseEnvManager`): Its number of environments must be a multiple of the group size.
+            - env (:obj:`BaseEnvManager`): The number of its environments must be a multiple of the group size.
             - policy (:obj:`NamedTuple`): Collect mode of a ``grpo`` policy.
             - tb_logger (:obj:`SummaryWriter`): TensorBoard writer.
             - exp_name (:obj:`str`): Folder of the experiment.
@@ -108,14 +107,14 @@ class GroupCollector(ISerialCollector):
             if not learns_from_groups(_policy):
                 raise ConfigError(
                     f"create_config.collector.type = 'group': policy.type = {cfg.get('type')!r} does not learn "
-                    'from groups; leave the collector out, or use grpo.'
+                    'from groups. Remove the collector, or use grpo.'
                 )
             self._group_size = cfg.group_size
             self._n_sample = _policy.get_attribute('n_sample')
             if self._env.env_num % self._group_size != 0:
                 raise ConfigError(
                     f'env.collector_env_num = {self._env.env_num}: must be a multiple of policy.group_size = '
-                    f'{self._group_size}, since a group takes {self._group_size} environments at once.'
+                    f'{self._group_size}, because a group uses {self._group_size} environments at once.'
                 )
             self._shared_start = cfg.collect.shared_start
             spaces = self._env.observation_space, self._env.action_space
@@ -130,7 +129,7 @@ class GroupCollector(ISerialCollector):
 
     @property
     def envstep(self) -> int:
-        """Environment steps so far; for a token environment, tokens."""
+        """Number of environment steps so far; for a token environment, of tokens."""
         return self._envstep
 
     @envstep.setter
@@ -140,14 +139,14 @@ class GroupCollector(ISerialCollector):
     def state_dict(self) -> Dict[str, Any]:
         """
         Overview:
-            What a resumed run must know of the collects so far.
+            The state of the collects so far that a resumed run needs.
         """
         return dict({name: getattr(self, f'_{name}') for name in COUNTERS}, **self._log.state_dict())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """
         Overview:
-            Go on from a state.
+            Restore ``state_dict``.
         """
         for name in COUNTERS:
             setattr(self, f'_{name}', state[name])
@@ -158,13 +157,13 @@ class GroupCollector(ISerialCollector):
             self._closed = True
             try:
                 self._env.close()
-            except (OSError, EOFError) as error:  # worker processes that are gone already
+            except (OSError, EOFError) as error:  # worker processes that have already exited
                 self._logger.warning(f'closing the environments: {error!r}')
             if self._tb_logger is not None:
                 try:
                     self._tb_logger.flush()
                     self._tb_logger.close()
-                except (OSError, ValueError) as error:  # a full disk has ended its thread
+                except (OSError, ValueError) as error:  # its thread has ended because the disk is full
                     self._logger.warning(f'closing the log: {error!r}')
 
     def __del__(self) -> None:
@@ -185,20 +184,20 @@ class GroupCollector(ISerialCollector):
         Overview:
             Collect whole groups.
         Arguments:
-            - n_sample (:obj:`Optional[int]`): Number of groups; None takes the policy's.
-            - train_iter (:obj:`int`): Updates of the collecting policy so far.
+            - n_sample (:obj:`Optional[int]`): Number of groups; None uses the policy's ``n_sample``.
+            - train_iter (:obj:`int`): Number of updates of the collecting policy so far.
             - policy_kwargs (:obj:`Optional[Dict]`): Further arguments of the policy's forward.
         Returns:
-            - samples (:obj:`List[Dict]`): One a group, in the order of their numbers, which begin at 0 with each \
-                update; see ``fold_group``, and ``group_id``, ``collect_iter``, ``seconds_sampling``, \
-                ``seconds_scoring`` and ``replaced_groups`` (the group's share).
+            - samples (:obj:`List[Dict]`): One sample per group, ordered by the groups' numbers, which start at 0 \
+                with each update. See ``fold_group`` for the keys; further keys are ``group_id``, ``collect_iter``, \
+                ``seconds_sampling``, ``seconds_scoring`` and ``replaced_groups`` (the group's share).
         Raises:
-            - TaskError: If more completions than ``max_failed`` could not be scored.
+            - TaskError: If the share of completions that could not be scored is larger than ``max_failed``.
 
-        The other arguments are there because DI-engine's pipelines pass them; groups are never cut, and a random
-        policy makes no groups.
+        The other arguments exist because DI-engine's pipelines pass them. Groups are never cut, and a random policy
+        makes no groups.
         """
-        if random_collect and self._collect_iter is not None:  # a resumed run has done that
+        if random_collect and self._collect_iter is not None:  # a resumed run has already done this
             return []
         target = self._n_sample if n_sample is None else n_sample
         if train_iter != self._collect_iter:
@@ -211,7 +210,7 @@ class GroupCollector(ISerialCollector):
                 replace = group.sample['equal'] and len(replaced) < self._cfg.max_replacements
                 (replaced if replace else done).append(group)
         failures = [info.get('failed') for group in [*done, *replaced] for info in group.infos]
-        check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are left out')
+        check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
         for group in done:
             group.sample.update({name: value / target for name, value in shares.items()})
@@ -222,7 +221,7 @@ class GroupCollector(ISerialCollector):
     def _run(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float]) -> List[Collected]:
         """
         Overview:
-            The next so many groups. Of several processes each runs its share, and all get all.
+            Run the next ``number`` groups. Each process runs its share, and every process gets all groups.
         """
         numbers = [self._groups + i for i in parallel.share(number)]
         self._groups += number
@@ -239,9 +238,9 @@ class GroupCollector(ISerialCollector):
                     free.append(group.env_ids)
                     infos = [group.last_info[i] for i in group.env_ids]
                     finished[group.number] = Collected(self._fold(group, train_iter), infos, group.steps)
-        mine = [finished[n] for n in sorted(finished)]  # whoever was first to finish
-        # Environments seed the generators of Python and NumPy, each process those of its groups. Whoever draws by them
-        # next, as a replay buffer does, must draw the same everywhere.
+        mine = [finished[n] for n in sorted(finished)]  # independent of which group finished first
+        # Environments seed the generators of Python and NumPy, so that these differ between processes here. What draws
+        # from them next, such as a replay buffer, must draw the same numbers in all processes.
         shares = parallel.all_gather(Share(mine, seconds, random.getstate(), np.random.get_state()))
         if parallel.rank() > 0:
             random.setstate(shares[0].python_random)
@@ -257,9 +256,9 @@ class GroupCollector(ISerialCollector):
         return [ids[i:i + self._group_size] for i in range(0, len(ids), self._group_size)]
 
     def _start(self, number: int, env_ids: List[int]) -> Group:
-        # A function of (run seed, update, group): a resumed run meets what the uninterrupted one would have met.
+        # A function of (run seed, update, group), so that a resumed run gets the same starts as an uninterrupted one.
         state = np.random.SeedSequence([self._seed, self._collect_iter, number]).generate_state(1)[0]
-        # 30 bits and one above them: evaluators take small seeds, so that no training start is one of theirs.
+        # 30 bits and one above them. Evaluators use smaller seeds, so that training and evaluation share no start.
         group = Group(number, 2 ** 30 + int(state >> 2), env_ids)
         self._begin(group)
         return group
@@ -285,17 +284,18 @@ class GroupCollector(ISerialCollector):
             unwrap_task_error(error)
         if len(timesteps) < len(actions):
             raise ConfigError(
-                "create_config.env_manager.type: must be 'base' or 'subprocess'; this one answers before all "
-                'environments have stepped, and a group steps together.'
+                "create_config.env_manager.type: must be 'base' or 'subprocess'. This one returns before all "
+                'environments have stepped, but the environments of a group step together.'
             )
         clock['sampling'] += sampled - start
         clock['scoring'] += time.perf_counter() - sampled
         return timesteps, outputs, obs
 
     def _take(self, group: Group, timesteps: Dict, outputs: Dict, obs: Dict) -> None:
-        """Hand each environment's step to its episode; a group with an abnormal end begins anew."""
+        """Append each environment's step to its episode; restart the group if one of them ended abnormally."""
         members = [i for i in group.env_ids if i in timesteps]
-        # What could not be scored is abnormal too, to DI-engine's collectors; here it costs its row, not the group.
+        # A completion that could not be scored is also marked abnormal, for DI-engine's collectors. Here only its row
+        # is dropped, not the group.
         infos = {i: timesteps[i].info for i in members}
         abnormal = [i for i, info in infos.items() if info.get('abnormal', False) and info.get('failed') is None]
         if abnormal:
@@ -306,7 +306,7 @@ class GroupCollector(ISerialCollector):
                     f'than policy.collect.collector.max_restarts = {self._cfg.max_restarts}: '
                     f'{timesteps[abnormal[0]].info}'
                 )
-            self._logger.warning(f'environments {abnormal} ended abnormally: group {group.number} begins anew')
+            self._logger.warning(f'environments {abnormal} ended abnormally: restarting group {group.number}')
             self._begin(group)
             return
         for i in members:

@@ -12,13 +12,14 @@ from ding_grpo.compat import private
 class Interrupt:
     """
     Overview:
-        Ctrl-C and SIGTERM set a flag, on which a run acts where nothing is half done. An exception from a signal would
-        be taken for a failure of whatever environment happens to step. A second Ctrl-C ends at once, but not of several
-        processes: ``torchrun`` passes on the first one again, and ends them itself after a while.
+        Ctrl-C and SIGTERM set a flag, which a run checks at a point where nothing is in progress. An exception raised
+        by a signal would be mistaken for a failure of the environment that is stepping. A second Ctrl-C stops a run of
+        one process at once. It does not stop a run of several processes, because ``torchrun`` sends the first signal
+        again; ``torchrun`` itself kills the processes after a while.
     Interfaces:
         ``catch``, ``release``
     Property:
-        ``name``: of the signal that came, None without one
+        ``name``: name of the received signal, None if there was none
     """
 
     def __init__(self) -> None:
@@ -26,12 +27,12 @@ class Interrupt:
         self._before: Dict[int, Any] = {}
 
     def catch(self) -> None:
-        """From now on."""
+        """Start catching the signals."""
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def release(self) -> None:
-        """Give the signals back to whoever had them."""
+        """Restore the previous handlers."""
         while self._before:
             signal.signal(*self._before.popitem())
 
@@ -40,7 +41,7 @@ class Interrupt:
             self.release()
         if private.is_running(frame):
             self.name = signal.Signals(number).name
-        else:  # the run has failed and left its handlers behind: the signal is for whatever runs now
+        else:  # the run failed without restoring the handlers: deliver the signal to the previous ones
             self.release()
             os.kill(os.getpid(), number)
 
@@ -49,7 +50,7 @@ class Interrupt:
 def handlers_given_back() -> Iterator[None]:
     """
     Overview:
-        Whatever happens within, Ctrl-C and SIGTERM are then for whom they were before.
+        Restore the handlers of Ctrl-C and SIGTERM on exit, even after an exception.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -16,20 +16,20 @@ class Estimate(NamedTuple):
 def pass_at_k(right: np.ndarray, samples: int, k: int) -> np.ndarray:
     """
     Overview:
-        Probability that at least one of k samples is right, estimated without bias from ``samples`` >= k samples of \
-        which some are right: 1 - C(n - c, k) / C(n, k), equation 1 of https://arxiv.org/abs/2107.03374, as a product \
-        that does not overflow.
+        Unbiased estimate of the probability that at least one of k samples is correct. It needs n = ``samples`` >= k \
+        samples, of which c are correct: 1 - C(n - c, k) / C(n, k), equation 1 of https://arxiv.org/abs/2107.03374. It \
+        is computed as a product that does not overflow.
     Arguments:
-        - right (:obj:`np.ndarray`): How many samples of each problem are right.
-        - samples (:obj:`int`): How many samples each problem has.
-        - k (:obj:`int`): Samples that are drawn.
+        - right (:obj:`np.ndarray`): Number of correct samples of each problem, c.
+        - samples (:obj:`int`): Number of samples of each problem, n.
+        - k (:obj:`int`): Number of samples that are drawn.
     Returns:
-        - probability (:obj:`np.ndarray`): One a problem.
+        - probability (:obj:`np.ndarray`): One value per problem.
     Shapes:
         - right (:obj:`np.ndarray`): :math:`(P, )`
         - probability (:obj:`np.ndarray`): :math:`(P, )`
     Raises:
-        - ValueError: If k is not in 1 to ``samples``, or a count not in 0 to ``samples``.
+        - ValueError: If k is not from 1 to ``samples``, or a count is not from 0 to ``samples``.
     """
     right = np.asarray(right)
     if not 1 <= k <= samples:
@@ -37,7 +37,7 @@ def pass_at_k(right: np.ndarray, samples: int, k: int) -> np.ndarray:
     if right.size and not 0 <= right.min() <= right.max() <= samples:
         raise ValueError(f'right from {right.min()} to {right.max()}: must be from 0 to samples = {samples}')
     wrong = samples - right
-    # all k wrong: (wrong / n) (wrong - 1) / (n - 1) ...; at 0 or less there are not so many wrong ones
+    # all k wrong: (wrong / n) (wrong - 1) / (n - 1) ...; a factor of 0 or less means that fewer than k are wrong
     factors = (wrong[:, None] - np.arange(k)) / (samples - np.arange(k))  # (P, k)
     return 1 - np.clip(factors, 0, None).prod(axis=1)
 
@@ -45,11 +45,12 @@ def pass_at_k(right: np.ndarray, samples: int, k: int) -> np.ndarray:
 def over_problems(values: np.ndarray) -> Estimate:
     """
     Overview:
-        Mean over problems with Wilson's interval of a share, https://doi.org/10.1080/01621459.1927.10502953: as if \
-        each problem were either right or wrong, than which no probabilities of the same mean scatter more. It does \
-        not shrink to a point when all problems are right; near 0 and 1 and of few problems it covers less than 95 %.
+        Mean over problems with Wilson's interval of a share, https://doi.org/10.1080/01621459.1927.10502953. It \
+        treats each problem as either right or wrong; among probabilities of the same mean, these vary most. The \
+        interval does not shrink to a point when all problems are right. Near 0 and 1, and for few problems, it covers \
+        less than 95 %.
     Arguments:
-        - values (:obj:`np.ndarray`): A probability of each problem.
+        - values (:obj:`np.ndarray`): One probability per problem.
     Shapes:
         - values (:obj:`np.ndarray`): :math:`(P, )`
     """

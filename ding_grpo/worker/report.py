@@ -1,4 +1,4 @@
-"""What a user sees while a run learns, and what stays when it has ended: learner hooks."""
+"""Learner hooks that report a run: progress and metrics during it, models and curves at its end."""
 import logging
 import os
 import sys
@@ -20,10 +20,9 @@ from .screen import keep_off_screen, run_folder, show, show_progress
 class ReportHook(LearnerHook):
     """
     Overview:
-        The one hook that a config names; before the run it registers the others with what they share. Keys of \
-        ``ext_args``:
+        The only hook that a config names. Before the run it registers the other hooks. Keys of ``ext_args``:
 
-        - progress_freq (:obj:`int`): Updates between two progress lines where the screen is no terminal.
+        - progress_freq (:obj:`int`): Number of updates between two progress lines when the output is not a terminal.
         - export (:obj:`bool`): Whether to write the models as Hugging Face folders at the end.
     """
 
@@ -40,7 +39,7 @@ class ReportHook(LearnerHook):
             keep_off_screen(logger)
         if engine.rank != 0:
             return
-        show(f'{engine.exp_name}: learning; Ctrl-C saves and ends')
+        show(f'{engine.exp_name}: learning; Ctrl-C saves and stops')
         engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
         if self._args['export']:
             engine.register_hook(ExportHook('export', 100, position='after_run'))
@@ -50,8 +49,9 @@ class ReportHook(LearnerHook):
 class MetricsHook(LearnerHook):
     """
     Overview:
-        Every metric of every update, exactly, to TensorBoard (``learner_iter/NAME``; DI-engine's own \
-        ``learner_iter/NAME_avg`` are means over ten updates) and to ``log/learner/metrics.jsonl``; the progress line.
+        Writes the exact value of every metric of every update to TensorBoard and ``log/learner/metrics.jsonl``, and \
+        prints the progress line. The tag in TensorBoard is ``learner_iter/NAME``; DI-engine's own \
+        ``learner_iter/NAME_avg`` is a mean over ten updates.
     """
 
     def __init__(self, *args, freq: int, **kwargs) -> None:
@@ -61,11 +61,11 @@ class MetricsHook(LearnerHook):
         self._terminal = sys.stdout.isatty()
 
     def state_dict(self) -> Dict[str, float]:
-        """Seconds of the run so far."""
+        """Duration of the run so far, in seconds."""
         return dict(seconds=time.monotonic() - self._start)
 
     def load_state_dict(self, state: Dict[str, float]) -> None:
-        """Go on from a state."""
+        """Restore ``state_dict``."""
         self._start = time.monotonic() - state['seconds']
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
@@ -84,7 +84,7 @@ class MetricsHook(LearnerHook):
 
     @staticmethod
     def _line(update: int, metrics: Dict[str, float], seconds: float) -> str:
-        """What has no value in this update, such as an entropy when nothing was learned, is left out."""
+        """The progress line. It omits metrics without a value, such as the entropy when nothing was learned."""
         parts = [
             f"{name[len('reward_'):-len('_mean')]} {value:.2f}" for name, value in metrics.items()
             if name.startswith('reward_') and name.endswith('_mean') and name != 'reward_mean'
@@ -106,14 +106,14 @@ class MetricsHook(LearnerHook):
 class ExportHook(LearnerHook):
     """
     Overview:
-        At the end, the last and the best model as folders for ``AutoModelForCausalLM.from_pretrained``.
+        Writes the last and the best model at the end, as folders for ``AutoModelForCausalLM.from_pretrained``.
     """
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         if engine.rank != 0:
             return
         model = engine.policy.get_attribute('model')
-        if not hasattr(model, 'save_pretrained'):  # DI-engine's own models are whole in its checkpoints
+        if not hasattr(model, 'save_pretrained'):  # checkpoints contain DI-engine's own models in full
             return
         spec = engine.policy.get_attribute('token_spec')
         run = run_folder(engine.exp_name)
@@ -125,8 +125,8 @@ class ExportHook(LearnerHook):
         if os.path.exists(best):
             try:
                 weights = read_checkpoint(best)['model']
-            except CheckpointError as error:  # the run has ended well all the same
-                show(f'{error.message}; there is no model/best of it')
+            except CheckpointError as error:  # not an error of the run, which has ended normally
+                show(f'{error.message}; model/best is not written')
             else:
                 with whole_folder(os.path.join(folder, 'best')) as path:
                     model.save_pretrained(path, state_dict=weights, **shared)
@@ -136,7 +136,7 @@ class ExportHook(LearnerHook):
 class CurveHook(LearnerHook):
     """
     Overview:
-        At the end, the learning curve as a picture.
+        Draws the learning curve at the end.
     """
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa

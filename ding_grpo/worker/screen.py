@@ -1,4 +1,4 @@
-"""What a run shows on the screen: short lines. DI-engine's own log goes on in the text files of the experiment."""
+"""The short lines that a run prints on the screen. DI-engine's own log is in the text files of the experiment."""
 import logging
 import shutil
 import sys
@@ -11,7 +11,7 @@ from ding_common import parallel
 def run_folder(exp_name: str) -> str:
     """
     Overview:
-        Where DI-engine's workers write: below the current folder.
+        The folder that DI-engine's workers write to, inside the current folder.
     """
     return f'./{exp_name}'
 
@@ -19,7 +19,7 @@ def run_folder(exp_name: str) -> str:
 def keep_off_screen(logger: logging.Logger) -> None:
     """
     Overview:
-        Leave a logger its file and take the screen from it.
+        Let a logger write to its file only, not to the screen.
     Arguments:
         - logger (:obj:`logging.Logger`): A logger of DI-engine's ``build_logger``.
     """
@@ -29,8 +29,7 @@ def keep_off_screen(logger: logging.Logger) -> None:
 def show(text: str) -> None:
     """
     Overview:
-        Print lines above the progress line, which a terminal rewrites in place. Of several processes the first one \
-        does.
+        Print lines above the progress line, which a terminal rewrites in place. Only the first process prints.
     """
     if parallel.rank() == 0:
         click.echo(('\r\033[K' if sys.stdout.isatty() else '') + text)
@@ -39,7 +38,7 @@ def show(text: str) -> None:
 def show_progress(text: str) -> None:
     """
     Overview:
-        Rewrite the terminal's last line, cut to its width: what wraps could not be rewritten.
+        Rewrite the terminal's last line, cut to the terminal's width, because a wrapped line cannot be rewritten.
     """
     click.echo('\r\033[K' + text[:shutil.get_terminal_size().columns - 1], nl=False)
 
@@ -47,7 +46,7 @@ def show_progress(text: str) -> None:
 def shorten(text: str, width: int) -> str:
     """
     Overview:
-        One line of at most ``width`` characters that keeps the text's end.
+        Shorten a text to one line of at most ``width`` characters, keeping its end.
     """
     text = ' '.join(text.split())
     return text if len(text) <= width else '...' + text[-(width - 3):]

@@ -85,7 +85,7 @@ class TestRun:
         main, create = lora_run
         main.policy.model.pretrained = 'run/model/last'
         with pytest.raises(ConfigError,
-                           match="pretrained = 'run/model/last': the folder holds adapters.*save_merged=True"):
+                           match="pretrained = 'run/model/last': the folder contains adapters.*save_merged=True"):
             make_policy(main, create)
         main.policy.model.save_merged = True
         policy = make_policy(main, create)

@@ -51,16 +51,16 @@ class TestOutputHead:
     def test_a_layer_that_computes_something_else_is_refused(self, tiny_model, change):
         layer = tiny_model.lm.lm_head
         hook = layer.register_forward_hook(lambda module, args, output: change(output))
-        self.wrong(tiny_model, 'not those of its output layer')
+        self.wrong(tiny_model, 'do not give its logits')
         hook.remove()
         forward = layer.forward
         layer.forward = lambda x: change(forward(x))
-        self.wrong(tiny_model, 'not those of its output layer')
+        self.wrong(tiny_model, 'do not give its logits')
 
     def test_a_learned_factor_is_refused(self, tiny_model):
         tiny_model.lm.factor = nn.Parameter(torch.tensor(2.))
         self.change_logits(tiny_model, lambda x: x * tiny_model.lm.factor)
-        self.wrong(tiny_model, 'learned weights beside')
+        self.wrong(tiny_model, 'trainable weights besides')
 
     def test_an_output_layer_of_another_type_is_refused(self, tiny_model):
         tiny_model.lm.to(torch.bfloat16)
@@ -79,7 +79,7 @@ class TestOutputHead:
     def test_hidden_states_that_are_changed_before_the_output_layer_are_refused(self, tiny_model):
         # as MiniCPM does: the head divides them by a width
         tiny_model.lm.lm_head.register_forward_pre_hook(lambda module, args: (args[0] / 3, ))
-        self.wrong(tiny_model, 'not those of its output layer')
+        self.wrong(tiny_model, 'do not give its logits')
 
     def change_logits(self, model, change):
         forward = model.lm.forward

@@ -162,7 +162,8 @@ class TestChoice:
     def test_rows_that_see_what_follows_them_are_refused(self):
         torch.manual_seed(0)
         model = CausalLM(config=dict(model_type='xlnet', vocab_size=40, d_model=32, n_layer=2, n_head=4, d_inner=48))
-        with pytest.raises(ConfigError, match='XLNetLMHeadModel cannot be trained: rows read at once differ'):
+        with pytest.raises(ConfigError,
+                           match='XLNetLMHeadModel cannot be trained: results of rows read together differ'):
             model.reading
 
     def test_an_architecture_that_refuses_gradients_in_evaluation_mode(self):

@@ -133,7 +133,7 @@ class TestInstall:
         found = [model.completion_hidden(batch, completion, length) for _ in range(2)][0]
         assert not model.shares_prompts and model.lm.config._attn_implementation == before
         told = capsys.readouterr().out
-        assert told.count('prompts are read in every row') == 1 and type(model.lm).__name__ in told
+        assert told.count('every row reads its prompt again') == 1 and type(model.lm).__name__ in told
         for i, (p, c) in enumerate(zip(prompts, completion)):
             alone = model.lm.base_model(torch.cat([p, c])[None]).last_hidden_state[0, len(p) - 1:-1]
             assert torch.allclose(found[i, :length[i]], alone[:length[i]], atol=1e-4)

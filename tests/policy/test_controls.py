@@ -250,7 +250,7 @@ class TestReference:
         assert kl[0] == kl[1] and kl[0][1] == pytest.approx(0, abs=1e-7) != kl[0][0]
         main.policy.learn.ref_sync_freq = None
         state = make_policy(main, create).learn_mode.state_dict()
-        with pytest.raises(ConfigError, match='ref_sync_freq = 2: the checkpoint holds no reference'):
+        with pytest.raises(ConfigError, match='ref_sync_freq = 2: the checkpoint contains no reference'):
             policy.learn_mode.load_state_dict(state)
 
     def test_there_must_be_one(self, think_answer):

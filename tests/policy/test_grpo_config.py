@@ -73,7 +73,7 @@ class TestPolicyConfig:
     def test_choices_that_do_not_go_together(self, think_answer):
         main, create = think_answer
         main.policy.learn.update(loss='cispo', delta=3.0)
-        with pytest.raises(ConfigError, match="policy.learn.delta = 3.0: goes with surrogate 'clip' only"):
+        with pytest.raises(ConfigError, match="policy.learn.delta = 3.0: needs surrogate 'clip'"):
             make_policy(main, create)
 
     @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ class TestUpdate:
 
     def test_not_for_steps(self):
         from .test_step_actor import DISCRETE, make
-        with pytest.raises(ConfigError, match='policy.learn.micro_batch_tokens = 30: goes with a language model only'):
+        with pytest.raises(ConfigError, match='policy.learn.micro_batch_tokens = 30: only available for'):
             make(DISCRETE, learn=dict(micro_batch_tokens=30))
 
 

@@ -204,14 +204,14 @@ class TestEnd:
         with pytest.raises(NumericError) as caught:
             policy.learn_mode.forward(data)
         lines = caught.value.message.split('\n')
-        assert lines[0].startswith('policy.learn.max_bad_updates = 1: so many updates in a row had a step')
+        assert lines[0].startswith('policy.learn.max_bad_updates = 1: that many updates in a row skipped a step')
         assert lines[1].startswith('loss nan, norm of the gradient nan')
-        assert lines[2] == f'the first that is not finite: {first}'
+        assert lines[2] == f'the first NaN or infinite value: {first}'
         assert lines[3:] == [where, f'its prompt begins with the tokens {prompt} ...']
 
     def test_names_the_parameter(self, think_answer):
         policy, data = make_wrong(think_answer, wrong_weight, max_bad_updates=1)
-        message = r'logp_new\) = nan\n(.|\n)*parameter lm.model.layers.1.mlp.up_proj.weight: 1 of 2048 numbers are not'
+        message = r'logp_new\) = nan\n(.|\n)*parameter lm.model.layers.1.mlp.up_proj.weight: 1 of 2048 numbers are NaN'
         with pytest.raises(NumericError, match=message):
             policy.learn_mode.forward(data)
 
@@ -223,14 +223,14 @@ class TestEnd:
 
     def test_says_so_where_only_a_sum_is_not(self, think_answer):
         policy, data = make_wrong(think_answer, long_gradient, max_bad_updates=1)
-        with pytest.raises(NumericError, match='norm of the gradient inf\nwhat was learned from, .* their sums are'):
+        with pytest.raises(NumericError, match='norm of the gradient inf\nthe batch, .* but a sum of them is'):
             policy.learn_mode.forward(data)
 
     def test_names_an_observation(self):
         policy = make(DISCRETE, learn=dict(max_bad_updates=1))
         sample = sample_group(policy, [3, 2])
         sample['obs'][4, 0] = INF  # the second step of the second row
-        with pytest.raises(NumericError, match='finite: an observation\nin row 1, column 1, action'):
+        with pytest.raises(NumericError, match='infinite value: an observation\nin row 1, column 1, action'):
             policy.learn_mode.forward([sample])
 
     def test_observations_may_have_parts(self):
@@ -239,7 +239,7 @@ class TestEnd:
         batch = make_batch(weight, obs=obs, action=torch.tensor([[4, 5], [6, 0]]))
         batch.group_id, batch.collect_iter = torch.tensor([3, 3]), torch.tensor([9, 9])
         facts = diagnose(batch, torch.nn.Linear(1, 1), lambda: weight)
-        assert facts[0] == 'the first that is not finite: an observation'
+        assert facts[0] == 'the first NaN or infinite value: an observation'
         assert facts[1:] == ['in row 1, column 0, action 6 of group 3, sampled after update 9']
 
     def test_behind_a_rows_end_anything_may_stand(self, think_answer):
@@ -259,8 +259,8 @@ class TestEnd:
         assert told[1] == ''
         first, *facts = told[0].splitlines()
         assert first == 'update 1 had a step that was skipped, for its loss or gradient is not finite'
-        assert facts[1] == '  the first that is not finite: a reward = nan' and 'of group 1' in facts[2]
-        with pytest.raises(NumericError, match='max_bad_updates = 3: so many'):
+        assert facts[1] == '  the first NaN or infinite value: a reward = nan' and 'of group 1' in facts[2]
+        with pytest.raises(NumericError, match='max_bad_updates = 3: that many'):
             policy.learn_mode.forward(data)
 
     def test_a_good_update_begins_a_new_row(self, think_answer, capsys):
@@ -327,7 +327,7 @@ class TestSampling:
     def test_an_observation_that_is_not_finite(self, model, value):
         policy = make(model)
         obs = {i: torch.full((3, ), value if i == 4 else 0.5) for i in (2, 4, 6)}
-        message = r'in environment 4 \({}\)\nits observation is not finite\nall parameters are finite'
+        message = r'in environment 4 \({}\)\nits observation is NaN or infinite\nall parameters are finite'
         with pytest.raises(NumericError, match=message.format('row 1 of group 0, sampled after update 8')):
             policy.collect_mode.forward(obs, row_keys={i: (8, 0, i // 2 - 1) for i in obs})
         with pytest.raises(NumericError, match=message.format('evaluation')):
@@ -420,7 +420,7 @@ class Broken(gymnasium.Env):
             'reward',
             'max_bad_updates = 2: (.|\n)*a reward = nan\nin row 0, column 3, action . of group 0, sampled after'
         ),
-        ('obs', r'the logits at sampling .*\nin environment 0 \(evaluation\)\nits observation is not finite'),
+        ('obs', r'the logits at sampling .*\nin environment 0 \(evaluation\)\nits observation is NaN or infinite'),
     ]
 )
 def test_a_run_ends_and_says_what_the_environment_gave(tmp_path, monkeypatch, what, message):

@@ -98,11 +98,11 @@ class TestSurrogate:
             ('{module}:fails', r"fails on small tensors \(AttributeError: .* \(my_losses.*.py:8\)\)"),
             (
                 '{module}:mean',
-                r'must give the objective of each token, floats of shape \(B, S\) with a gradient; for '
-                r'\(B, S\) = \(2, 3\) it gives torch.float32 \(\).'
+                r'must return the objective of each token, floats of shape \(B, S\) with a gradient. For '
+                r'\(B, S\) = \(2, 3\) it returns torch.float32 \(\).'
             ),
-            ('{module}:detached', r'with a gradient; .* gives torch.float32 \(2, 3\) without a gradient.'),
-            ('{module}:nothing', 'it gives NoneType.'),
+            ('{module}:detached', r'with a gradient. .* returns torch.float32 \(2, 3\) without a gradient.'),
+            ('{module}:nothing', 'it returns NoneType.'),
             ('{broken}:spo', r"the module cannot be imported \(ZeroDivisionError: .*.py:1\)\)"),
         ]
     )
@@ -119,6 +119,5 @@ class TestSurrogate:
     def test_delta_goes_with_clip_alone(self, think_answer, losses):
         main, create = think_answer
         main.policy.learn.update(surrogate=f'{losses(SPO)}:spo', delta=3.)
-        with pytest.raises(ConfigError,
-                           match="delta = 3.0: goes with surrogate 'clip' only, not with 'my_losses_.*:spo'"):
+        with pytest.raises(ConfigError, match="delta = 3.0: needs surrogate 'clip', not 'my_losses_.*:spo'"):
             make_policy(main, create)

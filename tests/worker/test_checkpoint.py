@@ -96,7 +96,7 @@ class TestFind:
         asked = str(ckpt / 'iteration_2.pth.tar')
         assert newest('elsewhere', asked).state['name'] == 'iteration_2'
         os.truncate(asked, 50)
-        with pytest.raises(CheckpointError, match='iteration_2.pth.tar is damaged.*no good one before it'):
+        with pytest.raises(CheckpointError, match='iteration_2.pth.tar is damaged.*no good earlier checkpoint'):
             newest('elsewhere', asked)  # not the newer one
 
     def test_the_best_where_there_is_no_other(self, ckpt):

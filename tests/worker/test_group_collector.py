@@ -217,7 +217,7 @@ class TestFailures:
         assert any(bad) and not all(bad)
         assert failed == [[float(b)] * 4 for b in bad]
         told = capsys.readouterr().out
-        assert f'{4 * sum(bad)} of 32 completions could not be scored and are left out; the first: Think' in told
+        assert f'{4 * sum(bad)} of 32 completions could not be scored and are dropped; the first: Think' in told
         assert ('KeyError' if how == 'raises' else 'TimeoutError') in told
         recorded = read_json_lines(str(tmp_path / 'exp' / 'log' / 'collector' / 'completions.jsonl'))
         assert sum(record['failed'] is not None for record in recorded) == 4 * sum(bad)  # each, with the reason
