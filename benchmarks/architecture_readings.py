@@ -332,7 +332,7 @@ def reading_of(model: CausalLM) -> str:
 
 def words(error: BaseException, most: int = 200) -> str:
     """A refusal on one line of the table."""
-    text = re.split(' There are | Allowed: ', ' '.join(str(error).split()))[0].replace('|', '/')
+    text = re.split(' Present: | Allowed: ', ' '.join(str(error).split()))[0].replace('|', '/')
     return text if len(text) <= most else f'{text[:most]} ...'
 
 

@@ -1,4 +1,4 @@
-"""Acrobot-v1 by GRPO: the return from each step on, compared with that of the group's rows at the same step."""
+"""GRPO on Acrobot-v1. The advantage compares each step's return-to-go with that of the group at the same step."""
 from easydict import EasyDict
 
 group_size = 4

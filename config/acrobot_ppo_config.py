@@ -1,4 +1,4 @@
-"""Acrobot-v1 by DI-engine's PPO, beside acrobot_grpo_config.py: the same environment, evaluator and network."""
+"""DI-engine's PPO on Acrobot-v1: same environment, evaluator and network as acrobot_grpo_config.py."""
 from easydict import EasyDict
 
 acrobot_ppo_config = dict(
@@ -30,7 +30,7 @@ acrobot_ppo_config = dict(
             clip_ratio=0.2,
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.94),
-        eval=dict(evaluator=dict(eval_freq=128)),  # it counts mini-batches, of which a collect gives 128
+        eval=dict(evaluator=dict(eval_freq=128)),  # counted in mini-batches; one collect gives 128
     ),
 )
 main_config = EasyDict(acrobot_ppo_config)

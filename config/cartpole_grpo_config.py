@@ -1,4 +1,4 @@
-"""CartPole-v1 by GRPO: the return from each step on, compared with all steps of the group."""
+"""GRPO on CartPole-v1. The advantage compares each step's return-to-go with all steps of the group."""
 from easydict import EasyDict
 
 group_size = 4
@@ -26,7 +26,7 @@ cartpole_grpo_config = dict(
             epoch_per_collect=20,
             target_kl=0.01,
             batch_size=3,
-            # Lower than where it learns fastest, and decaying: larger steps throw a policy that has solved it off again.
+            # Lower than the fastest learning rate, and decaying: larger steps destabilise a policy that has solved it.
             learning_rate=1e-3,
             lr_scheduler=dict(type='cosine_with_min_lr', num_training_steps=40, specific=dict(min_lr_rate=0.05)),
             grad_clip_value=0.5,

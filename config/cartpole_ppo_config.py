@@ -1,4 +1,4 @@
-"""CartPole-v1 by DI-engine's PPO, beside cartpole_grpo_config.py: the same environment, evaluator and network."""
+"""DI-engine's PPO on CartPole-v1: same environment, evaluator and network as cartpole_grpo_config.py."""
 from easydict import EasyDict
 
 cartpole_ppo_config = dict(
@@ -30,7 +30,7 @@ cartpole_ppo_config = dict(
             clip_ratio=0.2,
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
-        eval=dict(evaluator=dict(eval_freq=320)),  # it counts mini-batches, of which a collect gives 320
+        eval=dict(evaluator=dict(eval_freq=320)),  # counted in mini-batches; one collect gives 320
     ),
 )
 main_config = EasyDict(cartpole_ppo_config)

@@ -1,4 +1,4 @@
-"""A small language model adds and subtracts: reward on sums of reasoning-gym, after a warm start."""
+"""GRPO on sums of reasoning-gym: a small language model adds and subtracts, after a warm start."""
 from easydict import EasyDict
 
 group_size = 8
@@ -23,7 +23,7 @@ chain_sum_grpo_config = dict(
         cuda=False,
         group_size=group_size,
         model=dict(
-            pretrained='runs/chain_sum_sft/model',  # chain_sum_sft_config.py writes it
+            pretrained='runs/chain_sum_sft/model',  # output of chain_sum_sft_config.py
         ),
         learn=dict(
             batch_size=32,
@@ -39,7 +39,7 @@ chain_sum_grpo_config = dict(
 main_config = EasyDict(chain_sum_grpo_config)
 
 chain_sum_grpo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers everything of the plugin
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
     env_manager=dict(type='base'),
     policy=dict(type='grpo'),
     collector=dict(type='group'),

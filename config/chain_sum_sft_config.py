@@ -1,4 +1,4 @@
-"""Warm start for chain_sum_grpo_config.py: a small Llama sees sums with their results."""
+"""Warm start for chain_sum_grpo_config.py: supervised fine-tuning of a small Llama on sums with their results."""
 from easydict import EasyDict
 
 chain_sum_sft_config = dict(

@@ -1,4 +1,4 @@
-"""GSM8K by GRPO with Qwen2.5-0.5B-Instruct; needs a GPU, the files of GSM8K and the hub or a folder."""
+"""GRPO on GSM8K with Qwen2.5-0.5B-Instruct. Needs a GPU, the GSM8K files, and the hub or a local model folder."""
 from easydict import EasyDict
 
 group_size = 8
@@ -11,7 +11,7 @@ gsm8k_grpo_config = dict(
         stop_value=1.0,
         task=dict(
             type='file',
-            path='gsm8k/train.jsonl',  # https://github.com/openai/grade-school-math, or the hub's parquet files
+            path='gsm8k/train.jsonl',  # from https://github.com/openai/grade-school-math, or the hub's parquet files
             eval_path='gsm8k/test.jsonl',
             reference_in='####',
             answer_in='####',
@@ -28,14 +28,14 @@ gsm8k_grpo_config = dict(
         cuda=True,
         group_size=group_size,
         model=dict(
-            pretrained='Qwen/Qwen2.5-0.5B-Instruct',  # or a folder; the tokenizer above too
-            dtype='float32',  # steps of this rate vanish in weights of bfloat16
-            gradient_checkpointing=False,  # True when memory is short
+            pretrained='Qwen/Qwen2.5-0.5B-Instruct',  # or a folder; change the tokenizer above too
+            dtype='float32',  # at this learning rate, steps vanish in bfloat16 weights
+            gradient_checkpointing=False,  # set to True if the GPU runs out of memory
         ),
         learn=dict(
             batch_size=4,
             learning_rate=1e-6,
-            loss='dapo',  # divides by tokens; clips higher above
+            loss='dapo',  # averages over tokens, with a wider clipping range above 1
             beta=0.0,
             entropy_weight=0.0,
         ),
@@ -46,7 +46,7 @@ gsm8k_grpo_config = dict(
 main_config = EasyDict(gsm8k_grpo_config)
 
 gsm8k_grpo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers everything of the plugin
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
     env_manager=dict(type='base'),
     policy=dict(type='grpo'),
     collector=dict(type='group'),

@@ -1,4 +1,4 @@
-"""GSM8K by GRPO, adapters only; as gsm8k_grpo_config.py."""
+"""GRPO on GSM8K as in gsm8k_grpo_config.py, but training only LoRA adapters."""
 from easydict import EasyDict
 
 group_size = 8
@@ -11,7 +11,7 @@ gsm8k_lora_grpo_config = dict(
         stop_value=1.0,
         task=dict(
             type='file',
-            path='gsm8k/train.jsonl',  # https://github.com/openai/grade-school-math, or the hub's parquet files
+            path='gsm8k/train.jsonl',  # from https://github.com/openai/grade-school-math, or the hub's parquet files
             eval_path='gsm8k/test.jsonl',
             reference_in='####',
             answer_in='####',
@@ -28,17 +28,17 @@ gsm8k_lora_grpo_config = dict(
         cuda=True,
         group_size=group_size,
         model=dict(
-            pretrained='Qwen/Qwen2.5-0.5B-Instruct',  # or a folder; the tokenizer above too
+            pretrained='Qwen/Qwen2.5-0.5B-Instruct',  # or a folder; change the tokenizer above too
             dtype='bfloat16',  # the adapters are float32
-            gradient_checkpointing=False,  # True when memory is short
+            gradient_checkpointing=False,  # set to True if the GPU runs out of memory
             lora=dict(r=16, lora_alpha=32, target_modules='all-linear'),
             save_merged=True,
         ),
         learn=dict(
             batch_size=4,
             learning_rate=2e-5,
-            loss='dapo',  # divides by tokens; clips higher above
-            beta=0.01,  # to the pretrained model: the adapters switched off
+            loss='dapo',  # averages over tokens, with a wider clipping range above 1
+            beta=0.01,  # KL to the pretrained model, that is with the adapters disabled
             kl_type='k3',
             entropy_weight=0.0,
         ),
@@ -49,7 +49,7 @@ gsm8k_lora_grpo_config = dict(
 main_config = EasyDict(gsm8k_lora_grpo_config)
 
 gsm8k_lora_grpo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers everything of the plugin
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
     env_manager=dict(type='base'),
     policy=dict(type='grpo'),
     collector=dict(type='group'),

@@ -1,4 +1,4 @@
-"""LunarLander-v3 (needs the extra box2d) by GRPO, as cartpole_grpo_config.py."""
+"""GRPO on LunarLander-v3 (needs the extra box2d), as in cartpole_grpo_config.py."""
 from easydict import EasyDict
 
 group_size = 8

@@ -1,4 +1,4 @@
-"""LunarLander-v3 (needs the extra box2d) by DI-engine's PPO, beside lunarlander_grpo_config.py."""
+"""DI-engine's PPO on LunarLander-v3 (needs the extra box2d), for comparison with lunarlander_grpo_config.py."""
 from easydict import EasyDict
 
 lunarlander_ppo_config = dict(
@@ -30,7 +30,7 @@ lunarlander_ppo_config = dict(
             clip_ratio=0.2,
         ),
         collect=dict(n_sample=8000, discount_factor=0.999, gae_lambda=0.98),
-        eval=dict(evaluator=dict(eval_freq=500)),  # it counts mini-batches, of which a collect gives 500
+        eval=dict(evaluator=dict(eval_freq=500)),  # counted in mini-batches; one collect gives 500
     ),
 )
 main_config = EasyDict(lunarlander_ppo_config)

@@ -1,4 +1,4 @@
-"""Pendulum-v1 by GRPO: the return from each step on, compared with that of the group's rows at the same step."""
+"""GRPO on Pendulum-v1. The advantage compares each step's return-to-go with that of the group at the same step."""
 from easydict import EasyDict
 
 group_size = 8
@@ -6,7 +6,7 @@ pendulum_grpo_config = dict(
     exp_name='runs/pendulum_grpo',
     env=dict(
         env_id='Pendulum-v1',
-        act_scale=True,  # actions of [-1, 1] to the bounds of the environment
+        act_scale=True,  # scales actions in [-1, 1] to the bounds of the environment
         collector_env_num=2 * group_size,
         evaluator_env_num=100,
         n_evaluator_episode=100,

@@ -1,11 +1,11 @@
-"""Pendulum-v1 by DI-engine's PPO, beside pendulum_grpo_config.py: the same environment, evaluator and network."""
+"""DI-engine's PPO on Pendulum-v1: same environment, evaluator and network as pendulum_grpo_config.py."""
 from easydict import EasyDict
 
 pendulum_ppo_config = dict(
     exp_name='runs/pendulum_ppo',
     env=dict(
         env_id='Pendulum-v1',
-        act_scale=True,  # actions of [-1, 1] to the bounds of the environment
+        act_scale=True,  # scales actions in [-1, 1] to the bounds of the environment
         collector_env_num=16,
         evaluator_env_num=100,
         n_evaluator_episode=100,
@@ -29,10 +29,10 @@ pendulum_ppo_config = dict(
             value_weight=0.5,
             entropy_weight=0.0,
             clip_ratio=0.2,
-            ignore_done=True,  # every episode is cut, none ends
+            ignore_done=True,  # every episode is truncated, none terminates
         ),
         collect=dict(n_sample=2048, discount_factor=0.9, gae_lambda=0.95),
-        eval=dict(evaluator=dict(eval_freq=320)),  # it counts mini-batches, of which a collect gives 320
+        eval=dict(evaluator=dict(eval_freq=320)),  # counted in mini-batches; one collect gives 320
     ),
 )
 main_config = EasyDict(pendulum_ppo_config)

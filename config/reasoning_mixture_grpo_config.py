@@ -1,4 +1,4 @@
-"""Three generators of reasoning-gym in one run, with Qwen2.5-0.5B-Instruct; needs a GPU and the hub or a folder."""
+"""GRPO on three generators of reasoning-gym with Qwen2.5-0.5B-Instruct. Needs a GPU, and the hub or a model folder."""
 from easydict import EasyDict
 
 group_size = 8
@@ -29,14 +29,14 @@ reasoning_mixture_grpo_config = dict(
         cuda=True,
         group_size=group_size,
         model=dict(
-            pretrained='Qwen/Qwen2.5-0.5B-Instruct',  # or a folder; the tokenizer above too
-            dtype='float32',  # steps of this rate vanish in weights of bfloat16
-            gradient_checkpointing=False,  # True when memory is short
+            pretrained='Qwen/Qwen2.5-0.5B-Instruct',  # or a folder; change the tokenizer above too
+            dtype='float32',  # at this learning rate, steps vanish in bfloat16 weights
+            gradient_checkpointing=False,  # set to True if the GPU runs out of memory
         ),
         learn=dict(
             batch_size=4,
             learning_rate=1e-6,
-            loss='dapo',  # divides by tokens; clips higher above
+            loss='dapo',  # averages over tokens, with a wider clipping range above 1
             beta=0.0,
             entropy_weight=0.0,
             reward_aggregation='normalize_then_sum',
@@ -48,7 +48,7 @@ reasoning_mixture_grpo_config = dict(
 main_config = EasyDict(reasoning_mixture_grpo_config)
 
 reasoning_mixture_grpo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers everything of the plugin
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
     env_manager=dict(type='base'),
     policy=dict(type='grpo'),
     collector=dict(type='group'),

@@ -1,4 +1,4 @@
-"""A small language model learns to spell words backward better than its careless teacher, from reward alone."""
+"""GRPO on spell_backward: from reward alone, a small language model outperforms its careless teacher."""
 from easydict import EasyDict
 
 group_size = 8
@@ -23,7 +23,7 @@ spell_backward_grpo_config = dict(
     policy=dict(
         cuda=False,
         group_size=group_size,
-        model=dict(pretrained='runs/spell_backward_sft/model'),  # python -m dizoo_llm.sft writes it
+        model=dict(pretrained='runs/spell_backward_sft/model'),  # output of python -m dizoo_llm.sft
         learn=dict(
             batch_size=32,
             learning_rate=2e-4,
@@ -38,7 +38,7 @@ spell_backward_grpo_config = dict(
 main_config = EasyDict(spell_backward_grpo_config)
 
 spell_backward_grpo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers everything of the plugin
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
     env_manager=dict(type='base'),
     policy=dict(type='grpo'),
     collector=dict(type='group'),

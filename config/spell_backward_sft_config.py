@@ -1,4 +1,4 @@
-"""Warm start for spell_backward_grpo_config.py: a small Llama learns from a careless teacher."""
+"""Warm start for spell_backward_grpo_config.py: a small Llama imitates a careless teacher."""
 from easydict import EasyDict
 
 spell_backward_sft_config = dict(
@@ -25,7 +25,7 @@ spell_backward_sft_config = dict(
     ),
     train=dict(
         examples=2500,
-        answers='benchmarks/careless_teacher.py',  # two words in three lack their last letter
+        answers='benchmarks/careless_teacher.py',  # omits the last letter of two words in three
         batch_size=32,
         max_steps=800,
         learning_rate=1e-3,

@@ -1,4 +1,4 @@
-"""A tiny language model learns to answer four questions in the format that its prompt shows, by GRPO."""
+"""GRPO on think_answer: a tiny language model learns to answer four questions in the format that its prompt shows."""
 from easydict import EasyDict
 
 group_size = 16
@@ -8,7 +8,7 @@ think_answer_grpo_config = dict(
         collector_env_num=8 * group_size,
         evaluator_env_num=4,
         n_evaluator_episode=4,
-        stop_value=1.0,  # all four questions answered right, greedily
+        stop_value=1.0,  # all four questions answered right with greedy decoding
         task=dict(type='think_answer'),
         max_new_tokens=6,
     ),
@@ -41,7 +41,7 @@ think_answer_grpo_config = dict(
 main_config = EasyDict(think_answer_grpo_config)
 
 think_answer_grpo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers everything of the plugin
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
     env_manager=dict(type='base'),
     policy=dict(type='grpo'),
     collector=dict(type='group'),

@@ -1,4 +1,4 @@
-"""think_answer by GRPO through a replay buffer: ding -m serial -c config/think_answer_grpo_serial_config.py"""
+"""GRPO on think_answer with a replay buffer: ding -m serial -c config/think_answer_grpo_serial_config.py"""
 from easydict import EasyDict
 
 group_size = 16
@@ -8,7 +8,7 @@ think_answer_grpo_serial_config = dict(
         collector_env_num=8 * group_size,
         evaluator_env_num=4,
         n_evaluator_episode=4,
-        stop_value=1.0,  # all four questions answered right, greedily
+        stop_value=1.0,  # all four questions answered right with greedy decoding
         task=dict(type='think_answer'),
         max_new_tokens=6,
     ),
@@ -28,7 +28,7 @@ think_answer_grpo_serial_config = dict(
         ),
         learn=dict(
             update_per_collect=4,
-            batch_size=4,  # groups that an update samples from the buffer
+            batch_size=4,  # groups sampled from the buffer per update
             learning_rate=1e-4,
             clip_ratio=0.2,
             beta=0.0,
@@ -37,14 +37,14 @@ think_answer_grpo_serial_config = dict(
         ),
         collect=dict(n_sample=8, temperature=1.0),
         eval=dict(evaluator=dict(eval_freq=10)),
-        # A group is used at most twice, and never more than seven updates after the policy that sampled it.
+        # A group is used at most twice, and at most seven updates after the policy that sampled it.
         other=dict(replay_buffer=dict(replay_buffer_size=16, max_use=2, max_staleness=8)),
     ),
 )
 main_config = EasyDict(think_answer_grpo_serial_config)
 
 think_answer_grpo_serial_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers everything of the plugin
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
     env_manager=dict(type='base'),
     policy=dict(type='grpo'),
     collector=dict(type='group'),

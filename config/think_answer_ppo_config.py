@@ -1,4 +1,4 @@
-"""think_answer by DI-engine's PPO, token by token, beside think_answer_grpo_config.py: the same task and network."""
+"""DI-engine's token-level PPO on think_answer: same task and network as think_answer_grpo_config.py."""
 from easydict import EasyDict
 
 think_answer_ppo_config = dict(
@@ -7,7 +7,7 @@ think_answer_ppo_config = dict(
         collector_env_num=128,
         evaluator_env_num=4,
         n_evaluator_episode=4,
-        stop_value=1.0,  # all four questions answered right, greedily
+        stop_value=1.0,  # all four questions answered right with greedy decoding
         task=dict(type='think_answer'),
         max_new_tokens=6,
     ),
@@ -26,9 +26,9 @@ think_answer_ppo_config = dict(
                 max_position_embeddings=64,
             ),
         ),
-        # Normalised over the batch, advantages blow up the noise of the small format bonus.
+        # Normalising advantages over the batch would amplify the noise of the small format bonus.
         recompute_adv=False,
-        traj_len_inf=True,  # whole completions: their reward comes with the last token
+        traj_len_inf=True,  # complete trajectories, since the reward arrives with the last token
         learn=dict(
             epoch_per_collect=2,
             batch_size=384,
@@ -38,16 +38,16 @@ think_answer_ppo_config = dict(
             clip_ratio=0.2,
             adv_norm=False,
             value_norm=False,
-            ppo_param_init=False,  # it would wipe the model's weights
+            ppo_param_init=False,  # it would reinitialise the model's weights
         ),
         collect=dict(n_sample=768, discount_factor=1.0, gae_lambda=1.0),
-        eval=dict(evaluator=dict(eval_freq=16)),  # it counts mini-batches, of which a collect gives 4
+        eval=dict(evaluator=dict(eval_freq=16)),  # counted in mini-batches; one collect gives 4
     ),
 )
 main_config = EasyDict(think_answer_ppo_config)
 
 think_answer_ppo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers everything of the plugin
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
     env_manager=dict(type='base'),
     policy=dict(type='ppo'),
 )

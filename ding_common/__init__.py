@@ -1,4 +1,4 @@
-"""What both halves of the plugin stand on: errors that end in one line, strict configs, a quiet import of DI-engine."""
+"""Shared by ``ding_grpo`` and ``dizoo_llm``: one-line errors, strict configs, a quiet import of DI-engine."""
 from .check import MOST, Rule, check_arguments, check_config, nearest, require_dict
 from .config_file import ConfigFile, check_configs, find_config, read_config_file, require_section
 from .errors import CheckpointError, ConfigError, NumericError, PeerError, TaskError, describe, unwrap_task_error

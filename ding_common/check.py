@@ -13,7 +13,7 @@ from .errors import ConfigError
 class Rule(NamedTuple):
     """
     Overview:
-        What a value must be, in words and as a predicate. A rule replaces the check against the default's type.
+        A constraint on a value: a description for messages, and a predicate. It replaces the check of the type.
     """
     allowed: str
     holds: Callable[[Any], bool]
@@ -41,12 +41,12 @@ class Rule(NamedTuple):
 
     @classmethod
     def registered(cls, registry: Container[str]) -> 'Rule':
-        """A name that is registered when the rule is asked."""
+        """A name that is in the registry at the time of the check."""
         return cls('a registered name', lambda v: isinstance(v, str) and v in registry)
 
     @classmethod
     def modules(cls) -> 'Rule':
-        """A list of names of modules that are there to be imported."""
+        """A list of names of modules that can be imported."""
         return cls(
             'a list of modules that can be imported',
             lambda v: isinstance(v, (list, tuple)) and all(isinstance(name, str) and _is_module(name) for name in v)
@@ -61,14 +61,14 @@ class Rule(NamedTuple):
         return Rule(f'{self.allowed}, or inf', lambda v: v == float('inf') or self.holds(v))
 
 
-# More of anything that takes time or memory, such as groups in a collect, is a slip of the pen.
+# Upper bound for counts that cost time or memory, such as groups per collect. A larger value is a typing error.
 MOST = 1_000_000
 
 
 def _is_module(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except (ImportError, ValueError):  # what is before a dot is no package, or the name is empty
+    except (ImportError, ValueError):  # the part before a dot is not a package, or the name is empty
         return False
 
 
@@ -77,10 +77,7 @@ def _is_number(value: Any) -> bool:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """
-    Overview:
-        The end of a message about an unknown word: the nearest known one if there is one, and all that are known.
-    """
+    """The end of a message about an unknown word: the closest match if there is one, then all allowed words."""
     known = sorted(map(str, known))
     match = difflib.get_close_matches(str(word), known, n=1, cutoff=0.6)
     hint = f"did you mean '{match[0]}'? " if match else ''
@@ -90,23 +87,24 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def check_config(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str) -> None:
     """
     Overview:
-        Compare a config with the defaults that declare it. DI-engine merges unknown keys without a word.
+        Check a config against its defaults. DI-engine silently merges unknown keys.
     Arguments:
-        - cfg (:obj:`Dict`): The config to be checked, merged with its defaults or not.
-        - default (:obj:`Dict`): Every key that there is, with a value of the right type. None stands for any type,
-            an empty dict for a section of free keys.
-        - rules (:obj:`Dict[str, Rule]`): By dotted path below ``where``, what the type alone does not say.
+        - cfg (:obj:`Dict`): The config to check, merged with its defaults or not.
+        - default (:obj:`Dict`): All allowed keys, each with a value of the right type. None allows any type, an \
+            empty dict allows any keys in that section.
+        - rules (:obj:`Dict[str, Rule]`): Rules by dotted path below ``where``, for values that the type alone does \
+            not constrain.
         - where (:obj:`str`): Dotted path of ``cfg`` in the user's config, for the message.
     Raises:
-        - ConfigError: On the first unknown key, wrong type or value out of range; the message names the key, the
-            value and what is allowed.
+        - ConfigError: On the first unknown key, wrong type or value out of range. The message names the key, the \
+            value and the allowed values.
     """
     _check(cfg, default, rules, where, '')
 
 
 def _check(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str, below: str) -> None:
     here = f'{where}.{below}' if below else where
-    for key, value in cfg.items():  # these first: what seems missing or wrong may have been misspelt
+    for key, value in cfg.items():  # unknown keys first: a misspelt key explains other errors
         if key not in default:
             raise ConfigError(f'{here}.{key} = {value!r}: unknown key; {nearest(key, default)}')
     for key, value in cfg.items():
@@ -120,18 +118,18 @@ def _check(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str, below: 
             if expected:
                 _check(value, expected, rules, where, path)
         elif expected is not None and not _same_type(value, expected):
-            raise ConfigError(f'{full} = {value!r}: must be of type {type(expected).__name__}, as {expected!r} is.')
+            raise ConfigError(f'{full} = {value!r}: must be of type {type(expected).__name__}, like {expected!r}.')
 
 
 def require_dict(value: Any, key: str) -> None:
     """
     Overview:
-        Refuse what is no section of a config.
+        Require that a section of a config is a dict.
     Arguments:
-        - value (:obj:`Any`): What stands there.
+        - value (:obj:`Any`): The value of the section.
         - key (:obj:`str`): Dotted path, for the message.
     Raises:
-        - ConfigError: If it is no dict.
+        - ConfigError: If it is not a dict.
     """
     if not isinstance(value, dict):
         raise ConfigError(f'{key} = {value!r:.200}: must be a dict.')
@@ -140,14 +138,15 @@ def require_dict(value: Any, key: str) -> None:
 def check_arguments(args: Dict, function: Callable, where: str) -> None:
     """
     Overview:
-        Hold a section of a config to the function that takes its keys as arguments: their names, and their types as \
-        far as annotations are plain. What is missing the function tells itself.
+        Check a section of a config against the signature of the function that receives its keys as arguments. It \
+        checks names, and types where the annotation is simple. The function itself reports missing arguments.
     Arguments:
         - args (:obj:`Dict`): Arguments by name.
-        - function (:obj:`Callable`): The function, or a class.
+        - function (:obj:`Callable`): A function or a class.
         - where (:obj:`str`): Dotted path of the section, for the message.
     Raises:
-        - ConfigError: On the first argument that is unknown or of another type than its annotation's and its default's.
+        - ConfigError: On the first argument that is unknown, or matches the type of neither its annotation nor its \
+            default.
     """
     parameters = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -162,7 +161,7 @@ def check_arguments(args: Dict, function: Callable, where: str) -> None:
 
 
 def _rule_of(annotation: Any) -> Rule:
-    """What an annotation says of a value, as far as it can be checked."""
+    """The rule that an annotation implies for a value, as far as it can be checked."""
     kind = typing.get_origin(annotation) or annotation
     if kind in (Union, types.UnionType) or isinstance(kind, TypeVar):
         choices = typing.get_args(annotation) or [c for c in kind.__constraints__ if not inspect.isfunction(c)]

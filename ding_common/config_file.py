@@ -1,4 +1,4 @@
-"""Config files of DI-engine, held to what every pipeline reads of them before it checks anything."""
+"""Load DI-engine config files, and check the sections that every pipeline reads."""
 import os
 from typing import Any, Dict, Optional, Tuple
 
@@ -14,10 +14,7 @@ SECTIONS = dict(main_config=('env', 'policy'), create_config=('env_manager', 'po
 
 
 class ConfigFile(click.ParamType):
-    """
-    Overview:
-        The argument of a command that takes a config: a path, or the name of a shipped config. The command gets a path.
-    """
+    """A command-line argument for a config: a path, or the name of a shipped config. It is converted to a path."""
     name = 'config'
 
     def convert(self, value: str, param: Optional[click.Parameter], ctx: Optional[click.Context]) -> str:
@@ -30,13 +27,13 @@ class ConfigFile(click.ParamType):
 def find_config(name: str) -> str:
     """
     Overview:
-        The file that a user means by the name of a config.
+        Find a config file by path or name.
     Arguments:
-        - name (:obj:`str`): A path, or a config's name with or without its ending ``.py`` or ``_config.py``.
+        - name (:obj:`str`): A path, or the name of a config with or without the ending ``.py`` or ``_config.py``.
     Returns:
-        - path (:obj:`str`): The user's own file if there is one, else the shipped config with this name.
+        - path (:obj:`str`): The user's own file if it exists, else the shipped config with this name.
     Raises:
-        - ConfigError: If there is neither.
+        - ConfigError: If neither exists.
     """
     for path in (name, f'{name}.py', f'{name}{ENDING}'):
         if os.path.isfile(os.path.expanduser(path)):
@@ -45,7 +42,7 @@ def find_config(name: str) -> str:
     if key in shipped:
         return shipped[key]
     if os.path.exists(os.path.expanduser(name)):
-        return name  # not a file: whoever reads it reports that
+        return name  # not a file: reading it fails with a message
     raise ConfigError(
         f'--config = {name!r}: there is no such file, and no shipped config with this name; '
         f'{nearest(os.path.basename(key), shipped)}'
@@ -55,8 +52,8 @@ def find_config(name: str) -> str:
 def shipped_configs() -> Dict[str, str]:
     """
     Overview:
-        Paths of the configs that come with the project, by name without ``_config.py``. A wheel holds them in this
-        package (see setup.py), a clone in ``config/``.
+        Paths of the shipped configs by name, without ``_config.py``. A wheel contains them in this package (see
+        setup.py), a clone in ``config/``.
     """
     package = os.path.dirname(os.path.abspath(__file__))
     inside, beside = os.path.join(package, 'configs'), os.path.join(os.path.dirname(package), 'config')
@@ -68,11 +65,13 @@ def shipped_configs() -> Dict[str, str]:
 def read_config_file(path: str) -> Tuple[EasyDict, EasyDict]:
     """
     Overview:
-        What ``ding.config.read_config`` gives, or one sentence.
+        Read a config file as ``ding.config.read_config`` does, but fail with a one-line message.
     Arguments:
         - path (:obj:`str`): A Python file that defines ``main_config`` and ``create_config``.
+    Returns:
+        - configs (:obj:`Tuple[EasyDict, EasyDict]`): ``main_config`` and ``create_config``.
     Raises:
-        - ConfigError: If it is none.
+        - ConfigError: If the file cannot be run, or does not define valid configs.
     """
     where = f'--config = {path!r}'
     if not path.endswith('.py'):
@@ -88,33 +87,33 @@ def read_config_file(path: str) -> Tuple[EasyDict, EasyDict]:
 def check_configs(main_config: Any, create_config: Any) -> None:
     """
     Overview:
-        Hold both to the sections that DI-engine's pipelines take for granted.
+        Check both configs for the sections that DI-engine's pipelines assume.
     Raises:
-        - ConfigError: On the first that is missing or of a wrong type.
+        - ConfigError: On the first section that is missing or has the wrong type.
     """
     for (name, sections), config in zip(SECTIONS.items(), (main_config, create_config)):
         if not isinstance(config, EasyDict):
-            raise ConfigError(f'{name} = {config!r:.200}: must be an EasyDict, as of {name} = EasyDict(dict(...)).')
+            raise ConfigError(f'{name} = {config!r:.200}: must be an EasyDict: {name} = EasyDict(dict(...)).')
         for section in sections:
             require_section(config, section, name)
     for section in SECTIONS['create_config']:
         kind = create_config[section].get('type')
         if not isinstance(kind, str):
-            raise ConfigError(f'create_config.{section}.type = {kind!r}: must be the name of what is registered.')
+            raise ConfigError(f'create_config.{section}.type = {kind!r}: must be a registered name.')
 
 
 def require_section(config: Dict, section: str, name: str) -> None:
     """
     Overview:
-        Refuse a config without a section.
+        Require that a config has a section.
     Arguments:
         - config (:obj:`Dict`): ``main_config`` or ``create_config``.
-        - section (:obj:`str`): Which must be there.
-        - name (:obj:`str`): The config's, for the message.
+        - section (:obj:`str`): Key of the section.
+        - name (:obj:`str`): Name of the config, for the message.
     Raises:
-        - ConfigError: If it is missing, or no dict.
+        - ConfigError: If the section is missing or not a dict.
     """
     if section not in config:
-        there = f' There are {", ".join(config)}.' if config else ''
+        there = f' Present: {", ".join(config)}.' if config else ''
         raise ConfigError(f'{name}.{section}: missing; must be a dict.{there}')
     require_dict(config[section], f'{name}.{section}')

@@ -1,4 +1,4 @@
-"""The names in ``create_config``, looked up before DI-engine does, which ends in a ``KeyError``."""
+"""Check the names in ``create_config`` before DI-engine looks them up and fails with a ``KeyError``."""
 import difflib
 
 from ding.utils import BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, POLICY_REGISTRY, \
@@ -22,11 +22,12 @@ REGISTRIES = dict(
 def check_names(create_config: EasyDict) -> None:
     """
     Overview:
-        Import what ``create_config`` says is to be imported, and hold its types to what is registered then.
+        Import the modules that ``create_config`` lists, then check that its types are registered.
     Arguments:
-        - create_config (:obj:`EasyDict`): As of ``check_configs``.
+        - create_config (:obj:`EasyDict`): A config that ``check_configs`` accepts.
     Raises:
-        - ConfigError: On the first module or type that is not there; the message names what is nearest.
+        - ConfigError: On the first module that cannot be imported or type that is not registered. The message \
+            suggests close matches.
     """
     sections = {name: create_config[name] for name in REGISTRIES if name in create_config}
     for name, section in sections.items():
@@ -41,5 +42,5 @@ def check_names(create_config: EasyDict) -> None:
             near = ' or '.join(map(repr, difflib.get_close_matches(str(kind), known)))
             raise ConfigError(
                 f'create_config.{name}.type = {kind!r}: must be a registered name'
-                f'{f"; did you mean {near}?" if near else ", or import_names lacks a module."}'
+                f'{f"; did you mean {near}?" if near else "; check that import_names lists its module."}'
             )

@@ -1,4 +1,4 @@
-"""The section ``env`` of a config: what DI-engine's pipelines and env managers read of it, beside an environment's."""
+"""Check the ``env`` section of a config: the keys of DI-engine's pipelines, of env managers and of the environment."""
 from typing import Any, Dict
 
 from ding.envs import get_env_manager_cls
@@ -32,11 +32,11 @@ _MANAGER_RULES = dict(
     episode_num=Rule.integer(1).or_inf(),
     max_retry=Rule.integer(1, MOST),
     retry_type=Rule.one_of('reset', 'renew'),
-    auto_reset=Rule('True: the evaluator waits for ever for an environment that is not reset', lambda v: v is True),
-    step_timeout=Rule.integer(1).or_none(),  # of signal.alarm, which takes no fractions
+    auto_reset=Rule('True: the evaluator waits forever for an environment that is not reset', lambda v: v is True),
+    step_timeout=Rule.integer(1).or_none(),  # for signal.alarm, which accepts only integers
     reset_timeout=Rule.integer(1).or_none(),
     retry_waiting_time=Rule.number(0),
-    context=Rule("'fork': processes begun otherwise know nothing of what plugins mend", lambda v: v == 'fork'),
+    context=Rule("'fork': other start methods lose the patches of this plugin", lambda v: v == 'fork'),
     wait_num=Rule.integer(1).or_inf(),
     step_wait_timeout=_SECONDS.or_none(),
     connect_timeout=_SECONDS,
@@ -46,13 +46,13 @@ _MANAGER_RULES = dict(
 def check_env_config(cfg: Dict, default: Dict, rules: Dict[str, Rule]) -> None:
     """
     Overview:
-        Hold the section to what an environment and DI-engine read of it.
+        Check the section against the keys that an environment and DI-engine read.
     Arguments:
-        - cfg (:obj:`Dict`): The section, compiled or of one environment.
-        - default (:obj:`Dict`): The environment's own keys, see ``check_config``.
-        - rules (:obj:`Dict[str, Rule]`): Of these.
+        - cfg (:obj:`Dict`): The section, after compilation or for a single environment.
+        - default (:obj:`Dict`): Keys of the environment, see ``check_config``.
+        - rules (:obj:`Dict[str, Rule]`): Rules of these keys.
     Raises:
-        - ConfigError: On the first key that is unknown or of a wrong value.
+        - ConfigError: On the first key that is unknown or has an invalid value.
     """
     check_config(cfg, {**_PIPELINE, **default}, {**_RULES, **rules}, 'env')
     manager = cfg.get('manager', {})
@@ -67,12 +67,12 @@ def check_env_config(cfg: Dict, default: Dict, rules: Dict[str, Rule]) -> None:
 def pop_number(cfg: Dict, key: str) -> Any:
     """
     Overview:
-        Take a number of environments out of the section.
+        Remove a number of environments from the section and return it.
     Arguments:
-        - cfg (:obj:`Dict`): The section, checked.
+        - cfg (:obj:`Dict`): The section, already checked.
         - key (:obj:`str`): ``collector_env_num`` or ``evaluator_env_num``.
     Raises:
-        - ConfigError: If it is not there, or ``n_evaluator_episode`` is less.
+        - ConfigError: If the key is missing, or ``n_evaluator_episode`` is less than ``evaluator_env_num``.
     """
     if key not in cfg:
         raise ConfigError(f'env.{key}: missing; must be {_RULES[key].allowed}.')
@@ -80,6 +80,6 @@ def pop_number(cfg: Dict, key: str) -> Any:
     if key == 'evaluator_env_num' and cfg['n_evaluator_episode'] < number:
         raise ConfigError(
             f"env.n_evaluator_episode = {cfg['n_evaluator_episode']}: must be at least env.evaluator_env_num = "
-            f'{number}, since each evaluator environment runs one episode or more.'
+            f'{number}, since each evaluator environment runs at least one episode.'
         )
     return number

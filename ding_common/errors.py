@@ -8,25 +8,25 @@ import click
 class ConfigError(click.ClickException, ValueError):
     """
     Overview:
-        A config that cannot be run. As a ``click.ClickException`` it makes ``ding`` print one line and exit with 1;
-        as a ``ValueError`` it is what a Python caller expects.
+        An invalid config. As a ``click.ClickException`` it makes ``ding`` print one line and exit with code 1. As a
+        ``ValueError`` it is the type that a Python caller expects.
     """
 
 
 class NumericError(click.ClickException, ArithmeticError):
     """
     Overview:
-        Numbers that are not finite, and where the first of them stands, a fact a line. ``ding`` prints it and exits \
-        with 1.
+        A NaN or Inf, with one fact per line about where the first one appeared. ``ding`` prints the message and exits \
+        with code 1.
     """
 
 
 class TaskError(click.ClickException, RuntimeError):
     """
     Overview:
-        A task that raised, or gave something else than it promises.
-        DI-engine's env managers hand on the text of an exception, not the exception: ``str`` and ``repr`` therefore
-        enclose the message in marks by which ``unwrap_task_error`` finds it again.
+        A task that raised an error or returned an invalid value. DI-engine's env managers pass on only the text of an
+        exception. ``str`` and ``repr`` therefore enclose the message in markers, by which ``unwrap_task_error`` finds
+        it.
     """
 
     _opening, _closing = '[task error]', '[end of task error]'
@@ -40,18 +40,15 @@ class TaskError(click.ClickException, RuntimeError):
     def find(cls, text: str) -> Optional[str]:
         """
         Overview:
-            The message of the innermost task error in a text: a worker process wraps an error once more.
+            The message of the innermost task error in a text, or None. A worker process wraps an error a second time.
         """
         start, end = text.rfind(cls._opening), text.find(cls._closing)
         return text[start + len(cls._opening):end] if 0 <= start < end else None
 
 
 def describe(error: BaseException) -> str:
-    """
-    Overview:
-        An exception of somebody else's code in one line: its type, what it says, and where.
-    """
-    if isinstance(error, SyntaxError):  # it names its own place, and was raised by who read the file
+    """Describe an exception of user code in one line: type, message and location."""
+    if isinstance(error, SyntaxError):  # its message already names the location
         return f'{type(error).__name__}: {error}'
     frame = traceback.extract_tb(error.__traceback__)[-1]
     said = ' '.join(str(error).split())
@@ -61,12 +58,12 @@ def describe(error: BaseException) -> str:
 def unwrap_task_error(error: RuntimeError) -> NoReturn:
     """
     Overview:
-        Raise the ``TaskError`` that an env manager turned into a ``RuntimeError``, or the error itself if it is \
+        Raise the ``TaskError`` that an env manager turned into a ``RuntimeError``, or ``error`` itself if it contains \
         none.
     Arguments:
-        - error (:obj:`RuntimeError`): What the env manager raised.
+        - error (:obj:`RuntimeError`): The error that the env manager raised.
     Raises:
-        - TaskError: If the text of ``error`` carries one.
+        - TaskError: If the text of ``error`` contains one.
     """
     message = TaskError.find(str(error))
     if message is None:
@@ -75,15 +72,12 @@ def unwrap_task_error(error: RuntimeError) -> NoReturn:
 
 
 class CheckpointError(click.ClickException, RuntimeError):
-    """
-    Overview:
-        A checkpoint that cannot be written or read.
-    """
+    """A checkpoint that cannot be written or read."""
 
 
 class PeerError(click.ClickException, RuntimeError):
     """
     Overview:
-        A process of a run of several cannot go on because of another one: it has ended, does not answer, or does not \
-        do the same.
+        A process of a distributed run cannot continue because another process has exited, does not respond, or \
+        performs different operations.
     """

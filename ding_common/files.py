@@ -1,4 +1,4 @@
-"""What a user got from elsewhere: Python files are run, folders are held to keep to themselves."""
+"""Run Python files of the user, and reject folders whose links lead outside."""
 import os
 import runpy
 from typing import Any, Dict
@@ -11,12 +11,12 @@ def run_file(path: str, key: str) -> Dict[str, Any]:
     Overview:
         Run a Python file.
     Arguments:
-        - path (:obj:`str`): Its path.
-        - key (:obj:`str`): Where a user wrote it, for messages.
+        - path (:obj:`str`): Path of the file.
+        - key (:obj:`str`): Config key or option that names it, for messages.
     Returns:
-        - names (:obj:`Dict[str, Any]`): What it defines.
+        - names (:obj:`Dict[str, Any]`): The names that it defines.
     Raises:
-        - ConfigError: If there is no such file, or it cannot be run.
+        - ConfigError: If the file does not exist or raises an error.
     """
     check_is_file(path, key)
     try:
@@ -28,24 +28,24 @@ def run_file(path: str, key: str) -> Dict[str, Any]:
 def check_is_file(path: str, key: str) -> None:
     """
     Overview:
-        Hold a path to be that of a file.
+        Require that a path is a file. Arguments as in ``run_file``.
     Raises:
-        - ConfigError: If it is none; arguments as for ``run_file``.
+        - ConfigError: If it is not a file.
     """
     if not os.path.isfile(path):
-        raise ConfigError(f"{key} = {path!r}: {'is no file' if os.path.exists(path) else 'there is no such file'}.")
+        raise ConfigError(f"{key} = {path!r}: {'is not a file' if os.path.exists(path) else 'there is no such file'}.")
 
 
 def check_links(path: str, key: str) -> None:
     """
     Overview:
-        Refuse links that lead out of a folder: whoever made it does not choose what else is read of this machine. A \
-        folder of the hub's cache may link to its repository's other folders, as they all do.
+        Reject symbolic links that lead out of a folder, so that its author cannot make this machine read other files. \
+        A folder in the hub's cache may link to other folders of its repository, as all of them do.
     Arguments:
-        - path (:obj:`str`): A folder, or a file, which is then held to its folder.
-        - key (:obj:`str`): Where a user wrote it, for the message.
+        - path (:obj:`str`): A folder, or a file, which may link only into its own folder.
+        - key (:obj:`str`): Config key or option that names it, for the message.
     Raises:
-        - ConfigError: On the first such link.
+        - ConfigError: On the first link that leads outside.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) or '.'
     names = [os.path.join(where, name) for where, *below in os.walk(path) for names in below
@@ -55,12 +55,12 @@ def check_links(path: str, key: str) -> None:
         target = os.path.realpath(name)
         if os.path.islink(name) and not target.startswith(allowed):
             raise ConfigError(
-                f'{key} = {path!r}: {name} is a link to {target}, outside the folder; put the file itself there, or '
-                'name its own path.'
+                f'{key} = {path!r}: {name} is a link to {target}, outside the folder. Copy the file into the folder, '
+                'or use the path of the file itself.'
             )
 
 
 def _repository(folder: str) -> str:
-    """Of a snapshot in the hub's cache the repository, of any other folder itself."""
+    """The repository folder of a snapshot in the hub's cache; any other folder is returned unchanged."""
     repository, found, _ = folder.partition(f'{os.sep}snapshots{os.sep}')
     return repository if found and os.path.isdir(os.path.join(repository, 'blobs')) else folder

@@ -4,10 +4,7 @@ from typing import Any, Dict, List
 
 
 def append_json(path: str, record: Dict[str, Any]) -> None:
-    """
-    Overview:
-        Append a record to a file of JSON lines.
-    """
+    """Append a record to a JSON lines file."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, 'a', encoding='utf-8') as f:
         f.write(json.dumps(record, ensure_ascii=False) + '\n')
@@ -16,8 +13,8 @@ def append_json(path: str, record: Dict[str, Any]) -> None:
 def read_json_lines(path: str) -> List[Dict[str, Any]]:
     """
     Overview:
-        All records of a file of JSON lines; none if there is no file. A last line without its end, which a kill or a \
-        full disk leaves, is left out.
+        All records of a JSON lines file; an empty list if the file does not exist. A last line without line break, \
+        left by a kill or a full disk, is skipped.
     """
     if not os.path.exists(path):
         return []

@@ -1,4 +1,4 @@
-"""Causal language models of ``transformers`` from a config's section: by name or folder, or random from a config."""
+"""Build causal language models of ``transformers``: pretrained by name or folder, or random from a model config."""
 import inspect
 import os
 import re
@@ -14,9 +14,9 @@ from .check import nearest
 from .errors import ConfigError
 from .loading import check_model_folder, quiet_hub, reason
 
-# Keys of published config files that transformers still takes, although its config classes no longer have them.
+# Keys of published config files that transformers still accepts, although its config classes no longer declare them.
 OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
-# Beyond them is a slip of the pen, which would take all memory before anything is said.
+# Larger values are typing errors, which would exhaust the memory before any message.
 MOST_LAYERS, MOST_OF_ALL = 10_000, 1_000_000_000
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 
@@ -30,22 +30,23 @@ def build_causal_lm(
 ) -> PreTrainedModel:
     """
     Overview:
-        Load a pretrained model, or make a random one.
+        Load a pretrained model, or create one with random weights. Set exactly one of ``pretrained`` and ``config``.
     Arguments:
         - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``.
-        - config (:obj:`Optional[dict]`): ``model_type`` and the arguments of that architecture's config class; the \
-            weights are random. Exactly one of ``pretrained`` and ``config``.
-        - dtype (:obj:`Optional[str]`): One of ``DTYPES``; None: that of the folder. Where the folder holds adapters, \
-            these are then left beside the weights of their base model, else merged into them, in float32.
-        - attn_implementation (:obj:`Optional[str]`): As ``transformers`` takes it; None: its choice.
-        - key (:obj:`str`): The config's section, for messages.
+        - config (:obj:`Optional[dict]`): ``model_type`` and arguments of that architecture's config class, for random \
+            weights.
+        - dtype (:obj:`Optional[str]`): One of ``DTYPES``; None uses the type of the folder. If the folder contains \
+            adapters, None keeps them separate from the base model's weights. Otherwise they are merged, which needs \
+            'float32'.
+        - attn_implementation (:obj:`Optional[str]`): As in ``transformers``; None uses its default.
+        - key (:obj:`str`): Dotted path of the config's section, for messages.
     Raises:
-        - ConfigError: If a value cannot be used.
+        - ConfigError: If a value is invalid or the model cannot be loaded.
     """
     if (pretrained is None) == (config is None):
-        raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: exactly one is needed.')
+        raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: set exactly one of them.')
     if attn_implementation is not None and (not isinstance(attn_implementation, str) or not attn_implementation):
-        raise ConfigError(f'{key}.attn_implementation = {attn_implementation!r}: must be text, or None.')
+        raise ConfigError(f'{key}.attn_implementation = {attn_implementation!r}: must be non-empty text, or None.')
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f'{key}.dtype = {dtype!r}: must be one of {", ".join(DTYPES)}.')
     options = dict(dtype='auto' if dtype is None else DTYPES[dtype])
@@ -59,12 +60,12 @@ def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
         raise ConfigError(f'{key}.config = {config!r}: must be a dict with model_type.')
     config = {**config}
     if 'model_type' not in config:
-        raise ConfigError(f'{key}.config.model_type: missing; must be an architecture. There are {", ".join(config)}.')
+        raise ConfigError(f'{key}.config.model_type: missing; must be an architecture. Present: {", ".join(config)}.')
     model_type = config.pop('model_type')
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         raise ConfigError(
             f'{key}.config.model_type = {model_type!r}: '
-            f'must be an architecture that transformers knows; {nearest(str(model_type), _near(model_type))}'
+            f'must be an architecture that transformers supports; {nearest(str(model_type), _near(model_type))}'
         )
     cls = CONFIG_MAPPING[model_type]
     default = cls()
@@ -77,15 +78,15 @@ def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
             raise ConfigError(f'{key}.config.{name} = {value!r}: must be at most {most}.')
     try:
         return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config), **options)
-    except Exception as error:  # an architecture may raise anything over values that it was not made for
+    except Exception as error:  # an architecture may raise anything for unsupported values
         raise ConfigError(
-            f'{key}.config = {config!r}{_attention(options, key)}: transformers makes no causal language model '
-            f'{model_type!r} of it ({reason(error)})'
+            f'{key}.config = {config!r}{_attention(options, key)}: transformers cannot build a causal language model '
+            f'{model_type!r} from it ({reason(error)})'
         ) from error
 
 
 def _keys_read(cls: type) -> Set[str]:
-    """Keys that an architecture's code reads although its config class does not declare them, as ``head_dim``."""
+    """Keys that an architecture's code reads although its config class does not declare them, such as ``head_dim``."""
     found = set(re.findall(r'kwargs\.(?:get|pop)\("(\w+)"', inspect.getsource(inspect.getmodule(cls))))
     if cls in MODEL_FOR_CAUSAL_LM_MAPPING:
         code = inspect.getsource(inspect.getmodule(MODEL_FOR_CAUSAL_LM_MAPPING[cls]))
@@ -94,13 +95,13 @@ def _keys_read(cls: type) -> Set[str]:
 
 
 def _attention(options: dict, key: str) -> str:
-    """What a message says beside a model: it may be the attention that does not go."""
+    """The attention option for a message about a model that fails to load: it may be the cause."""
     asked = options.get('attn_implementation')
     return '' if asked is None else f', {key}.attn_implementation = {asked!r}'
 
 
 def _near(model_type: Optional[str]) -> List[str]:
-    """Of the several hundred architectures, those worth naming in a message."""
+    """The few architectures that a message lists, out of several hundred."""
     common = ['llama', 'qwen2', 'qwen3', 'gemma', 'gemma2', 'gpt2', 'mistral']
     return common + [m for m in CONFIG_MAPPING.keys() if model_type and m.startswith(str(model_type)[:3])]
 
@@ -113,7 +114,7 @@ def _load(pretrained: str, options: dict, key: str) -> PreTrainedModel:
         return _load_whole(pretrained, options, key, where)
     if merge and options['dtype'] is not torch.float32:
         raise ConfigError(
-            f"{where}: the folder holds adapters, which are merged into their base model; {key}.dtype must be "
+            f"{where}: the folder contains adapters, which are merged into their base model; {key}.dtype must be "
             "'float32', since another type would round them away."
         )
     told = f'{where}: its base model {base!r} (base_model_name_or_path in adapter_config.json)'
@@ -123,21 +124,25 @@ def _load(pretrained: str, options: dict, key: str) -> PreTrainedModel:
 
 def _load_whole(pretrained: str, options: dict, key: str, where: str) -> PreTrainedModel:
     if os.path.isdir(pretrained) and not os.path.isfile(os.path.join(pretrained, 'config.json')):
-        raise ConfigError(f'{where}: the folder holds no config.json.')
+        raise ConfigError(f'{where}: the folder contains no config.json.')
     try:
         with quiet_hub():
             model, found = AutoModelForCausalLM.from_pretrained(
                 pretrained, trust_remote_code=False, output_loading_info=True, **options
             )
-    except Exception as error:  # over a broken folder transformers raises anything, from KeyError to SafetensorError
+    except Exception as error:  # a broken folder may raise anything, from KeyError to SafetensorError
         raise ConfigError(
             f'{where}{_attention(options, key)}: neither a folder with a causal language model nor a model that the '
-            f'hub gives ({reason(error)})'
+            f'hub provides ({reason(error)})'
         ) from error
-    if found['missing_keys']:  # transformers makes random ones, and a run would train them
+    if found['missing_keys']:  # transformers initialises them randomly, and a run would train them
         some = sorted(found['missing_keys'])
-        raise ConfigError(f'{where}: lacks {len(some)} of the weights that its config.json asks for, as {some[0]!r}.')
+        raise ConfigError(
+            f'{where}: {len(some)} of the weights that its config.json requires are missing, for example {some[0]!r}.'
+        )
     if found['unexpected_keys']:
         some = sorted(found['unexpected_keys'])
-        warnings.warn(f'{where}: {len(some)} of its weights have no place in the model, as {some[0]!r}.', stacklevel=2)
+        warnings.warn(
+            f'{where}: {len(some)} of its weights are not in the model, for example {some[0]!r}.', stacklevel=2
+        )
     return model

@@ -1,4 +1,4 @@
-"""What loading a model and loading a tokenizer of ``transformers`` have in common; no weights."""
+"""Shared by loading a model and loading a tokenizer of ``transformers``."""
 import logging
 import os
 import pickle
@@ -14,10 +14,10 @@ from .files import check_links
 def check_model_folder(pretrained: str, key: str) -> None:
     """
     Overview:
-        Hold what is to be loaded to be a name, or a folder that keeps to itself.
+        Require that a model is given by a hub name, or by a folder without links that lead outside.
     Arguments:
-        - pretrained (:obj:`str`): Folder or hub name; what the hub gives lies in its own cache.
-        - key (:obj:`str`): Where a user wrote it, for messages.
+        - pretrained (:obj:`str`): Folder or hub name. Only a folder is checked for links; hub files are in the cache.
+        - key (:obj:`str`): Config key or option that names it, for messages.
     Raises:
         - ConfigError: If it is neither.
     """
@@ -29,10 +29,7 @@ def check_model_folder(pretrained: str, key: str) -> None:
 
 @contextmanager
 def quiet_hub() -> Iterator[None]:
-    """
-    Overview:
-        While a model or tokenizer is loaded, neither retries without a network nor reports on weights fill the screen.
-    """
+    """Hide log messages about network retries and weights while a model or tokenizer loads; errors are shown."""
     loggers = [logging.getLogger('huggingface_hub'), hf_logging.get_logger()]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -45,14 +42,11 @@ def quiet_hub() -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """
-    Overview:
-        Why a model or tokenizer cannot be loaded, in part of a line.
-    """
+    """Why a model or tokenizer cannot be loaded, as part of a one-line message."""
     if isinstance(error, pickle.UnpicklingError):
-        return 'its weights are a pickle that holds other things than weights; nothing of it was run'
+        return 'its weights are a pickle that contains other objects than weights; none of its code was executed'
     if 'ignore_mismatched_sizes' in str(error):
-        return 'the shapes of its weights are not those of its config.json'
+        return 'the shapes of its weights do not match its config.json'
     if 'trust_remote_code' in str(error):
-        return 'it wants code of its own to be run, which is never done'
+        return 'it requires running its own code (trust_remote_code), which is not supported'
     return f"{type(error).__name__}: {' '.join(str(error).split()):.300}"

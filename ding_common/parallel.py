@@ -1,6 +1,6 @@
 """
-Several processes that share the work of one run, by ``torch.distributed``. A run of one process is the same code: each
-function below then gives back what it was given.
+Share the work of one run among several processes with ``torch.distributed``. A run of a single process uses the same
+code: the communication functions below then return their input.
 """
 import hashlib
 import io
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from .errors import ConfigError, PeerError
 
-# A process that waits for longer gives up: the others may evaluate, or sample long completions, meanwhile.
+# A process gives up after this wait. It is long, since the others may evaluate or sample long completions meanwhile.
 TIMEOUT = timedelta(minutes=30)
 
-# How gloo, NCCL and the store of torch.distributed report a process that is gone, and one that does not answer. They
-# report errors of this process by the same types, so that the text alone separates them.
+# How gloo, NCCL and the store of torch.distributed report a process that has exited, and one that does not respond.
+# Errors of this process have the same types, so that only the text tells them apart.
 _GONE = re.compile(
     'closed by peer|reset by peer|broken pipe|connection was likely closed|closed the connection|socket closed|'
     'pair closure|connection (refused|timed out)|remote process exited|ncclRemoteError|communicator was aborted', re.I
@@ -32,19 +32,16 @@ _SILENT = re.compile(
 
 
 def launched() -> int:
-    """
-    Overview:
-        How many processes ``torchrun`` has started; 1 without it.
-    """
+    """The number of processes that ``torchrun`` started; 1 without it."""
     return int(os.environ.get('WORLD_SIZE', 1))
 
 
 def check_gpu() -> None:
     """
     Overview:
-        Refuse ``policy.cuda = True`` where there is no GPU.
+        Require a GPU for ``policy.cuda = True``.
     Raises:
-        - ConfigError: If torch finds none.
+        - ConfigError: If torch finds no GPU.
     """
     if not torch.cuda.is_available():
         raise ConfigError('policy.cuda = True: torch finds no GPU on this machine; set it to False.')
@@ -53,10 +50,10 @@ def check_gpu() -> None:
 def gpu() -> int:
     """
     Overview:
-        The number of the GPU of this process among those that it sees: its number on its machine, ``LOCAL_RANK``. \
-        Where it sees one GPU alone, as when a launcher sets ``CUDA_VISIBLE_DEVICES`` for each process, that one.
+        The index of this process's GPU among the visible ones: ``LOCAL_RANK``. It is 0 if only one GPU is visible, \
+        for example because a launcher sets ``CUDA_VISIBLE_DEVICES`` for each process.
     Raises:
-        - ConfigError: If there is no GPU, or fewer than processes.
+        - ConfigError: If there is no GPU, or more than one is visible but fewer than processes on this machine.
     """
     check_gpu()
     count, number = torch.cuda.device_count(), int(os.environ.get('LOCAL_RANK', 0))
@@ -74,13 +71,13 @@ def gpu() -> int:
 def start(cuda: bool) -> None:
     """
     Overview:
-        Join the other processes that ``torchrun`` has started.
+        Initialise the process group of the processes that ``torchrun`` started.
     Arguments:
-        - cuda (:obj:`bool`): Whether tensors on GPUs are summed, one GPU a process. That GPU becomes the current one, \
-            to which ``model.cuda()`` goes.
+        - cuda (:obj:`bool`): Whether tensors are on GPUs, one GPU per process. That GPU becomes the current device, \
+            which ``model.cuda()`` uses.
     Raises:
         - ConfigError: If there are fewer GPUs than processes, or the processes cannot be connected.
-        - PeerError: If another process does not come.
+        - PeerError: If another process does not join.
     """
     if launched() == 1 or dist.is_initialized():
         return
@@ -91,7 +88,7 @@ def start(cuda: bool) -> None:
             dist.init_process_group('cpu:gloo,cuda:nccl' if cuda else 'gloo', timeout=TIMEOUT)
     except PeerError:
         raise
-    except (ValueError, RuntimeError) as error:  # no address, a wrong one, or one that is in use
+    except (ValueError, RuntimeError) as error:  # the address is missing, wrong or in use
         raise ConfigError(
             f"policy.multi_gpu = True: the processes cannot be connected ({' '.join(str(error).split()):.300}); start "
             'them with torchrun.'
@@ -101,7 +98,7 @@ def start(cuda: bool) -> None:
 
 
 def _check_own_gpus() -> None:
-    """Two processes may see one GPU each, and both the same, which NCCL refuses much later and in other words."""
+    """Reject two processes that see one GPU each and both the same one; NCCL fails much later and less clearly."""
     used = all_gather(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
     for other, name in enumerate(used):
         first = used.index(name)
@@ -115,44 +112,32 @@ def _check_own_gpus() -> None:
 def end(failed: bool = False) -> None:
     """
     Overview:
-        Leave the others.
+        Destroy the process group.
     Arguments:
-        - failed (:obj:`bool`): Whether this process ends with an error. NCCL would then wait for the others, which \
-            wait for this process; its connections close when the process ends.
+        - failed (:obj:`bool`): Whether this process ends with an error. The group of NCCL is then kept: destroying it \
+            would wait for the others, which wait for this process. Its connections close when the process exits.
     """
     if dist.is_initialized() and not (failed and 'nccl' in dist.get_backend_config()):
         dist.destroy_process_group()
 
 
 def rank() -> int:
-    """
-    Overview:
-        The number of this process, from 0; the one with 0 writes and shows.
-    """
+    """The rank of this process. Rank 0 writes files and prints."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """
-    Overview:
-        The number of processes.
-    """
+    """The number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def share(number: int) -> range:
-    """
-    Overview:
-        Which of so many things are this process's: a block of them, the blocks in the order of the processes.
-    """
+    """This process's share of ``number`` items: one contiguous block per process, in the order of ranks."""
     return range(rank() * number // world_size(), (rank() + 1) * number // world_size())
 
 
 def all_gather(thing: Any) -> List[Any]:
-    """
-    Overview:
-        What each process gives, in their order. It is pickled: the processes trust each other.
-    """
+    """The objects of all processes, in the order of ranks. Objects are pickled: the processes trust each other."""
     if world_size() == 1:
         return [thing]
     found = [None] * world_size()
@@ -164,8 +149,8 @@ def all_gather(thing: Any) -> List[Any]:
 def broadcast_object(thing: Any) -> Any:
     """
     Overview:
-        What the first process gives. Tensors in it are sent one by one, without a copy in a pickle; in the other \
-        processes they are on the processor.
+        The object of rank 0, in all processes. Tensors in it are sent one by one, without a copy in a pickle. In the \
+        other processes they are on the CPU.
     """
     if world_size() == 1:
         return thing
@@ -179,13 +164,13 @@ def broadcast_object(thing: Any) -> Any:
         thing = _Unpickler(io.BytesIO(message[0]), tensors).load()
     for tensor in tensors:
         if tensor.numel() > 0:
-            with watched():  # as bytes: gloo knows neither bool nor complex
+            with watched():  # as bytes: gloo supports neither bool nor complex
                 dist.broadcast(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8), src=0)
     return thing
 
 
 class _Pickler(pickle.Pickler):
-    """Of tensors it writes shape and type alone, and lists them."""
+    """Pickles only shape and type of tensors, and collects the tensors in a list."""
 
     def __init__(self, file: io.BytesIO, tensors: List[Tensor]) -> None:
         super().__init__(file)
@@ -199,7 +184,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes empty tensors in their places, and lists them."""
+    """Creates an empty tensor in place of each, and collects them in a list."""
 
     def __init__(self, file: io.BytesIO, tensors: List[Tensor]) -> None:
         super().__init__(file)
@@ -214,11 +199,11 @@ class _Unpickler(pickle.Unpickler):
 def broadcast(tensors: List[Tensor]) -> None:
     """
     Overview:
-        Give tensors the values that they have in the first process.
+        Copy the values of tensors from rank 0 to all processes, in place.
     Arguments:
-        - tensors (:obj:`List[torch.Tensor]`): Of the same shapes and types in each process.
+        - tensors (:obj:`List[torch.Tensor]`): Tensors with the same shapes and types in each process.
     Raises:
-        - PeerError: If they are not; in every process.
+        - PeerError: If shapes or types differ; raised in every process.
     """
     if world_size() == 1:
         return
@@ -231,11 +216,11 @@ def broadcast(tensors: List[Tensor]) -> None:
 def all_reduce(tensors: List[Tensor]) -> None:
     """
     Overview:
-        Sum tensors over the processes, in place, those of one type in one message.
+        Sum tensors over all processes, in place. Tensors of one type are sent in one message.
     Arguments:
-        - tensors (:obj:`List[torch.Tensor]`): Of the same shapes and types in each process.
+        - tensors (:obj:`List[torch.Tensor]`): Tensors with the same shapes and types in each process.
     Raises:
-        - PeerError: If they are not; in every process.
+        - PeerError: If shapes or types differ; raised in every process.
     """
     if world_size() == 1:
         return
@@ -250,7 +235,7 @@ def all_reduce(tensors: List[Tensor]) -> None:
 
 
 def _check_alike(tensors: List[Tensor]) -> None:
-    """gloo aborts a process over a message of another length than it waits for, hangs, or takes what comes."""
+    """Check shapes and types. On a message of unexpected length gloo aborts the process, hangs, or accepts the data."""
     kinds = [f'{t.dtype} {tuple(t.shape)}' for t in tensors]
     number = int.from_bytes(hashlib.sha256('\n'.join(kinds).encode()).digest()[:7], 'big')
     extremes = torch.tensor([number, -number])
@@ -266,8 +251,8 @@ def _tell_difference(kinds: List[List[str]]) -> NoReturn:
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     shown = f'{len(kinds[0])} and {len(kinds[other])} tensors' if at is None else ' and '.join(pairs[at])
     raise PeerError(
-        f'processes 0 and {other} of this run do not do the same: they have {shown}. All need the same config, code '
-        'and models.'
+        f'processes 0 and {other} of this run differ: they have {shown}. All processes need the same config, code and '
+        'models.'
     )
 
 
@@ -275,35 +260,35 @@ def _tell_difference(kinds: List[List[str]]) -> NoReturn:
 def watched() -> Iterator[None]:
     """
     Overview:
-        Where a process waits for others: separates their end from an error of its own, which is raised as it is. \
-        Also a decorator.
+        Turn errors caused by another process into a ``PeerError``; errors of this process pass unchanged. It encloses \
+        code that waits for other processes, and also works as a decorator.
     Raises:
-        - PeerError: If another process has ended, or does not answer.
+        - PeerError: If another process has exited or does not respond.
     """
     try:
         yield
-    except RuntimeError as error:  # what torch.distributed raises of its backends, and much else
+    except RuntimeError as error:  # raised by torch.distributed for its backends, and for other reasons
         text = str(error)
         gone, silent = _GONE.search(text), _SILENT.search(text)
         if not gone and not silent:
             raise
         minutes = TIMEOUT.total_seconds() / 60
-        what = 'has ended' if gone else f'has not answered for {minutes:g} minutes'
+        what = 'has exited' if gone else f'has not responded for {minutes:g} minutes'
         raise PeerError(
-            f"process {os.environ.get('RANK')}: another process of this run {what}, so this one ends too; that process "
-            f'reports the reason ({text.strip().splitlines()[0]:.200})'
+            f"process {os.environ.get('RANK')}: another process of this run {what}, so this one exits too; that "
+            f'process reports the reason ({text.strip().splitlines()[0]:.200})'
         ) from error
 
 
 def check_launch(asked: bool) -> None:
     """
     Overview:
-        Hold ``policy.multi_gpu`` to how the run was started.
+        Check ``policy.multi_gpu`` against the number of started processes.
     Raises:
-        - ConfigError: If they do not agree: each of several processes would make the same run by itself.
+        - ConfigError: If it is False with several processes, each of which would repeat the same run.
     """
     if launched() > 1 and not asked:
         raise ConfigError(
-            f'policy.multi_gpu = {asked!r}: torchrun has started {launched()} processes; must be True for them to '
-            'share one run.'
+            f'policy.multi_gpu = {asked!r}: torchrun started {launched()} processes; must be True for them to share '
+            'one run.'
         )

@@ -6,9 +6,9 @@ import warnings
 def import_ding() -> None:
     """
     Overview:
-        Import DI-engine without what it, treevalue and old gym print at their import: notices about optional
-        packages and about gym's end, on which a user of this plugin cannot act. Real errors pass. If DI-engine is
-        imported already (the ``ding`` command does that before any plugin), there is nothing to do.
+        Import DI-engine without the notices that it, treevalue and the old gym print on import. They concern optional
+        packages and the end of gym, on which a user of this plugin cannot act. Errors still show. If DI-engine is
+        already imported (the ``ding`` command imports it before any plugin), this does nothing.
     """
     if 'ding' in sys.modules:
         return
@@ -17,7 +17,7 @@ def import_ding() -> None:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        # record: gym puts a filter of its own before any that is set here.
+        # record=True, since gym adds its own filter in front of any filter that is set here.
         with warnings.catch_warnings(record=True):
             import ding.entry  # noqa: F401
     finally:

@@ -1,6 +1,6 @@
 """
-``python -m ding_grpo.compare CONFIG ... --seeds 0,1,2``: run several configs, by path or by a shipped config's name, on
-several seeds, and put what came of it into one table and one picture.
+Compare configs: ``python -m ding_grpo.compare CONFIG ... --seeds 0,1,2`` runs several configs (paths or names of
+shipped configs) on several seeds, and writes one table and one figure.
 """
 import csv
 import os
@@ -21,10 +21,7 @@ DONE = 'result.pkl'  # DI-engine writes it last
 
 
 class Run(NamedTuple):
-    """
-    Overview:
-        One config on one seed.
-    """
+    """One config with one seed."""
     name: str
     config: str
     mode: str
@@ -40,22 +37,22 @@ class Run(NamedTuple):
         return read_json_lines(os.path.join(self.folder, 'log', 'evaluator', 'evaluations.jsonl'))
 
     def solved(self) -> Optional[Dict[str, Any]]:
-        """The first evaluation that reaches the bar."""
+        """The first evaluation that reaches ``stop_value``, or None."""
         return next((e for e in self.evaluations() if e['eval_episode_return'] >= self.stop_value), None)
 
 
 def plan(configs: Tuple[str, ...], seeds: List[int], out: str) -> List[Run]:
     """
     Overview:
-        All runs, in the order in which they are begun.
+        All runs, in the order in which they start.
     Arguments:
-        - configs (:obj:`Tuple[str, ...]`): Config files; one with keys of a replay buffer runs in the mode ``serial``.
-        - seeds (:obj:`List[int]`): Seeds of each.
+        - configs (:obj:`Tuple[str, ...]`): Config files. A config with keys of a replay buffer runs in mode ``serial``.
+        - seeds (:obj:`List[int]`): Seeds of each config.
         - out (:obj:`str`): Folder of the comparison.
     Returns:
-        - runs (:obj:`List[Run]`): One a config and seed.
+        - runs (:obj:`List[Run]`): One run per config and seed.
     Raises:
-        - ConfigError: If two configs would have one name, or what is needed of one is wrong.
+        - ConfigError: If two configs have the same name, or a config is invalid.
     """
     runs: List[Run] = []
     names: Dict[str, str] = {}
@@ -63,7 +60,7 @@ def plan(configs: Tuple[str, ...], seeds: List[int], out: str) -> List[Run]:
         main, _ = read_config_file(path)
         name = os.path.splitext(os.path.basename(path))[0].replace('_config', '')
         if name in names:
-            raise ConfigError(f'{path}: has the name of {names[name]}, {name!r}; every config needs its own.')
+            raise ConfigError(f'{path}: has the name of {names[name]}, {name!r}; each config needs a different name.')
         names[name] = path
         other, stop_value = main.policy.get('other', {}), main.env.get('stop_value', float('inf'))
         require_dict(other, f'{path}: policy.other')
@@ -71,11 +68,11 @@ def plan(configs: Tuple[str, ...], seeds: List[int], out: str) -> List[Run]:
             raise ConfigError(f'{path}: env.stop_value = {stop_value!r}: must be a number.')
         mode = 'serial' if other.get('replay_buffer') else 'serial_onpolicy'
         runs += [Run(name, path, mode, s, os.path.join(out, f'{name} seed {s}'), stop_value) for s in seeds]
-    return sorted(runs, key=lambda r: seeds.index(r.seed))  # every config gets its first seed before any its second
+    return sorted(runs, key=lambda r: seeds.index(r.seed))  # the first seed of all configs, then the second, ...
 
 
 def start(run: Run, env_step: Optional[int], threads: int) -> subprocess.Popen:
-    """Begin a run in a process of its own; what was left of an unfinished one is deleted."""
+    """Start a run in a new process, after deleting the files of an unfinished one."""
     shutil.rmtree(run.folder, ignore_errors=True)
     os.makedirs(os.path.dirname(run.folder) or '.', exist_ok=True)
     command = [
@@ -92,20 +89,20 @@ def start(run: Run, env_step: Optional[int], threads: int) -> subprocess.Popen:
 def run_all(runs: List[Run], jobs: int, env_step: Optional[int], threads: int) -> List[Run]:
     """
     Overview:
-        Run what is not done yet, ``jobs`` at a time.
+        Execute all unfinished runs, ``jobs`` at a time.
     Returns:
-        - failed (:obj:`List[Run]`): Runs that ended with an error; their output is in ``FOLDER.txt``.
+        - failed (:obj:`List[Run]`): Runs that failed; their output is in ``FOLDER.txt``.
     """
     waiting = [r for r in runs if not r.done]
     if len(waiting) < len(runs):
-        click.echo(f'{len(runs) - len(waiting)} of {len(runs)} runs are done already')
+        click.echo(f'{len(runs) - len(waiting)} of {len(runs)} runs are already done')
     running: List[Tuple[Run, subprocess.Popen, float]] = []
     failed: List[Run] = []
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 run = waiting.pop(0)
-                click.echo(f'begun   {run.name} seed {run.seed}')
+                click.echo(f'started  {run.name} seed {run.seed}')
                 running.append((run, start(run, env_step, threads), time.monotonic()))
             time.sleep(0.2)
             for entry in [e for e in running if e[1].poll() is not None]:
@@ -115,7 +112,7 @@ def run_all(runs: List[Run], jobs: int, env_step: Optional[int], threads: int) -
                 failed += [run] if bad else []
                 last = run.evaluations()[-1:]
                 text = f"return {last[0]['eval_episode_return']:.2f} after {last[0]['envstep']} steps" if last else ''
-                what = 'FAILED ' if bad else 'ended  '
+                what = 'FAILED  ' if bad else 'finished'
                 click.echo(f'{what} {run.name} seed {run.seed}  {time.monotonic() - since:.0f} s  {text}')
     finally:
         for _, process, _ in running:
@@ -126,8 +123,8 @@ def run_all(runs: List[Run], jobs: int, env_step: Optional[int], threads: int) -
 def table(runs: List[Run]) -> List[Dict[str, Any]]:
     """
     Overview:
-        One line a config: seeds that reached the bar; median, smallest and largest of steps and seconds until then;
-        the same of the best return of each seed.
+        One row per config: how many seeds reached the bar (``stop_value``); median, minimum and maximum of the steps
+        and seconds to the bar; the same statistics of each seed's best return.
     """
     lines = []
     for name in dict.fromkeys(r.name for r in runs):
@@ -155,7 +152,7 @@ def _middle(values: List[float], form: str) -> str:
 
 
 def write_table(lines: List[Dict[str, Any]], out: str, note: str) -> str:
-    """Write it as CSV and as Markdown; the latter is returned."""
+    """Write the table as CSV and as Markdown, and return the Markdown text."""
     with open(os.path.join(out, 'comparison.csv'), 'w', newline='') as f:
         writer = csv.DictWriter(f, fieldnames=list(lines[0]))
         writer.writeheader()
@@ -171,11 +168,11 @@ def write_table(lines: List[Dict[str, Any]], out: str, note: str) -> str:
 def draw(runs: List[Run], path: str) -> None:
     """
     Overview:
-        Median and interquartile range over seeds of the evaluated return, over environment steps and over seconds. A
-        run that has ended stays at its last value.
+        Plot median and interquartile range of the evaluated return across seeds, against environment steps and
+        against seconds. A run that has ended keeps its last value.
     Arguments:
-        - runs (:obj:`List[Run]`): Of any number of configs.
-        - path (:obj:`str`): PNG to be written.
+        - runs (:obj:`List[Run]`): Runs of any number of configs.
+        - path (:obj:`str`): Path of the PNG file.
     """
     figure, panels = new_figure(2, width=11, height=4.4, sharey=True)
     names = list(dict.fromkeys(r.name for r in runs))
@@ -209,12 +206,12 @@ def _on_grid(evaluations: List[Dict[str, Any]], key: str, grid: np.ndarray) -> n
 
 @click.command()
 @click.argument('configs', nargs=-1, required=True, type=ConfigFile())
-@click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated.')
-@click.option('--jobs', default=1, show_default=True, type=click.IntRange(1), help='Runs at a time.')
-@click.option('--env-step', default=None, type=click.IntRange(1), help='Most environment steps of each run.')
-@click.option('--threads', default=1, show_default=True, type=click.IntRange(1), help='Threads of each run.')
+@click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated integers.')
+@click.option('--jobs', default=1, show_default=True, type=click.IntRange(1), help='Number of parallel runs.')
+@click.option('--env-step', default=None, type=click.IntRange(1), help='Maximum environment steps of each run.')
+@click.option('--threads', default=1, show_default=True, type=click.IntRange(1), help='Threads per run.')
 @click.option(
-    '--out', default='runs/comparison', show_default=True, help='Folder; what is done there is not run again.'
+    '--out', default='runs/comparison', show_default=True, help='Output folder; finished runs in it are not repeated.'
 )
 def main(configs: Tuple[str, ...], seeds: str, jobs: int, env_step: Optional[int], threads: int, out: str) -> None:
     """Run several configs on several seeds, and write comparison.md, comparison.csv and comparison.png into --out."""
@@ -223,8 +220,8 @@ def main(configs: Tuple[str, ...], seeds: str, jobs: int, env_step: Optional[int
     except ValueError as error:
         raise click.BadParameter(f'{seeds!r}: must be integers, comma-separated', param_hint='--seeds') from error
     if len(set(numbers)) < len(numbers):
-        raise click.BadParameter(f'{seeds!r}: has a seed twice', param_hint='--seeds')
-    out = os.path.relpath(os.path.expanduser(out))  # as DI-engine wants a run's folder
+        raise click.BadParameter(f'{seeds!r}: contains a seed twice', param_hint='--seeds')
+    out = os.path.relpath(os.path.expanduser(out))  # DI-engine requires a relative path for a run's folder
     runs = plan(configs, numbers, out)
     try:
         os.makedirs(out, exist_ok=True)
@@ -232,8 +229,8 @@ def main(configs: Tuple[str, ...], seeds: str, jobs: int, env_step: Optional[int
         raise click.BadParameter(f'{out!r}: {error.strerror}', param_hint='--out') from error
     failed = run_all(runs, jobs, env_step, threads)
     note = (
-        f'Seeds {seeds}; {jobs} run(s) at a time with {threads} thread(s) each. Medians, smallest and largest in '
-        'parentheses. Environment steps count tokens on token environments; seconds are those of training, without '
+        f'Seeds {seeds}; {jobs} run(s) at a time with {threads} thread(s) each. Values are medians, with minimum and '
+        'maximum in parentheses. On token environments a step is a token. Seconds are training time, without '
         'evaluations and imports.'
     )
     click.echo(write_table(table(runs), out, note))

@@ -1,4 +1,4 @@
-"""What a language model is to learn: tasks, their rewards and the environment over tokens. Holds no weights."""
+"""Tasks for language models, their rewards and the token environment. No model weights."""
 from ding_common import ConfigError, TaskError, import_ding
 
 import_ding()

@@ -1,4 +1,4 @@
-"""Plain ``generate`` of ``transformers``, of any model and without the options that its folder names."""
+"""``generate`` of ``transformers`` for any model, without the generation options that the model's folder sets."""
 from typing import List, Sequence
 
 import torch
@@ -16,17 +16,18 @@ def plain_generate(
 ) -> List[List[int]]:
     """
     Overview:
-        Completions. ``generate`` takes what its config leaves open from the model's, where published models have \
-        penalties and restrictions of their own; here nothing is.
+        Complete prompts. ``generate`` fills unset options from the model's own generation config, in which published \
+        models set penalties and restrictions. This function ignores that config.
     Arguments:
         - model (:obj:`PreTrainedModel`): A causal language model.
         - prompts (:obj:`Sequence[List[int]]`): Token ids.
-        - max_new_tokens (:obj:`int`): Length limit.
+        - max_new_tokens (:obj:`int`): Maximum completion length.
         - eos_token_ids (:obj:`Sequence[int]`): A completion ends with the first of these.
-        - vocab_size (:obj:`int`): Tokens that the tokenizer has; the model may have more, which are never taken.
-        - temperature (:obj:`float`): 0 takes the likeliest token.
+        - vocab_size (:obj:`int`): Vocabulary size of the tokenizer. A model may have more tokens; they are never \
+            generated.
+        - temperature (:obj:`float`): Sampling temperature; 0 is greedy decoding.
     Returns:
-        - completions (:obj:`List[List[int]]`): Token ids, with the end of sequence where there is one.
+        - completions (:obj:`List[List[int]]`): Token ids, including the end-of-sequence token if there is one.
     """
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=model.device)  # (B, L)

@@ -1,6 +1,6 @@
 """
-Prompt a trained model: ``python -m dizoo_llm.play FOLDER 'PROMPT'``; ``--task NAME`` or ``--config FILE`` for the
-problems of a task, those held out for evaluation.
+Prompt a trained model: ``python -m dizoo_llm.play FOLDER 'PROMPT'``. With ``--task NAME`` or ``--config FILE`` it
+answers the task's evaluation problems instead.
 """
 from typing import Any, Dict, Optional, Tuple
 
@@ -15,24 +15,24 @@ from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
 from dizoo_llm.tokenizer import encode_prompt, end_ids, load_tokenizer
 
-LONGEST = 512  # tokens, where neither option nor folder nor config says
+LONGEST = 512  # tokens, if neither the option nor the folder nor the config sets a limit
 
 
 @click.command(context_settings=dict(help_option_names=['-h', '--help']))
 @click.argument('folder', type=click.Path(exists=True, file_okay=False))
 @click.argument('prompt', required=False)
 @click.option('--task', help='Answer the problems of this registered task and score them.')
-@click.option('--config', type=ConfigFile(), help='The same of the section env in this config, a file or a name.')
-@click.option('--problems', default=20, show_default=True, type=click.IntRange(1), help='How many of them at most.')
+@click.option('--config', type=ConfigFile(), help='Take the task from the env section of this config (path or name).')
+@click.option('--problems', default=20, show_default=True, type=click.IntRange(1), help='Maximum number of problems.')
 @click.option('--import', 'modules', multiple=True, help='Module that registers the task; may be given several times.')
 @click.option('--max-new-tokens', type=click.IntRange(1), help="Length limit; default is the config's or the folder's.")
-@click.option('--temperature', type=click.FloatRange(0), default=0., help='0, the default, takes the likeliest token.')
-@click.option('--seed', type=int, default=0, help='For a temperature above 0.')
+@click.option('--temperature', type=click.FloatRange(0), default=0., help='0, the default, is greedy decoding.')
+@click.option('--seed', type=int, default=0, help='Random seed for a temperature above 0.')
 def main(
         folder: str, prompt: Optional[str], task: Optional[str], config: Optional[str], problems: int,
         modules: Tuple[str, ...], max_new_tokens: Optional[int], temperature: float, seed: int
 ) -> None:
-    """Prompt the model in FOLDER with PROMPT, with each line typed in, or with a task's problems."""
+    """Prompt the model in FOLDER with PROMPT, with each line of the standard input, or with a task's problems."""
     if sum(choice is not None for choice in (prompt, task, config)) > 1:
         raise click.UsageError('give one of PROMPT, --task and --config')
     tokenizer = load_tokenizer(folder)
@@ -61,7 +61,7 @@ def main(
 
 
 def _env_of(config: str) -> Dict[str, Any]:
-    """Of the section ``env`` what concerns the token process."""
+    """The keys of the ``env`` section that ``TokenEnv`` accepts."""
     main_config = run_file(config, '--config').get('main_config')
     if not isinstance(main_config, dict) or not isinstance(main_config.get('env'), dict):
         raise click.UsageError(f'{config}: must define a dict main_config with a section env')

@@ -1,7 +1,7 @@
 """
-Warm start: ``python -m dizoo_llm.sft -c CONFIG -s SEED`` trains a model on a task's reference answers with the trainer
-of ``transformers``, and writes a folder that a GRPO config names as ``policy.model.pretrained`` and
-``env.tokenizer.pretrained``.
+Warm start by supervised fine-tuning: ``python -m dizoo_llm.sft -c CONFIG -s SEED`` trains a model on a task's reference
+answers with the ``Trainer`` of ``transformers``. A GRPO config loads the resulting folder as
+``policy.model.pretrained`` and ``env.tokenizer.pretrained``.
 """
 import copy
 import os
@@ -22,37 +22,38 @@ from dizoo_llm.generation import plain_generate
 from dizoo_llm.tasks import Problem
 
 DEFAULT = dict(
-    # (str) Folder for everything of the run; the model lies in FOLDER/model.
+    # (str) Output folder of the run; the model is saved in FOLDER/model.
     exp_name='runs/sft',
     # (dict) As in a GRPO config: task, tokenizer, max_new_tokens, max_prompt_length, chat, ...
     env=dict(),
     # (dict) As ``policy.model`` of a GRPO config: ``pretrained``, or ``config`` with ``model_type`` for random weights.
     model=dict(),
     train=dict(
-        # (Optional[int]) How many of the task's training problems are used; None: each step takes new ones.
+        # (Optional[int]) Number of training problems to use. None uses new ones in every step.
         examples=1000,
-        # (int) Of the first of them; another run may begin where this one ended.
+        # (int) Index of the first of them. A later run can start where this one ended.
         first_example=0,
-        # (Optional[str]) Python file whose ``answer(problem, index)`` gives what is shown in place of the reference
-        # answer: demonstrations from elsewhere.
+        # (Optional[str]) Python file whose ``answer(problem, index)`` returns a completion to train on instead of the
+        # reference answer. Use it for demonstrations from another source.
         answers=None,
-        # (int) Problems in a step.
+        # (int) Problems per step.
         batch_size=32,
-        # (int) Steps in all.
+        # (int) Total number of steps.
         max_steps=1000,
-        # (Optional[float]) Seconds after which it ends, if sooner.
+        # (Optional[float]) Time limit in seconds; training stops at this or at ``max_steps``, whichever comes first.
         max_seconds=None,
         # (float) Learning rate of AdamW.
         learning_rate=1e-3,
-        # (str) Its schedule after the warm-up: constant_with_warmup, or linear or cosine, which are 0 at ``max_steps``.
+        # (str) Learning-rate schedule after the warm-up: constant_with_warmup, or linear or cosine, which reach 0 at
+        # ``max_steps``.
         lr_scheduler='constant_with_warmup',
-        # (int) Steps in which it grows from 0.
+        # (int) Steps over which the learning rate rises from 0.
         warmup_steps=20,
         # (float) Weight decay.
         weight_decay=0.0,
-        # (int) Steps between two evaluations.
+        # (int) Steps between evaluations.
         eval_freq=100,
-        # (int) Evaluation problems that each of them answers.
+        # (int) Number of problems per evaluation.
         eval_problems=200,
     ),
 )
@@ -74,7 +75,8 @@ RULES = {
 class Examples(Dataset):
     """
     Overview:
-        Prompts with their right completions and an end of sequence, as token ids; the loss is of the completions.
+        Token ids of prompts, each followed by its right completion and an end-of-sequence token. The labels mask the
+        prompt, so that only the completion contributes to the loss.
     """
 
     def __init__(self, env: TokenEnv, first: int, number: int, answers: Optional[str] = None) -> None:
@@ -89,13 +91,13 @@ class Examples(Dataset):
             self._check(env.task.checked_problem(first % len(env.task)))
 
     def _check(self, problem: Problem) -> None:
-        """What is shown must be what the scorer pays for."""
+        """Check that the scorer rewards the demonstration of a problem."""
         text = self._env.task.demonstration(problem)
         scored = self._env.task.checked_score(problem, text)
         if sum(self._env.weights[name] * (value or 0) for name, value in scored.items()) <= 0:
             raise ConfigError(
-                f"main_config.env.task: what it gives as a right completion, {text!r:.200}, is scored {scored} by "
-                "itself; give Task.demonstration, or completions by main_config.train.answers."
+                f"main_config.env.task: its scorer gives {scored} for its own demonstration {text!r:.200}, must give "
+                "more than 0. Implement Task.demonstration, or set main_config.train.answers."
             )
 
     def __len__(self) -> int:
@@ -116,12 +118,12 @@ class Examples(Dataset):
                 f'main_config.train.answers: answer(problem, {index}) raised {describe(error)}'
             ) from error
         if not isinstance(text, str):
-            raise ConfigError(f'main_config.train.answers: answer(problem, {index}) = {text!r:.200}: must be text.')
+            raise ConfigError(f'main_config.train.answers: answer(problem, {index}) = {text!r:.200}: must be a string.')
         return text
 
 
 def collate(rows: List[Dict[str, List[int]]]) -> Dict[str, torch.Tensor]:
-    """Rows padded on the right: with 0 where the mask is 0."""
+    """Pad rows on the right: ids and attention mask with 0, labels with -100."""
     longest = max(len(row['input_ids']) for row in rows)
 
     def padded(values: List[int], fill: int) -> List[int]:
@@ -140,9 +142,9 @@ def evaluate(model: PreTrainedModel, env: TokenEnv, problems: int, batch_size: i
         Mean return of the greedy answers to the first evaluation problems.
     Arguments:
         - model (:obj:`PreTrainedModel`): A causal language model.
-        - env (:obj:`TokenEnv`): With the evaluation problems.
-        - problems (:obj:`int`): How many.
-        - batch_size (:obj:`int`): How many at a time.
+        - env (:obj:`TokenEnv`): Environment with the evaluation problems.
+        - problems (:obj:`int`): Maximum number of problems.
+        - batch_size (:obj:`int`): Problems per call of ``plain_generate``.
     """
     returns = []
     for start in range(0, min(problems, len(env.problems)), batch_size):
@@ -157,10 +159,7 @@ def evaluate(model: PreTrainedModel, env: TokenEnv, problems: int, batch_size: i
 
 
 class Report(TrainerCallback):
-    """
-    Overview:
-        Evaluates, shows one line each time, and ends the run when its time is up.
-    """
+    """Evaluates every ``eval_freq`` steps, prints one line each time, and stops training at ``max_seconds``."""
 
     def __init__(self, model: PreTrainedModel, env: TokenEnv, cfg: Dict[str, Any], folder: str) -> None:
         self._model, self._env, self._cfg = model, env, cfg
@@ -189,7 +188,7 @@ class Report(TrainerCallback):
             self._evaluate(state.global_step)
 
     def _seconds(self) -> float:
-        """Seconds of training, without those of evaluations."""
+        """Seconds of training, without evaluations."""
         return time.monotonic() - self._start - self._evaluating
 
     def _evaluate(self, step: int) -> None:
@@ -208,15 +207,15 @@ class Report(TrainerCallback):
 def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     """
     Overview:
-        Train and write the folder.
+        Train a model and save it with its tokenizer.
     Arguments:
         - main_config (:obj:`Dict`): See ``DEFAULT``.
-        - seed (:obj:`int`): Of the weights and of the order of the examples; the same seed, the same weights.
+        - seed (:obj:`int`): Seed of the weights and of the order of examples. The same seed gives the same weights.
     Returns:
-        - folder (:obj:`str`): The model's.
-        - value (:obj:`float`): Its held-out return.
+        - folder (:obj:`str`): Folder of the model.
+        - value (:obj:`float`): Return of the model on the evaluation problems.
     Raises:
-        - ConfigError: If something cannot be used.
+        - ConfigError: If the config is invalid.
     """
     check_config(main_config, DEFAULT, RULES, 'main_config')
     cfg = deep_merge_dicts(DEFAULT, main_config)
@@ -229,8 +228,8 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     path = os.path.join(folder, 'model')
     if os.path.realpath(path) == os.path.realpath(cfg['model'].get('pretrained') or ''):
         raise ConfigError(
-            f'main_config.exp_name = {folder!r}: its model would take the place of main_config.model.pretrained; give '
-            'another folder.'
+            f'main_config.exp_name = {folder!r}: the trained model would overwrite main_config.model.pretrained; '
+            'choose another folder.'
         )
     try:
         os.makedirs(os.path.join(folder, 'trainer'), exist_ok=True)
@@ -271,13 +270,13 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     )
     model.save_pretrained(path)
     env.tokenizer.save_pretrained(path)
-    # Only now: a run that fails leaves an earlier one's model and evaluations as they are.
+    # Moved last, so that a failed run does not touch the model and the evaluations of an earlier one.
     os.replace(report.path, os.path.join(folder, 'evaluations.jsonl'))
     return path, report.value
 
 
 def _model(cfg: Dict, env: TokenEnv) -> PreTrainedModel:
-    """In float32: small steps vanish in weights of bfloat16."""
+    """The model in float32: small steps vanish in bfloat16 weights."""
     allowed = ('pretrained', 'config', 'attn_implementation')
     for key, value in cfg.items():
         if key not in allowed:
@@ -290,21 +289,22 @@ def _model(cfg: Dict, env: TokenEnv) -> PreTrainedModel:
     text = model.config.get_text_config()
     if text.vocab_size < vocabulary:
         raise ConfigError(
-            f'main_config.model: its {text.vocab_size} tokens are fewer than the {vocabulary} of the tokenizer.'
+            f'main_config.model: its vocabulary of {text.vocab_size} tokens is smaller than the {vocabulary} of the '
+            'tokenizer.'
         )
     positions = getattr(text, 'max_position_embeddings', None)
     if positions is not None and positions < longest:
         raise ConfigError(
             f'main_config.env.max_prompt_length = {env.max_prompt_length} with main_config.env.max_new_tokens = '
-            f'{env.max_new_tokens}: {longest} tokens are more than the {positions} positions of main_config.model.'
+            f'{env.max_new_tokens}: {longest} tokens exceed the {positions} positions of main_config.model.'
         )
     return model
 
 
 @click.command(context_settings=dict(help_option_names=['-h', '--help']))
-@click.option('-c', '--config', required=True, type=ConfigFile(), help='Config: its file or shipped name.')
-@click.option('-s', '--seed', default=0, show_default=True, help='Of the weights and the order of the examples.')
-@click.option('--exp-name', help="In place of the config's.")
+@click.option('-c', '--config', required=True, type=ConfigFile(), help='Path of a config, or name of a shipped one.')
+@click.option('-s', '--seed', default=0, show_default=True, help='Seed of the weights and the order of examples.')
+@click.option('--exp-name', help="Output folder, overrides the config's.")
 def main(config: str, seed: int, exp_name: Optional[str]) -> None:
     """Train a model on a task's reference answers."""
     names = run_file(config, '--config')

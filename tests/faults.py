@@ -364,7 +364,7 @@ FAULTS = [
             )
         ), _python(SCORER)
     ),
-    Fault('a broken line', "a.jsonl': line 2 is no JSON", FILE, _file(GOOD + '{"question"')),
+    Fault('a broken line', "a.jsonl': line 2 is not valid JSON", FILE, _file(GOOD + '{"question"')),
     Fault('another encoding', 'save the file as UTF-8', FILE, _file(GOOD.encode('utf-16'))),
     Fault('a missing field', "line 1 has no 'answer'", FILE, _file('{"question": "a"}')),
     Fault(
@@ -373,7 +373,7 @@ FAULTS = [
     ),
     Fault(
         'one question with two answers',
-        'comes again with another answer',
+        'repeat a question with a different answer',
         FILE,
         _file(GOOD + '{"question": "a", "answer": "c"}\n'),
         code=0
@@ -381,7 +381,7 @@ FAULTS = [
     Fault('an empty file', 'the task has no problem', FILE, _file('')),
     Fault('<eos> in a prompt', 'it has no token for', FILE, _file('{"question": "a<eos>", "answer": "b"}')),
     Fault(
-        'a model folder without tokenizer', 'holds no tokenizer', MODEL,
+        'a model folder without tokenizer', 'contains no tokenizer', MODEL,
         _model(lambda path: [os.remove(os.path.join(path, n)) for n in _names(path) if 'token' in n])
     ),
     Fault(

@@ -39,13 +39,13 @@ class TestCompare:
         options = ['--seeds', '0', '--jobs', '2', '--out', 'out', '--env-step', '2000']
         result = call(*files, *options)
         assert result.exit_code == 0, result.output
-        assert result.output.count('begun') == 2 and result.output.count('ended') == 2
+        assert result.output.count('started') == 2 and result.output.count('finished') == 2
         lines = list(csv.DictReader(open('out/comparison.csv')))
         assert [line['algorithm'] for line in lines] == ['grpo', 'ppo'] and lines[0]['bar'] == '20'
         assert all(float(line['best return'].split()[0]) > 5 for line in lines)
         assert open('out/comparison.png', 'rb').read(4) == b'\x89PNG' and '| grpo |' in open('out/comparison.md').read()
         again = call(*files, *options)
-        assert again.exit_code == 0 and '2 of 2 runs are done already' in again.output and 'begun' not in again.output
+        assert again.exit_code == 0 and '2 of 2 runs are already done' in again.output and 'started' not in again.output
 
     def test_a_run_that_fails_is_named(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -56,7 +56,7 @@ class TestCompare:
 
     @pytest.mark.parametrize(
         'change, options, message', [
-            ('', ('--seeds', '0,0'), "--seeds: '0,0': has a seed twice"),
+            ('', ('--seeds', '0,0'), "--seeds: '0,0': contains a seed twice"),
             ('', ('--seeds', '0,x'), "--seeds: '0,x': must be integers"),
             ('', ('--out', 'c.py'), "--out: 'c.py': File exists"),
             ('main_config.policy.other = 5', (), 'c.py: policy.other = 5: must be a dict'),

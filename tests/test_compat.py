@@ -64,7 +64,10 @@ class TestNames:
         'section, value, message', [
             ('policy', dict(type='gpro'), "policy.type = 'gpro': must be a registered name; did you mean 'qgpo' or '"),
             ('env', dict(type='token_en'), "env.type = 'token_en': must be a registered name; did you mean 'token_"),
-            ('env_manager', dict(type='x'), "env_manager.type = 'x': must be a registered name, or import_names lacks"),
+            (
+                'env_manager', dict(type='x'
+                                    ), "env_manager.type = 'x': must be a registered name; check that import_names"
+            ),
             ('collector', dict(type='grup'), "collector.type = 'grup': must be a registered name; did you mean 'gro"),
             ('collector', dict(type=[]), r'collector.type = \[\]: must be a registered name'),
             ('evaluator', dict(type='grup'), "evaluator.type = 'grup': must be a registered name"),
@@ -186,5 +189,5 @@ class TestCheckedBeforeItIsMerged:
     def test_no_policy_at_all(self, think_answer, pipeline):
         main, create = think_answer
         main.pop('policy')  # of an EasyDict `del` would leave the attribute
-        with pytest.raises(ConfigError, match='main_config.policy: missing; must be a dict. There are exp_name, env.'):
+        with pytest.raises(ConfigError, match='main_config.policy: missing; must be a dict. Present: exp_name, env.'):
             pipeline((main, create))

@@ -92,17 +92,17 @@ class TestConfigFile:
 
     def test_a_folder(self, folder, command):
         (folder / 'c.py').mkdir()
-        assert one_line(folder, command, 'c.py') == "Error: --config = 'c.py': is no file."
+        assert one_line(folder, command, 'c.py') == "Error: --config = 'c.py': is not a file."
 
     @pytest.mark.parametrize(
         'content, env, model, message', [
-            (GOOD + '{"question"', {}, None, "env.task.path = 'a.jsonl': line 2 is no JSON"),
-            (GOOD.encode('utf-16'), {}, None, 'line 1 holds a NUL byte; save the file as UTF-8'),
+            (GOOD + '{"question"', {}, None, "env.task.path = 'a.jsonl': line 2 is not valid JSON"),
+            (GOOD.encode('utf-16'), {}, None, 'line 1 contains a NUL byte; save the file as UTF-8'),
             ('\n\n', {}, None, 'the task has no problem for training'),
             ('{"question": "%s", "answer": "b"}' % ('a' * 10 ** 6), {}, None, 'a prompt has 1000000 tokens'),
             ('{"question": "x<eos>", "answer": "b"}', {}, None, "it has no token for ['<', '>', 'o', 's', 'x']"),
-            (GOOD, dict(tokenizer=dict(pretrained='.')), None, 'the folder holds no tokenizer'),
-            (GOOD, {}, dict(pretrained='.'), 'model.pretrained = \'.\': the folder holds no config.json'),
+            (GOOD, dict(tokenizer=dict(pretrained='.')), None, 'the folder contains no tokenizer'),
+            (GOOD, {}, dict(pretrained='.'), 'model.pretrained = \'.\': the folder contains no config.json'),
         ],
         ids=lambda v: repr(v)[:24]
     )
@@ -137,7 +137,7 @@ class TestCommands:
             ('dict(env={}, policy={})', '{}', 'create_config.env_manager: missing; must be a dict.'),
             (
                 'dict(env={}, policy={})', 'dict(env_manager={}, policy={})',
-                'create_config.env_manager.type = None: must be the name of what is registered.'
+                'create_config.env_manager.type = None: must be a registered name.'
             ),
         ]
     )
@@ -149,7 +149,7 @@ class TestCommands:
 
     def test_a_dict_in_place_of_an_easydict(self, folder):
         (folder / 'c.py').write_text('main_config = create_config = dict(env={}, policy={})')
-        assert 'must be an EasyDict, as of main_config = EasyDict(dict(...))' in one_line(folder, cli, 'c.py')
+        assert 'must be an EasyDict: main_config = EasyDict(dict(...))' in one_line(folder, cli, 'c.py')
 
     def test_sft_that_fails_on_its_way_leaves_the_earlier_evaluations(self, folder):
         pytest.importorskip('accelerate')
@@ -164,7 +164,7 @@ class TestCommands:
         runner = CliRunner()
         assert runner.invoke(sft, ['-c', 'c.py', '--exp-name', 'first']).exit_code == 0
         (folder / 'c.py').write_text(SFT.format(env=ENV, model=dict(pretrained='first/model')))
-        assert 'would take the place of main_config.model.pretrained' in one_line(
+        assert 'would overwrite main_config.model.pretrained' in one_line(
             folder, sft, 'c.py', '--exp-name', 'first/../first'
         )
 

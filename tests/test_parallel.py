@@ -179,7 +179,7 @@ class TestTwoProcesses:
         code, out = run.end(40)
         assert time.monotonic() - since < 20
         assert code == 1 and 'Signal 9 (SIGKILL)' in out
-        assert 'Error: process 0: another process of this run has ended, so this one ends too' in out
+        assert 'Error: process 0: another process of this run has exited, so this one exits too' in out
 
     def test_a_signal_saves_and_ends_all(self, tmp_path):
         run = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
@@ -196,7 +196,7 @@ class TestTwoProcesses:
         monkeypatch.setenv('WORLD_SIZE', '2')
         code, out = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 1, 1).end()
         assert code == 1
-        assert out.strip() == 'Error: policy.multi_gpu = False: torchrun has started 2 processes; must be True for ' \
+        assert out.strip() == 'Error: policy.multi_gpu = False: torchrun started 2 processes; must be True for ' \
             'them to share one run.'
 
 
@@ -223,7 +223,7 @@ class TestWhoFailed:
         assert status == 1
         assert out.count('RuntimeError: injected') == 1 and 'in fail\n' in out
         assert out.count('another process of this run') == 1
-        assert f'Error: process {1 - rank}: another process of this run has ended, so this one ends too' in out
+        assert f'Error: process {1 - rank}: another process of this run has exited, so this one exits too' in out
 
     def test_an_error_within_a_call_of_torch_is_its_own(self, tmp_path):
         (_, first), (_, second) = meet(
@@ -234,7 +234,7 @@ parallel.all_gather(1)
 """
         )
         last = [out.strip().splitlines() for out in (first, second)]
-        assert 'PeerError' in last[0][-1] and 'process 0: another process of this run has ended' in last[0][-1]
+        assert 'PeerError' in last[0][-1] and 'process 0: another process of this run has exited' in last[0][-1]
         assert 'PeerError' not in second and "NotImplementedError: Could not run 'c10d::broadcast_'" in second
 
     def test_one_that_does_not_answer(self, tmp_path):
@@ -250,8 +250,8 @@ time.sleep(5 * parallel.rank())
 parallel.all_gather(1)
 """
         )
-        assert 'process 0: another process of this run has not answered for 0.0333333 minutes' in first
-        assert 'process 1: another process of this run has ended' in second
+        assert 'process 0: another process of this run has not responded for 0.0333333 minutes' in first
+        assert 'process 1: another process of this run has exited' in second
 
     def test_other_tensors_than_the_others(self, tmp_path):
         # gloo adds up what is there, hangs, or aborts
@@ -271,7 +271,7 @@ for call in (parallel.broadcast, parallel.all_reduce):
             'torch.float32 (3,) and torch.float32 (4,)', 'torch.float32 (1,) and torch.float64 (1,)', '1 and 2 tensors'
         ]
         told = [
-            f'processes 0 and 1 of this run do not do the same: they have {kinds}. All need the same config, code and '
+            f'processes 0 and 1 of this run differ: they have {kinds}. All processes need the same config, code and '
             'models.' for kinds in different
         ] + ['done']
         assert [(code, out.splitlines()) for code, out in outs] == [(0, told * 2)] * 2

@@ -63,8 +63,8 @@ class TestTextConfigs:
         with pytest.raises(ConfigError) as caught:
             serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
         assert re.fullmatch(
-            r"env.tokenizer.pretrained = 'Qwen/Qwen2.5-0.5B-Instruct': no folder here, not in the cache, and the hub "
-            r"does not give it \([^\n]*\)", caught.value.message
+            r"env.tokenizer.pretrained = 'Qwen/Qwen2.5-0.5B-Instruct': not a folder, not in the cache, and not "
+            r"available from the hub \([^\n]*\)", caught.value.message
         )
 
     def test_no_gpu(self, folder, monkeypatch):

@@ -1,4 +1,4 @@
-"""Parts of DI-engine 0.5.3 that are replaced, each with the defect that this mends."""
+"""Patches for DI-engine 0.5.3, each with the defect that it fixes."""
 import copy
 import errno
 import multiprocessing
@@ -41,58 +41,57 @@ from .private import running
 
 
 def apply() -> None:
-    """
-    Overview:
-        Mend what the plugin needs mended. Calling it twice does no harm.
-    """
-    # serial_onpolicy and eval always build InteractionSerialEvaluator, whatever create_config.evaluator says: it
-    # cannot record the texts it evaluated, nor end in one line when a task fails. The subclass evaluates as it does,
-    # and shows one line where it shows its whole log.
+    """Apply all patches. A second call has no effect."""
+    # serial_onpolicy and eval always build InteractionSerialEvaluator, whatever create_config.evaluator says. It can
+    # neither record the evaluated texts nor end in one line when a task fails. The subclass evaluates in the same way,
+    # and prints one line instead of the full log.
     ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator = GroupEvaluator
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
-    # In serial, 'interaction' is that evaluator too.
+    # In serial mode, 'interaction' also means that evaluator.
     ding.entry.serial_entry.create_serial_evaluator = _create_evaluator
-    # While the first process evaluates, the others wait in a call of torch.distributed, whose error says nothing of the
-    # process that has ended.
+    # While rank 0 evaluates, the other processes wait in a torch.distributed call, whose error does not mention the
+    # process that has exited.
     evaluation = ding.worker.collector.interaction_serial_evaluator
     evaluation.broadcast_object_list = parallel.watched()(torch.distributed.broadcast_object_list)
-    # They save between an update and its count, know no state of buffer, collector, evaluator and random numbers, and
-    # die at the end of a resumed run in which no evaluation was due. The subclass does that for grpo alone.
+    # The pipelines save a checkpoint between an update and its count, without the state of buffer, collector, evaluator
+    # and random number generators. They crash at the end of a resumed run in which no evaluation was due. The subclass
+    # fixes this for grpo only.
     for module in (ding.entry.serial_entry, ding.entry.serial_entry_onpolicy):
         module.BaseSerialCommander = RunCommander
-    # Checkpoints of every policy are written in place, so that a kill leaves half of one.
+    # Checkpoints of every policy are written in place, so that a kill leaves a partial file.
     ding.worker.learner.learner_hook.save_file = _save_file
     ding.worker.learner.learner_hook.read_file = _read_file
-    # Of a file that is no config, or no file, the command line shows a traceback of its own making. It does not find a
-    # shipped config by its name.
+    # The command line fails with a traceback if the config is invalid or does not exist, and cannot find a shipped
+    # config by its name.
     commands = import_module('ding.entry.cli')  # ding.entry.cli is the command
     commands.read_config = read_config_file
     for option in commands.cli.params:
         if option.name == 'config':
             option.type, option.callback = ConfigFile(), _needed
         option.required = option.required or option.name == 'mode'
-    # Merging a config fails at a section that is none, and takes unknown keys without a word. This is where every
-    # pipeline, ``eval`` too, first looks at what a user wrote, and by then ``ding`` has imported this plugin as well.
+    # Merging a config crashes on a section that is not a dict, and silently accepts unknown keys. This function is the
+    # first that every pipeline, ``eval`` too, calls with the user's config. By then even ``ding`` has imported this
+    # plugin.
     ding.config.config.compile_collector_config = _with_checked_config(ding.config.config.compile_collector_config)
-    # ppo_param_init, on by default, gives every linear layer new weights, a pretrained model's too, and fails at layers
-    # without bias. It trains weights of float16 as well, which its optimizer destroys.
+    # ppo_param_init, on by default, reinitialises every linear layer, even of a pretrained model, and fails on layers
+    # without bias. PPOPolicy also trains float16 weights, which its optimizer destroys.
     PPOPolicy._init_learn = _with_kept_weights(PPOPolicy._init_learn)
-    # Registry.build prints a page of "Hint: expected args" before it hands on any error, a ConfigError too.
+    # Registry.build prints a page of "Hint: expected args" before it raises any error, even a ConfigError.
     registry._innest_error = False
-    # Env managers announce their spaces on the root logger, which has no file yet and only fills the screen.
+    # Env managers log their spaces to the root logger, which has no file yet and clutters the screen.
     ding.envs.env_manager.base_env_manager.space_log_flag = False
-    # Ctrl-C in a terminal and torchrun's SIGTERM go to a whole process group: the environments' processes die of it
-    # before their learner has saved.
+    # Ctrl-C in a terminal and torchrun's SIGTERM go to the whole process group, and kill the environment processes
+    # before the learner has saved.
     AsyncSubprocessEnvManager.worker_fn_robust = staticmethod(_apart(AsyncSubprocessEnvManager.worker_fn_robust))
-    # The pipelines read cfg.policy.learn and look names up before anything is checked: a misspelt one ends in an
-    # AttributeError or a KeyError. (The ``ding`` command imports this plugin only after that; there they stay.) Of
-    # several processes each would make a run and a folder of its own, and DDPContext wants NCCL. A full disk ends in a
+    # The pipelines read cfg.policy.learn and look up names before any check: a misspelt name ends in an AttributeError
+    # or a KeyError. (The ``ding`` command imports this plugin only after that, so the defect remains there.) Each of
+    # several processes would create its own run and folder, and DDPContext requires NCCL. A full disk ends in a
     # traceback.
     for module in (ding.entry, ding.entry.serial_entry_onpolicy):
         module.serial_pipeline_onpolicy = _guarded(module.serial_pipeline_onpolicy)
     for module in (ding.entry, ding.entry.serial_entry):
         module.serial_pipeline = _guarded(module.serial_pipeline)
-    # ``eval`` does neither, and reads a checkpoint by ``torch.load`` when the run's folder has been made.
+    # ``eval`` does not check names either, and reads a checkpoint with ``torch.load`` after creating the run's folder.
     for module in (ding.entry, ding.entry.application_entry):
         module.eval = _with_read_checkpoint(module.eval)
 
@@ -120,8 +119,8 @@ def _guarded(pipeline: Callable) -> Callable:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise CheckpointError(
-                f'{error.strerror}: {error.filename or main_config.exp_name} could not be written. Make room, and go '
-                'on from the last checkpoint with policy.learn.resume_training=True'
+                f'{error.strerror}: {error.filename or main_config.exp_name} could not be written. Free some space, '
+                'and resume from the last checkpoint with policy.learn.resume_training=True'
             ) from error
         finally:
             parallel.end(failed=not ends_well)
@@ -130,7 +129,7 @@ def _guarded(pipeline: Callable) -> Callable:
 
 
 def _join_others(main_config: Dict) -> None:
-    """Those that ``torchrun`` has started."""
+    """Join the processes that ``torchrun`` started."""
     if parallel.launched() > 1:
         check_exp_name(main_config.exp_name)
         parallel.check_launch(main_config.policy.get('multi_gpu', False))
@@ -184,7 +183,7 @@ def _apart(worker: Callable) -> Callable:
     @wraps(worker)
     def worker_fn_robust(*args, **kwargs) -> None:
         os.setpgid(0, 0)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which the manager ends it
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the manager terminates the process with it
         threading.Thread(target=_end_with_parent, daemon=True).start()
         worker(*args, **kwargs)
 
@@ -192,13 +191,13 @@ def _apart(worker: Callable) -> Callable:
 
 
 def _end_with_parent() -> None:
-    """A killed group does not reach a process that has left it, nor does the end of its pipe while a step hangs."""
+    """Exit with the parent. A kill of its group misses this process; a hanging step does not see the closed pipe."""
     connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 
 
 def _agreed_folder(main_config: Dict) -> str:
-    """That of the first process, in which the others have one for their text logs."""
+    """The run folder of rank 0; for other processes a folder inside it, for their text logs."""
     name = main_config.exp_name
     if os.path.exists(name) and not main_config.policy.get('learn', {}).get('resume_training', False):
         name += time.strftime('_%y%m%d_%H%M%S')  # as DI-engine does
@@ -236,8 +235,8 @@ def _with_kept_weights(init_learn: Callable) -> Callable:
         if isinstance(self._model, CausalLMVAC):
             if self._cfg.learn.ppo_param_init:
                 raise ConfigError(
-                    'policy.learn.ppo_param_init = True: would give every layer of the language model new weights; '
-                    'write ppo_param_init=False.'
+                    'policy.learn.ppo_param_init = True: would reinitialise every layer of the language model. Set '
+                    'ppo_param_init=False.'
                 )
             check_trained(dict(self._model.named_parameters()))
         init_learn(self)

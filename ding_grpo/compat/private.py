@@ -1,4 +1,4 @@
-"""What the workers need of DI-engine 0.5.3 and it does not offer, each with the reason."""
+"""Access to private state of DI-engine 0.5.3 that the workers need, each function with the reason."""
 import inspect
 from contextlib import contextmanager
 from types import FrameType
@@ -11,8 +11,8 @@ _running: List[Dict[str, int]] = []  # limits of the pipelines that run in this 
 def disable_auto_reset(manager: Any) -> None:
     """
     Overview:
-        An env manager resets an environment at the end of its episode, in threads whose errors leave the run waiting \
-        forever. A group is reset as a whole with its seed, so that such a reset is wasted anyway.
+        Stop an env manager from resetting an environment at the end of its episode. It does so in threads, whose \
+        errors leave the run waiting forever. The reset is also wasted: a group is reset as a whole with its seed.
     """
     manager._auto_reset = False
 
@@ -20,7 +20,7 @@ def disable_auto_reset(manager: Any) -> None:
 def remove_hooks(learner: Any, *names: str) -> None:
     """
     Overview:
-        A learner adds default hooks whatever its config says, and has no method that removes them.
+        Remove hooks from a learner. It adds default hooks whatever its config says, and has no method to remove them.
     """
     for hooks in learner._hooks.values():
         hooks[:] = [hook for hook in hooks if hook.name not in names]
@@ -29,7 +29,7 @@ def remove_hooks(learner: Any, *names: str) -> None:
 def find_hook(learner: Any, kind: type) -> Optional[Any]:
     """
     Overview:
-        A learner does not list its hooks, one of which has state that a checkpoint must keep.
+        Find a learner's hook by type. A learner does not list its hooks, and a checkpoint must save the state of one.
     """
     return next((hook for hook in learner._hooks['after_iter'] if isinstance(hook, kind)), None)
 
@@ -37,7 +37,7 @@ def find_hook(learner: Any, kind: type) -> Optional[Any]:
 def restore_priorities(buffer: Any, data: List[Any]) -> None:
     """
     Overview:
-        A replay buffer with priorities keeps them in trees that its state does not rebuild.
+        Restore the priorities of a replay buffer. It stores them in trees that loading its state does not rebuild.
     """
     for item in data:
         if item is not None and hasattr(buffer, '_set_weight'):
@@ -48,7 +48,7 @@ def restore_priorities(buffer: Any, data: List[Any]) -> None:
 def running(pipeline: Callable, *args: Any, **kwargs: Any) -> Iterator[None]:
     """
     Overview:
-        While a pipeline runs: keep its limits, which it tells none of its parts.
+        Store the limits of a pipeline while it runs. The pipeline does not pass them to its components.
     """
     bound = inspect.signature(pipeline).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -62,8 +62,8 @@ def running(pipeline: Callable, *args: Any, **kwargs: Any) -> Iterator[None]:
 def limits() -> Dict[str, int]:
     """
     Overview:
-        The limits of the running pipeline. The bare ``ding`` command has imported the pipelines before this plugin \
-        could replace them. For its runs they are read from the pipeline's frame, whose function made the caller.
+        The limits of the running pipeline. The bare ``ding`` command imports the pipelines before this plugin can \
+        replace them. For its runs the limits are read from the stack frame of the pipeline, which called this code.
     """
     if _running:
         return _running[-1]
@@ -76,9 +76,10 @@ def limits() -> Dict[str, int]:
 def is_running(frame: Optional[FrameType]) -> bool:
     """
     Overview:
-        Whether a signal came during a pipeline, or after one that failed and left its handlers.
+        Whether a signal arrived while a pipeline was running, or after one that failed and left its handlers.
     Arguments:
-        - frame (:obj:`Optional[FrameType]`): Of the signal. It is searched for the bare ``ding`` command's pipelines.
+        - frame (:obj:`Optional[FrameType]`): Stack frame of the signal, in which to search for a pipeline of the bare \
+            ``ding`` command.
     """
     if _running:
         return True

@@ -1,2 +1,2 @@
-"""Environments of gymnasium as DI-engine takes them."""
+"""Gymnasium environments for DI-engine."""
 from .gymnasium_env import GymnasiumEnv

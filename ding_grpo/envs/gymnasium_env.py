@@ -14,8 +14,8 @@ from ding_common.env_config import check_env_config, pop_number
 class TellTruncation(gymnasium.Wrapper):
     """
     Overview:
-        Put ``truncated`` into the info: DI-engine merges it with ``terminated``, and a return that a time limit cut is
-        not one that ended.
+        Add ``truncated`` to the info. DI-engine merges it with ``terminated``, although an episode cut by a time limit
+        has not reached a terminal state.
     """
 
     def step(self, action: Any) -> Tuple:
@@ -27,23 +27,23 @@ class TellTruncation(gymnasium.Wrapper):
 class GymnasiumEnv(DingEnvWrapper):
     """
     Overview:
-        DI-engine's wrapper around an environment of gymnasium made from a config, where the wrapper of 0.5.3 fails \
-        (gymnasium has no ``reward_range`` any more).
+        DI-engine's wrapper around a gymnasium environment that is created from a config. The wrapper of DI-engine \
+        0.5.3 fails on such a config, since gymnasium no longer has ``reward_range``.
     Interfaces:
         As ``DingEnvWrapper``.
     """
 
     config = dict(
-        # (str) Of an environment that gymnasium knows, such as CartPole-v1.
+        # (str) Id of a gymnasium environment, such as CartPole-v1.
         env_id='',
-        # (dict) Further arguments of ``gymnasium.make``, such as max_episode_steps.
+        # (dict) Additional arguments of ``gymnasium.make``, such as max_episode_steps.
         env_kwargs=dict(),
-        # (bool) Whether actions of [-1, 1] are scaled to the bounds of the environment.
+        # (bool) Whether actions in [-1, 1] are scaled to the bounds of the environment.
         act_scale=False,
-        # (bool) Whether rewards below -10 are raised to it.
+        # (bool) Whether rewards below -10 are raised to -10.
         rew_clip=False,
-        # (Union[str, list]) DI-engine's wrappers: the name of a set of them, or a list,
-        # dict(type='eval_episode_return') among them.
+        # (Union[str, list]) DI-engine's wrappers: the name of a set, or a list that includes
+        # dict(type='eval_episode_return').
         env_wrapper='default',
     )
     rules = dict(
@@ -70,41 +70,42 @@ class GymnasiumEnv(DingEnvWrapper):
     def __init__(self, cfg: dict = None, caller: str = 'collector', **kwargs) -> None:
         """
         Overview:
-            Make the environment.
+            Create the environment.
         Arguments:
-            - cfg (:obj:`dict`): See the class.
+            - cfg (:obj:`dict`): Keys of ``config`` above.
             - caller (:obj:`str`): ``collector`` or ``evaluator``.
         Raises:
-            - ConfigError: If gymnasium does not make it.
+            - ConfigError: If the environment or a wrapper cannot be created, no wrapper reports the return of an \
+                episode, or ``act_scale`` is set for an environment without continuous actions.
         """
         cfg = EasyDict(cfg or {})
         if not cfg.get('env_id'):
             raise ConfigError(
-                f"env.env_id = {cfg.get('env_id')!r}: must be the id of an environment of gymnasium, such as "
+                f"env.env_id = {cfg.get('env_id')!r}: must be the id of a gymnasium environment, such as "
                 'CartPole-v1.'
             )
         arguments = cfg.get('env_kwargs', {})
         try:
             env = TellTruncation(gymnasium.make(cfg.env_id, **arguments))
-        except Exception as error:  # an environment may raise anything over its arguments
+        except Exception as error:  # an environment may raise anything for its arguments
             written = f', env.env_kwargs = {dict(arguments)!r}' if arguments else ''
             raise ConfigError(
-                f'env.env_id = {cfg.env_id!r}{written}: gymnasium does not make it ({describe(error)})'
+                f'env.env_id = {cfg.env_id!r}{written}: gymnasium cannot create it ({describe(error)})'
             ) from error
         try:
             super().__init__(env, cfg, caller=caller)
         except Exception as error:  # so may a wrapper
             raise ConfigError(
-                f"env.env_wrapper = {cfg.get('env_wrapper', 'default')!r}: DI-engine does not make it "
+                f"env.env_wrapper = {cfg.get('env_wrapper', 'default')!r}: DI-engine cannot create it "
                 f'({describe(error)})'
             ) from error
         if not any(isinstance(layer, EvalEpisodeReturnWrapper) for layer in _layers(self._env)):
             raise ConfigError(
-                f"env.env_wrapper = {cfg.get('env_wrapper')!r}: nothing of it tells the return of an episode; add "
-                "dict(type='eval_episode_return')."
+                f"env.env_wrapper = {cfg.get('env_wrapper')!r}: none of the wrappers reports the return of an episode. "
+                "Add dict(type='eval_episode_return')."
             )
         if cfg.get('act_scale') and not isinstance(env.action_space, Box):
-            raise ConfigError(f'env.act_scale = True: the actions of {cfg.env_id} have no bounds to be scaled to.')
+            raise ConfigError(f'env.act_scale = True: the actions of {cfg.env_id} have no bounds. Set it to False.')
 
     def clone(self, caller: str = 'collector') -> 'GymnasiumEnv':
         return GymnasiumEnv(self._cfg, caller)

@@ -1,4 +1,4 @@
-"""Pure functions on tensors in DI-engine's conventions: a namedtuple goes in, ``(loss, info)`` comes out."""
+"""Pure functions on tensors, in DI-engine's convention: a namedtuple of inputs to ``(loss, info)``."""
 from .advantage import ADVANTAGE_METHODS, STEP_ADVANTAGE_METHODS, equal_groups, group_advantage, return_to_go, \
     step_advantage
 from .grpo import LOSS_PRESETS, RATIOS, SURROGATES, Surrogate, cispo_surrogate, clip_surrogate, grpo_data, grpo_error, \

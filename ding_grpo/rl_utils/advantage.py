@@ -15,28 +15,28 @@ def group_advantage(
 ) -> Tensor:
     """
     Overview:
-        Advantage of each trajectory relative to its group. With r a reward, m the mean and s the unbiased standard \
-        deviation of its group, G the group's size:
+        Advantage of each trajectory relative to its group. With reward r, and for its group the mean m, the unbiased \
+        standard deviation s and the size G:
 
-        - ``grpo``: (r - m) / (s + eps), section 4.1.2 of https://arxiv.org/abs/2402.03300, the standard deviation \
+        - ``grpo``: (r - m) / (s + eps), section 4.1.2 of https://arxiv.org/abs/2402.03300; the standard deviation is \
           unbiased as in TRL and verl.
         - ``no_std``: r - m, Dr. GRPO, https://arxiv.org/abs/2503.20783.
         - ``rloo``: r - mean of the others = (r - m) G / (G - 1), https://arxiv.org/abs/2402.14740.
         - ``batch``: (r - m) / (standard deviation of all rewards + eps), https://arxiv.org/abs/2508.08221.
-        - ``reinforce_plus_plus_baseline``: r - m, then shifted and scaled to mean 0 and variance 1 over all tokens, \
-          https://arxiv.org/abs/2501.03262. With ``length`` each row counts as often as it has tokens, as in verl.
-        - ``pass_k``: the best row of a group gets (best - second best) / (s + eps), the others 0, \
+        - ``reinforce_plus_plus_baseline``: r - m, then normalised to mean 0 and variance 1 over all tokens, \
+          https://arxiv.org/abs/2501.03262. With ``length`` each row is weighted by its number of tokens, as in verl.
+        - ``pass_k``: (best - second best) / (s + eps) for the best row of a group, 0 for the others, \
           https://arxiv.org/abs/2503.19595.
         - ``opo``: r - sum(length r) / sum(length) over the group, https://arxiv.org/abs/2505.23585.
 
-        A group of one says nothing about itself: its advantage is 0 before any shift over the batch. So is that of a \
-        group of equal rewards. Only ``reinforce_plus_plus_baseline`` shifts: there such rows get minus the mean.
+        A group of one row, or of equal rewards, carries no information: its advantage is 0 before any shift over the \
+        batch. Only ``reinforce_plus_plus_baseline`` shifts; there such rows get minus the mean, scaled.
     Arguments:
-        - reward (:obj:`torch.FloatTensor`): One reward a trajectory.
-        - group (:obj:`torch.LongTensor`): Group ids, any integers, groups of any and unequal sizes in any order.
+        - reward (:obj:`torch.FloatTensor`): One reward per trajectory.
+        - group (:obj:`torch.LongTensor`): Group ids: any integers, in any order; group sizes may differ.
         - method (:obj:`str`): One of ``ADVANTAGE_METHODS``.
         - eps (:obj:`float`): Added to the standard deviation.
-        - length (:obj:`Optional[torch.Tensor]`): Tokens of each trajectory; ``opo`` needs them.
+        - length (:obj:`Optional[torch.Tensor]`): Number of tokens of each trajectory; required by ``opo``.
     Returns:
         - adv (:obj:`torch.FloatTensor`): The advantages.
     Shapes:
@@ -55,11 +55,11 @@ def group_advantage(
     if length is not None and (length < 0).any():
         raise ValueError(f'length = {length.tolist()}: must not be negative')
     if method == 'opo' and length is None:
-        raise ValueError("length = None: method 'opo' needs the tokens of each trajectory, of shape (B, )")
+        raise ValueError("length = None: method 'opo' needs the number of tokens of each trajectory, of shape (B, )")
     if reward.numel() == 0:
         return torch.zeros_like(reward)
     _, member = torch.unique(group, return_inverse=True)  # (B, ) in 0 .. number of groups - 1
-    # in float64: squares of rewards may be out of float32's range, and sums of many lose their last digits
+    # in float64: squares of rewards may overflow float32, and long sums lose precision
     return _METHODS[method](_Groups(reward.double(), member, eps, length)).to(reward.dtype)
 
 
@@ -68,15 +68,15 @@ def return_to_go(reward: Tensor, discount_factor: float) -> Tensor:
     Overview:
         Discounted sum of the rewards from each step on: R_t = r_t + discount_factor R_(t + 1).
     Arguments:
-        - reward (:obj:`torch.FloatTensor`): Reward of each step, 0 behind a row's end.
-        - discount_factor (:obj:`float`): In [0, 1].
+        - reward (:obj:`torch.FloatTensor`): Reward of each step, 0 after the end of a row.
+        - discount_factor (:obj:`float`): Discount factor in [0, 1].
     Returns:
         - return_ (:obj:`torch.FloatTensor`): The returns.
     Shapes:
         - reward (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
     Raises:
-        - ValueError: If ``discount_factor`` is no discount, or a shape or type is wrong.
+        - ValueError: If ``discount_factor`` is not in [0, 1], or a shape or type is wrong.
     """
     check_leading('reward', reward, '(B, S)')
     check_number('discount_factor', discount_factor)
@@ -93,25 +93,25 @@ def return_to_go(reward: Tensor, discount_factor: float) -> Tensor:
 def step_advantage(return_: Tensor, weight: Tensor, group: Tensor, method: str = 'grpo', eps: float = 1e-4) -> Tensor:
     """
     Overview:
-        Advantage of each step relative to what all rows of its group get from the same step on. A row that has ended \
-        counts with what follows its end, 0 after a terminal state: among those alone that still run, the last one \
-        would be compared with itself, and the episode that did best would learn nothing from its later steps.
+        Advantage of each step relative to the returns of all rows of its group from the same step on. A row that has \
+        ended is included with the return after its end, which is 0 after a terminal state. Without such rows, the \
+        longest row would be compared only with itself: the best episode would learn nothing from its later steps.
     Arguments:
-        - return_ (:obj:`torch.FloatTensor`): What follows from each step on, behind a row's end too.
-        - weight (:obj:`torch.FloatTensor`): 1 on steps, 0 behind a row's end.
+        - return_ (:obj:`torch.FloatTensor`): Return from each step on, also after the end of a row.
+        - weight (:obj:`torch.FloatTensor`): 1 on steps, 0 after the end of a row.
         - group (:obj:`torch.LongTensor`): Group ids, as in ``group_advantage``.
-        - method (:obj:`str`): ``no_std`` subtracts the mean of the rows at that step, ``rloo`` the mean of the other \
-            rows, and ``grpo`` divides the former by its root mean square over all steps of the group.
-        - eps (:obj:`float`): Added to that divisor.
+        - method (:obj:`str`): ``no_std`` subtracts the mean of the rows at that step. ``rloo`` subtracts the mean of \
+            the other rows. ``grpo`` divides ``no_std`` by its root mean square over all steps of the group.
+        - eps (:obj:`float`): Added to that root mean square.
     Returns:
-        - adv (:obj:`torch.FloatTensor`): The advantages, 0 behind a row's end.
+        - adv (:obj:`torch.FloatTensor`): The advantages, 0 after the end of a row.
     Shapes:
         - return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - group (:obj:`torch.LongTensor`): :math:`(B, )`
         - adv (:obj:`torch.FloatTensor`): :math:`(B, S)`
     Raises:
-        - ValueError: If ``method`` is none of the three, or a shape or type is wrong.
+        - ValueError: If ``method`` is unknown, or a shape or type is wrong.
     """
     if method not in STEP_ADVANTAGE_METHODS:
         raise ValueError(f'method = {method!r}: must be one of {STEP_ADVANTAGE_METHODS}')
@@ -123,7 +123,7 @@ def step_advantage(return_: Tensor, weight: Tensor, group: Tensor, method: str =
         return torch.zeros_like(return_)
     _, member = torch.unique(group, return_inverse=True)  # (B, )
     step = torch.arange(return_.shape[1], device=group.device)
-    key = member.unsqueeze(1) * len(step) + step  # (B, S): one number a group and step
+    key = member.unsqueeze(1) * len(step) + step  # (B, S): one number per group and step
     adv = group_advantage(return_.flatten(), key.flatten(), 'rloo' if method == 'rloo' else 'no_std')
     adv = adv.view_as(return_) * counted
     if method == 'grpo':
@@ -151,8 +151,8 @@ class _Groups(NamedTuple):
         return equal_groups(self.reward, self.member)[self.member]
 
     def centred(self, baseline: Optional[Tensor] = None) -> Tensor:
-        """Distance to the group's mean or another baseline; exactly 0 where a group's rewards are equal: what
-        rounding leaves there is no difference, and dividing must not amplify it."""
+        """Distance to the group's mean or another baseline. It is exactly 0 where the rewards of a group are equal:
+        a later division must not amplify rounding errors."""
         baseline = self.sum(self.reward) / self.size() if baseline is None else baseline
         return (self.reward - baseline).masked_fill(self.equal(), 0)
 
@@ -161,7 +161,7 @@ class _Groups(NamedTuple):
 
 
 def _over(difference: Tensor, scale: Tensor) -> Tensor:
-    """Their quotient; 0 where the scale is 0 (``eps=0``), for there is no difference then."""
+    """The quotient; 0 where the scale is 0 (only with ``eps=0``), since the difference is then 0."""
     return difference / scale.masked_fill(scale == 0, 1)
 
 
@@ -186,7 +186,7 @@ def _reinforce_plus_plus_baseline(g: _Groups) -> Tensor:
         return torch.zeros_like(centred)
     mean = (centred * weight).sum() / total
     variance = ((centred - mean) ** 2 * weight).sum() / (total - 1)
-    return (centred - mean) * (variance + 1e-8).rsqrt()  # 1e-8 as verl has it
+    return (centred - mean) * (variance + 1e-8).rsqrt()  # 1e-8 as in verl
 
 
 def _pass_k(g: _Groups) -> Tensor:
@@ -223,22 +223,22 @@ STEP_ADVANTAGE_METHODS = ('grpo', 'no_std', 'rloo')
 def equal_groups(reward: Tensor, group: Tensor) -> Tensor:
     """
     Overview:
-        Which groups have equal rewards throughout, and so nothing to learn from.
+        Which groups have only equal rewards, and thus no learning signal.
     Arguments:
-        - reward (:obj:`torch.FloatTensor`): One reward a row.
-        - group (:obj:`torch.LongTensor`): Group numbers 0 to P - 1.
+        - reward (:obj:`torch.FloatTensor`): One reward per row.
+        - group (:obj:`torch.LongTensor`): Group numbers from 0 to P - 1.
     Returns:
-        - equal (:obj:`torch.BoolTensor`): One flag a group.
+        - equal (:obj:`torch.BoolTensor`): One flag per group.
     Shapes:
         - reward (:obj:`torch.FloatTensor`): :math:`(B, )`
         - group (:obj:`torch.LongTensor`): :math:`(B, )`
         - equal (:obj:`torch.BoolTensor`): :math:`(P, )`
     Raises:
-        - ValueError: If a shape or a type is wrong, or a number negative.
+        - ValueError: If a shape or type is wrong, or a group number is negative.
     """
     _check(reward, group)
     if len(group) and group.min() < 0:
-        raise ValueError(f'group from {group.min()}: must be numbers from 0 to P - 1')
+        raise ValueError(f'group from {group.min()}: must contain only numbers from 0 to P - 1')
     groups = int(group.max()) + 1 if len(group) else 0
     low = reward.new_full((groups, ), float('inf')).scatter_reduce(0, group, reward, 'amin')
     high = reward.new_full((groups, ), float('-inf')).scatter_reduce(0, group, reward, 'amax')

@@ -1,4 +1,4 @@
-"""What a function is given, held against what it needs."""
+"""Check the arguments of the functions in this package."""
 from typing import Optional, Tuple
 
 import torch
@@ -15,16 +15,16 @@ def check_tensor(
 ) -> None:
     """
     Overview:
-        Refuse a tensor of another shape or type, by an error that names it.
+        Check shape and type of a tensor, and name the field in the error.
     Arguments:
-        - name (:obj:`str`): The field.
-        - x (:obj:`Optional[torch.Tensor]`): What was given.
-        - shape (:obj:`Tuple[int, ...]`): What it must be.
-        - symbols (:obj:`str`): That shape in letters, as the docstrings have it.
-        - kind (:obj:`str`): ``floats``, ``int64``, or ``numbers`` for any type, bool included.
-        - optional (:obj:`bool`): Whether None, a field left out, passes.
+        - name (:obj:`str`): Name of the field.
+        - x (:obj:`Optional[torch.Tensor]`): Value of the field.
+        - shape (:obj:`Tuple[int, ...]`): Required shape.
+        - symbols (:obj:`str`): The required shape in letters, as in the docstrings.
+        - kind (:obj:`str`): ``floats``, ``int64``, or ``numbers`` for any real type, including bool.
+        - optional (:obj:`bool`): Whether None is allowed.
     Raises:
-        - ValueError: If it is anything else.
+        - ValueError: If the value is not a tensor, or has another shape or type.
     """
     if x is None and optional:
         return
@@ -38,14 +38,14 @@ def check_tensor(
 def check_leading(name: str, x: Tensor, symbols: str) -> None:
     """
     Overview:
-        Refuse what is no tensor of floats with as many dimensions as ``symbols`` has letters, for the field whose \
-        shape the others must have.
+        Require a tensor of floats with as many dimensions as ``symbols`` has letters. Use it for the field whose \
+        shape determines the shapes of the others.
     Arguments:
-        - name (:obj:`str`): The field.
-        - x (:obj:`torch.Tensor`): What was given.
+        - name (:obj:`str`): Name of the field.
+        - x (:obj:`torch.Tensor`): Value of the field.
         - symbols (:obj:`str`): Shapes in letters, alternatives separated by `` or ``.
     Raises:
-        - ValueError: If it is anything else.
+        - ValueError: If the value is not such a tensor.
     """
     if not isinstance(x, Tensor):
         raise ValueError(f'{name} of {type(x).__name__}: must be a tensor of floats of shape {symbols}')
@@ -57,14 +57,14 @@ def check_leading(name: str, x: Tensor, symbols: str) -> None:
 def check_number(name: str, value: float, low: float = 0, open_low: bool = False) -> None:
     """
     Overview:
-        Refuse what is no finite number, or is below ``low``.
+        Require a finite number of at least ``low``.
     Arguments:
-        - name (:obj:`str`): The option.
-        - value (:obj:`float`): What was given.
-        - low (:obj:`float`): The least.
-        - open_low (:obj:`bool`): Whether ``low`` itself is refused too.
+        - name (:obj:`str`): Name of the option.
+        - value (:obj:`float`): Value of the option.
+        - low (:obj:`float`): Lower bound.
+        - open_low (:obj:`bool`): Whether ``low`` itself is excluded.
     Raises:
-        - ValueError: If it is anything else.
+        - ValueError: If the value is not such a number.
     """
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float('inf')
     if not number or not (value > low if open_low else value >= low):

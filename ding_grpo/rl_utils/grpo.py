@@ -1,9 +1,9 @@
 """
-The GRPO loss and its relatives, as independent choices: level of the ratio, surrogate, reduction, KL. Where it departs
-from equation 3 of https://arxiv.org/abs/2402.03300 even with the defaults:
+The GRPO loss and its variants, as independent choices of ratio level, surrogate, reduction and KL. Even with the
+defaults it departs from equation 3 of https://arxiv.org/abs/2402.03300 in two points:
 
 1. A row in which no token counts contributes 0 (DI-engine main divides 0 by 0).
-2. ``logp_old=None`` takes the sampling policy for the trained one: the ratio is exactly 1, its gradient is not 0.
+2. ``logp_old=None`` assumes that the trained policy sampled the tokens: the ratio is exactly 1, its gradient is not 0.
 """
 from collections import namedtuple
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
@@ -25,14 +25,14 @@ grpo_info = namedtuple(
     ]
 )
 
-# (ratio, adv, logp_new, low, high) -> objective of each token, which is maximised; low and high bound the ratio.
+# (ratio, adv, logp_new, low, high) -> objective of each token, to be maximised; low and high bound the ratio.
 Surrogate = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
 
 
 def clip_surrogate(
         ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float, delta: Optional[float] = None
 ) -> Tensor:
-    """min(min(r, delta) A, clip(r, low, high) A), https://arxiv.org/abs/1707.06347; ``delta`` None bounds nothing."""
+    """min(min(r, delta) A, clip(r, low, high) A), https://arxiv.org/abs/1707.06347; no bound for ``delta`` None."""
     bounded = ratio if delta is None else ratio.clamp(max=delta)
     return torch.min(bounded * adv, ratio.clamp(low, high) * adv)
 
@@ -51,8 +51,8 @@ def sapo_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, hig
 SURROGATES: Dict[str, Surrogate] = dict(clip=clip_surrogate, cispo=cispo_surrogate, sapo=sapo_surrogate)
 RATIOS = ('token', 'sequence')
 
-# What the papers combine, as arguments of ``grpo_error``; ``adv_method`` is that of ``group_advantage`` where the paper
-# sets it too, and no argument of the loss.
+# The combinations of the papers, as arguments of ``grpo_error``. ``adv_method`` is not an argument of the loss: it is
+# the method of ``group_advantage``, for papers that also define it.
 LOSS_PRESETS: Dict[str, Dict[str, Any]] = dict(
     grpo=dict(reduction='sequence', adv_method='grpo'),
     bnpo=dict(reduction='token'),
@@ -83,48 +83,50 @@ def grpo_error(
 ) -> Tuple[Tensor, namedtuple]:
     """
     Overview:
-        Loss of Group Relative Policy Optimization and its relatives from log-probabilities; the defaults are equation \
-        3 of https://arxiv.org/abs/2402.03300. ``LOSS_PRESETS`` has the papers' combinations.
+        Loss of Group Relative Policy Optimization and its variants from log-probabilities. The defaults are equation \
+        3 of https://arxiv.org/abs/2402.03300. ``LOSS_PRESETS`` contains the combinations of the papers.
     Arguments:
-        - data (:obj:`namedtuple`): ``grpo_data``. ``logp_old=None``: the tokens are of the policy being trained. \
-            ``logp_ref=None``: no reference, needs ``beta=0``. ``weight=None``: every token counts.
-        - clip_ratio (:obj:`float`): Clipping range of the probability ratio, below 1 and, unless \
-            ``clip_ratio_high`` is given, above 1.
+        - data (:obj:`namedtuple`): ``grpo_data``. ``logp_old=None``: the trained policy sampled the tokens. \
+            ``logp_ref=None``: no reference policy, requires ``beta=0``. ``weight=None``: every token counts.
+        - clip_ratio (:obj:`float`): Clipping range of the probability ratio below 1, and also above 1 unless \
+            ``clip_ratio_high`` is given.
         - clip_ratio_high (:obj:`Optional[float]`): Clipping range above 1. For ``cispo`` the bound itself, as in TRL.
-        - beta (:obj:`float`): Coefficient of the KL to the reference.
+        - beta (:obj:`float`): Coefficient of the KL to the reference policy.
         - kl_type (:obj:`str`): Estimator of that KL, ``k1``, ``k2`` or ``k3``.
         - ratio (:obj:`str`): ``token``, or ``sequence`` for the geometric mean over the row's tokens, GSPO, \
             https://arxiv.org/abs/2507.18071.
         - surrogate (:obj:`Union[str, Surrogate]`): ``clip``, ``cispo``, ``sapo``, another key of \
             ``SURROGATES``, or a function.
-        - delta (:obj:`Optional[float]`): Upper bound of the ratio where clipping has none, that is for negative \
-            advantages, https://arxiv.org/abs/2505.07291. Greater than 1 + the clipping range; ``clip`` only.
+        - delta (:obj:`Optional[float]`): Upper bound of the ratio for negative advantages, which clipping does not \
+            bound, https://arxiv.org/abs/2505.07291. Must exceed 1 + the clipping range; ``clip`` only.
         - reduction (:obj:`str`): ``sequence``, ``token``, ``constant`` or ``sum``, see ``reduce_loss``.
-        - max_length (:obj:`Optional[int]`): For ``constant``.
-        - num_tokens (:obj:`Optional[float]`): For ``token``, when gradients are accumulated.
-        - kl_ratio_correction (:obj:`bool`): Whether the KL is multiplied by the ratio, which makes it an estimate \
-            under the trained policy when the tokens are the sampler's.
-        - mask_metrics (:obj:`bool`): Whether ``info`` counts only tokens of weight 1; DI-engine main counts all.
+        - max_length (:obj:`Optional[int]`): As in ``reduce_loss``, for ``constant``.
+        - num_tokens (:obj:`Optional[float]`): As in ``reduce_loss``, for ``token`` with accumulated gradients.
+        - kl_ratio_correction (:obj:`bool`): Whether to multiply the KL by the ratio. It is then an estimate under the \
+            trained policy even if another policy sampled the tokens.
+        - mask_metrics (:obj:`bool`): Whether ``info`` counts only tokens with nonzero weight; DI-engine main counts \
+            all.
     Returns:
         - loss (:obj:`torch.FloatTensor`): The differentiable loss, a 0-dim tensor.
-        - info (:obj:`namedtuple`): ``grpo_info`` of Python floats: ``approx_kl`` mean of logp_old - logp_new; \
-            ``clipfrac`` share of ratios outside the clipping range, ``clipfrac_low`` and ``clipfrac_high`` of those \
-            below with a negative and above with a positive advantage, where clipping acts (as TRL counts); ``kl`` \
-            mean estimate to the reference (0 without one); mean and maximum of the ratio; \
-            ``effective_sample_size`` (sum r)^2 / sum r^2 as a share of the tokens, 1 on-policy.
+        - info (:obj:`namedtuple`): ``grpo_info`` of Python floats: ``approx_kl``, mean of logp_old - logp_new; \
+            ``clipfrac``, share of ratios outside the clipping range; ``clipfrac_low`` and ``clipfrac_high``, share of \
+            ratios below it with a negative and above it with a positive advantage, where clipping has an effect (as \
+            in TRL); ``kl``, mean estimate to the reference policy (0 without one); ``ratio_mean`` and ``ratio_max``; \
+            ``effective_sample_size``, (sum r)^2 / sum r^2 as a share of the tokens, 1 on-policy.
     Shapes:
         - logp_new (:obj:`torch.FloatTensor`): :math:`(B, S)`, B rows of S tokens
         - logp_old (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - logp_ref (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - adv (:obj:`torch.FloatTensor`): :math:`(B, )`, or :math:`(B, S)` with one advantage a token
+        - adv (:obj:`torch.FloatTensor`): :math:`(B, )`, or :math:`(B, S)` with one advantage per token
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
     Raises:
-        - ValueError: If a field has another shape, an option is unknown, or one lacks what it needs.
+        - ValueError: If a field has the wrong shape or type, an option is invalid, or a required field or option is \
+            missing.
     """
     _check_fields(data)
     _check_options(clip_ratio, clip_ratio_high, beta, kl_type, ratio, surrogate, delta)
     if data.logp_ref is None and beta != 0:
-        raise ValueError(f'beta = {beta}: needs logp_ref; without a reference beta must be 0')
+        raise ValueError(f'beta = {beta}: must be 0 without logp_ref')
     dtype = torch.promote_types(data.logp_new.dtype, torch.float32)
     logp_new, logp_old, logp_ref, adv, weight = (None if x is None else x.to(dtype) for x in data)
     low, high = 1 - clip_ratio, 1 + (clip_ratio if clip_ratio_high is None else clip_ratio_high)
@@ -133,7 +135,7 @@ def grpo_error(
     weight = torch.ones_like(logp_new) if weight is None else weight
     adv = adv.unsqueeze(1) if adv.dim() == 1 else adv  # (B, 1) or (B, S)
 
-    # Behind a row's end anything may stand, minus infinity too; it must reach neither the loss nor a gradient.
+    # Padding may contain any value, even minus infinity; it must reach neither the loss nor a gradient.
     per_token = [logp_new, logp_new.detach() if logp_old is None else logp_old, logp_ref]
     filled = [None if x is None else x.masked_fill(weight == 0, 0) for x in per_token]
     logp_new = filled[0]
@@ -161,7 +163,7 @@ def _info(
         return masked_mean(x.to(ratio.dtype), counted).item()
 
     largest = ratio.masked_fill(counted == 0, 0).max() if ratio.numel() > 0 else ratio.new_zeros(())
-    share = ratio * counted / largest.clamp(min=torch.finfo(ratio.dtype).tiny)  # its square may be out of range
+    share = ratio * counted / largest.clamp(min=torch.finfo(ratio.dtype).tiny)  # the square of ratio may overflow
     return grpo_info(
         approx_kl=mean(-log_ratio),
         clipfrac=mean((ratio < low) | (ratio > high)),
@@ -195,12 +197,12 @@ def grpo_policy_error(
 ) -> Tuple[Tensor, namedtuple]:
     """
     Overview:
-        ``grpo_error`` from logits, under the name and the fields that DI-engine main has; the same numbers, with \
-        ``mask_metrics=False`` also in ``info``.
+        ``grpo_error`` from logits, with the name and fields of DI-engine main. The loss equals that of DI-engine \
+        main; so does ``info`` with ``mask_metrics=False``.
     Arguments:
         - data (:obj:`namedtuple`): ``grpo_policy_data``. ``logit_old``, ``logit_ref`` and ``weight`` may be None \
             as in ``grpo_error``.
-        - log_prob_fn (:obj:`LogProbFunction`): Logits and taken tokens to log-probabilities.
+        - log_prob_fn (:obj:`LogProbFunction`): Maps logits and sampled tokens to log-probabilities.
         - clip_ratio (:obj:`float`): As in ``grpo_error``.
         - beta (:obj:`float`): As in ``grpo_error``.
         - options: Every other argument of ``grpo_error``.
@@ -226,16 +228,16 @@ def log_probs(
 ) -> List[Optional[Tensor]]:
     """
     Overview:
-        Log-probabilities of the same tokens under several policies. Where ``weight`` is 0 ``action`` may hold \
-        anything, such as the usual -100.
+        Log-probabilities of the same tokens under several policies. Where ``weight`` is 0, ``action`` may contain any \
+        value, such as the common -100.
     Arguments:
-        - logits (:obj:`Dict[str, Optional[torch.FloatTensor]]`): Logits by the names that errors should call them by; \
-            the first are the trained policy's, the others may be None.
-        - action (:obj:`torch.LongTensor`): The taken tokens.
+        - logits (:obj:`Dict[str, Optional[torch.FloatTensor]]`): Logits by name, for messages. The first belong to \
+            the trained policy; the others may be None.
+        - action (:obj:`torch.LongTensor`): The sampled tokens.
         - weight (:obj:`Optional[torch.Tensor]`): 0 where a token does not count.
-        - log_prob_fn (:obj:`LogProbFunction`): Logits and tokens to log-probabilities.
+        - log_prob_fn (:obj:`LogProbFunction`): Maps logits and tokens to log-probabilities.
     Returns:
-        - logps (:obj:`List[Optional[torch.FloatTensor]]`): One each.
+        - logps (:obj:`List[Optional[torch.FloatTensor]]`): Log-probabilities for each entry of ``logits``, or None.
     Shapes:
         - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` each
         - action (:obj:`torch.LongTensor`): :math:`(B, S)`
@@ -255,7 +257,7 @@ def log_probs(
         action = action.masked_fill(outside & (weight == 0), 0)
     if action.numel() > 0 and not 0 <= action.min() <= action.max() < new.shape[-1]:
         raise ValueError(
-            f'action from {action.min()} to {action.max()}: must be from 0 to {new.shape[-1] - 1} where it counts'
+            f'action from {action.min()} to {action.max()}: must be from 0 to {new.shape[-1] - 1} on tokens that count'
         )
     return [None if x is None else log_prob_fn(x, action) for x in logits.values()]
 
@@ -284,7 +286,7 @@ def _check_options(
     if not callable(surrogate) and not (isinstance(surrogate, str) and surrogate in SURROGATES):
         raise ValueError(f'surrogate = {surrogate!r}: must be one of {tuple(SURROGATES)} or a function')
     if delta is not None and surrogate != 'clip':
-        raise ValueError(f"delta = {delta}: bounds the ratio of surrogate 'clip' only, not of {surrogate!r}")
+        raise ValueError(f"delta = {delta}: must be None for surrogate {surrogate!r}; only 'clip' uses it")
     high = 1 + (clip_ratio if clip_ratio_high is None else clip_ratio_high)
     if delta is not None and not delta > high:
         raise ValueError(f'delta = {delta}: must be greater than 1 + the clipping range above 1, {high}')

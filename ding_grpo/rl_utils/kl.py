@@ -12,20 +12,24 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
     """
     Overview:
         Per-token estimate of KL(new || ref) from the log-probabilities of tokens that ``new`` sampled, unreduced. \
-        Source: J. Schulman, Approximating KL Divergence, 2020 (http://joschu.net/blog/kl-approx.html); k3 is \
-        equation 4 of https://arxiv.org/abs/2402.03300. With r = p_ref / p_new: k1 = -log r (unbiased, high \
-        variance, may be negative), k2 = (log r)^2 / 2 (biased, low variance), k3 = r - 1 - log r (unbiased, never \
-        negative). What their gradients are as losses: see ``straight_through_kl``.
+        With r = p_ref / p_new:
+
+        - ``k1``: -log r, unbiased, high variance, may be negative.
+        - ``k2``: (log r)^2 / 2, biased, low variance.
+        - ``k3``: r - 1 - log r, unbiased, never negative; equation 4 of https://arxiv.org/abs/2402.03300.
+
+        Source: J. Schulman, Approximating KL Divergence, 2020 (http://joschu.net/blog/kl-approx.html). For their \
+        gradients as losses see ``straight_through_kl``.
     Arguments:
-        - logp_new (:obj:`torch.FloatTensor`): Log-probability of the taken tokens under the trained policy.
-        - logp_ref (:obj:`torch.FloatTensor`): The same under the frozen reference.
+        - logp_new (:obj:`torch.FloatTensor`): Log-probabilities of the sampled tokens under the trained policy.
+        - logp_ref (:obj:`torch.FloatTensor`): The same under the frozen reference policy.
         - kl_type (:obj:`str`): ``k1``, ``k2`` or ``k3``.
     Returns:
         - kl (:obj:`torch.FloatTensor`): The estimate in nats.
     Shapes:
-        All of one shape, usually :math:`(B, S)`.
+        All tensors have the same shape, usually :math:`(B, S)`.
     Raises:
-        - ValueError: If ``kl_type`` is none of the three, or a shape or type is wrong.
+        - ValueError: If ``kl_type`` is unknown, or a shape or type is wrong.
     """
     if not isinstance(logp_new, Tensor) or not logp_new.is_floating_point():
         raise ValueError(f'logp_new of {getattr(logp_new, "dtype", type(logp_new).__name__)}: must be floats')
@@ -43,14 +47,14 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
 def bounded(log_ratio: Tensor, share: float = 0.3) -> Tensor:
     """
     Overview:
-        The logarithm of a probability ratio, held below a share of what its type's exponent can be (88 in float32, \
-        709 in float64), so that neither the ratio nor its product with a KL overflows. The gradient passes as if it \
-        were not held: that of a ratio which is clipped away is 0, not 0 times infinity.
+        Bound the logarithm of a probability ratio by a share of the largest exponent of its type (88 in float32, 709 \
+        in float64), so that neither the ratio nor its product with a KL overflows. The gradient ignores the bound. \
+        For a ratio that the loss clips it is therefore 0, not 0 times infinity.
     Arguments:
-        - log_ratio (:obj:`torch.FloatTensor`): Of any shape.
-        - share (:obj:`float`): Which share of the exponent, 26 in float32 by default.
+        - log_ratio (:obj:`torch.FloatTensor`): Tensor of any shape.
+        - share (:obj:`float`): Share of the largest exponent; the default gives a bound of 26 in float32.
     Returns:
-        - log_ratio (:obj:`torch.FloatTensor`): The same, bounded above.
+        - log_ratio (:obj:`torch.FloatTensor`): The same values, bounded above.
     """
     limit = math.log(torch.finfo(log_ratio.dtype).max) * share
     excess = (log_ratio.detach() - limit).clamp(min=0)
@@ -60,14 +64,14 @@ def bounded(log_ratio: Tensor, share: float = 0.3) -> Tensor:
 def calculate_kl_div(log_ratio: Tensor, kl_type: str) -> Tensor:
     """
     Overview:
-        Mean of ``kl_estimate`` over all elements, under the name and signature that DI-engine main has.
+        Mean of ``kl_estimate`` over all elements, with the name and signature of DI-engine main.
     Arguments:
         - log_ratio (:obj:`torch.FloatTensor`): ``logp_new - logp_ref``, of any shape.
         - kl_type (:obj:`str`): ``k1``, ``k2`` or ``k3``.
     Returns:
-        - kl (:obj:`torch.FloatTensor`): 0-dim tensor, in nats; 0 of no element.
+        - kl (:obj:`torch.FloatTensor`): 0-dim tensor, in nats; 0 for an empty tensor.
     Raises:
-        - ValueError: If ``kl_type`` is none of the three.
+        - ValueError: If ``kl_type`` is unknown.
     """
     kl = kl_estimate(log_ratio, torch.zeros_like(log_ratio), kl_type)
     return kl.sum() / max(kl.numel(), 1)
@@ -76,14 +80,14 @@ def calculate_kl_div(log_ratio: Tensor, kl_type: str) -> Tensor:
 def straight_through_kl(logp_new: Tensor, logp_ref: Tensor, kl_type: str = 'k3') -> Tensor:
     """
     Overview:
-        The value of one estimator with the gradient of k2, which is the one whose gradient is right: on-policy, the \
-        expectation of (log p_new - log p_ref) grad log p_new is the gradient of KL(new || ref). As losses, k1 has the \
-        expected gradient E[grad log p_new] = 0 and does nothing, and k3 has E[(1 - p_ref / p_new) grad log p_new], \
-        the gradient of the reverse KL(ref || new).
+        The value of any estimator with the gradient of k2. Only k2 has the right gradient: on-policy, the expectation \
+        of (log p_new - log p_ref) grad log p_new is the gradient of KL(new || ref). As a loss, k1 has the expected \
+        gradient E[grad log p_new] = 0 and no effect. k3 has E[(1 - p_ref / p_new) grad log p_new], the gradient of \
+        the reverse KL(ref || new).
     Arguments:
         - logp_new (:obj:`torch.FloatTensor`): As in ``kl_estimate``.
         - logp_ref (:obj:`torch.FloatTensor`): As in ``kl_estimate``.
-        - kl_type (:obj:`str`): Estimator that gives the value.
+        - kl_type (:obj:`str`): Estimator of the value.
     Returns:
         - kl (:obj:`torch.FloatTensor`): The estimate in nats.
     Shapes:
@@ -96,13 +100,13 @@ def straight_through_kl(logp_new: Tensor, logp_ref: Tensor, kl_type: str = 'k3')
 def exact_kl(logit_new: Tensor, logit_ref: Tensor) -> Tensor:
     """
     Overview:
-        KL(new || ref) of each token's distribution, summed over the vocabulary: without sampling noise, for as much \
-        memory as both logits take.
+        KL(new || ref) of each token's distribution, summed over the vocabulary. It has no sampling noise, and needs \
+        as much memory as both tensors of logits.
     Arguments:
         - logit_new (:obj:`torch.FloatTensor`): Logits of the trained policy.
         - logit_ref (:obj:`torch.FloatTensor`): Logits of the reference.
     Returns:
-        - kl (:obj:`torch.FloatTensor`): In nats; infinite where new has a token that ref excludes.
+        - kl (:obj:`torch.FloatTensor`): In nats; Inf where new gives probability to a token that ref excludes.
     Shapes:
         - logit_new (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
         - logit_ref (:obj:`torch.FloatTensor`): The same
@@ -114,7 +118,7 @@ def exact_kl(logit_new: Tensor, logit_ref: Tensor) -> Tensor:
     check_tensor('logit_ref', logit_ref, tuple(logit_new.shape), 'that of logit_new')
     dtype = torch.promote_types(logit_new.dtype, torch.float32)
     new, ref = logit_new.to(dtype).log_softmax(-1), logit_ref.to(dtype).log_softmax(-1)
-    excluded = new == float('-inf')  # probability 0 adds nothing, and 0 * inf must not add NaN
+    excluded = new == float('-inf')  # probability 0 adds 0; 0 * inf would add NaN
     ratio = new.masked_fill(excluded, 0) - ref.masked_fill(excluded, 0)
     return torch.where(ratio == float('inf'), ratio, new.exp() * ratio).sum(-1)
 

@@ -8,8 +8,8 @@ from torch.autograd.function import once_differentiable
 from .check import check_leading, check_number, check_tensor
 from .products import product
 
-# The logits that exist at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones fall out of
-# the cache; this one is within 3 % of the best of 11 shapes tried.
+# The logits in memory at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones exceed the
+# cache; this one is within 3 % of the best of 11 shapes tried.
 TOKENS, VOCABULARY = 2048, 1024
 
 
@@ -28,26 +28,27 @@ def linear_log_prob(
 ) -> Union[Tensor, Tuple[Tensor, Tensor]]:
     """
     Overview:
-        Log-probability of the taken tokens straight from hidden states and the output matrix. The logits of some \
-        tokens over a part of the vocabulary exist in forward and, computed again, in backward; never all.
+        Log-probabilities of the sampled tokens directly from hidden states and the output matrix. Only the logits of \
+        some tokens over a part of the vocabulary are in memory at a time. Backward computes them again.
+
         The logits are ``softcap * tanh(scale * (hidden weight^T + bias) / softcap) / temperature``, without the tanh \
-        if ``softcap`` is None: ``scale`` is Cohere's ``logit_scale`` or one over Granite's ``logits_scaling``, \
-        ``softcap`` Gemma's ``final_logit_softcapping``.
+        if ``softcap`` is None. ``scale`` is Cohere's ``logit_scale`` or the inverse of Granite's ``logits_scaling``; \
+        ``softcap`` is Gemma's ``final_logit_softcapping``.
     Arguments:
-        - hidden (:obj:`torch.FloatTensor`): Hidden states that predict the taken tokens, of any float type; half \
-            types are multiplied as they are and normalised in float32.
+        - hidden (:obj:`torch.FloatTensor`): Hidden states that predict the sampled tokens, of any float type. Half \
+            types are multiplied in their own type and normalised in float32.
         - weight (:obj:`torch.FloatTensor`): Output matrix.
-        - index (:obj:`torch.LongTensor`): The taken tokens.
-        - mask (:obj:`Optional[torch.Tensor]`): Where it is 0 nothing is computed, and the results are 0.
+        - index (:obj:`torch.LongTensor`): The sampled tokens.
+        - mask (:obj:`Optional[torch.Tensor]`): Where it is 0, nothing is computed and the results are 0.
         - bias (:obj:`Optional[torch.FloatTensor]`): Output bias.
         - temperature (:obj:`float`): Sampling temperature.
-        - chunk_size (:obj:`Optional[int]`): Tokens at a time; None takes 2048, with ``kept`` as many as 2^21 copied \
-            numbers are.
-        - kept (:obj:`Optional[torch.LongTensor]`): The tokens that a sampler kept for each token, each once, -1 for \
-            none; the distribution is over these. The taken token must be among them.
+        - chunk_size (:obj:`Optional[int]`): Tokens at a time. None uses 2048; with ``kept``, as many tokens as need \
+            2^21 copied numbers.
+        - kept (:obj:`Optional[torch.LongTensor]`): The tokens that a sampler kept for each token, each once, padded \
+            with -1. The distribution is over these, which must include the sampled token.
         - scale (:obj:`float`): Factor of the logits.
         - softcap (:obj:`Optional[float]`): Bound of the logits.
-        - return_entropy (:obj:`bool`): Whether to return the distributions' entropies too.
+        - return_entropy (:obj:`bool`): Whether to also return the entropies of the distributions.
     Returns:
         - logp (:obj:`torch.FloatTensor`): In nats, float32 or wider.
         - entropy (:obj:`torch.FloatTensor`): In nats, differentiable; only with ``return_entropy``.
@@ -83,9 +84,9 @@ def linear_log_prob(
     else:
         chosen = kept[counted]  # (N, K)
         if not (chosen == taken.unsqueeze(-1)).any(-1).all():
-            raise ValueError('kept: must contain the taken token of each position that the mask counts')
+            raise ValueError('kept: must contain the sampled token of each position that the mask counts')
         if chosen.numel() and not -1 <= chosen.min() <= chosen.max() < len(weight):
-            raise ValueError(f'kept from {chosen.min()} to {chosen.max()}: must be tokens, or -1 for none')
+            raise ValueError(f'kept from {chosen.min()} to {chosen.max()}: must be tokens, or -1 for padding')
         size = chunk_size or max(1, TOKENS * VOCABULARY // max(chosen.shape[-1] * hidden.shape[-1], 1))
         logp, entropy = _KeptLogProb.apply(hidden[counted], weight, bias, taken, chosen, head, size)
 
@@ -96,13 +97,13 @@ def linear_log_prob(
 
 
 class _Head(NamedTuple):
-    """What a model makes of the product of hidden states and output matrix."""
+    """Turns the product of hidden states and output matrix into logits."""
     scale: float
     softcap: Optional[float]
     temperature: float
 
     def logits(self, z: Tensor) -> Tensor:
-        """In place where z is float32 or wider already."""
+        """Logits of the product z, computed in place if z is float32 or wider."""
         z = z.to(_wide(z))
         if self.scale != 1:
             z.mul_(self.scale)
@@ -111,7 +112,7 @@ class _Head(NamedTuple):
         return z if self.temperature == 1 else z.div_(self.temperature)
 
     def slope(self, x: Tensor) -> Union[Tensor, float, None]:
-        """Derivative of the logits x with respect to the product; None for 1."""
+        """Derivative of the logits x with respect to the product; None if it is 1."""
         slope = self.scale / self.temperature
         if self.softcap is None:
             return None if slope == 1 else slope
@@ -119,7 +120,7 @@ class _Head(NamedTuple):
 
 
 def _without_autocast(function: Callable) -> Callable:
-    """Under autocast the forward would multiply in another type than the backward, which runs outside of it."""
+    """Disable autocast. It would affect only the forward, whose products then had another type than in the backward."""
 
     @wraps(function)
     def run(ctx: Any, *args) -> Any:
@@ -132,8 +133,8 @@ def _without_autocast(function: Callable) -> Callable:
 
 
 class _TiledLogProb(torch.autograd.Function):
-    """Logits exist as tiles of some tokens by some of the vocabulary that fit a processor's cache: they are made, used
-    and overwritten there, once in forward and once in backward."""
+    """Processes the logits in tiles of some tokens by a part of the vocabulary. A tile is computed, used and
+    overwritten in the processor's cache, once in forward and once in backward."""
 
     @staticmethod
     @_without_autocast
@@ -154,7 +155,7 @@ class _TiledLogProb(torch.autograd.Function):
                 top = x.amax(-1, keepdim=True).clamp(min=torch.finfo(wide).min)  # not minus infinity
                 x.sub_(top)
                 if return_entropy:
-                    distance = x.clamp(min=-1000)  # exp is 0 there, and 0 * infinity must not be NaN
+                    distance = x.clamp(min=-1000)  # exp is 0 there; 0 * infinity would be NaN
                     share = x.exp_()
                     parts.append((top.squeeze(-1), share.sum(-1), distance.mul_(share).sum(-1)))
                 else:
@@ -170,7 +171,7 @@ class _TiledLogProb(torch.autograd.Function):
         ctx.save_for_backward(hidden, weight, bias, index, highest, total, entropy)
         ctx.head, ctx.tokens = head, tokens
         ctx.set_materialize_grads(False)
-        # Not taken - (highest + log total): at low temperatures that sum is thousands, and rounded as such.
+        # Not taken - (highest + log total): at low temperatures the sum is in the thousands and loses precision.
         return taken - highest - total.log(), entropy
 
     @staticmethod
@@ -193,12 +194,12 @@ class _TiledLogProb(torch.autograd.Function):
             for rows in _slices(len(hidden), ctx.tokens):
                 x, g = tile.logits(rows, columns), grad_logp[rows, None]
                 slope = ctx.head.slope(x)
-                # p = exp(x - highest) / total, as in forward; the divisor goes with the factor of a row
+                # p = exp(x - highest) / total, as in forward; the division is merged into the factor of a row
                 x.sub_(highest[rows, None])
                 if grad_entropy is None:
                     grad = x.exp_().mul_(-g / total[rows, None])
                 else:  # dH / dx = -p (log p + H)
-                    x.clamp_(min=-1000)  # p is 0 in any type, and p log p not 0 * infinity
+                    x.clamp_(min=-1000)  # p is 0 there in any type; 0 * infinity would be NaN
                     grad = x + (entropy - total.log())[rows, None]
                     grad.mul_(-grad_entropy[rows, None] / total[rows, None]).sub_(g / total[rows, None]).mul_(x.exp_())
                 inside, place = tile.where_taken(rows, columns)
@@ -230,14 +231,15 @@ class _Tile(NamedTuple):
         return self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
 
     def where_taken(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
-        """Whether the taken token of each row is in the tile, and its column there or any; both (N, 1)."""
+        """Whether the sampled token of each row is in the tile, and its column (arbitrary if not); both (N, 1)."""
         place = self.index[rows, None] - columns.start
         width = columns.stop - columns.start
         return (place >= 0) & (place < width), place.clamp(0, width - 1)
 
 
 class _KeptLogProb(torch.autograd.Function):
-    """Over the tokens that a sampler kept: their rows of the output matrix are copied, for some tokens at a time."""
+    """Log-probabilities over the tokens that a sampler kept. It copies their rows of the output matrix, for some tokens
+    at a time."""
 
     @staticmethod
     @_without_autocast
@@ -290,7 +292,7 @@ class _KeptLogProb(torch.autograd.Function):
 
 def _kept_logits(hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor,
                  head: _Head) -> Tuple[Tensor, Tensor]:
-    """Logits (N, K), and where the taken token stands in them, (N, 1)."""
+    """Logits (N, K), and the position of the sampled token in them, (N, 1)."""
     ids = kept.clamp(min=0)
     z = torch.bmm(weight[ids], hidden.unsqueeze(-1)).squeeze(-1)
     z = z if bias is None else z + bias[ids]
@@ -299,7 +301,7 @@ def _kept_logits(hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: 
 
 
 def _finite(x: Tensor) -> Tensor:
-    """For products with a probability of 0."""
+    """Replace -inf by 0, for products with a probability of 0."""
     return x.masked_fill(x == float('-inf'), 0)
 
 
@@ -327,6 +329,6 @@ def _check(
     check_tensor('mask', mask, lead, '(B, S)', 'numbers', optional=True)
     check_tensor('bias', bias, (vocabulary, ), '(V, )', optional=True)
     if bias is not None and bias.dtype != hidden.dtype:
-        raise ValueError(f'bias of {bias.dtype}: must be of {hidden.dtype}, as hidden is')
+        raise ValueError(f'bias of {bias.dtype}: must be {hidden.dtype}, the type of hidden')
     if kept is not None and (kept.dim() != 3 or tuple(kept.shape[:2]) != lead or kept.dtype != torch.long):
         raise ValueError(f'kept {tuple(kept.shape)} of {kept.dtype}: must be int64 of shape (B, S, K), (B, S) = {lead}')

@@ -8,18 +8,18 @@ from .check import check_leading, check_tensor
 
 LogProbFunction = Callable[[Tensor, Tensor], Tensor]
 
-CHUNK_ELEMENTS = 2 ** 17  # logits that are worked on at a time: 512 KiB in float32, about a core's cache
+CHUNK_ELEMENTS = 2 ** 17  # logits per chunk: 512 KiB in float32, about the cache of a core
 
 
 def naive_method(logits: Tensor, index: Tensor) -> Tensor:
     """
     Overview:
-        Log-probability of the taken tokens by a log-softmax over the whole vocabulary.
+        Log-probabilities of the sampled tokens by a log-softmax over the full vocabulary.
     Arguments:
         - logits (:obj:`torch.FloatTensor`): Logits, of any float type; half types are computed in float32.
-        - index (:obj:`torch.LongTensor`): The taken tokens.
+        - index (:obj:`torch.LongTensor`): The sampled tokens.
     Returns:
-        - logp (:obj:`torch.FloatTensor`): Natural logarithm of the probability of each taken token.
+        - logp (:obj:`torch.FloatTensor`): Natural logarithm of the probability of each sampled token.
     Shapes:
         - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
         - index (:obj:`torch.LongTensor`): :math:`(B, S)` or :math:`(S, )`
@@ -35,9 +35,9 @@ def naive_method(logits: Tensor, index: Tensor) -> Tensor:
 def efficient_method(logits: Tensor, index: Tensor) -> Tensor:
     """
     Overview:
-        The same as ``naive_method`` with a backward of its own: forward and backward go over the logits a few tokens \
-        at a time, so that above the logits and the returned gradient no more than those few tokens' worth of memory \
-        is taken, and they stay in the processor's cache.
+        The same as ``naive_method`` with a custom backward. Forward and backward process the logits of a few tokens \
+        at a time. Beyond the logits and the returned gradient, memory is needed only for those tokens, which fit the \
+        processor's cache.
     Arguments:
         - logits (:obj:`torch.FloatTensor`): As in ``naive_method``, in any layout.
         - index (:obj:`torch.LongTensor`): As in ``naive_method``.
@@ -67,7 +67,7 @@ class _ChunkedLogProb(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None]:
         logits, index = ctx.saved_tensors
         grad_logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
-        padded = bool((grad == 0).any())  # whatever logits stand behind a row's end, NaN too, have the gradient 0
+        padded = bool((grad == 0).any())  # the gradient of padding is 0, whatever its logits are, even NaN
         for x, taken, g, out in _chunks(logits, index, grad, grad_logits):
             # d log p(taken) / d logits = onehot(taken) - softmax
             chunk = torch.softmax(x.to(g.dtype), dim=-1).mul_(-g.unsqueeze(-1))
@@ -110,7 +110,7 @@ def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:
     """
     _check(logits, index)
     logits = _at_least_float32(logits)
-    # ``Categorical`` subtracts a log-sum-exp, which is rounded by its own size.
+    # ``Categorical`` subtracts a log-sum-exp, whose rounding error grows with its size.
     logits = logits - logits.detach().amax(-1, keepdim=True)
     return torch.distributions.Categorical(logits=logits, validate_args=False).log_prob(index)
 
@@ -118,8 +118,8 @@ def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:
 def entropy(logits: Tensor) -> Tensor:
     """
     Overview:
-        Entropy of each token's distribution, differentiable, with defined gradients where a probability is 0: logits \
-        of minus infinity, and probabilities that underflow.
+        Entropy of each token's distribution. It is differentiable, also where a probability is 0 because a logit is \
+        minus infinity or the probability underflows.
     Arguments:
         - logits (:obj:`torch.FloatTensor`): As in ``naive_method``.
     Returns:
@@ -128,7 +128,7 @@ def entropy(logits: Tensor) -> Tensor:
         - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
         - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
     Raises:
-        - ValueError: If the logits are no floats of two or three dimensions.
+        - ValueError: If the logits are not floats with two or three dimensions.
     """
     check_leading('logits', logits, '(B, S, V) or (S, V)')
     logp = torch.log_softmax(_at_least_float32(logits), dim=-1)  # (B, S, V)

@@ -1,18 +1,18 @@
 """
-PPO with a KL to a pretrained policy, as DI-engine's GitHub main has it and its release 0.5.3 has not: the same names,
-fields and numbers, made of the functions of whichever DI-engine is installed. Where those are wrong, the default here
-is wrong in the same way, and a keyword puts it right:
+PPO with a KL to a pretrained policy, as in DI-engine's GitHub main but not in its release 0.5.3. It has the same names,
+fields and numbers, and uses the functions of the installed DI-engine. Where these are wrong, the default here is wrong
+in the same way, and a keyword corrects it:
 
-1. Means of the losses and of the KL divide by all positions, padding included. ``mask_loss=True`` leaves out those
-   of weight 0, in the KL too, which DI-engine does not weigh at all.
-2. ``approx_kl`` and ``clipfrac`` count padding. ``mask_metrics=True`` does not.
+1. Means of the losses and of the KL divide by all positions, including padding. ``mask_loss=True`` excludes positions
+   of weight 0, also from the KL, which DI-engine does not weight at all.
+2. ``approx_kl`` and ``clipfrac`` count padding. ``mask_metrics=True`` excludes it.
 3. Dual clip, https://arxiv.org/abs/1912.09729, is for negative advantages. The continuous form applies it to positive
    ones too, where it replaces the objective by its bound. ``dual_clip_negative=True`` does not.
-4. A ratio out of its type's range makes gradients NaN. With a ``log_prob_fn``, or ``dual_clip_negative=True`` in the
+4. A ratio that overflows its type makes gradients NaN. With a ``log_prob_fn``, or ``dual_clip_negative=True`` in the
    continuous form, the policy loss is computed here from log-probabilities, and its gradient is right.
 
-With a ``log_prob_fn``, meant for language models, 1 and 2 are right by default, and no distribution over all tokens is
-made but for an entropy bonus.
+With a ``log_prob_fn``, meant for language models, 1 and 2 are right by default, and only an entropy bonus computes the
+distribution over all tokens.
 """
 from collections import namedtuple
 from typing import Any, Callable, Dict, Optional, Tuple
@@ -112,12 +112,12 @@ def ppo_policy_error(
         - dual_clip (:obj:`Optional[float]`): Bound c > 1 of the ratio for negative advantages, equation 5 of \
             https://arxiv.org/abs/1912.09729.
         - entropy_bonus (:obj:`bool`): Whether ``entropy_loss`` is the mean entropy; else it is 0.
-        - kl_type (:obj:`str`): Estimator of the KL to the pretrained policy, ``k1``, ``k2`` or ``k3``; what their \
-            gradients are: see ``straight_through_kl``.
-        - log_prob_fn (:obj:`Optional[LogProbFunction]`): Logits and taken tokens to log-probabilities; None takes \
-            DI-engine's way, a ``Categorical`` of all logits.
-        - mask_loss (:obj:`Optional[bool]`): Whether positions of weight 0 stay out of the losses' and the KL's \
-            means; None: only with a ``log_prob_fn``.
+        - kl_type (:obj:`str`): Estimator of the KL to the pretrained policy, ``k1``, ``k2`` or ``k3``; for their \
+            gradients see ``straight_through_kl``.
+        - log_prob_fn (:obj:`Optional[LogProbFunction]`): Maps logits and sampled tokens to log-probabilities; None \
+            uses a ``Categorical`` of all logits, as DI-engine does.
+        - mask_loss (:obj:`Optional[bool]`): Whether positions of weight 0 are excluded from the means of the losses \
+            and of the KL; None: only with a ``log_prob_fn``.
         - mask_metrics (:obj:`Optional[bool]`): The same for ``info``.
     Returns:
         - loss (:obj:`namedtuple`): ``ppo_policy_loss`` of differentiable 0-dim tensors; ``kl_div`` is 0 without a \
@@ -176,7 +176,7 @@ def ppo_value_error(
         - data (:obj:`namedtuple`): ``ppo_value_data``; ``weight`` may be None.
         - clip_ratio (:obj:`float`): Clipping range of the value's change.
         - use_value_clip (:obj:`bool`): Whether the larger error of the value and of the clipped value counts.
-        - mask_loss (:obj:`bool`): Whether positions of weight 0 stay out of the mean.
+        - mask_loss (:obj:`bool`): Whether positions of weight 0 are excluded from the mean.
     Returns:
         - value_loss (:obj:`torch.FloatTensor`): Differentiable 0-dim tensor.
     Shapes:
@@ -254,15 +254,15 @@ def ppo_policy_error_continuous(
         - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
         - dual_clip (:obj:`Optional[float]`): Bound c > 1 of the ratio, see ``dual_clip_negative``.
         - kl_type (:obj:`str`): As in ``ppo_policy_error``.
-        - mask_loss (:obj:`bool`): Whether positions of weight 0 stay out of the losses' and the KL's means.
+        - mask_loss (:obj:`bool`): Whether positions of weight 0 are excluded from the means of the losses and the KL.
         - mask_metrics (:obj:`bool`): The same for ``info``.
-        - dual_clip_negative (:obj:`bool`): Whether ``dual_clip`` is for negative advantages only, as its paper has \
-            it; the policy loss is then computed here, and ratios out of range do no harm.
+        - dual_clip_negative (:obj:`bool`): Whether ``dual_clip`` applies to negative advantages only, as in its \
+            paper. The policy loss is then computed here, and ratios that overflow do not affect the gradient.
     Returns:
         - loss (:obj:`namedtuple`): As in ``ppo_policy_error``.
         - info (:obj:`namedtuple`): As in ``ppo_policy_error``.
     Shapes:
-        - mu_sigma_new (:obj:`Dict[str, torch.FloatTensor]`): ``mu`` and ``sigma``, each :math:`(B, N)`, N numbers an \
+        - mu_sigma_new (:obj:`Dict[str, torch.FloatTensor]`): ``mu`` and ``sigma``, each :math:`(B, N)`, N numbers per \
             action
         - mu_sigma_old (:obj:`Dict[str, torch.FloatTensor]`): The same, or :math:`(B, )` for N = 1
         - logit_pretrained (:obj:`Dict[str, torch.FloatTensor]`): As ``mu_sigma_new``
@@ -301,7 +301,7 @@ def ppo_policy_error_continuous(
     return _masked(error, data, mask_loss, mask_metrics)
 
 
-# A batch as numbers a position; each field of the shape of adv, or (M, ) for the M positions that count.
+# A batch as numbers per position; each field has the shape of adv, or (M, ) for the M positions that count.
 _LogProbData = namedtuple('_LogProbData', ['logp_new', 'logp_old', 'logp_pretrained', 'entropy', 'adv', 'weight'])
 
 
@@ -331,8 +331,8 @@ def _log_prob_error(data: _LogProbData, clip_ratio: float, dual_clip: Optional[f
 
 
 def _fields(kind: Any, data: namedtuple) -> namedtuple:
-    """``data`` as another namedtuple with some of its fields, this module's or DI-engine's; what pretrained policy
-    there is stays here: of its KL, DI-engine's release knows nothing."""
+    """Convert ``data`` to another namedtuple with some of its fields, of this module or of DI-engine. The latter never
+    gets the pretrained policy: DI-engine's release does not implement its KL."""
     missing = [f for f in kind._fields if not hasattr(data, f) and f != 'logit_pretrained']
     unknown = [f for f in data._fields if f not in _ALL]
     if missing or unknown:
@@ -361,7 +361,7 @@ def _masked(
         error: Callable[[namedtuple], Tuple[namedtuple, namedtuple]], data: namedtuple, mask_loss: bool,
         mask_metrics: bool
 ) -> Tuple[namedtuple, namedtuple]:
-    """``error`` of what counts, of all, or the loss of one and the metrics of the other."""
+    """Apply ``error`` to all positions or only to those that count, separately for the loss and for the metrics."""
     if not (mask_loss or mask_metrics):
         return error(data)
     inside = _select(data, _counted(data.weight, data.adv))
@@ -373,7 +373,7 @@ def _masked(
 
 
 def _nothing(empty: Tensor) -> Tuple[namedtuple, namedtuple]:
-    """The loss of no position: 0, with a gradient of 0."""
+    """The loss of an empty batch: 0, with a gradient of 0."""
     zero = empty.sum()
     return ppo_policy_loss(zero, zero, zero), ppo_info(0., 0.)
 
@@ -383,7 +383,7 @@ def _normal(mu_sigma: Dict[str, Tensor]) -> Independent:
 
 
 def _two_dims(mu_sigma: Dict[str, Tensor]) -> Dict[str, Tensor]:
-    """DI-engine takes (B, ) for (B, 1) here."""
+    """Reshape (B, ) to (B, 1), since DI-engine accepts both here."""
     return {k: v.unsqueeze(-1) if v.dim() == 1 else v for k, v in mu_sigma.items()}
 
 

@@ -11,8 +11,8 @@ from .reduce import masked_mean
 class PPOLoss(nn.Module):
     """
     Overview:
-        Policy and value loss of PPO, https://arxiv.org/abs/1707.06347, from log-probabilities, with the inputs and \
-        outputs of torchtune's ``rlhf.loss.PPOLoss``, so that a recipe can take this one in its place.
+        Policy and value loss of PPO, https://arxiv.org/abs/1707.06347, from log-probabilities. It has the inputs and \
+        outputs of torchtune's ``rlhf.loss.PPOLoss`` and can replace it in a recipe.
     Interfaces:
         ``__init__``, ``forward``
     """
@@ -20,13 +20,13 @@ class PPOLoss(nn.Module):
     def __init__(self, epsilon: float = 0.1, value_clip_range: float = 0.2, value_coeff: float = 0.1) -> None:
         """
         Overview:
-            Set the ranges.
+            Set the clipping ranges and the coefficient.
         Arguments:
             - epsilon (:obj:`float`): Clipping range of the probability ratio.
-            - value_clip_range (:obj:`float`): Clipping range of the value's change.
+            - value_clip_range (:obj:`float`): Clipping range of the change of the value.
             - value_coeff (:obj:`float`): Coefficient of the value loss.
         Raises:
-            - ValueError: If one is negative.
+            - ValueError: If an argument is not a finite number of at least 0.
         """
         super().__init__()
         for name, value in (('epsilon', epsilon), ('value_clip_range', value_clip_range), ('value_coeff', value_coeff)):
@@ -46,24 +46,24 @@ class PPOLoss(nn.Module):
     ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """
         Overview:
-            The loss and what to watch.
+            Compute the loss and its metrics.
         Arguments:
-            - pi_old_logprobs (:obj:`torch.FloatTensor`): Log-probabilities of the tokens when they were sampled.
+            - pi_old_logprobs (:obj:`torch.FloatTensor`): Log-probabilities of the tokens under the sampling policy.
             - pi_logprobs (:obj:`torch.FloatTensor`): The same under the trained policy.
             - advantages (:obj:`torch.FloatTensor`): Advantage of each token.
-            - phi_old_values (:obj:`torch.FloatTensor`): Value of each position when sampled.
+            - phi_old_values (:obj:`torch.FloatTensor`): Value of each position at sampling time.
             - phi_values (:obj:`torch.FloatTensor`): The same under the trained value function.
             - returns (:obj:`torch.FloatTensor`): Return of each position.
             - padding_masks (:obj:`Optional[torch.Tensor]`): True on tokens that count, in policy loss and clipfrac.
             - value_padding_masks (:obj:`Optional[torch.Tensor]`): True on positions that count, in the value loss.
         Returns:
             - loss (:obj:`torch.FloatTensor`): Policy loss + ``value_coeff`` x value loss, differentiable.
-            - policy_loss (:obj:`torch.FloatTensor`): Detached, as all that follow.
+            - policy_loss (:obj:`torch.FloatTensor`): Policy loss, detached like all following outputs.
             - value_loss (:obj:`torch.FloatTensor`): Half the mean of the larger squared error.
-            - ratios (:obj:`torch.FloatTensor`): Mean probability ratio; over padding too, as torchtune has it.
-            - clipfrac (:obj:`torch.FloatTensor`): Share of tokens whose clipped loss is the larger.
+            - ratios (:obj:`torch.FloatTensor`): Mean probability ratio, including padding as in torchtune.
+            - clipfrac (:obj:`torch.FloatTensor`): Share of tokens whose clipped loss is larger than the unclipped one.
         Shapes:
-            - inputs: :math:`(B, S)`, the values' may have another S
+            - inputs: :math:`(B, S)`; S may differ for the inputs of the value loss
             - outputs: 0-dim tensors
         Raises:
             - ValueError: If a shape or a type is wrong.
@@ -98,7 +98,7 @@ class PPOLoss(nn.Module):
 
 
 def _ratios(logp_new: Tensor, logp_old: Tensor, mask: Tensor) -> Tensor:
-    """1 where the mask is 0, so that what stands there reaches no gradient."""
+    """Probability ratios; 1 where the mask is 0, so that masked values reach no gradient."""
     wide = torch.promote_types(logp_new.dtype, torch.float32)
     new, old = (x.to(wide).masked_fill(mask == 0, 0) for x in (logp_new, logp_old))
     return bounded(new - old).exp()

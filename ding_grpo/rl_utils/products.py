@@ -1,6 +1,6 @@
 """
-Matrix products in float32 on a processor by oneDNN: the library that torch takes otherwise leaves half of the speed of
-recent AMD processors unused (docs/speed.md has figures). Everywhere else, and for small products, torch's own.
+Matrix products in float32 on a CPU with oneDNN. The library that torch uses by default reaches only half of the speed
+of recent AMD processors (docs/speed.md has figures). In all other cases, and for small products, torch's own function.
 """
 from typing import Any, Optional, Tuple
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-FROM = 2 ** 21  # multiplications in a product, below which its set-up costs more than it gains
+FROM = 2 ** 21  # minimum number of multiplications; in smaller products the set-up costs more than it saves
 _AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_linear_pointwise')
 
 
 def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """
     Overview:
-        a b^T, plus the bias. Without a gradient of its own, see ``linear``.
+        a b^T, plus the bias. Use ``linear`` for a differentiable product.
     Shapes:
         - a (:obj:`torch.FloatTensor`): :math:`(N, H)`
         - b (:obj:`torch.FloatTensor`): :math:`(V, H)`
@@ -28,10 +28,7 @@ def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
 
 
 def pays(a: Tensor, b: Tensor) -> bool:
-    """
-    Overview:
-        Whether ``product`` is oneDNN's for tensors of these shapes, types and places.
-    """
+    """Whether ``product`` uses oneDNN for tensors of these shapes, types and devices."""
     return (
         a.numel() * b.shape[0] >= FROM and a.dtype is torch.float32 and b.dtype is torch.float32 and _AVAILABLE
         and not a.is_cuda and a.device.type == 'cpu'
@@ -41,7 +38,7 @@ def pays(a: Tensor, b: Tensor) -> bool:
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """
     Overview:
-        ``torch.nn.functional.linear`` by ``product``, differentiable.
+        ``torch.nn.functional.linear`` through ``product``, differentiable.
     Shapes:
         - x (:obj:`torch.FloatTensor`): :math:`(*, H)`
         - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`

@@ -11,9 +11,9 @@ REDUCTIONS = ('sequence', 'token', 'constant', 'sum')
 def masked_mean(x: Tensor, weight: Tensor) -> Tensor:
     """
     Overview:
-        Mean over all tokens that count: sum(x * weight) / sum(weight); 0 when none counts.
+        Mean over all tokens that count: sum(x * weight) / sum(weight); 0 if no token counts.
     Arguments:
-        - x (:obj:`torch.FloatTensor`): Per-token values. Where ``weight`` is 0 they may be anything, even NaN.
+        - x (:obj:`torch.FloatTensor`): Per-token values. Any value is allowed where ``weight`` is 0, even NaN.
         - weight (:obj:`torch.FloatTensor`): 1 where a token counts, else 0.
     Returns:
         - mean (:obj:`torch.FloatTensor`): 0-dim tensor.
@@ -27,12 +27,12 @@ def masked_mean(x: Tensor, weight: Tensor) -> Tensor:
 def row_mean(x: Tensor, weight: Tensor) -> Tensor:
     """
     Overview:
-        Mean of each row over its tokens that count; 0 for a row in which none counts.
+        Mean of each row over its tokens that count; 0 for a row in which no token counts.
     Arguments:
         - x (:obj:`torch.FloatTensor`): As in ``masked_mean``.
         - weight (:obj:`torch.FloatTensor`): As in ``masked_mean``.
     Returns:
-        - mean (:obj:`torch.FloatTensor`): One value a row.
+        - mean (:obj:`torch.FloatTensor`): One value per row.
     Shapes:
         - x (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
@@ -44,7 +44,7 @@ def row_mean(x: Tensor, weight: Tensor) -> Tensor:
 def sequence_mean(x: Tensor, weight: Tensor) -> Tensor:
     """
     Overview:
-        Mean over rows of ``row_mean`` (equation 3 of https://arxiv.org/abs/2402.03300); 0 when there is no row.
+        Mean over rows of ``row_mean`` (equation 3 of https://arxiv.org/abs/2402.03300); 0 if there are no rows.
     Arguments:
         - x (:obj:`torch.FloatTensor`): As in ``masked_mean``.
         - weight (:obj:`torch.FloatTensor`): As in ``masked_mean``.
@@ -65,22 +65,22 @@ def reduce_loss(
 ) -> Tensor:
     """
     Overview:
-        The loss of a batch from the losses of its tokens. With l the per-token loss, w the weight, B rows:
+        Reduce per-token losses to the loss of a batch. With per-token loss l, weight w and B rows:
 
         - ``sequence``: mean over rows of sum(l w) / sum(w) of the row, GRPO.
-        - ``token``: sum(l w) / sum(w) over the batch, DAPO; / ``num_tokens`` where that is given.
+        - ``token``: sum(l w) / sum(w) over the batch, DAPO; sum(l w) / ``num_tokens`` if that is given.
         - ``constant``: sum(l w) / (B ``max_length``), Dr. GRPO.
         - ``sum``: mean over rows of sum(l w) of the row, LUSPO.
 
-        When gradients are accumulated over micro-batches, the sum of the micro-batches' losses is the loss of the \
-        whole if ``token`` is given the whole's ``num_tokens`` in each, and the others are multiplied by the \
-        micro-batch's share of the rows.
+        To accumulate gradients over micro-batches, pass the ``num_tokens`` of the whole batch for ``token``. For the \
+        other reductions, multiply the loss of each micro-batch by its share of the rows. The losses of the \
+        micro-batches then sum to the loss of the batch.
     Arguments:
-        - loss (:obj:`torch.FloatTensor`): Per-token losses. Where ``weight`` is 0 they may be anything.
+        - loss (:obj:`torch.FloatTensor`): Per-token losses. Any value is allowed where ``weight`` is 0.
         - weight (:obj:`torch.FloatTensor`): 1 where a token counts, else 0.
         - reduction (:obj:`str`): One of ``REDUCTIONS``.
-        - max_length (:obj:`Optional[int]`): Length limit of a completion in tokens, for ``constant``.
-        - num_tokens (:obj:`Optional[float]`): Tokens that count in the whole batch, for ``token``.
+        - max_length (:obj:`Optional[int]`): Maximum completion length in tokens, for ``constant``.
+        - num_tokens (:obj:`Optional[float]`): Number of tokens that count in the whole batch, for ``token``.
     Returns:
         - loss (:obj:`torch.FloatTensor`): 0-dim tensor.
     Shapes:
@@ -94,9 +94,9 @@ def reduce_loss(
     if reduction == 'constant' and (max_length is None or max_length <= 0):
         raise ValueError(f"max_length = {max_length}: reduction 'constant' divides by it; must be positive")
     if num_tokens is not None and (reduction != 'token' or not num_tokens >= 0):
-        raise ValueError(f"num_tokens = {num_tokens}: must not be negative, and goes with reduction 'token' only")
+        raise ValueError(f"num_tokens = {num_tokens}: must not be negative, and needs reduction 'token'")
     if num_tokens == 0 and (weight != 0).any():
-        raise ValueError('num_tokens = 0: but some tokens count')
+        raise ValueError('num_tokens = 0: must be positive, since some tokens count')
     if reduction == 'sequence':
         return sequence_mean(loss, weight)
     if reduction == 'token' and num_tokens is None:
@@ -115,7 +115,7 @@ def masked(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _count(weight: Tensor, dim: Optional[int] = None) -> Tensor:
-    """Sum of weights, of half types too, and 1 for 0."""
+    """Sum of weights, in float32 or wider; 1 if it is 0."""
     weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
     count = weight.sum() if dim is None else weight.sum(dim=dim)
     return count.masked_fill(count == 0, 1)

@@ -21,12 +21,12 @@ def rloo_policy_error(
 ) -> Tuple[Tensor, namedtuple]:
     """
     Overview:
-        REINFORCE leave-one-out with a clipped ratio, https://arxiv.org/abs/2402.14740, under the name and the fields \
-        that DI-engine main has; the same numbers, with ``mask_metrics=False`` also in ``info``. The advantage of a \
-        completion is its reward minus the mean reward of the other K - 1 completions of its prompt.
+        REINFORCE leave-one-out with a clipped ratio, https://arxiv.org/abs/2402.14740, with the name and fields of \
+        DI-engine main. The loss equals that of DI-engine main; so does ``info`` with ``mask_metrics=False``. The \
+        advantage of a completion is its reward minus the mean reward of the other K - 1 completions of its prompt.
     Arguments:
         - data (:obj:`namedtuple`): ``rloo_policy_data``; ``weight`` may be None.
-        - log_prob_fn (:obj:`LogProbFunction`): Logits and taken tokens to log-probabilities.
+        - log_prob_fn (:obj:`LogProbFunction`): Maps logits and sampled tokens to log-probabilities.
         - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
         - mask_metrics (:obj:`bool`): As in ``grpo_error``.
     Returns:
@@ -40,7 +40,7 @@ def rloo_policy_error(
             of the batch is completion k of prompt p
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
     Raises:
-        - ValueError: If there is only one completion a prompt, or the shapes do not go together.
+        - ValueError: If there is only one completion per prompt, or the shapes do not match.
     """
     reward = data.reward
     check_leading('reward', reward, '(K, P)')
@@ -49,7 +49,7 @@ def rloo_policy_error(
     completions = reward.shape[0]
     if completions < 2:
         raise ValueError(
-            f'reward {tuple(reward.shape)}: K = {completions} leaves no other completion; K >= 2 is needed'
+            f'reward {tuple(reward.shape)}: K = {completions} leaves no other completion; must be at least 2'
         )
     prompt = torch.arange(reward.shape[1], device=reward.device).repeat(completions)  # (B, )
     adv = group_advantage(reward.flatten(), prompt, 'rloo')

@@ -9,12 +9,13 @@ from .sampling import Sampling, draw
 class Rollout(NamedTuple):
     """
     Overview:
-        Completions of B rows, T tokens at most. Beyond a row's length ``action`` and ``kept`` are -1, ``logp`` is 0.
+        Completions of B rows with at most T tokens. Beyond a row's length ``action`` and ``kept`` are -1 and ``logp`` \
+        is 0.
     Shapes:
         - action (:obj:`torch.LongTensor`): :math:`(B, T)`
-        - length (:obj:`torch.LongTensor`): :math:`(B, )`, with the end-of-sequence token
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, T)`, under the distribution sampled from, 0 when greedy; NaN \
-            where the logits make no distribution
+        - length (:obj:`torch.LongTensor`): :math:`(B, )`, including the end-of-sequence token
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, T)`, under the sampling distribution, 0 when greedy; NaN if the \
+            logits do not define a distribution
         - kept (:obj:`torch.LongTensor`): :math:`(B, T, K)`, see ``Sampling``, or None
     """
     action: Tensor
@@ -33,15 +34,15 @@ def generate(
 ) -> Rollout:
     """
     Overview:
-        Continue prompts token by token. Rows that have ended leave the batch.
+        Complete prompts token by token. Finished rows leave the batch.
     Arguments:
-        - model (:obj:`CausalLM`): Gives ``start`` and ``arithmetic``.
+        - model (:obj:`CausalLM`): Model with the methods ``start`` and ``arithmetic``.
         - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
-        - max_new_tokens (:obj:`int`): Length limit T.
-        - eos_token_ids (:obj:`Sequence[int]`): A row ends with the first of these, which belongs to it.
-        - sampling (:obj:`Sampling`): Distribution to sample from.
-        - uniform (:obj:`Optional[torch.DoubleTensor]`): The rows' random numbers in [0, 1); None takes the \
-            likeliest token each time.
+        - max_new_tokens (:obj:`int`): Maximum completion length T.
+        - eos_token_ids (:obj:`Sequence[int]`): A row ends with the first of these, which is part of the row.
+        - sampling (:obj:`Sampling`): Sampling distribution.
+        - uniform (:obj:`Optional[torch.DoubleTensor]`): Random numbers in [0, 1) for each row; None is greedy \
+            decoding.
     Returns:
         - rollout (:obj:`Rollout`): The completions.
     Shapes:
@@ -65,12 +66,12 @@ def _generate(
     decoding = model.start(prompts, max_new_tokens)
     logit = decoding.logit  # (B, V)
     logp = torch.zeros(rows, max_new_tokens, dtype=torch.promote_types(logit.dtype, torch.float32), device=device)
-    live = torch.arange(rows, device=device)  # which row each line of the shrinking batch is
-    running = torch.ones(rows, dtype=torch.bool, device=device)  # per line: has it not ended?
+    live = torch.arange(rows, device=device)  # the row of each line in the shrinking batch
+    running = torch.ones(rows, dtype=torch.bool, device=device)  # per line, whether it has not ended yet
     for t in range(max_new_tokens):
         if uniform is None:
             top, token = logit.max(-1)
-            top = torch.where(running, top * 0, 0)  # NaN where the logits are NaN or infinite
+            top = torch.where(running, top * 0, 0)  # NaN if the logits are NaN or Inf
             logp[live, t] = top.to(logp.dtype)
         else:
             distribution, kept = sampling.restrict(logit)
@@ -85,7 +86,7 @@ def _generate(
         running &= ~torch.isin(token, eos)
         if t + 1 == max_new_tokens or not running.any():
             break
-        if running.sum() <= 0.75 * len(running):  # moving keys and values pays only when enough rows go
+        if running.sum() <= 0.75 * len(running):  # copying keys and values pays off only if enough rows have ended
             stay = running.nonzero().squeeze(-1)
             decoding.keep(stay)
             live, token, running = live[stay], token[stay], running[stay]

@@ -4,15 +4,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-BLOCK = 256  # tokens of which one sum is kept while drawing
+BLOCK = 256  # tokens per partial sum in ``draw``
 
 
 class Sampling(NamedTuple):
     """
     Overview:
-        The distribution that tokens are sampled from, made of the model's logits: divided by the temperature, cut to
-        the ``top_k`` likeliest tokens, and of those to the fewest whose probabilities sum to ``top_p``. What is kept
-        is stored with each token: a recomputed set may lack the taken token after a tiny change of the weights.
+        The sampling distribution. The model's logits are divided by the temperature, then restricted to the ``top_k``
+        most probable tokens, then to the smallest set of these whose probabilities sum to ``top_p``. The kept tokens
+        are stored with each sampled token: after a tiny change of the weights, a recomputed set may lack it.
     """
     temperature: float = 1.0
     top_k: Optional[int] = None
@@ -21,12 +21,13 @@ class Sampling(NamedTuple):
     def restrict(self, logit: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
         """
         Overview:
-            Logits of the distribution to be sampled from, likeliest first if it is restricted.
+            Logits of the sampling distribution; if it is restricted, in descending order of probability.
         Arguments:
             - logit (:obj:`torch.FloatTensor`): The model's logits.
         Returns:
-            - logit (:obj:`torch.FloatTensor`): Logits over the K tokens kept; -inf on those that ``top_p`` drops.
-            - kept (:obj:`Optional[torch.LongTensor]`): Ids of the tokens kept, -1 on those dropped; None if all are.
+            - logit (:obj:`torch.FloatTensor`): Logits over the K kept tokens; -inf for those that ``top_p`` drops.
+            - kept (:obj:`Optional[torch.LongTensor]`): Ids of the kept tokens, -1 for those that ``top_p`` drops; \
+                None if all tokens are kept.
         Shapes:
             - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`, then :math:`(B, K)`
             - kept (:obj:`torch.LongTensor`): :math:`(B, K)`
@@ -37,7 +38,7 @@ class Sampling(NamedTuple):
         logit, kept = logit.topk(min(self.top_k, logit.shape[-1]), dim=-1)  # sorted, (B, K)
         if self.top_p is not None:
             probability = logit.softmax(-1)
-            before = probability.cumsum(-1) - probability  # mass of the likelier ones; 0 for the first
+            before = probability.cumsum(-1) - probability  # mass of the more probable tokens; 0 for the first
             dropped = before >= self.top_p
             logit = logit.masked_fill(dropped, float('-inf'))
             kept = kept.masked_fill(dropped, -1)
@@ -46,14 +47,14 @@ class Sampling(NamedTuple):
     def reuse(self, logit: Tensor, action: Tensor, kept: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         """
         Overview:
-            Logits of other weights over the tokens that were kept when ``action`` was sampled.
+            Logits of a model with changed weights, over the tokens that were kept when ``action`` was sampled.
         Arguments:
             - logit (:obj:`torch.FloatTensor`): The model's logits.
-            - action (:obj:`torch.LongTensor`): The tokens taken.
-            - kept (:obj:`Optional[torch.LongTensor]`): As ``restrict`` returned it for each token.
+            - action (:obj:`torch.LongTensor`): The sampled tokens.
+            - kept (:obj:`Optional[torch.LongTensor]`): The result of ``restrict`` for each token.
         Returns:
             - logit (:obj:`torch.FloatTensor`): Logits of the distribution.
-            - index (:obj:`torch.LongTensor`): Where ``action`` stands in it.
+            - index (:obj:`torch.LongTensor`): Position of ``action`` in the distribution.
         Shapes:
             - logit (:obj:`torch.FloatTensor`): :math:`(B, S, V)`, then :math:`(B, S, K)`
             - action (:obj:`torch.LongTensor`): :math:`(B, S)`
@@ -75,15 +76,15 @@ class Sampling(NamedTuple):
 def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
     """
     Overview:
-        Sample by inverting the cumulative distribution, first of blocks of the vocabulary, then within one: one \
-        random number a row, whatever the vocabulary. Sums are of float64.
+        Sample by inverting the cumulative distribution, first over blocks of the vocabulary, then within a block. It \
+        needs one random number per row for any vocabulary size. Sums are in float64.
     Arguments:
-        - logit (:obj:`torch.FloatTensor`): Logits; -inf is never drawn.
-        - uniform (:obj:`torch.DoubleTensor`): Numbers in [0, 1).
+        - logit (:obj:`torch.FloatTensor`): Logits; a position with -inf is never drawn.
+        - uniform (:obj:`torch.DoubleTensor`): Random numbers in [0, 1).
     Returns:
         - index (:obj:`torch.LongTensor`): The drawn positions.
-        - logp (:obj:`torch.FloatTensor`): Their log-probabilities, in nats; NaN in a row whose logits make no \
-            distribution, for they are NaN, infinite, or all -inf, and whose position is any.
+        - logp (:obj:`torch.FloatTensor`): Their log-probabilities, in nats. NaN, with an arbitrary position, in a row \
+            whose logits do not define a distribution: they are NaN, infinite, or all -inf.
     Shapes:
         - logit (:obj:`torch.FloatTensor`): :math:`(B, K)`
         - uniform (:obj:`torch.DoubleTensor`): :math:`(B, )`
@@ -107,7 +108,7 @@ def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
     block = torch.searchsorted(up_to, point, right=True).clamp_(max=mass.shape[1] - 1)  # (B, 1)
     before = F.pad(up_to, (1, 0)).gather(1, block)
     within = mass.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1).double()  # (B, BLOCK)
-    last = BLOCK - 1 - (within > 0).flip(1).long().argmax(1)  # rounding must not lead behind it
+    last = BLOCK - 1 - (within > 0).flip(1).long().argmax(1)  # rounding must not select a position after it
     index = torch.searchsorted(before + within.cumsum(-1), point, right=True).squeeze(1)
     index = (block.squeeze(1) * BLOCK + torch.minimum(index, last)).clamp_(max=logit.shape[1] - 1)
     return index, shifted.gather(1, index.unsqueeze(1)).squeeze(1) - total.log().to(shifted.dtype)

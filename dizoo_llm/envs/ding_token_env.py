@@ -13,7 +13,8 @@ from ding_common.env_config import check_env_config, pop_number
 
 from .token_env import NO_TOKEN, TokenEnv
 
-# More in one environment end the run, whoever collects: a scorer that always fails would keep it collecting for ever.
+# More failures in a row in one environment end the run, with any collector: a scorer that always fails would keep it
+# collecting forever.
 MOST_FAILED_IN_A_ROW = 100
 RECORDED = ('index', 'kind', 'prompt', 'completion', 'return', 'reward_parts', 'truncated', 'failed')
 
@@ -22,32 +23,32 @@ RECORDED = ('index', 'kind', 'prompt', 'completion', 'return', 'reward_parts', '
 class DingTokenEnv(BaseEnv):
     """
     Overview:
-        ``TokenEnv`` with DI-engine's face. As a collector environment it starts the problem that its seed picks; as
-        evaluator environment i of E it walks problems i, i + E, ... up to its share of ``n_evaluator_episode`` and
-        begins anew, so that each evaluation meets each of the first ``n_evaluator_episode`` problems exactly once.
+        ``TokenEnv`` with DI-engine's environment interface. A collector environment starts the problem that its seed
+        selects. Evaluator environment i of E runs problems i, i + E, ... up to ``n_evaluator_episode`` and then starts
+        over. Each evaluation therefore runs each of the first ``n_evaluator_episode`` problems exactly once.
     """
 
     config = dict(
-        # (dict) Registered task: ``type``, ``import_names``, and its own arguments.
+        # (dict) Registered task: ``type``, ``import_names``, and the task's own arguments.
         task=dict(),
-        # (Optional[dict]) dict(pretrained=folder or name), dict(words=[...]) or dict(chars='...'); None: made of the
-        # task's words or characters.
+        # (Optional[dict]) dict(pretrained=folder or name), dict(words=[...]) or dict(chars='...'). None builds a
+        # tokenizer from the task's words or characters.
         tokenizer=None,
-        # (Optional[bool]) Whether a prompt of text becomes a user's message in the tokenizer's chat template; None: if
-        # it has one.
+        # (Optional[bool]) Whether a text prompt becomes a user message in the tokenizer's chat template. None applies
+        # the template if the tokenizer has one.
         chat=None,
-        # (Optional[str]) A message before a chat.
+        # (Optional[str]) System message at the start of every chat.
         system_prompt=None,
-        # (dict) Further variables of the chat template, such as enable_thinking.
+        # (dict) Additional variables of the chat template, such as enable_thinking.
         chat_options=dict(),
-        # (int) Length limit of a completion in tokens; lower it when completions ramble, raise it when many are cut.
+        # (int) Maximum completion length in tokens. Lower it when completions ramble, raise it when many are cut.
         max_new_tokens=16,
-        # (Optional[int]) Longest prompt in tokens; None reads all prompts to find it.
+        # (Optional[int]) Maximum prompt length in tokens. None encodes all prompts to find the longest.
         max_prompt_length=None,
-        # (Optional[int]) Tokens before the length limit over which a reward part ``overlong`` falls from 0 to -1: for
-        # completions that ramble on until they are cut.
+        # (Optional[int]) Number of tokens before the length limit over which the reward part ``overlong`` falls from 0
+        # to -1. Use it when completions ramble until they are cut.
         overlong_buffer=None,
-        # (float) Weight of that part.
+        # (float) Weight of ``overlong`` in the reward.
         overlong_weight=1.0,
     )
     rules = dict(
@@ -63,10 +64,7 @@ class DingTokenEnv(BaseEnv):
 
     @classmethod
     def default_config(cls) -> EasyDict:
-        """
-        Overview:
-            The defaults that DI-engine merges a user's config into.
-        """
+        """The defaults that DI-engine merges with a user's config."""
         cfg = EasyDict(copy.deepcopy(cls.config))
         cfg.cfg_type = cls.__name__ + 'Dict'
         return cfg
@@ -75,9 +73,9 @@ class DingTokenEnv(BaseEnv):
     def check(cls, cfg: Dict) -> None:
         """
         Overview:
-            Hold the ``env`` section of a config to what this environment and DI-engine's pipelines read of it.
+            Check the ``env`` section of a config against the keys that this environment and DI-engine's pipelines read.
         Raises:
-            - ConfigError: On the first key that is unknown, missing or of a wrong value.
+            - ConfigError: On the first key that is unknown or has an invalid value.
         """
         check_env_config(cfg, cls.config, cls.rules)
 
@@ -114,18 +112,18 @@ class DingTokenEnv(BaseEnv):
 
     @property
     def token_spec(self) -> Any:
-        """What a policy must know of this environment, see ``TokenSpec``."""
+        """The properties of this environment that a policy needs, see ``TokenSpec``."""
         return self._env.token_spec
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """
         Overview:
-            Set the seed of the next ``reset``; the resets that follow go on from it. An evaluator environment begins \
-            its problems anew.
+            Set the seed of the next ``reset``; later resets continue the same random sequence. An evaluator \
+            environment starts again with its first problem.
         Arguments:
-            - seed (:obj:`int`): It picks the problem.
-            - dynamic_seed (:obj:`bool`): Accepted as DI-engine's managers pass it. Each episode has another \
-                problem either way.
+            - seed (:obj:`int`): Selects the problem.
+            - dynamic_seed (:obj:`bool`): Ignored; DI-engine's env managers pass it. Each episode has a new problem \
+                either way.
         """
         self._seed = seed
         self._walked = 0
@@ -136,7 +134,7 @@ class DingTokenEnv(BaseEnv):
         try:
             obs, _ = self._env.reset(seed=seed, options=options)
         except TaskError as error:
-            # DI-engine resets in threads of its own, whose errors leave the run waiting for ever: tell it in ``step``.
+            # DI-engine resets in threads, whose errors leave the run waiting forever. ``step`` raises this one instead.
             self._failed = error
             obs = np.full(self.observation_space.shape, NO_TOKEN)
             obs[0] = 0
@@ -156,7 +154,7 @@ class DingTokenEnv(BaseEnv):
             if self._failed_in_a_row > MOST_FAILED_IN_A_ROW:
                 raise TaskError(f'{self._failed_in_a_row} completions in a row could not be scored: {info["failed"]}')
             if self._walk is None and failed:
-                # DI-engine's own collectors leave it out and run another episode; the evaluator would repeat it.
+                # DI-engine's own collectors drop the episode and run another one; the evaluator would repeat it.
                 info['abnormal'] = True
             info['episode_info'] = dict(
                 total_reward=reward,  # DI-engine calls the mean return reward_mean
@@ -164,7 +162,7 @@ class DingTokenEnv(BaseEnv):
                 truncated=float(truncated),
                 failed=float(failed),
                 record=[json.dumps({key: info[key]
-                                    for key in RECORDED})],  # DI-engine takes lists of numbers or texts
+                                    for key in RECORDED})],  # DI-engine accepts lists of numbers or strings
             )
         return BaseEnvTimestep(obs, np.array([reward], dtype=np.float32), done, info)
 
@@ -176,7 +174,7 @@ class DingTokenEnv(BaseEnv):
 
 
 def _with_longest_prompt(cfg: Dict) -> Dict:
-    """The config with ``max_prompt_length``, so that the prompts are read once and not by each environment."""
+    """Add ``max_prompt_length`` to the config, so that the prompts are encoded once and not by each environment."""
     if cfg.get('max_prompt_length') is None:
         env = DingTokenEnv({key: value for key, value in cfg.items() if key != 'walk'})
         cfg.max_prompt_length = env.token_spec.max_prompt_length

@@ -12,18 +12,18 @@ from dizoo_llm.tokenizer import (
 )
 from ding_common import ConfigError, TaskError
 
-NO_TOKEN = -1  # fills observations behind the last token; no vocabulary has it
-MOST_READ = 20_000  # problems of which the longest prompt is looked for
-MOST_FOUND = 32_768  # tokens of a prompt of which nobody has said that it may be so long: observations are as long
-MOST_ENCODED = 1024  # prompts whose tokens are kept, since all environments of a group begin with one
-_ENCODED: Dict[Tuple, Tuple] = {}  # with the tokenizer, so that its id is nobody else's
+NO_TOKEN = -1  # pads observations after the last token; never a token id
+MOST_READ = 20_000  # problems at most when the longest prompt has to be found
+MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it sets the length of observations
+MOST_ENCODED = 1024  # prompts whose tokens are cached, since all environments of a group start with the same one
+_ENCODED: Dict[Tuple, Tuple] = {}  # keeps a reference to the tokenizer, so that its id is not reused
 _TOKENIZERS = "dict(pretrained='folder or name'), dict(words=[...]) or dict(chars='...')"
 
 
 class TokenSpec(NamedTuple):
     """
     Overview:
-        What a policy must know of the token process: how a row ends and what must fit the model.
+        The properties of a token environment that a policy needs: how a row ends, and the sizes that a model must fit.
     """
     tokenizer: PreTrainedTokenizerBase
     eos_token_ids: Tuple[int, ...]
@@ -36,9 +36,9 @@ class TokenSpec(NamedTuple):
 class TokenEnv(gymnasium.Env):
     """
     Overview:
-        The Markov decision process over tokens that a causal language model acts in. The observation is the prompt
-        and the tokens so far, behind them -1; an action is one token, or several at once, of which those behind the
-        first end-of-sequence token or the length limit are not taken. The reward comes with the last token.
+        The token-level Markov decision process of a causal language model. The observation is the prompt and the
+        completion so far, padded with -1. An action is one token or several. Tokens after the first end-of-sequence
+        token or beyond the length limit are ignored. The reward arrives with the last token.
     Interfaces:
         ``reset``, ``step``
     Property:
@@ -62,24 +62,24 @@ class TokenEnv(gymnasium.Env):
     ) -> None:
         """
         Overview:
-            Build task and tokenizer.
+            Build the task and the tokenizer.
         Arguments:
-            - task (:obj:`Union[str, Dict, Task]`): A task, or the config of a registered one.
-            - max_new_tokens (:obj:`int`): Length limit of a completion in tokens.
+            - task (:obj:`Union[str, Dict, Task]`): A task, the name of a registered one, or its config.
+            - max_new_tokens (:obj:`int`): Maximum completion length in tokens.
             - tokenizer (:obj:`Optional[Dict]`): ``dict(pretrained=folder or name)``, ``dict(words=[...])`` or \
-                ``dict(chars='...')``; None takes the task's words or characters.
-            - max_prompt_length (:obj:`Optional[int]`): In tokens, a longer prompt is an error. None takes the \
-                longest of the task's prompts, of training and evaluation, which are all encoded for that.
-            - evaluation (:obj:`bool`): Whether the problems are those that the task holds out for evaluation.
-            - chat (:obj:`Optional[bool]`): Whether a prompt of text becomes a user's message in the tokenizer's chat \
-                template; None: if it has one.
-            - system_prompt (:obj:`Optional[str]`): A message before a chat.
-            - chat_options (:obj:`Dict[str, Any]`): Further variables of the chat template.
-            - overlong_buffer (:obj:`Optional[int]`): Tokens before the length limit over which a reward part \
-                ``overlong`` falls from 0 to -1, equation 13 of https://arxiv.org/abs/2503.14476.
-            - overlong_weight (:obj:`float`): Weight of that part.
+                ``dict(chars='...')``. None uses the task's words or characters.
+            - max_prompt_length (:obj:`Optional[int]`): Maximum prompt length in tokens; a longer prompt is an error. \
+                None encodes all prompts of the task, for training and evaluation, and uses the longest.
+            - evaluation (:obj:`bool`): Whether to use the task's evaluation problems.
+            - chat (:obj:`Optional[bool]`): Whether a text prompt becomes a user message in the tokenizer's chat \
+                template. None applies the template if the tokenizer has one.
+            - system_prompt (:obj:`Optional[str]`): System message at the start of every chat.
+            - chat_options (:obj:`Dict[str, Any]`): Additional variables of the chat template.
+            - overlong_buffer (:obj:`Optional[int]`): Number of tokens before the length limit over which the reward \
+                part ``overlong`` falls from 0 to -1, equation 13 of https://arxiv.org/abs/2503.14476.
+            - overlong_weight (:obj:`float`): Weight of ``overlong`` in the reward.
         Raises:
-            - ConfigError: If an argument cannot be used.
+            - ConfigError: If an argument is invalid.
         """
         self.task = task if isinstance(task, Task) else create_task(dict(type=task) if isinstance(task, str) else task)
         self.tokenizer = _create_tokenizer(tokenizer, self.task)
@@ -106,7 +106,7 @@ class TokenEnv(gymnasium.Env):
 
     @property
     def token_spec(self) -> TokenSpec:
-        """What a policy must know of this environment."""
+        """The properties of this environment that a policy needs."""
         return TokenSpec(
             self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
             self.weights
@@ -115,17 +115,17 @@ class TokenEnv(gymnasium.Env):
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
         """
         Overview:
-            Start a problem: the same seed, the same problem.
+            Start a problem. The same seed selects the same problem.
         Arguments:
             - seed (:obj:`Optional[int]`): As in gymnasium.
-            - options (:obj:`Optional[Dict]`): ``index`` chooses the problem (modulo the number of problems).
+            - options (:obj:`Optional[Dict]`): ``index`` selects the problem (modulo the number of problems).
         Returns:
-            - obs (:obj:`np.ndarray`): The prompt's ids, then -1.
-            - info (:obj:`Dict`): ``index``, the problem's number.
+            - obs (:obj:`np.ndarray`): The prompt's token ids, padded with -1.
+            - info (:obj:`Dict`): ``index``, the index of the problem.
         Shapes:
             - obs (:obj:`np.ndarray`): :math:`(N, )`, N = max_prompt_length + max_new_tokens
         Raises:
-            - TaskError: If the task gives no problem, or one whose prompt is empty or too long.
+            - TaskError: If the task returns no valid problem, or its prompt cannot be encoded, is empty or is too long.
         """
         super().reset(seed=seed)
         index = (options or {}).get('index')
@@ -134,7 +134,7 @@ class TokenEnv(gymnasium.Env):
         try:
             self._prompt: List[int] = self.encode(self.problem)
         except ConfigError as error:
-            raise TaskError(f'problem {self.index} makes no prompt: {error}') from error
+            raise TaskError(f'problem {self.index}: the prompt could not be encoded: {error}') from error
         self._completion: List[int] = []
         self._done = False
         return self._observe(), dict(index=self.index)
@@ -142,27 +142,28 @@ class TokenEnv(gymnasium.Env):
     def step(self, action: Union[int, Sequence[int]]) -> Tuple[np.ndarray, float, bool, bool, Dict[str, Any]]:
         """
         Overview:
-            Take one token or several.
+            Append one or more tokens to the completion.
         Arguments:
             - action (:obj:`Union[int, Sequence[int]]`): Token ids, at least one.
         Returns:
-            - obs (:obj:`np.ndarray`): Prompt and completion so far, then -1.
-            - reward (:obj:`float`): Weighted sum of the task's parts with the last token, before it 0.
-            - terminated (:obj:`bool`): An end-of-sequence token was taken.
-            - truncated (:obj:`bool`): The length limit was reached without one.
-            - info (:obj:`Dict`): ``taken``, how many tokens of the action count; at the end also ``index``, ``kind``, \
-                ``reward_parts``, ``return`` (the task's ``return_part``), ``prompt``, ``completion`` (texts), \
-                ``failed`` (why the completion could not be scored, else None), ``terminated`` and ``truncated``.
+            - obs (:obj:`np.ndarray`): Prompt and completion so far, padded with -1.
+            - reward (:obj:`float`): Weighted sum of the reward parts at the last token, 0 until then.
+            - terminated (:obj:`bool`): Whether the completion ends with an end-of-sequence token.
+            - truncated (:obj:`bool`): Whether it reached the length limit without one.
+            - info (:obj:`Dict`): ``taken``, how many tokens of the action were used. At the end also ``index``, \
+                ``kind``, ``reward_parts``, ``return`` (the task's ``return_part``), ``prompt``, ``completion`` \
+                (texts), ``failed`` (why the completion could not be scored, else None), ``terminated`` and \
+                ``truncated``.
         Shapes:
             - obs (:obj:`np.ndarray`): :math:`(N, )`
         Raises:
-            - ValueError: If the action is empty or not of the vocabulary.
+            - ValueError: If the action is empty or a token id is not in the vocabulary.
         """
         if self._done:
             raise gymnasium.error.ResetNeeded('the episode has ended: call reset before step')
         tokens = np.atleast_1d(np.asarray(action)).astype(np.int64).tolist()
         if not tokens or min(tokens) < 0 or max(tokens) >= self.action_space.n:
-            raise ValueError(f'action {action}: must be one or several token ids in [0, {self.action_space.n})')
+            raise ValueError(f'action {action}: must be one or more token ids in [0, {self.action_space.n})')
         tokens = tokens[:self.max_new_tokens - len(self._completion)]
         taken = next((i for i, token in enumerate(tokens, 1) if token in self.eos_token_ids), len(tokens))
         self._completion += tokens[:taken]
@@ -178,16 +179,16 @@ class TokenEnv(gymnasium.Env):
 
     @property
     def completion(self) -> List[int]:
-        """The tokens taken since the last reset."""
+        """The tokens of the completion so far."""
         return self._completion
 
     def encode(self, problem: Problem) -> List[int]:
         """
         Overview:
-            Token ids of a problem's prompt, as ``reset`` begins with.
+            Token ids of a problem's prompt, as in the observation of ``reset``.
         Raises:
-            - ConfigError: If the tokenizer lacks something of it.
-            - TaskError: If the chat template refuses it, or the prompt is empty or too long.
+            - ConfigError: If the tokenizer has no token for a part of it.
+            - TaskError: If the chat template rejects it, or the prompt is empty or too long.
         """
         key = (id(self.tokenizer), repr(problem.prompt), repr(self._chat))
         if key not in _ENCODED:
@@ -197,31 +198,31 @@ class TokenEnv(gymnasium.Env):
                 ids = encode_prompt(self.tokenizer, problem.prompt, *self._chat)
             except ConfigError:
                 raise
-            except Exception as error:  # a chat template may raise anything over a problem's messages
-                raise TaskError(f'a problem makes no prompt: {error}; {problem.text!r:.200}') from error
+            except Exception as error:  # a chat template may raise anything for a problem's messages
+                raise TaskError(f'a prompt could not be encoded: {error}; problem: {problem.text!r:.200}') from error
             _ENCODED[key] = (self.tokenizer, self._known(ids, problem.text))
         ids = _ENCODED[key][1]
         if not 0 < len(ids) <= (MOST_FOUND if self.max_prompt_length is None else self.max_prompt_length):
             told = f'env.max_prompt_length = {self.max_prompt_length}'
-            allowed = told if self.max_prompt_length is not None else f'{MOST_FOUND} where {told}'
+            allowed = told if self.max_prompt_length is not None else f'{MOST_FOUND} with {told}'
             raise TaskError(
-                f'{type(self.task).__name__}: a prompt has {len(ids)} tokens, must have 1 to {allowed}: '
-                f'{problem.text!r:.200}'
+                f'{type(self.task).__name__}: a prompt has {len(ids)} tokens, must have 1 to {allowed}; change the '
+                f'limit or the prompt: {problem.text!r:.200}'
             )
         return list(ids)
 
     def encode_answer(self, text: str) -> List[int]:
         """
         Overview:
-            Token ids of a completion, with the end of sequence.
+            Token ids of a completion, including the end-of-sequence token.
         Raises:
-            - ConfigError: If the tokenizer lacks something of it, or it is longer than ``max_new_tokens``.
+            - ConfigError: If the tokenizer has no token for a part of it, or it is longer than ``max_new_tokens``.
         """
         ids = self._known(encode_text(self.tokenizer, text), text)
         if len(ids) + 1 > self.max_new_tokens:
             raise ConfigError(
-                f'env.max_new_tokens = {self.max_new_tokens}: the answer {text!r:.200} has {len(ids) + 1} tokens with '
-                'its end.'
+                f'env.max_new_tokens = {self.max_new_tokens}: the answer {text!r:.200} has {len(ids) + 1} tokens, '
+                'including the end-of-sequence token. Raise it.'
             )
         return ids + [self.tokenizer.eos_token_id]
 
@@ -230,7 +231,7 @@ class TokenEnv(gymnasium.Env):
         if unknown is not None and unknown in ids:
             lacking = {c for c in {*text.split(), *text} if self.tokenizer.convert_tokens_to_ids(c) == unknown}
             some = sorted(c for c in lacking if len(c) == 1) or sorted(lacking)
-            raise ConfigError(f'env.tokenizer: it has no token for {some[:5]!r:.80} of {text!r:.200}.')
+            raise ConfigError(f'env.tokenizer: it has no token for {some[:5]!r:.80} in {text!r:.200}.')
         return ids
 
     def _longest_prompt(self) -> int:
@@ -238,14 +239,14 @@ class TokenEnv(gymnasium.Env):
         number = sum(map(len, parts))
         if number > MOST_READ:
             raise ConfigError(
-                f'env.max_prompt_length = None: the task has {number} problems, more than the {MOST_READ} that are '
-                'read to find the longest prompt; write its length in tokens.'
+                f'env.max_prompt_length = None: the task has {number} problems; the longest prompt is searched for '
+                f'only among at most {MOST_READ}. Set it to the length of the longest prompt in tokens.'
             )
         return max(len(self.encode(part.checked_problem(i))) for part in parts for i in range(len(part)))
 
     def _score(self, info: Dict[str, Any]) -> float:
         ended = self._completion[-1] in self.eos_token_ids
-        # Only the end of sequence is left out: other special tokens that the policy wrote are part of what it wrote.
+        # Only the end-of-sequence token is removed: the scorer sees any other special token that the policy wrote.
         text = self.tokenizer.decode(
             self._completion[:-1] if ended else self._completion,
             skip_special_tokens=False,
@@ -254,7 +255,7 @@ class TokenEnv(gymnasium.Env):
         failed = None
         try:
             parts = self.task.checked_score(self.problem, text)
-        except TaskError as error:  # costs this row only; the workers count
+        except TaskError as error:  # drops this row only; the workers count failures
             failed, parts = error.message, dict.fromkeys(self.task.weights)
         if self._overlong_buffer is not None:
             begins = self.max_new_tokens - self._overlong_buffer
@@ -285,7 +286,7 @@ def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBas
         cfg = {key: getattr(task, key) for key in ('words', 'chars') if getattr(task, key) is not None}
         if len(cfg) != 1:
             raise ConfigError(
-                f'env.tokenizer = None: {type(task).__name__} names no words or characters of its own; give '
+                f'env.tokenizer = None: {type(task).__name__} must define either words or chars for that; else set '
                 f'{_TOKENIZERS}.'
             )
     kinds = dict(pretrained=str, words=(list, tuple), chars=str)
@@ -299,5 +300,5 @@ def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBas
 
 @lru_cache(maxsize=8)
 def _make_once(kind: str, parts: Tuple[str, ...]) -> PreTrainedTokenizerBase:
-    """One in a process, as of those that are loaded: environments then share what it has encoded."""
+    """One tokenizer per process, so that environments share the cache of encoded prompts."""
     return build_word_tokenizer(parts) if kind == 'words' else build_char_tokenizer(''.join(parts))

@@ -1,6 +1,7 @@
 """
-Whether a completion gives the right answer. First the answer is taken out of the text (``EXTRACTORS``), then compared
-(``CHECKS``). Both are strict: who writes several answers has given none, and an answer inside a longer text is not one.
+Decide whether a completion gives the right answer: extract the answer from the text (``EXTRACTORS``), then compare it
+with the reference (``CHECKS``). Both are strict. Several different answers count as none, and so does an answer inside
+a longer text.
 """
 import re
 from decimal import Decimal
@@ -24,7 +25,7 @@ def _answer_tag(completion: str) -> Optional[str]:
 
 
 def _boxed(completion: str) -> Optional[str]:
-    found, opened = [], []  # what follows each brace that is open, and whether it is a box's
+    found, opened = [], []  # for each open brace: where its content starts, and whether it belongs to a \boxed
     for brace in re.finditer(r'\\boxed\{|[{}]', completion):
         if brace[0] != '}':
             opened.append((brace.end(), len(brace[0]) > 1))
@@ -32,11 +33,11 @@ def _boxed(completion: str) -> Optional[str]:
             begin, boxed = opened.pop()
             if boxed:
                 found.append(completion[begin:brace.start()])
-    return _agreed([text for text in found if '\\boxed{' not in text])  # of boxes in boxes the innermost
+    return _agreed([text for text in found if '\\boxed{' not in text])  # of nested boxes the innermost
 
 
 def _hashes(completion: str) -> Optional[str]:
-    """GSM8K's: behind the only ####, to the end of its line."""
+    """The GSM8K format: the text after the only ####, to the end of its line."""
     parts = completion.split('####')
     return parts[1].split('\n')[0].strip() if len(parts) == 2 else None
 
@@ -46,7 +47,7 @@ def _agreed(found: List[str]) -> Optional[str]:
     return found[0] if found and all(text == found[0] for text in found) else None
 
 
-# Name in a config -> where in a completion the answer stands; None if there is none.
+# Name in a config -> function that extracts the answer from a completion, or returns None.
 EXTRACTORS: Dict[str, Callable[[str], Optional[str]]] = {
     'whole': _whole,
     'answer_tag': _answer_tag,
@@ -54,7 +55,7 @@ EXTRACTORS: Dict[str, Callable[[str], Optional[str]]] = {
     '####': _hashes,
 }
 
-# The same name -> how a demonstration writes an answer.
+# The same name -> format in which a demonstration writes an answer.
 WRITTEN: Dict[str, str] = {
     'whole': '{}',
     'answer_tag': '<answer>{}</answer>',
@@ -64,18 +65,15 @@ WRITTEN: Dict[str, str] = {
 
 
 def exact(given: str, answer: str) -> float:
-    """
-    Overview:
-        1 if both are the same text, but for white space around it, else 0.
-    """
+    """1 if both are the same non-empty text, apart from surrounding white space, else 0."""
     return float(given.strip() == answer.strip() != '')
 
 
 def number(given: str, answer: str) -> float:
     """
     Overview:
-        1 if both are the same number, else 0: in digits, with well-formed thousands commas, a point, a sign, a dollar \
-        or percent sign; nothing else around it.
+        1 if both are the same number, else 0. A number consists of digits, optionally with well-formed thousands \
+        commas, a decimal point, a sign, and a dollar or percent sign; any other text around it gives 0.
     """
     a, b = _number(given), _number(answer)
     return float(a is not None and a == b)
@@ -84,11 +82,11 @@ def number(given: str, answer: str) -> float:
 def math_verify(given: str, answer: str) -> float:
     """
     Overview:
-        1 if ``math-verify`` (an extra of this package) holds both for the same mathematical expression, else 0. It \
-        would find one in any text, so what is given must be nothing but one: one line of at most 1000 characters \
-        without words, and with an equality sign or brackets only where the reference has them.
+        1 if ``math-verify`` (an extra of this package) considers both the same mathematical expression, else 0. \
+        ``math-verify`` finds an expression in any text. The answer must therefore be a single expression: one line of \
+        at most 1000 characters without words, and with an equality sign or brackets only if the reference has them.
     Raises:
-        - TimeoutError: If it cannot tell within some seconds, as of towers of powers.
+        - TimeoutError: If ``math-verify`` does not decide within some seconds, for example for a tower of powers.
     """
     given, answer = given.strip(), answer.strip()
     words = {word for word in _WORD.findall(given) if not word.startswith('\\')}
@@ -101,7 +99,7 @@ def math_verify(given: str, answer: str) -> float:
     return float(same_expression(given, answer))
 
 
-# Name in a config -> how an extracted answer is compared with the reference.
+# Name in a config -> function that compares an extracted answer with the reference.
 CHECKS: Dict[str, Callable[[str, str], float]] = {'exact': exact, 'number': number, 'math_verify': math_verify}
 
 

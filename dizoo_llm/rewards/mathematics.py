@@ -1,6 +1,6 @@
 """
-``math-verify`` in a process of its own, which can be ended: it computes what a model wrote, and some short texts, as
-9^{9^{9^{9}}}, take for ever in a way that no signal interrupts.
+Run ``math-verify`` in a separate process that can be killed. It evaluates expressions that a model wrote, and some
+short ones, such as 9^{9^{9^{9}}}, run forever and ignore signals.
 """
 import atexit
 import json
@@ -21,7 +21,7 @@ except ImportError:
     sys.exit()
 print('[]', flush=True)
 for line in sys.stdin:
-    # without its own time limits, which set signals: the reader of this line has one
+    # no timeouts of math-verify, which set signal handlers: the parent process has one
     gold, guess = (parse(f'${text}$', parsing_timeout=None) for text in json.loads(line))
     print(json.dumps(bool(gold) and bool(guess) and verify(gold, guess, timeout_seconds=None)), flush=True)
 """
@@ -31,14 +31,14 @@ _running: List[subprocess.Popen] = []  # at most one
 def same_expression(given: str, answer: str) -> bool:
     """
     Overview:
-        Whether both are the same mathematical expression, for ``math-verify``.
+        Whether ``math-verify`` considers both the same mathematical expression.
     Arguments:
-        - given (:obj:`str`): What a model wrote.
+        - given (:obj:`str`): The model's answer.
         - answer (:obj:`str`): The reference.
     Raises:
         - ImportError: If ``math-verify`` is not installed.
-        - TimeoutError: If it cannot tell within ``SECONDS``.
-        - RuntimeError: If it ends of itself.
+        - TimeoutError: If it does not decide within ``SECONDS``.
+        - RuntimeError: If its process exits.
     """
     if not _running:
         _start()
@@ -65,8 +65,8 @@ def _read(seconds: float, what: str) -> Optional[Any]:
     if not line:
         _end()
         if ready:
-            raise RuntimeError(f'math-verify ended over {what}')
-        raise TimeoutError(f'math-verify took more than {seconds:g} s over {what}')
+            raise RuntimeError(f'math-verify exited while processing {what}')
+        raise TimeoutError(f'math-verify took more than {seconds:g} s for {what}')
     return json.loads(line)
 
 

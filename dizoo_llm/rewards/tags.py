@@ -1,6 +1,6 @@
 """
-Rewards for completions of the form ``thoughts </think> <answer> x </answer>``, where the prompt has opened the think
-tag. They see the completion alone: a worked example in the prompt must not earn anything.
+Rewards for completions of the form ``thoughts </think> <answer> x </answer>``; the prompt opens the think tag. They
+read only the completion, so that a worked example in the prompt earns nothing.
 """
 import re
 
@@ -13,10 +13,10 @@ _FORM = re.compile(rf'{_NO_TAG}</think>\s*<answer>\s*(?!{_TAG})\S{_NO_TAG}</answ
 def answer_reward(completion: str, answer: str) -> float:
     """
     Overview:
-        1 if the completion holds a complete answer block and every complete block in it gives the answer, else 0. \
-        Whoever lists several answers has given none.
+        1 if the completion contains a complete answer block and every complete block gives the right answer, else 0. \
+        A completion that lists different answers earns nothing.
     Arguments:
-        - completion (:obj:`str`): What the policy wrote, without the prompt.
+        - completion (:obj:`str`): The policy's text, without the prompt.
         - answer (:obj:`str`): The right answer, compared without surrounding white space.
     Returns:
         - reward (:obj:`float`): 0 or 1.
@@ -28,11 +28,11 @@ def answer_reward(completion: str, answer: str) -> float:
 def format_reward(completion: str) -> float:
     """
     Overview:
-        A quarter for each of: ``</think>`` is there once, ``<answer>`` once, ``</answer>`` once, and the whole is \
-        ``thoughts </think> <answer> x </answer>`` with no other tag, some x, and nothing else behind the thoughts. \
-        The partial credit is what a random policy can climb.
+        A quarter for each of: ``</think>`` occurs once, ``<answer>`` occurs once, ``</answer>`` occurs once, and the \
+        whole text is ``thoughts </think> <answer> x </answer>`` with no other tag, a non-empty x, and no other text \
+        after the thoughts. The partial credit lets a random policy improve step by step.
     Arguments:
-        - completion (:obj:`str`): What the policy wrote, without the prompt.
+        - completion (:obj:`str`): The policy's text, without the prompt.
     Returns:
         - reward (:obj:`float`): 0, 0.25, 0.5, 0.75 or 1.
     """

@@ -16,8 +16,8 @@ class Problem(NamedTuple):
         One problem of a task, in text.
     Shapes:
         - prompt (:obj:`Union[str, List[Dict[str, str]]]`): Text, or chat messages with ``role`` and ``content``
-        - answer (:obj:`str`): What a right completion says, for scorers that compare
-        - metadata (:obj:`Dict[str, Any]`): Whatever the scorer needs; ``kind`` is what evaluation counts by
+        - answer (:obj:`str`): The reference answer, for scorers that compare
+        - metadata (:obj:`Dict[str, Any]`): Anything the scorer needs; evaluation groups results by ``kind``
     """
     prompt: Union[str, List[Dict[str, str]]]
     answer: str = ''
@@ -25,7 +25,7 @@ class Problem(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The prompt to be shown: of chat messages, their contents by role."""
+        """The prompt as text for display; chat messages become lines of role and content."""
         if isinstance(self.prompt, str):
             return self.prompt
         return '\n'.join(f"{message['role']}: {message['content']}" for message in self.prompt)
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 class Task(ABC):
     """
     Overview:
-        Where problems and scores come from. A task speaks text and knows neither tokens nor models.
+        A source of problems and their scores. A task works on text and depends on neither tokens nor models.
     Interfaces:
         ``__len__``, ``problem``, ``score``, ``demonstration``, ``evaluation``
     Property:
@@ -43,11 +43,11 @@ class Task(ABC):
 
     # (Dict[str, float]) The parts that ``score`` returns, and their weights in the reward.
     weights: Dict[str, float] = {}
-    # (Optional[str]) The part that is the episode's return in evaluation; None takes the reward.
+    # (Optional[str]) The part that evaluation reports as the episode's return; None uses the reward.
     return_part: Optional[str] = None
-    # (Optional[List[str]]) The words that prompts and answers are made of, for a tokenizer made here.
+    # (Optional[List[str]]) All words of prompts and answers, from which a word tokenizer can be built.
     words: Optional[List[str]] = None
-    # (Optional[str]) The characters that they are made of, for a tokenizer of characters made here.
+    # (Optional[str]) All characters of prompts and answers, from which a character tokenizer can be built.
     chars: Optional[str] = None
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Task(ABC):
     def problem(self, index: int) -> Problem:
         """
         Overview:
-            A pure function of the index.
+            The problem at an index; a pure function of the index.
         Arguments:
             - index (:obj:`int`): From 0 to ``len(self) - 1``.
         """
@@ -67,38 +67,35 @@ class Task(ABC):
     def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         """
         Overview:
-            Score a completion, which is data: it is never evaluated. It may be slow, and it may fail: a completion \
-            that cannot be scored costs its own row, see ``policy.collect.collector.max_failed``.
+            Score a completion. The completion is data; never execute it. Scoring may be slow, and it may fail: a \
+            completion that cannot be scored is dropped, see ``policy.collect.collector.max_failed``.
         Arguments:
-            - problem (:obj:`Problem`): What was asked.
-            - completion (:obj:`str`): What the policy wrote, without the prompt.
+            - problem (:obj:`Problem`): The problem.
+            - completion (:obj:`str`): The policy's text, without the prompt.
         Returns:
-            - parts (:obj:`Dict[str, Optional[float]]`): For each key of ``weights`` a finite number, or None where \
-                the part does not apply.
+            - parts (:obj:`Dict[str, Optional[float]]`): For each key of ``weights`` a finite number, or None if the \
+                part does not apply.
         """
 
     def demonstration(self, problem: Problem) -> str:
         """
         Overview:
-            A completion that is right, for supervised learning: the reference answer, as the scorer wants it written.
+            A right completion for supervised learning: the reference answer in the format that the scorer expects.
         Arguments:
-            - problem (:obj:`Problem`): What was asked.
+            - problem (:obj:`Problem`): The problem.
         """
         return problem.answer
 
     def evaluation(self) -> 'Task':
-        """
-        Overview:
-            The same task over the problems that are held out for evaluation; itself if it holds none out.
-        """
+        """The same task over the held-out problems; the task itself if it has none."""
         return self
 
     def checked_problem(self, index: int) -> Problem:
         """
         Overview:
-            ``problem``, held to what it promises.
+            Call ``problem`` and validate its result.
         Raises:
-            - TaskError: If it raises, or gives something else than a ``Problem`` of text or messages.
+            - TaskError: If it raises, or returns anything but a ``Problem`` whose prompt is text or chat messages.
         """
         try:
             problem = self.problem(index)
@@ -106,22 +103,22 @@ class Task(ABC):
             raise TaskError(f'{type(self).__name__} raised {describe(error)} for problem {index}') from error
         if not isinstance(problem, Problem) or not is_prompt(problem.prompt):
             raise TaskError(
-                f'{type(self).__name__} gave {problem!r:.200} for problem {index}, must give a Problem whose prompt is '
-                'text or messages with role and content'
+                f'{type(self).__name__} returned {problem!r:.200} for problem {index}, must return a Problem whose '
+                'prompt is text or messages with role and content'
             )
         return problem
 
     def checked_score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         """
         Overview:
-            ``score``, held to what it promises.
+            Call ``score`` and validate its result.
         Raises:
-            - TaskError: If it raises, lacks a part, has one too many, or one that is no finite number. The message \
-                holds the problem's text.
+            - TaskError: If it raises, a part is missing, unknown, or neither a finite number nor None. The message \
+                quotes the problem's text.
         """
         try:
             parts = self.score(problem, completion)
-        except (Exception, SystemExit) as error:  # whatever a user's scorer raises is reported with its problem
+        except (Exception, SystemExit) as error:  # a user's scorer may raise anything; the error names the problem
             raise self._error(f'raised {describe(error)}', problem, completion) from error
         if not isinstance(parts, dict) or set(parts) != set(self.weights):
             raise self._error(f'scored {parts!r:.200}, must score exactly {sorted(self.weights)}', problem, completion)
@@ -143,10 +140,7 @@ class Task(ABC):
 
 
 def is_prompt(prompt: Any) -> bool:
-    """
-    Overview:
-        Whether it is text, or chat messages with role and content.
-    """
+    """Whether a value is text, or a non-empty list of chat messages with role and content."""
     return isinstance(prompt, str) or isinstance(prompt, list) and len(prompt) > 0 and all(
         isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ('role', 'content'))
         for message in prompt
@@ -158,10 +152,10 @@ def create_task(cfg: Dict) -> Task:
     Overview:
         Build a registered task.
     Arguments:
-        - cfg (:obj:`Dict`): ``type`` is the registered name, ``import_names`` the modules that register it, the rest \
-            goes to the task's constructor.
+        - cfg (:obj:`Dict`): ``type`` is the registered name, ``import_names`` lists the modules that register it, \
+            and all other keys are arguments of the task's constructor.
     Raises:
-        - ConfigError: If there is no such task, it refuses its arguments, or it has no problem.
+        - ConfigError: If the task is unknown, rejects its arguments, or has no problem for training or evaluation.
     """
     args = dict(cfg)
     name, modules = args.pop('type', None), args.pop('import_names', [])

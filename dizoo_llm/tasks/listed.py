@@ -1,6 +1,6 @@
 """
-Tasks whose problems stand in a list: in a file (jsonl, json, csv, parquet), or in a Python file of the user's. One line
-of GSM8K's train.jsonl, and a completion that is right with ``answer_in='####'`` and ``check='number'``:
+Tasks over a list of problems, from a data file (jsonl, json, csv, parquet) or a user's Python file. One line of GSM8K's
+train.jsonl, and a right completion for ``answer_in='####'`` and ``check='number'``:
 
     {"question": "Natalia sold clips to 48 of her friends ...", "answer": "... she sold 48+24 = 72 clips.\n#### 72"}
     48 / 2 = 24 in May, 48 + 24 = 72.\n#### 72
@@ -21,30 +21,26 @@ from ding_common import ConfigError, Rule, check_is_file, check_links, describe,
 
 from .base import TASK_REGISTRY, Problem, Task, is_prompt
 
-_HALF = re.compile('[\ud800-\udfff]')  # JSON can write a surrogate alone, at which tokenizers and files fail later
+_HALF = re.compile('[\ud800-\udfff]')  # JSON allows lone surrogates, on which tokenizers and files fail later
 
 
 class ListTask(Task):
     """
     Overview:
-        A task over a list of problems, of which some may be held out for evaluation: a list of their own, or a number \
-        of them drawn by a seed. A problem whose text is, but for white space, among the held-out ones is never in \
-        training.
-    Interfaces:
-        As ``Task``.
+        A task over a list of problems. Held-out problems, if any, are a separate list or are drawn with a seed. \
+        Training never contains a problem with the text of a held-out one, compared without regard to white space.
     """
 
     def __init__(self, problems: Sequence[Problem], held_out: Optional[Sequence[Problem]], eval_size: int, seed: int):
         """
         Overview:
-            Divide the problems.
+            Split the problems into training and evaluation.
         Arguments:
-            - problems (:obj:`Sequence[Problem]`): All, or those for training.
-            - held_out (:obj:`Optional[Sequence[Problem]]`): Those for evaluation; None draws ``eval_size`` of \
-                ``problems``.
-            - eval_size (:obj:`int`): At most so many for evaluation, each text once; 0 takes all of ``held_out``, or \
-                without that evaluates on the problems of training.
-            - seed (:obj:`int`): Which are drawn.
+            - problems (:obj:`Sequence[Problem]`): All problems, or only those for training.
+            - held_out (:obj:`Optional[Sequence[Problem]]`): Problems for evaluation; None draws them from ``problems``.
+            - eval_size (:obj:`int`): Maximum number of evaluation problems, each text once. 0 uses all of \
+                ``held_out``; if that is None, evaluation uses the training problems.
+            - seed (:obj:`int`): Seed of the draw.
         """
         for key, value in (('eval_size', eval_size), ('seed', seed)):
             if not Rule.integer(0).holds(value):
@@ -79,7 +75,7 @@ class ListTask(Task):
 class FileTask(ListTask):
     """
     Overview:
-        Problems of a file with a column of prompts and one of answers; one part, ``right``.
+        Problems from a file with a column of prompts and one of answers. The only reward part is ``right``.
     """
 
     weights = dict(right=1.0)
@@ -103,26 +99,25 @@ class FileTask(ListTask):
             Read the files.
         Arguments:
             - path (:obj:`str`): ``.jsonl``, ``.json`` (a list), ``.csv`` or ``.parquet`` (extra ``parquet``).
-            - eval_path (:obj:`Optional[str]`): The same for evaluation; None holds out ``eval_size`` problems of \
-                ``path``.
-            - eval_size (:obj:`int`): At most so many problems for evaluation; 0 takes all of ``eval_path``.
-            - seed (:obj:`int`): Which problems are held out.
+            - eval_path (:obj:`Optional[str]`): File of evaluation problems; None holds out ``eval_size`` of ``path``.
+            - eval_size (:obj:`int`): Maximum number of evaluation problems. 0 uses all of ``eval_path``; if that is \
+                None, evaluation uses the training problems.
+            - seed (:obj:`int`): Seed that selects the held-out problems.
             - prompt (:obj:`str`): Column of the prompts, text or lists of chat messages.
             - answer (:obj:`str`): Column of the reference answers.
-            - kind (:obj:`Optional[str]`): Column by which evaluation counts.
-            - template (:obj:`str`): What the policy is asked; ``{prompt}`` is replaced. Of a chat it is not used.
-            - reference_in (:obj:`str`): Where in that column the answer stands, one of ``EXTRACTORS``; '####' for \
-                GSM8K.
-            - answer_in (:obj:`str`): Where in a completion it stands: 'whole', 'answer_tag', 'boxed' or '####'.
+            - kind (:obj:`Optional[str]`): Column by which evaluation groups its results.
+            - template (:obj:`str`): Text of the prompt, ``{prompt}`` is replaced. Not applied to chat messages.
+            - reference_in (:obj:`str`): How to extract the reference answer, one of ``EXTRACTORS``; '####' for GSM8K.
+            - answer_in (:obj:`str`): How to extract a completion's answer, 'whole', 'answer_tag', 'boxed' or '####'.
             - check (:obj:`str`): 'exact', 'number', or 'math_verify' (extra ``math``).
         Raises:
-            - ConfigError: If a file cannot be read, or lacks what is asked of it.
+            - ConfigError: If an argument is invalid, or a file cannot be read or contains an invalid row.
         """
         _one_of('answer_in', answer_in, EXTRACTORS)
         _one_of('reference_in', reference_in, EXTRACTORS)
         _one_of('check', check, CHECKS)
         if '{prompt}' not in template:
-            raise ConfigError(f'env.task.template = {template!r}: must hold {{prompt}}.')
+            raise ConfigError(f'env.task.template = {template!r}: must contain {{prompt}}.')
         self._answer_in, self._check, self._written = EXTRACTORS[answer_in], CHECKS[check], WRITTEN[answer_in]
         self._shown = reference_in == answer_in
         self._columns = dict(prompt=prompt, answer=answer, kind=kind)
@@ -131,9 +126,9 @@ class FileTask(ListTask):
         super().__init__(self._read('path', path), held_out, eval_size, seed)
 
     def _read(self, key: str, file: str) -> List[Problem]:
-        """The problems of a file, which the config's ``key`` names."""
+        """The problems of the file that the config key ``key`` names."""
         problems, contradicting = [], []
-        first: Dict[str, Tuple[str, str]] = {}  # by text, the first answer and its place
+        first: Dict[str, Tuple[str, str]] = {}  # text -> the first answer and its location
         for place, row in _rows(key, file):
             where = f'env.task.{key} = {file!r}: {place}'
             self._check_columns(where, row)
@@ -142,10 +137,10 @@ class FileTask(ListTask):
             if problem.answer != before and not self._check(problem.answer, before):
                 contradicting.append(f'{place} after {there}: {problem.answer!r:.80}, not {before!r:.80}')
             problems.append(problem)
-        if contradicting:  # noise to the learner, and usual in large collections
+        if contradicting:  # adds noise to the reward; common in large collections
             warnings.warn(
-                f'env.task.{key} = {file!r}: {len(contradicting)} times a question comes again with another answer, '
-                f'as {contradicting[0]}.'
+                f'env.task.{key} = {file!r}: {len(contradicting)} row(s) repeat a question with a different answer, '
+                f'for example {contradicting[0]}.'
             )
         return problems
 
@@ -158,7 +153,7 @@ class FileTask(ListTask):
                     f"{where} has no {column!r} (env.task.{name}); it has {', '.join(map(str, row)):.200}."
                 )
             if row[column] is None:
-                raise ConfigError(f'{where} has nothing in {column!r} (env.task.{name}).')
+                raise ConfigError(f'{where} has no value in {column!r} (env.task.{name}).')
             if not _is_text(row[column]) and not (name == 'prompt' and isinstance(row[column], list)):
                 raise ConfigError(
                     f'{where} has {row[column]!r:.80} in {column!r} (env.task.{name}); must be text or a number.'
@@ -171,7 +166,7 @@ class FileTask(ListTask):
         reference = EXTRACTORS[self._reference_in](str(answer))
         if reference is None:
             raise ConfigError(
-                f'{where}: no answer by env.task.reference_in = {self._reference_in!r} in {answer!r:.200}'
+                f'{where}: env.task.reference_in = {self._reference_in!r} finds no answer in {answer!r:.200}.'
             )
         try:
             same = self._check(reference, reference)
@@ -179,8 +174,8 @@ class FileTask(ListTask):
             raise ConfigError(str(error)) from error
         if not same:
             raise ConfigError(
-                f'{where}: the answer {reference!r:.200} is not right by env.task.check = {self._check_name!r} itself; '
-                f'env.task.reference_in = {self._reference_in!r} says where in the column it stands.'
+                f'{where}: env.task.check = {self._check_name!r} rejects the reference answer {reference!r:.200}; '
+                f'env.task.reference_in = {self._reference_in!r} extracts it from the column.'
             )
         text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', str(prompt))
         if not is_prompt(text) or not _is_text(Problem(text).text):
@@ -200,9 +195,9 @@ class FileTask(ListTask):
 class PythonTask(ListTask):
     """
     Overview:
-        Problems and scores from a Python file of the user's, which is run: ``problems()`` gives a list of problems, \
-        each a dict with ``prompt`` and ``answer`` and whatever else; ``score(problem, completion)`` gets such a dict \
-        and a text, and gives a number or a dict of named numbers, whose weights the file may name in ``weights``.
+        Problems and scores from a user's Python file, which is executed. ``problems()`` returns a list of dicts with \
+        ``prompt``, ``answer`` and any further keys. ``score(problem, completion)`` gets such a dict and a text, and \
+        returns a number or a dict of named numbers. The file may define the weights of these in ``weights``.
     """
 
     def __init__(self, file: str, eval_size: int = 0, seed: int = 0) -> None:
@@ -210,11 +205,11 @@ class PythonTask(ListTask):
         Overview:
             Run the file.
         Arguments:
-            - file (:obj:`str`): Its path.
-            - eval_size (:obj:`int`): How many problems are held out for evaluation; 0 evaluates on those of training.
-            - seed (:obj:`int`): Which ones.
+            - file (:obj:`str`): Path of the file.
+            - eval_size (:obj:`int`): Number of held-out problems; 0 evaluates on the training problems.
+            - seed (:obj:`int`): Seed that selects the held-out problems.
         Raises:
-            - ConfigError: If there is no such file, it cannot be run, or lacks a function.
+            - ConfigError: If the file does not exist, raises, lacks a function, or returns an invalid problem.
         """
         names = run_file(file, 'env.task.file')
         for name in ('problems', 'score'):
@@ -236,7 +231,7 @@ class PythonTask(ListTask):
         for number, row in enumerate(rows):
             if not isinstance(row, dict) or 'prompt' not in row:
                 raise ConfigError(
-                    f'env.task.file = {file!r}: problem {number} is {row!r:.200}, must be a dict with a prompt.'
+                    f'env.task.file = {file!r}: problem {number} is {row!r:.200}, must be a dict with the key prompt.'
                 )
             if not is_prompt(row['prompt']):
                 raise ConfigError(
@@ -261,7 +256,7 @@ def _one_of(key: str, value: str, allowed: Dict) -> None:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it may stand for a text: no collection, no number for a missing one, no half of a character."""
+    """Whether a value can be used as text: no collection, no NaN or Inf, no lone surrogate."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, str):
@@ -270,7 +265,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _rows(key: str, path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """The rows of a file, each with where it stands."""
+    """The rows of a file, each with its location for messages."""
     where = f'env.task.{key} = {path!r}'
     readers = {'.jsonl': _jsonl, '.json': _json, '.csv': _csv, '.parquet': _parquet}
     ending = os.path.splitext(path)[1]
@@ -284,20 +279,20 @@ def _rows(key: str, path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
         raise ConfigError(f'{where}: {error}') from error
     for place, row in rows:
         if not isinstance(row, dict):
-            raise ConfigError(f'{where}: {place} is no object with named fields: {row!r:.80}')
+            raise ConfigError(f'{where}: {place} is not an object with named fields: {row!r:.80}')
     return iter(rows)
 
 
 def _jsonl(path: str) -> Iterator[Tuple[str, Any]]:
     for number, line in enumerate(io.StringIO(_text(path), newline=None), 1):
         if line.strip():
-            yield f'line {number}', _parse(line, f'line {number} is no JSON')
+            yield f'line {number}', _parse(line, f'line {number} is not valid JSON')
 
 
 def _json(path: str) -> Iterator[Tuple[str, Any]]:
-    rows = _parse(_text(path), 'is no JSON')
+    rows = _parse(_text(path), 'is not valid JSON')
     if not isinstance(rows, list):
-        raise ValueError('must hold a list')
+        raise ValueError('must contain a list')
     yield from _numbered(rows)
 
 
@@ -309,7 +304,7 @@ def _csv(path: str) -> Iterator[Tuple[str, Dict[str, str]]]:
                 raise ValueError(f'{place} has more fields than the header')
             yield place, row
     except csv.Error as error:
-        raise ValueError(f'what begins in line {reader.line_num + 1} is no CSV ({error})') from error
+        raise ValueError(f'the row that starts in line {reader.line_num + 1} is not valid CSV ({error})') from error
 
 
 def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
@@ -320,20 +315,20 @@ def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
     try:
         yield from _numbered(parquet.read_table(path).to_pylist())
     except ArrowException as error:
-        raise ValueError(f'is no parquet file ({error})') from error
+        raise ValueError(f'is not a valid parquet file ({error})') from error
 
 
 def _text(path: str) -> str:
-    """What stands in a file, without the mark that spreadsheets put before it."""
+    """The text of a file, without the byte order mark that spreadsheets add."""
     with open(path, 'rb') as f:
         content = f.read()
     try:
         if b'\0' in content:
-            raise ValueError(f'line {_line(content, content.index(0))} holds a NUL byte; save the file as UTF-8')
+            raise ValueError(f'line {_line(content, content.index(0))} contains a NUL byte; save the file as UTF-8')
         return content.decode('utf-8-sig')
     except UnicodeDecodeError as error:
         line = _line(content, error.start)
-        raise ValueError(f'line {line} is no UTF-8 ({error.reason}); save the file as UTF-8') from error
+        raise ValueError(f'line {line} is not valid UTF-8 ({error.reason}); save the file as UTF-8') from error
 
 
 def _line(content: bytes, position: int) -> int:
@@ -348,7 +343,7 @@ def _parse(text: str, otherwise: str) -> Any:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f'{constant} is no number of JSON')
+    raise ValueError(f'{constant} is not a JSON number')
 
 
 def _numbered(rows: Iterable[Any]) -> Iterator[Tuple[str, Any]]:

@@ -1,6 +1,6 @@
 """
-Problems that reasoning-gym (https://github.com/open-thought/reasoning-gym, an extra of this package) makes and scores.
-One of its generator ``spell_backward``, and a right completion:
+Problems generated and scored by reasoning-gym (https://github.com/open-thought/reasoning-gym, an extra of this
+package). A problem of its generator ``spell_backward``, and a right completion:
 
     prompt:     Spell this word backward (example: sun -> nus): fairly
     completion: ylriaf
@@ -19,20 +19,20 @@ from ding_common import ConfigError, Rule, nearest
 
 from .base import TASK_REGISTRY, Problem, Task
 
-_HELD_OUT: Dict[str, Tuple[List[Problem], int]] = {}  # by config: the problems, and how many items they took
+_HELD_OUT: Dict[str, Tuple[List[Problem], int]] = {}  # config -> the held-out problems, and how many items were read
 
 _EVALUATES = re.compile(r'\b(eval|exec|parse_expr|sympify)\(')
-# Generators that make a list of all their items at once; what is behind it begins anew.
+# Generators that create the list of all items at once; items beyond its end repeat from the start.
 _LISTED = {'acre', 'gsm_symbolic', 'list_functions', 'word_ladder'}
 _LISTED_SIZE = 50_000
-# Generators that iterate over sets: another process, another problem.
+# Generators that iterate over sets, so that their problems differ between processes.
 _BY_HASH = {'isomorphic_strings', 'knight_swap', 'polynomial_multiplication', 'ransom_note'}
-_JUNK = ('nan', 'nan+nanj', 'inf', '?', 'x y')  # the answer to no problem
+_JUNK = ('nan', 'nan+nanj', 'inf', '?', 'x y')  # answers that are wrong for every problem
 
 
 @lru_cache(maxsize=64)
 def _dataset(name: str, seed: int, config: str) -> Any:
-    """A generator, which may hold a long list of words: one in a process."""
+    """A generator. It may contain a long list of words, so a process creates it once."""
     from reasoning_gym import create_dataset
     return create_dataset(name, seed=seed, size=_LISTED_SIZE if name in _LISTED else 2 ** 31 - 1, **json.loads(config))
 
@@ -41,24 +41,24 @@ def _dataset(name: str, seed: int, config: str) -> Any:
 def _why_not(name: str, seed: int, config: str) -> Optional[str]:
     """
     Overview:
-        What forbids a generator, if something does. A model's text is data and is never evaluated, junk must earn \
-        nothing, and a problem must be the same in every process.
+        The reason why a generator cannot be used, or None. A model's text is data and is never executed, nonsense \
+        answers must not be rewarded, and a problem must be the same in every process.
     """
     from reasoning_gym.factory import DATASETS
     if _EVALUATES.search(inspect.getsource(DATASETS[name][0].score_answer)):
-        return 'its scorer evaluates answers as Python; what a model writes is never run here'
+        return 'its scorer executes answers as Python; text written by a model is never executed here'
     if name in _BY_HASH and os.environ.get('PYTHONHASHSEED', 'random') == 'random':
-        return 'its problems differ from process to process; set the environment variable PYTHONHASHSEED=0'
+        return 'its problems differ between processes; set the environment variable PYTHONHASHSEED=0'
     dataset = _dataset(name, seed, config)
     for junk in _JUNK:
         earned = sum(_score(dataset, junk, dataset[i]) for i in range(5)) / 5
         if earned >= 0.5:
-            return f'its scorer pays {earned:.2f} for {junk!r}, which answers nothing'
+            return f'its scorer gives {earned:.2f} for {junk!r}, which answers no problem'
     return None
 
 
 def _score(dataset: Any, given: str, entry: Dict[str, Any]) -> float:
-    """The generator's score in [0, 1]. Many a scorer raises over a text that it cannot read: then it is wrong."""
+    """The generator's score in [0, 1]; 0 if the scorer raises, as many do for text that they cannot parse."""
     try:
         score = float(dataset.score_answer(given, entry))
     except Exception:
@@ -68,9 +68,9 @@ def _score(dataset: Any, given: str, entry: Dict[str, Any]) -> float:
 
 def _check_choice(name: Optional[str], config: Optional[Dict], mixture: Optional[List[Dict]]) -> None:
     if (name is None) == (mixture is None):
-        raise ConfigError(f'env.task.name = {name!r}, env.task.mixture = {mixture!r}: exactly one is needed.')
+        raise ConfigError(f'env.task.name = {name!r}, env.task.mixture = {mixture!r}: set exactly one of them.')
     if mixture is not None and config is not None:
-        raise ConfigError(f'env.task.config = {config!r}: with a mixture each part has its own.')
+        raise ConfigError(f'env.task.config = {config!r}: not allowed with a mixture; each part has its own config.')
     if mixture is not None and not (isinstance(mixture, list) and mixture and all(isinstance(p, dict)
                                                                                   for p in mixture)):
         raise ConfigError(f'env.task.mixture = {mixture!r}: must be a list of dicts with name, config and weight.')
@@ -84,7 +84,7 @@ def _check_values(size: int, eval_size: int, seed: int, template: str, answer_in
     if answer_in not in EXTRACTORS:
         raise ConfigError(f'env.task.answer_in = {answer_in!r}: {nearest(str(answer_in), EXTRACTORS)}')
     if '{question}' not in template:
-        raise ConfigError(f'env.task.template = {template!r}: must hold {{question}}.')
+        raise ConfigError(f'env.task.template = {template!r}: must contain {{question}}.')
 
 
 def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
@@ -117,15 +117,15 @@ def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
 class ReasoningGymTask(Task):
     """
     Overview:
-        One generator of reasoning-gym or a weighted mixture. Item n is a pure function of the seed and n. The first \
-        ``eval_size`` different texts are held out; training takes the items behind them, and none whose text is among \
-        those held out, however small the generator's stock. (Seeds alone would not do: item n of seed s is item n - 1 \
-        of seed s + 1, and small generators repeat themselves.) Generators whose scorers evaluate answers as Python, \
-        or pay for junk, are refused.
+        One generator of reasoning-gym, or a weighted mixture of several. Item n is a pure function of the seed and n. \
+        The first ``eval_size`` different texts are held out. Training uses the items after them and skips every item \
+        whose text is held out, however few problems the generator has. Different seeds would not separate the two: \
+        item n of seed s is item n - 1 of seed s + 1, and small generators repeat themselves. Generators whose scorers \
+        execute answers as Python, or reward nonsense answers, are rejected.
 
-        Parts: ``score``, the generator's own, which may give partial credit; ``right``, 1 if the answer is the \
-        reference to the letter. The generators' scores cannot tell: some pay 0.99999 for an answer with junk behind \
-        it.
+        Reward parts: ``score`` is the generator's own score, which may give partial credit. ``right`` is 1 if the \
+        answer equals the reference exactly. The generators' scores cannot replace it: some give 0.99999 for an answer \
+        followed by nonsense.
     """
 
     weights = dict(score=1.0, right=0.0)
@@ -147,22 +147,23 @@ class ReasoningGymTask(Task):
     ) -> None:
         """
         Overview:
-            Make the generators.
+            Create the generators.
         Arguments:
-            - name (:obj:`Optional[str]`): A generator.
-            - config (:obj:`Optional[Dict]`): Its own arguments, such as ``min_word_len``.
-            - mixture (:obj:`Optional[List[Dict]]`): In place of these several, each a dict of ``name``, ``config`` \
-                and ``weight`` (1 if left out): how often it is drawn.
-            - size (:obj:`int`): Problems for training.
-            - eval_size (:obj:`int`): Problems for evaluation.
-            - seed (:obj:`int`): Of all items.
-            - template (:obj:`str`): What the policy is asked; ``{question}`` is replaced.
-            - answer_in (:obj:`str`): Where in a completion the answer stands: 'whole', 'answer_tag', 'boxed', '####'.
-            - right_by_score (:obj:`bool`): Whether ``right`` is a score of exactly 1, for generators whose problems \
-                have several right answers.
-            - weights (:obj:`Optional[Dict[str, float]]`): Of ``score`` and ``right`` in the reward; None: 1 and 0.
+            - name (:obj:`Optional[str]`): Name of a generator.
+            - config (:obj:`Optional[Dict]`): Arguments of the generator, such as ``min_word_len``.
+            - mixture (:obj:`Optional[List[Dict]]`): Several generators instead of ``name`` and ``config``. Each is a \
+                dict of ``name``, ``config`` and ``weight``, its relative frequency (default 1).
+            - size (:obj:`int`): Number of training problems.
+            - eval_size (:obj:`int`): Number of evaluation problems.
+            - seed (:obj:`int`): Seed of all items.
+            - template (:obj:`str`): Text of the prompt, ``{question}`` is replaced.
+            - answer_in (:obj:`str`): How to extract a completion's answer: 'whole', 'answer_tag', 'boxed', '####'.
+            - right_by_score (:obj:`bool`): Whether ``right`` is 1 for a score of exactly 1. Use it for generators \
+                whose problems have several right answers.
+            - weights (:obj:`Optional[Dict[str, float]]`): Weights of ``score`` and ``right`` in the reward; None is \
+                1 and 0.
         Raises:
-            - ConfigError: If an argument cannot be used.
+            - ConfigError: If an argument is invalid.
         """
         try:
             import reasoning_gym  # noqa: F401
@@ -196,13 +197,13 @@ class ReasoningGymTask(Task):
         held_out = self._held_out
         if self._evaluating:
             return held_out[index]
-        for tried in range(1000):  # another one of the endless row where a text is held out
+        for tried in range(1000):  # skip held-out texts: the sequence of items is endless
             problem = self._item(self._first + index + tried * self._size)
             if problem.text not in self._held_out_texts:
                 return problem
         raise ConfigError(
-            f'env.task.eval_size = {self._eval_size}: a thousand problems in a row are among those held out; the '
-            'generator has too few, lower it.'
+            f'env.task.eval_size = {self._eval_size}: 1000 problems in a row are held out; the generator has too few. '
+            'Lower it.'
         )
 
     def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
@@ -218,7 +219,7 @@ class ReasoningGymTask(Task):
         return self._written.format(problem.answer)
 
     def evaluation(self) -> Task:
-        self._held_out  # shared by both
+        self._held_out  # compute it before the copy, which then shares it
         other = copy.copy(self)
         other._evaluating = True
         return other
@@ -234,7 +235,7 @@ class ReasoningGymTask(Task):
 
     @cached_property
     def _held_out(self) -> List[Problem]:
-        """The first different texts of the row; made once in a process, however many environments ask."""
+        """The first ``eval_size`` items with different texts. A process computes them once for all environments."""
         if self._key in _HELD_OUT:
             problems, self._first = _HELD_OUT[self._key]
             return problems
@@ -244,7 +245,7 @@ class ReasoningGymTask(Task):
             if self._first >= 100 * (self._eval_size + 10):
                 raise ConfigError(
                     f'env.task.eval_size = {self._eval_size}: the first {self._first} problems have only {len(found)} '
-                    'different texts; lower it.'
+                    'different texts. Lower it.'
                 )
             problem = self._item(self._first)
             found.setdefault(problem.text, problem)

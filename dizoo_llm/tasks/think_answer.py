@@ -1,13 +1,14 @@
 """
-Answer in the format that a worked example shows. A sample problem, and a completion that earns the whole reward:
+Answer in the format of a worked example. A sample problem, and a completion that earns the full reward:
 
     prompt:     <think> 2 3 4 </think> <answer> 7 </answer> 1 5 8 3 4 18 10 12 20 11 <think>
     completion: 9 </think> <answer> 3 </answer> <eos>
 
-Four questions of ten symbols each with one symbol as label; there is no rule behind the labels, they are learned by
-trial. The task is that of a GRPO tutorial notebook, which differs in two points: it scores prompt and completion
-together, so that the worked example's answer block counts as the policy's, and it takes a token's log-probability
-from the logits of that token's own position instead of the one before.
+There are four questions of ten symbols, each with one symbol as label. The labels follow no rule; the policy learns
+them by trial. The task comes from a GRPO tutorial notebook, which differs in two points:
+
+1. It scores prompt and completion together, so that the answer block of the worked example counts as the policy's.
+2. It reads a token's log-probability from the logits at the token's own position instead of the previous one.
 """
 from typing import Dict
 
@@ -28,8 +29,9 @@ QUESTIONS = [
 class ThinkAnswerTask(Task):
     """
     Overview:
-        See the module's docstring. Parts: ``answer`` (the label in an answer block) and ``format`` (the think tag is
-        closed, one answer block follows; partial credit tag by tag, without which nothing is ever found).
+        See the module's docstring. Reward parts: ``answer`` (the label in an answer block) and ``format`` (the think
+        tag is closed and one answer block follows). ``format`` gives partial credit for each tag; without it the
+        policy never finds the format.
     """
 
     weights = dict(answer=1.0, format=0.5)

@@ -113,14 +113,14 @@ class TestRun:
         shown = CliRunner().invoke(play, ['run/model/last', 'x'])
         assert shown.exit_code == 1 and shown.output.startswith(
             "Error: FOLDER.pretrained = 'run/model/last': its base model 'base' (base_model_name_or_path in "
-            'adapter_config.json): neither a folder with a causal language model nor a model that the hub gives ('
+            'adapter_config.json): neither a folder with a causal language model nor a model that the hub provides ('
         ) and len(shown.output.splitlines()) == 1
 
     def test_without_the_extra_it_ends_in_one_line(self, lora_run, monkeypatch):
         monkeypatch.setitem(sys.modules, 'peft', None)
         shown = CliRunner().invoke(play, ['run/model/last', 'x'])
-        assert shown.output == "Error: FOLDER.pretrained = 'run/model/last': holds adapters, which need the extra: " \
-            "pip install 'ding-grpo[lora]'\n"
+        assert shown.output == "Error: FOLDER.pretrained = 'run/model/last': contains adapters, which need the " \
+            "extra: pip install 'ding-grpo[lora]'\n"
 
 
 def change(**changes):
@@ -172,26 +172,29 @@ class TestBroken:
             (write('adapter_config.json', '{}'), r"cannot be read \(KeyError: 'base_model_name_or_path'"),
             (
                 change(base_model_name_or_path=None
-                       ), 'base_model_name_or_path = None in adapter_config.json names no model'
+                       ), 'base_model_name_or_path = None in adapter_config.json is not a model name'
             ),
             (change(base_model_name_or_path='/gone'), "its base model '/gone' .*: neither a folder with a causal"),
             (change(peft_type='NOTHING'), "its adapters cannot be added to '.*base'"),
             (change(peft_type='PROMPT_TUNING', num_virtual_tokens=2), 'its adapters'),
             (
                 change(target_modules=['q_proj', 'v_proj']
-                       ), "do not fit '.*base': 'base_model.*v_proj.lora_A.weight' is in one"
+                       ), "do not fit '.*base': 'base_model.*v_proj.lora_A.weight' is only in one"
             ),
             (change(r=3), "its adapters cannot be added to '.*base' .*size mismatch"),
             (cut, 'its adapters cannot be added to .*SafetensorError'),
-            (evil, 'nothing of it was run'),
+            (evil, 'none of its code was executed'),
             (lambda folder: (folder / 'adapter_model.safetensors').unlink(), 'its adapters cannot be added to'),
-            (lambda folder: shutil.copy(folder.parent / 'base' / 'config.json', folder), 'holds a model and adapters'),
+            (
+                lambda folder: shutil.copy(folder.parent / 'base' / 'config.json', folder),
+                'contains both a model and adapters'
+            ),
             (write('generation_config.json', 'nope'), 'generation_config.json cannot be read'),
             (lambda folder: os.symlink('/etc', folder / 'out'), 'is a link to /etc, outside the folder'),
             (lambda folder: os.symlink('/etc', folder.parent / 'base' / 'out'), 'base/out is a link to /etc, outside'),
             (
                 lambda folder:
-                (folder.parent / 'base' / 'config.json').unlink(), "its base model .*: the folder holds no config"
+                (folder.parent / 'base' / 'config.json').unlink(), "its base model .*: the folder contains no config"
             ),
         ]
     )

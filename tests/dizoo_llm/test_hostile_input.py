@@ -32,34 +32,40 @@ class TestTaskFile:
 
     @pytest.mark.parametrize(
         'name, content, message', [
-            ('a.jsonl', GOOD + '\n{"question": \n', 'line 3 is no JSON .*Expecting value'),
-            ('a.jsonl', GOOD + DEEP, 'line 2 is no JSON .*recursion'),
-            ('a.jsonl', GOOD + '{"question": "a", "answer": ' + '9' * 5000 + '}', 'line 2 is no JSON .*4300 digits'),
-            ('a.jsonl', '{"question": "a", "answer": NaN}', 'line 1 is no JSON .*NaN is no number of JSON'),
-            ('a.jsonl', '{"question": "a", "answer": -Infinity}', '-Infinity is no number of JSON'),
+            ('a.jsonl', GOOD + '\n{"question": \n', 'line 3 is not valid JSON .*Expecting value'),
+            ('a.jsonl', GOOD + DEEP, 'line 2 is not valid JSON .*recursion'),
+            (
+                'a.jsonl', GOOD + '{"question": "a", "answer": ' + '9' * 5000 + '}',
+                'line 2 is not valid JSON .*4300 digits'
+            ),
+            ('a.jsonl', '{"question": "a", "answer": NaN}', 'line 1 is not valid JSON .*NaN is not a JSON number'),
+            ('a.jsonl', '{"question": "a", "answer": -Infinity}', '-Infinity is not a JSON number'),
             ('a.jsonl', '{"question": "a", "answer": 1e999}', "line 1 has inf in 'answer' .*must be text or a number"),
-            ('a.jsonl', GOOD.encode('utf-16'), 'line 1 holds a NUL byte; save the file as UTF-8'),
-            ('a.jsonl', GOOD.encode('utf-16')[:2], 'line 1 is no UTF-8 .*save the file as UTF-8'),
-            ('a.jsonl', GOOD.encode() + 'é'.encode('latin-1'), 'line 2 is no UTF-8 .*save the file as UTF-8'),
-            ('a.jsonl', GOOD + 'a\0b', 'line 2 holds a NUL byte'),
+            ('a.jsonl', GOOD.encode('utf-16'), 'line 1 contains a NUL byte; save the file as UTF-8'),
+            ('a.jsonl', GOOD.encode('utf-16')[:2], 'line 1 is not valid UTF-8 .*save the file as UTF-8'),
+            ('a.jsonl', GOOD.encode() + 'é'.encode('latin-1'), 'line 2 is not valid UTF-8 .*save the file as UTF-8'),
+            ('a.jsonl', GOOD + 'a\0b', 'line 2 contains a NUL byte'),
             ('a.jsonl', GOOD + '{"question": "b"}', "line 2 has no 'answer' .env.task.answer.; it has question"),
             ('a.jsonl', '{"question": {"a": 1}, "answer": "1"}', "line 1 has {'a': 1} in 'question'.*must be text"),
             ('a.jsonl', '{"question": "a", "answer": ["1"]}', r"line 1 has \['1'\] in 'answer'.*must be text"),
             ('a.jsonl', r'{"question": "\ud800", "answer": "1"}', 'line 1 has .* must be text'),
             ('a.jsonl', '', 'the task has no problem for training'),
             ('a.jsonl', '\n \r\n\n', 'the task has no problem for training'),
-            ('a.json', ' \n', 'is no JSON'),
-            ('a.json', DEEP, 'is no JSON .*recursion'),
-            ('a.json', '{"question": "a"}', 'must hold a list'),
-            ('a.json', '[{"question": "a", "answer": "1"}, 5]', 'row 2 is no object with named fields: 5'),
-            ('a.csv', 'question,answer\na,1\n"b,2\nc,3\n', 'what begins in line 3 is no CSV .*unexpected end of data'),
-            ('a.csv', 'question,answer\n"a"b,1\n', 'line 2 is no CSV .*expected after'),
-            ('a.csv', 'question,answer\n' + 'a' * 200_000 + ',1\n', 'line 2 is no CSV .*field limit'),
+            ('a.json', ' \n', 'is not valid JSON'),
+            ('a.json', DEEP, 'is not valid JSON .*recursion'),
+            ('a.json', '{"question": "a"}', 'must contain a list'),
+            ('a.json', '[{"question": "a", "answer": "1"}, 5]', 'row 2 is not an object with named fields: 5'),
+            (
+                'a.csv', 'question,answer\na,1\n"b,2\nc,3\n',
+                'the row that starts in line 3 is not valid CSV .*unexpected end of data'
+            ),
+            ('a.csv', 'question,answer\n"a"b,1\n', 'line 2 is not valid CSV .*expected after'),
+            ('a.csv', 'question,answer\n' + 'a' * 200_000 + ',1\n', 'line 2 is not valid CSV .*field limit'),
             ('a.csv', 'question,answer\na,b,1\n', 'row 1 has more fields than the header'),
-            ('a.csv', 'question,answer\na\n', "row 1 has nothing in 'answer'"),
+            ('a.csv', 'question,answer\na\n', "row 1 has no value in 'answer'"),
             ('a.csv', '', 'the task has no problem for training'),
-            ('a.parquet', GOOD, 'is no parquet file'),
-            ('a.parquet', '', 'is no parquet file'),
+            ('a.parquet', GOOD, 'is not a valid parquet file'),
+            ('a.parquet', '', 'is not a valid parquet file'),
         ],
         ids=lambda v: repr(v[:24])
     )
@@ -80,7 +86,7 @@ class TestTaskFile:
 
     def test_a_folder_is_no_file(self, tmp_path):
         (tmp_path / 'a.jsonl').mkdir()
-        with pytest.raises(ConfigError, match="env.task.path = '.*a.jsonl': is no file"):
+        with pytest.raises(ConfigError, match="env.task.path = '.*a.jsonl': is not a file"):
             create_task(dict(type='file', path=str(tmp_path / 'a.jsonl')))
 
     @pytest.mark.skipif(os.geteuid() == 0, reason='root reads everything')
@@ -91,7 +97,9 @@ class TestTaskFile:
 
     def test_contradicting_answers_are_told_once(self, tmp_path):
         rows = ['{"question": "a", "answer": "%s"}' % answer for answer in ('1', '1.0', '2', '3')]
-        with pytest.warns(UserWarning, match="2 times a question .* as line 3 after line 1: '2', not '1'") as told:
+        with pytest.warns(
+                UserWarning,
+                match=r"2 row\(s\) repeat a question .* for example line 3 after line 1: '2', not '1'") as told:
             create(tmp_path / 'a.jsonl', '\n'.join(rows), check='number')
         assert len(told) == 1
         with warnings.catch_warnings():
@@ -158,9 +166,9 @@ class TestLongTexts:
 
     @pytest.mark.parametrize(
         'options, message', [
-            (dict(), '1000000 tokens, must have 1 to 32768 where env.max_prompt_length = None'),
+            (dict(), '1000000 tokens, must have 1 to 32768 with env.max_prompt_length = None'),
             (dict(max_prompt_length=9), '1000000 tokens, must have 1 to env.max_prompt_length = 9'),
-            (dict(tokenizer=dict(chars='b')), "no token for .'a'. of 'aaa"),
+            (dict(tokenizer=dict(chars='b')), "no token for .'a'. in 'aaa"),
         ]
     )
     def test_a_prompt_of_a_million_characters(self, options, message):
@@ -254,7 +262,7 @@ class TestSpecialTokensInTexts:
         assert encode_text(tokenizer, '<think> a </think>') == [1, 0, 2]
         for text in ('a <eos> a', '<pad>', '<think> <eos>'):
             for encode in (encode_text, encode_prompt):
-                with pytest.raises(ConfigError, match=r"it has no token for \['<(eos|pad)>'\] of '.*' but special"):
+                with pytest.raises(ConfigError, match=r"it has no token for \['<(eos|pad)>'\] in '.*' except"):
                     encode(tokenizer, text)
         tokenizer.chat_template = '{{ messages[0].content }}'
         with pytest.raises(ConfigError, match="env.tokenizer: Can't sanitize '<eos>'"):
@@ -271,7 +279,7 @@ class TestSpecialTokensInTexts:
         model = Tokenizer(models.Unigram([('<unk>', 0.0), ('</s>', 0.0), ('a', -1.0), ('<', -9.0)], unk_id=0))
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, eos_token='</s>', unk_token='<unk>')
         assert encode_text(tokenizer, 'a<a') == [2, 3, 2]
-        with pytest.raises(ConfigError, match=r"it has no token for \['</s>'\] of 'a</s>' but special ones"):
+        with pytest.raises(ConfigError, match=r"it has no token for \['</s>'\] in 'a</s>' except special ones"):
             encode_text(tokenizer, 'a</s>')
 
     def test_in_demonstrations(self):
@@ -286,7 +294,7 @@ class TestSpecialTokensInTexts:
         tokenizer = byte_level()
         tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
         tokenizer.save_pretrained(str(tmp_path))
-        with pytest.raises(TaskError, match='a problem makes no prompt: roles must alternate; .a.'):
+        with pytest.raises(TaskError, match='a prompt could not be encoded: roles must alternate; problem: .a.'):
             TokenEnv(Ask('a'), tokenizer=dict(pretrained=str(tmp_path)))
 
 
@@ -359,22 +367,31 @@ class TestModelFolder:
 
     @pytest.mark.parametrize(
         'base, harm, message', [
-            ('whole', remove('config.json'), 'the folder holds no config.json'),
+            ('whole', remove('config.json'), 'the folder contains no config.json'),
             ('whole', remove('model.safetensors'), 'no file named model.safetensors'),
             ('whole', truncate, 'SafetensorError'),
             ('whole', write('model.safetensors', ''), 'SafetensorError'),
             ('parts', lose_a_part, 'No such file or directory: .*model-00002'),
-            ('whole', change('config.json', hidden_size=16), 'the shapes of its weights are not those of its config.j'),
-            ('whole', change('config.json', num_hidden_layers=3), "lacks 9 of the weights .*, as 'model.layers.2"),
+            ('whole', change('config.json', hidden_size=16), 'the shapes of its weights do not match its config.j'),
+            (
+                'whole', change('config.json', num_hidden_layers=3),
+                "9 of the weights that .* are missing, for example 'model.layers.2"
+            ),
             ('whole', change('config.json', model_type='nope'), 'model type `nope`'),
             ('whole', change('config.json', hidden_size='x'), "'hidden_size' expected int"),
             ('whole', change('config.json', num_attention_heads=0), 'ZeroDivisionError'),
             ('whole', write('config.json', '{nope'), 'not a valid JSON file'),
             ('whole', write('config.json', '[1]'), 'model_type'),
             ('whole', write('config.json', DEEP), 'RecursionError'),
-            ('whole', evil_pickle(torch.save), 'a pickle that holds other things than weights; nothing of it was run'),
-            ('whole', evil_pickle(lambda data, path: path.write_bytes(pickle.dumps(data))), 'nothing of it was run'),
-            ('whole', evil_code, 'it wants code of its own to be run, which is never done'),
+            (
+                'whole', evil_pickle(torch.save),
+                'a pickle that contains other objects than weights; none of its code was executed'
+            ),
+            (
+                'whole', evil_pickle(lambda data, path: path.write_bytes(pickle.dumps(data))),
+                'none of its code was executed'
+            ),
+            ('whole', evil_code, 'it requires running its own code .trust_remote_code., which is not supported'),
         ]
     )
     @pytest.mark.filterwarnings('ignore:Detected pickle protocol')
@@ -388,12 +405,12 @@ class TestModelFolder:
 
     @pytest.mark.parametrize(
         'harm, message', [
-            (remove('tokenizer.json', 'tokenizer_config.json'), 'holds no tokenizer'),
+            (remove('tokenizer.json', 'tokenizer_config.json'), 'contains no tokenizer'),
             (write('tokenizer.json', ''), 'Expecting value'),
-            (write('tokenizer.json', '{}'), 'holds no tokenizer that can be loaded'),
-            (write('tokenizer.json', DEEP), 'holds no tokenizer that can be loaded'),
-            (write('tokenizer_config.json', 'nope'), 'holds no tokenizer that can be loaded'),
-            (evil_code, 'it wants code of its own to be run, which is never done'),
+            (write('tokenizer.json', '{}'), 'contains no tokenizer that can be loaded'),
+            (write('tokenizer.json', DEEP), 'contains no tokenizer that can be loaded'),
+            (write('tokenizer_config.json', 'nope'), 'contains no tokenizer that can be loaded'),
+            (evil_code, 'it requires running its own code .trust_remote_code., which is not supported'),
             (change('tokenizer_config.json', eos_token=None), 'no end-of-sequence token'),
         ]
     )
@@ -417,7 +434,7 @@ class TestModelFolder:
         folder = tmp_path / 'model'
         shutil.copytree(good / 'whole', folder)
         change('config.json', num_hidden_layers=1)(folder)
-        with pytest.warns(UserWarning, match="9 of its weights have no place in the model, as 'model.layers.1"):
+        with pytest.warns(UserWarning, match="9 of its weights are not in the model, for example 'model.layers.1"):
             build_causal_lm(str(folder), None, 'float32', None, 'policy.model')
 
     @pytest.mark.parametrize('value', [5, ['a'], {}])

@@ -92,8 +92,8 @@ class TestFile:
 
     @pytest.mark.parametrize(
         'row, message', [
-            (dict(question='a', answer=None), "line 1 has nothing in 'answer'"),
-            (dict(question=None, answer='#### 1'), "line 1 has nothing in 'question'"),
+            (dict(question='a', answer=None), "line 1 has no value in 'answer'"),
+            (dict(question=None, answer='#### 1'), "line 1 has no value in 'question'"),
             (dict(question=[{
                 'from': 'human',
                 'value': 'a'
@@ -124,17 +124,14 @@ class TestFile:
             (dict(path='none.jsonl'), "env.task.path = 'none.jsonl': there is no such file"),
             (dict(path='x.txt'), r"env.task.path = 'x.txt': must end in .jsonl, .json, .csv, .parquet"),
             (dict(prompt='quest'), "line 1 has no 'quest'.* it has question, answer"),
-            (dict(reference_in='boxed'), "line 1: no answer by env.task.reference_in = 'boxed'"),
+            (dict(reference_in='boxed'), "line 1: env.task.reference_in = 'boxed' finds no answer"),
             (dict(check='exactly'), "env.task.check = 'exactly': did you mean 'exact'"),
             (dict(answer_in='tag'), "env.task.answer_in = 'tag'"),
-            (dict(template='Q'), r"env.task.template = 'Q': must hold \{prompt\}"),
+            (dict(template='Q'), r"env.task.template = 'Q': must contain \{prompt\}"),
             (dict(eval_size=20), 'no problem for training'),
             (dict(wrong=1), 'wrong'),
             (dict(eval_size=-1), 'env.task.eval_size = -1: must be an integer of at least 0'),
-            (
-                dict(reference_in='whole'
-                     ), "line 1: the answer '0 \\+ 1 = 1.* is not right by env.task.check = 'number' itself"
-            ),
+            (dict(reference_in='whole'), "line 1: env.task.check = 'number' rejects the reference answer '0 \\+ 1 = 1"),
         ],
         ids=str
     )
@@ -144,9 +141,9 @@ class TestFile:
 
     @pytest.mark.parametrize(
         'content, message', [
-            (b'{"question": "a", "answer": "#### 1"}\n{"question": ', 'line 2 is no JSON'),
-            (b'[1, 2]', 'line 1 is no object'),
-            (b'\xff\xfe\x00', 'line 1 holds a NUL byte; save the file as UTF-8'),
+            (b'{"question": "a", "answer": "#### 1"}\n{"question": ', 'line 2 is not valid JSON'),
+            (b'[1, 2]', 'line 1 is not an object'),
+            (b'\xff\xfe\x00', 'line 1 contains a NUL byte; save the file as UTF-8'),
             (b'', 'no problem for training'),
         ]
     )

@@ -71,7 +71,7 @@ class TestReasoningGym:
     @pytest.mark.parametrize(
         'changes, message', [
             (dict(name='spell_backwards'), "env.task.name = 'spell_backwards': did you mean 'spell_backward'"),
-            (dict(name=None), 'exactly one is needed'),
+            (dict(name=None), 'set exactly one of them'),
             (dict(config=dict(min_wordlen=3)), 'env.task.config'),
             (dict(config=dict(min_word_len=9, max_word_len=3)), 'env.task.config'),
             (dict(answer_in='tags'), "env.task.answer_in = 'tags'"),
@@ -84,14 +84,14 @@ class TestReasoningGym:
             (dict(eval_size=-1), 'env.task.eval_size = -1'),
             (dict(seed=None), 'env.task.seed = None'),
             (dict(weights=dict(score='a', right=1)), 'env.task.weights'),
-            (dict(name='countdown', config={}), "'countdown': its scorer evaluates answers as Python"),
-            (dict(name='complex_arithmetic', config={}), r"its scorer pays 1.00 for 'nan', which answers nothing"),
-            (dict(name='game_of_life_halting', config={}), 'which answers nothing'),
-            (dict(name='ransom_note', config={}), 'differ from process to process'),
+            (dict(name='countdown', config={}), "'countdown': its scorer executes answers as Python"),
+            (dict(name='complex_arithmetic', config={}), r"its scorer gives 1.00 for 'nan', which answers no problem"),
+            (dict(name='game_of_life_halting', config={}), 'which answers no problem'),
+            (dict(name='ransom_note', config={}), 'differ between processes'),
             (dict(name='graph_color', config={}), 'no reference answer; set env.task.right_by_score = True'),
             (
                 dict(name='coin_flip', config=dict(min_trials=3, max_trials=3),
-                     eval_size=10_000), 'different texts; lower it'
+                     eval_size=10_000), 'different texts. Lower it'
             ),
         ],
         ids=str
@@ -124,7 +124,7 @@ class TestScorers:
             for text in (run, f'[{run}]', f'{{"a": {run}}}', f'1 + {run}'):
                 assert task.checked_score(task.problem(0), text)['right'] == 0
                 assert not mark.exists(), name
-        evaluating = {name for name, message in refused if 'evaluates answers' in message}
+        evaluating = {name for name, message in refused if 'executes answers' in message}
         assert evaluating == {
             'binary_matrix', 'countdown', 'intermediate_integration', 'n_queens', 'number_sorting', 'puzzle24',
             'simple_integration', 'spiral_matrix', 'string_insertion', 'polynomial_multiplication'

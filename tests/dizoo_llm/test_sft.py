@@ -89,7 +89,7 @@ class TestSFT:
         task = (tmp_path / 'sums.py').read_text().replace("completion == str", "completion == '#' + str")
         (tmp_path / 'sums.py').write_text(task)
         with pytest.raises(ConfigError,
-                           match="what it gives as a right completion, '0', is scored {'score': 0.0} by it"):
+                           match="its scorer gives {'score': 0.0} for its own demonstration '0', must give"):
             train(config, 0)
 
     def test_answers_too_long_are_told(self, config, tmp_path):
@@ -120,7 +120,7 @@ class TestSFT:
         env = TokenEnv(**config.env)
         shown = Examples(env, 3, 4, str(tmp_path / 'teacher.py'))[1]
         assert env.tokenizer.decode(shown['input_ids']) == '0+4=44<eos>'
-        for text, message in (('1 / 0', 'raised ZeroDivisionError'), ('None', '= None: must be text')):
+        for text, message in (('1 / 0', 'raised ZeroDivisionError'), ('None', '= None: must be a string')):
             (tmp_path / 'teacher.py').write_text(f'def answer(problem, index):\n    return {text}')
             with pytest.raises(ConfigError, match=rf'main_config.train.answers: answer\(problem, 3\) {message}'):
                 Examples(env, 3, 4, str(tmp_path / 'teacher.py'))[0]
@@ -134,10 +134,10 @@ class TestSFT:
             ('train.example', 3, "main_config.train.example = 3: unknown key; did you mean 'examples'"),
             ('train.lr_scheduler', 'cosin', "main_config.train.lr_scheduler = 'cosin': must be one of"),
             ('train.learning_rate', -1, 'main_config.train.learning_rate = -1'),
-            ('model', dict(), 'main_config.model.config = None: exactly one is needed'),
+            ('model', dict(), 'main_config.model.config = None: set exactly one of them'),
             ('model.config.num_hiden_layers', 1, 'main_config.model.config.num_hiden_layers = 1: unknown key'),
             ('model.dtype', 'bfloat16', "main_config.model.dtype = 'bfloat16': must be one of pretrained"),
-            ('model.config.vocab_size', 5, 'its 5 tokens are fewer than the 15 of the tokenizer'),
+            ('model.config.vocab_size', 5, 'its vocabulary of 5 tokens is smaller than the 15 of the tokenizer'),
             ('model.config.model_type', 'lama', 'main_config.model.config.model_type'),
             ('env.max_new_token', 3, 'main_config.env.max_new_token = 3: unknown key'),
         ]

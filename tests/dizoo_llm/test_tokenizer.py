@@ -123,21 +123,21 @@ class TestPrompt:
         plain = build_char_tokenizer('hi')
         for tokenizer, options, message in (
             (plain, dict(system_prompt='s'),
-             "env.system_prompt = 's': it would not be used, since the tokenizer has no"),
-            (plain, dict(chat_options=dict(a=1)), "env.chat_options = {'a': 1}: it would not be used"),
+             "env.system_prompt = 's': it would be ignored, since the tokenizer has no"),
+            (plain, dict(chat_options=dict(a=1)), "env.chat_options = {'a': 1}: it would be ignored"),
             (chat, dict(system_prompt='s', chat=False), 'since env.chat is False'),
         ):
             with pytest.raises(ConfigError, match=message):
                 encode_prompt(tokenizer, 'hi', **options)
-        with pytest.raises(ConfigError, match='have system messages of their own'):
+        with pytest.raises(ConfigError, match='already have a system message'):
             encode_prompt(chat, [dict(role='system', content='a'), dict(role='user', content='b')], system_prompt='s')
 
     def test_what_a_tokenizer_lacks_is_told(self, chat):
         env = TokenEnv(Ask(), tokenizer=dict(chars='abc'), max_new_tokens=3)
         assert env.encode_answer('cc') == [2, 2, 3]
-        with pytest.raises(ConfigError, match="env.tokenizer: it has no token for \\['x', '×'\\] of 'a×x'"):
+        with pytest.raises(ConfigError, match="env.tokenizer: it has no token for \\['x', '×'\\] in 'a×x'"):
             env.encode_answer('a×x')
-        with pytest.raises(ConfigError, match="env.max_new_tokens = 3: the answer 'abc' has 4 tokens with its end"):
+        with pytest.raises(ConfigError, match="env.max_new_tokens = 3: the answer 'abc' has 4 tokens, including the"):
             env.encode_answer('abc')
         with pytest.raises(ConfigError, match='it has no token for'):
             TokenEnv(Ask(), tokenizer=dict(chars='bc'))

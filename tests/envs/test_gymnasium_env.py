@@ -58,7 +58,10 @@ class TestGymnasiumEnv:
                                                            )), "env.env_kwargs = {'max_episode_steps': 'x'}"
             ),
             (dict(env_id='CartPole-v1', env_wrapper=[dict(type='none')]), r"env.env_wrapper = \[{'type': 'none'}\]"),
-            (dict(env_id='CartPole-v1', env_wrapper=[]), r'env.env_wrapper = \[\]: nothing of it tells the return'),
+            (
+                dict(env_id='CartPole-v1',
+                     env_wrapper=[]), r'env.env_wrapper = \[\]: none of the wrappers reports the return'
+            ),
             (dict(env_id='CartPole-v1', act_scale=True), 'env.act_scale = True: the actions of CartPole-v1'),
         ]
     )

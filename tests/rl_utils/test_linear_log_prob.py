@@ -157,7 +157,7 @@ class TestLinearLogProb:
             (dict(scale=None), 'scale = None'),
             (dict(chunk_size=2.5), 'chunk_size = 2.5'),
             (dict(kept=torch.zeros(B, S).long()), 'kept'),
-            (dict(kept=torch.full((B, S, 2), V)), 'kept.*taken token'),
+            (dict(kept=torch.full((B, S, 2), V)), 'kept.*sampled token'),
             (dict(index=torch.full((B, S), V)), 'index from 7 to 7.*V - 1 = 6'),
             (dict(index=torch.full((B, S), -100)), 'index from -100'),
             (dict(temperature=0), 'temperature = 0'),
