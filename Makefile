@@ -25,7 +25,7 @@ NO_PYTHON = $(error no Python 3.10 to 3.12 that runs was found. Name one, make P
 # Idle threads of torch's OpenMP spin for long before they sleep: on a busy machine a run then takes up to ten times as
 # long. A short spin costs nothing on a quiet one.
 export GOMP_SPINCOUNT ?= 1000
-SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks tools
+SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks tools examples
 
 CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.

@@ -113,10 +113,13 @@ class TestPolicyConfig:
         from ding_grpo.envs import GymnasiumEnv
         from ding_grpo.policy import grpo_config
         from ding_grpo.worker import GroupCollector
-        for place, start, end in ((grpo_config, 'KEYS = dict(', 'def split'),
-                                  (GroupCollector, 'config = dict(', 'def __init__'),
-                                  (DingTokenEnv, 'config = dict(', 'rules = '),
-                                  (GymnasiumEnv, 'config = dict(', 'rules = ')):
+        places = {
+            grpo_config: ('KEYS = dict(', 'def split'),
+            GroupCollector: ('config = dict(', 'def __init__'),
+            DingTokenEnv: ('config = dict(', 'rules = '),
+            GymnasiumEnv: ('config = dict(', 'rules = '),
+        }
+        for place, (start, end) in places.items():
             source = inspect.getsource(place)
             body = source[source.index(start):source.index(end)].splitlines()[1:]
             assert len(body) > 10
