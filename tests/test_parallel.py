@@ -216,7 +216,7 @@ main_config.policy.eval.evaluator.eval_freq = 2
 @pytest.mark.unittest
 class TestWhoFailed:
 
-    @pytest.mark.parametrize('method, rank', [('_update', 1), ('_forward_eval', 0)])
+    @pytest.mark.parametrize('method, rank', [('_to_learn', 1), ('_forward_eval', 0)])
     def test_an_error_of_one_process_in_a_run(self, tmp_path, method, rank):
         code = FAILS.format(method=method, rank=rank)
         status, out = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 4, 2, code).end()
