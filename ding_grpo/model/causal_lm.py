@@ -306,7 +306,8 @@ class CausalLM(nn.Module):
         """
         layer = self.lm.get_output_embeddings()
         if self._measured[0] is not layer:
-            with torch.autocast(self.device.type, enabled=False):
+            # peft's adapters on experts do not run in float64, in which this measures
+            with torch.autocast(self.device.type, enabled=False), self.without_adapters():
                 self._measured = (layer, measure_head(self.lm, self.trunk))
         bias = None if layer.bias is None else layer.bias[:self._tokens]
         return OutputHead(layer.weight[:self._tokens], bias, *self._measured[1])
@@ -330,8 +331,7 @@ class CausalLM(nn.Module):
             - folder (:obj:`str`): Created if it does not exist.
             - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved with the weights.
             - max_new_tokens (:obj:`Optional[int]`): Default length limit of ``generate``.
-            - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Weights to save, by the names of \
-                ``self.state_dict()``; None for the model's own.
+            - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): As of ``self.state_dict()``; None for its own.
             - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
         """
         adapters = self._peft[0] if self._peft else None

@@ -51,6 +51,16 @@ class TestLoRA:
             with_them, logits(tiny_model.lm), atol=1e-2
         )
 
+    def test_on_the_weights_of_experts(self, tmp_path):
+        """peft parametrizes them in each call, which failed in the float64 of the output layer's measurement."""
+        sizes = dict(hidden_size=32, moe_intermediate_size=16, intermediate_size=48, num_hidden_layers=2)
+        heads = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2)
+        base = CausalLM(config=dict(model_type='qwen3_moe', vocab_size=32, **sizes, **heads))
+        base.save_pretrained(str(tmp_path / 'moe'))
+        model = CausalLM(pretrained=str(tmp_path / 'moe'), lora=dict(r=4, lora_alpha=8, target_modules='all-linear'))
+        assert any('experts' in name for name, p in model.named_parameters() if p.requires_grad)
+        assert model.output_head()[2:] == (1, None) and model.shares_prompts
+
     def test_no_part_of_it_is_in_training_mode(self, model):
         assert not any(module.training for module in model.modules())
 
