@@ -16,8 +16,8 @@ Obs = Union[Tensor, Dict[str, Tensor]]
 class Batch:
     """
     Overview:
-        B rows, each a trajectory of one of P groups. A step is a token of a completion, or a step of \
-        another environment. S is the number of steps of the longest row, M the number of all steps with a weight.
+        B rows, each a trajectory of one of P groups. A step is a token of a completion, or a step of another \
+        environment. S is the number of steps of the longest row, M the number of all steps with a weight.
     Interfaces:
         ``of``, ``take``, ``without``, ``steps``, ``mini_batches``, ``divide``, ``parts``, ``to``
     Shapes:
@@ -205,7 +205,7 @@ class Batch:
         for rows in split_rows(self, most_tokens, share_rows(self)):
             yield rows, self.take(rows)
 
-    def to(self, device: str) -> 'Batch':
+    def to(self, device: torch.device) -> 'Batch':
         """The batch on a device; prompts stay where they are."""
         moved = {f.name: getattr(self, f.name) for f in fields(self) if f.name != 'prompts'}
         return replace(self, **to_device({name: x for name, x in moved.items() if x is not None}, device))

@@ -54,8 +54,8 @@ def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[
 def repetition(action: Tensor, weight: Tensor, n: int = 4) -> Tensor:
     """
     Overview:
-        Share of a row's n-grams that occur earlier in the row. It is 0 if all n-grams differ or there is none, and \
-        approaches 1 if one n-gram repeats throughout the row.
+        Share of a row's n-grams that occur earlier in the row. It is 0 if all n-grams differ or the row is \
+        shorter than one, and approaches 1 if one n-gram repeats throughout the row.
     Arguments:
         - action (:obj:`torch.LongTensor`): Tokens.
         - weight (:obj:`torch.FloatTensor`): 1 on tokens, 0 after a row's end.

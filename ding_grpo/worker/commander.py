@@ -112,7 +112,7 @@ class RunCommander(BaseSerialCommander):
         return self._policy_cfg.learn.learner.hook.get('load_ckpt_before_run', '')
 
     def _choose(self) -> Optional[Found]:
-        """The checkpoint to load, None if there is none."""
+        """The checkpoint to load; None for a new run."""
         resumes, asked = self._policy_cfg.learn.get('resume_training', False), self._asked
         if resumes and numbered(self._folder) and \
                 os.path.realpath(os.path.dirname(asked)) != os.path.realpath(self._folder):

@@ -84,7 +84,8 @@ class TestUpdates:
             warnings.simplefilter('error')
             policy = self.policy(think_answer, dict(type='linear', num_training_steps=4), drop_equal_groups=True)
             for _ in range(3):
-                policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=lambda group, row: 1.))
+                metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=lambda group, row: 1.))
+                assert metrics['optimizer_steps'] == 0
 
     def test_goes_on_from_a_checkpoint(self, think_answer):
         schedule = dict(type='linear', num_warmup_steps=3, num_training_steps=9)
