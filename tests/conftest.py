@@ -3,8 +3,6 @@ import os
 os.environ.setdefault('HF_HUB_OFFLINE', '1')  # no test may ask a hub
 os.environ.setdefault('GOMP_SPINCOUNT', '1000')  # see the Makefile
 
-import copy  # noqa: E402
-
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
@@ -13,6 +11,8 @@ from ding_common import import_ding  # noqa: E402
 import_ding()
 
 import ding_grpo  # noqa: E402, F401  mends DI-engine before a test imports its entries
+
+from tests.shipped import small  # noqa: E402
 
 TINY = dict(
     model_type='llama',
@@ -40,16 +40,6 @@ def tiny_model():
 
 @pytest.fixture
 def think_answer(tmp_path, monkeypatch):
-    """The shipped config, made small, in a folder of its own: (main_config, create_config)."""
-    import runpy
+    """The shipped config made small, in a folder of its own: (main_config, create_config)."""
     monkeypatch.chdir(tmp_path)
-    path = os.path.join(os.path.dirname(__file__), '..', 'config', 'think_answer_grpo_config.py')
-    loaded = runpy.run_path(path)
-    main, create = copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
-    main.exp_name = 'run'
-    main.env.collector_env_num = 8
-    main.policy.group_size = 4
-    main.policy.model.config.update(TINY)
-    main.policy.collect.n_sample = 2
-    main.policy.learn.batch_size = 2
-    return main, create
+    return small('think_answer_grpo')

@@ -1,8 +1,6 @@
 """Numbers that are not finite: steps are skipped and counted, the run ends with their place; what ends epochs early."""
 import copy
 import math
-import os
-import runpy
 import types
 
 import gymnasium
@@ -16,13 +14,14 @@ from ding_grpo.policy.diagnose import diagnose
 from ding_grpo.policy.metrics import STEP_METRICS
 from dizoo_llm.envs import TokenEnv
 
+from tests.shipped import small
+
 from .helper import make_batch, make_policy, sample_groups
 from .test_grpo import reward, vector
 from .test_step_actor import CONTINUOUS, DISCRETE, make, sample_group
 
 NAN, INF = float('nan'), float('inf')
 ROW = 2  # of group 1: where a number is made wrong
-CONFIG = os.path.join(os.path.dirname(__file__), '..', '..', 'config')
 
 
 def state(policy):
@@ -427,9 +426,7 @@ def test_a_run_ends_and_says_what_the_environment_gave(tmp_path, monkeypatch, wh
     monkeypatch.chdir(tmp_path)
     if 'Broken-v0' not in gymnasium.registry:
         gymnasium.register('Broken-v0', Broken, disable_env_checker=True)
-    loaded = runpy.run_path(os.path.join(CONFIG, 'cartpole_grpo_config.py'))
-    main, create = copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
-    main.exp_name = 'run'
+    main, create = small('cartpole_grpo')
     main.env.update(env_id='Broken-v0', env_kwargs=dict(what=what), evaluator_env_num=2, n_evaluator_episode=2)
     main.policy.learn.max_bad_updates = 2
     with pytest.raises(NumericError, match=message):

@@ -1,6 +1,4 @@
 import copy
-import os
-import runpy
 
 import numpy as np
 import pytest
@@ -13,8 +11,9 @@ from ding_common import ConfigError
 from ding_grpo.policy import PPOKLPolicy
 from ding_grpo.rl_utils import kl_estimate
 
+from tests.shipped import load
+
 BATCH = 12
-CONFIG = os.path.join(os.path.dirname(__file__), '..', '..', 'config', 'think_answer_ppo_config.py')
 
 
 def make(cls, action_space='discrete', seed=0, recompute_adv=True, **learn):
@@ -119,8 +118,7 @@ class TestPPOKL:
 
     def test_on_tokens_through_the_pipeline(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        loaded = runpy.run_path(CONFIG)
-        main, create = copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
+        main, create = load('think_answer_ppo')
         main.policy.learn.update(beta=0.1, kl_type='k3')
         create.policy.type = 'ppo_kl'
         kls = []

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-ROOT = os.path.join(os.path.dirname(__file__), '..')
+ROOT = os.path.join(os.path.dirname(__file__), '..', '..')
 PARTS = [
     'ding_common', 'ding_grpo', 'ding_grpo.compat', 'ding_grpo.compat.patches', 'ding_grpo.compat.private',
     'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model', 'ding_grpo.rollout', 'ding_grpo.worker',

@@ -16,29 +16,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ding_common import ConfigError, TaskError, read_json_lines
 from dizoo_llm.tasks import ThinkAnswerTask
 
-CONFIG = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', 'config', 'think_answer_grpo_config.py'))
+from tests.shipped import path_of, small, write
+
+CONFIG = path_of('think_answer_grpo')
 DING = os.path.join(os.path.dirname(sys.executable), 'ding')
 
-# A config of one's own: the shipped one, changed. DI-engine reads it as a file, so this is written to one.
-OWN_CONFIG = '''
-import runpy
-shipped = runpy.run_path({shipped!r})
-main_config, create_config = shipped['main_config'], shipped['create_config']
-main_config.exp_name = 'run'
-main_config.env.collector_env_num = 8
-main_config.policy.group_size = 4
-main_config.policy.collect.n_sample = 2
-main_config.policy.learn.batch_size = 2
-main_config.policy.model.config.update(hidden_size=32, intermediate_size=64)
-{changes}
-'''
 
-
-def write_config(folder, changes=''):
-    path = os.path.join(folder, 'own_config.py')
-    with open(path, 'w') as f:
-        f.write(OWN_CONFIG.format(shipped=CONFIG, changes=changes))
-    return path
+def write_config(folder, code=''):
+    return write(folder / 'own_config.py', small('think_answer_grpo', env=dict(stop_value=1.0)), code)
 
 
 def ding(args, folder, command=(DING, )):

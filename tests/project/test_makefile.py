@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 UV = '#!/bin/sh\necho uv 0.9\n'
 # A version manager's, for a version that is not there.
 SHIM = '#!/bin/sh\necho "$0: command not found" >&2\nexit 127\n'

@@ -2,8 +2,8 @@
 Wrong configs. Each of many changes to the shipped GRPO configs, made small, must either train or end in one line that
 names the key, which is what a ``click.ClickException`` becomes on the command line, with exit code 1:
 
-    python tests/fuzz_configs.py --cases 600 --seed 0
-    python tests/fuzz_configs.py --seed 0 --only 17     # one case, with all that it printed
+    python tools/fuzz_configs.py --cases 600 --seed 0
+    python tools/fuzz_configs.py --seed 0 --only 17     # one case, with all that it printed
 
 A case is a pure function of seed and index. Each runs in a process and a folder of its own, with a time limit and a
 limit of memory.
@@ -13,14 +13,11 @@ import os
 os.environ.setdefault('HF_HUB_OFFLINE', '1')  # no case may ask a hub
 
 import copy  # noqa: E402
-import glob  # noqa: E402
 import inspect  # noqa: E402
-import json  # noqa: E402
 import multiprocessing  # noqa: E402
 import random  # noqa: E402
 import re  # noqa: E402
 import resource  # noqa: E402
-import runpy  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
 import tempfile  # noqa: E402
@@ -35,16 +32,16 @@ from easydict import EasyDict  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..')
-CONFIG = os.path.join(ROOT, 'config')
 if __name__ == '__main__':
-    sys.path[0] = ROOT  # not this folder, which has one named as a package
-NAMES = sorted(os.path.basename(f)[:-len('_config.py')] for f in glob.glob(f'{CONFIG}/*_grpo*_config.py'))
+    sys.path[0] = ROOT
+from ding_common import import_ding  # noqa: E402
+
+import_ding()
+from tests.shipped import load, names, small, write_model_and_data  # noqa: E402
+
+NAMES = names('*_grpo*')
 if find_spec('Box2D') is None:
     NAMES.remove('lunarlander_grpo')  # it needs an extra
-CHAT = (
-    '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}'
-    '{% if add_generation_prompt %}<assistant>{% endif %}'
-)
 HUGE = 10 ** 12
 VALUES = [
     'x', '', 'several\nlines', '1', 0, 1, -1, 3, HUGE, -HUGE, 0.0, 0.5, 1.5, -0.5, 1e30,
@@ -71,65 +68,15 @@ class Case(NamedTuple):
     create: EasyDict
 
 
-def load(name: str) -> Tuple[EasyDict, EasyDict]:
+def shrunk(name: str, folder: str) -> Tuple[EasyDict, EasyDict]:
     """
     Overview:
-        A shipped config by the name of its file without ``_config.py``: (main_config, create_config).
+        A config that trains, so small that an update takes part of a second.
     """
-    loaded = runpy.run_path(os.path.join(CONFIG, f'{name}_config.py'))
-    return copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
-
-
-def write_files(model_config: Dict[str, Any]) -> None:
-    """
-    Overview:
-        Write into the current folder what the configs with real text read: ``base``, a random model with a tokenizer \
-        of characters and a chat template, and ``gsm8k``, small files like GSM8K's.
-    """
-    from ding_grpo.model import CausalLM
-    from dizoo_llm.tokenizer import build_char_tokenizer
-    tokenizer = build_char_tokenizer(''.join(map(chr, range(32, 127))) + '\n')
-    tokenizer.chat_template = CHAT
-    model = CausalLM(config=dict(model_config, vocab_size=len(tokenizer), max_position_embeddings=512))
-    model.save_pretrained('base', tokenizer)
-    os.makedirs('gsm8k')
-    for name, first in (('train', 0), ('test', 100)):
-        rows = [
-            dict(question=f'What is {n} + 1?', answer=f'It is {n + 1}.\n#### {n + 1}')
-            for n in range(first, first + 30)
-        ]
-        with open(f'gsm8k/{name}.jsonl', 'w') as f:
-            f.write('\n'.join(map(json.dumps, rows)))
-
-
-def shrink(main: EasyDict, folder: str) -> None:
-    """
-    Overview:
-        Make a config so small that an update takes part of a second.
-    Arguments:
-        - main (:obj:`EasyDict`): From ``load``.
-        - folder (:obj:`str`): Where ``write_files`` wrote.
-    """
-    main.exp_name, main.policy.cuda, main.policy.group_size = 'run', False, 4
-    main.env.update(collector_env_num=8, evaluator_env_num=4, n_evaluator_episode=4, stop_value=1e9)
-    main.policy.collect.n_sample = 2
+    main, create = small(name, folder)
     if 'env_id' in main.env:
-        main.env.env_kwargs = dict(max_episode_steps=10)
-        main.policy.learn.epoch_per_collect = 2
-        return
-    main.policy.learn.batch_size = 2
-    if 'config' in main.policy.model:
-        main.policy.model.config.update(hidden_size=32, intermediate_size=64)
-        return
-    main.env.tokenizer.pretrained = main.policy.model.pretrained = os.path.join(folder, 'base')
-    main.env.update(max_new_tokens=8, max_prompt_length=400)
-    if 'overlong_buffer' in main.env:
-        main.env.overlong_buffer = 4
-    for key in ('path', 'eval_path'):
-        if key in main.env.task:
-            main.env.task[key] = os.path.join(folder, main.env.task[key])
-    if 'eval_size' in main.env.task:
-        main.env.task.update(eval_size=8, size=100)
+        main.env.env_kwargs.max_episode_steps, main.policy.learn.epoch_per_collect = 10, 2
+    return main, create
 
 
 def make_case(seed: int, index: int, folder: str) -> Case:
@@ -138,8 +85,7 @@ def make_case(seed: int, index: int, folder: str) -> Case:
         The case of a seed and an index, whatever other cases there are.
     """
     name = NAMES[index % len(NAMES)]
-    main, create = load(name)
-    shrink(main, folder)
+    main, create = shrunk(name, folder)
     rng = random.Random(f'{seed} {index}')
     kind = rng.choice(KINDS)
     what, key = dict(
@@ -366,8 +312,8 @@ def main(cases: int, seed: int, limit: float, only: Tuple[int, ...], verbose: bo
     begun, found, defects = time.monotonic(), Counter(), 0
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        small = load('think_answer_grpo')[0].policy.model.config
-        files = multiprocessing.get_context('fork').Process(target=write_files, args=(small, ))
+        model = load('think_answer_grpo')[0].policy.model.config
+        files = multiprocessing.get_context('fork').Process(target=write_model_and_data, args=(model, ))
         files.start()  # not here: a process that has computed must not be forked
         files.join()
         indices = only or range(cases)
@@ -391,8 +337,6 @@ def main(cases: int, seed: int, limit: float, only: Tuple[int, ...], verbose: bo
 
 
 if __name__ == '__main__':
-    from ding_common import import_ding
-    import_ding()
     import torch
 
     import ding_grpo  # noqa: F401

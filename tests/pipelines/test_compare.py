@@ -7,20 +7,12 @@ from click.testing import CliRunner
 from ding_common import ConfigError
 from ding_grpo import compare
 
-CONFIG = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', 'config'))
+from tests.shipped import load, path_of, write
 
 
-def small(algo, folder, name, extra=''):
-    """A shipped CartPole config made small, as a file."""
-    text = open(os.path.join(CONFIG, f'cartpole_{algo}_config.py')).read()
-    changes = (
-        'main_config.env.update(evaluator_env_num=2, n_evaluator_episode=2, stop_value=20,'
-        'env_kwargs=dict(max_episode_steps=25))\n'
-        f'{extra}\n'
-    )
-    path = folder / f'{name}_config.py'
-    path.write_text(text.replace("if __name__ == '__main__':", f"{changes}\nif __name__ == '__main__':"))
-    return str(path)
+def cartpole(algo, folder, name, code=''):
+    env = dict(evaluator_env_num=2, n_evaluator_episode=2, stop_value=20, env_kwargs=dict(max_episode_steps=25))
+    return write(folder / f'{name}_config.py', load(f'cartpole_{algo}', env=env), code)
 
 
 def call(*args):
@@ -33,8 +25,8 @@ class TestCompare:
     def test_table_picture_and_resuming(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         files = [
-            small('grpo', tmp_path, 'grpo', 'main_config.policy.eval.evaluator.eval_freq = 2'),
-            small('ppo', tmp_path, 'ppo', 'main_config.policy.collect.n_sample = 64'),
+            cartpole('grpo', tmp_path, 'grpo', 'main_config.policy.eval.evaluator.eval_freq = 2'),
+            cartpole('ppo', tmp_path, 'ppo', 'main_config.policy.collect.n_sample = 64'),
         ]
         options = ['--seeds', '0', '--jobs', '2', '--out', 'out', '--env-step', '2000']
         result = call(*files, *options)
@@ -49,7 +41,7 @@ class TestCompare:
 
     def test_a_run_that_fails_is_named(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        file = small('grpo', tmp_path, 'wrong', "main_config.policy.learn.clip_ratoi = 1")
+        file = cartpole('grpo', tmp_path, 'wrong', "main_config.policy.learn.clip_ratoi = 1")
         result = call(file, '--seeds', '3', '--out', str(tmp_path / 'out'))
         assert result.exit_code == 1 and 'wrong seed 3 (out/wrong seed 3.txt)' in result.output
         assert 'clip_ratoi' in open('out/wrong seed 3.txt').read()
@@ -65,7 +57,7 @@ class TestCompare:
     )
     def test_wrong_use_ends_in_one_line(self, tmp_path, monkeypatch, change, options, message):
         monkeypatch.chdir(tmp_path)
-        file = small('grpo', tmp_path, 'c', change)
+        file = cartpole('grpo', tmp_path, 'c', change)
         os.rename(file, 'c.py')
         result = call('c.py', *options)
         assert result.exit_code != 0 and message in result.output.splitlines()[-1], result.output
@@ -102,7 +94,7 @@ class TestParts:
         assert compare._on_grid(records, 'envstep', [0, 5, 10, 100]).tolist() == [1, 1, 2, 2]
 
     def test_mode_and_order(self):
-        names = [os.path.join(CONFIG, f'think_answer_{n}_config.py') for n in ('grpo', 'grpo_serial')]
+        names = [path_of(f'think_answer_{n}') for n in ('grpo', 'grpo_serial')]
         runs = compare.plan(tuple(names), [0, 1], 'out')
         assert [(r.name, r.mode, r.seed) for r in runs] == [
             ('think_answer_grpo', 'serial_onpolicy', 0), ('think_answer_grpo_serial', 'serial', 0),

@@ -9,19 +9,8 @@ from ding.entry.cli import cli
 
 from dizoo_llm.sft import main as sft
 
-CONFIG = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', 'config', 'think_answer_grpo_config.py'))
-GRPO = '''
-import runpy
-shipped = runpy.run_path({shipped!r})
-main_config, create_config = shipped['main_config'], shipped['create_config']
-main_config.exp_name = 'run'
-main_config.env.update(collector_env_num=4, evaluator_env_num=1, n_evaluator_episode=1)
-main_config.policy.group_size = 4
-main_config.policy.collect.n_sample = main_config.policy.learn.batch_size = 1
-main_config.policy.model.config.update(hidden_size=8, intermediate_size=8)
-main_config.env.update({env!r})
-main_config.policy.model = {model!r} or main_config.policy.model
-'''
+from tests.shipped import load, write
+
 SFT = '''
 main_config = dict(
     exp_name='run',
@@ -34,6 +23,20 @@ main_config['env'].update({env!r})
 '''
 GOOD = '{"question": "a", "answer": "b"}\n'
 ENV = dict(task=dict(type='file', path='a.jsonl'), tokenizer=dict(chars='abcde'))
+
+
+def write_grpo(env, model):
+    main, create = load('think_answer_grpo', exp_name='run', env=env)
+    main.env.update(collector_env_num=4, evaluator_env_num=1, n_evaluator_episode=1)
+    main.policy.group_size, main.policy.collect.n_sample, main.policy.learn.batch_size = 4, 1, 1
+    main.policy.model.config.update(hidden_size=8, intermediate_size=8)
+    main.policy.model = model or main.policy.model
+    write('c.py', (main, create))
+
+
+def write_sft(env, model):
+    with open('c.py', 'w') as f:
+        f.write(SFT.format(env=env, model=model))
 
 
 @pytest.fixture
@@ -108,8 +111,7 @@ class TestConfigFile:
     )
     def test_of_broken_things(self, folder, command, content, env, model, message):
         (folder / 'a.jsonl').write_bytes(content if isinstance(content, bytes) else content.encode())
-        text = (GRPO if command is cli else SFT).format(shipped=CONFIG, env={**ENV, **env}, model=model)
-        (folder / 'c.py').write_text(text)
+        (write_grpo if command is cli else write_sft)({**ENV, **env}, model)
         assert message in one_line(folder, command, 'c.py')
 
 
@@ -124,7 +126,7 @@ class TestCommands:
         ]
 
     def test_without_a_mode(self):
-        result = CliRunner().invoke(cli, ['-c', CONFIG])
+        result = CliRunner().invoke(cli, ['-c', 'think_answer_grpo'])
         assert result.exit_code == 2 and "Missing option '-m'" in result.output
 
     def test_a_config_of_another_name(self, folder):
@@ -154,16 +156,16 @@ class TestCommands:
     def test_sft_that_fails_on_its_way_leaves_the_earlier_evaluations(self, folder):
         pytest.importorskip('accelerate')
         (folder / 'a.jsonl').write_text(GOOD + '{"question": "c", "answer": "bbbbbbb"}')
-        (folder / 'c.py').write_text(SFT.format(env=ENV, model=None))
+        write_sft(ENV, None)
         assert "env.max_new_tokens = 3: the answer 'bbbbbbb' has 8 tokens" in one_line(folder, sft, 'c.py')
 
     def test_sft_does_not_write_over_the_model_that_it_begins_with(self, folder):
         pytest.importorskip('accelerate')
         (folder / 'a.jsonl').write_text(GOOD)
-        (folder / 'c.py').write_text(SFT.format(env=ENV, model=None))
+        write_sft(ENV, None)
         runner = CliRunner()
         assert runner.invoke(sft, ['-c', 'c.py', '--exp-name', 'first']).exit_code == 0
-        (folder / 'c.py').write_text(SFT.format(env=ENV, model=dict(pretrained='first/model')))
+        write_sft(ENV, dict(pretrained='first/model'))
         assert 'would overwrite main_config.model.pretrained' in one_line(
             folder, sft, 'c.py', '--exp-name', 'first/../first'
         )

@@ -8,16 +8,14 @@ import pytest
 
 from ding_common import ConfigError
 
-from . import fuzz_configs
-from .fuzz_configs import KINDS, NAMES, load, make_case, outcome_of, run_case, shrink
+from tools import fuzz_configs
+from tools.fuzz_configs import KINDS, NAMES, make_case, outcome_of, run_case, shrunk
 
 
 @pytest.fixture
 def case(tmp_path):
     """One that trains if nothing is done to it."""
-    main, create = load('cartpole_grpo')
-    shrink(main, str(tmp_path))
-    return fuzz_configs.Case('cartpole_grpo', 'value', '', 'learning_rate', main, create)
+    return fuzz_configs.Case('cartpole_grpo', 'value', '', 'learning_rate', *shrunk('cartpole_grpo', str(tmp_path)))
 
 
 @pytest.mark.unittest
@@ -32,8 +30,7 @@ class TestCases:
         cases = [make_case(0, index, str(tmp_path)) for index in range(100)]
         assert {case.config for case in cases} == set(NAMES) and {case.kind for case in cases} == set(KINDS)
         for case in cases:
-            main, _ = load(case.config)
-            shrink(main, str(tmp_path))
+            main, _ = shrunk(case.config, str(tmp_path))
             assert repr(case.main) != repr(main) or case.kind == 'value', case.what
 
 

@@ -1,6 +1,6 @@
 """
 Faults injected for real: a run that is killed again and again, and every other fault of docs/faults.md that a command
-line can show. ``python tests/faults.py`` writes the table of what happened there, and ends with 1 if anything else did.
+line can show. ``python tools/faults.py`` writes the table of what happened there, and ends with 1 if anything else did.
 """
 import hashlib
 import os
@@ -20,19 +20,14 @@ import torch
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
 sys.path.insert(0, ROOT)
-from ding_common import read_json_lines  # noqa: E402
-from tests.same import same  # noqa: E402
+from ding_common import import_ding, read_json_lines  # noqa: E402
 
-CONFIG = '''
-import runpy
-from ding.utils import deep_merge_dicts
-from easydict import EasyDict
-loaded = runpy.run_path({path!r})
-create_config = loaded['create_config']
-main_config = EasyDict(deep_merge_dicts(loaded['main_config'], {changes!r}))
-if main_config.policy.model.get('pretrained'):
-    main_config.policy.model.pop('config')
-'''
+import_ding()
+from ding.utils import deep_merge_dicts  # noqa: E402
+
+from tests.same import same  # noqa: E402
+from tests.shipped import load, write  # noqa: E402
+
 SMALL = dict(
     exp_name='run',
     env=dict(stop_value=1e9, collector_env_num=16),
@@ -48,10 +43,10 @@ START = 60.  # seconds within which a run must have begun
 
 def write_config(folder: str, changes: Dict[str, Any]) -> None:
     """A shipped config made small, with changes."""
-    from ding.utils import deep_merge_dicts
-    path = os.path.join(ROOT, 'config', 'think_answer_grpo_config.py')
-    with open(os.path.join(folder, 'c.py'), 'w') as f:
-        f.write(CONFIG.format(path=path, changes=deep_merge_dicts(SMALL, changes)))
+    main, create = load('think_answer_grpo', **deep_merge_dicts(SMALL, changes))
+    if 'pretrained' in main.policy.model:
+        main.policy.model.pop('config')
+    write(os.path.join(folder, 'c.py'), (main, create))
 
 
 def begin(folder: str, updates: int, limit: Optional[int] = None) -> subprocess.Popen:

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ding_common import ConfigError, read_json_lines
 
-from .fuzz_configs import load, write_files
+from tests.shipped import load, small, write_model_and_data
 
 pytest.importorskip('reasoning_gym')
 
@@ -17,7 +17,7 @@ pytest.importorskip('reasoning_gym')
 def folder(tmp_path, monkeypatch, tiny_config):
     """A model folder with a tokenizer of characters and a chat template; beside it a small file like GSM8K's."""
     monkeypatch.chdir(tmp_path)
-    write_files(tiny_config)
+    write_model_and_data(tiny_config)
     return str(tmp_path / 'base')
 
 
@@ -30,16 +30,8 @@ class TestTextConfigs:
     def test_runs_on_a_folder(self, folder, name):
         if 'lora' in name:
             pytest.importorskip('peft')
-        main, create = load(f'{name}_grpo')
-        main.exp_name, main.policy.cuda = 'run', False
-        main.env.tokenizer.pretrained = main.policy.model.pretrained = folder
-        main.policy.group_size, main.env.collector_env_num = 4, 8
-        main.env.update(evaluator_env_num=4, n_evaluator_episode=8, max_new_tokens=8, max_prompt_length=400)
-        if 'overlong_buffer' in main.env:
-            main.env.overlong_buffer = 4
-        if 'eval_size' in main.env.task:
-            main.env.task.update(eval_size=8, size=100)
-        main.policy.collect.n_sample = main.policy.learn.batch_size = 2
+        main, create = small(f'{name}_grpo')
+        main.env.n_evaluator_episode = 8
         main.policy.learn.lr_scheduler = dict(type='constant')
         serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
         evaluation, = read_json_lines('run/log/evaluator/evaluations.jsonl')

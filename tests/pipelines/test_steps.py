@@ -1,7 +1,5 @@
 """GRPO on environments that have nothing to do with language, through DI-engine's own pipeline."""
-import copy
 import os
-import runpy
 
 import gymnasium
 import numpy as np
@@ -11,18 +9,17 @@ from ding.entry import serial_pipeline_onpolicy
 
 from ding_common import ConfigError, read_json_lines
 
-CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
+from tests.shipped import load
 
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """A shipped config made small: (task, changes) -> (main_config, create_config)."""
+    """A shipped config with short episodes: (name, manager, changes) -> (main_config, create_config)."""
     monkeypatch.chdir(tmp_path)
 
-    def load(task, manager='base', **changes):
-        loaded = runpy.run_path(os.path.join(CONFIG, f'{task}_config.py'))
-        main, create = copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
-        main.exp_name, create.env_manager.type = 'run', manager
+    def made(name, manager='base', **changes):
+        main, create = load(name, exp_name='run')
+        create.env_manager.type = manager
         main.env.update(
             evaluator_env_num=3, n_evaluator_episode=3, stop_value=1e9, env_kwargs=dict(max_episode_steps=15)
         )
@@ -34,7 +31,7 @@ def small(tmp_path, monkeypatch):
             section[last] = value
         return main, create
 
-    return load
+    return made
 
 
 class Sides(gymnasium.Env):

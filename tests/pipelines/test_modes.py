@@ -10,17 +10,8 @@ from ding.entry.cli import cli
 
 from ding_common import read_json_lines
 
-CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
-SMALL = '''
-import runpy
+from tests.shipped import load, write
 
-from ding_common import read_json_lines
-loaded = runpy.run_path({path!r})
-main_config, create_config = loaded['main_config'], loaded['create_config']
-main_config.exp_name = 'run'
-main_config.env.stop_value = 1e9
-main_config.env.update({env!r})
-'''
 STEPS = dict(evaluator_env_num=3, n_evaluator_episode=3, env_kwargs=dict(max_episode_steps=15))
 
 
@@ -30,8 +21,7 @@ def ding(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(name, *options, env=STEPS):
-        path = os.path.abspath(os.path.join(CONFIG, f'{name}_config.py'))
-        (tmp_path / f'{name}_config.py').write_text(SMALL.format(path=path, env=env))
+        write(f'{name}_config.py', load(name, exp_name='run', env=dict(env, stop_value=1e9)))
         result = CliRunner().invoke(cli, ['-c', f'{name}_config.py', *options])
         assert result.exception is None, result.output
         return result.output

@@ -1,6 +1,5 @@
 """What a run leaves is a model of `transformers`: a process that knows nothing of this project finds its accuracy."""
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -12,8 +11,9 @@ from easydict import EasyDict
 from ding_common import read_json_lines
 from dizoo_llm.sft import train
 
+from tests.shipped import load
+
 pytest.importorskip('accelerate')
-CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config', 'chain_sum_grpo_config.py')
 TASK = '''
 chars = '0123456789+='
 def problems():
@@ -54,8 +54,7 @@ class TestSavedModel:
             train=dict(examples=100, batch_size=50, max_steps=60, learning_rate=5e-3, eval_freq=60, eval_problems=100),
         )
         folder, _ = train(warm, seed=0)
-        shipped = runpy.run_path(CONFIG)
-        main, create = shipped['main_config'], shipped['create_config']
+        main, create = load('chain_sum_grpo')
         main.exp_name, main.env.task, main.env.max_new_tokens = 'run', EasyDict(task), 3
         main.env.tokenizer.pretrained = main.policy.model.pretrained = folder
         main.env.update(collector_env_num=64, evaluator_env_num=100, n_evaluator_episode=100)

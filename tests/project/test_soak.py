@@ -4,7 +4,7 @@ import runpy
 
 import pytest
 
-BENCHMARKS = os.path.join(os.path.dirname(__file__), '..', 'benchmarks')
+BENCHMARKS = os.path.join(os.path.dirname(__file__), '..', '..', 'benchmarks')
 
 
 @pytest.fixture

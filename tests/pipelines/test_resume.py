@@ -1,8 +1,6 @@
 """A run that is stopped and resumed is the run that was not stopped, bit for bit."""
-import copy
 import glob
 import os
-import runpy
 import shutil
 import time
 
@@ -17,13 +15,7 @@ from ding_grpo.model import CausalLM
 from ding_grpo.policy import GRPOPolicy
 
 from tests.same import same
-
-CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config')
-
-
-def shipped(name):
-    loaded = runpy.run_path(os.path.join(CONFIG, f'{name}_config.py'))
-    return copy.deepcopy(loaded['main_config']), copy.deepcopy(loaded['create_config'])
+from tests.shipped import small
 
 
 def tokens(think_answer):
@@ -71,17 +63,8 @@ def buffer(think_answer):
 
 
 def steps(think_answer):
-    main, create = shipped('cartpole_grpo')
-    main.exp_name = 'run'
-    main.env.update(
-        collector_env_num=8,
-        evaluator_env_num=3,
-        n_evaluator_episode=7,
-        stop_value=1e9,
-        env_kwargs=dict(max_episode_steps=25)
-    )
-    main.policy.update(group_size=4)
-    main.policy.collect.n_sample = 2
+    main, create = small('cartpole_grpo')
+    main.env.update(evaluator_env_num=3, n_evaluator_episode=7, env_kwargs=dict(max_episode_steps=25))
     main.policy.eval.evaluator.eval_freq = 3
     return serial_pipeline_onpolicy, main, create
 

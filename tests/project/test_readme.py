@@ -8,7 +8,7 @@ import pytest
 
 from ding_common import read_json_lines
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 README = open(os.path.join(ROOT, 'README.md'), encoding='utf-8').read()
 
 

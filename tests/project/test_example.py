@@ -5,10 +5,10 @@ import runpy
 import pytest
 import torch
 
-from .policy.helper import make_policy, sample_groups
+from tests.policy.helper import make_policy, sample_groups
+from tests.shipped import load
 
-PATH = os.path.join(os.path.dirname(__file__), '..', 'examples', 'grpo_in_150_lines.py')
-CONFIG = os.path.join(os.path.dirname(__file__), '..', 'config', 'think_answer_grpo_config.py')
+PATH = os.path.join(os.path.dirname(__file__), '..', '..', 'examples', 'grpo_in_150_lines.py')
 
 
 @pytest.fixture(scope='module')
@@ -24,8 +24,7 @@ class TestExample:
             assert len(f.readlines()) <= 150
 
     def test_first_update_is_the_policys(self, example):
-        config = runpy.run_path(CONFIG)
-        policy = make_policy(config['main_config'], config['create_config'])
+        policy = make_policy(*load('think_answer_grpo'))
         model = example['make_model'](0)
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), policy._model.parameters()))
         data = sample_groups(policy, [0, 1, 2, 3, 1, 0, 2, 2])

@@ -1,0 +1,195 @@
+"""Two processes make the run of one; one that dies ends the other."""
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from ding_common import read_json_lines
+
+from tests.processes import ROOT, two_processes
+from tests.shipped import load, write
+
+TOKENS = dict(
+    env=dict(collector_env_num=24),
+    policy=dict(
+        group_size=4,
+        model=dict(config=dict(hidden_size=32, intermediate_size=64)),
+        learn=dict(batch_size=3, epoch_per_collect=2, beta=0.1, micro_batch_tokens=60),
+        collect=dict(n_sample=6),
+    ),
+)
+STEPS = dict(
+    env=dict(collector_env_num=8, evaluator_env_num=2, n_evaluator_episode=2),
+    policy=dict(group_size=4, learn=dict(learning_rate=1e-4, epoch_per_collect=1), collect=dict(n_sample=3)),
+)
+BUFFER = dict(
+    env=dict(collector_env_num=8),
+    policy=dict(
+        group_size=4,
+        model=dict(config=dict(hidden_size=32, intermediate_size=64)),
+        learn=dict(batch_size=3, update_per_collect=2),
+        collect=dict(n_sample=4),
+        other=dict(replay_buffer=dict(replay_buffer_size=8, max_use=3)),
+    ),
+)
+
+
+def write_config(folder, name, config, changes, processes, code='', **learn):
+    changes = dict(changes, exp_name=name)
+    changes['env'] = dict(changes['env'], stop_value=1e9)
+    learn = dict(changes['policy'].get('learn', {}), **learn)
+    changes['policy'] = dict(changes['policy'], learn=learn, multi_gpu=processes > 1)
+    changes['policy']['eval'] = dict(evaluator=dict(eval_freq=8))
+    write(folder / f'{name}_config.py', load(config, **changes), code)
+
+
+class Run:
+    """A run on the command line: ``python -m ding_grpo``, by torchrun if there are several processes."""
+
+    def __init__(self, folder, name, config, changes, mode, updates, processes, code='', **learn):
+        write_config(folder, name, config, changes, processes, code, **learn)
+        torchrun = ['-m', 'torch.distributed.run', '--nproc_per_node', str(processes)] if processes > 1 else []
+        command = [sys.executable, *torchrun, '-m', 'ding_grpo', '-m', mode, '-c', f'{name}_config.py', '-s', '0']
+        self._log = open(folder / f'{name}.txt', 'w+')
+        env = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=ROOT)
+        self.process = subprocess.Popen(
+            command + ['--train-iter', str(updates)], cwd=folder, stdout=self._log, stderr=subprocess.STDOUT, env=env
+        )
+        self.folder = folder / name
+
+    def end(self, seconds=120):
+        code = self.process.wait(seconds)
+        return code, self.out()
+
+    def out(self):
+        self._log.seek(0)
+        return self._log.read()
+
+    def updates(self):
+        return len(read_json_lines(str(self.folder / 'log' / 'learner' / 'metrics.jsonl')))
+
+    def weights(self, number):
+        return torch.load(self.folder / 'ckpt' / f'iteration_{number}.pth.tar', weights_only=True)['model']
+
+
+def furthest(a, b):
+    return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+@pytest.mark.unittest
+class TestTwoProcesses:
+
+    @pytest.mark.parametrize(
+        'config, changes, mode', [
+            pytest.param('think_answer_grpo', TOKENS, 'serial_onpolicy', id='tokens'),
+            pytest.param('cartpole_grpo', STEPS, 'serial_onpolicy', id='steps', marks=pytest.mark.algotest),
+            pytest.param('think_answer_grpo_serial', BUFFER, 'serial', id='replay_buffer', marks=pytest.mark.algotest),
+        ]
+    )
+    def test_the_weights_of_one(self, tmp_path, config, changes, mode):
+        runs = [Run(tmp_path, f'p{n}', config, changes, mode, 20, n) for n in (1, 2)]
+        for run in runs:
+            code, out = run.end()
+            assert code == 0, out
+        one, two = (run.weights(20) for run in runs)
+        assert furthest(one, two) < 1e-6
+        lengths = {
+            r.get('completion_length_min', r.get('episode_length_min'))
+            for r in read_json_lines(str(runs[1].folder / 'log/learner/metrics.jsonl'))
+        }
+        assert len(lengths) > 1  # rows are of uneven lengths
+        assert runs[1].updates() == 20  # written by one of them
+        assert not list(tmp_path.glob('p2_[0-9]*'))  # in one folder
+
+    @pytest.mark.algotest
+    def test_resumed_by_another_number(self, tmp_path):
+        args = ('run', 'think_answer_grpo', TOKENS, 'serial_onpolicy')
+        for updates, processes in ((8, 2), (14, 1), (20, 2)):
+            code, out = Run(tmp_path, *args, updates, processes, resume_training=updates > 8).end()
+            assert code == 0, out
+        whole = Run(tmp_path, 'whole', *args[1:], 20, 1)
+        whole.end()
+        run = torch.load(tmp_path / 'run/ckpt/iteration_20.pth.tar', weights_only=True)
+        assert furthest(run['model'], whole.weights(20)) < 1e-6
+        assert len(read_json_lines(str(tmp_path / 'run/log/learner/metrics.jsonl'))) == 20
+
+    def test_one_that_dies_ends_the_other(self, tmp_path):
+        run = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
+        while run.updates() < 3:
+            assert run.process.poll() is None, run.out()
+            time.sleep(0.2)
+        workers = subprocess.run(['pgrep', '-P', str(run.process.pid)], capture_output=True, text=True).stdout.split()
+        assert len(workers) == 2
+        os.kill(int(workers[1]), signal.SIGKILL)
+        since = time.monotonic()
+        code, out = run.end(40)
+        assert time.monotonic() - since < 20
+        assert code == 1 and 'Signal 9 (SIGKILL)' in out
+        assert 'Error: process 0: another process of this run has exited, so this one exits too' in out
+
+    def test_a_signal_saves_and_ends_all(self, tmp_path):
+        run = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
+        while run.updates() < 3:
+            assert run.process.poll() is None, run.out()
+            time.sleep(0.2)
+        run.process.terminate()
+        code, out = run.end(60)
+        assert code != 0 and 'SIGTERM: saving after update' in out
+        saved = max(int(p.name.split('_')[1].split('.')[0]) for p in (run.folder / 'ckpt').glob('iteration_*'))
+        assert saved == run.updates() >= 3
+
+    def test_processes_that_do_not_share_are_refused(self, tmp_path, monkeypatch):
+        monkeypatch.setenv('WORLD_SIZE', '2')
+        code, out = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 1, 1).end()
+        assert code == 1
+        assert out.strip() == 'Error: policy.multi_gpu = False: torchrun started 2 processes; must be True for ' \
+            'them to share one run.'
+
+
+FAILS = '''
+import os
+from ding_grpo.policy import GRPOPolicy
+method = GRPOPolicy.{method}
+def fail(self, *args, **kwargs):
+    if os.environ['RANK'] == '{rank}' and self._updates == 2:  # the other waits in a call of torch's or DI-engine's
+        raise RuntimeError('injected')
+    return method(self, *args, **kwargs)
+GRPOPolicy.{method} = fail
+main_config.policy.eval.evaluator.eval_freq = 2
+'''
+
+
+@pytest.mark.unittest
+class TestWhoFailed:
+
+    @pytest.mark.parametrize('method, rank', [('_to_learn', 1), ('_forward_eval', 0)])
+    def test_an_error_of_one_process_in_a_run(self, tmp_path, method, rank):
+        code = FAILS.format(method=method, rank=rank)
+        status, out = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 4, 2, code).end()
+        assert status == 1
+        assert out.count('RuntimeError: injected') == 1 and 'in fail\n' in out
+        assert out.count('another process of this run') == 1
+        assert f'Error: process {1 - rank}: another process of this run has exited, so this one exits too' in out
+
+
+@pytest.mark.unittest
+def test_resumed_where_one_process_alone_sees_the_checkpoints(tmp_path):
+    write_config(tmp_path, 'run', 'think_answer_grpo', TOKENS, 2, resume_training=True)
+    command = [sys.executable, '-m', 'ding_grpo', '-m', 'serial_onpolicy', '-c', '../run_config.py', '-s', '0']
+    for updates in (3, 5):
+        (code, out), (other_code, other_out) = two_processes(tmp_path, [*command, '--train-iter', str(updates)])
+        assert code == other_code == 0, out + other_out  # at the end the weights of all are compared
+    assert 'resuming from run/ckpt/iteration_3.pth.tar, after update 3' in out
+    assert (tmp_path / '0/run/ckpt/iteration_5.pth.tar').exists() and not list(tmp_path.glob('1/**/*.pth.tar'))
+
+
+@pytest.mark.unittest
+def test_without_a_gpu(tmp_path):
+    changes = dict(TOKENS, policy=dict(TOKENS['policy'], cuda=True))
+    code, out = Run(tmp_path, 'run', 'think_answer_grpo', changes, 'serial_onpolicy', 1, 2).end()
+    assert code == 1 and 'ZeroDivisionError' not in out and not os.path.exists(tmp_path / 'run')
+    assert out.count('Error: policy.cuda = True: torch finds no GPU on this machine; set it to False.\n') == 2
