@@ -66,19 +66,19 @@ train: install
 
 test: install
 	@echo "== testing"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not algotest and not benchmark"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not algotest"
 
 test-all: install
 	@echo "== testing, the long checks included"
-	$(BIN)/python -m pytest -q -m "not benchmark"
+	$(BIN)/python -m pytest -q
 
 test-faults: install
 	@echo "== kills, full disks, damaged checkpoints, broken input: all for real"
-	$(BIN)/python tests/faults.py --write
+	$(BIN)/python tools/faults.py --write
 
 fuzz: install
 	@echo "== wrong configs, seed $(SEED)"
-	$(BIN)/python tests/fuzz_configs.py --cases $(CASES) --seed $(SEED)
+	$(BIN)/python tools/fuzz_configs.py --cases $(CASES) --seed $(SEED)
 
 style: install
 	@echo "== style"

@@ -43,3 +43,23 @@ def think_answer(tmp_path, monkeypatch):
     """The shipped config made small, in a folder of its own: (main_config, create_config)."""
     monkeypatch.chdir(tmp_path)
     return small('think_answer_grpo')
+
+
+@pytest.fixture(params=['cpu', pytest.param('cuda', marks=pytest.mark.cudatest)])
+def device(request):
+    return request.param
+
+
+@pytest.fixture
+def on_device(device):
+    """Each device in turn, where new tensors are made."""
+    with torch.device(device):
+        yield
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without a GPU, tests that need one are deselected."""
+    if not torch.cuda.is_available():
+        needing = [item for item in items if item.get_closest_marker('cudatest')]
+        items[:] = [item for item in items if item not in needing]
+        config.hook.pytest_deselected(items=needing)

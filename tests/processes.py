@@ -1,44 +1,129 @@
-"""Two processes that share a run, started as torchrun would start them."""
+"""
+Processes for tests. ``Process`` forks one that has imported this project, which takes seconds otherwise; tests of the
+commands themselves start them with ``subprocess``.
+"""
+import atexit
+import multiprocessing
 import os
+import shlex
+import signal
 import socket
 import subprocess
 import sys
+import textwrap
+import traceback
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
-MEET = '''
+_context = multiprocessing.get_context('forkserver')
+_context.set_forkserver_preload(['dizoo_llm', 'ding_grpo', 'ding.entry.cli', 'torch.distributed', 'tests.processes'])
+
+
+def run_ding(command):
+    """What ``python -m ding_grpo`` runs."""
+    from ding_grpo.__main__ import main
+    main(shlex.split(command))
+
+
+def run_sft(command):
+    """What ``python -m dizoo_llm.sft`` runs."""
+    from dizoo_llm.sft import main
+    main(shlex.split(command))
+
+
+def run_code(code):
+    exec(compile(code, 'code.py', 'exec'), {})
+
+
+class Process:
+    """
+    Overview:
+        A process of a function, as ``subprocess.Popen`` is one of a command.
+    Arguments:
+        - function: Defined in a module.
+        - argument: Passed to it.
+        - folder: Current folder of the process, which is created.
+        - variables: Of the environment, added to those of this process.
+    """
+
+    def __init__(self, function, argument, folder, **variables):
+        os.makedirs(folder, exist_ok=True)
+        self._out = os.path.join(folder, f'{function.__name__}.{id(self)}.txt')
+        variables = dict(os.environ, OMP_NUM_THREADS='1', **variables)
+        self._process = _context.Process(target=_work, args=(function, argument, str(folder), self._out, variables))
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self):
+        return self._process.exitcode
+
+    def out(self):
+        with open(self._out) as f:
+            return f.read()
+
+    def end(self, seconds=120):
+        """(exit code, stdout and stderr together); it is killed after so many seconds."""
+        self._process.join(seconds)
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            raise TimeoutError(self.out())
+        return self.poll(), self.out()
+
+
+def _work(function, argument, folder, out, variables):
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    sys.stdout.reconfigure(line_buffering=True)
+    import torch
+    torch.set_num_threads(1)
+    code = 1
+    try:
+        function(argument)
+        code = 0
+    except SystemExit as error:
+        code = error.code or 0
+    except BaseException:
+        traceback.print_exc()
+    atexit._run_exitfuncs()  # as Python does at its end; multiprocessing does not
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def connected(function, argument, folders):
+    """Processes of one run, as torchrun would start them, one in each of the folders."""
+    if len(folders) == 1:
+        return [Process(function, argument, folders[0])]
+    with socket.socket() as free:
+        free.bind(('127.0.0.1', 0))
+        port = str(free.getsockname()[1])
+    address = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE=str(len(folders)))
+    return [
+        Process(function, argument, folder, RANK=str(rank), LOCAL_RANK=str(rank), **address)
+        for rank, folder in enumerate(folders)
+    ]
+
+
+def meet(folder, code):
+    """Two processes that run code in which ``parallel`` connects them: [(exit code, output)]."""
+    code = f"""
 import torch
 from ding_common import parallel
 parallel.start(False)
 try:
-'''
+{textwrap.indent(code.strip(), '    ')}
+finally:
+    parallel.end()
+"""
+    return [process.end() for process in connected(run_code, code, [folder / '0', folder / '1'])]
 
 
-def meet(tmp_path, code):
-    """Two processes that run it, each in a folder of its own, without torchrun: their exit codes and outputs."""
-    path = tmp_path / 'code.py'
-    path.write_text(
-        MEET + ''.join(f'    {line}\n' for line in code.strip().splitlines()) + 'finally:\n    parallel.end()'
-    )
-    return two_processes(tmp_path, [sys.executable, str(path)])
-
-
-def two_processes(tmp_path, command):
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = str(free.getsockname()[1])
-    processes = []
-    for rank in '01':
-        (tmp_path / rank).mkdir(exist_ok=True)
-        env = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=ROOT, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE='2')
-        env.update(MASTER_ADDR='127.0.0.1', MASTER_PORT=port)
-        processes.append(
-            subprocess.Popen(
-                command, cwd=tmp_path / rank, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-        )
-    try:
-        outs = [process.communicate(timeout=120)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(process.returncode, out) for process, out in zip(processes, outs)]
+def call(command, folder):
+    """A command to its end: (exit code, stdout, stderr)."""
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return ended.returncode, ended.stdout, ended.stderr

@@ -9,6 +9,7 @@ import time
 from functools import wraps
 from importlib import import_module
 from multiprocessing import connection
+from pprint import pformat
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import click
@@ -73,6 +74,9 @@ def apply() -> None:
     # first that every pipeline, ``eval`` too, calls with the user's config. By then even ``ding`` has imported this
     # plugin.
     ding.config.config.compile_collector_config = _with_checked_config(ding.config.config.compile_collector_config)
+    # Formatting total_config.py takes a second of every start, and the file cannot be imported if infinity ends a
+    # section.
+    ding.config.config.save_config_py = _save_config
     # ppo_param_init, on by default, reinitialises every linear layer, even of a pretrained model, and fails on layers
     # without bias. PPOPolicy also trains float16 weights, which its optimizer destroys.
     PPOPolicy._init_learn = _with_kept_weights(PPOPolicy._init_learn)
@@ -208,6 +212,12 @@ def _agreed_folder(main_config: Dict) -> str:
 def _create_evaluator(cfg: Dict, **kwargs: Any) -> Any:
     plain = cfg.get('type', 'interaction') == 'interaction'
     return GroupEvaluator(cfg, **kwargs) if plain else create_serial_evaluator(cfg, **kwargs)
+
+
+def _save_config(config_: Dict, path: str) -> None:
+    with open(path, 'w') as f:
+        f.write("inf, nan = float('inf'), float('nan')\n\n")
+        f.write(f'exp_config = {pformat(config_, width=120, sort_dicts=False)}\n')
 
 
 def _needed(context: click.Context, option: click.Parameter, config: Optional[str]) -> Optional[str]:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from ding_grpo.rl_utils.products import linear
+from ding_grpo.rl_utils.matrix_product import linear
 
 
 class _Fast:
@@ -30,7 +30,7 @@ class _Fast:
 class FastLinear(_Fast, nn.Linear):
     """
     Overview:
-        ``torch.nn.Linear`` by ``ding_grpo.rl_utils.products``.
+        ``torch.nn.Linear`` by ``ding_grpo.rl_utils.matrix_product``.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class FastLinear(_Fast, nn.Linear):
 class FastConv1D(_Fast, Conv1D):
     """
     Overview:
-        The linear layer of GPT-2, whose weight is transposed, by ``ding_grpo.rl_utils.products``.
+        The linear layer of GPT-2, whose weight is transposed, by ``ding_grpo.rl_utils.matrix_product``.
     """
 
     def forward(self, x: Tensor) -> Tensor:

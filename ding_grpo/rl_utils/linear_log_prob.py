@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .check import check_leading, check_number, check_tensor
-from .products import product
+from .matrix_product import matrix_product
 
 # The logits in memory at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones exceed the
 # cache; this one is within 3 % of the best of 11 shapes tried.
@@ -206,9 +206,9 @@ class _TiledLogProb(torch.autograd.Function):
                 grad.scatter_add_(-1, place, torch.where(inside, g, 0))
                 grad = (grad if slope is None else grad.mul_(slope)).to(hidden.dtype)  # (N, tile)
                 if needs_hidden:
-                    grad_hidden[rows] += product(grad, w.T)
+                    grad_hidden[rows] += matrix_product(grad, w.T)
                 if needs_weight:
-                    sum_weight += product(turned[:, rows], grad.T)
+                    sum_weight += matrix_product(turned[:, rows], grad.T)
                 if needs_bias:
                     sum_bias += grad.sum(0)
             if needs_weight:
@@ -227,7 +227,7 @@ class _Tile(NamedTuple):
     head: _Head
 
     def logits(self, rows: slice, columns: slice) -> Tensor:
-        z = product(self.hidden[rows], self.weight[columns])
+        z = matrix_product(self.hidden[rows], self.weight[columns])
         return self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
 
     def where_taken(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:

@@ -1,4 +1,5 @@
 import os
+import runpy
 import signal
 import time
 from functools import partial
@@ -54,6 +55,15 @@ class TestCompat:
             ding.entry.serial_pipeline_onpolicy, ding.entry.serial_pipeline, config.compile_collector_config
         )
         assert ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator is GroupEvaluator
+
+
+@pytest.mark.unittest
+def test_the_whole_config_of_a_run_can_be_imported(think_answer):
+    main, create = think_answer
+    whole = config.compile_config(main, seed=0, auto=True, create_cfg=create, save_cfg=False)
+    whole.policy.other = EasyDict(last=float('inf'))
+    config.save_config(whole, 'whole.py')
+    assert runpy.run_path('whole.py')['exp_config'] == whole
 
 
 @pytest.mark.unittest

@@ -91,7 +91,7 @@ class TestReasoningGym:
             (dict(name='graph_color', config={}), 'no reference answer; set env.task.right_by_score = True'),
             (
                 dict(name='coin_flip', config=dict(min_trials=3, max_trials=3),
-                     eval_size=10_000), 'different texts. Lower it'
+                     eval_size=500), 'different texts. Lower it'
             ),
         ],
         ids=str

@@ -1,5 +1,4 @@
 import copy
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,8 @@ from dizoo_llm.generation import plain_generate
 from dizoo_llm.sft import Examples, collate, evaluate, train
 from dizoo_llm.tokenizer import load_tokenizer
 from ding_common import ConfigError, read_json_lines
+
+from tests.processes import Process, call, run_sft
 
 pytest.importorskip('accelerate')
 TASK = '''
@@ -160,14 +161,10 @@ class TestSFT:
     def test_command(self, config, tmp_path):
         config.train.update(max_steps=2, eval_problems=1)
         (tmp_path / 'my_config.py').write_text(f'main_config = {dict(config)!r}')
-        out = subprocess.run(
-            [sys.executable, '-m', 'dizoo_llm.sft', '-c', 'my_config.py', '-s', '1', '--exp-name', 'here'],
-            capture_output=True,
-            text=True
-        )
-        assert out.returncode == 0 and 'model: here/model' in out.stdout, out.stderr
-        (tmp_path / 'my_config.py').write_text('x = 1')
-        out = subprocess.run(
-            [sys.executable, '-m', 'dizoo_llm.sft', '-c', 'my_config.py'], capture_output=True, text=True
-        )
-        assert out.returncode == 1 and 'must define a dict main_config' in out.stderr
+        command = [sys.executable, '-m', 'dizoo_llm.sft', '-c', 'my_config.py', '-s', '1', '--exp-name', 'here']
+        code, out, err = call(command, tmp_path)
+        assert code == 0 and 'model: here/model' in out, err
+        (tmp_path / 'my_config.py').write_text('main_config = 1 / 0')
+        code, out = Process(run_sft, '-c my_config.py', tmp_path).end()
+        assert code == 1 and out == \
+            "Error: --config = 'my_config.py': ZeroDivisionError: division by zero (my_config.py:1)\n"

@@ -6,7 +6,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ding_grpo.model.fast_linear import FastConv1D, FastLinear, make_fast
-from ding_grpo.rl_utils import products
+from ding_grpo.rl_utils import matrix_product
 
 
 @pytest.mark.unittest
@@ -23,8 +23,8 @@ class TestFastLinear:
         assert type(fast[0]) is (FastLinear if kind == 'linear' else FastConv1D)
         assert list(fast.state_dict()) == [f'0.{name}' for name in layer.state_dict()]
         calls = []
-        product = products.product
-        monkeypatch.setattr(products, 'product', lambda *args: calls.append(1) or product(*args))
+        original = matrix_product.matrix_product
+        monkeypatch.setattr(matrix_product, 'matrix_product', lambda *args: calls.append(1) or original(*args))
         x = torch.randn(2, rows, 96, requires_grad=True)
         y = x.detach().clone().requires_grad_()
         weight = torch.randn(2, rows, 128)
@@ -33,12 +33,12 @@ class TestFastLinear:
         assert torch.allclose(layer(x), fast(y), atol=1e-5) and torch.allclose(x.grad, y.grad, atol=1e-5)
         for a, b in zip(layer.parameters(), fast.parameters()):
             assert torch.allclose(a.grad, b.grad, atol=1e-3)
-        if products.pays(x, torch.empty(128, 96)):
+        if matrix_product.pays(x, torch.empty(128, 96)):
             assert rows > 1 and len(calls) > 2  # small products are torch's
 
     def test_other_types_are_torchs(self):
         x, weight = torch.randn(500, 96, dtype=torch.double), torch.randn(128, 96, dtype=torch.double)
-        assert not products.pays(x, weight) and torch.equal(products.linear(x, weight), x @ weight.t())
+        assert not matrix_product.pays(x, weight) and torch.equal(matrix_product.linear(x, weight), x @ weight.t())
 
     def test_frozen_weights_get_no_gradient(self):
         layer = nn.Linear(96, 128)

@@ -64,7 +64,7 @@ class TestCompare:
         assert not os.path.exists('runs')
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 class TestParts:
 
     def evaluations(self, monkeypatch, of_seed):

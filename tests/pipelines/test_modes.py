@@ -29,7 +29,7 @@ def ding(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 class TestEval:
 
     @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ class Code:
         return os.mkdir, ('executed', )
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 class TestOptions:
 
     @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 
 from ding_common import read_json_lines
 
-from tests.processes import ROOT, two_processes
+from tests.processes import ROOT, connected, run_ding
 from tests.shipped import load, write
 
 TOKENS = dict(
@@ -48,18 +48,37 @@ def write_config(folder, name, config, changes, processes, code='', **learn):
 
 
 class Run:
-    """A run on the command line: ``python -m ding_grpo``, by torchrun if there are several processes."""
+    """A run of one process, or of two in one folder."""
 
     def __init__(self, folder, name, config, changes, mode, updates, processes, code='', **learn):
         write_config(folder, name, config, changes, processes, code, **learn)
-        torchrun = ['-m', 'torch.distributed.run', '--nproc_per_node', str(processes)] if processes > 1 else []
-        command = [sys.executable, *torchrun, '-m', 'ding_grpo', '-m', mode, '-c', f'{name}_config.py', '-s', '0']
-        self._log = open(folder / f'{name}.txt', 'w+')
+        self.folder = folder / name
+        self._start(folder, f'-m {mode} -c {name}_config.py -s 0 --train-iter {updates}', processes)
+
+    def _start(self, folder, options, processes):
+        self._processes = connected(run_ding, options, [folder] * processes)
+
+    def end(self, seconds=120):
+        ended = [process.end(seconds) for process in self._processes]
+        return max(code for code, _ in ended), ''.join(out for _, out in ended)
+
+    def updates(self):
+        return len(read_json_lines(str(self.folder / 'log' / 'learner' / 'metrics.jsonl')))
+
+    def weights(self, number):
+        return torch.load(self.folder / 'ckpt' / f'iteration_{number}.pth.tar', weights_only=True)['model']
+
+
+class Torchrun(Run):
+    """The command of docs/scaling.md."""
+
+    def _start(self, folder, options, processes):
+        self._log = open(folder / 'torchrun.txt', 'w+')
+        command = [sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node', str(processes), '-m', 'ding_grpo']
         env = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=ROOT)
         self.process = subprocess.Popen(
-            command + ['--train-iter', str(updates)], cwd=folder, stdout=self._log, stderr=subprocess.STDOUT, env=env
+            command + options.split(), cwd=folder, stdout=self._log, stderr=subprocess.STDOUT, env=env
         )
-        self.folder = folder / name
 
     def end(self, seconds=120):
         code = self.process.wait(seconds)
@@ -69,29 +88,23 @@ class Run:
         self._log.seek(0)
         return self._log.read()
 
-    def updates(self):
-        return len(read_json_lines(str(self.folder / 'log' / 'learner' / 'metrics.jsonl')))
-
-    def weights(self, number):
-        return torch.load(self.folder / 'ckpt' / f'iteration_{number}.pth.tar', weights_only=True)['model']
-
 
 def furthest(a, b):
     return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 class TestTwoProcesses:
 
     @pytest.mark.parametrize(
-        'config, changes, mode', [
-            pytest.param('think_answer_grpo', TOKENS, 'serial_onpolicy', id='tokens'),
-            pytest.param('cartpole_grpo', STEPS, 'serial_onpolicy', id='steps', marks=pytest.mark.algotest),
-            pytest.param('think_answer_grpo_serial', BUFFER, 'serial', id='replay_buffer', marks=pytest.mark.algotest),
+        'config, changes, mode, start', [
+            pytest.param('think_answer_grpo', TOKENS, 'serial_onpolicy', Torchrun, id='tokens'),
+            pytest.param('cartpole_grpo', STEPS, 'serial_onpolicy', Run, id='steps'),
+            pytest.param('think_answer_grpo_serial', BUFFER, 'serial', Run, id='replay_buffer'),
         ]
     )
-    def test_the_weights_of_one(self, tmp_path, config, changes, mode):
-        runs = [Run(tmp_path, f'p{n}', config, changes, mode, 20, n) for n in (1, 2)]
+    def test_the_weights_of_one(self, tmp_path, config, changes, mode, start):
+        runs = [cls(tmp_path, f'p{n}', config, changes, mode, 20, n) for n, cls in ((1, Run), (2, start))]
         for run in runs:
             code, out = run.end()
             assert code == 0, out
@@ -105,7 +118,6 @@ class TestTwoProcesses:
         assert runs[1].updates() == 20  # written by one of them
         assert not list(tmp_path.glob('p2_[0-9]*'))  # in one folder
 
-    @pytest.mark.algotest
     def test_resumed_by_another_number(self, tmp_path):
         args = ('run', 'think_answer_grpo', TOKENS, 'serial_onpolicy')
         for updates, processes in ((8, 2), (14, 1), (20, 2)):
@@ -118,7 +130,7 @@ class TestTwoProcesses:
         assert len(read_json_lines(str(tmp_path / 'run/log/learner/metrics.jsonl'))) == 20
 
     def test_one_that_dies_ends_the_other(self, tmp_path):
-        run = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
+        run = Torchrun(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
         while run.updates() < 3:
             assert run.process.poll() is None, run.out()
             time.sleep(0.2)
@@ -132,7 +144,7 @@ class TestTwoProcesses:
         assert 'Error: process 0: another process of this run has exited, so this one exits too' in out
 
     def test_a_signal_saves_and_ends_all(self, tmp_path):
-        run = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
+        run = Torchrun(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
         while run.updates() < 3:
             assert run.process.poll() is None, run.out()
             time.sleep(0.2)
@@ -163,7 +175,7 @@ main_config.policy.eval.evaluator.eval_freq = 2
 '''
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 class TestWhoFailed:
 
     @pytest.mark.parametrize('method, rank', [('_to_learn', 1), ('_forward_eval', 0)])
@@ -176,18 +188,21 @@ class TestWhoFailed:
         assert f'Error: process {1 - rank}: another process of this run has exited, so this one exits too' in out
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 def test_resumed_where_one_process_alone_sees_the_checkpoints(tmp_path):
     write_config(tmp_path, 'run', 'think_answer_grpo', TOKENS, 2, resume_training=True)
-    command = [sys.executable, '-m', 'ding_grpo', '-m', 'serial_onpolicy', '-c', '../run_config.py', '-s', '0']
     for updates in (3, 5):
-        (code, out), (other_code, other_out) = two_processes(tmp_path, [*command, '--train-iter', str(updates)])
+        processes = connected(
+            run_ding, f'-m serial_onpolicy -c ../run_config.py -s 0 --train-iter {updates}',
+            [tmp_path / '0', tmp_path / '1']
+        )
+        (code, out), (other_code, other_out) = [process.end() for process in processes]
         assert code == other_code == 0, out + other_out  # at the end the weights of all are compared
     assert 'resuming from run/ckpt/iteration_3.pth.tar, after update 3' in out
     assert (tmp_path / '0/run/ckpt/iteration_5.pth.tar').exists() and not list(tmp_path.glob('1/**/*.pth.tar'))
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 def test_without_a_gpu(tmp_path):
     changes = dict(TOKENS, policy=dict(TOKENS['policy'], cuda=True))
     code, out = Run(tmp_path, 'run', 'think_answer_grpo', changes, 'serial_onpolicy', 1, 2).end()

@@ -32,7 +32,7 @@ def learned(monkeypatch):
     return seen
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 class TestSerial:
 
     def test_a_replayed_group_is_whole_and_not_older_than_the_bound(self, serial, learned):

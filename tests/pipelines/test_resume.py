@@ -100,7 +100,7 @@ def board(run):
     return found
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 class TestResume:
 
     @pytest.mark.parametrize('name', list(RUNS))
@@ -237,7 +237,7 @@ class TestResume:
             pipeline((main, create), seed=4, max_train_iter=5)
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 class TestDamage:
 
     def run_twice(self, think_answer, damage):

@@ -69,7 +69,7 @@ def learned(policy):
     return torch.cat([p.detach().flatten() for p in policy._model.parameters()])
 
 
-@pytest.mark.unittest
+@pytest.mark.envtest
 class TestPipeline:
 
     @pytest.mark.parametrize('task', ['cartpole', 'acrobot', 'pendulum'])

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ding_common import ConfigError, TaskError, read_json_lines
 from dizoo_llm.tasks import ThinkAnswerTask
 
+from tests.processes import Process, call, run_ding
 from tests.shipped import path_of, small, write
 
 CONFIG = path_of('think_answer_grpo')
@@ -24,11 +25,6 @@ DING = os.path.join(os.path.dirname(sys.executable), 'ding')
 
 def write_config(folder, code=''):
     return write(folder / 'own_config.py', small('think_answer_grpo', env=dict(stop_value=1.0)), code)
-
-
-def ding(args, folder, command=(DING, )):
-    run = subprocess.run([*command, *args], cwd=folder, capture_output=True, text=True, timeout=300)
-    return run.returncode, run.stdout, run.stderr
 
 
 @pytest.mark.envtest
@@ -252,47 +248,36 @@ class TestFromPython:
 class TestCommandLine:
 
     def test_ding(self, tmp_path):
-        code, out, err = ding(
-            ['-m', 'serial_onpolicy', '-c',
-             write_config(tmp_path), '-s', '1', '--train-iter', '2'], tmp_path
-        )
+        path = write_config(tmp_path)
+        code, out, err = call([DING, *f'-m serial_onpolicy -c {path} -s 1 --train-iter 2'.split()], tmp_path)
         assert code == 0, err
         assert 'Traceback' not in err and os.path.exists(tmp_path / 'run' / 'model' / 'best' / 'model.safetensors')
 
     def test_python_file_is_quiet_and_takes_options(self, tmp_path):
-        code, out, err = ding(
-            ['--train-iter', '1', '-s', '3', '--exp-name', 'mine'], tmp_path, command=(sys.executable, CONFIG)
-        )
+        code, out, err = call([sys.executable, CONFIG, *'--train-iter 1 -s 3 --exp-name mine'.split()], tmp_path)
         assert (code, err) == (0, ''), err
         assert os.path.exists(tmp_path / 'mine' / 'curve.png') and 'Gym has been unmaintained' not in out
 
     def test_one_line_for_a_wrong_config(self, tmp_path):
         path = write_config(tmp_path, 'main_config.policy.learn.lerning_rate = 1e-3')
-        code, out, err = ding(['-m', 'serial_onpolicy', '-c', path], tmp_path, (sys.executable, '-m', 'ding_grpo'))
+        code, out, err = call([sys.executable, '-m', 'ding_grpo', '-m', 'serial_onpolicy', '-c', path], tmp_path)
         assert code == 1 and out == ''
         assert len(err.splitlines()) == 1 and err.startswith('Error: policy.learn.lerning_rate = 0.001: unknown key')
 
-    def test_one_line_for_a_misspelt_section(self, tmp_path):
-        path = write_config(tmp_path, "main_config.policy.lern = main_config.policy.pop('learn')")
-        code, out, err = ding(['-m', 'serial_onpolicy', '-c', path], tmp_path, (sys.executable, '-m', 'ding_grpo'))
-        assert code == 1 and out == '' and len(err.splitlines()) == 1
-        assert err.startswith('Error: policy.lern = ') and "did you mean 'learn'" in err
-
     def test_one_line_for_a_failing_task(self, tmp_path):
-        changes = (
+        code = (
             "from dizoo_llm.tasks import ThinkAnswerTask\n"
             "def score(self, problem, completion):\n    return dict(answer=1 / 0, format=0)\n"
             "ThinkAnswerTask.score = score"
         )
-        path = write_config(tmp_path, changes)
-        code, _, err = ding(['-m', 'serial_onpolicy', '-c', path], tmp_path, (sys.executable, '-m', 'ding_grpo'))
-        assert code == 1 and 'Traceback' not in err
-        last = err.splitlines()[-1]  # before it DI-engine logs that an environment has failed
+        code, out = Process(run_ding, f'-m serial_onpolicy -c {write_config(tmp_path, code)}', tmp_path).end()
+        assert code == 1 and 'Traceback' not in out
+        last = out.splitlines()[-1]  # before it DI-engine logs that an environment has failed
         assert last.startswith(
             'Error: 4 of 4 completions could not be scored, more than policy.eval.evaluator.max_failed'
         )
         assert 'ThinkAnswerTask raised ZeroDivisionError' in last and '<think> 2 3 4' in last
-        assert len(err.splitlines()) <= 3
+        assert len(out.splitlines()) <= 5
 
     @pytest.mark.parametrize('manager, number', [('base', signal.SIGINT), ('subprocess', signal.SIGTERM)])
     def test_interrupt_saves_and_ends_without_a_traceback(self, tmp_path, manager, number):
@@ -323,7 +308,7 @@ class TestCommandLine:
 @pytest.mark.parametrize('seed', range(5))
 def test_think_answer_is_solved(tmp_path, seed):
     start = time.time()
-    code, out, err = ding(['-m', 'serial_onpolicy', '-c', CONFIG, '-s', str(seed), '--train-iter', '600'], tmp_path)
+    code, out, err = call([DING, *f'-m serial_onpolicy -c {CONFIG} -s {seed} --train-iter 600'.split()], tmp_path)
     assert code == 0, err
     folder = tmp_path / 'runs' / 'think_answer_grpo'
     assert read_json_lines(str(folder / 'log' / 'evaluator' / 'evaluations.jsonl'))[-1]['eval_episode_return'] == 1

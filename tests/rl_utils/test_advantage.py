@@ -10,6 +10,7 @@ DATA = json.load(open(os.path.join(os.path.dirname(__file__), '..', 'data', 'not
 
 
 @pytest.mark.unittest
+@pytest.mark.usefixtures('on_device')
 class TestGroupAdvantage:
 
     def test_by_hand(self):

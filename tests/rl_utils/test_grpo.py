@@ -22,6 +22,7 @@ def tensors(names, source):
 
 
 @pytest.mark.unittest
+@pytest.mark.usefixtures('on_device')
 class TestAgainstPeers:
 
     @pytest.mark.parametrize('case', CASES, ids=range(len(CASES)))

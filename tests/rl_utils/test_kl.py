@@ -11,6 +11,7 @@ VERL = json.load(open(os.path.join(os.path.dirname(__file__), '..', 'data', 'not
 
 
 @pytest.mark.unittest
+@pytest.mark.usefixtures('on_device')
 class TestKL:
 
     @pytest.mark.parametrize('kl_type', KL_TYPES)

@@ -17,7 +17,7 @@ OPTIONS = [
 
 
 def inputs(dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
 
     def randn(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
@@ -53,6 +53,7 @@ def tile(request, monkeypatch):
 
 @pytest.mark.unittest
 @pytest.mark.usefixtures('tile')
+@pytest.mark.usefixtures('on_device')
 class TestLinearLogProb:
 
     @pytest.mark.parametrize('options', OPTIONS, ids=str)

@@ -38,6 +38,7 @@ def fields(case):
 
 
 @pytest.mark.unittest
+@pytest.mark.usefixtures('on_device')
 class TestAgainstDIEngineMain:
 
     @pytest.mark.parametrize('case', DING['cases'], ids=range(len(DING['cases'])))

@@ -11,6 +11,7 @@ CASES = [c for c in DING['cases'] if c['fn'] == 'rloo_policy_error']
 
 
 @pytest.mark.unittest
+@pytest.mark.usefixtures('on_device')
 class TestRLOO:
 
     @pytest.mark.parametrize('case', CASES, ids=range(len(CASES)))

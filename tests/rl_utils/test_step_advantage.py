@@ -7,6 +7,7 @@ from ding_grpo.rl_utils import return_to_go, step_advantage
 
 
 @pytest.mark.unittest
+@pytest.mark.usefixtures('on_device')
 class TestStepAdvantage:
 
     def test_by_hand(self):
@@ -21,7 +22,7 @@ class TestStepAdvantage:
         assert torch.allclose(step_advantage(return_, weight, group, 'grpo', eps=0), centred / root)
 
     def test_groups_do_not_touch(self):
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(0)
         return_, weight = torch.randn(6, 4, generator=generator), torch.ones(6, 4)
         group = torch.tensor([5, -1, 5, -1, -1, 5])
         adv = step_advantage(return_, weight, group)

@@ -12,7 +12,7 @@ FROM = 2 ** 21  # minimum number of multiplications; in smaller products the set
 _AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_linear_pointwise')
 
 
-def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+def matrix_product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """
     Overview:
         a b^T, plus the bias. Use ``linear`` for a differentiable product.
@@ -28,7 +28,7 @@ def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
 
 
 def pays(a: Tensor, b: Tensor) -> bool:
-    """Whether ``product`` uses oneDNN for tensors of these shapes, types and devices."""
+    """Whether ``matrix_product`` uses oneDNN for tensors of these shapes, types and devices."""
     return (
         a.numel() * b.shape[0] >= FROM and a.dtype is torch.float32 and b.dtype is torch.float32 and _AVAILABLE
         and not a.is_cuda and a.device.type == 'cpu'
@@ -38,7 +38,7 @@ def pays(a: Tensor, b: Tensor) -> bool:
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """
     Overview:
-        ``torch.nn.functional.linear`` through ``product``, differentiable.
+        ``torch.nn.functional.linear`` through ``matrix_product``, differentiable.
     Shapes:
         - x (:obj:`torch.FloatTensor`): :math:`(*, H)`
         - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
@@ -48,7 +48,7 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     if not pays(x, weight) or torch.is_autocast_enabled(x.device.type):
         return torch.nn.functional.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    out = _Linear.apply(rows, weight, bias) if torch.is_grad_enabled() else product(rows, weight, bias)
+    out = _Linear.apply(rows, weight, bias) if torch.is_grad_enabled() else matrix_product(rows, weight, bias)
     return out.view(*x.shape[:-1], len(weight))
 
 
@@ -57,7 +57,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return product(x, weight, bias)
+        return matrix_product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -65,7 +65,7 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         return (
-            product(grad, weight.t()) if ctx.needs_input_grad[0] else None,
-            product(grad.t(), x.t()) if ctx.needs_input_grad[1] else None,
+            matrix_product(grad, weight.t()) if ctx.needs_input_grad[0] else None,
+            matrix_product(grad.t(), x.t()) if ctx.needs_input_grad[1] else None,
             grad.sum(0) if ctx.needs_input_grad[2] else None,
         )

@@ -1,0 +1,26 @@
+import pytest
+from easydict import EasyDict
+
+from ding_common import ConfigError
+from ding_common.create_config import check_names
+
+
+@pytest.mark.unittest
+class TestNames:
+
+    def test_registered_ones(self):
+        check_names(EasyDict(env=dict(type='token_env', import_names=['ding_grpo']), policy=dict(type='grpo')))
+
+    @pytest.mark.parametrize(
+        'create, message', [
+            (dict(policy=dict(type='gpro')), "create_config.policy.type = 'gpro': .*did you mean .*'grpo'"),
+            (dict(env=dict(type='mine')), "env.type = 'mine': .*check that import_names lists its module"),
+            (dict(env=dict(type='x', import_names=['no_such_module'])), r'env.import_names = .*no_such_module'),
+            (dict(env='token_env'), "create_config.env = 'token_env': must be a dict"),
+            (dict(policy=dict(type=3)), 'create_config.policy.type = 3'),
+        ],
+        ids=str
+    )
+    def test_others(self, create, message):
+        with pytest.raises(ConfigError, match=message):
+            check_names(EasyDict(create))

@@ -1,0 +1,40 @@
+import pytest
+
+from ding_common import ConfigError
+from ding_common.files import check_links, run_file
+
+
+@pytest.mark.unittest
+class TestRunFile:
+
+    def test_names_that_it_defines(self, tmp_path):
+        (tmp_path / 'a.py').write_text('x = 3')
+        assert run_file(str(tmp_path / 'a.py'), 'key')['x'] == 3
+
+    @pytest.mark.parametrize('content', ['1 / 0', 'raise SystemExit(2)', 'def', 'import nowhere_to_be_found'])
+    def test_that_fails(self, tmp_path, content):
+        (tmp_path / 'a.py').write_text(content)
+        with pytest.raises(ConfigError, match=r"^a.key = '.*a.py': ") as caught:
+            run_file(str(tmp_path / 'a.py'), 'a.key')
+        assert '\n' not in caught.value.message
+
+    def test_that_is_none(self, tmp_path):
+        with pytest.raises(ConfigError, match=r'a.key = .*: there is no such file\.'):
+            run_file(str(tmp_path / 'a.py'), 'a.key')
+        with pytest.raises(ConfigError, match=r'a.key = .*: is not a file\.'):
+            run_file(str(tmp_path), 'a.key')
+
+
+@pytest.mark.unittest
+class TestLinks:
+
+    def test_within_a_folder_and_out_of_it(self, tmp_path):
+        folder = tmp_path / 'folder'
+        (folder / 'below').mkdir(parents=True)
+        (folder / 'file').touch()
+        (folder / 'below' / 'link').symlink_to('../file')
+        check_links(str(folder), 'key')
+        (tmp_path / 'folder2').mkdir()
+        (folder / 'below' / 'out').symlink_to(tmp_path / 'folder2')  # whose path begins with that of the folder
+        with pytest.raises(ConfigError, match='key = .*below/out is a link to .*folder2, outside the folder'):
+            check_links(str(folder), 'key')
