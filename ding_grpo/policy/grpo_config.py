@@ -54,17 +54,17 @@ KEYS = dict(
         target_kl=Key(None,
                       Rule.number(0, open_low=True).or_none()),
         # (Optional[float]) Stop the epochs of an update once the largest importance ratio of a mini-batch
-        # (``ratio_max``) exceeds this, which is above 1. It catches a few tokens that diverge while the KL, a mean,
-        # stays small. About 10. None: never stop.
+        # (``ratio_max``) exceeds this. It catches a few tokens that diverge while the KL, a mean, stays small. Above 1;
+        # 10 is a typical value. None: never stop.
         max_ratio=Key(None,
                       Rule.number(1, open_low=True).or_none()),
         # (int) An optimizer step whose loss or gradient is NaN or infinite is skipped and reported. After this many
         # updates in a row with such a step the run stops and reports where the first such value appeared.
         max_bad_updates=Key(5, Rule.integer(1)),
-        # (int) Groups in a mini-batch. Equal to ``n_sample``: one optimizer step per epoch.
+        # (int) Groups in a mini-batch. If equal to ``n_sample``, each epoch takes one optimizer step.
         batch_size=Key(8, Rule.integer(1)),
         # (Optional[int]) Steps in a mini-batch, drawn from all groups of the update, instead of ``batch_size`` groups.
-        # For long episodes, from which it learns more per collect. Not available for language models.
+        # For long episodes: the policy learns more from each collect. Not available for language models.
         batch_steps=Key(None,
                         Rule.integer(1).or_none()),
         # (Optional[int]) Maximum number of tokens, of prompts and completions, that learning reads at a time. Larger

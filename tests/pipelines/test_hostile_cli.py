@@ -98,17 +98,13 @@ class TestConfigFile:
     @pytest.mark.parametrize(
         'content, env, model, message', [
             (GOOD + '{"question"', {}, None, "env.task.path = 'a.jsonl': line 2 is not valid JSON"),
-            (GOOD.encode('utf-16'), {}, None, 'line 1 contains a NUL byte; save the file as UTF-8'),
-            ('\n\n', {}, None, 'the task has no problem for training'),
-            ('{"question": "%s", "answer": "b"}' % ('a' * 10 ** 6), {}, None, 'a prompt has 1000000 tokens'),
-            ('{"question": "x<eos>", "answer": "b"}', {}, None, "it has no token for ['<', '>', 'o', 's', 'x']"),
             (GOOD, dict(tokenizer=dict(pretrained='.')), None, 'the folder contains no tokenizer'),
             (GOOD, {}, dict(pretrained='.'), 'model.pretrained = \'.\': the folder contains no config.json'),
         ],
         ids=lambda v: repr(v)[:24]
     )
     def test_of_broken_things(self, folder, command, content, env, model, message):
-        (folder / 'a.jsonl').write_bytes(content if isinstance(content, bytes) else content.encode())
+        (folder / 'a.jsonl').write_text(content)
         (write_grpo if command is cli else write_sft)({**ENV, **env}, model)
         assert message in one_line(folder, command, 'c.py')
 

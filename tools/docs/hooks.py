@@ -120,7 +120,7 @@ def _collect(source: Source, call: ast.Call, prefix: str, sections: Dict, notes:
                     notes[where] = KEY.sub(r'\2', comment)
                 continue
         found = KEY.fullmatch(comment)
-        if found is None and not (isinstance(keyword.value, ast.Call) and not comment):
+        if found is None and (comment or not _is_dict(keyword.value)):
             raise PluginError(f'{source.path}:{keyword.lineno}: {where} has no comment of the form "# (type) meaning"')
         if found is not None:
             rows.append(f'| `{keyword.arg}` | `{_cell(found[1])}` | `{_value(keyword.value)}` | {_cell(found[2])} |')
