@@ -3,6 +3,7 @@ import copy
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -10,7 +11,7 @@ from functools import wraps
 from importlib import import_module
 from multiprocessing import connection
 from pprint import pformat
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
 import click
 import ding.config.config
@@ -24,21 +25,25 @@ import ding.worker.learner.learner_hook
 import torch
 from ding.envs import AsyncSubprocessEnvManager
 from ding.policy import PPOPolicy
-from ding.utils import read_file, registry, save_file
+from ding.utils import POLICY_REGISTRY, read_file, registry, save_file
 from ding.worker import create_serial_evaluator
+from easydict import EasyDict
 
 from ding_common import (
     CheckpointError, ConfigError, ConfigFile, check_configs, parallel, read_config_file, require_dict
 )
 from ding_common.create_config import check_names
 from ding_grpo.model import CausalLMVAC
-from ding_grpo.policy import GRPOPolicy, check_exp_name, check_main_config, check_sections
+from ding_grpo.policy import GRPOPolicy, check_exp_name, check_main_config, check_replay, check_sections
 from ding_grpo.policy.half_weights import check_trained
 from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
 from ding_grpo.worker.interrupt import handlers_given_back
 
+from . import private
 from .private import running
+
+_folders: Set[str] = set()  # of the run that is starting: where DI-engine saved its config
 
 
 def apply() -> None:
@@ -109,7 +114,8 @@ def _guarded(pipeline: Callable) -> Callable:
         main_config, create_config = _checked(input_cfg)
         if 'exp_name' not in main_config:
             main_config.exp_name = 'default_experiment'  # as DI-engine does, later
-        ends_well = False
+        ends_well, existed = False, os.path.isdir(main_config.exp_name)
+        _folders.clear()
         try:
             if create_config.policy.type == GRPOPolicy.config['type']:
                 check_sections(main_config.policy, GRPOPolicy.default_config())
@@ -119,6 +125,10 @@ def _guarded(pipeline: Callable) -> Callable:
                 policy = pipeline((main_config, create_config), *args, **kwargs)
             ends_well = True
             return policy
+        except ConfigError:
+            if not existed or main_config.exp_name not in _folders:
+                _remove_untrained()
+            raise
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
@@ -148,7 +158,17 @@ def _checked(input_cfg: Union[str, Tuple[dict, dict]]) -> Tuple[dict, dict]:
         main_config, create_config = copy.deepcopy(input_cfg)
         check_configs(main_config, create_config)
     check_names(create_config)
+    if getattr(POLICY_REGISTRY.get(create_config.policy.type), '_learns_from_groups', False):
+        create_config.setdefault('collector', EasyDict(type='group'))
     return main_config, create_config
+
+
+def _remove_untrained() -> None:
+    """Remove the folder of a run that was refused, so that the next one gets its name."""
+    for folder in filter(None, _folders):
+        results = ('ckpt', 'log/evaluator/evaluations.jsonl', 'log/learner/metrics.jsonl')
+        if not any(os.path.exists(os.path.join(folder, name)) for name in results):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _with_read_checkpoint(evaluate: Callable) -> Callable:
@@ -215,6 +235,7 @@ def _create_evaluator(cfg: Dict, **kwargs: Any) -> Any:
 
 
 def _save_config(config_: Dict, path: str) -> None:
+    _folders.add(os.path.dirname(path))
     with open(path, 'w') as f:
         f.write("inf, nan = float('inf'), float('nan')\n\n")
         f.write(f'exp_config = {pformat(config_, width=120, sort_dicts=False)}\n')
@@ -261,7 +282,12 @@ def _with_checked_config(compile_collector_config: Callable) -> Callable:
     @wraps(compile_collector_config)
     def check_and_compile(policy_cfg: dict, user_cfg: dict, *args) -> dict:
         if policy_cfg.type in (GRPOPolicy.config['type'], f"{GRPOPolicy.config['type']}_command"):
+            collector = policy_cfg.collect.collector
+            if private.is_bare() and collector.type == 'sample':  # DI-engine's, if the config names none
+                collector.type = 'group'
             check_main_config(user_cfg, policy_cfg, GRPOPolicy.default_config())
+            if private.pipeline() == 'serial_pipeline':
+                check_replay(user_cfg.policy)
         return compile_collector_config(policy_cfg, user_cfg, *args)
 
     return check_and_compile

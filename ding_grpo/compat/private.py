@@ -2,10 +2,10 @@
 import inspect
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 LIMITS = ('max_train_iter', 'max_env_step')
-_running: List[Dict[str, int]] = []  # limits of the pipelines that run in this process, the innermost last
+_running: List[Tuple[str, Dict[str, int]]] = []  # name and limits of each running pipeline, the innermost last
 
 
 def disable_auto_reset(manager: Any) -> None:
@@ -48,11 +48,12 @@ def restore_priorities(buffer: Any, data: List[Any]) -> None:
 def running(pipeline: Callable, *args: Any, **kwargs: Any) -> Iterator[None]:
     """
     Overview:
-        Store the limits of a pipeline while it runs. The pipeline does not pass them to its components.
+        Store the name and the limits of a pipeline while it runs. The pipeline does not pass them to its components.
     """
     bound = inspect.signature(pipeline).bind(*args, **kwargs)
     bound.apply_defaults()
-    _running.append({name: bound.arguments[name] for name in LIMITS if name in bound.arguments})
+    limits = {name: bound.arguments[name] for name in LIMITS if name in bound.arguments}
+    _running.append((pipeline.__name__, limits))
     try:
         yield
     finally:
@@ -66,11 +67,36 @@ def limits() -> Dict[str, int]:
         replace them. For its runs the limits are read from the stack frame of the pipeline, which called this code.
     """
     if _running:
-        return _running[-1]
+        return _running[-1][1]
+    frame = _frame_of_pipeline()
+    return {} if frame is None else {name: frame.f_locals[name] for name in LIMITS if name in frame.f_locals}
+
+
+def pipeline() -> str:
+    """
+    Overview:
+        The name of the running pipeline, found as in ``limits``; empty if none runs. ``serial_pipeline`` trains from \
+        a replay buffer.
+    """
+    if _running:
+        return _running[-1][0]
+    frame = _frame_of_pipeline()
+    return '' if frame is None else frame.f_code.co_name
+
+
+def is_bare() -> bool:
+    """
+    Overview:
+        Whether the bare ``ding`` command runs a pipeline, which this plugin's patches of the pipelines do not reach.
+    """
+    return not _running and _frame_of_pipeline() is not None
+
+
+def _frame_of_pipeline() -> Optional[FrameType]:
     frame = inspect.currentframe()
     while frame is not None and not _is_pipeline(frame):
         frame = frame.f_back
-    return {} if frame is None else {name: frame.f_locals[name] for name in LIMITS if name in frame.f_locals}
+    return frame
 
 
 def is_running(frame: Optional[FrameType]) -> bool:

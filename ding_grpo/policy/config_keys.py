@@ -13,6 +13,7 @@ from ding_common import MOST, ConfigError, Rule, check_arguments, check_config, 
 from ding_common.adapters import base_of_adapters
 
 from .grpo_config import RULES
+from .ppo_keys import check_ppo_keys
 from .surrogate import find_surrogate
 
 _POSITIVE = Rule.number(0, open_low=True)
@@ -81,6 +82,7 @@ def check_sections(cfg: Dict, default: Dict) -> None:
     Raises:
         - ConfigError: If a key is unknown, a section is not a dict, or a value violates its rule.
     """
+    check_ppo_keys(cfg)
     known = {**_PIPELINE, **default}
     for key, value in cfg.items():
         if key not in known:

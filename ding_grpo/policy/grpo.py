@@ -35,7 +35,7 @@ from .advantage import Advantage
 from .batch import Batch
 from .diagnose import check_weights
 from .config_keys import model_type
-from .grpo_check import check_policy_config, check_replay, loss_options
+from .grpo_check import check_policy_config, loss_options
 from .grpo_config import DEFAULTS
 from .half_weights import bfloat16_notice, check_trained
 from .memory import memory_advice
@@ -162,8 +162,6 @@ class GRPOPolicy(Policy):
         """
         start = time.perf_counter()
         cfg = self._cfg.learn
-        if 'replay_unique_id' in data[0]:
-            check_replay(self._cfg)
         batch = Batch.of(data)
         metrics = batch_metrics(batch, self._actor.length_name)
         metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))

@@ -162,28 +162,30 @@ def check_replay(cfg: Dict) -> None:
         Check the options that matter for ``ding -m serial`` only. Its replay buffer must not return groups of any \
         age. The importance ratio corrects for a policy that is a few updates old, not for a much older one.
     Arguments:
-        - cfg (:obj:`Dict`): The compiled section ``policy``.
+        - cfg (:obj:`Dict`): The section ``policy``, compiled or not.
     Raises:
         - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, if a limit depends on \
             wall-clock time, or if ``target_kl`` or ``max_ratio`` would stop every update.
     """
-    bounds = {key: cfg.other.replay_buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
+    buffer = cfg.get('other', {}).get('replay_buffer', {})
+    bounds = {key: buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
     if min(bounds.values()) == float('inf'):
         raise ConfigError(
             'policy.other.replay_buffer.max_use = inf, policy.other.replay_buffer.max_staleness = inf: grpo with a '
             'replay buffer (ding -m serial) needs a bound. Set max_staleness to a number of updates, or max_use to a '
-            'number of uses.'
+            'number of uses; or train without a buffer (ding -m serial_onpolicy).'
         )
-    limits = cfg.other.replay_buffer.get('thruput_controller', {}).get('push_sample_rate_limit', {})
+    limits = buffer.get('thruput_controller', {}).get('push_sample_rate_limit', {})
     if limits.get('max', float('inf')) != float('inf') or limits.get('min', 0) > 0:
         raise ConfigError(
             f'policy.other.replay_buffer.thruput_controller.push_sample_rate_limit = {dict(limits)!r}: depends on '
             'wall-clock time, so a run could neither be resumed nor shared by several processes. Remove it.'
         )
     for key in ('target_kl', 'max_ratio'):
-        if cfg.learn[key] is not None:
+        value = cfg.get('learn', {}).get(key)
+        if value is not None:
             raise ConfigError(
-                f'policy.learn.{key} = {cfg.learn[key]}: not available with a replay buffer (ding -m serial), whose '
+                f'policy.learn.{key} = {value}: not available with a replay buffer (ding -m serial), whose '
                 'samples are from older policies: updates would do nothing. Set it to None, and bound max_staleness.'
             )
 

@@ -176,6 +176,10 @@ KEYS = dict(
     collect=dict(
         # (int) Groups in one collect.
         n_sample=Key(8, Rule.integer(1, MOST)),
+        # (int) Largest number of episodes that each collector environment runs in a collect, which is ``n_sample`` x
+        # ``group_size`` / ``env.collector_env_num``. A larger number is an error, because it is mostly a number of
+        # steps by mistake. Raise it if it is meant.
+        max_episodes_per_env=Key(16, Rule.integer(1)),
         # (float) Logits are divided by it. 1 samples from the model's own distribution.
         temperature=Key(1.0, Rule.number(0, open_low=True)),
         # (Optional[int]) Sample from this many most probable tokens only. Their ids are stored with each token.

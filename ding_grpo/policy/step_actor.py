@@ -147,7 +147,8 @@ class StepActor:
             action=output['action'].unsqueeze(0),
             logp=output['logp'].unsqueeze(0),
             reward=torch.tensor([np.asarray(timestep.reward).item()], dtype=torch.float32),
-            truncated=bool(timestep.info.get('truncated', False)),
+            # the second name is that of gym, in environments of DI-engine
+            truncated=bool(timestep.info.get('truncated', timestep.info.get('TimeLimit.truncated', False))),
             failed=False,
         )
 

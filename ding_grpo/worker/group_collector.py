@@ -116,10 +116,21 @@ class GroupCollector(ISerialCollector):
                     f'env.collector_env_num = {self._env.env_num}: must be a multiple of policy.group_size = '
                     f'{self._group_size}, because a group uses {self._group_size} environments at once.'
                 )
+            self._check_episodes(cfg.collect.max_episodes_per_env)
             self._shared_start = cfg.collect.shared_start
             spaces = self._env.observation_space, self._env.action_space
             _policy.get_attribute('bind')(getattr(self._env.env_ref, 'token_spec', None), spaces)
         self._policy.reset()
+
+    def _check_episodes(self, most: int) -> None:
+        episodes = self._n_sample * self._group_size
+        if episodes > most * self._env.env_num:
+            raise ConfigError(
+                f'policy.collect.n_sample = {self._n_sample}: counts groups, not steps. {self._n_sample} groups x '
+                f'{self._group_size} = {episodes:,} episodes in a collect are {episodes / self._env.env_num:g} for '
+                f'each of {self._env.env_num} environments, more than policy.collect.max_episodes_per_env = {most}. '
+                'Lower n_sample, or raise max_episodes_per_env.'
+            )
 
     def reset(self, _policy: Optional[NamedTuple] = None, _env: Optional[BaseEnvManager] = None) -> None:
         if _env is not None:

@@ -3,14 +3,16 @@ import logging
 import os
 import sys
 import time
-from typing import Dict
+from typing import Dict, NamedTuple
 
 import click
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 
 from ding_common import CheckpointError, Rule, append_json, check_config
+from ding_grpo.compat import private
 
+from .capability import learns_from_groups
 from .checkpoint import read_checkpoint, whole_folder
 from .curve import draw_curves
 from .scalars import add_scalars
@@ -40,10 +42,21 @@ class ReportHook(LearnerHook):
         if engine.rank != 0:
             return
         show(f'{engine.exp_name}: learning; Ctrl-C saves and stops')
+        if learns_from_groups(engine.policy):
+            show(_sizes(engine.policy))
         engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
         if self._args['export']:
             engine.register_hook(ExportHook('export', 100, position='after_run'))
         engine.register_hook(CurveHook('curve', 110, position='after_run'))
+
+
+def _sizes(policy: NamedTuple) -> str:
+    cfg = policy.get_attribute('cfg')
+    groups, rows = policy.get_attribute('n_sample'), cfg.group_size
+    per = 'a collect' if private.pipeline() == 'serial_pipeline' else 'an update'
+    batch_size, steps = policy.get_attribute('batch_size'), cfg.learn.batch_steps
+    batches = f'{batch_size} groups' if steps is None else f'{steps} steps'
+    return f'{groups} groups x {rows} = {groups * rows:,} episodes {per}, batches of {batches}'
 
 
 class MetricsHook(LearnerHook):

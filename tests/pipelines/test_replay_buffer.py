@@ -1,5 +1,6 @@
 """``ding -m serial``: groups through DI-engine's replay buffer."""
 import collections
+import os
 
 import pytest
 from ding.entry import serial_pipeline
@@ -63,8 +64,9 @@ class TestSerial:
     def test_without_a_bound(self, serial):
         main, _ = serial
         main.policy.other.replay_buffer = EasyDict(replay_buffer_size=8)
-        with pytest.raises(ConfigError, match='max_use = inf.*max_staleness = inf.*needs a bound'):
+        with pytest.raises(ConfigError, match='max_use = inf.*max_staleness = inf.*needs a bound.*-m serial_onpolicy'):
             serial_pipeline(serial, seed=0, max_train_iter=2)
+        assert not os.path.exists('run')
 
     @pytest.mark.parametrize('key, value', [('target_kl', 0.02), ('max_ratio', 10.0)])
     def test_bounds_to_older_policies(self, serial, key, value):

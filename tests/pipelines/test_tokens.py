@@ -248,7 +248,7 @@ class TestFromPython:
 class TestCommandLine:
 
     def test_ding(self, tmp_path):
-        path = write_config(tmp_path)
+        path = write_config(tmp_path, "create_config.pop('collector')  # 'group' is what grpo uses")
         code, out, err = call([DING, *f'-m serial_onpolicy -c {path} -s 1 --train-iter 2'.split()], tmp_path)
         assert code == 0, err
         assert 'Traceback' not in err and os.path.exists(tmp_path / 'run' / 'model' / 'best' / 'model.safetensors')

@@ -1,0 +1,58 @@
+"""Keys of DI-engine's PPO that ``grpo`` does not have, and what to write instead; ``ding_grpo.from_ppo`` does it."""
+from typing import Any, Dict, List, Tuple
+
+from ding_common import ConfigError
+
+PPO_KEYS = {
+    'action_space': 'remove it; policy.model.action_space says it',
+    'recompute_adv': 'remove it; there are no values to recompute advantages from',
+    'nstep_return': 'remove it; there are no value targets',
+    'multi_agent': 'remove it; several agents are not supported',
+    'priority_IS_weight': 'remove it; groups have no priorities',
+    'load_path': 'remove it, or use policy.learn.learner.hook.load_ckpt_before_run',
+    'learn.value_weight': 'remove it; there is no value loss',
+    'learn.value_norm': 'remove it; there are no values',
+    'learn.adv_norm': 'remove it; policy.learn.adv_method normalises within a group',
+    'learn.ppo_param_init': 'remove it; the model keeps its own initialisation',
+    'learn.grad_clip_type': 'remove it; policy.learn.grad_clip_value limits the norm of the gradient',
+    'learn.ignore_done': 'remove it; policy.learn.extend_truncated=True extends episodes that a time limit cut',
+    'learn.lr_scheduler.epoch_num': 'remove it; policy.learn.lr_scheduler takes a schedule of transformers',
+    'learn.lr_scheduler.min_lr_lambda': 'remove it; policy.learn.lr_scheduler takes a schedule of transformers',
+    'collect.gae_lambda': 'remove it; advantages compare the returns of a group',
+    'collect.n_episode': 'remove it; policy.collect.n_sample counts groups of episodes',
+}
+
+
+def written_ppo_keys(policy: Dict) -> List[Tuple[str, Any]]:
+    """
+    Overview:
+        The keys of ``PPO_KEYS`` in a section ``policy``, with their values.
+    """
+    found = []
+    for path in PPO_KEYS:
+        value: Any = policy
+        for key in path.split('.'):
+            if not isinstance(value, dict) or key not in value:
+                break
+            value = value[key]
+        else:
+            found.append((path, value))
+    return found
+
+
+def check_ppo_keys(policy: Dict) -> None:
+    """
+    Overview:
+        Refuse the keys of PPO, all in one message.
+    Arguments:
+        - policy (:obj:`Dict`): The section ``policy`` as the user wrote it.
+    Raises:
+        - ConfigError: If it contains one of ``PPO_KEYS``.
+    """
+    keys = written_ppo_keys(policy)
+    if keys:
+        told = '; '.join(f'policy.{path} = {value!r} ({PPO_KEYS[path]})' for path, value in keys)
+        raise ConfigError(
+            f"{told}. These keys are PPO's, not grpo's. policy.collect.n_sample and policy.learn.batch_size count "
+            'groups for grpo, not steps. `python -m ding_grpo.from_ppo FILE` converts the config of PPO.'
+        )
