@@ -180,6 +180,9 @@ KEYS = dict(
         # ``group_size`` / ``env.collector_env_num``. A larger number is an error, because it is mostly a number of
         # steps by mistake. Raise it if it is meant.
         max_episodes_per_env=Key(16, Rule.integer(1)),
+        # (str) Which problem each group of a token environment gets. 'epoch': in shuffled epochs, every problem once
+        # before any of them twice. 'random': each drawn from all problems, with replacement.
+        problem_order=Key('epoch', Rule.one_of('epoch', 'random')),
         # (float) Logits are divided by it. 1 samples from the model's own distribution.
         temperature=Key(1.0, Rule.number(0, open_low=True)),
         # (Optional[int]) Sample from this many most probable tokens only. Their ids are stored with each token.

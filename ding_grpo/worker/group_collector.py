@@ -18,10 +18,11 @@ from .collect_log import CollectLog
 from .completion_table import CompletionTable
 from .failures import check_failures
 from .group import Collected, Group, Share
+from .problem_order import ProblemOrder
 from .screen import keep_off_screen, run_folder
 
 # Counters of a collector, which a resumed run restores.
-COUNTERS = ('envstep', 'collect_iter', 'groups')
+COUNTERS = ('envstep', 'collect_iter', 'groups', 'started')
 
 
 @SERIAL_COLLECTOR_REGISTRY.register('group')
@@ -87,7 +88,8 @@ class GroupCollector(ISerialCollector):
         self._log = CollectLog(instance_name, cfg, self._logger, self._tb_logger, table)
         self._seed = torch.initial_seed()  # the seed that DI-engine set
         self._collect_iter = None
-        self._groups = 0
+        self._groups = 0  # in this update
+        self._started = 0  # before this update
         self._envstep = 0
         self._closed = False
         self.reset(policy, env)
@@ -118,6 +120,9 @@ class GroupCollector(ISerialCollector):
                 )
             self._check_episodes(cfg.collect.max_episodes_per_env)
             self._shared_start = cfg.collect.shared_start
+            problems = getattr(self._env.env_ref, 'num_problems', None)
+            shuffled = problems is not None and cfg.collect.problem_order == 'epoch'
+            self._order = ProblemOrder(self._seed, problems) if shuffled else None
             spaces = self._env.observation_space, self._env.action_space
             _policy.get_attribute('bind')(getattr(self._env.env_ref, 'token_spec', None), spaces)
         self._policy.reset()
@@ -160,7 +165,7 @@ class GroupCollector(ISerialCollector):
             Restore ``state_dict``.
         """
         for name in COUNTERS:
-            setattr(self, f'_{name}', state[name])
+            setattr(self, f'_{name}', state.get(name, 0))  # checkpoints of older versions lack ``started``
         self._log.load_state_dict(state)
 
     def close(self) -> None:
@@ -212,6 +217,7 @@ class GroupCollector(ISerialCollector):
             return []
         target = self._n_sample if n_sample is None else n_sample
         if train_iter != self._collect_iter:
+            self._started += self._groups
             self._collect_iter, self._groups = train_iter, 0
         clock = dict(sampling=0., scoring=0.)
         done: List[Collected] = []
@@ -279,7 +285,8 @@ class GroupCollector(ISerialCollector):
         seeds = {i: group.seed + (0 if self._shared_start else row) for row, i in enumerate(group.env_ids)}
         # Without dynamic_seed=False on every call, environments add a random number to the seed.
         self._env.seed(seeds, dynamic_seed=False)
-        self._env.reset({i: None for i in group.env_ids})
+        start = None if self._order is None else dict(index=self._order.problem(self._started + group.number))
+        self._env.reset({i: start for i in group.env_ids})
         self._policy.reset(group.env_ids)
 
     def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float]) -> Tuple[Dict, Dict, Dict]:

@@ -128,8 +128,22 @@ class DingTokenEnv(BaseEnv):
         self._seed = seed
         self._walked = 0
 
-    def reset(self) -> np.ndarray:
-        options = None if self._walk is None else dict(index=self._walk[self._walked % len(self._walk)])
+    @property
+    def num_problems(self) -> int:
+        """Number of problems, by whose index ``reset`` selects one."""
+        return len(self._env.problems)
+
+    def reset(self, index: Optional[int] = None) -> np.ndarray:
+        """
+        Overview:
+            Start a problem.
+        Arguments:
+            - index (:obj:`Optional[int]`): Of the problem. None: the next of an evaluator environment, otherwise the \
+                one that the seed selects.
+        """
+        if index is None and self._walk is not None:
+            index = self._walk[self._walked % len(self._walk)]
+        options = None if index is None else dict(index=index)
         seed, self._seed = self._seed, None
         try:
             obs, _ = self._env.reset(seed=seed, options=options)

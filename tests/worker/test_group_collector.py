@@ -19,9 +19,9 @@ from tests.policy.helper import make_policy
 class SlowResetEnv(DingTokenEnv):
     """Environments that take different times to reset, so that they become ready in another order."""
 
-    def reset(self):
+    def reset(self, **start):
         time.sleep(np.random.default_rng().uniform(0, 0.02))
-        return super().reset()
+        return super().reset(**start)
 
 
 class AbnormalEnv(DingTokenEnv):
@@ -66,6 +66,10 @@ def make_collector(
     return GroupCollector(config, envs, policy.collect_mode, SummaryWriter(str(tmp_path / 'tb')), exp_name='exp')
 
 
+def prompts(samples):
+    return [str(s['prompt'].tolist()) for s in samples]
+
+
 def summary(samples):
     return [(s['group_id'], s['prompt'].tolist(), s['action'].tolist(), s['reward'].tolist()) for s in samples]
 
@@ -91,9 +95,29 @@ class TestGroupCollector:
 
     def test_resumed_at_an_update_meets_what_the_uninterrupted_run_met(self, think_answer, tmp_path):
         whole = make_collector(*think_answer, tmp_path)
-        met = [summary(whole.collect(train_iter=i)) for i in range(3)]
+        met, states = [], []
+        for i in range(3):
+            states.append(whole.state_dict())
+            met.append(summary(whole.collect(train_iter=i)))
         resumed = make_collector(*think_answer, tmp_path)
+        resumed.load_state_dict(states[2])
         assert summary(resumed.collect(train_iter=2)) == met[2] and met[2] != met[1] != met[0]
+
+    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
+    def test_problems_come_in_shuffled_epochs(self, think_answer, tmp_path, manager):
+        collector = make_collector(*think_answer, tmp_path, manager)
+        drawn = [prompts(collector.collect(n_sample=n, train_iter=i)) for i, n in enumerate((3, 3, 6, 4))]
+        collector.close()
+        drawn = sum(drawn, [])
+        assert all(len(set(drawn[i:i + 4])) == 4 for i in range(0, 16, 4))
+        assert len({tuple(drawn[i:i + 4]) for i in range(0, 16, 4)}) > 1
+
+    def test_problems_with_replacement(self, think_answer, tmp_path):
+        main, create = think_answer
+        main.policy.collect.problem_order = 'random'
+        collector = make_collector(main, create, tmp_path)
+        drawn = [prompts(collector.collect(n_sample=4, train_iter=i)) for i in range(6)]
+        assert any(len(set(epoch)) < 4 for epoch in drawn)
 
     def test_result_depends_neither_on_processes_nor_on_their_order(self, think_answer, tmp_path):
         found = []
