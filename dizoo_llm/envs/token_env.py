@@ -257,6 +257,8 @@ class TokenEnv(gymnasium.Env):
             parts = self.task.checked_score(self.problem, text)
         except TaskError as error:  # drops this row only; the workers count failures
             failed, parts = error.message, dict.fromkeys(self.task.weights)
+        if self.task.must_end and not ended and parts[self.task.return_part] is not None:
+            parts[self.task.return_part] = 0.0
         if self._overlong_buffer is not None:
             begins = self.max_new_tokens - self._overlong_buffer
             length = self.max_new_tokens if not ended else len(self._completion)

@@ -38,13 +38,15 @@ class Task(ABC):
     Interfaces:
         ``__len__``, ``problem``, ``score``, ``demonstration``, ``evaluation``
     Property:
-        ``weights``, ``return_part``, ``words``, ``chars``
+        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``
     """
 
     # (Dict[str, float]) The parts that ``score`` returns, and their weights in the reward.
     weights: Dict[str, float] = {}
     # (Optional[str]) The part that evaluation reports as the episode's return; None uses the reward.
     return_part: Optional[str] = None
+    # (bool) Whether ``return_part`` is 0 for a completion that the length limit cut. The scorer does not see the end.
+    must_end: bool = False
     # (Optional[List[str]]) All words of prompts and answers, from which a word tokenizer can be built.
     words: Optional[List[str]] = None
     # (Optional[str]) All characters of prompts and answers, from which a character tokenizer can be built.

@@ -29,13 +29,14 @@ QUESTIONS = [
 class ThinkAnswerTask(Task):
     """
     Overview:
-        See the module's docstring. Reward parts: ``answer`` (the label in an answer block) and ``format`` (the think
-        tag is closed and one answer block follows). ``format`` gives partial credit for each tag; without it the
-        policy never finds the format.
+        See the module's docstring. Reward parts: ``answer`` (the label in an answer block), ``format`` (the think
+        tag is closed and one answer block follows) and ``solved`` (both in full, and the end-of-sequence token).
+        ``format`` gives partial credit for each tag; without it the policy never finds the format.
     """
 
-    weights = dict(answer=1.0, format=0.5)
-    return_part = 'answer'
+    weights = dict(answer=1.0, format=0.5, solved=0.5)
+    return_part = 'solved'
+    must_end = True
     words = [str(i) for i in range(25)] + ['<think>', '</think>', '<answer>', '</answer>']  # ids 0 to 28
 
     def __len__(self) -> int:
@@ -46,4 +47,5 @@ class ThinkAnswerTask(Task):
         return Problem(prompt=f'{EXAMPLE} {question} <think>', answer=label)
 
     def score(self, problem: Problem, completion: str) -> Dict[str, float]:
-        return dict(answer=answer_reward(completion, problem.answer), format=format_reward(completion))
+        answer, form = answer_reward(completion, problem.answer), format_reward(completion)
+        return dict(answer=answer, format=form, solved=float(answer == form == 1))
