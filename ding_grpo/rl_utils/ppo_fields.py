@@ -120,8 +120,10 @@ def check_continuous(data: namedtuple) -> namedtuple:
 
 def _mu_sigma(name: str, mu_sigma: Dict[str, Tensor], shape: Tuple[int, ...]) -> Dict[str, Tensor]:
     try:
-        parts = dict(mu=mu_sigma['mu'], sigma=mu_sigma['sigma'])
-    except (KeyError, IndexError, TypeError):
+        if isinstance(mu_sigma, Tensor):
+            raise TypeError
+        parts = dict(mu=mu_sigma['mu'], sigma=mu_sigma['sigma'])  # of a dict, or of a tree of tensors
+    except (KeyError, TypeError):
         raise ValueError(f'{name} of {type(mu_sigma).__name__}: must be a dict of mu and sigma') from None
     for part, x in parts.items():
         check_floats(f'{name}[{part!r}]', x)

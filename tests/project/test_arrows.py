@@ -7,10 +7,10 @@ import pytest
 ROOT = os.path.join(os.path.dirname(__file__), '..', '..')
 PARTS = [
     'ding_common', 'ding_grpo', 'ding_grpo.compat', 'ding_grpo.compat.drop_ins', 'ding_grpo.compat.patches',
-    'ding_grpo.compat.private',
-    'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model', 'ding_grpo.rollout', 'ding_grpo.worker',
-    'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'dizoo_llm', 'dizoo_llm.envs', 'dizoo_llm.tasks',
-    'dizoo_llm.rewards', 'dizoo_llm.tokenizer', 'dizoo_llm.generation', 'dizoo_llm.sft', 'dizoo_llm.play'
+    'ding_grpo.compat.private', 'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model', 'ding_grpo.rollout',
+    'ding_grpo.worker', 'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'dizoo_llm', 'dizoo_llm.envs',
+    'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.tokenizer', 'dizoo_llm.generation', 'dizoo_llm.sft',
+    'dizoo_llm.play'
 ]
 ALLOWED = {
     'ding_common': set(),
