@@ -40,7 +40,7 @@ from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
 from ding_grpo.worker.interrupt import handlers_given_back
 
-from . import private
+from . import drop_ins, private
 from .private import running
 
 _folders: Set[str] = set()  # of the run that is starting: where DI-engine saved its config
@@ -103,6 +103,8 @@ def apply() -> None:
     # ``eval`` does not check names either, and reads a checkpoint with ``torch.load`` after creating the run's folder.
     for module in (ding.entry, ding.entry.application_entry):
         module.eval = _with_read_checkpoint(module.eval)
+    # Modules of ding.rl_utils on DI-engine's GitHub main are missing in the release.
+    drop_ins.add()
 
 
 def _guarded(pipeline: Callable) -> Callable:

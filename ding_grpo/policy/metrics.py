@@ -1,10 +1,10 @@
 """Metrics of batches and of steps; docs/metrics.md gives the formulas."""
-from typing import Dict, List, NamedTuple
+from typing import Dict, List
 
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils import kl_estimate, masked_mean, sequence_mean
+from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean
 
 from .batch import Batch
 
@@ -75,7 +75,7 @@ def repetition(action: Tensor, weight: Tensor, n: int = 4) -> Tensor:
 
 
 def step_metrics(
-        batch: Batch, loss: Tensor, info: NamedTuple, logp: Tensor, logp_old: Tensor, entropy: Tensor,
+        batch: Batch, loss: Tensor, info: grpo_info, logp: Tensor, logp_old: Tensor, entropy: Tensor,
         entropy_weight: float, norm: Tensor, fresh: Tensor
 ) -> Dict[str, float]:
     """
@@ -97,7 +97,7 @@ def step_metrics(
         - logp, logp_old, entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - fresh (:obj:`torch.BoolTensor`): :math:`(B, 1)`
     """
-    weight, of_loss = batch.weight, info._asdict()
+    weight, of_loss = batch.weight, info.metrics()
     if batch.logp_ref is None:
         del of_loss['kl']
     return dict(

@@ -1,5 +1,5 @@
 """Check the arguments of the functions in this package."""
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,32 @@ def check_tensor(
     right = dict(floats=x.is_floating_point(), int64=x.dtype == torch.int64, numbers=not x.is_complex())[kind]
     if tuple(x.shape) != tuple(shape) or not right:
         raise ValueError(f'{name} {tuple(x.shape)} of {x.dtype}: must be {kind} of shape {symbols} = {tuple(shape)}')
+
+
+def check_floats(name: str, x: Any) -> None:
+    """
+    Overview:
+        Require a tensor of floats, of any shape.
+    Arguments:
+        - name (:obj:`str`): Name of the field.
+        - x (:obj:`Any`): Value of the field.
+    Raises:
+        - ValueError: If the value is not such a tensor.
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise ValueError(f'{name} of {getattr(x, "dtype", type(x).__name__)}: must be a tensor of floats')
+
+
+def as_floats(x: Any) -> Any:
+    """
+    Overview:
+        Convert a tensor of integers to float64. Any other value is returned unchanged.
+    Arguments:
+        - x (:obj:`Any`): Value of a field.
+    Returns:
+        - x (:obj:`Any`): The converted tensor.
+    """
+    return x.double() if isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex()) else x
 
 
 def check_leading(name: str, x: Tensor, symbols: str) -> None:

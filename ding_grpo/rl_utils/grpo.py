@@ -11,19 +11,46 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from .check import check_leading, check_number, check_tensor
+from .check import as_floats, check_leading, check_number, check_tensor
 from .kl import KL_TYPES, bounded, kl_estimate
 from .log_prob import LogProbFunction, efficient_method
 from .reduce import masked_mean, reduce_loss, row_mean
 
 grpo_data = namedtuple('grpo_data', ['logp_new', 'logp_old', 'logp_ref', 'adv', 'weight'])
 grpo_policy_data = namedtuple('grpo_policy_data', ['logit_new', 'logit_old', 'logit_ref', 'action', 'adv', 'weight'])
-grpo_info = namedtuple(
-    'grpo_info', [
-        'approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high', 'kl', 'ratio_mean', 'ratio_max',
-        'effective_sample_size'
-    ]
-)
+
+
+class grpo_info(namedtuple('grpo_info', ['approx_kl', 'clipfrac'])):
+    """
+    Overview:
+        Metrics of ``grpo_error``, as Python floats. As a tuple it has the two fields of DI-engine main, so that \
+        ``approx_kl, clipfrac = info`` works. The other metrics are attributes only.
+    Attributes:
+        - approx_kl (:obj:`float`): Mean of logp_old - logp_new.
+        - clipfrac (:obj:`float`): Share of ratios outside the clipping range.
+        - clipfrac_low (:obj:`float`): Share of ratios below that range with a negative advantage, where clipping has \
+            an effect (as in TRL).
+        - clipfrac_high (:obj:`float`): The same above the range with a positive advantage.
+        - kl (:obj:`float`): Mean estimate of the KL to the reference policy; 0 without one.
+        - ratio_mean (:obj:`float`): Mean ratio.
+        - ratio_max (:obj:`float`): Largest ratio.
+        - effective_sample_size (:obj:`float`): (sum r)^2 / sum r^2 as a share of the tokens; 1 on-policy.
+    Interfaces:
+        ``metrics``
+    """
+
+    def __new__(cls, approx_kl: float, clipfrac: float, **others: float) -> 'grpo_info':
+        info = super().__new__(cls, approx_kl, clipfrac)
+        vars(info).update(others)
+        return info
+
+    def metrics(self) -> Dict[str, float]:
+        """
+        Overview:
+            All metrics by name.
+        """
+        return {**self._asdict(), **vars(self)}
+
 
 # (ratio, adv, logp_new, low, high) -> objective of each token, to be maximised; low and high bound the ratio.
 Surrogate = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
@@ -80,7 +107,7 @@ def grpo_error(
         num_tokens: Optional[float] = None,
         kl_ratio_correction: bool = False,
         mask_metrics: bool = True,
-) -> Tuple[Tensor, namedtuple]:
+) -> Tuple[Tensor, grpo_info]:
     """
     Overview:
         Loss of Group Relative Policy Optimization and its variants from log-probabilities. The defaults are equation \
@@ -104,15 +131,11 @@ def grpo_error(
         - num_tokens (:obj:`Optional[float]`): As in ``reduce_loss``, for ``token`` with accumulated gradients.
         - kl_ratio_correction (:obj:`bool`): Whether to multiply the KL by the ratio. It is then an estimate under the \
             trained policy even if another policy sampled the tokens.
-        - mask_metrics (:obj:`bool`): Whether ``info`` counts only tokens with nonzero weight; DI-engine main counts \
-            all.
+        - mask_metrics (:obj:`bool`): Whether ``info`` counts only tokens with nonzero weight. False counts all \
+            tokens, as DI-engine main does.
     Returns:
         - loss (:obj:`torch.FloatTensor`): The differentiable loss, a 0-dim tensor.
-        - info (:obj:`namedtuple`): ``grpo_info`` of Python floats: ``approx_kl``, mean of logp_old - logp_new; \
-            ``clipfrac``, share of ratios outside the clipping range; ``clipfrac_low`` and ``clipfrac_high``, share of \
-            ratios below it with a negative and above it with a positive advantage, where clipping has an effect (as \
-            in TRL); ``kl``, mean estimate to the reference policy (0 without one); ``ratio_mean`` and ``ratio_max``; \
-            ``effective_sample_size``, (sum r)^2 / sum r^2 as a share of the tokens, 1 on-policy.
+        - info (:obj:`grpo_info`): The metrics; ``approx_kl, clipfrac = info`` as in DI-engine main.
     Shapes:
         - logp_new (:obj:`torch.FloatTensor`): :math:`(B, S)`, B rows of S tokens
         - logp_old (:obj:`torch.FloatTensor`): :math:`(B, S)`
@@ -157,7 +180,7 @@ def grpo_error(
 
 def _info(
         log_ratio: Tensor, ratio: Tensor, kl: Tensor, adv: Tensor, counted: Tensor, low: float, high: float
-) -> namedtuple:
+) -> grpo_info:
 
     def mean(x: Tensor) -> float:
         return masked_mean(x.to(ratio.dtype), counted).item()
@@ -194,7 +217,7 @@ def grpo_policy_error(
         clip_ratio: float = 0.2,
         beta: float = 0.1,
         **options,
-) -> Tuple[Tensor, namedtuple]:
+) -> Tuple[Tensor, grpo_info]:
     """
     Overview:
         ``grpo_error`` from logits, with the name and fields of DI-engine main. The loss equals that of DI-engine \
@@ -208,19 +231,19 @@ def grpo_policy_error(
         - options: Every other argument of ``grpo_error``.
     Returns:
         - loss (:obj:`torch.FloatTensor`): As in ``grpo_error``.
-        - info (:obj:`namedtuple`): As in ``grpo_error``.
+        - info (:obj:`grpo_info`): As in ``grpo_error``.
     Shapes:
         - logit_new (:obj:`torch.FloatTensor`): :math:`(B, S, V)`, V tokens in the vocabulary
         - logit_old (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
         - logit_ref (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
         - action (:obj:`torch.LongTensor`): :math:`(B, S)`
-        - adv (:obj:`torch.FloatTensor`): :math:`(B, )`
+        - adv (:obj:`torch.Tensor`): :math:`(B, )`, floats or integers
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """
-
     logits = dict(logit_new=data.logit_new, logit_old=data.logit_old, logit_ref=data.logit_ref)
     new, old, ref = log_probs(logits, data.action, data.weight, log_prob_fn)
-    return grpo_error(grpo_data(new, old, ref, data.adv, data.weight), clip_ratio=clip_ratio, beta=beta, **options)
+    data = grpo_data(new, old, ref, as_floats(data.adv), data.weight)
+    return grpo_error(data, clip_ratio=clip_ratio, beta=beta, **options)
 
 
 def log_probs(

@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor
 
-from .check import check_leading, check_tensor
+from .check import check_floats, check_leading, check_tensor
 
 KL_TYPES = ('k1', 'k2', 'k3')
 
@@ -31,8 +31,7 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
     Raises:
         - ValueError: If ``kl_type`` is unknown, or a shape or type is wrong.
     """
-    if not isinstance(logp_new, Tensor) or not logp_new.is_floating_point():
-        raise ValueError(f'logp_new of {getattr(logp_new, "dtype", type(logp_new).__name__)}: must be floats')
+    check_floats('logp_new', logp_new)
     check_tensor('logp_ref', logp_ref, tuple(logp_new.shape), 'that of logp_new')
     log_ratio = _at_least_float32(logp_new) - logp_ref
     if kl_type == 'k1':

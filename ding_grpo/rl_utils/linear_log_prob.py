@@ -29,7 +29,8 @@ def linear_log_prob(
     """
     Overview:
         Log-probabilities of the sampled tokens directly from hidden states and the output matrix. Only the logits of \
-        some tokens over a part of the vocabulary are in memory at a time. Backward computes them again.
+        some tokens over a part of the vocabulary are in memory at a time. Backward computes them again. It cannot be \
+        differentiated twice; for second derivatives use ``efficient_method`` on logits.
 
         The logits are ``softcap * tanh(scale * (hidden weight^T + bias) / softcap) / temperature``, without the tanh \
         if ``softcap`` is None. ``scale`` is Cohere's ``logit_scale`` or the inverse of Granite's ``logits_scaling``; \

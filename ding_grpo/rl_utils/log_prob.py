@@ -2,7 +2,6 @@ from typing import Any, Callable, Iterator, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .check import check_leading, check_tensor
 
@@ -37,7 +36,8 @@ def efficient_method(logits: Tensor, index: Tensor) -> Tensor:
     Overview:
         The same as ``naive_method`` with a custom backward. Forward and backward process the logits of a few tokens \
         at a time. Beyond the logits and the returned gradient, memory is needed only for those tokens, which fit the \
-        processor's cache.
+        processor's cache. With ``create_graph=True`` it can be differentiated twice; the backward then creates \
+        tensors as large as the logits.
     Arguments:
         - logits (:obj:`torch.FloatTensor`): As in ``naive_method``, in any layout.
         - index (:obj:`torch.LongTensor`): As in ``naive_method``.
@@ -63,9 +63,10 @@ class _ChunkedLogProb(torch.autograd.Function):
         return logp
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, None]:
         logits, index = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True
+            return _differentiable_gradient(logits, index, grad), None
         grad_logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
         padded = bool((grad == 0).any())  # the gradient of padding is 0, whatever its logits are, even NaN
         for x, taken, g, out in _chunks(logits, index, grad, grad_logits):
@@ -76,6 +77,15 @@ class _ChunkedLogProb(torch.autograd.Function):
                 chunk.masked_fill_(g.unsqueeze(-1) == 0, 0)
             out.copy_(chunk)
         return grad_logits, None
+
+
+def _differentiable_gradient(logits: Tensor, index: Tensor, grad: Tensor) -> Tensor:
+    """The gradient as the backward above computes it, by operations that can be differentiated again."""
+    # Padding without a gradient may contain NaN. Other tokens with the gradient 0 have a second derivative.
+    broken = (grad == 0) & ~torch.isfinite(torch.logsumexp(logits.detach(), -1))
+    probability = torch.softmax(logits.masked_fill(broken.unsqueeze(-1), 0).to(grad.dtype), dim=-1)
+    taken = index.unsqueeze(-1)
+    return (-grad.unsqueeze(-1) * probability).scatter_add(-1, taken, grad.unsqueeze(-1)).to(logits.dtype)
 
 
 def _chunks(logits: Tensor, *others: Tensor) -> Iterator[Tuple[Tensor, ...]]:

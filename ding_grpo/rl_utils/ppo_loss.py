@@ -1,9 +1,9 @@
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from .check import check_leading, check_number, check_tensor
+from .check import check_floats, check_number
 from .kl import bounded
 from .reduce import masked_mean
 
@@ -63,38 +63,56 @@ class PPOLoss(nn.Module):
             - ratios (:obj:`torch.FloatTensor`): Mean probability ratio, including padding as in torchtune.
             - clipfrac (:obj:`torch.FloatTensor`): Share of tokens whose clipped loss is larger than the unclipped one.
         Shapes:
-            - inputs: :math:`(B, S)`; S may differ for the inputs of the value loss
+            - inputs: Any shapes that broadcast, usually :math:`(B, S)`. The common shape of the inputs of the value \
+                loss may differ from that of the policy loss. A mask is broadcast too, before its mean is taken
             - outputs: 0-dim tensors
         Raises:
             - ValueError: If a shape or a type is wrong.
         """
-        check_leading('pi_logprobs', pi_logprobs, '(B, S)')
-        check_leading('phi_values', phi_values, '(B, S)')
-        shape, value_shape = tuple(pi_logprobs.shape), tuple(phi_values.shape)
-        check_tensor('pi_old_logprobs', pi_old_logprobs, shape, '(B, S)')
-        check_tensor('advantages', advantages, shape, '(B, S)')
-        check_tensor('padding_masks', padding_masks, shape, '(B, S)', 'numbers', optional=True)
-        for name, x in (('phi_old_values', phi_old_values), ('returns', returns)):
-            check_tensor(name, x, value_shape, '(B, S)')
-        check_tensor('value_padding_masks', value_padding_masks, value_shape, '(B, S)', 'numbers', optional=True)
-
+        pi_logprobs, pi_old_logprobs, advantages, padding_masks = _broadcast(
+            pi_logprobs=pi_logprobs,
+            pi_old_logprobs=pi_old_logprobs,
+            advantages=advantages,
+            padding_masks=padding_masks,
+        )
+        phi_values, phi_old_values, returns, value_padding_masks = _broadcast(
+            phi_values=phi_values,
+            phi_old_values=phi_old_values,
+            returns=returns,
+            value_padding_masks=value_padding_masks,
+        )
         everywhere = torch.ones_like(pi_logprobs)
         with torch.no_grad():
             mean_ratio = masked_mean(_ratios(pi_logprobs, pi_old_logprobs, everywhere), everywhere)
-        padding_masks = everywhere if padding_masks is None else padding_masks
-        ratios = _ratios(pi_logprobs, pi_old_logprobs, padding_masks)  # (B, S)
+        ratios = _ratios(pi_logprobs, pi_old_logprobs, padding_masks)  # (1, M)
         plain = -advantages * ratios
         clipped = -advantages * ratios.clamp(1 - self.epsilon, 1 + self.epsilon)
         policy_loss = masked_mean(torch.maximum(plain, clipped), padding_masks)
 
         change = (phi_values - phi_old_values).clamp(-self.value_clip_range, self.value_clip_range)
         errors = torch.maximum((phi_values - returns) ** 2, (phi_old_values + change - returns) ** 2)
-        value_padding_masks = torch.ones_like(phi_values) if value_padding_masks is None else value_padding_masks
         value_loss = masked_mean(errors, value_padding_masks) / 2
 
         loss = policy_loss + self.value_coeff * value_loss
         clipfrac = masked_mean((clipped > plain).to(plain.dtype), padding_masks)
         return loss, policy_loss.detach(), value_loss.detach(), mean_ratio, clipfrac
+
+
+def _broadcast(**fields: Optional[Tensor]) -> List[Tensor]:
+    """Fields in their common shape, as rows (1, M). The first must be floats. The last is a mask, 1 if it is None."""
+    names = list(fields)
+    check_floats(names[0], fields[names[0]])
+    shape = fields[names[0]].shape
+    if fields[names[-1]] is None:
+        fields[names[-1]] = torch.ones_like(fields[names[0]])
+    for name, x in fields.items():
+        if not isinstance(x, Tensor) or x.is_complex():
+            raise ValueError(f'{name} of {getattr(x, "dtype", type(x).__name__)}: must be a tensor of numbers')
+        try:
+            shape = torch.broadcast_shapes(shape, x.shape)
+        except RuntimeError:
+            raise ValueError(f'{name} {tuple(x.shape)}: must broadcast to {tuple(shape)}') from None
+    return [x.expand(shape).reshape(1, -1) for x in fields.values()]
 
 
 def _ratios(logp_new: Tensor, logp_old: Tensor, mask: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from .advantage import group_advantage
-from .check import check_leading
+from .check import as_floats, check_leading
 from .grpo import grpo_data, grpo_error, log_probs
 from .log_prob import LogProbFunction, efficient_method
 
@@ -36,22 +36,24 @@ def rloo_policy_error(
         - logit_new (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
         - logit_old (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
         - action (:obj:`torch.LongTensor`): :math:`(B, S)`
-        - reward (:obj:`torch.FloatTensor`): :math:`(K, P)`, K completions for each of P prompts, B = K P; row k P + p \
-            of the batch is completion k of prompt p
+        - reward (:obj:`torch.Tensor`): :math:`(K, P)`, floats or integers, K completions for each of P prompts, \
+            B = K P; row k P + p of the batch is completion k of prompt p. :math:`(K, )` for one prompt
         - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
     Raises:
         - ValueError: If there is only one completion per prompt, or the shapes do not match.
     """
-    reward = data.reward
-    check_leading('reward', reward, '(K, P)')
+    reward = as_floats(data.reward)
+    check_leading('reward', reward, '(K, ) or (K, P)')
     if reward.numel() != len(data.action):
-        raise ValueError(f'reward {tuple(reward.shape)}: must be of shape (K, P) with K P = B = {len(data.action)}')
+        raise ValueError(
+            f'reward {tuple(reward.shape)}: must be of shape (K, ) or (K, P) with K P = B = {len(data.action)}'
+        )
     completions = reward.shape[0]
     if completions < 2:
         raise ValueError(
             f'reward {tuple(reward.shape)}: K = {completions} leaves no other completion; must be at least 2'
         )
-    prompt = torch.arange(reward.shape[1], device=reward.device).repeat(completions)  # (B, )
+    prompt = torch.arange(reward[0].numel(), device=reward.device).repeat(completions)  # (B, )
     adv = group_advantage(reward.flatten(), prompt, 'rloo')
     logits = dict(logit_new=data.logit_new, logit_old=data.logit_old)
     logp_new, logp_old = log_probs(logits, data.action, data.weight, log_prob_fn)

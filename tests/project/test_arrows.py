@@ -6,11 +6,11 @@ import pytest
 
 ROOT = os.path.join(os.path.dirname(__file__), '..', '..')
 PARTS = [
-    'ding_common', 'ding_grpo', 'ding_grpo.compat', 'ding_grpo.compat.patches', 'ding_grpo.compat.private',
-    'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model', 'ding_grpo.rollout', 'ding_grpo.worker',
-    'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'ding_grpo.from_ppo', 'dizoo_llm', 'dizoo_llm.envs',
-    'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.tokenizer', 'dizoo_llm.generation', 'dizoo_llm.sft',
-    'dizoo_llm.play'
+    'ding_common', 'ding_grpo', 'ding_grpo.compat', 'ding_grpo.compat.drop_ins', 'ding_grpo.compat.patches',
+    'ding_grpo.compat.private', 'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model', 'ding_grpo.rollout',
+    'ding_grpo.worker', 'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'ding_grpo.from_ppo', 'dizoo_llm',
+    'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.tokenizer', 'dizoo_llm.generation',
+    'dizoo_llm.sft', 'dizoo_llm.play'
 ]
 ALLOWED = {
     'ding_common': set(),
@@ -20,8 +20,10 @@ ALLOWED = {
     },
     'ding_grpo.__main__': {'ding_common', 'ding_grpo'},
     'ding_grpo.compat': set(),
+    'ding_grpo.compat.drop_ins': {'ding_grpo.rl_utils'},
     'ding_grpo.compat.patches': {
-        'ding_common', 'ding_grpo.compat.private', 'ding_grpo.model', 'ding_grpo.policy', 'ding_grpo.worker'
+        'ding_common', 'ding_grpo.compat.drop_ins', 'ding_grpo.compat.private', 'ding_grpo.model', 'ding_grpo.policy',
+        'ding_grpo.worker'
     },
     'ding_grpo.compat.private': set(),
     'ding_grpo.rl_utils': set(),

@@ -1,5 +1,7 @@
+import copy
 import json
 import os
+import pickle
 
 import pytest
 import torch
@@ -166,6 +168,25 @@ class TestGRPOError:
         grad, = torch.autograd.grad(grpo_policy_error(data, efficient_method, beta=0)[0], logit)
         assert torch.isfinite(grad).all()
 
+    def test_info_is_a_tuple_of_the_two_metrics_of_di_engine_main(self):
+        _, info = self.error(self.old, self.weight)
+        approx_kl, clipfrac = info
+        assert info._asdict() == dict(approx_kl=approx_kl, clipfrac=clipfrac)
+        assert list(info.metrics()) == [
+            'approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high', 'kl', 'ratio_mean', 'ratio_max',
+            'effective_sample_size'
+        ]
+        for name, value in info.metrics().items():
+            assert type(value) is float and getattr(info, name) == value
+        for copied in (copy.deepcopy(info), pickle.loads(pickle.dumps(info))):
+            assert copied == info and copied.metrics() == info.metrics()
+
+    def test_integer_advantages_with_logits(self):
+        logit, action = torch.randn(2, 5, 3).half(), torch.zeros(2, 5).long()
+        for adv in ([3001, -1], [3001., -1.]):  # 3001 is not a number of float16
+            loss, _ = grpo_policy_error(grpo_policy_data(logit, None, None, action, torch.tensor(adv), None), beta=0)
+            assert loss.item() == pytest.approx(-1500)
+
     def test_unmasked_metrics_leave_the_loss_alone(self):
         self.old[self.weight == 0] = float('-inf')
         loss, _ = self.error(self.old, self.weight, mask_metrics=False)
@@ -180,14 +201,14 @@ class TestGRPOError:
 
     def test_all_masked(self):
         loss, info = self.error(self.old, torch.zeros(4, 5))
-        assert loss.item() == 0 and all(value == 0 for value in info)
+        assert loss.item() == 0 and all(value == 0 for value in info.metrics().values())
 
     def test_metrics_wear_the_mask(self):
         padded = self.old.clone()
         padded[self.weight == 0] = -100.  # padding: a ratio of e^100
         _, masked = self.error(padded, self.weight)
         _, clean = self.error(self.old, self.weight)
-        assert masked == clean
+        assert masked.metrics() == clean.metrics()
         _, unmasked = self.error(padded, self.weight, mask_metrics=False)
         assert unmasked.ratio_max > 1e30 and unmasked.clipfrac != clean.clipfrac
 
@@ -223,7 +244,7 @@ class TestGRPOError:
         half = [x.detach().to(torch.bfloat16) for x in (self.new, self.old, self.ref, self.adv, self.weight)]
         loss, info = grpo_error(grpo_data(*half))
         expected, expected_info = grpo_error(grpo_data(*(x.float() for x in half)))
-        assert loss.dtype == torch.float32 and loss == expected and info == expected_info
+        assert loss.dtype == torch.float32 and loss == expected and info.metrics() == expected_info.metrics()
 
     @pytest.mark.parametrize('reduction', ['sequence', 'token', 'constant', 'sum'])
     def test_gradient_accumulation_is_the_gradient_of_the_whole(self, reduction):
@@ -255,7 +276,7 @@ class TestGRPOError:
             self.ref[self.weight == 0] = float('nan')
         loss, info = self.error(self.old, self.weight, **options)
         assert torch.allclose(torch.autograd.grad(loss, self.new)[0], expected)
-        assert all(value == value for value in info)
+        assert all(value == value for value in info.metrics().values())
 
     @pytest.mark.parametrize('name', sorted(LOSS_PRESETS))
     def test_presets_are_arguments_of_the_loss(self, name):

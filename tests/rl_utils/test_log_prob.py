@@ -76,6 +76,17 @@ class TestLogProb:
         logit = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(method, (logit, torch.randint(0, 5, (2, 3))))
 
+    def test_second_derivative(self, method):
+        logit = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+        index = torch.randint(0, 5, (2, 3))
+        assert torch.autograd.gradgradcheck(method, (logit, index))
+        # a gradient of 0 does not make the second derivative 0: here it is 2 (onehot - softmax)^T (onehot - softmax)
+        target = method(logit, index).detach()
+        first, = torch.autograd.grad((method(logit, index) - target).square().sum(), logit, create_graph=True)
+        second, = torch.autograd.grad(first[0, 0, 0], logit)
+        slope = torch.nn.functional.one_hot(index[0, 0], 5) - logit[0, 0].detach().softmax(-1)
+        assert torch.equal(first, torch.zeros_like(first)) and torch.allclose(second[0, 0], 2 * slope[0] * slope)
+
     def test_any_layout(self, method):
         logit, index = torch.randn(7, 3, 2), torch.randint(0, 7, (2, 3))
         turned = logit.permute(2, 1, 0).requires_grad_()  # (2, 3, 7), not contiguous
@@ -132,6 +143,15 @@ class TestEfficientMethod:
                 for method in (efficient_method, naive_method)
             ]
             assert grads[0].dtype == dtype and torch.allclose(*grads, atol=tolerance)
+
+    def test_padding_reaches_no_second_derivative(self):
+        logit = torch.randn(1, 2, 3, dtype=torch.float64)
+        logit[0, 1] = float('nan')
+        logit.requires_grad_()
+        logp = efficient_method(logit, torch.zeros(1, 2).long())
+        first, = torch.autograd.grad(torch.where(torch.tensor([True, False]), logp, 0.).sum(), logit, create_graph=True)
+        second, = torch.autograd.grad(first.square().sum(), logit)
+        assert torch.isfinite(first).all() and torch.isfinite(second).all() and second[0, 0].any()
 
     def test_memory_above_logits_and_gradient_is_that_of_a_few_tokens(self):
         from torch.profiler import ProfilerActivity, profile

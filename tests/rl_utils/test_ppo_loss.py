@@ -53,6 +53,32 @@ class TestPPOLoss:
         new, old, adv = torch.tensor([[0.]]).half(), torch.tensor([[-5.]]).half(), torch.tensor([[-1.]]).half()
         assert PPOLoss()(old, new, adv, new, new, new)[1].item() == pytest.approx(2.718281828 ** 5, rel=1e-3)
 
+    def test_one_dimension_by_hand(self):
+        """The shapes of torchtune's own tests."""
+        old, ones = torch.tensor([-1., -2., -3.]), torch.ones(3)
+        loss = PPOLoss(epsilon=0.2)
+        for change, policy_loss, ratio, clipfrac in ((1., -1.2, 2.718282, 1), (-1., -0.367879, 0.367879, 0),
+                                                     (0.1, -1.105171, 1.105171, 0)):
+            found = loss(old, old + change, ones, ones, ones, ones)
+            assert [x.item() for x in found[1:]] == pytest.approx([policy_loss, 0, ratio, clipfrac], abs=1e-5)
+        # values 0.5, 1.5 and 2 of old 1 are clipped to 0.8, 1.2 and 1.2: errors 0.25, 0.25 and 1 are the larger ones
+        value_loss = loss(old, old, ones, ones, torch.tensor([0.5, 1.5, 2.]), ones)[2]
+        assert value_loss.item() == pytest.approx(1.5 / 3 / 2)
+
+    @pytest.mark.parametrize('name', NAMES + MASKS)
+    def test_broadcasting_equals_repetition(self, name):
+        data, masks = inputs()
+        data = {key: x.detach() for key, x in data.items()} | masks
+        rows, columns = data[name].shape
+        for part in (data[name][:1], data[name][0], data[name][:, :1], data[name][0, 0]):
+            expected = PPOLoss()(**{**data, name: part.expand(rows, columns)})
+            found = PPOLoss()(**{**data, name: part})
+            assert [x.item() for x in found] == pytest.approx([x.item() for x in expected], abs=1e-12)
+
+    def test_one_advantage_a_row_that_is_an_integer(self):
+        old, adv, value = torch.zeros(2, 3), torch.tensor([[3], [-1]]), torch.zeros(2, 4)
+        assert PPOLoss()(old, old, adv, value, value, value)[1].item() == pytest.approx(-1)  # -(3 - 1) / 2
+
     @pytest.mark.parametrize('name', NAMES[:1] + NAMES[2:4] + NAMES[5:] + MASKS)
     def test_wrong_shape_names_the_field(self, name):
         data, masks = inputs()

@@ -31,11 +31,24 @@ class TestRLOO:
         assert info.approx_kl == pytest.approx(case['info']['approx_kl'], abs=1e-6)
         assert info.clipfrac == pytest.approx(case['info']['clipfrac'], abs=1e-6)
 
-    @pytest.mark.parametrize('shape, message', [((1, 4), 'K = 1'), ((2, 3), 'K P = B = 4'), ((4, ), r'reward \(4,\)')])
+    @pytest.mark.parametrize(
+        'shape, message',
+        [((1, 4), 'K = 1'), ((2, 3), 'K P = B = 4'), ((3, ), r'reward \(3,\)'), ((2, 2, 1), r'\(K, P\)')]
+    )
     def test_wrong_rewards(self, shape, message):
         logit, action = torch.zeros(4, 2, 3), torch.zeros(4, 2).long()
         with pytest.raises(ValueError, match=message):
             rloo_policy_error(rloo_policy_data(logit, logit, action, torch.zeros(shape), None))
+
+    def test_completions_of_one_prompt_by_hand(self):
+        # rewards 3, 0, 0: minus the mean of the others 3, -1.5, -1.5; ratio 1
+        logit, action = torch.zeros(3, 2, 4, dtype=torch.float64, requires_grad=True), torch.zeros(3, 2).long()
+        for reward in (torch.tensor([3., 0., 0.]), torch.tensor([3, 0, 0]), torch.tensor([[3.], [0.], [0.]])):
+            loss, _ = rloo_policy_error(rloo_policy_data(logit, logit.detach(), action, reward, None))
+            grad, = torch.autograd.grad(loss, logit)
+            # of the loss: -adv / 3 rows / 2 tokens x (1 - 1/4)
+            assert loss.item() == pytest.approx(0)
+            assert grad[:, 0, 0].tolist() == pytest.approx([-3 / 8, 1.5 / 8, 1.5 / 8])
 
     def test_gradcheck(self):
         torch.manual_seed(0)
