@@ -22,6 +22,7 @@ cartpole_ppo_config = dict(
             critic_head_hidden_size=64,
         ),
         learn=dict(
+            learner=dict(log_policy=False),  # or the layers of the model fill the screen
             epoch_per_collect=10,
             batch_size=64,
             learning_rate=1e-3,

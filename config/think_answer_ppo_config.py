@@ -30,6 +30,7 @@ think_answer_ppo_config = dict(
         recompute_adv=False,
         traj_len_inf=True,  # complete trajectories, since the reward arrives with the last token
         learn=dict(
+            learner=dict(log_policy=False),  # or the layers of the model fill the screen
             epoch_per_collect=2,
             batch_size=384,
             learning_rate=1e-4,

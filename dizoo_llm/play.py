@@ -77,7 +77,8 @@ def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperatur
         *_, info = env.step(ids)
         values = ('-' if value is None else f'{value:.2f}' for value in info['reward_parts'].values())
         told = info['completion'] if info['failed'] is None else f"{info['completion']}  (failed: {info['failed']:.80})"
-        rows.append([info['prompt'][-40:], told, env.problem.answer, *values])
+        texts = (info['prompt'][-40:], told, env.problem.answer)
+        rows.append([*(text.replace('\n', '\\n') for text in texts), *values])
     click.echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
 
 

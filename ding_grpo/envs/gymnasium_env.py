@@ -89,8 +89,13 @@ class GymnasiumEnv(DingEnvWrapper):
             env = TellTruncation(gymnasium.make(cfg.env_id, **arguments))
         except Exception as error:  # an environment may raise anything for its arguments
             written = f', env.env_kwargs = {dict(arguments)!r}' if arguments else ''
+            unknown = isinstance(error, (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound))
+            hint = (
+                '. If a module of yours registers it, name the module: create_config.env.import_names = '
+                "['ding_grpo', 'your_module']"
+            ) if unknown else ''
             raise ConfigError(
-                f'env.env_id = {cfg.env_id!r}{written}: gymnasium cannot create it ({describe(error)})'
+                f'env.env_id = {cfg.env_id!r}{written}: gymnasium cannot create it ({describe(error)}){hint}'
             ) from error
         try:
             super().__init__(env, cfg, caller=caller)

@@ -1,5 +1,6 @@
 """Saves a model as a folder that ``transformers`` loads."""
 import copy
+import os
 from typing import Dict, Optional, Sequence
 
 from torch import Tensor, nn
@@ -56,7 +57,38 @@ def save_folder(
             copy.deepcopy(adapters).merge_and_unload().save_pretrained(folder)
         else:
             adapters.save_pretrained(folder)
+            _write_card(folder, adapters.peft_config['default'])
             lm.generation_config.save_pretrained(folder)
     finally:
         if shown:
             hf_logging.enable_progress_bar()
+
+
+def _write_card(folder: str, config: object) -> None:
+    """Replace peft's model card, an empty form, by what is known."""
+    base, modules = config.base_model_name_or_path, config.target_modules
+    where = modules if isinstance(modules, str) else ', '.join(sorted(modules or ()))
+    with open(os.path.join(folder, 'README.md'), 'w', encoding='utf-8') as f:
+        f.write(
+            f"""---
+base_model: {base}
+library_name: peft
+pipeline_tag: text-generation
+tags:
+- lora
+- grpo
+---
+
+# LoRA adapters, trained by GRPO
+
+Rank {config.r} on {where}, for the base model `{base}`. Trained with ding-grpo.
+
+```python
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoTokenizer
+
+model = AutoPeftModelForCausalLM.from_pretrained('this folder')
+tokenizer = AutoTokenizer.from_pretrained('this folder')
+```
+"""
+        )

@@ -1,8 +1,10 @@
 """LoRA adapters of peft."""
+import inspect
+
 from torch import nn
 from transformers import PreTrainedModel
 
-from ding_common import ConfigError, describe
+from ding_common import ConfigError, describe, nearest
 
 _REFERENCE = 'without adapters the model must be the pretrained one, which is the reference'
 
@@ -35,6 +37,10 @@ def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
         if key in lora and lora[key] not in values:
             choice = ' or '.join(map(repr, dict.fromkeys(values)))
             raise ConfigError(f'policy.model.lora.{key} = {lora[key]!r}: must be {choice}; {why}.')
+    known = inspect.signature(LoraConfig).parameters
+    for key, value in lora.items():
+        if key not in known:
+            raise ConfigError(f'policy.model.lora.{key} = {value!r}: unknown key; {nearest(key, known)}')
     try:
         return get_peft_model(lm, LoraConfig(task_type='CAUSAL_LM', **lora))
     except Exception as error:  # peft may raise any exception for its arguments

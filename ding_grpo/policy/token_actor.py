@@ -1,11 +1,14 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
+import os
 from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
 
+import click
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
-from ding_common import ConfigError
+from ding_common import ConfigError, parallel
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import entropy, linear_log_prob
 from ding_grpo.rollout import Rollout, Sampling, generate
@@ -15,6 +18,30 @@ from .diagnose import check_sampled
 from .grpo_check import check_for_tokens
 from .grpo_config import LOG_PROB_FNS
 from .row_generators import RowGenerators, RowKey
+
+
+def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
+    """
+    Overview:
+        Compare a tokenizer with the one beside a model, which the model was trained with.
+    Arguments:
+        - pretrained (:obj:`str`): Folder of the model.
+        - tokenizer (:obj:`PreTrainedTokenizerBase`): Tokenizer of the environment.
+    Returns:
+        - notice (:obj:`Optional[str]`): A warning if tokens have different ids, else None.
+    """
+    file = os.path.join(pretrained, 'tokenizer.json')
+    if not os.path.isfile(file):
+        return None
+    own, given = Tokenizer.from_file(file).get_vocab(), tokenizer.get_vocab()
+    different = sum(own.get(token) != i for token, i in given.items())
+    if different == 0:
+        return None
+    return (
+        f'env.tokenizer: {different} of its {len(given)} tokens have other ids in the tokenizer of '
+        f'policy.model.pretrained = {pretrained!r}, which the model was trained with. Set '
+        f'env.tokenizer = dict(pretrained={pretrained!r}).'
+    )
 
 
 class TokenActor:
@@ -94,6 +121,9 @@ class TokenActor:
                 f'env.max_prompt_length = {spec.max_prompt_length} with env.max_new_tokens = {spec.max_new_tokens}: '
                 f'{longest} tokens are more than the {positions} positions of policy.model. Lower one of them.'
             )
+        notice = tokenizer_notice(self._model.lm.name_or_path, spec.tokenizer)
+        if notice is not None and parallel.rank() == 0:
+            click.echo(notice)
         self._model.limit_vocabulary(spec.vocab_size)
         self._model.limit_length(longest)
         self._spec = spec

@@ -18,13 +18,16 @@ from .curve import draw_curves
 from .scalars import add_scalars
 from .screen import keep_off_screen, run_folder, show, show_progress
 
+SILENCE = 10.  # seconds after which an update prints its line, whatever its number
+
 
 class ReportHook(LearnerHook):
     """
     Overview:
         The only hook that a config names. Before the run it registers the other hooks. Keys of ``ext_args``:
 
-        - progress_freq (:obj:`int`): Number of updates between two progress lines when the output is not a terminal.
+        - progress_freq (:obj:`int`): Number of updates between two progress lines when the output is not a terminal. \
+            After ten seconds without a line, the next update prints one in any case.
         - export (:obj:`bool`): Whether to write the models as Hugging Face folders at the end.
     """
 
@@ -72,6 +75,7 @@ class MetricsHook(LearnerHook):
         self._freq = freq
         self._start = time.monotonic()
         self._terminal = sys.stdout.isatty()
+        self._printed = float('-inf')
 
     def state_dict(self) -> Dict[str, float]:
         """Duration of the run so far, in seconds."""
@@ -92,7 +96,8 @@ class MetricsHook(LearnerHook):
         append_json(os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, 'metrics.jsonl'), record)
         if self._terminal:
             show_progress(self._line(update, metrics, seconds))
-        elif update % self._freq == 0:
+        elif update % self._freq == 0 or time.monotonic() - self._printed >= SILENCE:
+            self._printed = time.monotonic()
             click.echo(self._line(update, metrics, seconds))
 
     @staticmethod

@@ -2,6 +2,7 @@ import copy
 import json
 from typing import Any, Dict, List, Optional
 
+import click
 import numpy as np
 from ding.envs import BaseEnv, BaseEnvTimestep
 from ding.utils import ENV_REGISTRY, deep_merge_dicts
@@ -89,11 +90,18 @@ class DingTokenEnv(BaseEnv):
     def create_evaluator_env_cfg(cls, cfg: Dict) -> List[Dict]:
         cls.check(cfg)
         number, episodes = pop_number(cfg, 'evaluator_env_num'), cfg['n_evaluator_episode']
-        return [
+        cfgs = [
             EasyDict({
                 **_with_longest_prompt(cfg), 'walk': list(range(i, episodes, number))
             }) for i in range(number)
         ]
+        problems = cls(cfgs[0]).num_problems
+        if episodes % problems != 0 and episodes > problems:
+            click.echo(
+                f'env.n_evaluator_episode = {episodes}: there are {problems} problems for evaluation, so '
+                f'{episodes % problems} of them count once more than the others. Set it to {problems}.'
+            )
+        return cfgs
 
     def __init__(self, cfg: Dict) -> None:
         walk = cfg.get('walk')

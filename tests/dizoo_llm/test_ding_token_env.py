@@ -100,7 +100,14 @@ class TestDingTokenEnv:
         assert step.info['eval_episode_return'] == 0.0
         recorded, = step.info['episode_info']['record']
         recorded = json.loads(recorded)
-        assert recorded['completion'] == '</think>' and recorded['reward_parts'] == dict(answer=0, format=0.25)
+        assert recorded['completion'] == '</think>' and recorded['reward_parts'] == dict(
+            answer=0, format=0.25, solved=0
+        )
+
+    @pytest.mark.parametrize('episodes, told', [(4, False), (2, False), (8, False), (6, True)])
+    def test_problems_that_count_more_often_are_told(self, capsys, episodes, told):
+        get_vec_env_setting(config(n_evaluator_episode=episodes))
+        assert ('there are 4 problems for evaluation, so 2 of them count once more' in capsys.readouterr().out) == told
 
     @pytest.mark.parametrize(
         'changes, message', [

@@ -83,6 +83,23 @@ class TestTokenEnv:
         *_, info = env.step([26, 27, 3, 30, 28, 29])
         assert info['completion'] == '</think> <answer> 3 <pad> </answer>' and info['reward_parts']['answer'] == 0
 
+    @pytest.mark.parametrize(
+        'tokens, solved',
+        [
+            ([26, 27, 3, 28, 29], 1),
+            ([5, 6, 26, 27, 3, 28, 29], 1),
+            ([5, 26, 27, 3, 28], 0),  # cut
+            ([26, 27, 3, 28, 16, 29], 0),
+            ([27, 3, 28, 29], 0),
+            ([26, 27, 7, 28, 29], 0),
+        ]
+    )
+    def test_solved_is_the_right_answer_in_full_format_and_ended(self, tokens, solved):
+        env = TokenEnv(max_new_tokens=len(tokens))
+        env.reset(options=dict(index=0))
+        *_, info = env.step(tokens)
+        assert info['return'] == info['reward_parts']['solved'] == solved
+
     @pytest.mark.parametrize('index', range(4))
     def test_only_the_problems_own_label_is_right(self, index):
         env = TokenEnv()

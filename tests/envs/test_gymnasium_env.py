@@ -62,6 +62,7 @@ class TestGymnasiumEnv:
                 dict(env_id='CartPole-v1',
                      env_wrapper=[]), r'env.env_wrapper = \[\]: none of the wrappers reports the return'
             ),
+            (dict(env_id='Mine-v0'), r'If a module of yours registers it, .*create_config.env.import_names'),
             (dict(env_id='CartPole-v1', act_scale=True), 'env.act_scale = True: the actions of CartPole-v1'),
         ]
     )

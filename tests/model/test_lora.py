@@ -88,6 +88,9 @@ class TestLoRA:
         model.save_pretrained(path, state_dict=state)
         assert torch.equal(logits(model.lm), now)
         assert os.path.exists(os.path.join(path, 'adapter_config.json')) != merged
+        if not merged:
+            card = open(os.path.join(path, 'README.md')).read()
+            assert 'Rank 4 on q_proj, v_proj' in card and 'More Information' not in card
         if other_weights:
             model.load_state_dict(state)
         plain = AutoModelForCausalLM.from_pretrained(path)
@@ -95,7 +98,7 @@ class TestLoRA:
 
     @pytest.mark.parametrize(
         'options, message', [
-            (dict(lora=dict(rank=4)), "policy.model.lora = {'rank': 4}"),
+            (dict(lora=dict(rank=4)), 'policy.model.lora.rank = 4: unknown key; .*Allowed: .*, r, .*target_modules'),
             (dict(lora=dict(target_modules=['nothing'])), 'policy.model.lora.*nothing'),
             (dict(lora=dict(r=0)), 'policy.model.lora'),
             (dict(lora='x'), "policy.model.lora = 'x': must be a dict"),

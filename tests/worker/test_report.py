@@ -52,6 +52,16 @@ class TestMetricsHook:
         records = read_json_lines('run/log/learner/metrics.jsonl')
         assert len(records) == 7 and 'train_time' not in records[0]
 
+    def test_after_ten_seconds_without_a_line_there_is_one(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        now = [0.]
+        monkeypatch.setattr('time.monotonic', lambda: now[0])
+        hook = MetricsHook('m', 10, position='after_iter', freq=100)
+        for update in range(8):
+            hook(self.engine(update))
+            now[0] += 4
+        assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ['0', '3', '6']
+
     def test_progress_on_a_terminal_fits_into_one_line(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv('COLUMNS', '40')

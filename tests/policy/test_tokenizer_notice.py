@@ -1,0 +1,19 @@
+import pytest
+
+from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer
+from ding_grpo.policy.token_actor import tokenizer_notice
+
+
+@pytest.mark.unittest
+class TestNotice:
+
+    def test_of_another_tokenizer_of_the_same_size(self, tmp_path):
+        build_char_tokenizer('abc').save_pretrained(str(tmp_path))
+        assert tokenizer_notice(str(tmp_path), build_char_tokenizer('abc')) is None
+        notice = tokenizer_notice(str(tmp_path), build_char_tokenizer('acb'))
+        assert 'env.tokenizer: 2 of its 6 tokens have other ids' in notice and str(tmp_path) in notice
+        assert '3 of its 6 tokens' in tokenizer_notice(str(tmp_path), build_word_tokenizer(['x', 'y', 'z']))
+
+    def test_nothing_to_compare_with(self, tmp_path):
+        assert tokenizer_notice(str(tmp_path), build_char_tokenizer('a')) is None
+        assert tokenizer_notice('', build_char_tokenizer('a')) is None
