@@ -27,8 +27,8 @@ class TestThinkAnswer:
         task = ThinkAnswerTask()
         problem = task.problem(1)
         assert problem.answer == '7' and '<answer> 7 </answer>' in problem.prompt
-        assert task.checked_score(problem, '1 2 3') == dict(answer=0, format=0)
-        assert task.checked_score(problem, '1 </think> <answer> 7 </answer>') == dict(answer=1, format=1)
+        assert task.checked_score(problem, '1 2 3') == dict(answer=0, format=0, solved=0)
+        assert task.checked_score(problem, '1 </think> <answer> 7 </answer>') == dict(answer=1, format=1, solved=1)
 
 
 class ScriptedTask(Task):

@@ -50,7 +50,7 @@ class TestTokenEnv:
             _, reward, terminated, truncated, step_info = env.step(token)
             assert (reward, terminated, truncated, step_info) == (0, False, False, dict(taken=1))
         last = env.step(completion[-1])
-        assert np.array_equal(last[0], at_once[0]) and last[1:4] == at_once[1:4] == (1.5, True, False)
+        assert np.array_equal(last[0], at_once[0]) and last[1:4] == at_once[1:4] == (2.0, True, False)
         assert {**last[4], 'taken': 6} == info
         assert info['reward_parts'] == dict(answer=1, format=1) and info['return'] == 1
         assert info['completion'] == '9 </think> <answer> 3 </answer>'
@@ -151,7 +151,7 @@ class TestOverlong:
         env.reset(options=dict(index=0))
         _, reward, *_, info = env.step([1] * (tokens - 1) + [29 if ends else 1])  # 29 is the end of sequence
         assert info['reward_parts']['overlong'] == expected and reward == pytest.approx(0.5 * expected)
-        assert env.token_spec.reward_weights == dict(answer=1.0, format=0.5, overlong=0.5)
+        assert env.token_spec.reward_weights == dict(answer=1.0, format=0.5, solved=0.5, overlong=0.5)
 
     def test_wrong_buffer(self):
         with pytest.raises(ConfigError, match='env.overlong_buffer = 9: must be from 1 to env.max_new_tokens = 8'):
