@@ -7,10 +7,10 @@ BOUNDS = [
     'torch>=2.6,<2.13',  # 2.13 needs setuptools>=77
     'numpy<2',
     'protobuf<6',  # wandb 0.19 needs it
+    'scipy<1.18',  # later ones need numpy 2
     # Not imported here, but by what DI-engine needs. Later releases need numpy 2, or protobuf 6.
     'contourpy<1.4',
     'pandas<3.1',
-    'scipy<1.18',
     'tensorboard<2.21',
 ]
 

@@ -1,6 +1,7 @@
 """Access to private state of DI-engine 0.5.3 that the workers need, each function with the reason."""
 import inspect
 from contextlib import contextmanager
+from functools import wraps
 from types import FrameType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -26,12 +27,29 @@ def remove_hooks(learner: Any, *names: str) -> None:
         hooks[:] = [hook for hook in hooks if hook.name not in names]
 
 
-def find_hook(learner: Any, kind: type) -> Optional[Any]:
+def find_hook(learner: Any, position: str, kind: type) -> Optional[Any]:
     """
     Overview:
         Find a learner's hook by type. A learner does not list its hooks, and a checkpoint must save the state of one.
     """
-    return next((hook for hook in learner._hooks['after_iter'] if isinstance(hook, kind)), None)
+    return next((hook for hook in learner._hooks[position] if isinstance(hook, kind)), None)
+
+
+def after_train(learner: Any, call: Callable[[Any, List[Dict[str, Any]]], None]) -> None:
+    """
+    Overview:
+        Call a function after each update, with the learner and the metrics of every mini-batch. A learner calls its \
+        hooks after each mini-batch, and they cannot know which one is the last of the update.
+    """
+    train = learner.train
+
+    @wraps(train)
+    def train_and_call(*args, **kwargs) -> Any:
+        metrics = train(*args, **kwargs)
+        call(learner, metrics)
+        return metrics
+
+    learner.train = train_and_call
 
 
 def restore_priorities(buffer: Any, data: List[Any]) -> None:

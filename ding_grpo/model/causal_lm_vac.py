@@ -1,4 +1,4 @@
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 import torch
 from ding.utils import MODEL_REGISTRY
@@ -19,7 +19,7 @@ class CausalLMVAC(nn.Module):
         column are read once for all rows in which they are equal. The column is chosen so that the fewest tokens are \
         read.
     Interfaces:
-        ``forward``, ``compute_actor``, ``compute_critic``, ``compute_actor_critic``
+        ``forward``, ``compute_actor``, ``compute_critic``, ``compute_actor_critic``, ``save_pretrained``
     """
     mode = ['compute_actor', 'compute_critic', 'compute_actor_critic']
 
@@ -77,6 +77,20 @@ class CausalLMVAC(nn.Module):
     def compute_actor_critic(self, obs: Tensor) -> Dict[str, Tensor]:
         """Logits and value of ``forward``."""
         return self._read(obs)
+
+    def save_pretrained(self, folder: str, state_dict: Optional[Dict[str, Tensor]] = None, **kwargs: Any) -> None:
+        """
+        Overview:
+            Save the language model without the value head, see ``CausalLM.save_pretrained``.
+        Arguments:
+            - folder (:obj:`str`): Created if it does not exist.
+            - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): As of ``self.state_dict()``; None for its own.
+            - kwargs (:obj:`Any`): Further arguments of ``CausalLM.save_pretrained``.
+        """
+        if state_dict is not None:
+            start = 'actor.'
+            state_dict = {n.removeprefix(start): value for n, value in state_dict.items() if n.startswith(start)}
+        self.actor.save_pretrained(folder, state_dict=state_dict, **kwargs)
 
     def _read(self, obs: Tensor) -> Dict[str, Tensor]:
         # Rows are sorted by their tokens, padding first. A row that is the beginning of another directly precedes it.

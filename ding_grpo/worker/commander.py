@@ -2,39 +2,43 @@
 Saves, resumes and stops a run. DI-engine's pipelines call their commander at the top of the loop, the only point where
 nothing is in progress. Every update is counted, the updates from a replay buffer are complete, and no evaluation runs.
 """
+import glob
 import os
-import random
 import signal
 import weakref
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
 from ding.worker import BaseSerialCommander, LearnerHook
 
-from ding_common import CheckpointError, ConfigError, parallel
+from ding_common import CheckpointError, ConfigError, parallel, read_json_lines
 from ding_grpo.compat import private
 
 from .capability import learns_from_groups
 from .checkpoint import Found, newest, number_of, numbered, prune, save_checkpoint
+from .evaluator import END_SUFFIX, GroupEvaluator
 from .interrupt import Interrupt
-from .report import MetricsHook
+from .random_state import random_state, random_state_kept, set_random_state
+from .report import MetricsHook, ReportHook
 from .screen import run_folder, show
 
 # Files under log/ that a run appends to. A resumed run truncates them to their size at the checkpoint.
 LOGS = (
     'learner/metrics.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl', 'collector/completions.txt'
 )
+RESULT = 'result.pkl'  # DI-engine writes it last
+BEFORE_END = '.before_end'  # ending of the best checkpoint before the evaluation at the end
 
 
 class RunCommander(BaseSerialCommander):
     """
     Overview:
-        DI-engine's commander, which has references to all parts of a run. For ``grpo`` it also writes and reads
-        checkpoints from which a run resumes bit-identically, and stops the run after Ctrl-C or SIGTERM. For other
-        policies it behaves like DI-engine's.
+        DI-engine's commander, which has references to all parts of a run. At the end of a run it evaluates the last
+        weights. For ``grpo`` it also writes and reads checkpoints from which a run resumes bit-identically, and stops
+        the run after Ctrl-C or SIGTERM. For other policies it adds the report hook.
     Interfaces:
-        As ``BaseSerialCommander``; ``load``, ``save``, ``check_same``, ``release``.
+        As ``BaseSerialCommander``; ``load``, ``save``, ``save_end``, ``evaluate_end``.
     """
 
     def __init__(
@@ -49,23 +53,28 @@ class RunCommander(BaseSerialCommander):
         super().__init__(cfg, learner, collector, evaluator, replay_buffer, policy)
         self._policy_cfg = learner.policy.get_attribute('cfg')
         self._saves = learns_from_groups(learner.policy)
+        self._run = run_folder(learner.exp_name)
+        self._folder = os.path.join(self._run, 'ckpt')
+        self._interrupt = Interrupt()
+        # A weak reference. A cycle with the evaluator would keep it and the environments' processes alive after a run.
+        me = weakref.proxy(self)
+        learner.register_hook(EndHook('evaluate_end', 30, position='after_run', commander=me))
         if not self._saves:
+            self._add_report()
             return
         self._limits = private.limits()  # the pipelines check them only after one more update
         self._seed = torch.initial_seed()  # the seed that DI-engine set
-        self._run = run_folder(learner.exp_name)
-        self._folder = os.path.join(self._run, 'ckpt')
         self._found: Optional[Found] = None
         self._begun = False
         self._saved = 0  # updates at the last periodic checkpoint
-        self._interrupt = Interrupt()
+        # State of the run after its last update. Checkpoints that are saved later contain it: a run that goes on from
+        # them has no evaluation at its former end.
+        self._end_state: Optional[Dict[str, Any]] = None
         # DI-engine's hooks save before the update is counted, and load the policy's state only. Metrics are equal in
         # all processes, and DI-engine's reduction of them needs a GPU.
         private.remove_hooks(
             learner, 'load_ckpt', 'save_ckpt_after_iter', 'save_ckpt_after_run', 'log_reduce_after_iter'
         )
-        # A weak reference. A cycle with the evaluator would keep it and the environments' processes alive after a run.
-        me = weakref.proxy(self)
         learner.register_hook(LoadHook('load_ckpt', 20, position='before_run', commander=me))
         learner.register_hook(SaveHook('save_ckpt_after_run', 20, position='after_run', commander=me))
 
@@ -131,28 +140,52 @@ class RunCommander(BaseSerialCommander):
             return
         learner.tb_logger.flush()  # so that TensorBoard's files reach the checkpoint whatever happens next
         state = learner.policy.state_dict()
-        state.update(last_iter=learner.train_iter, last_step=learner.collector_envstep, run=self._run_state())
+        run = self._end_state or self._run_state()
+        state.update(last_iter=learner.train_iter, last_step=learner.collector_envstep, run=run)
         save_checkpoint(os.path.join(self._folder, name or f'iteration_{learner.train_iter}.pth.tar'), state)
         prune(self._folder, self._policy_cfg.learn.keep_ckpt)
 
-    def check_same(self) -> None:
+    def save_end(self) -> None:
         """
         Overview:
-            Check that all processes of the run have bit-identical weights.
-        Raises:
-            - CheckpointError: If they differ.
+            Write the last checkpoint of the run.
         """
+        self._check_same()
+        self._end_state = self._end_state or self._run_state()
+        self.save()
+
+    def evaluate_end(self) -> None:
+        """
+        Overview:
+            Evaluate the last weights, unless a signal has asked the run to stop.
+        """
+        stopped = any(parallel.all_gather(self._interrupt.name))
+        if isinstance(self._evaluator, GroupEvaluator) and not stopped:
+            save = self._save_best if self._saves else self._learner.save_checkpoint
+            with random_state_kept():
+                self._evaluator.evaluate_end(save, self._learner.train_iter, self._collector.envstep)
+        self._interrupt.release()
+
+    def _save_best(self, name: str) -> None:
+        """Save the last weights as the best, and keep the former best for a run that goes on from here."""
+        path = os.path.join(self._folder, name)
+        if os.path.exists(path):
+            os.replace(path, f'{path}{BEFORE_END}')
+        self._learner.save_checkpoint(name)
+
+    def _add_report(self) -> None:
+        hook = private.find_hook(self._learner, 'before_run', ReportHook)
+        if hook is None:
+            hook = ReportHook('report', 90, position='before_run')
+            self._learner.register_hook(hook)
+        hook.token_spec = getattr(self._evaluator, 'token_spec', None)
+
+    def _check_same(self) -> None:
+        """Raise a ``CheckpointError`` if the processes of the run have different weights."""
         model = self._learner.policy.get_attribute('model')
         sums = parallel.all_gather([p.detach().double().sum().item() for p in model.parameters()])
         if any(repr(s) != repr(sums[0]) for s in sums):  # NaN equals NaN here
             raise CheckpointError('the weights differ between the processes of this run; no checkpoint was saved')
-
-    def release(self) -> None:
-        """
-        Overview:
-            Restore the signal handlers at the end of the run.
-        """
-        self._interrupt.release()
 
     def _begin(self) -> None:
         """At the first step, catch signals and, if the run resumes, restore the pipeline's parts."""
@@ -167,7 +200,7 @@ class RunCommander(BaseSerialCommander):
         freq = self._policy_cfg.learn.learner.hook.get('save_ckpt_after_iter', 0)
         if isinstance(freq, int) and freq > 0 and self._learner.train_iter // freq > self._saved // freq:
             self._saved = self._learner.train_iter
-            self.check_same()
+            self._check_same()
             self.save()
 
     def _end_if_asked(self) -> None:
@@ -179,14 +212,14 @@ class RunCommander(BaseSerialCommander):
 
     @property
     def _parts(self) -> Dict[str, Any]:
-        metrics = private.find_hook(self._learner, MetricsHook)
+        metrics = private.find_hook(self._learner, 'after_iter', MetricsHook)
         parts = dict(collector=self._collector, evaluator=self._evaluator, metrics=metrics)
         return {name: part for name, part in parts.items() if hasattr(part, 'state_dict')}
 
     def _run_state(self) -> Dict[str, Any]:
         state = dict(
             seed=self._seed,
-            random=_random_state(self._policy_cfg.cuda),
+            random=random_state(self._policy_cfg.cuda),
             logs={
                 name: os.path.getsize(os.path.join(self._run, 'log', name))
                 for name in LOGS if os.path.exists(os.path.join(self._run, 'log', name))
@@ -217,16 +250,37 @@ class RunCommander(BaseSerialCommander):
         if self._replay_buffer is not None and 'buffer' in run:
             self._replay_buffer.load_state_dict(run['buffer'])
             private.restore_priorities(self._replay_buffer, run['buffer']['data'])
-        if os.path.realpath(os.path.dirname(found.path)) == os.path.realpath(self._folder):
-            # The resumed run writes again what was logged after the checkpoint.
-            self._cut_logs(run['logs'])
-            for path in numbered(self._folder):
-                if number_of(path) > self._learner.train_iter:
-                    os.replace(path, f'{path}.left')
-        _set_random_state(run['random'])
+        set_random_state(run['random'])
         done = dict(max_train_iter=self._learner.train_iter, max_env_step=self._learner.collector_envstep)
-        if any(done[name] >= limit for name, limit in self._limits.items()):
-            self._evaluator.finish()
+        finished = any(done[name] >= limit for name, limit in self._limits.items())
+        own = os.path.realpath(os.path.dirname(found.path)) == os.path.realpath(self._folder)
+        last = parallel.broadcast_object(self._end_evaluation() if own else None) if finished else None
+        if finished:
+            self._evaluator.finish(last)
+        if last is not None:
+            self._end_state = run
+        elif own:
+            self._return_to(run['logs'])
+
+    def _end_evaluation(self) -> Optional[Tuple[float, int]]:
+        """Return and update of the evaluation at the end of this run, if the run has ended at this checkpoint."""
+        records = read_json_lines(os.path.join(self._run, 'log', 'evaluator', 'evaluations.jsonl'))
+        if not records or not os.path.exists(os.path.join(self._run, RESULT)):
+            return None
+        value, update = records[-1]['eval_episode_return'], records[-1]['train_iter']
+        return (value, update) if update == self._learner.train_iter else None
+
+    def _return_to(self, sizes: Dict[str, int]) -> None:
+        """Remove from the run's folder what was written after the checkpoint: the resumed run writes it again."""
+        self._cut_logs(sizes)
+        for path in numbered(self._folder):
+            if number_of(path) > self._learner.train_iter:
+                os.replace(path, f'{path}.left')
+        folder = glob.escape(self._run)
+        for path in glob.glob(f'{folder}/log/serial/*{END_SUFFIX}') + glob.glob(f'{folder}/{RESULT}'):
+            os.remove(path)
+        for path in glob.glob(f'{folder}/ckpt/*{BEFORE_END}'):
+            os.replace(path, path.removesuffix(BEFORE_END))
 
     def _cut_logs(self, sizes: Dict[str, int]) -> None:
         for name in LOGS:
@@ -263,30 +317,21 @@ class SaveHook(LearnerHook):
         if engine.ckpt_name is not None:  # set by the evaluator, in the first process only
             self._commander.save(engine.ckpt_name)
             return
-        self._commander.check_same()
-        self._commander.save()
-        self._commander.release()
+        self._commander.save_end()
 
 
-def _random_state(cuda: bool) -> Dict[str, Any]:
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
-    state = dict(
-        python=random.getstate(),
-        numpy=(kind, torch.from_numpy(keys.astype(np.int64)), int(position), int(has_gauss), float(gauss)),
-        torch=torch.get_rng_state(),
-    )
-    if cuda:  # only of the GPU in use: reading the state of another GPU allocates memory there
-        state['cuda'] = torch.cuda.get_rng_state()
-    return state
+class EndHook(LearnerHook):
+    """
+    Overview:
+        Evaluates the last weights at the end of the run, after the last checkpoint and before the models are exported.
+    """
 
+    def __init__(self, *args, commander: RunCommander, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._commander = commander
 
-def _set_random_state(state: Dict[str, Any]) -> None:
-    random.setstate(state['python'])
-    kind, keys, *rest = state['numpy']
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(state['torch'])
-    if 'cuda' in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state['cuda'])
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        self._commander.evaluate_end()
 
 
 def _plain(value: Any) -> Any:

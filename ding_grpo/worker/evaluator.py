@@ -7,6 +7,7 @@ import torch
 from ding.torch_utils import to_ndarray, to_tensor
 from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
+from tensorboardX import SummaryWriter
 
 from ding_common import ConfigError, append_json, describe, parallel, unwrap_task_error
 
@@ -14,6 +15,8 @@ from .capability import learns_from_groups
 from .evaluation import Evaluation
 from .failures import check_failures
 from .screen import keep_off_screen, run_folder, show
+
+END_SUFFIX = '.end'  # ending of TensorBoard's file with the evaluation at the end
 
 
 @SERIAL_EVALUATOR_REGISTRY.register('group')
@@ -29,6 +32,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._since, self._evaluating = time.monotonic(), 0.
         self._seed = torch.initial_seed()  # the seed that DI-engine set
         self._last: Optional[Tuple[float, int]] = None  # return and update of the last evaluation
+        self._info: Dict[str, Any] = {}  # of the last evaluation, as returned to the pipeline
         self._handing_over = False
         self._finished = False
         super().__init__(*args, **kwargs)
@@ -54,9 +58,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
         super().reset_policy(_policy)
-        spec = getattr(self._env.env_ref, 'token_spec', None)
         if learns_from_groups(self._policy):
-            self._policy.get_attribute('bind')(spec, (self._env.observation_space, self._env.action_space))
+            self._policy.get_attribute('bind')(self.token_spec, (self._env.observation_space, self._env.action_space))
         elif self._cfg.get('samples_per_start', 0) > 0:
             raise ConfigError(
                 f'policy.eval.evaluator.samples_per_start = {self._cfg.samples_per_start}: policy.type = '
@@ -83,7 +86,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         except RuntimeError as error:
             unwrap_task_error(error)
         value = float(np.mean(info['eval_episode_return']))
-        self._last = (value, train_iter)
+        self._last, self._info = (value, train_iter), info
         if parallel.rank() > 0:  # only the first process evaluates
             return stop, info
         seconds = begun - self._since - self._evaluating  # duration of the run so far, without evaluations
@@ -120,19 +123,53 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._handing_over = self._handing_over and not due
         return due or self._handing_over
 
-    def finish(self) -> None:
+    @property
+    def token_spec(self) -> Optional[Any]:
+        """The ``token_spec`` of the environment, None without one."""
+        return getattr(self._env.env_ref, 'token_spec', None)
+
+    def evaluate_end(self, save_ckpt_fn: Callable, train_iter: int, envstep: int) -> None:
+        """
+        Overview:
+            Evaluate the weights at the end of a run, unless the last evaluation was of them. TensorBoard's values go \
+            into a file of their own, which a resumed run deletes if it goes on.
+        Arguments:
+            - save_ckpt_fn (:obj:`Callable`): Saves a checkpoint under a name, for a new best.
+            - train_iter (:obj:`int`): Number of updates so far.
+            - envstep (:obj:`int`): Number of environment steps so far.
+        """
+        if self._last is not None and self._last[1] == train_iter:
+            return
+        known, writer = self._info, self._tb_logger
+        if writer is not None:
+            self._tb_logger = SummaryWriter(writer.logdir, filename_suffix=END_SUFFIX)
+        try:
+            self.eval(save_ckpt_fn, train_iter, envstep)
+        finally:
+            if writer is not None:
+                self._tb_logger.close()
+                self._tb_logger = writer
+        # The pipeline then writes the info that it knows to result.pkl, with the counts of the end.
+        known.clear()
+        known.update(self._info)
+
+    def finish(self, last: Optional[Tuple[float, int]] = None) -> None:
         """
         Overview:
             Stop a run that is resumed after its end. The next evaluation makes the pipeline stop.
+        Arguments:
+            - last (:obj:`Optional[Tuple[float, int]]`): Return and update of the evaluation at the end of the run.
         """
         self._finished = True
+        self._last = last or self._last
 
     def _hand_over(self) -> Tuple[bool, Dict]:
         """Return the last evaluation again: a resumed run's pipeline writes it at its end, even if no other follows."""
         self._handing_over = False
         value, train_iter = self._last
         stop = self._finished or value >= self._stop_value and train_iter > 0
-        return stop, dict(eval_episode_return=[value])
+        self._info = dict(eval_episode_return=[value])
+        return stop, self._info
 
     def state_dict(self) -> Dict[str, Any]:
         """

@@ -3,7 +3,8 @@ import logging
 import os
 import sys
 import time
-from typing import Dict, NamedTuple
+from numbers import Real
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import click
 from ding.worker import LearnerHook, register_learner_hook
@@ -24,7 +25,8 @@ SILENCE = 10.  # seconds after which an update prints its line, whatever its num
 class ReportHook(LearnerHook):
     """
     Overview:
-        The only hook that a config names. Before the run it registers the other hooks. Keys of ``ext_args``:
+        The only hook that a config names. Before the run it registers the other hooks. Runs of DI-engine's own policies
+        have it too: they keep DI-engine's output on the screen, and get the same files. Keys of ``ext_args``:
 
         - progress_freq (:obj:`int`): Number of updates between two progress lines when the output is not a terminal. \
             After ten seconds without a line, the next update prints one in any case.
@@ -33,6 +35,7 @@ class ReportHook(LearnerHook):
 
     default = dict(progress_freq=10, export=True)
     rules = dict(progress_freq=Rule.integer(1))
+    token_spec: Optional[Any] = None  # of the environment; for policies that do not receive it
 
     def __init__(self, *args, ext_args: Dict = EasyDict(), **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -40,16 +43,21 @@ class ReportHook(LearnerHook):
         self._args = {**self.default, **ext_args}
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        for logger in (engine.logger, logging.getLogger('buffer_logger')):  # DI-engine's names
-            keep_off_screen(logger)
+        from_groups = learns_from_groups(engine.policy)
+        if from_groups:
+            for logger in (engine.logger, logging.getLogger('buffer_logger')):  # DI-engine's names
+                keep_off_screen(logger)
         if engine.rank != 0:
             return
-        show(f'{engine.exp_name}: learning; Ctrl-C saves and stops')
-        if learns_from_groups(engine.policy):
+        if from_groups:
+            show(f'{engine.exp_name}: learning; Ctrl-C saves and stops')
             show(_sizes(engine.policy))
-        engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
+            engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
+            self.token_spec = engine.policy.get_attribute('token_spec')
+        else:
+            private.after_train(engine, UpdateLog())
         if self._args['export']:
-            engine.register_hook(ExportHook('export', 100, position='after_run'))
+            engine.register_hook(ExportHook('export', 100, position='after_run', token_spec=self.token_spec))
         engine.register_hook(CurveHook('curve', 110, position='after_run'))
 
 
@@ -93,7 +101,7 @@ class MetricsHook(LearnerHook):
             add_scalars(engine.tb_logger, tagged, step)
         seconds = time.monotonic() - self._start
         record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)
-        append_json(os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, 'metrics.jsonl'), record)
+        append_json(_metrics_file(engine), record)
         if self._terminal:
             show_progress(self._line(update, metrics, seconds))
         elif update % self._freq == 0 or time.monotonic() - self._printed >= SILENCE:
@@ -121,19 +129,60 @@ class MetricsHook(LearnerHook):
         return '  '.join([f'update {update}', *told])
 
 
+class UpdateLog:
+    """
+    Overview:
+        Writes the metrics of every update of one of DI-engine's own policies to ``log/learner/metrics.jsonl``: the \
+        policy's monitored variables, each as the mean over the update's mini-batches, or as their maximum if the name \
+        ends in ``_max``.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def __call__(self, engine: 'BaseLearner', found: List[Dict[str, Any]]) -> None:  # noqa
+        """
+        Overview:
+            Write one line.
+        Arguments:
+            - engine (:obj:`BaseLearner`): The learner, after the update.
+            - found (:obj:`List[Dict[str, Any]]`): The metrics of each mini-batch.
+        """
+        record = dict(
+            train_iter=engine.last_iter.val - len(found),  # DI-engine counts mini-batches
+            envstep=engine.collector_envstep,
+            seconds=time.monotonic() - self._start,
+        )
+        for name in engine.policy.monitor_vars():
+            values = [float(metrics[name]) for metrics in found if isinstance(metrics.get(name), Real)]
+            if values:
+                record[name] = max(values) if name.endswith('_max') else sum(values) / len(values)
+        append_json(_metrics_file(engine), record)
+
+
+def _metrics_file(engine: 'BaseLearner') -> str:  # noqa
+    return os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, 'metrics.jsonl')
+
+
 class ExportHook(LearnerHook):
     """
     Overview:
         Writes the last and the best model at the end, as folders for ``AutoModelForCausalLM.from_pretrained``.
     """
 
+    def __init__(self, *args, token_spec: Optional[Any], **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._spec = token_spec
+
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         if engine.rank != 0:
+            return
+        spec = self._spec
+        if spec is None:
             return
         model = engine.policy.get_attribute('model')
         if not hasattr(model, 'save_pretrained'):  # checkpoints contain DI-engine's own models in full
             return
-        spec = engine.policy.get_attribute('token_spec')
         run = run_folder(engine.exp_name)
         folder = os.path.join(run, 'model')
         shared = dict(tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids)

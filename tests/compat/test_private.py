@@ -48,9 +48,17 @@ class TestPrivate:
         learner = BaseLearner(BaseLearner.default_config(), exp_name='x', instance_name='y', tb_logger=0, policy=None)
         hooks = learner._hooks['after_run']
         assert [hook.name for hook in hooks] == ['save_ckpt_after_run']
-        assert private.find_hook(learner, LogShowHook) is not None and private.find_hook(learner, int) is None
+        assert private.find_hook(learner, 'after_iter', LogShowHook) is not None
+        assert private.find_hook(learner, 'after_iter', int) is None
         private.remove_hooks(learner, 'save_ckpt_after_run')
         assert hooks == [] and learner._hooks['before_run'] != []
+
+    def test_after_train(self):
+        calls = []
+        learner = EasyDict(train=lambda data, envstep: [dict(loss=data), dict(loss=envstep)])
+        private.after_train(learner, lambda engine, metrics: calls.append((engine is learner, metrics)))
+        assert learner.train(1, envstep=2) == [dict(loss=1), dict(loss=2)]
+        assert calls == [(True, [dict(loss=1), dict(loss=2)])]
 
     def test_an_environment_is_reset_at_its_end_unless_that_is_disabled(self):
         cfg = EasyDict(task=dict(type='think_answer'), max_new_tokens=1)

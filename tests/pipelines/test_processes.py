@@ -116,6 +116,8 @@ class TestTwoProcesses:
         }
         assert len(lengths) > 1  # rows are of uneven lengths
         assert runs[1].updates() == 20  # written by one of them
+        evaluations = read_json_lines(str(runs[1].folder / 'log/evaluator/evaluations.jsonl'))
+        assert [e['train_iter'] for e in evaluations] == [0, 8, 16, 20]
         assert not list(tmp_path.glob('p2_[0-9]*'))  # in one folder
 
     def test_resumed_by_another_number(self, tmp_path):
@@ -128,6 +130,9 @@ class TestTwoProcesses:
         run = torch.load(tmp_path / 'run/ckpt/iteration_20.pth.tar', weights_only=True)
         assert furthest(run['model'], whole.weights(20)) < 1e-6
         assert len(read_json_lines(str(tmp_path / 'run/log/learner/metrics.jsonl'))) == 20
+        for name in ('run', 'whole'):
+            evaluations = read_json_lines(str(tmp_path / name / 'log/evaluator/evaluations.jsonl'))
+            assert [e['train_iter'] for e in evaluations] == [0, 8, 16, 20]
 
     def test_one_that_dies_ends_the_other(self, tmp_path):
         run = Torchrun(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)

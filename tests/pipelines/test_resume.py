@@ -178,7 +178,8 @@ class TestResume:
                 main.policy.learn.resume_training = i > 0
                 pipeline((main, create), seed=3, max_train_iter=stop)
         same(state(8, 'whole'), state(8))
-        assert [r['train_iter'] for r in read_json_lines('run/log/evaluator/evaluations.jsonl')] == [0, 4]
+        assert [r['train_iter'] for r in read_json_lines('run/log/evaluator/evaluations.jsonl')] == [0, 4, 8]
+        assert timeless('whole/log/evaluator/evaluations.jsonl') == timeless('run/log/evaluator/evaluations.jsonl')
 
     def test_from_an_older_checkpoint_of_its_own(self, think_answer):
         """What was saved behind it is set aside, and neither taken up nor a reason to delete what is saved now."""

@@ -34,7 +34,7 @@ class TestTextConfigs:
         main.env.n_evaluator_episode = 8
         main.policy.learn.lr_scheduler = dict(type='constant')
         serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
-        evaluation, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        evaluation = read_json_lines('run/log/evaluator/evaluations.jsonl')[0]
         metrics, = read_json_lines('run/log/learner/metrics.jsonl')
         prompt = evaluation['completions'][0]['prompt']
         if name.startswith('gsm8k'):

@@ -32,7 +32,7 @@ class TestRun:
 
     @pytest.fixture
     def run(self, think_answer, tmp_path):
-        """Five updates with an evaluation at 0, 2 and 4; returns the policy. The folder is ``run``."""
+        """Five updates with an evaluation at 0, 2, 4 and the end; returns the policy. The folder is ``run``."""
         main, create = think_answer
         main.policy.eval.evaluator.eval_freq = 2
         main.policy.learn.update(beta=0.05, learning_rate=3e-3)
@@ -47,7 +47,7 @@ class TestRun:
         assert [m['train_iter'] for m in metrics] == [0, 1, 2, 3, 4]
         steps = [m['envstep'] for m in metrics]
         assert steps == sorted(set(steps))
-        assert [e['train_iter'] for e in read_json_lines('run/log/evaluator/evaluations.jsonl')] == [0, 2, 4]
+        assert [e['train_iter'] for e in read_json_lines('run/log/evaluator/evaluations.jsonl')] == [0, 2, 4, 5]
         for name in ('ckpt/ckpt_best.pth.tar', 'ckpt/iteration_5.pth.tar', 'result.pkl', 'total_config.py'):
             assert os.path.exists(f'run/{name}'), name
         assert open('run/curve.png', 'rb').read(8) == b'\x89PNG\r\n\x1a\n'
@@ -79,13 +79,13 @@ class TestRun:
     @pytest.mark.parametrize('which', ['last', 'best'])
     def test_generate_reproduces_the_evaluated_answers(self, run, which):
         evaluations = read_json_lines('run/log/evaluator/evaluations.jsonl')
-        if which == 'last':  # evaluated once more, since the run's last evaluation was one update before its end
+        if which == 'last':
             state = torch.load('run/ckpt/iteration_5.pth.tar', weights_only=True)
             assert all(torch.equal(a, b) for a, b in zip(state['model'].values(), run._model.state_dict().values()))
-            completions = evaluate(run)
+            evaluation = evaluations[-1]
         else:
-            best = max(evaluations, key=lambda e: e['eval_episode_return'])  # the first of equal ones, as DI-engine
-            completions = {c['prompt']: c['completion'] for c in best['completions']}
+            evaluation = max(evaluations, key=lambda e: e['eval_episode_return'])  # the first of equal ones
+        completions = {c['prompt']: c['completion'] for c in evaluation['completions']}
         assert len(completions) == 4
         model = AutoModelForCausalLM.from_pretrained(f'run/model/{which}')
         tokenizer = AutoTokenizer.from_pretrained(f'run/model/{which}')

@@ -17,7 +17,7 @@ class TestGroupEvaluator:
         main, create = think_answer
         main.env.evaluator_env_num = number
         serial_pipeline_onpolicy((main, create), max_train_iter=1)
-        record, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        record = read_json_lines('run/log/evaluator/evaluations.jsonl')[0]
         assert [c['index'] for c in record['completions']] == [0, 1, 2, 3]
         assert record['eval_episode_return'] == pytest.approx(record['answer'])  # the part, not the reward
         assert record['total_reward'] == pytest.approx(record['answer'] + 0.5 * record['format'])
@@ -28,12 +28,12 @@ class TestGroupEvaluator:
         main.policy.learn.learning_rate = 1e-9  # the return stays what it is: only the first is the best so far
         serial_pipeline_onpolicy((main, create), max_train_iter=3)
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith('evaluation')]
-        assert ['(best so far)' in line for line in lines] == [True, False, False]
+        assert ['(best so far)' in line for line in lines] == [True, False, False, False]
 
     def test_evaluation_of_a_checkpoint(self, think_answer):
         main, create = think_answer
         serial_pipeline_onpolicy((copy.deepcopy(main), copy.deepcopy(create)), max_train_iter=1)
-        trained, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        trained = read_json_lines('run/log/evaluator/evaluations.jsonl')[0]
         main.exp_name = 'again'
         value = ding_eval((main, create), load_path='run/ckpt/ckpt_best.pth.tar')
         assert np.mean(value) == pytest.approx(trained['eval_episode_return'])
@@ -72,7 +72,7 @@ class TestGroupEvaluator:
 
         monkeypatch.setattr(ThinkAnswerTask, 'score', score)
         serial_pipeline_onpolicy((main, create), max_train_iter=1)
-        record, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        record = read_json_lines('run/log/evaluator/evaluations.jsonl')[0]
         assert record['sampled_return'] == pytest.approx(1 / 8)
         assert record['pass_at_1']['mean'] == pytest.approx(1 / 8)
         assert record['pass_at_2']['mean'] == pytest.approx(5 / 6 / 4)
@@ -101,7 +101,7 @@ class TestGroupEvaluator:
             serial_pipeline_onpolicy((main, create), max_train_iter=1)
             assert '3 of 12 completions could not be scored and count as 0; the first: Think' in capsys.readouterr().out
             assert os.path.exists('run/ckpt/ckpt_best.pth.tar')
-        record, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        record = read_json_lines('run/log/evaluator/evaluations.jsonl')[0]
         assert record['eval_episode_return'] == record['sampled_return'] == -0.75
         assert record['failed'] == record['sampled_failed'] == 0.25 and record['pass_at_1']['mean'] == 0
 

@@ -1,9 +1,10 @@
+import numpy as np
 import pytest
 from ding.worker import BaseLearner
 from easydict import EasyDict
 
 from ding_common import ConfigError, read_json_lines
-from ding_grpo.worker.report import MetricsHook, ReportHook
+from ding_grpo.worker.report import MetricsHook, ReportHook, UpdateLog
 
 
 class Engine:
@@ -73,6 +74,24 @@ class TestMetricsHook:
         # (click takes the code that clears the line out of what is no terminal)
         assert '\n' not in out and out.count('\r') == 2
         assert all(len(line) == 39 for line in out.split('\r')[1:])
+
+
+@pytest.mark.unittest
+class TestUpdateLog:
+
+    def test_one_line_an_update_by_hand(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        engine = Engine()
+        engine.last_iter.val = 9  # after the three mini-batches
+        engine.exp_name, engine.instance_name, engine.collector_envstep = 'run', 'learner', 7
+        names = ['loss', 'adv_max', 'act', 'missing', 'table']
+        engine.policy = type('Policy', (), dict(monitor_vars=lambda self: names))()
+        steps = [dict(loss=np.float32(i), adv_max=-float(i), hidden=1., table=[1]) for i in (1, 2, 6)]
+        steps[1]['act'] = 3  # of one mini-batch only
+        UpdateLog()(engine, steps)
+        record, = read_json_lines('run/log/learner/metrics.jsonl')
+        assert record.pop('seconds') >= 0
+        assert record == dict(train_iter=6, envstep=7, loss=3., adv_max=-1., act=3.)
 
 
 @pytest.mark.unittest

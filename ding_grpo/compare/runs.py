@@ -1,0 +1,189 @@
+"""The runs of a comparison, each in a process of its own."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import click
+
+from ding_common import ConfigError, Rule, read_config_file, read_json_lines, require_dict
+
+DONE = 'result.pkl'  # DI-engine writes it last
+WITH_BAR = '''from ding_common import read_config_file
+
+main_config, create_config = read_config_file({config!r})
+main_config.env.stop_value = {bar!r}
+'''
+
+
+class Outcome(NamedTuple):
+    """What a finished run reached. Steps and seconds to the bar are infinite if it was not reached."""
+    steps: float
+    seconds: float
+    best: float
+    final: float
+
+    @property
+    def solved(self) -> bool:
+        return self.steps < float('inf')
+
+
+class Run(NamedTuple):
+    """One config with one seed."""
+    name: str
+    config: str
+    mode: str
+    seed: int
+    folder: str
+    bar: float
+    replaces_bar: bool  # whether the bar replaces the config's ``stop_value``
+    content: str  # of the config
+
+    @property
+    def done(self) -> bool:
+        return os.path.exists(os.path.join(self.folder, DONE))
+
+    def evaluations(self) -> List[Dict[str, Any]]:
+        return read_json_lines(os.path.join(self.folder, 'log', 'evaluator', 'evaluations.jsonl'))
+
+    def outcome(self) -> Outcome:
+        records = self.evaluations()
+        returns = [e['eval_episode_return'] for e in records]
+        first = next((e for e in records if e['eval_episode_return'] >= self.bar), {})
+        never = float('inf')
+        return Outcome(first.get('envstep', never), first.get('seconds', never), max(returns), returns[-1])
+
+
+def plan(configs: Tuple[str, ...], seeds: List[int], out: str, bar: Optional[float] = None) -> List[Run]:
+    """
+    Overview:
+        All runs, in the order in which they start.
+    Arguments:
+        - configs (:obj:`Tuple[str, ...]`): Config files. A config with keys of a replay buffer runs in mode ``serial``.
+        - seeds (:obj:`List[int]`): Seeds of each config.
+        - out (:obj:`str`): Folder of the comparison.
+        - bar (:obj:`Optional[float]`): Replaces the configs' ``env.stop_value``.
+    Returns:
+        - runs (:obj:`List[Run]`): One run per config and seed.
+    Raises:
+        - ConfigError: If two configs have the same name, or a config is invalid.
+    """
+    runs: List[Run] = []
+    names: Dict[str, str] = {}
+    for path in configs:
+        main, create = read_config_file(path)
+        name = os.path.splitext(os.path.basename(path))[0].replace('_config', '')
+        if name in names:
+            raise ConfigError(f'{path}: has the name of {names[name]}, {name!r}; each config needs a different name.')
+        names[name] = path
+        other, stop_value = main.policy.get('other', {}), main.env.get('stop_value', float('inf'))
+        require_dict(other, f'{path}: policy.other')
+        if not Rule.number().or_inf().holds(stop_value):
+            raise ConfigError(f'{path}: env.stop_value = {stop_value!r}: must be a number.')
+        mode = 'serial' if other.get('replay_buffer') else 'serial_onpolicy'
+        for seed in seeds:
+            folder = os.path.join(out, f'{name} seed {seed}')
+            chosen = stop_value if bar is None else bar
+            runs.append(Run(name, path, mode, seed, folder, chosen, bar is not None, repr((main, create))))
+    return sorted(runs, key=lambda r: seeds.index(r.seed))  # the first seed of all configs, then the second, ...
+
+
+def bar_warning(runs: List[Run]) -> str:
+    """A warning if the configs have different bars, otherwise an empty text."""
+    bars = {r.name: r.bar for r in runs}
+    if len(set(bars.values())) == 1:
+        return ''
+    listed = ', '.join(f'{name} {bar:g}' for name, bar in bars.items())
+    return (
+        f'Warning: the bars (env.stop_value) differ: {listed}. Steps and seconds to the bar, and final returns, are '
+        'not comparable. Use --bar.'
+    )
+
+
+def _settings(run: Run, env_step: Optional[int], threads: int) -> Dict[str, Any]:
+    """What determines a run, besides its seed; stored beside its folder."""
+    return {'config': run.content, 'bar': run.bar, '--env-step': env_step, '--threads': threads}
+
+
+def check_finished(run: Run, env_step: Optional[int], threads: int) -> None:
+    """
+    Overview:
+        Check that a finished run, which is not repeated, had the present settings.
+    Raises:
+        - ConfigError: If it had others.
+    """
+    path = f'{run.folder}.json'
+    if not os.path.exists(path):
+        return
+    with open(path) as f:
+        before = json.load(f)
+    changed = [name for name, value in _settings(run, env_step, threads).items() if before.get(name) != value]
+    if changed:
+        raise ConfigError(
+            f'{run.folder}: this run finished with another {" and another ".join(changed)}. Delete the folder, or '
+            'choose another --out.'
+        )
+
+
+def start(run: Run, env_step: Optional[int], threads: int) -> subprocess.Popen:
+    """Start a run in a new process, after deleting the files of an unfinished one."""
+    shutil.rmtree(run.folder, ignore_errors=True)
+    os.makedirs(os.path.dirname(run.folder) or '.', exist_ok=True)
+    with open(f'{run.folder}.json', 'w') as f:
+        json.dump(_settings(run, env_step, threads), f)
+    config = run.config
+    if run.replaces_bar:
+        config = f'{run.folder}.py'
+        with open(config, 'w') as f:
+            f.write(WITH_BAR.format(config=os.path.abspath(os.path.expanduser(run.config)), bar=run.bar))
+    command = [
+        sys.executable, '-m', 'ding_grpo', '-m', run.mode, '-c', config, '-s',
+        str(run.seed), '--exp-name', run.folder
+    ]
+    if env_step is not None:
+        command += ['--env-step', str(env_step)]
+    env = dict(os.environ, OMP_NUM_THREADS=str(threads), GOMP_SPINCOUNT=os.environ.get('GOMP_SPINCOUNT', '1000'))
+    with open(f'{run.folder}.txt', 'w') as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+
+
+def run_all(runs: List[Run], jobs: int, env_step: Optional[int], threads: int) -> List[Run]:
+    """
+    Overview:
+        Execute all unfinished runs, ``jobs`` at a time.
+    Returns:
+        - failed (:obj:`List[Run]`): Runs that failed; their output is in ``FOLDER.txt``.
+    Raises:
+        - ConfigError: If a finished run had other settings.
+    """
+    waiting = [r for r in runs if not r.done]
+    for run in runs:
+        if run.done:
+            check_finished(run, env_step, threads)
+    if len(waiting) < len(runs):
+        click.echo(f'{len(runs) - len(waiting)} of {len(runs)} runs are already done')
+    running: List[Tuple[Run, subprocess.Popen, float]] = []
+    failed: List[Run] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                run = waiting.pop(0)
+                click.echo(f'started  {run.name} seed {run.seed}')
+                running.append((run, start(run, env_step, threads), time.monotonic()))
+            time.sleep(0.2)
+            for entry in [e for e in running if e[1].poll() is not None]:
+                running.remove(entry)
+                run, process, since = entry
+                bad = process.returncode != 0 or not run.done
+                failed += [run] if bad else []
+                last = run.evaluations()[-1:]
+                text = f"return {last[0]['eval_episode_return']:.2f} after {last[0]['envstep']} steps" if last else ''
+                what = 'FAILED  ' if bad else 'finished'
+                click.echo(f'{what} {run.name} seed {run.seed}  {time.monotonic() - since:.0f} s  {text}')
+    finally:
+        for _, process, _ in running:
+            process.terminate()
+    return failed

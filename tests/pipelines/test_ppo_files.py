@@ -1,0 +1,99 @@
+"""Runs of DI-engine's own policies leave the files that runs of grpo leave."""
+import glob
+import os
+
+import pytest
+import torch
+from ding.entry import serial_pipeline_onpolicy
+from ding.policy import PPOPolicy
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ding_common import read_json_lines
+
+from tests.shipped import small
+
+
+def run(name, kind='ppo', **changes):
+    changes.setdefault('policy', dict(collect=dict(n_sample=64), learn=dict(epoch_per_collect=2, batch_size=32)))
+    main, create = small(name, **changes)
+    create.policy.type = kind
+    policy = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=8)
+    metrics = read_json_lines('run/log/learner/metrics.jsonl')
+    return policy, metrics, read_json_lines('run/log/evaluator/evaluations.jsonl')
+
+
+@pytest.mark.envtest
+class TestPPO:
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+
+    @pytest.mark.parametrize(
+        'name, kind, more', [
+            ('cartpole_ppo', 'ppo', set()),
+            ('pendulum_ppo', 'ppo', {'act', 'mu_mean', 'sigma_mean'}),
+            ('cartpole_ppo', 'ppo_kl', {'kl'}),
+        ]
+    )
+    def test_metrics_of_every_update(self, monkeypatch, name, kind, more):
+        of_steps = []
+        if kind == 'ppo':
+            forward = PPOPolicy._forward_learn
+
+            def noted(self, data):
+                found = forward(self, data)
+                of_steps.append([dict(m) for m in found])
+                return found
+
+            monkeypatch.setattr(PPOPolicy, '_forward_learn', noted)
+        _, metrics, evaluations = run(name, kind)
+        assert [m['train_iter'] for m in metrics] == [0, 4]  # 2 epochs of 64 / 32 mini-batches
+        assert [e['train_iter'] for e in evaluations] == [0, 8]
+        assert metrics[-1]['envstep'] == evaluations[-1]['envstep'] > metrics[0]['envstep'] > 0
+        assert 0 < metrics[0]['seconds'] < metrics[1]['seconds']
+        assert set(metrics[0]) >= {
+            'policy_loss', 'value_loss', 'entropy_loss', 'total_loss', 'cur_lr', 'approx_kl', 'clipfrac', 'adv_max',
+            'value_mean', *more
+        }
+        for record, steps in zip(metrics, of_steps):
+            assert record['value_loss'] == pytest.approx(sum(s['value_loss'] for s in steps) / 4)
+            assert record['adv_max'] == max(s['adv_max'] for s in steps)
+
+    def test_curve_and_no_model_of_an_environment_without_tokens(self):
+        run('cartpole_ppo')
+        assert open('run/curve.png', 'rb').read(4) == b'\x89PNG'
+        assert not os.path.exists('run/model')  # the checkpoints contain it
+
+    def test_the_screen_keeps_di_engines_log(self, capfd, caplog):
+        run('cartpole_ppo')
+        out = capfd.readouterr().out
+        assert 'learning curve: run/curve.png' in out and out.count('evaluation  update') == 2
+        assert 'Training Iteration 0 Result' in caplog.text and '\nupdate ' not in out
+
+    @pytest.mark.parametrize('kind', ['ppo', 'ppo_kl'])
+    def test_saved_language_models_give_the_evaluated_completions(self, kind):
+        _, _, evaluations = run('think_answer_ppo', kind, env=dict(collector_env_num=8))
+        assert [e['train_iter'] for e in evaluations] == [0, 8]
+        best = max(evaluations, key=lambda e: e['eval_episode_return'])  # the first of equal ones
+        weights = {}
+        for which, evaluation in (('best', best), ('last', evaluations[-1])):
+            model = AutoModelForCausalLM.from_pretrained(f'run/model/{which}')
+            tokenizer = AutoTokenizer.from_pretrained(f'run/model/{which}')
+            weights[which] = model.state_dict()
+            for record in evaluation['completions']:
+                ids = tokenizer(record['prompt'], return_tensors='pt').input_ids
+                out = model.generate(ids, attention_mask=torch.ones_like(ids))[0, ids.shape[1]:].tolist()
+                out = out[:-1] if out[-1] == tokenizer.eos_token_id else out
+                assert tokenizer.decode(out) == record['completion']
+        state = torch.load(glob.glob('run/ckpt/iteration_8.pth.tar')[0], weights_only=True)['model']
+        assert all(torch.equal(value, state[f'actor.lm.{name}']) for name, value in weights['last'].items())
+
+    def test_a_config_that_names_the_hook_has_it_once(self):
+        report = dict(
+            name='report', type='grpo_report', position='before_run', priority=90, ext_args=dict(export=False)
+        )
+        learn = dict(epoch_per_collect=2, batch_size=32, learner=dict(hook=dict(report=report)))
+        policy = dict(collect=dict(n_sample=64), learn=learn)
+        _, metrics, _ = run('think_answer_ppo', env=dict(collector_env_num=8), policy=policy)
+        assert len(metrics) == 2 and not os.path.exists('run/model')
