@@ -61,6 +61,10 @@ KEYS = dict(
         # (int) An optimizer step whose loss or gradient is NaN or infinite is skipped and reported. After this many
         # updates in a row with such a step the run stops and reports where the first such value appeared.
         max_bad_updates=Key(5, Rule.integer(1)),
+        # (Optional[int]) Updates after which the run ends, as with ``--train-iter`` on the command line; the smaller
+        # number counts. None: it ends at ``env.stop_value`` or by the command line.
+        num_updates=Key(None,
+                        Rule.integer(1).or_none()),
         # (int) Groups in a mini-batch. If equal to ``n_sample``, each epoch takes one optimizer step.
         batch_size=Key(8, Rule.integer(1)),
         # (Optional[int]) Steps in a mini-batch, drawn from all groups of the update, instead of ``batch_size`` groups.

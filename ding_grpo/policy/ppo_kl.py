@@ -34,9 +34,10 @@ class PPOKLPolicy(PPOPolicy):
             learn=dict(
                 # (float) Coefficient of the KL, as ``policy.learn.beta`` of ``grpo``. 0: no reference.
                 beta=0.1,
-                # (str) Estimator of that KL: k1, k2 or k3, as ``policy.learn.kl_type`` of ``grpo``. Use k1 only as a
-                # metric. Its gradient is 0 under the policy that sampled; in later epochs it makes samples less likely.
-                kl_type='k3',
+                # (str) Estimator of that KL: k1, k2 or k3, as ``policy.learn.kl_type`` of ``grpo``. 'k1' is the default
+                # of DI-engine's main branch. Its gradient is 0 in expectation under the policy that sampled, so that
+                # 'k2' or 'k3' is what keeps the policy near its start.
+                kl_type='k1',
             ),
         )
     )

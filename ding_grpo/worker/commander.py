@@ -62,7 +62,10 @@ class RunCommander(BaseSerialCommander):
         if not self._saves:
             self._add_report()
             return
-        self._limits = private.limits()  # the pipelines check them only after one more update
+        self._limits = dict(private.limits())  # the pipelines check them only after one more update
+        most = self._policy_cfg.learn.num_updates
+        if most is not None:
+            self._limits['max_train_iter'] = min(most, self._limits.get('max_train_iter', most))
         self._seed = torch.initial_seed()  # the seed that DI-engine set
         self._found: Optional[Found] = None
         self._begun = False
@@ -84,6 +87,8 @@ class RunCommander(BaseSerialCommander):
                 self._begin()
             self._save_if_due()
             self._end_if_asked()
+            if self._learner.train_iter >= self._limits.get('max_train_iter', float('inf')):
+                self._evaluator.finish()
         return super().step()
 
     def load(self) -> None:

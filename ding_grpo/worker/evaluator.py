@@ -156,7 +156,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
     def finish(self, last: Optional[Tuple[float, int]] = None) -> None:
         """
         Overview:
-            Stop a run that is resumed after its end. The next evaluation makes the pipeline stop.
+            Stop a run that has made all its updates. The next evaluation makes the pipeline stop.
         Arguments:
             - last (:obj:`Optional[Tuple[float, int]]`): Return and update of the evaluation at the end of the run.
         """

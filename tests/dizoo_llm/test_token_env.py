@@ -52,7 +52,7 @@ class TestTokenEnv:
         last = env.step(completion[-1])
         assert np.array_equal(last[0], at_once[0]) and last[1:4] == at_once[1:4] == (2.0, True, False)
         assert {**last[4], 'taken': 6} == info
-        assert info['reward_parts'] == dict(answer=1, format=1) and info['return'] == 1
+        assert info['reward_parts'] == dict(answer=1, format=1, solved=1) and info['return'] == 1
         assert info['completion'] == '9 </think> <answer> 3 </answer>'
         assert info['prompt'].endswith('20 11 <think>')
 

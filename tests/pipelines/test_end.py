@@ -13,6 +13,7 @@ from ding_common import read_json_lines
 from ding_grpo.worker import GroupEvaluator
 from dizoo_llm.tasks import ThinkAnswerTask
 
+from tests.same import same
 from tests.shipped import small
 
 BUFFER = dict(
@@ -47,7 +48,8 @@ def returns(think_answer, monkeypatch):
         now[0] = values.get(train_iter, 0.)
 
     monkeypatch.setattr(GroupEvaluator, '_seed_starts', seed_starts)
-    monkeypatch.setattr(ThinkAnswerTask, 'score', lambda *args: dict(answer=now[0], format=0.))
+    monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
+    monkeypatch.setattr(ThinkAnswerTask, 'score', lambda *args: dict(answer=0., format=0., solved=now[0]))
     return values
 
 
@@ -194,3 +196,21 @@ class TestResume:
         assert evaluated() == [0, 3] and len(read_json_lines('run/log/learner/metrics.jsonl')) == 3
         assert result()['eval_value'] == read_json_lines('run/log/evaluator/evaluations.jsonl'
                                                          )[-1]['eval_episode_return']
+
+
+@pytest.mark.envtest
+def test_the_config_names_the_number_of_updates(think_answer):
+    main, create = think_answer
+    main.policy.learn.num_updates = 3
+    serial_pipeline_onpolicy((main, create), seed=3)
+    assert evaluated() == [0, 3] and len(read_json_lines('run/log/learner/metrics.jsonl')) == 3
+    main.policy.learn.update(num_updates=5, resume_training=True)
+    serial_pipeline_onpolicy((main, create), seed=3)
+    main.policy.learn.update(resume_training=False)
+    main.exp_name = 'whole'
+    serial_pipeline_onpolicy((main, create), seed=3)
+    assert evaluated() == evaluated('whole') == [0, 5]
+    same(*(torch.load(f'{run}/ckpt/iteration_5.pth.tar', weights_only=True) for run in ('run', 'whole')))
+    main.exp_name = 'fewer'
+    serial_pipeline_onpolicy((main, create), seed=3, max_train_iter=2)
+    assert evaluated('fewer') == [0, 2]

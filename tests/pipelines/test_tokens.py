@@ -267,7 +267,7 @@ class TestCommandLine:
     def test_one_line_for_a_failing_task(self, tmp_path):
         code = (
             "from dizoo_llm.tasks import ThinkAnswerTask\n"
-            "def score(self, problem, completion):\n    return dict(answer=1 / 0, format=0)\n"
+            "def score(self, problem, completion):\n    return dict(answer=1 / 0, format=0, solved=0)\n"
             "ThinkAnswerTask.score = score"
         )
         code, out = Process(run_ding, f'-m serial_onpolicy -c {write_config(tmp_path, code)}', tmp_path).end()

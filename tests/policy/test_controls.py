@@ -135,7 +135,7 @@ class TestParts:
         _, summed, _ = learn(think_answer, data=self.scored, **options)
         options['reward_aggregation'] = 'normalize_then_sum'
         policy, by_part, metrics = learn(think_answer, data=self.scored, **options)
-        assert policy._advantage.part_weights == dict(answer=1.0, format=0.5)
+        assert policy._advantage.part_weights == dict(answer=1.0, format=0.5, solved=0.5)
         assert not torch.equal(summed, by_part) and math.isfinite(metrics['total_loss'])
 
     @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ class TestParts:
         data = sample_groups(policy, [0, 1], reward=reward)
         for sample in data:
             parts = dict(answer=torch.tensor([0., 1., 0., 0.]), format=torch.tensor([0., .1, .2, .3]))
-            sample['reward_parts'] = parts
+            sample['reward_parts'] = dict(parts, solved=torch.zeros(4))
             sample['reward'] = torch.zeros_like(sample['reward'])
             sample['reward'][:, -1] = parts['answer'] + 0.5 * parts['format']
         return data

@@ -40,7 +40,8 @@ class TestGroupEvaluator:
 
     def test_failing_task_ends_in_its_own_error(self, think_answer, monkeypatch):
         from dizoo_llm.tasks import ThinkAnswerTask
-        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda *args: dict(answer='x', format=0))
+        monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda *args: dict(answer='x', format=0, solved=0))
         with pytest.raises(TaskError, match="answer = 'x'"):  # the first evaluation comes before the first collect
             serial_pipeline_onpolicy(think_answer, max_train_iter=1)
 
@@ -68,8 +69,9 @@ class TestGroupEvaluator:
         def score(self, problem, completion):
             index = [self.problem(i).prompt for i in range(4)].index(problem.prompt)
             asked.append(index)
-            return dict(answer=float(index == 0 and asked.count(0) % 2), format=0.)
+            return dict(answer=0., format=0., solved=float(index == 0 and asked.count(0) % 2))
 
+        monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
         monkeypatch.setattr(ThinkAnswerTask, 'score', score)
         serial_pipeline_onpolicy((main, create), max_train_iter=1)
         record = read_json_lines('run/log/evaluator/evaluations.jsonl')[0]
@@ -89,8 +91,9 @@ class TestGroupEvaluator:
         main.policy.collect.collector = dict(max_failed=1.0)
 
         def score(self, problem, completion):
-            return dict(answer=1 / 0 if problem == self.problem(2) else -1.0, format=0.0)
+            return dict(answer=0.0, format=0.0, solved=1 / 0 if problem == self.problem(2) else -1.0)
 
+        monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
         monkeypatch.setattr(ThinkAnswerTask, 'score', score)
         if most < 0.25:
             with pytest.raises(TaskError,
@@ -110,7 +113,8 @@ class TestGroupEvaluator:
         main, create = think_answer
         main.env.update(evaluator_env_num=1, n_evaluator_episode=4)
         main.policy.eval.evaluator.update(samples_per_start=40, max_failed=1.0)
-        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, problem, completion: dict(answer=1 / 0, format=0.0))
+        monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, problem, completion: dict(answer=1 / 0, format=0.0, solved=0.0))
         with pytest.raises(TaskError, match='completions in a row'):
             serial_pipeline_onpolicy((main, create), max_train_iter=1)
 
