@@ -12,7 +12,7 @@ V tokens of the vocabulary, H hidden size.
 """
 import argparse
 import time
-from typing import List, NamedTuple
+from typing import Dict, List, NamedTuple
 
 import ding_grpo  # noqa: F401  first, so that the import of DI-engine is quiet
 
@@ -56,10 +56,15 @@ def prompt_of(index: int) -> Tensor:
     return torch.tensor(TOKENIZER.encode(TASK.problem(index).prompt))  # (L, )
 
 
-def reward_of(index: int, completion: Tensor) -> float:
-    """The weighted sum of the task's parts, here the right answer and the format."""
+def score_of(index: int, completion: Tensor) -> Dict[str, float]:
+    """The task's parts: the right answer, the format, and solved, which is both of them, ended by EOS."""
     parts = TASK.score(TASK.problem(index), TOKENIZER.decode([t for t in completion.tolist() if t != EOS]))
-    return sum(TASK.weights[name] * value for name, value in parts.items())
+    return {**parts, 'solved': parts['solved'] * float(completion[-1] == EOS)}
+
+
+def reward_of(index: int, completion: Tensor) -> float:
+    """The weighted sum of the parts."""
+    return sum(TASK.weights[name] * value for name, value in score_of(index, completion).items())
 
 
 def collect(model: CausalLM, indices: List[int], generator: torch.Generator) -> Rows:
@@ -106,23 +111,23 @@ def update(model: CausalLM, optimizer: torch.optim.Optimizer, rows: Rows, genera
 
 
 def evaluate(model: CausalLM) -> float:
-    """Share of the questions that greedy decoding answers right."""
+    """Share of the questions that greedy decoding solves."""
     prompts = [prompt_of(index) for index in range(len(TASK))]
     found = generate(model, PromptBatch.of(prompts, model.device), TOKENS, [EOS])
-    texts = [TOKENIZER.decode([t for t in a[:n].tolist() if t != EOS]) for a, n in zip(found.action, found.length)]
-    return sum(TASK.score(TASK.problem(i), text)['answer'] for i, text in enumerate(texts)) / len(TASK)
+    solved = [score_of(i, a[:n])['solved'] for i, (a, n) in enumerate(zip(found.action, found.length))]
+    return sum(solved) / len(TASK)
 
 
 def train(seed: int, updates: int) -> int:
-    """Train until all questions are answered right; returns the number of updates."""
+    """Train until all questions are solved; returns the number of updates."""
     model, generator = make_model(seed), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
     start = time.perf_counter()
     for number in range(updates):
         if number % 10 == 0:
-            right = evaluate(model)
-            print(f'update {number}  right {right:.2f}  {time.perf_counter() - start:.0f} s', flush=True)
-            if right == 1:
+            solved = evaluate(model)
+            print(f'update {number}  solved {solved:.2f}  {time.perf_counter() - start:.0f} s', flush=True)
+            if solved == 1:
                 return number
         indices = torch.randint(len(TASK), (PROMPTS, ), generator=generator).tolist()
         rows = collect(model, indices, generator)

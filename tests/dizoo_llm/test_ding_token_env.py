@@ -81,7 +81,7 @@ class TestDingTokenEnv:
 
     def test_a_scorer_that_always_fails_ends_the_run_whoever_collects(self, monkeypatch):
         from dizoo_llm.tasks import ThinkAnswerTask
-        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, problem, completion: dict(answer=1 / 0, format=0, solved=0))
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda *args: dict(answer=1 / 0, format=0, solved=0))
         monkeypatch.setattr(ding_token_env, 'MOST_FAILED_IN_A_ROW', 3)
         env = DingTokenEnv(dict(task=dict(type='think_answer'), max_new_tokens=1))
         for _ in range(3):  # a collector of DI-engine's would run another episode each time

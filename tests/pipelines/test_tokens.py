@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,7 +70,7 @@ class TestRun:
             assert [s.value for s in scalars] == pytest.approx([m[name] for m in recorded], rel=1e-5, abs=1e-7)
         documented = open(os.path.join(os.path.dirname(CONFIG), '..', 'docs', 'metrics.md')).read()
         for name in names:
-            name = name.replace('reward_answer', 'reward_PART').replace('reward_format', 'reward_PART')
+            name = re.sub('reward_(answer|format|solved)', 'reward_PART', name)
             assert f'`{name}`' in documented, f'docs/metrics.md does not explain {name}'
         assert 'collector_iter/reward_mean' in events.Tags()['scalars']
         evaluated = read_json_lines('run/log/evaluator/evaluations.jsonl')

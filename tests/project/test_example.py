@@ -56,7 +56,8 @@ class TestExample:
     def test_rewards_are_the_environments(self, example):
         text = '9 </think> <answer> 3 </answer> <eos>'
         completion = torch.tensor(example['TOKENIZER'].encode(text))
-        assert example['reward_of'](0, completion) == 1.5 and example['reward_of'](1, completion) == 0.5
+        assert example['reward_of'](0, completion) == 2 and example['reward_of'](1, completion) == 0.5
+        assert example['reward_of'](0, completion[:-1]) == 1.5  # cut
 
     def test_learns(self, example, capsys):
         model = example['make_model'](0)

@@ -79,7 +79,7 @@ class TestGroupEvaluator:
         assert record['pass_at_1']['mean'] == pytest.approx(1 / 8)
         assert record['pass_at_2']['mean'] == pytest.approx(5 / 6 / 4)
         assert 0 < record['pass_at_1']['low'] < 1 / 8 < record['pass_at_1']['high'] < 1
-        assert record['sampled_answer'] == pytest.approx(1 / 8) and record['sampled_format'] == 0
+        assert record['sampled_solved'] == pytest.approx(1 / 8) and record['sampled_format'] == 0
         assert 1 <= record['sampled_completion_length'] <= 6 and 0 <= record['sampled_truncated'] <= 1
 
     @pytest.mark.parametrize('most', [0.3, 0.1])
@@ -114,7 +114,7 @@ class TestGroupEvaluator:
         main.env.update(evaluator_env_num=1, n_evaluator_episode=4)
         main.policy.eval.evaluator.update(samples_per_start=40, max_failed=1.0)
         monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
-        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, problem, completion: dict(answer=1 / 0, format=0.0, solved=0.0))
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda *args: dict(answer=1 / 0, format=0.0, solved=0.0))
         with pytest.raises(TaskError, match='completions in a row'):
             serial_pipeline_onpolicy((main, create), max_train_iter=1)
 

@@ -161,7 +161,7 @@ class TestGroupCollector:
     @pytest.mark.parametrize('manager', ['base', 'subprocess'])
     def test_failing_task_stops_with_the_problems_text(self, think_answer, tmp_path, manager, monkeypatch):
         from dizoo_llm.tasks import ThinkAnswerTask
-        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, problem, completion: dict(answer=1 / 0, format=0, solved=0))
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda *args: dict(answer=1 / 0, format=0, solved=0))
         collector = make_collector(*think_answer, tmp_path, manager)
         with pytest.raises(TaskError) as caught:
             collector.collect()
@@ -263,7 +263,8 @@ class TestDynamicSampling:
 
         def score(self, problem, completion):
             easy = problem in (self.problem(0), self.problem(1))
-            return dict(answer=1.0 if easy else float(len(completion) % 2), format=len(completion) / 1000 * (not easy), solved=0.)
+            answer = 1.0 if easy else float(len(completion) % 2)
+            return dict(answer=answer, format=len(completion) / 1000 * (not easy), solved=0.)
 
         monkeypatch.setattr(ThinkAnswerTask, 'score', score)
         collector = make_collector(*think_answer, tmp_path, max_replacements=most)
