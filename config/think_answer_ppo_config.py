@@ -7,7 +7,7 @@ think_answer_ppo_config = dict(
         collector_env_num=128,
         evaluator_env_num=4,
         n_evaluator_episode=4,
-        stop_value=1.0,  # all four questions answered right with greedy decoding
+        stop_value=1.0,  # all four questions solved with greedy decoding
         task=dict(type='think_answer'),
         max_new_tokens=6,
     ),

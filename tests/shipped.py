@@ -1,4 +1,4 @@
-"""The configs in config/ as tests need them: unchanged, made small, or written to a file of one's own."""
+"""The configs in config/ as tests need them: unchanged, made small, or written to a config file."""
 import copy
 import glob
 import json

@@ -31,7 +31,7 @@ def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
         - notice (:obj:`Optional[str]`): A warning if tokens have different ids, else None.
     """
     file = os.path.join(pretrained, 'tokenizer.json')
-    if not os.path.isfile(file):
+    if tokenizer.name_or_path == pretrained or not os.path.isfile(file):
         return None
     own, given = Tokenizer.from_file(file).get_vocab(), tokenizer.get_vocab()
     different = sum(own.get(token) != i for token, i in given.items())

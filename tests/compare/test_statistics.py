@@ -12,7 +12,7 @@ class TestInterquartileMean:
     @pytest.mark.parametrize(
         'values, mean',
         [
-            ([1, 2, 6], 3),  # a quarter of three, rounded down, is none
+            ([1, 2, 6], 3),  # a quarter of three, rounded down, is 0
             ([100, 2, 4, -50], 3),  # the middle two
             ([3, 100, 2, -50, 7], 4),  # the middle three
             ([0, 1, 2, 3, 4, 5, 90, 91], 3.5),  # the middle four of eight: 2, 3, 4, 5

@@ -1,6 +1,6 @@
 import pytest
 
-from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer
+from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, load_tokenizer
 from ding_grpo.policy.token_actor import tokenizer_notice
 
 
@@ -13,6 +13,12 @@ class TestNotice:
         notice = tokenizer_notice(str(tmp_path), build_char_tokenizer('acb'))
         assert 'env.tokenizer: 2 of its 6 tokens have other ids' in notice and str(tmp_path) in notice
         assert '3 of its 6 tokens' in tokenizer_notice(str(tmp_path), build_word_tokenizer(['x', 'y', 'z']))
+
+    def test_the_models_own_with_a_token_added(self, tmp_path):
+        build_char_tokenizer('abc').save_pretrained(str(tmp_path))
+        own = load_tokenizer(str(tmp_path))
+        own.add_tokens(['more'])
+        assert tokenizer_notice(str(tmp_path), own) is None
 
     def test_nothing_to_compare_with(self, tmp_path):
         assert tokenizer_notice(str(tmp_path), build_char_tokenizer('a')) is None
