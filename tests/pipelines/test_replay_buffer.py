@@ -82,13 +82,14 @@ class TestSerial:
         with pytest.raises(ConfigError, match='push_sample_rate_limit = .*depends on wall-clock time'):
             serial_pipeline((main, create), seed=0, max_train_iter=2)
 
-    def test_the_evaluator_needs_no_choice(self, serial):
+    def test_the_evaluator_needs_no_choice(self, serial, capsys):
         """create_config.evaluator may be left out, as with serial_onpolicy."""
         main, create = serial
         create.pop('evaluator', None)
         main.policy.eval.evaluator.samples_per_start = 2
         serial_pipeline((main, create), seed=0, max_train_iter=2)
         assert 'sampled_return' in read_json_lines('run/log/evaluator/evaluations.jsonl')[0]
+        assert '2 groups x 4 = 8 episodes a collect, batches of 2 groups\n' in capsys.readouterr().out
 
     def test_the_buffer_is_di_engines(self, serial, monkeypatch):
         pushed = []

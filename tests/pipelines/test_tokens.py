@@ -107,6 +107,14 @@ class TestRun:
         assert len(table.splitlines()) == 6 and all(c in table for c in evaluate(run).values())
         same = CliRunner().invoke(main, ['run/model/last', '--config', CONFIG]).stdout
         assert all(c in same for c in evaluate(run).values())
+        with open('lines.py', 'w') as f:
+            f.write(
+                "def problems(): return [dict(prompt='1\\n2', answer='a\\nb')]\ndef score(problem, text): return 0.0"
+            )
+        with open('lines_config.py', 'w') as f:
+            f.write("main_config = dict(env=dict(task=dict(type='python', file='lines.py'), max_new_tokens=2))")
+        table = CliRunner().invoke(main, ['run/model/last', '--config', 'lines_config.py']).stdout
+        assert len(table.splitlines()) == 3 and r'1\n2' in table and r'a\nb' in table
         both = CliRunner().invoke(main, ['run/model/last', '--task', 'think_answer', '--config', CONFIG])
         assert both.exit_code == 2 and 'give one of' in both.output
         typed = CliRunner().invoke(main, ['run/model/last'], input=f'{completion[0]}\n\n').stdout

@@ -67,6 +67,27 @@ def sample_group(policy, lengths, reward=lambda row, step: 1., truncated=(), num
 @pytest.mark.unittest
 class TestStepActor:
 
+    @pytest.mark.parametrize(
+        'info, truncated', [
+            (dict(truncated=True), True),
+            ({
+                'TimeLimit.truncated': True
+            }, True),
+            ({
+                'truncated': False,
+                'TimeLimit.truncated': True
+            }, False),
+            ({}, False),
+        ],
+        ids=str
+    )
+    def test_a_time_limit_by_the_name_of_gymnasium_and_of_gym(self, info, truncated):
+        policy = make(DISCRETE)
+        out = policy.collect_mode.forward({0: np.zeros(3, np.float32)}, row_keys={0: (0, 0, 0)})[0]
+        step = Timestep(1.)
+        step.info = info
+        assert policy.collect_mode.process_transition(np.zeros(3), out, step)['truncated'] is truncated
+
     @pytest.mark.parametrize('model', [DISCRETE, CONTINUOUS, dict(DISCRETE, type='pg'), dict(CONTINUOUS, type='pg')])
     def test_sampled_log_probabilities_are_those_of_learning(self, model):
         policy = make(model)

@@ -1,7 +1,11 @@
 import pytest
 
+from dizoo_llm.tasks import ThinkAnswerTask
 from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, load_tokenizer
+from ding_grpo.model import CausalLM
 from ding_grpo.policy.token_actor import tokenizer_notice
+
+from .helper import make_policy
 
 
 @pytest.mark.unittest
@@ -13,6 +17,16 @@ class TestNotice:
         notice = tokenizer_notice(str(tmp_path), build_char_tokenizer('acb'))
         assert 'env.tokenizer: 2 of its 6 tokens have other ids' in notice and str(tmp_path) in notice
         assert '3 of its 6 tokens' in tokenizer_notice(str(tmp_path), build_word_tokenizer(['x', 'y', 'z']))
+
+    def test_a_run_shows_it(self, think_answer, capsys):
+        main, create = think_answer
+        CausalLM(config=dict(main.policy.model.config)).save_pretrained('base')
+        words = ThinkAnswerTask.words
+        main.policy.model = dict(pretrained='base')
+        for saved, shown in ((words, False), (words[::-1], True)):
+            build_word_tokenizer(saved).save_pretrained('base')
+            make_policy(main, create)
+            assert ('of its 32 tokens have other ids' in capsys.readouterr().out) == shown
 
     def test_the_models_own_with_a_token_added(self, tmp_path):
         build_char_tokenizer('abc').save_pretrained(str(tmp_path))
