@@ -1,13 +1,17 @@
 """A run of a shipped config with some keys changed, and when it was solved."""
+import contextlib
 import copy
+import multiprocessing
 import os
 import platform
 import runpy
 import shutil
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
+import click
 import numpy as np
 import torch
 from ding.entry import serial_pipeline_onpolicy
@@ -16,6 +20,8 @@ from easydict import EasyDict
 from ding_common import read_json_lines
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
+
+Work, Result = TypeVar('Work'), TypeVar('Result')
 
 
 class Run(NamedTuple):
@@ -82,10 +88,35 @@ def run(
     return Run(seed, main.exp_name, solved, seconds, evaluations, records)
 
 
-def machine() -> str:
-    threads = torch.get_num_threads()
+def run_each(function: Callable[[Work], Result], works: List[Work], jobs: int) -> Dict[Work, Result]:
+    """
+    Overview:
+        Call a function of this program for each of several works, in ``jobs`` processes of one thread each. Their
+        standard output is dropped; a line on stderr tells what is done.
+    Returns:
+        - results (:obj:`Dict`): In the order of the works.
+    """
+    results = {}
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context('spawn')) as pool:
+        running = {pool.submit(_in_one_thread, function, work): work for work in works}
+        for number, future in enumerate(as_completed(running), 1):
+            results[running[future]] = future.result()
+            click.echo(f'{number} of {len(works)} runs done: {running[future]}', err=True)
+    return {work: results[work] for work in works}
+
+
+def _in_one_thread(function: Callable[[Work], Result], work: Work) -> Result:
+    torch.set_num_threads(1)
+    with open(os.devnull, 'w') as nothing, contextlib.redirect_stdout(nothing):
+        return function(work)
+
+
+def machine(jobs: Optional[int] = None) -> str:
+    """What the figures were measured on; ``jobs`` as in ``run_each``, if that was used."""
+    threads = torch.get_num_threads() if jobs is None else 1
+    parallel = '' if jobs in (None, 1) else f', {jobs} runs at a time'
     return (
-        f'{platform.machine()}, {threads} thread{"" if threads == 1 else "s"}, '
+        f'{platform.machine()}, {threads} thread{"" if threads == 1 else "s"}{parallel}, '
         f'torch {torch.__version__.split("+")[0]}'
     )
 

@@ -2,15 +2,16 @@
 Learn think_answer with every loss preset on several seeds. Writes docs/presets.md.
 """
 import os
-from typing import Dict, List
+from functools import partial
+from typing import Dict, List, Tuple
 
 import click
-from runs import ROOT, Run, machine, middle, run
+from runs import ROOT, Run, machine, middle, run, run_each
 
 from ding_grpo.rl_utils import LOSS_PRESETS
 
 
-def report(runs: Dict[str, List[Run]], updates: int) -> str:
+def report(runs: Dict[str, List[Run]], updates: int, jobs: int) -> str:
     """
     Overview:
         The results as Markdown.
@@ -30,7 +31,7 @@ def report(runs: Dict[str, List[Run]], updates: int) -> str:
             "named and the preset's own advantages (`adv_method=None`), otherwise unchanged. The learning rate is "
             f'the same for all presets and tuned for none of them. A seed ends when it is solved, or after {updates} '
             'updates. Values are medians over the solved seeds, with smallest and largest in parentheses. '
-            f'{machine()}.',
+            f'{machine(jobs)}.',
             '',
             '| preset | seeds solved | updates until 1.0 | seconds until 1.0 | best evaluation, all seeds |',
             '|---|---|---|---|---|',
@@ -40,26 +41,26 @@ def report(runs: Dict[str, List[Run]], updates: int) -> str:
     )
 
 
+def learn(updates: int, work: Tuple[str, int]) -> Run:
+    """The run of a preset and a seed."""
+    preset, seed = work
+    folder, loss = os.path.join('presets', f'{preset} seed {seed}'), dict(loss=preset, adv_method=None)
+    return run('think_answer_grpo', seed, folder, bar=1, learn=loss, max_train_iter=updates)
+
+
 @click.command()
-@click.option('--seeds', default='0,1,2,3,4', help='Comma-separated.')
-@click.option('--updates', default=400, help='Most updates of each run.')
-@click.option('--presets', default=','.join(LOSS_PRESETS), help='Comma-separated.')
-def main(seeds: str, updates: int, presets: str) -> None:
+@click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated.')
+@click.option('--updates', default=400, show_default=True, help='Most updates of each run.')
+@click.option('--presets', default=','.join(LOSS_PRESETS), show_default=True, help='Comma-separated.')
+@click.option('--jobs', default=2, show_default=True, help='Number of parallel runs, of one thread each.')
+def main(seeds: str, updates: int, presets: str, jobs: int) -> None:
     """Learn with every preset on several seeds; write docs/presets.md."""
     os.chdir(ROOT)
+    works = [(name, int(seed)) for name in presets.split(',') for seed in seeds.split(',')]
     runs: Dict[str, List[Run]] = {}
-    for name in presets.split(','):
-        runs[name] = [
-            run(
-                'think_answer_grpo',
-                int(seed),
-                os.path.join('presets', f'{name} seed {seed}'),
-                bar=1,
-                learn=dict(loss=name, adv_method=None),
-                max_train_iter=updates
-            ) for seed in seeds.split(',')
-        ]
-    text = report(runs, updates)
+    for (name, _), result in run_each(partial(learn, updates), works, jobs).items():
+        runs.setdefault(name, []).append(result)
+    text = report(runs, updates, jobs)
     with open(os.path.join('docs', 'presets.md'), 'w') as f:
         f.write(text)
     click.echo(text)

@@ -10,7 +10,7 @@ think_answer_grpo_config = dict(
         n_evaluator_episode=4,
         stop_value=1.0,  # all four questions solved with greedy decoding
         task=dict(type='think_answer'),
-        max_new_tokens=6,
+        max_new_tokens=10,
     ),
     policy=dict(
         cuda=False,
@@ -32,7 +32,7 @@ think_answer_grpo_config = dict(
             clip_ratio=0.2,
             beta=0.0,
             adv_method='no_std',
-            entropy_weight=0.02,
+            entropy_weight=0.01,
         ),
         collect=dict(n_sample=8, temperature=1.0),
         eval=dict(evaluator=dict(eval_freq=10)),

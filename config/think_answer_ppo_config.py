@@ -9,7 +9,7 @@ think_answer_ppo_config = dict(
         n_evaluator_episode=4,
         stop_value=1.0,  # all four questions solved with greedy decoding
         task=dict(type='think_answer'),
-        max_new_tokens=6,
+        max_new_tokens=10,
     ),
     policy=dict(
         cuda=False,
@@ -32,16 +32,16 @@ think_answer_ppo_config = dict(
         learn=dict(
             learner=dict(log_policy=False),  # or the layers of the model fill the screen
             epoch_per_collect=2,
-            batch_size=384,
+            batch_size=640,
             learning_rate=1e-4,
             value_weight=0.5,
-            entropy_weight=0.02,
+            entropy_weight=0.01,
             clip_ratio=0.2,
             adv_norm=False,
             value_norm=False,
             ppo_param_init=False,  # it would reinitialise the model's weights
         ),
-        collect=dict(n_sample=768, discount_factor=1.0, gae_lambda=1.0),
+        collect=dict(n_sample=1280, discount_factor=1.0, gae_lambda=1.0),
         eval=dict(evaluator=dict(eval_freq=16)),  # counted in mini-batches; one collect gives 4
     ),
 )

@@ -16,14 +16,29 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 TAGS = runpy.run_path(os.path.join(ROOT, 'dizoo_llm', 'rewards', 'tags.py'))  # standard library alone
 
 
+class Score:
+    """
+    Overview:
+        The parts of think_answer's reward for a completion given as token ids.
+    """
+
+    def __init__(self, tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, ids, answer: str):
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        right, form = TAGS['answer_reward'](text, answer), TAGS['format_reward'](text)
+        return right, form, float(right == form == 1 and self._tokenizer.eos_token_id in ids)
+
+
 class Evaluate(TrainerCallback):
     """
     Overview:
-        Greedy answers to all questions before the first update and every ``freq`` of them, until all are right.
+        Greedy answers to all questions before the first update and every ``freq`` of them, until all are solved.
     """
 
-    def __init__(self, work, tokenizer) -> None:
-        self._work, self._tokenizer = work, tokenizer
+    def __init__(self, work, tokenizer, score: Score) -> None:
+        self._work, self._score = work, score
         self._prompts = tokenizer([p['prompt'] for p in work['problems']], return_tensors='pt')
         self.solved = None
 
@@ -42,9 +57,9 @@ class Evaluate(TrainerCallback):
         model.eval()
         ids = model.generate(**self._prompts, do_sample=False, max_new_tokens=self._work['tokens'])
         model.train()
-        texts = self._tokenizer.batch_decode(ids[:, self._prompts['input_ids'].shape[1]:], skip_special_tokens=True)
-        right = [TAGS['answer_reward'](text, p['answer']) for text, p in zip(texts, self._work['problems'])]
-        return sum(right) / len(right)
+        completions = ids[:, self._prompts['input_ids'].shape[1]:].tolist()
+        solved = [self._score(c, p['answer'])[2] for c, p in zip(completions, self._work['problems'])]
+        return sum(solved) / len(solved)
 
 
 def main(folder: str, seed: int) -> None:
@@ -54,11 +69,12 @@ def main(folder: str, seed: int) -> None:
     out = os.fdopen(os.dup(1), 'w')  # whatever else is printed goes to stderr
     os.dup2(2, 1)
     tokenizer = AutoTokenizer.from_pretrained(os.path.join(folder, 'model'))
-    evaluate = Evaluate(work, tokenizer)
+    score = Score(tokenizer)
+    evaluate = Evaluate(work, tokenizer, score)
 
     def reward(prompts, completion_ids, answer, **kwargs):
-        texts = tokenizer.batch_decode(completion_ids, skip_special_tokens=True)
-        return [TAGS['answer_reward'](t, a) + 0.5 * TAGS['format_reward'](t) for t, a in zip(texts, answer)]
+        parts = (score(ids, a) for ids, a in zip(completion_ids, answer))
+        return [right + 0.5 * form + 0.5 * solved for right, form, solved in parts]
 
     problems = work['problems'] * 100
     trainer = GRPOTrainer(

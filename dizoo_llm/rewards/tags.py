@@ -2,6 +2,7 @@
 Rewards for completions of the form ``thoughts </think> <answer> x </answer>``; the prompt opens the think tag. They
 read only the completion, so that a worked example in the prompt earns nothing.
 """
+import itertools
 import re
 
 _TAG = r'</?(?:think|answer)>'
@@ -28,13 +29,15 @@ def answer_reward(completion: str, answer: str) -> float:
 def format_reward(completion: str) -> float:
     """
     Overview:
-        A quarter for each of: ``</think>`` occurs once, ``<answer>`` occurs once, ``</answer>`` occurs once, and the \
-        whole text is ``thoughts </think> <answer> x </answer>`` with no other tag, a non-empty x, and no other text \
-        after the thoughts. The partial credit lets a random policy improve step by step.
+        A quarter for each tag in its place: the first tag is ``</think>``, the second ``<answer>``, the third \
+        ``</answer>``; and a quarter if the whole text is ``thoughts </think> <answer> x </answer>`` with no other tag, \
+        a non-empty x, and no other text after the thoughts. The partial credit lets a random policy improve step by \
+        step. Tags out of order earn nothing: a policy that puts the answer before ``</think>`` would stay there.
     Arguments:
         - completion (:obj:`str`): The policy's text, without the prompt.
     Returns:
         - reward (:obj:`float`): 0, 0.25, 0.5, 0.75 or 1.
     """
-    once = sum(completion.count(tag) == 1 for tag in ('</think>', '<answer>', '</answer>'))
-    return (once + (_FORM.fullmatch(completion) is not None)) / 4
+    pairs = zip(re.findall(_TAG, completion), ('</think>', '<answer>', '</answer>'))
+    in_place = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return (in_place + (_FORM.fullmatch(completion) is not None)) / 4

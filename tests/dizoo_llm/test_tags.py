@@ -57,10 +57,11 @@ class TestFormatReward:
             ('</think> 4 <answer> 3 </answer>', 0.75),  # something between
             ('</think> <answer> </answer>', 0.75),  # nothing in the block
             ('</think><answer></answer>', 0.75),
-            ('<answer> 3 </answer> </think>', 0.75),  # the wrong order
-            ('<think> </think> <answer> 3 </answer>', 0.75),  # a tag too many
-            ('</think> <answer> 3 </answer> <answer> 3 </answer>', 0.25),  # the block twice
-            ('</think> </think> <answer> 3 </answer>', 0.5),
+            ('<answer> 3 </answer> </think>', 0),  # the wrong order
+            ('1 </think> </answer> <answer>', 0.25),
+            ('<think> </think> <answer> 3 </answer>', 0),  # a tag too many before
+            ('</think> </think> <answer> 3 </answer>', 0.25),  # between
+            ('</think> <answer> 3 </answer> <answer> 3 </answer>', 0.75),  # behind
         ]
     )
     def test_by_hand(self, text, reward):

@@ -1,0 +1,261 @@
+"""
+The KL to the start on think_answer: GRPO and PPO with the estimators k1, k2 and k3 and several coefficients, on several
+seeds. Writes docs/kl.md and docs/kl.png.
+"""
+import copy
+import os
+from functools import partial
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+import click
+import numpy as np
+from runs import ROOT, load_config, machine, middle, run, run_each  # first, so that DI-engine's import is quiet
+import torch
+from ding.worker import LearnerHook, register_learner_hook
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from ding_common import append_json, read_json_lines
+from ding_common.picture import finish, line_style, new_figure
+from ding_grpo.rl_utils import KL_TYPES, exact_kl, kl_estimate
+from dizoo_llm.tasks.think_answer import ThinkAnswerTask
+from dizoo_llm.tokenizer import build_word_tokenizer
+
+OUT = 'kl'  # under runs/
+CURVE_EVERY, CURVE_ROWS, FINAL_ROWS = 8_000, 64, 512  # environment steps; completions per question
+CONFIGS = dict(GRPO='think_answer_grpo_kl', PPO='think_answer_ppo_kl')
+CELLS = [(0.0, 'k3')] + [(beta, kl_type) for kl_type in KL_TYPES for beta in (0.01, 0.1)]
+
+
+class Cell(NamedTuple):
+    """
+    Overview:
+        One run: algorithm, coefficient, estimator in the loss, seed.
+    """
+    algorithm: str
+    beta: float
+    kl_type: str
+    seed: int
+
+    @property
+    def setting(self) -> Tuple[str, float, str]:
+        return self[:3]
+
+    @property
+    def folder(self) -> str:
+        return os.path.join(OUT, f'{self.algorithm} {self.kl_type} {self.beta} seed {self.seed}')
+
+
+class Outcome(NamedTuple):
+    """
+    Overview:
+        What came of a run: environment steps to the first evaluation of 1, the lowest evaluation after it (None without
+        one) and the last; at the end, the means over sampled tokens of the exact KL and of the estimators; and the
+        curves over environment steps of return and exact KL.
+    """
+    solved: Optional[int]
+    lowest: Optional[float]
+    final: float
+    kl: Dict[str, float]
+    returns: List[Tuple[int, float]]
+    exact: List[Tuple[int, float]]
+
+
+@torch.no_grad()
+def measure(model: PreTrainedModel, reference: PreTrainedModel, rows: int) -> Dict[str, float]:
+    """
+    Overview:
+        Exact KL(model || reference) over the vocabulary and its estimators, by plain ``transformers``.
+    Arguments:
+        - rows (:obj:`int`): Completions per question, sampled from ``model`` at temperature 1.
+    Returns:
+        - kl (:obj:`Dict[str, float]`): ``exact`` and the names of the estimators; means over all sampled tokens, in \
+            nats.
+    """
+    task = ThinkAnswerTask()
+    tokenizer = build_word_tokenizer(task.words)
+    prompts = tokenizer([task.problem(i).prompt for i in range(len(task))], return_tensors='pt').input_ids
+    with torch.random.fork_rng():  # the run must not notice
+        torch.manual_seed(0)
+        ids = model.generate(
+            input_ids=prompts.repeat_interleave(rows, 0),
+            attention_mask=torch.ones_like(prompts.repeat_interleave(rows, 0)),
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            max_new_tokens=load_config(CONFIGS['GRPO'])[0].env.max_new_tokens,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    begin = prompts.shape[1]
+    tokens = ids[:, begin:]
+    ended = (tokens == tokenizer.eos_token_id).long()
+    sampled = ended.cumsum(1) - ended == 0  # up to and with the first end-of-sequence token
+    new, ref = (m(ids).logits[:, begin - 1:-1] for m in (model, reference))
+    logp_new, logp_ref = (x.log_softmax(-1).gather(-1, tokens[..., None])[..., 0] for x in (new, ref))
+    kl = {name: kl_estimate(logp_new, logp_ref, name) for name in KL_TYPES}
+    return {name: value[sampled].mean().item() for name, value in dict(kl, exact=exact_kl(new, ref)).items()}
+
+
+class KLHook(LearnerHook):
+    """
+    Overview:
+        Keep the model at the start; measure the KL to it every ``CURVE_EVERY`` environment steps.
+    """
+    start: Optional[PreTrainedModel] = None
+    path, due = '', 0
+
+    @classmethod
+    def reset(cls, path: str) -> None:
+        cls.start, cls.path, cls.due = None, path, 0
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        model = engine.policy.get_attribute('model')
+        lm = getattr(model, 'actor', model).lm
+        if self.start is None:
+            KLHook.start = copy.deepcopy(lm)
+        if engine.collector_envstep >= self.due:
+            KLHook.due = engine.collector_envstep + CURVE_EVERY
+            append_json(self.path, dict(envstep=engine.collector_envstep, **measure(lm, self.start, CURVE_ROWS)))
+
+
+register_learner_hook('kl', KLHook)
+
+
+def learn(env_steps: int, cell: Cell) -> Outcome:
+    """
+    Overview:
+        Train and measure, in this process.
+    """
+    curve = os.path.join('runs', f'{cell.folder}.jsonl')
+    os.makedirs(os.path.dirname(curve), exist_ok=True)
+    open(curve, 'w').close()
+    KLHook.reset(os.path.abspath(curve))
+    hook = dict(name='kl', type='kl', position='before_iter', priority=1)
+    r = run(
+        CONFIGS[cell.algorithm],
+        cell.seed,
+        cell.folder,
+        bar=1,
+        go_on=True,
+        learn=dict(beta=cell.beta, kl_type=cell.kl_type, learner=dict(log_policy=False, hook=dict(kl=hook))),
+        max_env_step=env_steps
+    )
+    returns = [(record['envstep'], record['eval_episode_return']) for record in r.records]
+    solved = next((step for step, value in returns if value == 1), None)
+    model = AutoModelForCausalLM.from_pretrained(os.path.join(r.folder, 'model', 'last'))
+    return Outcome(
+        solved=solved,
+        lowest=None if solved is None else min(value for step, value in returns if step >= solved),
+        final=returns[-1][1],
+        kl=measure(model, KLHook.start, FINAL_ROWS),
+        returns=returns,
+        exact=[(record['envstep'], record['exact']) for record in read_json_lines(curve)],
+    )
+
+
+def label(beta: float, kl_type: str) -> str:
+    return f'{kl_type}, beta {beta}' if beta else 'beta 0'
+
+
+def average(curves: List[List[Tuple[int, float]]]) -> Tuple[np.ndarray, np.ndarray]:
+    """The mean of curves with different steps, interpolated where all of them have values."""
+    steps = np.linspace(max(c[0][0] for c in curves), min(c[-1][0] for c in curves), 60)
+    return steps, np.mean([np.interp(steps, *zip(*c)) for c in curves], axis=0)
+
+
+def draw(outcomes: Dict[Cell, Outcome], path: str) -> None:
+    """
+    Overview:
+        Return and exact KL over environment steps, the mean over the seeds, for both algorithms.
+    """
+    figure, panels = new_figure(4, width=14, height=4.2)
+    for column, algorithm in enumerate(CONFIGS):
+        for number, (beta, kl_type) in enumerate(CELLS):
+            of_seeds = [o for cell, o in outcomes.items() if cell.setting == (algorithm, beta, kl_type)]
+            for axes, curves in zip(panels[2 * column:], ([o.returns for o in of_seeds], [o.exact for o in of_seeds])):
+                axes.plot(*average(curves), lw=1.3, label=label(beta, kl_type), **line_style(number))
+        for axes, what in zip(panels[2 * column:], ('mean return, greedy', 'exact KL to the start, nats per token')):
+            axes.set(title=algorithm, xlabel='environment steps (tokens)', ylabel=what)
+            axes.set_ylim(bottom=0)
+    finish(figure, path)
+
+
+def table(algorithm: str, outcomes: Dict[Cell, Outcome]) -> str:
+    """
+    Overview:
+        A row for each setting of one algorithm, as Markdown.
+    """
+    head = [
+        '`beta`', '`kl_type`', 'solved', 'environment steps until solved', 'lowest return after that', 'last return',
+        'exact KL', *(f'{name}, estimated' for name in KL_TYPES)
+    ]
+    lines = ['| ' + ' | '.join(head) + ' |', '|' + '---|' * len(head)]
+    for beta, kl_type in CELLS:
+        of_seeds = [o for cell, o in outcomes.items() if cell.setting == (algorithm, beta, kl_type)]
+        done = [o for o in of_seeds if o.solved is not None]
+        cells = [str(beta), f'`{kl_type}`' if beta else '', f'{len(done)} of {len(of_seeds)}']
+        cells.append(middle([o.solved for o in done], '.0f') if done else 'never')
+        cells.append(f'{min(o.lowest for o in done):.2f}' if done else '')
+        cells.append(middle([o.final for o in of_seeds], '.2f'))
+        cells += [middle([o.kl[name] for o in of_seeds], '.3f') for name in ('exact', *KL_TYPES)]
+        lines.append('| ' + ' | '.join(cells) + ' |')
+    return '\n'.join(lines)
+
+
+TEXT = """# The KL to the start: k1, k2, k3
+
+Generated by `make kl`. {configs} with `beta` and `kl_type` as in the tables, and `stop_value` out of reach:
+{env_steps:,} environment steps (sampled tokens) for every run, {seeds} seeds. Both configs have no entropy bonus.
+{machine}.
+
+- **Returns** are those of the greedy policy: the share of the four questions that is solved. The lowest return after
+  the first 1.0 is the minimum over all seeds.
+- **Exact KL** is KL(policy || start) summed over the vocabulary, and the mean over the tokens of {rows} completions
+  sampled from the last weights, in nats per token. It is computed from the saved folder by plain `transformers`.
+  **k1, k2 and k3** are the three estimators on the same tokens.
+- All other columns are medians over the seeds, with smallest and largest in parentheses.
+
+## GRPO
+
+{grpo}
+
+## PPO
+
+{ppo}
+
+![return and exact KL over environment steps](kl.png)
+
+{reading}
+"""
+
+READING = ''
+
+
+@click.command()
+@click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated.')
+@click.option('--env-steps', default=200_000, show_default=True, help='Environment steps (tokens) of each run.')
+@click.option('--jobs', default=2, show_default=True, help='Number of parallel runs, of one thread each.')
+def main(seeds: str, env_steps: int, jobs: int) -> None:
+    """Learn with every estimator and coefficient; write docs/kl.md and docs/kl.png."""
+    os.chdir(ROOT)
+    numbers = [int(seed) for seed in seeds.split(',')]
+    cells = [Cell(name, beta, kl_type, seed) for seed in numbers for name in CONFIGS for beta, kl_type in CELLS]
+    outcomes = run_each(partial(learn, env_steps), cells, jobs)
+    draw(outcomes, os.path.join('docs', 'kl.png'))
+    text = TEXT.format(
+        configs=' and '.join(f'`config/{name}_config.py`' for name in CONFIGS.values()),
+        env_steps=env_steps,
+        seeds=len(numbers),
+        machine=machine(jobs),
+        rows=4 * FINAL_ROWS,
+        grpo=table('GRPO', outcomes),
+        ppo=table('PPO', outcomes),
+        reading=READING
+    )
+    with open(os.path.join('docs', 'kl.md'), 'w') as f:
+        f.write(text)
+    click.echo(text)
+
+
+if __name__ == '__main__':
+    main()
