@@ -71,7 +71,7 @@ def learn(updates: int, seed: int) -> Run:
 
 @click.command()
 @click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated.')
-@click.option('--updates', default=600, show_default=True, help='Updates of each run.')
+@click.option('--updates', default=450, show_default=True, help='Updates of each run.')
 @click.option('--jobs', default=2, show_default=True, help='Number of parallel runs, of one thread each.')
 def main(seeds: str, updates: int, jobs: int) -> None:
     """Learn on several seeds; write docs/think_answer.md and docs/think_answer_seeds.png."""

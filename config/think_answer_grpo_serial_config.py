@@ -5,7 +5,7 @@ group_size = 16
 think_answer_grpo_serial_config = dict(
     exp_name='runs/think_answer_grpo_serial',
     env=dict(
-        collector_env_num=8 * group_size,
+        collector_env_num=16 * group_size,
         evaluator_env_num=4,
         n_evaluator_episode=4,
         stop_value=1.0,  # all four questions solved with greedy decoding
@@ -28,17 +28,17 @@ think_answer_grpo_serial_config = dict(
         ),
         learn=dict(
             update_per_collect=4,
-            batch_size=4,  # groups sampled from the buffer per update
+            batch_size=8,  # groups sampled from the buffer per update
             learning_rate=1e-4,
             clip_ratio=0.2,
             beta=0.0,
             adv_method='no_std',
-            entropy_weight=0.01,
+            entropy_weight=0.015,
         ),
-        collect=dict(n_sample=8, temperature=1.0),
+        collect=dict(n_sample=16, temperature=1.0),
         eval=dict(evaluator=dict(eval_freq=10)),
         # A group is used at most twice, and at most seven updates after the policy that sampled it.
-        other=dict(replay_buffer=dict(replay_buffer_size=16, max_use=2, max_staleness=8)),
+        other=dict(replay_buffer=dict(replay_buffer_size=32, max_use=2, max_staleness=8)),
     ),
 )
 main_config = EasyDict(think_answer_grpo_serial_config)

@@ -4,7 +4,7 @@ from easydict import EasyDict
 think_answer_ppo_kl_config = dict(
     exp_name='runs/think_answer_ppo_kl',
     env=dict(
-        collector_env_num=128,
+        collector_env_num=256,
         evaluator_env_num=4,
         n_evaluator_episode=4,
         stop_value=1.0,  # all four questions solved with greedy decoding
@@ -43,7 +43,7 @@ think_answer_ppo_kl_config = dict(
             value_norm=False,
             ppo_param_init=False,  # it would reinitialise the model's weights
         ),
-        collect=dict(n_sample=1280, discount_factor=1.0, gae_lambda=1.0),
+        collect=dict(n_sample=2560, discount_factor=1.0, gae_lambda=1.0),
         eval=dict(evaluator=dict(eval_freq=16)),  # counted in mini-batches; one collect gives 4
     ),
 )

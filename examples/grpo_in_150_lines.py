@@ -25,9 +25,9 @@ from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
 from dizoo_llm.tokenizer import build_word_tokenizer
 
-GROUP, PROMPTS, BATCH = 16, 8, 4  # rows a group; groups a collect; groups a mini-batch
+GROUP, PROMPTS, BATCH = 16, 16, 8  # rows a group; groups a collect; groups a mini-batch
 TOKENS = 10  # most tokens of a completion
-ENTROPY, RATE, CLIP, MAX_NORM = 0.01, 1e-4, 0.2, 1.0
+ENTROPY, RATE, CLIP, MAX_NORM = 0.015, 1e-4, 0.2, 1.0
 
 TASK = ThinkAnswerTask()
 TOKENIZER = build_word_tokenizer(TASK.words)
