@@ -81,10 +81,13 @@ class Task(ABC):
             - parts (:obj:`Dict[str, Optional[float]]`): For each key of ``weights`` a finite number, or None if the \
                 part does not apply.
         """
-        scored, = self._entries([problem], [completion])
-        if isinstance(scored, BaseException):
-            raise scored
-        return scored
+        entries = self.score_batch([problem], [completion])
+        wrong = _wrong_number(entries, 1)
+        if wrong is not None:
+            raise ValueError(f'score_batch {wrong}')
+        if isinstance(entries[0], BaseException):
+            raise entries[0]
+        return entries[0]
 
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
         """
@@ -163,19 +166,13 @@ class Task(ABC):
         if not self.scores_batches:
             return [_or_error(self.checked_score, *row) for row in zip(problems, completions)]
         try:
-            entries = self._entries(problems, completions)
+            entries = self.score_batch(list(problems), list(completions))
+            wrong = _wrong_number(entries, len(completions))
         except (Exception, SystemExit) as error:  # as in checked_score
-            told = f'{type(self).__name__} raised {describe(error)} for a batch of {len(completions)} completions'
-            return [TaskError(told)] * len(completions)
+            wrong = f'raised {describe(error)} for {len(completions)} completions'
+        if wrong is not None:
+            return [TaskError(f'{type(self).__name__}.score_batch {wrong}')] * len(completions)
         return [_or_error(self._checked, *row) for row in zip(entries, problems, completions)]
-
-    def _entries(self, problems: Sequence[Problem], completions: Sequence[str]) -> List[Any]:
-        """Call ``score_batch``, and check that it returns one entry for each completion."""
-        entries = self.score_batch(list(problems), list(completions))
-        if not isinstance(entries, (list, tuple)) or len(entries) != len(completions):
-            number = f'{len(entries)} entries' if isinstance(entries, (list, tuple)) else f'{entries!r:.80}'
-            raise ValueError(f'score_batch returned {number}, must return a list of {len(completions)}')
-        return list(entries)
 
     def _checked(self, parts: Any, problem: Problem, completion: str) -> Parts:
         if isinstance(parts, BaseException):
@@ -197,6 +194,15 @@ class Task(ABC):
         return TaskError(
             f'{type(self).__name__} {what}; problem: {problem.text!r:.200}; completion: {completion!r:.200}'
         )
+
+
+def _wrong_number(entries: Any, number: int) -> Optional[str]:
+    """What is wrong with the entries of ``score_batch`` as a list of one for each completion, or None."""
+    if not isinstance(entries, (list, tuple)):
+        return f'returned {entries!r:.80}, must return a list of {number}'
+    if len(entries) != number:
+        return f'returned {len(entries)} entries, must return a list of {number}'
+    return None
 
 
 def _or_error(check: Callable[..., Parts], *args: Any) -> Union[Parts, TaskError]:

@@ -125,8 +125,11 @@ class TestCheckedScores:
 
     @pytest.mark.parametrize(
         'answer, message', [
-            (RuntimeError('no memory'), r'BatchTask raised RuntimeError: no memory \(test_tasks.py:\d+\)'),
-            (SystemExit(2), 'BatchTask raised SystemExit: 2'),
+            (
+                RuntimeError('no'),
+                r'BatchTask.score_batch raised RuntimeError: no \(test_tasks.py:\d+\) for 3 completions'
+            ),
+            (SystemExit(2), 'BatchTask.score_batch raised SystemExit: 2'),
             ([dict(a=1, b=1)] * 2, 'score_batch returned 2 entries, must return a list of 3'),
             ([dict(a=1, b=1)] * 4, 'score_batch returned 4 entries, must return a list of 3'),
             (None, 'score_batch returned None, must return a list of 3'),
@@ -136,8 +139,7 @@ class TestCheckedScores:
     )
     def test_a_call_that_fails_costs_every_row(self, answer, message):
         first, *others = self.messages(answer)
-        assert others == [first] * 2 and first.endswith('for a batch of 3 completions')
-        assert re.search(message, first)
+        assert others == [first] * 2 and re.search(message, first)
 
     def test_what_the_scorer_does_to_its_lists_stays_there(self):
         task = BatchTask(None)
