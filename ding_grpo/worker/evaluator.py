@@ -215,6 +215,9 @@ class GroupEvaluator(InteractionSerialEvaluator):
             done = [0] * count
             while any(d < n for d, n in zip(done, to_run)):
                 obs = {i: o for i, o in self._env.ready_obs.items() if done[i] < to_run[i]}
+                if not obs:  # a thread of the env manager still resets the environments that have episodes left
+                    time.sleep(0.001)
+                    continue
                 # five numbers, which is the key of no training row
                 keys = {i: (max(train_iter, 0), i, done[i], number, 0) for i in obs}
                 outputs = self._policy.forward(to_tensor(obs, dtype=torch.float32), row_keys=keys)
