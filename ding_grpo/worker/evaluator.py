@@ -4,6 +4,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
+from ding.envs import BaseEnvManager
 from ding.torch_utils import to_ndarray, to_tensor
 from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
@@ -12,6 +13,7 @@ from tensorboardX import SummaryWriter
 from ding_common import ConfigError, append_json, describe, parallel, unwrap_task_error
 
 from .capability import learns_from_groups
+from .deferred import ScoringManager
 from .evaluation import Evaluation
 from .failures import check_failures
 from .screen import keep_off_screen, run_folder, show
@@ -55,6 +57,9 @@ class GroupEvaluator(InteractionSerialEvaluator):
                 f'policy.eval.evaluator.figure_path = {figure_path!r}: the environment saves no figures. Remove '
                 'figure_path.'
             )
+
+    def reset_env(self, _env: Optional[BaseEnvManager] = None) -> None:
+        super().reset_env(_env and ScoringManager.around(_env))
 
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
         super().reset_policy(_policy)
