@@ -1,7 +1,8 @@
 """From the score of a task to reward and info, in one place for single scores and for batches."""
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
-from dizoo_llm.tasks import Parts, Task
+from dizoo_llm.tasks import Task
+from dizoo_llm.tasks.base import Parts
 from ding_common import ConfigError, TaskError
 
 

@@ -6,7 +6,8 @@ import numpy as np
 from gymnasium import spaces
 from transformers import PreTrainedTokenizerBase
 
-from dizoo_llm.tasks import Problem, Task, check_scorer, create_task
+from dizoo_llm.tasks import Problem, Task, create_task
+from dizoo_llm.tasks.base import check_scorer
 from dizoo_llm.tokenizer import (
     build_char_tokenizer, build_word_tokenizer, encode_prompt, encode_text, end_ids, load_tokenizer
 )

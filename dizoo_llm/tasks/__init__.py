@@ -1,4 +1,4 @@
-from .base import TASK_REGISTRY, Parts, Problem, Task, check_scorer, create_task
+from .base import TASK_REGISTRY, Problem, Task, create_task
 from .listed import FileTask, ListTask
 from .python_file import PythonTask
 from .reasoning_gym import ReasoningGymTask
