@@ -50,9 +50,9 @@ def describe(error: BaseException) -> str:
     """Describe an exception of user code in one line: type, message and location."""
     if isinstance(error, SyntaxError):  # its message already names the location
         return f'{type(error).__name__}: {error}'
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    said = ' '.join(str(error).split())
-    return f'{type(error).__name__}: {said:.200} ({os.path.basename(frame.filename)}:{frame.lineno})'
+    said = f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
+    frames = traceback.extract_tb(error.__traceback__)  # none if it was returned and never raised
+    return f'{said} ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})' if frames else said
 
 
 def unwrap_task_error(error: RuntimeError) -> NoReturn:

@@ -1,4 +1,4 @@
-"""A task of one prompt that cannot be scored."""
+"""A task of one prompt that cannot be scored, and tasks that score batches."""
 from dizoo_llm.tasks import Problem, Task
 
 
@@ -16,3 +16,26 @@ class Ask(Task):
 
     def score(self, problem, completion):
         raise ValueError('b' * 10 ** 6)
+
+
+def in_batches(monkeypatch, kind):
+    """
+    Overview:
+        Give a task a ``score_batch`` that returns what its ``score`` returns or raises, with the same last bit.
+    Returns:
+        - calls: A list that grows by the problems and the completions of each call in this process.
+    """
+    calls = []
+
+    def score_batch(self, problems, completions):
+        calls.append((problems, completions))
+        return [alone(self, *row) for row in zip(problems, completions)]
+
+    def alone(self, problem, completion):
+        try:
+            return self.score(problem, completion)
+        except Exception as error:
+            return error
+
+    monkeypatch.setattr(kind, 'score_batch', score_batch)
+    return calls

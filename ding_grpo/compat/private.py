@@ -18,6 +18,14 @@ def disable_auto_reset(manager: Any) -> None:
     manager._auto_reset = False
 
 
+def step_timeout(manager: Any) -> Optional[int]:
+    """
+    Overview:
+        The time limit of an env manager's ``step`` in seconds, None without one. A manager does not give its config.
+    """
+    return manager._step_timeout
+
+
 def remove_hooks(learner: Any, *names: str) -> None:
     """
     Overview:

@@ -4,6 +4,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
+from ding.envs import BaseEnvManager
 from ding.torch_utils import to_ndarray, to_tensor
 from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
@@ -12,6 +13,7 @@ from tensorboardX import SummaryWriter
 from ding_common import ConfigError, append_json, describe, parallel, unwrap_task_error
 
 from .capability import learns_from_groups
+from .deferred import ScoringManager
 from .evaluation import Evaluation
 from .failures import check_failures
 from .screen import keep_off_screen, run_folder, show
@@ -55,6 +57,9 @@ class GroupEvaluator(InteractionSerialEvaluator):
                 f'policy.eval.evaluator.figure_path = {figure_path!r}: the environment saves no figures. Remove '
                 'figure_path.'
             )
+
+    def reset_env(self, _env: Optional[BaseEnvManager] = None) -> None:
+        super().reset_env(_env and ScoringManager.around(_env))
 
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
         super().reset_policy(_policy)
@@ -215,6 +220,9 @@ class GroupEvaluator(InteractionSerialEvaluator):
             done = [0] * count
             while any(d < n for d, n in zip(done, to_run)):
                 obs = {i: o for i, o in self._env.ready_obs.items() if done[i] < to_run[i]}
+                if not obs:  # a thread of the env manager still resets the environments that have episodes left
+                    time.sleep(0.001)
+                    continue
                 # five numbers, which is the key of no training row
                 keys = {i: (max(train_iter, 0), i, done[i], number, 0) for i in obs}
                 outputs = self._policy.forward(to_tensor(obs, dtype=torch.float32), row_keys=keys)

@@ -1,5 +1,7 @@
 """Groups during collection."""
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from ding.envs import BaseEnvTimestep
 
 
 class Group:
@@ -20,6 +22,20 @@ class Group:
         self.running = set(self.env_ids)
         self.episodes: Dict[int, List[Dict[str, Any]]] = {i: [] for i in self.env_ids}
         self.last_info: Dict[int, Dict[str, Any]] = {}
+        # What ``process_transition`` needs of last steps that have no score yet: observation, output, step.
+        self.unscored: Dict[int, Tuple[Any, Dict[str, Any], BaseEnvTimestep]] = {}
+
+    def append(self, policy: NamedTuple, env_id: int, obs: Any, output: Dict[str, Any], step: BaseEnvTimestep) -> None:
+        """Append a step to the episode of an environment."""
+        self.episodes[env_id].append(policy.process_transition(obs, output, step))
+        if step.done:
+            self.last_info[env_id] = step.info
+
+    def fold(self, policy: NamedTuple, train_iter: int) -> 'Collected':
+        """Fold the episodes of the finished group into one sample."""
+        sample, = policy.get_train_sample([self.episodes[i] for i in self.env_ids])
+        sample.update(group_id=self.number, collect_iter=train_iter)
+        return Collected(sample, [self.last_info[i] for i in self.env_ids], self.steps)
 
 
 class Collected(NamedTuple):

@@ -16,6 +16,7 @@ from ding_grpo.compat import private
 from .capability import learns_from_groups
 from .collect_log import CollectLog
 from .completion_table import CompletionTable
+from .deferred import Deferred
 from .failures import check_failures
 from .group import Collected, Group, Share
 from .problem_order import ProblemOrder
@@ -100,6 +101,7 @@ class GroupCollector(ISerialCollector):
         else:
             self._env = _env
             private.disable_auto_reset(self._env)
+            self._deferred = Deferred(self._env)
             self._env.launch()
 
     def reset_policy(self, _policy: Optional[NamedTuple] = None) -> None:
@@ -243,6 +245,7 @@ class GroupCollector(ISerialCollector):
         numbers = [self._groups + i for i in parallel.share(number)]
         self._groups += number
         finished: Dict[int, Collected] = {}
+        unscored: List[Group] = []
         free, running, seconds = self._slots(), [], dict.fromkeys(clock, 0.)
         while numbers or running:
             while free and numbers:
@@ -253,8 +256,12 @@ class GroupCollector(ISerialCollector):
                 if not group.running:
                     running.remove(group)
                     free.append(group.env_ids)
-                    infos = [group.last_info[i] for i in group.env_ids]
-                    finished[group.number] = Collected(self._fold(group, train_iter), infos, group.steps)
+                    if group.unscored:
+                        unscored.append(group)
+                    else:
+                        finished[group.number] = group.fold(self._policy, train_iter)
+        self._score(unscored, seconds)
+        finished.update({group.number: group.fold(self._policy, train_iter) for group in unscored})
         mine = [finished[n] for n in sorted(finished)]  # independent of which group finished first
         # Environments seed the generators of Python and NumPy, so that these differ between processes here. What draws
         # from them next, such as a replay buffer, must draw the same numbers in all processes.
@@ -286,7 +293,7 @@ class GroupCollector(ISerialCollector):
         # Without dynamic_seed=False on every call, environments add a random number to the seed.
         self._env.seed(seeds, dynamic_seed=False)
         start = None if self._order is None else dict(index=self._order.problem(self._started + group.number))
-        self._env.reset({i: start for i in group.env_ids})
+        self._env.reset({i: self._deferred.start(start) for i in group.env_ids})
         self._policy.reset(group.env_ids)
 
     def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float]) -> Tuple[Dict, Dict, Dict]:
@@ -329,14 +336,21 @@ class GroupCollector(ISerialCollector):
             return
         for i in members:
             step = timesteps[i]
-            group.episodes[i].append(self._policy.process_transition(obs[i], outputs[i], step))
+            if self._deferred.is_unscored(step):
+                group.unscored[i] = obs[i], outputs[i], step
+            else:
+                group.append(self._policy, i, obs[i], outputs[i], step)
             group.steps += step.info.get('taken', 1)
             if step.done:
                 group.running.discard(i)
-                group.last_info[i] = step.info
                 self._policy.reset([i])
 
-    def _fold(self, group: Group, train_iter: int) -> Dict[str, Any]:
-        sample, = self._policy.get_train_sample([group.episodes[i] for i in group.env_ids])
-        sample.update(group_id=group.number, collect_iter=train_iter)
-        return sample
+    def _score(self, groups: List[Group], clock: Dict[str, float]) -> None:
+        """Score the episodes that their environments left unscored, all of them at once."""
+        start = time.perf_counter()
+        rows = [(g, i) for g in sorted(groups, key=lambda g: g.number) for i in g.env_ids if i in g.unscored]
+        steps = self._deferred.score([(i, group.unscored[i][-1]) for group, i in rows])
+        for (group, i), step in zip(rows, steps):
+            obs, output, _ = group.unscored[i]
+            group.append(self._policy, i, obs, output, step)
+        clock['scoring'] += time.perf_counter() - start

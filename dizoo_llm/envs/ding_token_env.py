@@ -1,5 +1,4 @@
 import copy
-import json
 from typing import Any, Dict, List, Optional
 
 import click
@@ -12,12 +11,8 @@ from gymnasium import spaces
 from ding_common import MOST, Rule, TaskError
 from ding_common.env_config import check_env_config, pop_number
 
+from .scorer import Scorer, as_reward
 from .token_env import NO_TOKEN, TokenEnv
-
-# More failures in a row in one environment end the run, with any collector: a scorer that always fails would keep it
-# collecting forever.
-MOST_FAILED_IN_A_ROW = 100
-RECORDED = ('index', 'kind', 'prompt', 'completion', 'return', 'reward_parts', 'truncated', 'failed')
 
 
 @ENV_REGISTRY.register('token_env')
@@ -112,7 +107,7 @@ class DingTokenEnv(BaseEnv):
         self._walked = 0
         self._seed = None
         self._failed: Optional[TaskError] = None
-        self._failed_in_a_row = 0
+        self._scorer = Scorer(self._env, evaluates=walk is not None)
         self.observation_space = self._env.observation_space
         self.action_space = self._env.action_space
         reach = sum(abs(w) for w in self._env.weights.values())
@@ -122,6 +117,12 @@ class DingTokenEnv(BaseEnv):
     def token_spec(self) -> Any:
         """The properties of this environment that a policy needs, see ``TokenSpec``."""
         return self._env.token_spec
+
+    @property
+    def scorer(self) -> Optional[Scorer]:
+        """Scores the episodes that environments with ``reset(defer_score=True)`` left unscored. None: the task scores
+        single completions, and its environments do so best."""
+        return self._scorer if self._env.task.scores_batches else None
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """
@@ -141,17 +142,19 @@ class DingTokenEnv(BaseEnv):
         """Number of problems, by whose index ``reset`` selects one."""
         return len(self._env.problems)
 
-    def reset(self, index: Optional[int] = None) -> np.ndarray:
+    def reset(self, index: Optional[int] = None, defer_score: bool = False) -> np.ndarray:
         """
         Overview:
             Start a problem.
         Arguments:
             - index (:obj:`Optional[int]`): Of the problem. None: the next of an evaluator environment, otherwise the \
                 one that the seed selects.
+            - defer_score (:obj:`bool`): Whether to leave the score of this episode to the ``scorer`` of the env \
+                manager's ``env_ref``. The info of its last step then contains ``unscored``.
         """
         if index is None and self._walk is not None:
             index = self._walk[self._walked % len(self._walk)]
-        options = None if index is None else dict(index=index)
+        options = dict(index=index, defer_score=defer_score)
         seed, self._seed = self._seed, None
         try:
             obs, _ = self._env.reset(seed=seed, options=options)
@@ -170,23 +173,9 @@ class DingTokenEnv(BaseEnv):
         if done:
             # Here, not in ``reset``: DI-engine resets evaluator environments once more than it runs episodes.
             self._walked += 1
-            info['eval_episode_return'] = float(info['return'])
-            failed = info['failed'] is not None
-            self._failed_in_a_row = self._failed_in_a_row + 1 if failed else 0
-            if self._failed_in_a_row > MOST_FAILED_IN_A_ROW:
-                raise TaskError(f'{self._failed_in_a_row} completions in a row could not be scored: {info["failed"]}')
-            if self._walk is None and failed:
-                # DI-engine's own collectors drop the episode and run another one; the evaluator would repeat it.
-                info['abnormal'] = True
-            info['episode_info'] = dict(
-                total_reward=reward,  # DI-engine calls the mean return reward_mean
-                completion_length=float(len(self._env.completion)),
-                truncated=float(truncated),
-                failed=float(failed),
-                record=[json.dumps({key: info[key]
-                                    for key in RECORDED})],  # DI-engine accepts lists of numbers or strings
-            )
-        return BaseEnvTimestep(obs, np.array([reward], dtype=np.float32), done, info)
+            if 'unscored' not in info:
+                self._scorer.finish(0, reward, len(self._env.completion), info)
+        return BaseEnvTimestep(obs, as_reward(reward), done, info)
 
     def close(self) -> None:
         self._env.close()

@@ -7,10 +7,13 @@ from gymnasium import spaces
 from transformers import PreTrainedTokenizerBase
 
 from dizoo_llm.tasks import Problem, Task, create_task
+from dizoo_llm.tasks.base import check_scorer
 from dizoo_llm.tokenizer import (
     build_char_tokenizer, build_word_tokenizer, encode_prompt, encode_text, end_ids, load_tokenizer
 )
 from ding_common import ConfigError, TaskError
+
+from .scoring import Ended, Scoring
 
 NO_TOKEN = -1  # pads observations after the last token; never a token id
 MOST_READ = 20_000  # problems at most when the longest prompt has to be found
@@ -82,18 +85,12 @@ class TokenEnv(gymnasium.Env):
             - ConfigError: If an argument is invalid.
         """
         self.task = task if isinstance(task, Task) else create_task(dict(type=task) if isinstance(task, str) else task)
+        check_scorer(self.task)
         self.tokenizer = _create_tokenizer(tokenizer, self.task)
         self.problems = self.task.evaluation() if evaluation else self.task
         self.max_new_tokens = max_new_tokens
         self._chat = (chat, system_prompt, chat_options)
-        self._overlong_buffer = overlong_buffer
-        if overlong_buffer is not None and not 0 < overlong_buffer <= max_new_tokens:
-            raise ConfigError(
-                f'env.overlong_buffer = {overlong_buffer}: must be from 1 to env.max_new_tokens = {max_new_tokens}.'
-            )
-        self.weights = dict(self.task.weights)
-        if overlong_buffer is not None:
-            self.weights['overlong'] = overlong_weight
+        self.scoring = Scoring(self.task, max_new_tokens, overlong_buffer, overlong_weight)
         self.max_prompt_length = max_prompt_length
         if max_prompt_length is None:
             self.max_prompt_length = self._longest_prompt()
@@ -103,6 +100,12 @@ class TokenEnv(gymnasium.Env):
         self.observation_space = spaces.Box(NO_TOKEN, vocab_size - 1, (length, ), np.int64)
         self.action_space = spaces.Discrete(vocab_size)
         self._done = True
+        self._scores = True
+
+    @property
+    def weights(self) -> Dict[str, float]:
+        """The parts of the reward and their weights."""
+        return self.scoring.weights
 
     @property
     def token_spec(self) -> TokenSpec:
@@ -118,7 +121,8 @@ class TokenEnv(gymnasium.Env):
             Start a problem. The same seed selects the same problem.
         Arguments:
             - seed (:obj:`Optional[int]`): As in gymnasium.
-            - options (:obj:`Optional[Dict]`): ``index`` selects the problem (modulo the number of problems).
+            - options (:obj:`Optional[Dict]`): ``index`` selects the problem (modulo the number of problems). \
+                ``defer_score=True`` leaves the score of the completion to the caller, see ``step``.
         Returns:
             - obs (:obj:`np.ndarray`): The prompt's token ids, padded with -1.
             - info (:obj:`Dict`): ``index``, the index of the problem.
@@ -137,6 +141,7 @@ class TokenEnv(gymnasium.Env):
             raise TaskError(f'problem {self.index}: the prompt could not be encoded: {error}') from error
         self._completion: List[int] = []
         self._done = False
+        self._scores = not (options or {}).get('defer_score', False)
         return self._observe(), dict(index=self.index)
 
     def step(self, action: Union[int, Sequence[int]]) -> Tuple[np.ndarray, float, bool, bool, Dict[str, Any]]:
@@ -153,7 +158,8 @@ class TokenEnv(gymnasium.Env):
             - info (:obj:`Dict`): ``taken``, how many tokens of the action were used. At the end also ``index``, \
                 ``kind``, ``reward_parts``, ``return`` (the task's ``return_part``), ``prompt``, ``completion`` \
                 (texts), ``failed`` (why the completion could not be scored, else None), ``terminated`` and \
-                ``truncated``.
+                ``truncated``. With ``defer_score``, ``unscored`` (an ``Ended``) is in place of ``reward_parts``, \
+                ``return`` and ``failed``, and the reward is 0.
         Shapes:
             - obs (:obj:`np.ndarray`): :math:`(N, )`
         Raises:
@@ -245,6 +251,7 @@ class TokenEnv(gymnasium.Env):
         return max(len(self.encode(part.checked_problem(i))) for part in parts for i in range(len(part)))
 
     def _score(self, info: Dict[str, Any]) -> float:
+        """The reward of the completion, and its entries in ``info``."""
         ended = self._completion[-1] in self.eos_token_ids
         # Only the end-of-sequence token is removed: the scorer sees any other special token that the policy wrote.
         text = self.tokenizer.decode(
@@ -252,29 +259,23 @@ class TokenEnv(gymnasium.Env):
             skip_special_tokens=False,
             clean_up_tokenization_spaces=False
         )
-        failed = None
-        try:
-            parts = self.task.checked_score(self.problem, text)
-        except TaskError as error:  # drops this row only; the workers count failures
-            failed, parts = error.message, dict.fromkeys(self.task.weights)
-        if self.task.must_end and not ended and parts[self.task.return_part] is not None:
-            parts[self.task.return_part] = 0.0
-        if self._overlong_buffer is not None:
-            begins = self.max_new_tokens - self._overlong_buffer
-            length = self.max_new_tokens if not ended else len(self._completion)
-            parts['overlong'] = -max(length - begins, 0) / self._overlong_buffer
-        reward = sum(self.weights[name] * value for name, value in parts.items() if value is not None)
         info.update(
             index=self.index,
             kind=str(self.problem.metadata.get('kind', '')),
-            reward_parts=parts,
             prompt=self.problem.text,
             completion=text,
-            failed=failed,
         )
-        own = None if self.task.return_part is None else parts[self.task.return_part]
-        info['return'] = reward if self.task.return_part is None else own or 0.0
-        return float(reward)
+        row = Ended(self.index, text, ended, len(self._completion))
+        if not self._scores:
+            info['unscored'] = row
+            return 0.
+        try:
+            scored = self.task.checked_score(self.problem, text)
+        except TaskError as error:
+            scored = error
+        reward, outcome = self.scoring.outcome(scored, row)
+        info.update(outcome)
+        return reward
 
     def _observe(self) -> np.ndarray:
         obs = np.full(self.observation_space.shape, NO_TOKEN, dtype=np.int64)

@@ -1,4 +1,5 @@
 from .base import TASK_REGISTRY, Problem, Task, create_task
-from .listed import FileTask, ListTask, PythonTask
+from .listed import FileTask, ListTask
+from .python_file import PythonTask
 from .reasoning_gym import ReasoningGymTask
 from .think_answer import ThinkAnswerTask

@@ -1,6 +1,6 @@
 import math
 from abc import ABC, abstractmethod
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from ding.utils import import_module
 from ding.utils.registry import Registry
@@ -8,6 +8,8 @@ from ding.utils.registry import Registry
 from ding_common import ConfigError, Rule, TaskError, check_arguments, describe, nearest
 
 TASK_REGISTRY = Registry()
+
+Parts = Dict[str, Optional[float]]  # of the reward, by name
 
 
 class Problem(NamedTuple):
@@ -34,14 +36,15 @@ class Problem(NamedTuple):
 class Task(ABC):
     """
     Overview:
-        A source of problems and their scores. A task works on text and depends on neither tokens nor models.
+        A source of problems and their scores. A task works on text and depends on neither tokens nor models. It \
+        defines ``score``, ``score_batch``, or both.
     Interfaces:
-        ``__len__``, ``problem``, ``score``, ``demonstration``, ``evaluation``
+        ``__len__``, ``problem``, ``score``, ``score_batch``, ``demonstration``, ``evaluation``
     Property:
         ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``
     """
 
-    # (Dict[str, float]) The parts that ``score`` returns, and their weights in the reward.
+    # (Dict[str, float]) The parts that the scorer returns, and their weights in the reward.
     weights: Dict[str, float] = {}
     # (Optional[str]) The part that evaluation reports as the episode's return; None uses the reward.
     return_part: Optional[str] = None
@@ -65,12 +68,12 @@ class Task(ABC):
             - index (:obj:`int`): From 0 to ``len(self) - 1``.
         """
 
-    @abstractmethod
-    def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
+    def score(self, problem: Problem, completion: str) -> Parts:
         """
         Overview:
             Score a completion. The completion is data; never execute it. Scoring may be slow, and it may fail: a \
-            completion that cannot be scored is dropped, see ``policy.collect.collector.max_failed``.
+            completion that cannot be scored is dropped, see ``policy.collect.collector.max_failed``. The default is \
+            ``score_batch`` with a batch of one.
         Arguments:
             - problem (:obj:`Problem`): The problem.
             - completion (:obj:`str`): The policy's text, without the prompt.
@@ -78,6 +81,33 @@ class Task(ABC):
             - parts (:obj:`Dict[str, Optional[float]]`): For each key of ``weights`` a finite number, or None if the \
                 part does not apply.
         """
+        entries = self.score_batch([problem], [completion])
+        wrong = _wrong_number(entries, 1)
+        if wrong is not None:
+            raise ValueError(f'score_batch {wrong}')
+        if isinstance(entries[0], BaseException):
+            raise entries[0]
+        return entries[0]
+
+    def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
+        """
+        Overview:
+            Score many completions at once. A task that defines it is scored once a collect, in the process that \
+            learns, and not in the environments: see ``docs/tutorials/own_task.md``. If it raises, no completion of \
+            the batch is scored.
+        Arguments:
+            - problems (:obj:`List[Problem]`): The problem of each completion.
+            - completions (:obj:`List[str]`): The policy's texts, without the prompts. Their number varies.
+        Returns:
+            - scores (:obj:`List[Union[Dict[str, Optional[float]], Exception]]`): For each completion what ``score`` \
+                returns, or an exception if this completion cannot be scored.
+        """
+        raise NotImplementedError(f'{type(self).__name__} must define score or score_batch')
+
+    @property
+    def scores_batches(self) -> bool:
+        """Whether the task defines ``score_batch``."""
+        return type(self).score_batch is not Task.score_batch
 
     def demonstration(self, problem: Problem) -> str:
         """
@@ -110,7 +140,7 @@ class Task(ABC):
             )
         return problem
 
-    def checked_score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
+    def checked_score(self, problem: Problem, completion: str) -> Parts:
         """
         Overview:
             Call ``score`` and validate its result.
@@ -122,6 +152,31 @@ class Task(ABC):
             parts = self.score(problem, completion)
         except (Exception, SystemExit) as error:  # a user's scorer may raise anything; the error names the problem
             raise self._error(f'raised {describe(error)}', problem, completion) from error
+        return self._checked(parts, problem, completion)
+
+    def checked_scores(self, problems: Sequence[Problem], completions: Sequence[str]) -> List[Union[Parts, TaskError]]:
+        """
+        Overview:
+            Score completions and validate the results, with ``score_batch`` if the task defines it.
+        Returns:
+            - scores (:obj:`List[Union[Dict[str, Optional[float]], TaskError]]`): For each completion what \
+                ``checked_score`` returns, or the error that it raises. If ``score_batch`` raises or does not return \
+                one entry for each completion, all entries are one error.
+        """
+        if not self.scores_batches:
+            return [_or_error(self.checked_score, *row) for row in zip(problems, completions)]
+        try:
+            entries = self.score_batch(list(problems), list(completions))
+            wrong = _wrong_number(entries, len(completions))
+        except (Exception, SystemExit) as error:  # as in checked_score
+            wrong = f'raised {describe(error)} for {len(completions)} completions'
+        if wrong is not None:
+            return [TaskError(f'{type(self).__name__}.score_batch {wrong}')] * len(completions)
+        return [_or_error(self._checked, *row) for row in zip(entries, problems, completions)]
+
+    def _checked(self, parts: Any, problem: Problem, completion: str) -> Parts:
+        if isinstance(parts, BaseException):
+            raise self._error(f'raised {describe(parts)}', problem, completion)
         if not isinstance(parts, dict) or set(parts) != set(self.weights):
             raise self._error(f'scored {parts!r:.200}, must score exactly {sorted(self.weights)}', problem, completion)
         for name, value in parts.items():
@@ -141,6 +196,33 @@ class Task(ABC):
         )
 
 
+def _wrong_number(entries: Any, number: int) -> Optional[str]:
+    """What is wrong with the entries of ``score_batch`` as a list of one for each completion, or None."""
+    if not isinstance(entries, (list, tuple)):
+        return f'returned {entries!r:.80}, must return a list of {number}'
+    if len(entries) != number:
+        return f'returned {len(entries)} entries, must return a list of {number}'
+    return None
+
+
+def _or_error(check: Callable[..., Parts], *args: Any) -> Union[Parts, TaskError]:
+    try:
+        return check(*args)
+    except TaskError as error:
+        return error
+
+
+def check_scorer(task: Task) -> None:
+    """
+    Overview:
+        Require that a task can score completions.
+    Raises:
+        - ConfigError: If it defines neither ``score`` nor ``score_batch``.
+    """
+    if type(task).score is Task.score and not task.scores_batches:
+        raise ConfigError(f'env.task: {type(task).__name__} must define score or score_batch.')
+
+
 def is_prompt(prompt: Any) -> bool:
     """Whether a value is text, or a non-empty list of chat messages with role and content."""
     return isinstance(prompt, str) or isinstance(prompt, list) and len(prompt) > 0 and all(
@@ -157,7 +239,8 @@ def create_task(cfg: Dict) -> Task:
         - cfg (:obj:`Dict`): ``type`` is the registered name, ``import_names`` lists the modules that register it, \
             and all other keys are arguments of the task's constructor.
     Raises:
-        - ConfigError: If the task is unknown, rejects its arguments, or has no problem for training or evaluation.
+        - ConfigError: If the task is unknown, rejects its arguments, cannot score completions, or has no problem for \
+            training or evaluation.
     """
     args = dict(cfg)
     name, modules = args.pop('type', None), args.pop('import_names', [])
@@ -171,6 +254,7 @@ def create_task(cfg: Dict) -> Task:
         task = TASK_REGISTRY.get(name)(**args)
     except TypeError as error:
         raise ConfigError(f'env.task = {dict(cfg)!r}: {error}') from error
+    check_scorer(task)
     for name, part in (('training', task), ('evaluation', task.evaluation())):
         if len(part) == 0:
             raise ConfigError(f'env.task = {dict(cfg)!r}: the task has no problem for {name}.')

@@ -1,6 +1,6 @@
 """
-Tasks over a list of problems, from a data file (jsonl, json, csv, parquet) or a user's Python file. One line of GSM8K's
-train.jsonl, and a right completion for ``answer_in='####'`` and ``check='number'``:
+Tasks over a list of problems, and the task of a data file (jsonl, json, csv, parquet). One line of GSM8K's train.jsonl,
+and a right completion for ``answer_in='####'`` and ``check='number'``:
 
     {"question": "Natalia sold clips to 48 of her friends ...", "answer": "... she sold 48+24 = 72 clips.\n#### 72"}
     48 / 2 = 24 in May, 48 + 24 = 72.\n#### 72
@@ -14,10 +14,10 @@ import os
 import random
 import re
 import warnings
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
-from ding_common import ConfigError, Rule, check_is_file, check_links, describe, nearest, run_file
+from ding_common import ConfigError, Rule, check_is_file, check_links, nearest
 
 from .base import TASK_REGISTRY, Problem, Task, is_prompt
 
@@ -189,61 +189,6 @@ class FileTask(ListTask):
 
     def demonstration(self, problem: Problem) -> str:
         return problem.metadata['solution'] if self._shown else self._written.format(problem.answer)
-
-
-@TASK_REGISTRY.register('python')
-class PythonTask(ListTask):
-    """
-    Overview:
-        Problems and scores from a user's Python file, which is executed. ``problems()`` returns a list of dicts with \
-        ``prompt``, ``answer`` and any further keys. ``score(problem, completion)`` gets such a dict and a text, and \
-        returns a number or a dict of named numbers. The file may define the weights of these in ``weights``.
-    """
-
-    def __init__(self, file: str, eval_size: int = 0, seed: int = 0) -> None:
-        """
-        Overview:
-            Run the file.
-        Arguments:
-            - file (:obj:`str`): Path of the file.
-            - eval_size (:obj:`int`): Number of held-out problems; 0 evaluates on the training problems.
-            - seed (:obj:`int`): Seed that selects the held-out problems.
-        Raises:
-            - ConfigError: If the file does not exist, raises, lacks a function, or returns an invalid problem.
-        """
-        names = run_file(file, 'env.task.file')
-        for name in ('problems', 'score'):
-            if not callable(names.get(name)):
-                raise ConfigError(f'env.task.file = {file!r}: must define a function {name}.')
-        self._score: Callable[[Dict, str], Any] = names['score']
-        self.weights = names.get('weights', dict(score=1.0))
-        number = Rule.number()
-        if not isinstance(self.weights, dict) or not self.weights or not all(map(number.holds, self.weights.values())):
-            raise ConfigError(
-                f'env.task.file = {file!r}: weights = {self.weights!r:.200}, must be a dict of names and numbers.'
-            )
-        self.words, self.chars = names.get('words'), names.get('chars')
-        try:
-            rows = list(names['problems']())
-        except (Exception, SystemExit) as error:  # a user's function may raise anything
-            raise ConfigError(f'env.task.file = {file!r}: problems() raised {describe(error)}') from error
-        problems = []
-        for number, row in enumerate(rows):
-            if not isinstance(row, dict) or 'prompt' not in row:
-                raise ConfigError(
-                    f'env.task.file = {file!r}: problem {number} is {row!r:.200}, must be a dict with the key prompt.'
-                )
-            if not is_prompt(row['prompt']):
-                raise ConfigError(
-                    f"env.task.file = {file!r}: problem {number} has the prompt {row['prompt']!r:.80}, must be text or "
-                    'messages with role and content.'
-                )
-            problems.append(Problem(row['prompt'], str(row.get('answer', '')), row))
-        super().__init__(problems, None, eval_size, seed)
-
-    def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
-        scored = self._score(problem.metadata, completion)
-        return scored if isinstance(scored, dict) else {next(iter(self.weights)): scored}
 
 
 def _words(problem: Problem) -> str:

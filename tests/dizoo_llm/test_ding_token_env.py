@@ -8,8 +8,10 @@ from ding.envs import create_env_manager, get_env_manager_cls, get_vec_env_setti
 from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 
-from dizoo_llm.envs import DingTokenEnv, ding_token_env
+from dizoo_llm.envs import DingTokenEnv, scorer
 from ding_common import ConfigError, TaskError
+
+from tests.tasks import in_batches
 
 
 def config(**changes):
@@ -82,7 +84,7 @@ class TestDingTokenEnv:
     def test_a_scorer_that_always_fails_ends_the_run_whoever_collects(self, monkeypatch):
         from dizoo_llm.tasks import ThinkAnswerTask
         monkeypatch.setattr(ThinkAnswerTask, 'score', lambda *args: dict(answer=1 / 0, format=0, solved=0))
-        monkeypatch.setattr(ding_token_env, 'MOST_FAILED_IN_A_ROW', 3)
+        monkeypatch.setattr(scorer, 'MOST_FAILED_IN_A_ROW', 3)
         env = DingTokenEnv(dict(task=dict(type='think_answer'), max_new_tokens=1))
         for _ in range(3):  # a collector of DI-engine's would run another episode each time
             env.reset()
@@ -103,6 +105,60 @@ class TestDingTokenEnv:
         assert recorded['completion'] == '</think>' and recorded['reward_parts'] == dict(
             answer=0, format=0.25, solved=0
         )
+
+    @pytest.mark.parametrize('evaluates', [False, True])
+    @pytest.mark.parametrize('overlong', [None, 4])
+    def test_a_score_that_comes_later_is_that_of_the_environment(self, monkeypatch, evaluates, overlong):
+        """Each completion is scored by its environment, and by the reference of another one together with all others:
+        the last steps are equal, with rewards, reward parts, records and failures."""
+        from dizoo_llm.tasks import ThinkAnswerTask
+        score = ThinkAnswerTask.score
+
+        def failing(self, problem, completion):
+            if completion == '1':
+                raise KeyError('oh')
+            return dict(score(self, problem, completion), format=None if completion == '2' else 0.3)
+
+        monkeypatch.setattr(ThinkAnswerTask, 'score', failing)
+        cfg = dict(task=dict(type='think_answer'), overlong_buffer=overlong, max_new_tokens=5)
+        if evaluates:
+            cfg['walk'] = [0, 3]
+        ends, cut = [26, 27, 3, 28, 29], [26, 27, 3, 28, 5]
+        actions = [ends, cut, [1, 29], [2, 29], [29], [3, 3, 3, 3, 29]]
+        env, other = DingTokenEnv(cfg), DingTokenEnv(cfg)
+        assert env.scorer is None
+        alone, unscored = [], []
+        in_batches(monkeypatch, ThinkAnswerTask)
+        for action in actions:
+            env.reset(index=0)
+            alone.append(env.step(action))
+            other.reset(index=0, defer_score=True)
+            unscored.append((7, other.step(action)))
+            info = unscored[-1][1].info
+            assert not {'reward_parts', 'return', 'failed', 'eval_episode_return', 'episode_info'} & set(info)
+        together = DingTokenEnv(cfg).scorer.score(unscored)
+        for one, all_ in zip(alone, together):
+            assert all_.reward.dtype == np.float32 and all_.done and np.array_equal(one.obs, all_.obs)
+            assert one.reward == all_.reward and one.info == all_.info
+        assert len({float(step.reward) for step in together}) >= 3
+        assert [step.info.get('abnormal', False) for step in together] == [False, False, not evaluates] + [False] * 3
+        other.reset(index=0)  # the next episode is scored at its end again
+        assert other.step(ends).info['return'] == 1
+
+    def test_a_batch_scorer_that_always_fails_ends_the_run_as_well(self, monkeypatch):
+        """The failures in a row are counted for each environment, as if it scored its episodes itself."""
+        from dizoo_llm.tasks import ThinkAnswerTask
+        monkeypatch.setattr(scorer, 'MOST_FAILED_IN_A_ROW', 3)
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, problem, completion: {}[completion])
+        in_batches(monkeypatch, ThinkAnswerTask)
+        env = DingTokenEnv(dict(task=dict(type='think_answer'), max_new_tokens=1))
+        env.reset(defer_score=True)
+        step = env.step([1])
+        failing = env.scorer
+        for _ in range(3):
+            failing.score([(0, step), (1, step)])
+        with pytest.raises(TaskError, match="4 completions in a row could not be scored: .* raised KeyError: '1'"):
+            failing.score([(0, step)])
 
     @pytest.mark.parametrize('episodes, told', [(4, False), (2, False), (8, False), (6, True)])
     def test_problems_that_count_more_often_are_told(self, capsys, episodes, told):

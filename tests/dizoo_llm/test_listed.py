@@ -181,9 +181,33 @@ class TestPython:
         assert len(task) == 2 and len(task.evaluation()) == 1
         assert task.checked_score(task.problem(0), '') == dict(a=1, b=None)
 
+    PROBLEMS = "def problems():\n    return [dict(prompt=str(n), answer=n + 1) for n in range(9)]\n"
+    BATCH = (
+        "def score_batch(problems, completions):\n"
+        "    if len(completions) == 9:\n        return None\n"
+        "    return [{}(c == str(p['answer'])) if c else KeyError('empty') for p, c in zip(problems, completions)]\n"
+    )
+
+    @pytest.mark.parametrize('parts', ['float', 'lambda right: dict(score=right)'])
+    def test_a_function_for_batches(self, tmp_path, parts):
+        task = self.task(tmp_path, self.PROBLEMS + self.BATCH.format(f'({parts})'), eval_size=2)
+        for part in (task, task.evaluation()):
+            problems = [part.problem(i) for i in (0, 1, 0)]
+            right, wrong, failed = part.checked_scores(problems, [str(problems[0].answer), 'x', ''])
+            assert (right, wrong) == (dict(score=1), dict(score=0)) and "KeyError: 'empty'" in failed.message
+            assert part.checked_score(problems[1], str(problems[1].answer)) == dict(score=1)
+            failed = part.checked_scores(problems * 3, ['x'] * 9)
+            assert all('score_batch returned None, must return a list of 9' in error.message for error in failed)
+
+    def test_both_functions(self, tmp_path):
+        task = self.task(tmp_path, f'{self.PROBLEMS}{self.BATCH.format("float")}def score(p, c):\n    return 5\n')
+        assert task.checked_score(task.problem(0), '1') == dict(score=5)
+        assert task.checked_scores([task.problem(0)] * 2, ['1', '2']) == [dict(score=1), dict(score=0)]
+
     @pytest.mark.parametrize(
         'text, message', [
-            ('def problems():\n    return []', 'must define a function score'),
+            ('def problems():\n    return []', 'must define a function score or score_batch'),
+            ('score_batch = 3\ndef problems():\n    return []', 'must define a function score or score_batch'),
             ('def problems():\n    return [1]\ndef score(p, c):\n    return 1', 'problem 0 is 1, must be a dict'),
             (
                 'def problems():\n    return [dict(prompt=3)]\ndef score(p, c):\n    return 1',

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 
@@ -79,6 +81,97 @@ class TestCheckedScore:
         assert 'what is it?' in caught.value.message and 'my completion' in caught.value.message
 
 
+class BatchTask(ScriptedTask):
+    """Scored only in batches: ``answer`` is the list of entries, or what is raised or returned in its place."""
+    score = Task.score
+
+    def score_batch(self, problems, completions):
+        self.asked = problems, completions
+        return ScriptedTask.score(self, problems, completions)
+
+
+@pytest.mark.unittest
+class TestCheckedScores:
+    PROBLEMS = [Problem('one'), Problem('two'), Problem('three')]
+    TEXTS = ['x', 'y', 'z']
+
+    def messages(self, answer):
+        """For each of three completions the parts, or the message of the error."""
+        scores = BatchTask(answer).checked_scores(self.PROBLEMS, self.TEXTS)
+        return [s.message if isinstance(s, TaskError) else s for s in scores]
+
+    def test_one_call_for_all_and_one_entry_each(self):
+        task = BatchTask([dict(b=1, a=n) for n in range(3)])
+        scores = task.checked_scores(self.PROBLEMS, self.TEXTS)
+        assert [list(s.items()) for s in scores] == [[('a', float(n)), ('b', 1.0)] for n in range(3)]
+        assert task.asked == (self.PROBLEMS, self.TEXTS)
+
+    @pytest.mark.parametrize('entry', [KeyError('oh'), dict(a=1), dict(a=float('nan'), b=0), None, SystemExit(3)])
+    def test_an_entry_fails_alone_and_with_the_message_of_a_single_score(self, entry):
+        first, second, third = self.messages([dict(a=1, b=1), entry, dict(a=None, b=3)])
+        assert first == dict(a=1, b=1) and third == dict(a=None, b=3)
+        with pytest.raises(TaskError) as alone:
+            ScriptedTask(entry).checked_score(self.PROBLEMS[1], 'y')
+        without_line = re.sub(r' \(test_tasks.py:\d+\)', '', alone.value.message)
+        assert second == without_line.replace('ScriptedTask', 'BatchTask')
+        assert "problem: 'two'; completion: 'y'" in second
+
+    def test_a_returned_exception_that_was_raised_before_keeps_its_line(self):
+        try:
+            1 / 0
+        except ZeroDivisionError as error:
+            caught = error
+        assert re.search(r'division by zero \(test_tasks.py:\d+\)', self.messages([caught] * 3)[2])
+
+    @pytest.mark.parametrize(
+        'answer, message', [
+            (
+                RuntimeError('no'),
+                r'BatchTask.score_batch raised RuntimeError: no \(test_tasks.py:\d+\) for 3 completions'
+            ),
+            (SystemExit(2), 'BatchTask.score_batch raised SystemExit: 2'),
+            ([dict(a=1, b=1)] * 2, 'score_batch returned 2 entries, must return a list of 3'),
+            ([dict(a=1, b=1)] * 4, 'score_batch returned 4 entries, must return a list of 3'),
+            (None, 'score_batch returned None, must return a list of 3'),
+            (dict(a=1, b=1), r"score_batch returned {'a': 1, 'b': 1}, must return a list of 3"),
+            (torch.ones(3), 'must return a list of 3'),
+        ]
+    )
+    def test_a_call_that_fails_costs_every_row(self, answer, message):
+        first, *others = self.messages(answer)
+        assert others == [first] * 2 and re.search(message, first)
+
+    def test_what_the_scorer_does_to_its_lists_stays_there(self):
+        task = BatchTask(None)
+
+        def score_batch(problems, completions):
+            found = [dict(a=1, b=1), ValueError('no'), dict(a=0, b=0)]
+            problems.clear(), completions.clear()
+            return found
+
+        task.score_batch = score_batch
+        assert "completion: 'y'" in task.checked_scores(self.PROBLEMS, self.TEXTS)[1].message
+
+    def test_without_score_batch_one_by_one(self):
+
+        class Odd(ScriptedTask):
+
+            def score(self, problem, completion):
+                return dict(a=1, b=1 / (completion != 'y'))
+
+        first, second, third = Odd(None).checked_scores(self.PROBLEMS, self.TEXTS)
+        assert first == third == dict(a=1, b=1) and 'division by zero' in second.message
+
+    def test_alone_is_a_batch_of_one(self):
+        task = BatchTask([dict(a=1, b=2)])
+        assert task.score(self.PROBLEMS[0], 'x') == task.checked_score(self.PROBLEMS[0], 'x') == dict(a=1, b=2)
+        assert task.asked == (self.PROBLEMS[:1], ['x'])
+        with pytest.raises(TaskError, match="raised KeyError: 'oh'.*problem: 'one'; completion: 'x'"):
+            BatchTask([KeyError('oh')]).checked_score(self.PROBLEMS[0], 'x')
+        with pytest.raises(TaskError, match='score_batch returned 2 entries, must return a list of 1'):
+            BatchTask([dict(a=1, b=2)] * 2).checked_score(self.PROBLEMS[0], 'x')
+
+
 @pytest.mark.unittest
 class TestCreateTask:
 
@@ -100,3 +193,13 @@ class TestCreateTask:
         TASK_REGISTRY.register('empty', type('Empty', (ScriptedTask, ), dict(__len__=lambda self: 0)), True)
         with pytest.raises(ConfigError, match='no problem'):
             create_task(dict(type='empty', answer=1))
+
+    def test_task_without_a_scorer(self):
+        from dizoo_llm.envs import TokenEnv
+        kind = type('Unscored', (ScriptedTask, ), dict(score=Task.score, words=['what', 'is', 'it?']))
+        TASK_REGISTRY.register('unscored', kind, True)
+        for create in (create_task, lambda cfg: TokenEnv(kind(cfg['answer']))):
+            with pytest.raises(ConfigError, match='env.task: Unscored must define score or score_batch'):
+                create(dict(type='unscored', answer=1))
+        with pytest.raises(NotImplementedError, match='Unscored must define score or score_batch'):
+            kind(1).score(Problem('p'), 'c')

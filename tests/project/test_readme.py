@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
@@ -55,3 +56,20 @@ def test_python_file_as_a_task(tmp_path):
     problem = task.problem(0)
     assert len(text.splitlines()) <= 20 and len(task) == 90
     assert task.checked_score(problem, f' {problem.answer}') == dict(right=1, short=1)
+
+
+@pytest.mark.unittest
+def test_a_task_that_scores_batches():
+    from dizoo_llm.tasks import Problem, Task
+    page = open(os.path.join(ROOT, 'docs', 'tutorials', 'own_task.md'), encoding='utf-8').read()
+    method = next(block for block in re.findall(r'```python\n(.*?)```', page, re.DOTALL) if 'def score_batch' in block)
+    names = dict(Task=Task, check_all=lambda pairs: [Checked(a == c, 'empty' * (c == '')) for a, c in pairs])
+    exec(f"class Own(Task):\n    weights = dict(right=1.0)\n    __len__ = problem = None\n\n{method}", names)
+    right, wrong, failed = names['Own']().checked_scores([Problem('a', 'b')] * 3, ['b', 'c', ''])
+    assert right == dict(right=1) and wrong == dict(right=0) and 'raised RuntimeError: empty;' in failed.message
+
+
+class Checked(NamedTuple):
+    """What ``check_all`` of the tutorial returns for each completion."""
+    passed: bool
+    error: str

@@ -1,0 +1,94 @@
+"""Scores of whole episodes with DI-engine's interface: of one environment, or of all of a process at once."""
+import json
+from collections import defaultdict
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+from ding.envs import BaseEnvTimestep
+
+from ding_common import TaskError
+
+from .token_env import TokenEnv
+
+# More failures in a row in one environment end the run, with any collector: a scorer that always fails would keep it
+# collecting forever.
+MOST_FAILED_IN_A_ROW = 100
+RECORDED = ('index', 'kind', 'prompt', 'completion', 'return', 'reward_parts', 'truncated', 'failed')
+
+
+class Scorer:
+    """
+    Overview:
+        Completes the last steps of episodes. Each environment has one for its own episodes. That of the reference \
+        environment of an env manager also scores episodes that other environments left unscored. It is the only one \
+        that does so in a process, so that what a batch scorer loads is loaded once.
+    Interfaces:
+        ``score``, ``finish``
+    """
+
+    def __init__(self, env: TokenEnv, evaluates: bool) -> None:
+        """
+        Arguments:
+            - env (:obj:`TokenEnv`): Its task, problems and weights.
+            - evaluates (:obj:`bool`): Whether the environments are those of an evaluator.
+        """
+        self._env = env
+        self._evaluates = evaluates
+        self._failed_in_a_row: Dict[int, int] = defaultdict(int)  # by environment
+
+    def score(self, steps: List[Tuple[int, BaseEnvTimestep]]) -> List[BaseEnvTimestep]:
+        """
+        Overview:
+            Score the episodes that environments left unscored, with one call of the task.
+        Arguments:
+            - steps (:obj:`List[Tuple[int, BaseEnvTimestep]]`): For each episode the number of its environment and \
+                its last step, whose info contains ``unscored``. Episodes of one environment are in their order.
+        Returns:
+            - steps (:obj:`List[BaseEnvTimestep]`): The same steps as an environment that scores returns them.
+        Raises:
+            - TaskError: If too many completions of an environment in a row could not be scored.
+        """
+        rows = [step.info['unscored'] for _, step in steps]
+        problems = {i: self._env.problems.checked_problem(i) for i in dict.fromkeys(row.index for row in rows)}
+        scores = self._env.task.checked_scores([problems[row.index] for row in rows], [row.completion for row in rows])
+        finished = []
+        for (env_id, step), row, scored in zip(steps, rows, scores):
+            reward, outcome = self._env.scoring.outcome(scored, row)
+            info = {key: value for key, value in step.info.items() if key != 'unscored'} | outcome
+            self.finish(env_id, reward, row.length, info)
+            finished.append(step._replace(reward=as_reward(reward), info=info))
+        return finished
+
+    def finish(self, env_id: int, reward: float, length: int, info: Dict[str, Any]) -> None:
+        """
+        Overview:
+            Add the entries that DI-engine's workers read to the info of an episode's last step.
+        Arguments:
+            - env_id (:obj:`int`): The environment.
+            - reward (:obj:`float`): Reward of the episode.
+            - length (:obj:`int`): Number of tokens of the completion.
+            - info (:obj:`Dict[str, Any]`): See ``TokenEnv.step``.
+        Raises:
+            - TaskError: If too many completions of this environment in a row could not be scored.
+        """
+        failed = info['failed'] is not None
+        in_a_row = self._failed_in_a_row[env_id] = self._failed_in_a_row[env_id] + 1 if failed else 0
+        if in_a_row > MOST_FAILED_IN_A_ROW:
+            raise TaskError(f'{in_a_row} completions in a row could not be scored: {info["failed"]}')
+        info['eval_episode_return'] = float(info['return'])
+        if failed and not self._evaluates:
+            # DI-engine's own collectors drop the episode and run another one; the evaluator would repeat it.
+            info['abnormal'] = True
+        info['episode_info'] = dict(
+            total_reward=reward,  # DI-engine calls the mean return reward_mean
+            completion_length=float(length),
+            truncated=float(info['truncated']),
+            failed=float(failed),
+            record=[json.dumps({key: info[key]
+                                for key in RECORDED})],  # DI-engine accepts lists of numbers or strings
+        )
+
+
+def as_reward(reward: float) -> np.ndarray:
+    """The reward of a DI-engine time step."""
+    return np.array([reward], dtype=np.float32)

@@ -1,0 +1,79 @@
+"""From the score of a task to reward and info, in one place for single scores and for batches."""
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+
+from dizoo_llm.tasks import Task
+from dizoo_llm.tasks.base import Parts
+from ding_common import ConfigError, TaskError
+
+
+class Ended(NamedTuple):
+    """
+    Overview:
+        A completion that has ended, as its score needs it.
+    Shapes:
+        - index (:obj:`int`): Index of the problem. The problem itself stays in its process: it is a pure function of \
+            the index, and its metadata may be large or impossible to pickle
+        - completion (:obj:`str`): The text, without the end-of-sequence token
+        - terminated (:obj:`bool`): Whether it ended with an end-of-sequence token
+        - length (:obj:`int`): Number of tokens, including the end-of-sequence token
+    """
+    index: int
+    completion: str
+    terminated: bool
+    length: int
+
+
+class Scoring:
+    """
+    Overview:
+        A pure function from the score of a completion, its end and its length to the reward and the info of a token \
+        environment.
+    Interfaces:
+        ``outcome``
+    Property:
+        - weights (:obj:`Dict[str, float]`): The parts of the reward and their weights, including ``overlong``.
+    """
+
+    def __init__(self, task: Task, max_new_tokens: int, overlong_buffer: Optional[int], overlong_weight: float) -> None:
+        """
+        Arguments:
+            - task (:obj:`Task`): Names the parts, their weights, ``return_part`` and ``must_end``.
+            - max_new_tokens, overlong_buffer, overlong_weight: See ``TokenEnv``.
+        Raises:
+            - ConfigError: If the buffer is longer than a completion.
+        """
+        self._task = task
+        self._max_new_tokens = max_new_tokens
+        self._overlong_buffer = overlong_buffer
+        if overlong_buffer is not None and not 0 < overlong_buffer <= max_new_tokens:
+            raise ConfigError(
+                f'env.overlong_buffer = {overlong_buffer}: must be from 1 to env.max_new_tokens = {max_new_tokens}.'
+            )
+        self.weights = dict(task.weights)
+        if overlong_buffer is not None:
+            self.weights['overlong'] = overlong_weight
+
+    def outcome(self, scored: Union[Parts, TaskError], ended: Ended) -> Tuple[float, Dict[str, Any]]:
+        """
+        Overview:
+            Reward and info of a completion.
+        Arguments:
+            - scored (:obj:`Union[Dict[str, Optional[float]], TaskError]`): See ``Task.checked_scores``. An error \
+                drops this row only; the workers count failures.
+            - ended (:obj:`Ended`): The completion.
+        Returns:
+            - reward (:obj:`float`): Weighted sum of the parts.
+            - info (:obj:`Dict[str, Any]`): ``reward_parts``, ``failed`` and ``return``, see ``TokenEnv.step``.
+        """
+        failed = scored.message if isinstance(scored, TaskError) else None
+        parts = dict(scored) if failed is None else dict.fromkeys(self._task.weights)
+        return_part = self._task.return_part
+        if self._task.must_end and not ended.terminated and parts[return_part] is not None:
+            parts[return_part] = 0.0
+        if self._overlong_buffer is not None:
+            begins = self._max_new_tokens - self._overlong_buffer
+            length = ended.length if ended.terminated else self._max_new_tokens
+            parts['overlong'] = -max(length - begins, 0) / self._overlong_buffer
+        reward = float(sum(self.weights[name] * value for name, value in parts.items() if value is not None))
+        value = reward if return_part is None else parts[return_part] or 0.0
+        return reward, {'reward_parts': parts, 'failed': failed, 'return': value}

@@ -1,0 +1,86 @@
+"""
+A task in a user's Python file:
+
+    def problems():
+        return [dict(prompt=f'{n} + 1 =', answer=n + 1) for n in range(9)]
+
+    def score(problem, completion):
+        return float(completion.strip() == str(problem['answer']))
+"""
+from typing import Any, Callable, Dict, List, Optional
+
+from ding_common import ConfigError, Rule, describe, run_file
+
+from .base import TASK_REGISTRY, Parts, Problem, is_prompt
+from .listed import ListTask
+
+
+@TASK_REGISTRY.register('python')
+class PythonTask(ListTask):
+    """
+    Overview:
+        Problems and scores from a user's Python file, which is executed. ``problems()`` returns a list of dicts with \
+        ``prompt``, ``answer`` and any further keys. ``score(problem, completion)`` gets such a dict and a text, and \
+        returns a number or a dict of named numbers. The file may define the weights of these in ``weights``. In \
+        place of ``score`` it may define ``score_batch(problems, completions)``, which gets lists and returns a list \
+        of such scores; an exception in this list says that a completion cannot be scored.
+    """
+
+    def __init__(self, file: str, eval_size: int = 0, seed: int = 0) -> None:
+        """
+        Overview:
+            Run the file.
+        Arguments:
+            - file (:obj:`str`): Path of the file.
+            - eval_size (:obj:`int`): Number of held-out problems; 0 evaluates on the training problems.
+            - seed (:obj:`int`): Seed that selects the held-out problems.
+        Raises:
+            - ConfigError: If the file does not exist, raises, lacks a function, or returns an invalid problem.
+        """
+        names = run_file(file, 'env.task.file')
+        self._score: Optional[Callable[[Dict, str], Any]] = names.get('score')
+        self._score_batch: Optional[Callable[[List[Dict], List[str]], Any]] = names.get('score_batch')
+        scores = callable(self._score) or callable(self._score_batch)
+        for name, defined in (('problems', callable(names.get('problems'))), ('score or score_batch', scores)):
+            if not defined:
+                raise ConfigError(f'env.task.file = {file!r}: must define a function {name}.')
+        self.weights = names.get('weights', dict(score=1.0))
+        number = Rule.number()
+        if not isinstance(self.weights, dict) or not self.weights or not all(map(number.holds, self.weights.values())):
+            raise ConfigError(
+                f'env.task.file = {file!r}: weights = {self.weights!r:.200}, must be a dict of names and numbers.'
+            )
+        self.words, self.chars = names.get('words'), names.get('chars')
+        try:
+            rows = list(names['problems']())
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
+            raise ConfigError(f'env.task.file = {file!r}: problems() raised {describe(error)}') from error
+        problems = []
+        for number, row in enumerate(rows):
+            if not isinstance(row, dict) or 'prompt' not in row:
+                raise ConfigError(
+                    f'env.task.file = {file!r}: problem {number} is {row!r:.200}, must be a dict with the key prompt.'
+                )
+            if not is_prompt(row['prompt']):
+                raise ConfigError(
+                    f"env.task.file = {file!r}: problem {number} has the prompt {row['prompt']!r:.80}, must be text or "
+                    'messages with role and content.'
+                )
+            problems.append(Problem(row['prompt'], str(row.get('answer', '')), row))
+        super().__init__(problems, None, eval_size, seed)
+
+    def score(self, problem: Problem, completion: str) -> Parts:
+        if not callable(self._score):
+            return super().score(problem, completion)
+        return self._named(self._score(problem.metadata, completion))
+
+    def score_batch(self, problems: List[Problem], completions: List[str]) -> Any:
+        scored = self._score_batch([problem.metadata for problem in problems], completions)
+        return list(map(self._named, scored)) if isinstance(scored, (list, tuple)) else scored
+
+    @property
+    def scores_batches(self) -> bool:
+        return callable(self._score_batch)
+
+    def _named(self, scored: Any) -> Any:
+        return scored if isinstance(scored, (dict, Exception)) else {next(iter(self.weights)): scored}
