@@ -313,7 +313,7 @@ def _learned(actor: TokenActor, model: CausalLM, rows: Rows) -> List[Tensor]:
     pad = torch.nn.utils.rnn.pad_sequence
     action = pad(rows.completions, batch_first=True)
     weight = pad([torch.ones_like(c, dtype=torch.float) for c in rows.completions], batch_first=True)
-    logp, _ = actor.log_prob(model, batch_of(rows.prompts, action, weight))
+    logp = actor.read(model, batch_of(rows.prompts, action, weight)).logp
     return [line[:len(c)] for line, c in zip(logp, rows.completions)]
 
 

@@ -7,6 +7,20 @@ from .batch import Batch
 from .row_generators import RowKey
 
 
+class Reading(NamedTuple):
+    """
+    Overview:
+        What a model computes for the steps of a batch, arbitrary after a row's end.
+    Shapes:
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities of the actions, in nats
+        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`, entropies of the distributions
+        - value (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, values of the states; None without a critic
+    """
+    logp: Tensor
+    entropy: Tensor
+    value: Optional[Tensor] = None
+
+
 class Actor(Protocol):
     """
     Overview:
@@ -77,22 +91,37 @@ class Actor(Protocol):
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """One step of one environment, in the form that ``fold_group`` needs."""
 
-    def log_prob(self, model: nn.Module, batch: Batch, train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
+    def read(
+            self,
+            model: nn.Module,
+            batch: Batch,
+            train_entropy: bool = False,
+            critic: Optional[nn.Module] = None
+    ) -> Reading:
         """
         Overview:
             Log-probabilities of a batch's actions under the distributions that they were sampled from, and the \
-            entropies of these distributions, with the weights of ``model``.
+            entropies of these distributions, with the weights of ``model``. With a critic also the values.
         Arguments:
             - model (:obj:`nn.Module`): The policy or its reference.
             - batch (:obj:`Batch`): On the model's device.
             - train_entropy (:obj:`bool`): Whether the entropy needs a gradient.
-        Returns:
-            - logp (:obj:`torch.FloatTensor`): In nats; arbitrary after a row's end.
-            - entropy (:obj:`torch.FloatTensor`): The same.
-        Shapes:
-            - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
-            - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
+            - critic (:obj:`Optional[nn.Module]`): From ``make_critic``.
         """
+
+    def make_critic(self, cfg: Dict) -> nn.Module:
+        """
+        Overview:
+            The critic for ``cfg``, the section ``policy.learn``.
+        Raises:
+            - ConfigError: If the model has no values, or ``learn.critic`` is invalid.
+        """
+
+    def value(self, model: nn.Module, batch: Batch, critic: nn.Module) -> Tensor:
+        """Values (B, S) of the states before each step."""
+
+    def final_value(self, model: nn.Module, batch: Batch, critic: nn.Module) -> Tensor:
+        """Values (B, ) of the states after rows that a time limit truncated, 0 for all others."""
 
     def state_dict(self) -> Dict[str, Any]:
         """The state that a checkpoint keeps in addition to the weights."""

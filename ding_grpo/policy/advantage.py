@@ -54,6 +54,8 @@ class Advantage(NamedTuple):
         """
         batch = batch.without(batch.failed)
         best_alone = self.method == 'pass_k'
+        if self.compare == 'gae':  # a critic's advantages do not compare the rows
+            return False
         if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1 and not best_alone:
             returns = batch.reward.sum(1)  # a faster way for the usual case
             return len(returns) == 0 or bool((returns == returns[0]).all())
@@ -74,6 +76,15 @@ class Advantage(NamedTuple):
     def _outcome(self, batch: Batch) -> Tensor:
         returns, _ = self._returns(batch)
         return group_advantage(returns[:, 0], batch.group, self.method, length=batch.weight.sum(1))
+
+    def _gae(self, batch: Batch) -> Tensor:
+        """The advantages of the critic, normalised over all steps of the batch unless the method is 'no_std'."""
+        counted = batch.weight != 0  # (B, S)
+        if self.method == 'no_std' or not counted.any():
+            return batch.adv
+        adv = batch.adv[counted]
+        adv = group_advantage(adv, torch.zeros_like(adv, dtype=torch.long), 'grpo')
+        return torch.zeros_like(batch.adv).masked_scatter(counted, adv)
 
     def _return_to_go(self, batch: Batch) -> Tensor:
         """Advantages that compare all steps of a group with each other."""

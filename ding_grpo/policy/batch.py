@@ -39,6 +39,9 @@ class Batch:
         - prompts (:obj:`Optional[List[torch.LongTensor]]`): :math:`(L, )` each, B of them; for language models
         - obs (:obj:`Optional[Obs]`): :math:`(M, *)`, row by row; for other models
         - kept (:obj:`Optional[torch.LongTensor]`): :math:`(B, S, K)`, ids that sampling was restricted to
+        - final_obs (:obj:`Optional[Obs]`): :math:`(B, *)`, the observation after a row's end
+        - value (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, the critic's values before the update
+        - return_ (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, the critic's targets
         - adv (:obj:`Optional[torch.FloatTensor]`): :math:`(B, )` or :math:`(B, S)`, advantages
         - logp_ref (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, log-probabilities under the reference
         - logp_first (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, log-probabilities that replace \
@@ -60,6 +63,9 @@ class Batch:
     prompts: Optional[List[Tensor]] = None
     obs: Optional[Obs] = None
     kept: Optional[Tensor] = None
+    final_obs: Optional[Obs] = None
+    value: Optional[Tensor] = None
+    return_: Optional[Tensor] = None
     adv: Optional[Tensor] = None
     logp_ref: Optional[Tensor] = None
     logp_first: Optional[Tensor] = None
@@ -106,7 +112,9 @@ class Batch:
             failed=torch.cat([s['failed'] for s in samples]) != 0,
             equal=each('equal', False),
             prompts=[s['prompt'] for s in samples for _ in s['action']] if has_prompts else None,
-            obs=None if has_prompts else _map(lambda *parts: torch.cat(parts), *(s['obs'] for s in samples)),
+            obs=None if has_prompts else map_tensors(lambda *parts: torch.cat(parts), *(s['obs'] for s in samples)),
+            final_obs=map_tensors(lambda *parts: torch.cat(parts), *(s['final_obs'] for s in samples))
+            if 'final_obs' in samples[0] else None,
             kept=kept,
         )
 
@@ -140,9 +148,11 @@ class Batch:
                 taken[name] = [value[row] for row in rows.tolist()]
             elif name == 'obs' and value is not None:
                 of_steps = _ranges(length.cumsum(0)[rows] - length[rows], length[rows])
-                taken[name] = _map(lambda x: x[of_steps], value)
+                taken[name] = map_tensors(lambda x: x[of_steps], value)
+            elif name == 'final_obs':
+                taken[name] = map_tensors(lambda x: x[rows], value)
             else:
-                taken[name] = _map(of_rows, value)
+                taken[name] = map_tensors(of_rows, value)
         return Batch(**taken)
 
     def without(self, rows: Tensor) -> 'Batch':
@@ -166,7 +176,8 @@ class Batch:
         def of_steps(x: Tensor) -> Tensor:
             return x[row] if x.dim() == 1 else x[counted].unsqueeze(1)
 
-        split = {f.name: _map(of_steps, getattr(self, f.name)) for f in fields(self) if f.name != 'obs'}
+        whole = ('obs', 'final_obs')
+        split = {f.name: map_tensors(of_steps, getattr(self, f.name)) for f in fields(self) if f.name not in whole}
         return Batch(**dict(split, obs=self.obs, group=torch.arange(len(row))))
 
     def mini_batches(self, size: int, generator: torch.Generator) -> Iterator['Batch']:
@@ -211,10 +222,10 @@ class Batch:
         return replace(self, **to_device({name: x for name, x in moved.items() if x is not None}, device))
 
 
-def _map(function: Callable, value: Any, *others: Any) -> Any:
+def map_tensors(function: Callable, value: Any, *others: Any) -> Any:
     """Apply a function to a tensor, or to each tensor of a dict; None stays None."""
     if isinstance(value, dict):
-        return {key: _map(function, x, *(other[key] for other in others)) for key, x in value.items()}
+        return {key: map_tensors(function, x, *(other[key] for other in others)) for key, x in value.items()}
     return None if value is None else function(value, *others)
 
 

@@ -29,17 +29,17 @@ from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, parallel
 from ding_grpo.model import CausalLM
-from ding_grpo.rl_utils import row_mean
+from ding_grpo.rl_utils import explained_variance, row_mean
 
 from .advantage import Advantage
 from .batch import Batch
 from .diagnose import check_weights
 from .config_keys import model_type
-from .grpo_check import check_policy_config, loss_options
+from .grpo_check import adv_method, check_policy_config, loss_options
 from .grpo_config import DEFAULTS
 from .half_weights import bfloat16_notice, check_trained
 from .memory import memory_advice
-from .metrics import OUTCOMES, STEP_METRICS, batch_metrics
+from .metrics import OUTCOMES, STEP_METRICS, VALUE_METRICS, batch_metrics
 from .sample import fold_group
 from .schedule import Schedule
 from .step_actor import StepActor
@@ -72,7 +72,7 @@ class GRPOPolicy(Policy):
         # The model is on the GPU of LOCAL_RANK. DI-engine uses RANK, which differs from it on several machines.
         self._device = str(next(self._model.parameters()).device)
         self._advantage = Advantage(
-            loss_options(cfg.learn)[1], cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
+            adv_method(cfg.learn), cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
         )
 
     def default_model(self) -> Tuple[str, List[str]]:
@@ -118,12 +118,15 @@ class GRPOPolicy(Policy):
             self._advantage = self._advantage._replace(part_weights=spec.reward_weights)
         if self._reference is not None:
             self._actor.bind_reference(self._reference)
+        if self._critic is not None and self._critic.model is not None:
+            self._actor.bind_reference(self._critic.model)
 
     def _get_token_spec(self) -> Any:
         return self._actor.spec
 
     # ------------------------------------------------------------------ learn
     _updater: Optional[Updater] = None
+    _critic: Optional[torch.nn.Module] = None
     _reference: Optional[torch.nn.Module] = None  # also None if ``_model`` without its adapters is the reference
 
     def _init_learn(self) -> None:
@@ -141,13 +144,17 @@ class GRPOPolicy(Policy):
                 f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: with policy.model.lora the reference is the '
                 'pretrained model, which cannot be renewed. Set it to None.'
             )
+        values = []
+        if cfg.advantage == 'gae':
+            self._critic = self._actor.make_critic(cfg)
+            values = [p for p in self._critic.parameters() if p.requires_grad]
         self._optimizer = torch.optim.AdamW(
-            list(trained.values()), lr=cfg.learning_rate, weight_decay=cfg.weight_decay, fused=self._actor.fused
+            [*trained.values(), *values], lr=cfg.learning_rate, weight_decay=cfg.weight_decay, fused=self._actor.fused
         )
         self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
         self._updater = Updater(
             cfg, self._get_batch_size(),
-            loss_options(cfg)[0], self._actor, self._model, self._optimizer
+            loss_options(cfg)[0], self._actor, self._model, self._optimizer, self._critic
         )
         self._updates = 0
 
@@ -169,7 +176,10 @@ class GRPOPolicy(Policy):
         for section in self._optimizer.param_groups:
             section['lr'] = metrics['cur_lr']
         with memory_advice('learning', self._actor.memory_advice(self._cfg)):
-            metrics.update(self._updater.run(self._to_learn(batch), self._updates))
+            learned = self._to_learn(batch)
+            if self._critic is not None:
+                metrics['explained_variance'] = explained_variance(learned.value, learned.return_, learned.weight)
+            metrics.update(self._updater.run(learned, self._updates))
         self._updates += 1
         if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
             self._sync_reference(cfg.ref_sync_mixup)
@@ -183,7 +193,9 @@ class GRPOPolicy(Policy):
     def _to_learn(self, batch: Batch) -> Batch:
         """The rows of a batch to learn from, with their advantages and, for a KL term, ``logp_ref``."""
         cfg = self._cfg.learn
-        learned = replace(batch, adv=self._advantage.of(batch))
+        if self._critic is not None:
+            batch = self._updater.with_values(batch, self._cfg.collect.discount_factor)
+        learned = replace(batch, adv=self._advantage.of(batch), final_obs=None)
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
         learned = learned.without(batch.failed | batch.equal if cfg.drop_equal_groups else batch.failed)
@@ -197,7 +209,7 @@ class GRPOPolicy(Policy):
         for ref, new in zip(self._reference.parameters(), self._model.parameters()):
             ref.lerp_(new, mixup)
 
-    def _advantages(self, samples: List[Dict[str, Any]]) -> List[torch.Tensor]:
+    def _advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
         """
         Overview:
             The advantage of each row, or its mean over steps, for the collector's table. It is called through \
@@ -205,8 +217,11 @@ class GRPOPolicy(Policy):
         Arguments:
             - samples (:obj:`List[Dict]`): Groups from ``get_train_sample``.
         Returns:
-            - adv (:obj:`List[torch.FloatTensor]`): :math:`(G, )` each.
+            - adv (:obj:`List[Optional[torch.FloatTensor]]`): :math:`(G, )` each; None with a critic, whose values \
+                are computed in the update.
         """
+        if self._critic is not None:
+            return [None for _ in samples]
         batch = Batch.of(samples)
         adv = self._advantage.of(batch)
         if adv.dim() == 2:
@@ -215,9 +230,21 @@ class GRPOPolicy(Policy):
 
     def _monitor_vars_learn(self) -> List[str]:
         return [name for name in STEP_METRICS if name != 'kl' or self._cfg.learn.beta > 0] + [
-            'staleness_max', 'cur_lr', *OUTCOMES, 'reward_mean', 'reward_std', 'equal_groups', 'replaced_groups',
-            'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating', self._actor.rate_name,
-            *(f'{self._actor.length_name}_{n}' for n in ('mean', 'min', 'max'))
+            'staleness_max',
+            'cur_lr',
+            *OUTCOMES,
+            'reward_mean',
+            'reward_std',
+            'equal_groups',
+            'replaced_groups',
+            'truncated',
+            'failed',
+            'seconds_sampling',
+            'seconds_scoring',
+            'seconds_updating',
+            self._actor.rate_name,
+            *(f'{self._actor.length_name}_{n}' for n in ('mean', 'min', 'max')),
+            *(() if self._critic is None else (*VALUE_METRICS, 'explained_variance')),
         ]
 
     def _state_dict_learn(self) -> Dict[str, Any]:
@@ -231,12 +258,21 @@ class GRPOPolicy(Policy):
             optimizer_steps=self._updater.optimizer_steps,
             **self._actor.state_dict(),
         )
+        if self._critic is not None:
+            state['critic'] = self._critic.state_dict()
         if self._cfg.learn.ref_sync_freq is not None:  # otherwise the config determines the reference
             state['reference'] = self._reference.state_dict()
         return state
 
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
         self._load_weights(state_dict)
+        if ('critic' in state_dict) != (self._critic is not None):
+            raise ConfigError(
+                f"policy.learn.advantage = {self._cfg.learn.advantage!r}: the checkpoint contains "
+                f"{'a' if self._critic is None else 'no'} critic, because its run used another advantage."
+            )
+        if self._critic is not None:
+            self._critic.load_state_dict(state_dict['critic'])
         self._optimizer.load_state_dict(state_dict['optimizer'])
         self._updater.shuffle.set_state(state_dict['shuffle'])
         self._updates, self._updater.bad_updates.in_a_row = state_dict['updates'], state_dict['bad_updates']

@@ -5,8 +5,16 @@ from ding_common import ConfigError, describe, parallel
 from ding_grpo.rl_utils import LOSS_PRESETS, STEP_ADVANTAGE_METHODS
 
 from .config_keys import check_keys
+from .grpo_config import DEFAULTS
 from .schedule import Schedule
 from .surrogate import find_surrogate
+
+GAE_METHODS = ('batch', 'no_std')
+# Keys that need a critic, with their defaults.
+CRITIC_KEYS = {
+    key: DEFAULTS['learn'][key]
+    for key in ('critic', 'gae_lambda', 'value_weight', 'value_clip', 'value_warmup')
+}
 
 
 def check_policy_config(cfg: Dict, default: Dict) -> None:
@@ -24,6 +32,7 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
     _check_sampling(cfg)
     _check_buffer(cfg)
     _check_loss(cfg)
+    _check_critic(cfg)
     _check_schedule(cfg['learn']['lr_scheduler'], cfg['learn']['learning_rate'])
     if cfg['cuda']:
         parallel.check_gpu()
@@ -77,10 +86,10 @@ def _check_buffer(cfg: Dict) -> None:
 
 
 def _check_loss(cfg: Dict) -> None:
-    options, adv_method = loss_options(cfg['learn'])
-    if cfg['learn']['advantage'] == 'return_to_go_by_step' and adv_method not in STEP_ADVANTAGE_METHODS:
+    options, method = loss_options(cfg['learn'])
+    if cfg['learn']['advantage'] == 'return_to_go_by_step' and method not in STEP_ADVANTAGE_METHODS:
         raise ConfigError(
-            f"policy.learn.adv_method = {adv_method!r}: with advantage 'return_to_go_by_step' must be one of "
+            f"policy.learn.adv_method = {method!r}: with advantage 'return_to_go_by_step' must be one of "
             f"{', '.join(STEP_ADVANTAGE_METHODS)}."
         )
     if options.get('delta') is not None and _surrogate_name(cfg['learn']) != 'clip':
@@ -93,6 +102,44 @@ def _check_loss(cfg: Dict) -> None:
     if options.get('delta') is not None and options['delta'] <= high:
         raise ConfigError(
             f"policy.learn.delta = {options['delta']}: must be greater than 1 + the clipping range above 1, {high:g}."
+        )
+
+
+def _check_critic(cfg: Dict) -> None:
+    learn = cfg['learn']
+    if learn['advantage'] != 'gae':
+        if cfg['group_size'] == 1:
+            raise ConfigError(
+                "policy.group_size = 1: a group is compared with itself, so it needs at least 2 rows. Raise it, or set "
+                "policy.learn.advantage to 'gae'."
+            )
+        set_keys = [key for key, default in CRITIC_KEYS.items() if learn[key] != default]
+        if set_keys:
+            raise ConfigError(
+                f'policy.learn.{set_keys[0]} = {learn[set_keys[0]]!r}: only available with policy.learn.advantage = '
+                f"'gae', not {learn['advantage']!r}."
+            )
+        return
+    if learn['adv_method'] not in (None, *GAE_METHODS):
+        raise ConfigError(
+            f"policy.learn.adv_method = {learn['adv_method']!r}: with advantage 'gae' must be None or one of "
+            f"{', '.join(GAE_METHODS)}."
+        )
+    needed = (
+        ('learn.extend_truncated', False, 'the critic predicts what follows a time limit'),
+        ('learn.drop_equal_groups', False, 'the rows of a group are not compared'),
+        ('learn.reward_aggregation', 'sum_then_normalize', 'the critic predicts the sum of the reward parts'),
+    )
+    for path, value, reason in needed:
+        if learn[path.split('.')[1]] != value:
+            raise ConfigError(
+                f"policy.{path} = {learn[path.split('.')[1]]!r}: must be {value!r} with policy.learn.advantage = "
+                f"'gae', because {reason}."
+            )
+    if cfg['collect'].get('collector', {}).get('max_replacements', 0) > 0:
+        raise ConfigError(
+            f"policy.collect.collector.max_replacements = {cfg['collect']['collector']['max_replacements']}: must be 0 "
+            "with policy.learn.advantage = 'gae', because the rows of a group are not compared."
         )
 
 
@@ -207,6 +254,11 @@ def loss_options(learn: Dict) -> Tuple[Dict, str]:
     if learn['surrogate'] is not None:
         options['surrogate'] = find_surrogate(learn['surrogate'])
     return options, adv_method
+
+
+def adv_method(learn: Dict) -> str:
+    """The method of ``Advantage`` for the section ``policy.learn``."""
+    return learn['adv_method'] or 'batch' if learn['advantage'] == 'gae' else loss_options(learn)[1]
 
 
 def _surrogate_name(learn: Dict) -> str:

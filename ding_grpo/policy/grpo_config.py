@@ -41,8 +41,9 @@ KEYS = dict(
     on_policy=True,
     # (bool) Priorities of a replay buffer, which are not supported. Read by DI-engine's pipelines.
     priority=Key(False, Rule('False: groups have no priorities', lambda v: v is False)),
-    # (int) Trajectories from one start, at least 2. Raise it when most groups have equal rewards.
-    group_size=Key(8, Rule.integer(2, MOST)),
+    # (int) Trajectories from one start, at least 2; 1 is allowed with ``learn.advantage='gae'``. Raise it when most
+    # groups have equal rewards.
+    group_size=Key(8, Rule.integer(1, MOST)),
     # (dict) Arguments of the registered model. ``causal_lm`` needs either ``pretrained`` or ``config``.
     model=dict(),
     learn=dict(
@@ -126,13 +127,31 @@ KEYS = dict(
         kl_ratio_correction=False,
         # (Optional[str]) How advantages are computed, see ``group_advantage``. None: the preset's, else 'grpo', which
         # divides by the group's standard deviation. 'no_std' does not divide. It is better when the division would
-        # scale a small part of the reward, such as a format bonus, up to the size of the answer's.
+        # scale a small part of the reward, such as a format bonus, up to the size of the answer's. With
+        # ``advantage='gae'``: None or 'batch' normalises over all steps of the update, 'no_std' does not normalise.
         adv_method=Key(None,
                        Rule.one_of(*ADVANTAGE_METHODS).or_none()),
         # (str) What a group compares. 'outcome': the return of each trajectory. 'return_to_go': the return from each
         # step on, among all steps of the group. 'return_to_go_by_step': the same, among the same step of all rows,
-        # including rows that have ended. The last two are for long episodes.
-        advantage=Key('outcome', Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step')),
+        # including rows that have ended. These two are for long episodes. 'gae': nothing; a critic predicts the return
+        # of each step (generalized advantage estimation), as in PPO. A group may then have one row.
+        advantage=Key('outcome', Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step', 'gae')),
+        # (Optional[dict]) With 'gae': a language model for the values, arguments as of ``policy.model``. None: a value
+        # head on the policy's model, which costs little. Other models contain their values, as 'vac' does.
+        critic=Key(None, Rule('None or a dict', lambda v: v is None or isinstance(v, dict))),
+        # (Optional[float]) With 'gae': 0 trusts the critic for all later steps, 1 uses it as a baseline only. None:
+        # 0.95. 1 for completions that are rewarded at their end.
+        gae_lambda=Key(None,
+                       Rule.number(0, 1).or_none()),
+        # (Optional[float]) With 'gae': coefficient of the critic's loss, half the squared error. None: 0.5. Lower it
+        # when returns are large.
+        value_weight=Key(None,
+                         Rule.number(0, open_low=True).or_none()),
+        # (Optional[float]) With 'gae': clipping range of the change of a value in an update. None: no clipping.
+        value_clip=Key(None,
+                       Rule.number(0, open_low=True).or_none()),
+        # (int) With 'gae': updates at the start that train the value head only, until its predictions are useful.
+        value_warmup=Key(0, Rule.integer(0)),
         # (bool) Whether an episode that a time limit truncated counts as if it continued forever with its last reward.
         # For 'return_to_go' with a discount, where the steps before the limit look worse than they are otherwise.
         extend_truncated=False,

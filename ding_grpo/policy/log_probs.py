@@ -1,39 +1,38 @@
-"""Log-probabilities without gradients, and those that the importance ratio is relative to."""
-from typing import Optional
+"""What a model computes for all rows without gradients, and what the importance ratio is relative to."""
+from typing import Callable, Optional
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ding_common import parallel
 
-from .actor import Actor
 from .batch import Batch
 
 
-@torch.no_grad()
-def read_log_probs(actor: Actor, model: nn.Module, batch: Batch, size: int, most_tokens: Optional[int]) -> Tensor:
+def read_rows(
+        read: Callable[[Batch], Tensor], batch: Batch, size: int, most_tokens: Optional[int], device: torch.device
+) -> Tensor:
     """
     Overview:
-        Compute the log-probabilities of a batch's steps under a model, in the same parts as learning.
+        Compute a number for each step of a batch, in the same parts as learning.
     Arguments:
-        - actor (:obj:`Actor`): Reads the rows.
-        - model (:obj:`nn.Module`): The policy or its reference.
+        - read (:obj:`Callable`): Maps a part of the rows to the numbers of their steps, (b, s).
         - batch (:obj:`Batch`): The rows.
         - size (:obj:`int`): Number of groups that are read at a time.
         - most_tokens (:obj:`Optional[int]`): Maximum number of tokens that are read at a time.
+        - device (:obj:`torch.device`): That of the model.
     Returns:
-        - logp (:obj:`torch.FloatTensor`): In nats, on the CPU; 0 in rows without a weight.
+        - numbers (:obj:`torch.FloatTensor`): On the CPU; 0 in rows without a weight.
     Shapes:
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - numbers (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """
-    device = next(model.parameters()).device
-    logp = torch.zeros_like(batch.logp_old, device=device)
+    numbers = torch.zeros_like(batch.logp_old, device=device)
     for rows in batch.divide(size):
         for of_chunk, part in batch.take(rows).to(device).parts(most_tokens):
-            found = actor.log_prob(model, part)[0]
-            logp[rows[of_chunk], :found.shape[1]] = found
-    parallel.all_reduce([logp])
-    return logp.cpu()
+            found = read(part)
+            numbers[rows[of_chunk], :found.shape[1]] = found
+    parallel.all_reduce([numbers])
+    return numbers.cpu()
 
 
 def fresh_rows(batch: Batch, optimizer_steps: int) -> Tensor:

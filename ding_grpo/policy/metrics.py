@@ -4,7 +4,7 @@ from typing import Dict, List
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean
+from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean, value_info
 
 from .batch import Batch
 
@@ -15,6 +15,8 @@ STEP_METRICS = (
     'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high',
     'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean', 'sampler_gap_max', 'kl'
 )
+# Further metrics of an optimizer step with a critic.
+VALUE_METRICS = ('value_loss', 'value_clipfrac')
 
 
 def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[str, float]:
@@ -111,6 +113,18 @@ def step_metrics(
     )
 
 
+def value_metrics(total_loss: float, value_weight: float, loss: Tensor, info: value_info) -> Dict[str, float]:
+    """
+    Overview:
+        The further metrics of one mini-batch with a critic; ``total_loss`` is the loss without the critic's.
+    """
+    return dict(
+        total_loss=total_loss + value_weight * loss.item(),
+        value_loss=loss.item(),
+        value_clipfrac=info.value_clipfrac,
+    )
+
+
 def sampler_gap(batch: Batch, logp: Tensor, fresh: Tensor) -> Dict[str, float]:
     """
     Overview:
@@ -138,7 +152,7 @@ def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
     """
     metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
     steps = [step for step in steps if not step['skipped_steps']]
-    for name in STEP_METRICS:
+    for name in (*STEP_METRICS, *VALUE_METRICS):
         values = [step[name] for step in steps if name in step]
         if values:
             metrics[name] = max(values) if name.endswith('_max') else sum(values) / len(values)

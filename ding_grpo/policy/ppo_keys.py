@@ -10,7 +10,7 @@ PPO_KEYS = {
     'multi_agent': 'remove it; several agents are not supported',
     'priority_IS_weight': 'remove it; groups have no priorities',
     'load_path': 'remove it, or use policy.learn.learner.hook.load_ckpt_before_run',
-    'learn.value_weight': 'remove it; there is no value loss',
+    'learn.value_weight': "remove it; there is no value loss, except with policy.learn.advantage='gae'",
     'learn.value_norm': 'remove it; there are no values',
     'learn.adv_norm': 'remove it; policy.learn.adv_method normalises within a group',
     'learn.ppo_param_init': 'remove it; the model keeps its own initialisation',
@@ -18,7 +18,8 @@ PPO_KEYS = {
     'learn.ignore_done': 'remove it; policy.learn.extend_truncated=True extends episodes that a time limit cut',
     'learn.lr_scheduler.epoch_num': 'remove it; policy.learn.lr_scheduler takes a schedule of transformers',
     'learn.lr_scheduler.min_lr_lambda': 'remove it; policy.learn.lr_scheduler takes a schedule of transformers',
-    'collect.gae_lambda': 'remove it; advantages compare the returns of a group',
+    'collect.gae_lambda': 'remove it; advantages compare the returns of a group. With a critic it is '
+    'policy.learn.gae_lambda',
     'collect.n_episode': 'remove it; policy.collect.n_sample counts groups of episodes',
 }
 
@@ -37,7 +38,10 @@ def written_ppo_keys(policy: Dict) -> List[Tuple[str, Any]]:
             value = value[key]
         else:
             found.append((path, value))
-    return found
+    learn = policy.get('learn')
+    has_critic = isinstance(learn, dict) and learn.get('advantage') == 'gae'
+    # grpo has this key too, for its critic; the default is None
+    return [(path, value) for path, value in found if path != 'learn.value_weight' or not (has_critic or value is None)]
 
 
 def check_ppo_keys(policy: Dict) -> None:

@@ -20,7 +20,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     Arguments:
         - episodes (:obj:`List[List[Dict]]`): The transitions of each episode, from ``Actor.transition``: ``action``, \
             ``logp``, ``reward`` of the step and, in the last one, ``truncated``. For tokens also ``prompt``, ``kept`` \
-            and, in the last one, ``reward_parts``; for steps also ``obs``.
+            and, in the last one, ``reward_parts``; for steps also ``obs`` and, in the last one, ``final_obs``.
         - shared_start (:obj:`bool`): Whether the episodes must have the same start.
     Returns:
         - sample (:obj:`Dict`): See shapes; ``kept`` only if the sampling restricts the vocabulary.
@@ -28,6 +28,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         - prompt (:obj:`torch.LongTensor`): :math:`(L, )`
         - obs (:obj:`torch.FloatTensor`): :math:`(M, *)` or a dict of such tensors, for the M steps of all rows, row \
             by row
+        - final_obs (:obj:`torch.FloatTensor`): :math:`(G, *)` or a dict, the observation after each row's last step
         - action (:obj:`torch.LongTensor`): :math:`(G, S)`, 0 after a row's end; floats of :math:`(G, S, N)` for \
             continuous actions
         - logp_old (:obj:`torch.FloatTensor`): :math:`(G, S)`
@@ -71,6 +72,8 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         sample['prompt'] = episodes[0][0]['prompt']
     else:
         sample['obs'] = default_collate([t['obs'] for episode in episodes for t in episode])
+        if 'final_obs' in last[0]:
+            sample['final_obs'] = default_collate([t['final_obs'] for t in last])
     if episodes[0][0].get('kept') is not None:
         sample['kept'] = padded([torch.cat([t['kept'] for t in episode]) for episode in episodes], -1)
     return sample

@@ -13,7 +13,9 @@ from ding_common import ConfigError, describe
 from ding_grpo.rl_utils import entropy, naive_method
 from ding_grpo.rollout import draw
 
-from .batch import Batch
+from .actor import Reading
+from .batch import Batch, map_tensors
+from .critic import StepCritic
 from .diagnose import check_sampled
 from .grpo_check import check_for_steps
 from .row_generators import RowGenerators, RowKey
@@ -142,7 +144,9 @@ class StepActor:
         self._generators.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
+        final = dict(final_obs=to_tensor(timestep.obs, dtype=torch.float32)) if timestep.done else {}
         return dict(
+            final,
             obs=to_tensor(obs, dtype=torch.float32),
             action=output['action'].unsqueeze(0),
             logp=output['logp'].unsqueeze(0),
@@ -152,12 +156,50 @@ class StepActor:
             failed=False,
         )
 
-    def log_prob(self, model: nn.Module, batch: Batch, train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
+    def read(
+            self,
+            model: nn.Module,
+            batch: Batch,
+            train_entropy: bool = False,
+            critic: Optional[nn.Module] = None
+    ) -> Reading:
         counted = batch.weight != 0  # (B, S)
-        logit = self._logit(model, batch.obs)  # (M, N): the M steps that count
+        output = self._forward(model, batch.obs, 'compute_actor' if critic is None else 'compute_actor_critic')
+        logit = self._logit_of(model, output)  # (M, N): the M steps that count
         logp = _log_prob(logit, batch.action[counted])  # (M, )
         h = _normal(logit).entropy() if isinstance(logit, dict) else entropy(logit)  # (M, )
-        return tuple(x.new_zeros(counted.shape).masked_scatter(counted, x) for x in (logp, h))
+        of_steps = [logp, h] if critic is None else [logp, h, output['value']]
+        return Reading(*(x.new_zeros(counted.shape).masked_scatter(counted, x) for x in of_steps))
+
+    def make_critic(self, cfg: Dict) -> nn.Module:
+        name = type(self._model).__name__
+        if cfg.critic is not None:
+            raise ConfigError(
+                f'policy.learn.critic = {cfg.critic!r}: only available for language models. The values are those of '
+                'policy.model; for separate networks, set policy.model.share_encoder to False.'
+            )
+        if not (hasattr(self._model, 'compute_actor_critic') and hasattr(self._model, 'compute_critic')):
+            raise ConfigError(
+                f"policy.learn.advantage = 'gae': policy.model, {name}, has no value head. Use model type 'vac'."
+            )
+        if cfg.value_warmup > 0 and not all(isinstance(getattr(self._model, key, None), nn.Module)
+                                            for key in ('actor', 'critic')):
+            raise ConfigError(
+                f'policy.learn.value_warmup = {cfg.value_warmup}: {name} does not tell which of its weights are the '
+                "critic's. Set it to 0, or use model type 'vac'."
+            )
+        return StepCritic()
+
+    def value(self, model: nn.Module, batch: Batch, critic: nn.Module) -> Tensor:
+        counted = batch.weight != 0  # (B, S)
+        value = critic(model, batch.obs)  # (M, )
+        return value.new_zeros(counted.shape).masked_scatter(counted, value)
+
+    def final_value(self, model: nn.Module, batch: Batch, critic: nn.Module) -> Tensor:
+        value = torch.zeros(len(batch), device=batch.weight.device)
+        if batch.truncated.any():
+            value[batch.truncated] = critic(model, map_tensors(lambda x: x[batch.truncated], batch.final_obs))
+        return value
 
     def state_dict(self) -> Dict[str, Any]:
         return {}
@@ -173,7 +215,12 @@ class StepActor:
         return to_device(batch, next(self._model.parameters()).device)
 
     def _logit(self, model: nn.Module, obs: Any) -> Logit:
-        output = model(obs, mode='compute_actor') if hasattr(model, 'compute_actor') else model(obs)
+        return self._logit_of(model, self._forward(model, obs, 'compute_actor'))
+
+    def _forward(self, model: nn.Module, obs: Any, mode: str) -> Any:
+        return model(obs, mode=mode) if hasattr(model, 'compute_actor') else model(obs)
+
+    def _logit_of(self, model: nn.Module, output: Any) -> Logit:
         logit = output.get('logit') if isinstance(output, dict) else None
         if isinstance(logit, dict) and {'mu', 'sigma'} <= set(logit):
             return logit

@@ -13,7 +13,9 @@ from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import entropy, linear_log_prob
 from ding_grpo.rollout import Rollout, Sampling, generate
 
+from .actor import Reading
 from .batch import Batch
+from .critic import TokenCritic
 from .diagnose import check_sampled
 from .grpo_check import check_for_tokens
 from .grpo_config import LOG_PROB_FNS
@@ -175,12 +177,19 @@ class TokenActor:
             failed=timestep.info.get('failed') is not None,
         )
 
-    def log_prob(self, model: CausalLM, batch: Batch, train_entropy: bool = False) -> Tuple[Tensor, Tensor]:
+    def read(
+            self,
+            model: CausalLM,
+            batch: Batch,
+            train_entropy: bool = False,
+            critic: Optional[TokenCritic] = None
+    ) -> Reading:
         prompts = PromptBatch.of(batch.prompts, model.device)
         length = batch.length  # (B, )
         if self._log_prob_fn is linear_log_prob:
-            return linear_log_prob(
-                model.completion_hidden(prompts, batch.action, length),
+            hidden = model.completion_hidden(prompts, batch.action, length)  # (B, S, H)
+            logp, h = linear_log_prob(
+                hidden,
                 index=batch.action,
                 mask=batch.weight,
                 temperature=self._sampling.temperature,
@@ -188,9 +197,25 @@ class TokenActor:
                 return_entropy=True,
                 **model.output_head()._asdict()
             )
+            if critic is None:
+                return Reading(logp, h)
+            of_own = critic.model is not None
+            value = critic(model, prompts, batch.action, length) if of_own else critic.of_hidden(hidden)
+            return Reading(logp, h, value)
         logit = model.completion_logits(prompts, batch.action, length)  # (B, S, V)
         logit, index = self._sampling.reuse(logit, batch.action, batch.kept)  # (B, S, K)
-        return self._log_prob_fn(logit, index), entropy(logit if train_entropy else logit.detach())
+        value = None if critic is None else critic(model, prompts, batch.action, length)
+        return Reading(self._log_prob_fn(logit, index), entropy(logit if train_entropy else logit.detach()), value)
+
+    def make_critic(self, cfg: Dict) -> TokenCritic:
+        return TokenCritic(self._model, cfg.critic)
+
+    def value(self, model: CausalLM, batch: Batch, critic: TokenCritic) -> Tensor:
+        return critic(model, PromptBatch.of(batch.prompts, model.device), batch.action, batch.length)
+
+    def final_value(self, model: CausalLM, batch: Batch, critic: TokenCritic) -> Tensor:
+        # A completion that the length limit cut has ended: its reward counts, and no state follows.
+        return torch.zeros(len(batch), device=batch.weight.device)
 
     @property
     def max_length(self) -> int:

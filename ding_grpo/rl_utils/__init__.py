@@ -12,3 +12,4 @@ from .ppo import ppo_data, ppo_data_continuous, ppo_error, ppo_error_continuous,
 from .ppo_loss import PPOLoss
 from .reduce import REDUCTIONS, masked_mean, reduce_loss, row_mean, sequence_mean
 from .rloo import rloo_info, rloo_policy_data, rloo_policy_error
+from .value import explained_variance, gae_advantage, value_error, value_info

@@ -1,5 +1,5 @@
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from tabulate import tabulate
 from torch import Tensor
@@ -39,7 +39,8 @@ class CompletionTable:
             - train_iter (:obj:`int`): Number of updates so far.
             - infos (:obj:`List[List[Dict]]`): For each group and row, the info of a token environment's last step.
             - samples (:obj:`List[Dict]`): The sample of each group.
-            - advantages (:obj:`List[torch.FloatTensor]`): The advantages of each group's rows.
+            - advantages (:obj:`List[Optional[torch.FloatTensor]]`): The advantages of each group's rows, None if \
+                they are not known yet.
         Returns:
             - text (:obj:`str`): The table.
         Shapes:
@@ -62,7 +63,7 @@ class CompletionTable:
                     [
                         shorten(info['prompt'], 34),
                         shorten(info['completion'], 44), 'cut' if info['truncated'] else '', f'{reward[row]:.2f}',
-                        f'{adv[row]:+.2f}', parts
+                        '' if adv is None else f'{adv[row]:+.2f}', parts
                     ]
                 )
         header = ['prompt', 'completion', '', 'reward', 'advantage', 'parts']
@@ -88,7 +89,8 @@ class CompletionTable:
                 append_json(f'{self._path}.jsonl', _record(train_iter, sample, row, group[row], adv))
 
 
-def _record(train_iter: int, sample: Dict[str, Any], row: int, info: Dict[str, Any], adv: Tensor) -> Dict[str, Any]:
+def _record(train_iter: int, sample: Dict[str, Any], row: int, info: Dict[str, Any],
+            adv: Optional[Tensor]) -> Dict[str, Any]:
     return dict(
         train_iter=train_iter,
         group=sample['group_id'],
@@ -96,5 +98,5 @@ def _record(train_iter: int, sample: Dict[str, Any], row: int, info: Dict[str, A
            for key in ('index', 'kind', 'prompt', 'completion', 'truncated', 'failed')},
         reward=sample['reward'][row].sum().item(),
         reward_parts=info['reward_parts'],
-        advantage=adv[row].item(),
+        advantage=None if adv is None else adv[row].item(),
     )

@@ -30,8 +30,8 @@ def format_reward(completion: str) -> float:
     """
     Overview:
         A quarter for each tag in its place: the first tag is ``</think>``, the second ``<answer>``, the third \
-        ``</answer>``; and a quarter if the whole text is ``thoughts </think> <answer> x </answer>`` with no other tag, \
-        a non-empty x, and no other text after the thoughts. The partial credit lets a random policy improve step by \
+        ``</answer>``. A quarter if the whole text is ``thoughts </think> <answer> x </answer>`` with no other tag, a \
+        non-empty x, and no other text after the thoughts. The partial credit lets a random policy improve step by \
         step. Tags out of order earn nothing: a policy that puts the answer before ``</think>`` would stay there.
     Arguments:
         - completion (:obj:`str`): The policy's text, without the prompt.

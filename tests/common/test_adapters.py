@@ -59,8 +59,9 @@ class TestRun:
     def test_play_answers_as_plain_transformers(self, lora_run):
         plain, tokenizer = AutoModelForCausalLM.from_pretrained('run/model/last'), load_tokenizer('run/model/last')
         ids = tokenizer('17 5 <think>', return_tensors='pt').input_ids
-        out = plain.generate(ids, max_new_tokens=6, eos_token_id=tokenizer.eos_token_id)[0, ids.shape[1]:]
-        base = AutoModelForCausalLM.from_pretrained('base').generate(ids, max_new_tokens=6)[0, ids.shape[1]:]
+        most = lora_run[0].env.max_new_tokens
+        out = plain.generate(ids, max_new_tokens=most, eos_token_id=tokenizer.eos_token_id)[0, ids.shape[1]:]
+        base = AutoModelForCausalLM.from_pretrained('base').generate(ids, max_new_tokens=most)[0, ids.shape[1]:]
         assert not torch.equal(out, base)  # else adapters that are not there would agree
         shown = CliRunner().invoke(play, ['run/model/last', '17 5 <think>'])
         assert shown.exit_code == 0, shown.output

@@ -114,6 +114,6 @@ class TestOptions:
         'mode, name', [('serial_onpolicy', 'think_answer_grpo'), ('serial', 'think_answer_grpo_serial')]
     )
     def test_environment_steps_are_tokens(self, ding, mode, name):
-        ding(name, '-m', mode, '--env-step', '1000', env={})
+        ding(name, '-m', mode, '--env-step', '5000', env={})
         metrics = read_json_lines('run/log/learner/metrics.jsonl')
-        assert metrics[-1]['envstep'] >= 1000 > metrics[-1]['envstep'] - 8 * 16 * 6
+        assert metrics[-1]['envstep'] >= 5000 > metrics[-1]['envstep'] - 16 * 16 * 10

@@ -22,6 +22,13 @@ TOKENS = dict(
         collect=dict(n_sample=6),
     ),
 )
+CRITIC = dict(
+    TOKENS,
+    policy=dict(
+        TOKENS['policy'],
+        learn=dict(TOKENS['policy']['learn'], advantage='gae', adv_method=None, loss='dapo', value_warmup=2)
+    ),
+)
 STEPS = dict(
     env=dict(collector_env_num=8, evaluator_env_num=2, n_evaluator_episode=2),
     policy=dict(group_size=4, learn=dict(learning_rate=1e-4, epoch_per_collect=1), collect=dict(n_sample=3)),
@@ -99,6 +106,7 @@ class TestTwoProcesses:
     @pytest.mark.parametrize(
         'config, changes, mode, start', [
             pytest.param('think_answer_grpo', TOKENS, 'serial_onpolicy', Torchrun, id='tokens'),
+            pytest.param('think_answer_grpo', CRITIC, 'serial_onpolicy', Run, id='critic'),
             pytest.param('cartpole_grpo', STEPS, 'serial_onpolicy', Run, id='steps'),
             pytest.param('think_answer_grpo_serial', BUFFER, 'serial', Run, id='replay_buffer'),
         ]

@@ -48,6 +48,19 @@ def lora(think_answer):
     return pipeline, main, create
 
 
+def critic(think_answer):
+    pipeline, main, create = lora(think_answer)
+    own = dict(config=dict(small('think_answer_grpo')[0].policy.model.config))
+    main.policy.learn.update(advantage='gae', adv_method=None, critic=own, value_warmup=2, value_clip=0.2)
+    return pipeline, main, create
+
+
+def value_head(think_answer):
+    pipeline, main, create = steps(think_answer)
+    main.policy.learn.update(advantage='gae', extend_truncated=False)
+    return pipeline, main, create
+
+
 def hybrid(think_answer):
     pipeline, main, create = tokens(think_answer)
     main.policy.model.config.update(model_type='lfm2', num_key_value_heads=2, layer_types=['conv', 'full_attention'])
@@ -77,6 +90,8 @@ RUNS = dict(
     hybrid=hybrid,
     replay_buffer=buffer,
     cartpole=steps,
+    critic=critic,
+    value_head=value_head,
 )
 
 

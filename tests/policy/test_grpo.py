@@ -248,7 +248,7 @@ class TestLearn:
             rows = []
             for sample in data:
                 batch = make_batch(sample['weight'], prompts=[sample['prompt']] * 4, action=sample['action'])
-                rows.append((policy._actor.log_prob(policy._model, batch)[0] * sample['weight']).sum(1))
+                rows.append((policy._actor.read(policy._model, batch)[0] * sample['weight']).sum(1))
             return torch.stack(rows).detach()
 
         before = logp()
@@ -437,7 +437,7 @@ class TestTargetKL:
         def note(batch):
             before = vector(policy._model.parameters())
             with torch.no_grad():
-                log_ratio = policy._actor.log_prob(policy._model, batch)[0] - batch.logp_old
+                log_ratio = policy._actor.read(policy._model, batch)[0] - batch.logp_old
             kl = ((log_ratio.exp() - 1 - log_ratio) * batch.weight).sum() / batch.weight.sum()
             metrics = update(batch)
             seen.append((kl.item(), not torch.equal(before, vector(policy._model.parameters()))))

@@ -130,8 +130,8 @@ class TestUpdate:
         main, create = think_answer
         main.policy.learn.update(micro_batch_tokens=30, batch_size=3)
         policy = make_policy(main, create)
-        seen, read = [], policy._actor.log_prob
-        policy._actor.log_prob = lambda model, part, *args: seen.append(part) or read(model, part, *args)
+        seen, read = [], policy._actor.read
+        policy._actor.read = lambda model, part, *args: seen.append(part) or read(model, part, *args)
         policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
         assert len(seen) > 3 and sum(len(part.weight) for part in seen) == 12
         for part in seen:
@@ -164,7 +164,7 @@ class TestMemory:
         def ends(*args):
             raise torch.OutOfMemoryError('CUDA out of memory. Tried')
 
-        policy._actor.log_prob = policy._actor.sample = ends
+        policy._actor.read = policy._actor.sample = ends
         key = dict(learning='micro_batch_tokens = None', sampling='env.collector_env_num, now 2')[where]
         with pytest.raises(ConfigError, match=f'out of memory while {where} .*{key}'):
             if where == 'learning':

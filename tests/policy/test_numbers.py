@@ -78,18 +78,18 @@ def wrong_reference(policy, data):
 
 
 def wrong_policy(policy, data):
-    read = policy._actor.log_prob
+    read = policy._actor.read
 
     def broken(model, batch, *args):
-        logp, entropy = read(model, batch, *args)
+        reading = read(model, batch, *args)
         if model is not policy._model:
-            return logp, entropy
+            return reading
         row = (batch.logp_old == data[1]['logp_old'][ROW, 1]).any(1).nonzero().flatten()
-        logp = logp.clone()
+        logp = reading.logp.clone()
         logp[row, 1] = logp[row, 1] * NAN
-        return logp, entropy
+        return reading._replace(logp=logp)
 
-    policy._actor.log_prob = broken
+    policy._actor.read = broken
 
 
 def wrong_gradient(policy, data):

@@ -77,7 +77,7 @@ class TestOnPolicy:
     def test_a_ratio_is_relative_to_the_weights_that_sampled(self, think_answer, model):
         """Not to those of the mini-batch before: what was learned since is in the ratio."""
         policy = noisy(think_answer, model, dict(batch_size=2, learning_rate=1e-2, epoch_per_collect=2))
-        data, read = groups(policy), policy._actor.log_prob
+        data, read = groups(policy), policy._actor.read
         before, update, kls = copy.deepcopy(policy._model), policy._updater.step, []
 
         def measure(batch):
@@ -107,7 +107,7 @@ class TestOnPolicy:
             fresh = fresh_rows(batch, policy._updater.optimizer_steps)
             assert fresh.float().mean() == share
             with torch.no_grad():
-                log_ratio = policy._actor.log_prob(policy._model, batch)[0] - batch.logp_old
+                log_ratio = policy._actor.read(policy._model, batch)[0] - batch.logp_old
             log_ratio = log_ratio.masked_fill(fresh | (batch.weight == 0), 0)
             expected.append(((log_ratio.exp() - 1 - log_ratio).sum() / batch.weight.sum()).item())
             return update(batch)
@@ -143,8 +143,8 @@ class TestCost:
         self, think_answer, model, batch_size, epochs, passes
     ):
         policy = noisy(think_answer, model, dict(batch_size=batch_size, epoch_per_collect=epochs))
-        asked, read = [], policy._actor.log_prob
-        policy._actor.log_prob = lambda *args: asked.append(1) or read(*args)
+        asked, read = [], policy._actor.read
+        policy._actor.read = lambda *args: asked.append(1) or read(*args)
         data = groups(policy)
         policy.learn_mode.forward(data)
         assert len(asked) == passes

@@ -37,8 +37,9 @@ def make(model, group_size=2, **sections):
 
 class Timestep:
 
-    def __init__(self, reward, truncated=False):
+    def __init__(self, reward, truncated=False, done=True):
         self.reward, self.info = np.array([reward]), dict(truncated=truncated)
+        self.obs, self.done = np.full(3, reward, np.float32), done
 
 
 def sample_group(policy, lengths, reward=lambda row, step: 1., truncated=(), number=0):
@@ -54,7 +55,7 @@ def sample_group(policy, lengths, reward=lambda row, step: 1., truncated=(), num
             ends = step == length - 1
             episode.append(
                 policy.collect_mode.process_transition(
-                    obs, out, Timestep(reward(row, step), ends and row in truncated)
+                    obs, out, Timestep(reward(row, step), ends and row in truncated, ends)
                 )
             )
         episodes.append(episode)

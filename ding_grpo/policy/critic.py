@@ -1,0 +1,72 @@
+"""The critic of ``learn.advantage='gae'``: values of states for generalized advantage estimation."""
+from typing import Any, Dict, List, Optional
+
+from torch import Tensor, nn
+
+from ding_common import ConfigError, check_arguments, describe
+from ding_grpo.model import CausalLM, PromptBatch
+
+
+class TokenCritic(nn.Module):
+    """
+    Overview:
+        A linear value head on the last hidden state before each token: of the policy's model, which reads the row once
+        for log-probabilities and values, or of a model of its own. The head starts at 0 and computes in float32.
+    """
+
+    def __init__(self, policy: CausalLM, arguments: Optional[Dict[str, Any]] = None) -> None:
+        """
+        Arguments:
+            - policy (:obj:`CausalLM`): The policy's model.
+            - arguments (:obj:`Optional[Dict]`): Arguments of ``CausalLM`` for a model of the critic's own, None for \
+                the policy's.
+        Raises:
+            - ConfigError: If such a model cannot be built.
+        """
+        super().__init__()
+        self.model = None if arguments is None else _own_model(arguments).to(policy.device)
+        size = (self.model or policy).lm.config.get_text_config().hidden_size
+        self.head = nn.Linear(size, 1, device=policy.device)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def of_hidden(self, hidden: Tensor) -> Tensor:
+        """Values (B, S) of hidden states (B, S, H)."""
+        return self.head(hidden.float()).squeeze(-1)
+
+    def forward(self, policy: CausalLM, prompts: PromptBatch, completion: Tensor, length: Tensor) -> Tensor:
+        """Values (B, S) before each completion token; arguments as of ``CausalLM.completion_hidden``."""
+        return self.of_hidden((self.model or policy).completion_hidden(prompts, completion, length))
+
+
+class StepCritic(nn.Module):
+    """
+    Overview:
+        The value head that a model such as ``vac`` contains. It has no weights of its own.
+    """
+    model = None
+
+    def forward(self, policy: nn.Module, obs: Any) -> Tensor:
+        """Values (M, ) of M observations."""
+        return policy(obs, mode='compute_critic')['value']
+
+
+def head_of(policy: nn.Module, critic: nn.Module) -> List[nn.Parameter]:
+    """The parameters that only the values depend on, which ``value_warmup`` trains."""
+    if isinstance(critic, TokenCritic):
+        return list(critic.parameters())
+    shared = set(policy.actor.parameters())
+    return [p for p in policy.critic.parameters() if p not in shared]
+
+
+def _own_model(arguments: Dict[str, Any]) -> CausalLM:
+    check_arguments(arguments, CausalLM, 'policy.learn.critic')
+    try:
+        return CausalLM(**arguments)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace('policy.model', 'policy.learn.critic')) from error
+    except Exception as error:  # an architecture may raise any exception for its arguments
+        raise ConfigError(
+            f'policy.learn.critic = {arguments!r}: a causal language model cannot be built with them '
+            f'({describe(error)})'
+        ) from error
