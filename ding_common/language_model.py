@@ -1,12 +1,13 @@
-"""Build causal language models of ``transformers``: pretrained by name or folder, or random from a model config."""
+"""Build language models of ``transformers``: pretrained by name or folder, or random from a model config."""
 import inspect
 import os
 import re
 import warnings
-from typing import List, Optional, Set
+from typing import List, Optional, Set, Type
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, \
+    AutoModelForSequenceClassification, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from .adapters import add_adapters, base_of_adapters
@@ -53,6 +54,22 @@ def build_causal_lm(
     if attn_implementation is not None:
         options['attn_implementation'] = attn_implementation
     return _make(config, options, key) if pretrained is None else _load(pretrained, options, key)
+
+
+def load_reward_model(pretrained: str, dtype: str, key: str) -> PreTrainedModel:
+    """
+    Overview:
+        Load a model with a classification head, such as a reward model.
+    Arguments:
+        - pretrained (:obj:`str`): Folder or hub name for ``AutoModelForSequenceClassification.from_pretrained``.
+        - dtype (:obj:`str`): One of ``DTYPES``.
+        - key (:obj:`str`): Dotted path of the config's section, for messages.
+    Raises:
+        - ConfigError: If the model cannot be loaded, or the folder lacks weights such as those of the head.
+    """
+    where = f'{key}.pretrained = {pretrained!r}'
+    check_model_folder(pretrained, f'{key}.pretrained')
+    return _load_whole(pretrained, dict(dtype=DTYPES[dtype]), key, where, AutoModelForSequenceClassification)
 
 
 def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
@@ -122,17 +139,25 @@ def _load(pretrained: str, options: dict, key: str) -> PreTrainedModel:
     return add_adapters(_load_whole(base, options, key, told), pretrained, merge, where)
 
 
-def _load_whole(pretrained: str, options: dict, key: str, where: str) -> PreTrainedModel:
+_KINDS = {
+    AutoModelForCausalLM: 'causal language model',
+    AutoModelForSequenceClassification: 'sequence classification model'
+}
+
+
+def _load_whole(
+        pretrained: str, options: dict, key: str, where: str, loader: Type = AutoModelForCausalLM
+) -> PreTrainedModel:
     if os.path.isdir(pretrained) and not os.path.isfile(os.path.join(pretrained, 'config.json')):
         raise ConfigError(f'{where}: the folder contains no config.json.')
     try:
         with quiet_hub():
-            model, found = AutoModelForCausalLM.from_pretrained(
+            model, found = loader.from_pretrained(
                 pretrained, trust_remote_code=False, output_loading_info=True, **options
             )
     except Exception as error:  # a broken folder may raise anything, from KeyError to SafetensorError
         raise ConfigError(
-            f'{where}{_attention(options, key)}: neither a folder with a causal language model nor a model that the '
+            f'{where}{_attention(options, key)}: neither a folder with a {_KINDS[loader]} nor a model that the '
             f'hub provides ({reason(error)})'
         ) from error
     if found['missing_keys']:  # transformers initialises them randomly, and a run would train them

@@ -164,17 +164,49 @@ def encode_prompt(
     if not has_template:
         asked = 'env.chat = True' if chat else 'env.task: its prompts are chat messages'
         raise ConfigError(f'{asked}: the tokenizer of {tokenizer.name_or_path or "this run"} has no chat template.')
-    messages = [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
+    messages = _messages(prompt)
     if system_prompt is not None and messages[0]['role'] == 'system':
         raise ConfigError(f'env.system_prompt = {system_prompt!r}: the problems already have a system message.')
     if system_prompt is not None:
         messages = [dict(role='system', content=system_prompt), *messages]
+    return _apply_template(tokenizer, messages, True, chat_options)
+
+
+def encode_dialogue(
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: Union[str, List[Dict[str, str]]],
+        completion: str,
+        chat: Optional[bool] = None,
+) -> List[int]:
+    """
+    Overview:
+        Token ids of a prompt and its completion, as a reward model reads them: the completion is the last message of \
+        the chat, or it follows the prompt and ends with the end-of-sequence token.
+    Arguments:
+        - tokenizer, prompt, chat: As in ``encode_prompt``.
+        - completion (:obj:`str`): Text.
+    Raises:
+        - ConfigError: As in ``encode_prompt``.
+    """
+    if tokenizer.chat_template is not None and (not isinstance(prompt, str) or chat is not False):
+        return _apply_template(tokenizer, [*_messages(prompt), dict(role='assistant', content=completion)], False, {})
+    return encode_prompt(tokenizer, prompt, chat) + encode_text(tokenizer, completion) + [tokenizer.eos_token_id]
+
+
+def _messages(prompt: Union[str, List[Dict[str, str]]]) -> List[Dict[str, str]]:
+    return [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
+
+
+def _apply_template(
+        tokenizer: PreTrainedTokenizerBase, messages: List[Dict[str, str]], generates: bool, options: Dict[str, Any]
+) -> List[int]:
+    """Token ids of a chat; names of special tokens in its messages become ordinary tokens."""
     given = [str(value) for message in messages for value in message.values()]
     holds = any(_reads_like_a_token(tokenizer, len(tokenizer)).search(text) for text in given)
-    options = dict(chat_options, sanitize_control_tokens=True) if holds else chat_options
+    options = dict(options, sanitize_control_tokens=True) if holds else options
     try:
         return tokenizer.apply_chat_template(
-            messages, tokenize=True, add_generation_prompt=True, return_dict=False, **options
+            messages, tokenize=True, add_generation_prompt=generates, return_dict=False, **options
         )
     except ValueError as error:
         if not holds:

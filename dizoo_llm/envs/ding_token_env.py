@@ -46,6 +46,9 @@ class DingTokenEnv(BaseEnv):
         overlong_buffer=None,
         # (float) Weight of ``overlong`` in the reward.
         overlong_weight=1.0,
+        # (List[dict]) Further parts of the reward from sequence-classification models, each with the keys of
+        # ``DEFAULTS`` in ``dizoo_llm/reward_model.py``.
+        reward_models=[],
     )
     rules = dict(
         task=Rule("a dict with the key 'type'", lambda v: isinstance(v, dict) and isinstance(v.get('type'), str)),
@@ -56,6 +59,9 @@ class DingTokenEnv(BaseEnv):
         system_prompt=Rule('text', lambda v: isinstance(v, str)).or_none(),
         overlong_buffer=Rule.integer(1).or_none(),
         overlong_weight=Rule.number(0),
+        reward_models=Rule(
+            'a list of dicts', lambda v: isinstance(v, (list, tuple)) and all(isinstance(m, dict) for m in v)
+        ),
     )
 
     @classmethod

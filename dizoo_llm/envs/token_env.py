@@ -13,6 +13,7 @@ from dizoo_llm.tokenizer import (
 )
 from ding_common import ConfigError, TaskError
 
+from .rewarded_task import add_reward_models
 from .scoring import Ended, Scoring
 
 NO_TOKEN = -1  # pads observations after the last token; never a token id
@@ -62,6 +63,7 @@ class TokenEnv(gymnasium.Env):
             chat_options: Dict[str, Any] = {},
             overlong_buffer: Optional[int] = None,
             overlong_weight: float = 1.0,
+            reward_models: Sequence[Dict[str, Any]] = (),
     ) -> None:
         """
         Overview:
@@ -81,11 +83,14 @@ class TokenEnv(gymnasium.Env):
             - overlong_buffer (:obj:`Optional[int]`): Number of tokens before the length limit over which the reward \
                 part ``overlong`` falls from 0 to -1, equation 13 of https://arxiv.org/abs/2503.14476.
             - overlong_weight (:obj:`float`): Weight of ``overlong`` in the reward.
+            - reward_models (:obj:`Sequence[Dict[str, Any]]`): Further parts of the reward, see \
+                ``dizoo_llm/reward_model.py``.
         Raises:
             - ConfigError: If an argument is invalid.
         """
         self.task = task if isinstance(task, Task) else create_task(dict(type=task) if isinstance(task, str) else task)
         check_scorer(self.task)
+        self.task = add_reward_models(self.task, reward_models)
         self.tokenizer = _create_tokenizer(tokenizer, self.task)
         self.problems = self.task.evaluation() if evaluation else self.task
         self.max_new_tokens = max_new_tokens

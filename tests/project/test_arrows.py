@@ -9,8 +9,8 @@ PARTS = [
     'ding_common', 'ding_grpo', 'ding_grpo.compat', 'ding_grpo.compat.drop_ins', 'ding_grpo.compat.patches',
     'ding_grpo.compat.private', 'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model', 'ding_grpo.rollout',
     'ding_grpo.worker', 'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'ding_grpo.from_ppo', 'dizoo_llm',
-    'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.tokenizer', 'dizoo_llm.generation',
-    'dizoo_llm.sft', 'dizoo_llm.play'
+    'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.reward_model', 'dizoo_llm.tokenizer',
+    'dizoo_llm.generation', 'dizoo_llm.sft', 'dizoo_llm.play'
 ]
 ALLOWED = {
     'ding_common': set(),
@@ -35,7 +35,8 @@ ALLOWED = {
     'ding_grpo.worker': {'ding_common', 'ding_grpo.compat', 'ding_grpo.rl_utils'},
     'ding_grpo.policy': {'ding_common', 'ding_grpo.model', 'ding_grpo.rollout', 'ding_grpo.rl_utils'},
     'dizoo_llm': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.tasks'},
-    'dizoo_llm.envs': {'ding_common', 'dizoo_llm.tasks', 'dizoo_llm.tokenizer'},
+    'dizoo_llm.envs': {'ding_common', 'dizoo_llm.reward_model', 'dizoo_llm.tasks', 'dizoo_llm.tokenizer'},
+    'dizoo_llm.reward_model': {'ding_common', 'dizoo_llm.tasks', 'dizoo_llm.tokenizer'},
     'dizoo_llm.tasks': {'ding_common', 'dizoo_llm.rewards'},
     'dizoo_llm.rewards': set(),
     'dizoo_llm.tokenizer': {'ding_common'},
@@ -90,6 +91,6 @@ def test_ppo_is_made_of_di_engines_losses():
 
 @pytest.mark.unittest
 def test_no_weights_in_the_environment():
-    programs = ('dizoo_llm.play', 'dizoo_llm.sft', 'dizoo_llm.generation')
-    outside = {b.split('.')[0] for a, b in imports() if part_of(a).startswith('dizoo_llm.') and a not in programs}
+    others = ('dizoo_llm.play', 'dizoo_llm.sft', 'dizoo_llm.generation', 'dizoo_llm.reward_model')
+    outside = {b.split('.')[0] for a, b in imports() if part_of(a).startswith('dizoo_llm.') and a not in others}
     assert 'torch' not in outside

@@ -1,0 +1,61 @@
+"""Any task with further parts of the reward from reward models."""
+from typing import Any, Dict, List, Sequence, Union
+
+from ding_common import ConfigError
+from dizoo_llm.reward_model import KEY, RewardModel
+from dizoo_llm.tasks import Problem, Task
+from dizoo_llm.tasks.base import Parts
+
+
+class RewardedTask(Task):
+    """
+    Overview:
+        A task whose reward has further parts, from reward models. All else is the task's. It scores in batches, so
+        that a model reads all completions of a collect together, in one process.
+    """
+
+    def __init__(self, task: Task, models: List[RewardModel]) -> None:
+        names = [*task.weights, *(model.name for model in models)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f'{KEY}: the name {twice[0]!r} occurs twice among the parts of the reward. Set name to another one.'
+            )
+        self.task, self._models = task, models
+        self.weights = {**task.weights, **{model.name: model.weight for model in models}}
+        self.return_part, self.must_end = task.return_part, task.must_end
+        self.words, self.chars = task.words, task.chars
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    def problem(self, index: int) -> Problem:
+        return self.task.problem(index)
+
+    def checked_problem(self, index: int) -> Problem:
+        return self.task.checked_problem(index)
+
+    def demonstration(self, problem: Problem) -> str:
+        return self.task.demonstration(problem)
+
+    def evaluation(self) -> Task:
+        return self.task.evaluation()
+
+    def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
+        scored: List[Union[Parts, Exception]] = list(self.task.checked_scores(problems, completions))
+        for model in self._models:
+            for i, score in enumerate(model.scores(problems, completions)):
+                if isinstance(scored[i], dict):
+                    scored[i] = score if isinstance(score, Exception) else {**scored[i], model.name: score}
+        return scored
+
+
+def add_reward_models(task: Task, cfgs: Sequence[Dict[str, Any]]) -> Task:
+    """
+    Overview:
+        The task with the reward models of ``env.reward_models``; the task itself without any.
+    """
+    if not isinstance(cfgs, (list, tuple)):
+        raise ConfigError(f'{KEY} = {cfgs!r}: must be a list of dicts.')
+    models = [RewardModel(cfg, f'{KEY}[{i}]') for i, cfg in enumerate(cfgs)]
+    return RewardedTask(task, models) if models else task
