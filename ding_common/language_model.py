@@ -19,6 +19,10 @@ from .loading import check_model_folder, quiet_hub, reason
 OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
 # Larger values are typing errors, which would exhaust the memory before any message.
 MOST_LAYERS, MOST_OF_ALL = 10_000, 1_000_000_000
+_KINDS = {
+    AutoModelForCausalLM: 'causal language model',
+    AutoModelForSequenceClassification: 'sequence classification model'
+}
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 
 
@@ -72,7 +76,37 @@ def load_reward_model(pretrained: str, dtype: str, key: str) -> PreTrainedModel:
     return _load_whole(pretrained, dict(dtype=DTYPES[dtype]), key, where, AutoModelForSequenceClassification)
 
 
-def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
+def build_reward_model(
+        vocab_size: int,
+        key: str,
+        pretrained: Optional[str] = None,
+        config: Optional[dict] = None,
+) -> PreTrainedModel:
+    """
+    Overview:
+        A sequence-classification model with one label in float32, to be trained: random, or a pretrained model whose \
+        head is random unless the folder contains one.
+    Arguments:
+        - vocab_size (:obj:`int`): Size of the tokenizer's vocabulary, the default of ``config``.
+        - key, pretrained, config: As in ``build_causal_lm``.
+    Raises:
+        - ConfigError: If a value is invalid or the model cannot be loaded.
+    """
+    if (pretrained is None) == (config is None):
+        raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: set exactly one of them.')
+    options = dict(dtype=torch.float32)
+    if config is not None:
+        sized = dict({'vocab_size': vocab_size}, **config) if isinstance(config, dict) else config
+        model = _make(sized, options, key, AutoModelForSequenceClassification, num_labels=1)
+    else:
+        where = f'{key}.pretrained = {pretrained!r}'
+        check_model_folder(pretrained, f'{key}.pretrained')
+        options.update(num_labels=1)
+        model = _load_whole(pretrained, options, key, where, AutoModelForSequenceClassification, new_head=True)
+    return model
+
+
+def _make(config: dict, options: dict, key: str, builder: Type = AutoModelForCausalLM, **more: int) -> PreTrainedModel:
     if not isinstance(config, dict):
         raise ConfigError(f'{key}.config = {config!r}: must be a dict with model_type.')
     config = {**config}
@@ -94,10 +128,10 @@ def _make(config: dict, options: dict, key: str) -> PreTrainedModel:
         if isinstance(value, int) and value > most:
             raise ConfigError(f'{key}.config.{name} = {value!r}: must be at most {most}.')
     try:
-        return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **config), **options)
+        return builder.from_config(AutoConfig.for_model(model_type, **config, **more), **options)
     except Exception as error:  # an architecture may raise anything for unsupported values
         raise ConfigError(
-            f'{key}.config = {config!r}{_attention(options, key)}: transformers cannot build a causal language model '
+            f'{key}.config = {config!r}{_attention(options, key)}: transformers cannot build a {_KINDS[builder]} '
             f'{model_type!r} from it ({reason(error)})'
         ) from error
 
@@ -139,14 +173,13 @@ def _load(pretrained: str, options: dict, key: str) -> PreTrainedModel:
     return add_adapters(_load_whole(base, options, key, told), pretrained, merge, where)
 
 
-_KINDS = {
-    AutoModelForCausalLM: 'causal language model',
-    AutoModelForSequenceClassification: 'sequence classification model'
-}
-
-
 def _load_whole(
-        pretrained: str, options: dict, key: str, where: str, loader: Type = AutoModelForCausalLM
+        pretrained: str,
+        options: dict,
+        key: str,
+        where: str,
+        loader: Type = AutoModelForCausalLM,
+        new_head: bool = False
 ) -> PreTrainedModel:
     if os.path.isdir(pretrained) and not os.path.isfile(os.path.join(pretrained, 'config.json')):
         raise ConfigError(f'{where}: the folder contains no config.json.')
@@ -160,12 +193,14 @@ def _load_whole(
             f'{where}{_attention(options, key)}: neither a folder with a {_KINDS[loader]} nor a model that the '
             f'hub provides ({reason(error)})'
         ) from error
-    if found['missing_keys']:  # transformers initialises them randomly, and a run would train them
-        some = sorted(found['missing_keys'])
+    base = f'{model.base_model_prefix}.'
+    missing = [name for name in found['missing_keys'] if not new_head or name.startswith(base)]
+    if missing:  # transformers initialises them randomly, and a run would train them
+        some = sorted(missing)
         raise ConfigError(
             f'{where}: {len(some)} of the weights that its config.json requires are missing, for example {some[0]!r}.'
         )
-    if found['unexpected_keys']:
+    if found['unexpected_keys'] and not new_head:
         some = sorted(found['unexpected_keys'])
         warnings.warn(
             f'{where}: {len(some)} of its weights are not in the model, for example {some[0]!r}.', stacklevel=2

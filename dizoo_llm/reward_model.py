@@ -106,7 +106,7 @@ class RewardModel:
         order = sorted((i for i, row in enumerate(rows) if isinstance(row, list)), key=lambda i: len(rows[i]))
         for begin in range(0, len(order), self._cfg['batch_size']):
             chosen = order[begin:begin + self._cfg['batch_size']]
-            for i, score in zip(chosen, _read(model, [rows[i] for i in chosen])):
+            for i, score in zip(chosen, read_rows(model, [rows[i] for i in chosen]).tolist()):
                 scores[i] = score
         return _whitened(scores) if self._cfg['whiten'] else scores
 
@@ -156,15 +156,15 @@ def _load_once(pretrained: str, dtype: str, device: str, stamp: Tuple, key: str)
         raise ConfigError(f'{key}.device = {device!r}: not available ({describe(error)})') from error
 
 
-def _read(model: PreTrainedModel, rows: List[List[int]]) -> List[float]:
-    """The outputs of rows of token ids, padded on the right."""
+def read_rows(model: PreTrainedModel, rows: List[List[int]]) -> torch.Tensor:
+    """The outputs (B, ) of rows of token ids, padded on the right."""
     longest = max(map(len, rows))
     ids = torch.full((len(rows), longest), model.config.pad_token_id)
     mask = torch.zeros(len(rows), longest, dtype=torch.long)
     for i, row in enumerate(rows):
         ids[i, :len(row)], mask[i, :len(row)] = torch.tensor(row), 1
     logits = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device)).logits  # (B, 1)
-    return logits[:, 0].float().tolist()
+    return logits[:, 0].float()
 
 
 def _whitened(scores: List[Union[float, Exception]]) -> List[Union[float, Exception]]:

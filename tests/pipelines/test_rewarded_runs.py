@@ -26,8 +26,8 @@ class TestTraining:
     def test_the_update_shows_its_seconds(self, think_answer, tmp_path, monkeypatch, capsys):
         import time
         folder, _ = save_model(tmp_path / 'model')
-        read = reward_model._read
-        monkeypatch.setattr(reward_model, '_read', lambda *args: time.sleep(0.5) or read(*args))
+        read = reward_model.read_rows
+        monkeypatch.setattr(reward_model, 'read_rows', lambda *args: time.sleep(0.5) or read(*args))
         train('slow', updates=1, reward_models=[dict(pretrained=folder)])
         line, = [line for line in capsys.readouterr().out.splitlines() if line.startswith('update 0')]
         assert '  scoring 0.5' in line or '  scoring 0.6' in line

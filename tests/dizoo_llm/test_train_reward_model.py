@@ -1,0 +1,103 @@
+"""Reward models from pairs of completions."""
+import json
+import os
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from ding_common import ConfigError, read_json_lines
+from dizoo_llm.reward_model import RewardModel
+from dizoo_llm.tasks import Problem, ThinkAnswerTask
+from dizoo_llm.train_reward_model import main, read_pairs, train
+from tests.dizoo_llm.test_reward_model import save_model
+from tests.processes import ROOT
+
+PAIRS = os.path.join(ROOT, 'benchmarks', 'think_answer_pairs.py')
+MODEL = dict(
+    config=dict(
+        model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=64
+    )
+)  # yapf: disable
+
+
+def config(folder, model=MODEL, **changes):
+    options = dict(pairs=PAIRS, number=600, held_out=100, epochs=4, learning_rate=3e-3, eval_freq=15)
+    return dict(
+        exp_name=str(folder), env=dict(task=dict(type='think_answer')), model=model, train=dict(options, **changes)
+    )
+
+
+@pytest.mark.unittest
+class TestPairs:
+
+    def test_those_of_think_answer(self):
+        task, pairs = ThinkAnswerTask(), read_pairs(PAIRS, 50)
+        problems = {task.problem(i).prompt: task.problem(i) for i in range(4)}
+        for pair in pairs:
+            better, worse = (
+                sum(task.weights[name] * x for name, x in task.score(problems[pair.prompt], text).items())
+                for text in (pair.chosen, pair.rejected)
+            )
+            assert better > worse
+        assert pairs == read_pairs(PAIRS, 50) and len(set(pairs)) == 50
+
+    def test_of_a_file(self, tmp_path):
+        path = tmp_path / 'pairs.jsonl'
+        rows = [dict(prompt='1 2', chosen=str(i), rejected='0', source='x') for i in range(3)]
+        path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+        assert [pair.chosen for pair in read_pairs(str(path), 3)] == ['0', '1', '2']
+        with pytest.raises(ConfigError, match='it has 3 lines; train.number and train.held_out need 4'):
+            read_pairs(str(path), 4)
+
+    @pytest.mark.parametrize('line', ['{"prompt": "1", "chosen": "2"}', '[1, 2, 3]', 'x', '{"prompt": []}'])
+    def test_a_line_that_is_none(self, tmp_path, line):
+        path = tmp_path / 'pairs.jsonl'
+        path.write_text(line + '\n')
+        with pytest.raises(ConfigError, match='pair 0'):
+            read_pairs(str(path), 1)
+
+
+@pytest.mark.envtest
+class TestTraining:
+
+    def test_learns_and_is_a_reward_model(self, tmp_path):
+        folder, accuracy = train(config(tmp_path / 'run'), 0)
+        evaluations = read_json_lines(str(tmp_path / 'run' / 'evaluations.jsonl'))
+        assert evaluations[0]['step'] == 0 and evaluations[-1]['held_out_accuracy'] == accuracy > 0.7
+        held_out = read_pairs(PAIRS, 700)[600:]
+        model = RewardModel(dict(pretrained=folder))
+        problems = [Problem(pair.prompt) for pair in held_out]
+        better, worse = (
+            model.scores(problems, [getattr(p, name) for p in held_out]) for name in ('chosen', 'rejected')
+        )
+        assert sum(a > b for a, b in zip(better, worse)) / 100 == accuracy
+        again, _ = train(config(tmp_path / 'again'), 0)
+        assert RewardModel(dict(pretrained=again)).scores(problems, ['3'] * 100) == model.scores(problems, ['3'] * 100)
+
+    def test_a_pretrained_model_gets_a_head(self, tmp_path, monkeypatch):
+        from transformers import LlamaForCausalLM, LlamaForSequenceClassification
+        folder, tokenizer = save_model(tmp_path / 'base', max_position_embeddings=64)
+        base = LlamaForCausalLM.from_pretrained(folder)
+        base.save_pretrained(folder)
+        options = config(tmp_path / 'run', dict(pretrained=folder), number=32, held_out=4, epochs=1, learning_rate=1e-9)
+        options['env']['tokenizer'] = dict(pretrained=folder)
+        path, _ = train(options, 0)
+        trained = LlamaForSequenceClassification.from_pretrained(path)
+        assert torch.allclose(trained.model.embed_tokens.weight, base.model.embed_tokens.weight, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        'changes, message', [
+            (dict(pairs=''), "train.pairs = ''"), (dict(pairs='nowhere.jsonl'), 'train.pairs'),
+            (dict(pairs=__file__), 'must define a function pair'), (dict(epochs=0), 'train.epochs = 0'),
+            (dict(model={}), 'set exactly one of them')
+        ],
+        ids=str
+    )
+    def test_one_line_for_a_wrong_config(self, tmp_path, monkeypatch, changes, message):
+        path = tmp_path / 'config.py'
+        changes = dict(changes)
+        path.write_text(f"main_config = {config(tmp_path / 'run', changes.pop('model', MODEL), **changes)!r}")
+        result = CliRunner().invoke(main, ['-c', str(path)])
+        assert result.exit_code == 1 and message in result.output and len(result.output.splitlines()) == 1
