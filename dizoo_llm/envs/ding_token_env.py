@@ -49,6 +49,8 @@ class DingTokenEnv(BaseEnv):
         # (List[dict]) Further parts of the reward from sequence-classification models, each with the keys of
         # ``DEFAULTS`` in ``dizoo_llm/reward_model.py``.
         reward_models=[],
+        # (dict) Weights of parts of the reward, by name, in place of the task's. 0 for a part that is only reported.
+        reward_weights=dict(),
     )
     rules = dict(
         task=Rule("a dict with the key 'type'", lambda v: isinstance(v, dict) and isinstance(v.get('type'), str)),

@@ -3,7 +3,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 from dizoo_llm.tasks import Task
 from dizoo_llm.tasks.base import Parts
-from ding_common import ConfigError, TaskError
+from ding_common import ConfigError, Rule, TaskError, nearest
 
 
 class Ended(NamedTuple):
@@ -34,13 +34,20 @@ class Scoring:
         - weights (:obj:`Dict[str, float]`): The parts of the reward and their weights, including ``overlong``.
     """
 
-    def __init__(self, task: Task, max_new_tokens: int, overlong_buffer: Optional[int], overlong_weight: float) -> None:
+    def __init__(
+            self,
+            task: Task,
+            max_new_tokens: int,
+            overlong_buffer: Optional[int],
+            overlong_weight: float,
+            reward_weights: Dict[str, float] = {},
+    ) -> None:
         """
         Arguments:
             - task (:obj:`Task`): Names the parts, their weights, ``return_part`` and ``must_end``.
-            - max_new_tokens, overlong_buffer, overlong_weight: See ``TokenEnv``.
+            - max_new_tokens, overlong_buffer, overlong_weight, reward_weights: See ``TokenEnv``.
         Raises:
-            - ConfigError: If the buffer is longer than a completion.
+            - ConfigError: If the buffer is longer than a completion, or a weight is for a part that does not exist.
         """
         self._task = task
         self._max_new_tokens = max_new_tokens
@@ -52,6 +59,14 @@ class Scoring:
         self.weights = dict(task.weights)
         if overlong_buffer is not None:
             self.weights['overlong'] = overlong_weight
+        for name, value in reward_weights.items():
+            if name not in self.weights:
+                raise ConfigError(
+                    f'env.reward_weights.{name} = {value!r}: the reward has no such part; {nearest(name, self.weights)}'
+                )
+            if not Rule.number().holds(value):
+                raise ConfigError(f'env.reward_weights.{name} = {value!r}: must be {Rule.number().allowed}.')
+            self.weights[name] = float(value)
 
     def outcome(self, scored: Union[Parts, TaskError], ended: Ended) -> Tuple[float, Dict[str, Any]]:
         """

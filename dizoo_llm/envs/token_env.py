@@ -64,6 +64,7 @@ class TokenEnv(gymnasium.Env):
             overlong_buffer: Optional[int] = None,
             overlong_weight: float = 1.0,
             reward_models: Sequence[Dict[str, Any]] = (),
+            reward_weights: Dict[str, float] = {},
     ) -> None:
         """
         Overview:
@@ -85,6 +86,7 @@ class TokenEnv(gymnasium.Env):
             - overlong_weight (:obj:`float`): Weight of ``overlong`` in the reward.
             - reward_models (:obj:`Sequence[Dict[str, Any]]`): Further parts of the reward, see \
                 ``dizoo_llm/reward_model.py``.
+            - reward_weights (:obj:`Dict[str, float]`): Weights of parts of the reward in place of the task's.
         Raises:
             - ConfigError: If an argument is invalid.
         """
@@ -95,7 +97,7 @@ class TokenEnv(gymnasium.Env):
         self.problems = self.task.evaluation() if evaluation else self.task
         self.max_new_tokens = max_new_tokens
         self._chat = (chat, system_prompt, chat_options)
-        self.scoring = Scoring(self.task, max_new_tokens, overlong_buffer, overlong_weight)
+        self.scoring = Scoring(self.task, max_new_tokens, overlong_buffer, overlong_weight, reward_weights)
         self.max_prompt_length = max_prompt_length
         if max_prompt_length is None:
             self.max_prompt_length = self._longest_prompt()

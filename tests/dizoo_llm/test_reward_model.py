@@ -143,6 +143,19 @@ class TestRewardedTask:
         assert info['reward_parts'] == dict(answer=1., format=1., solved=1., reward_model=pytest.approx(score))
         assert reward == pytest.approx(2 + 0.25 * score) and info['return'] == 1
 
+    def test_weights_of_a_config_replace_the_tasks(self, tmp_path):
+        folder, _ = save_model(tmp_path)
+        only = dict(answer=0, format=0., solved=0.)
+        env = TokenEnv(max_new_tokens=10, reward_models=[dict(pretrained=folder)], reward_weights=only)
+        env.reset(options=dict(index=0))
+        _, reward, _, _, info = env.step(env.encode_answer(COMPLETIONS[0]))
+        assert reward == pytest.approx(info['reward_parts']['reward_model'])
+        assert info['return'] == 1 == info['reward_parts']['answer'] and env.token_spec.reward_weights['answer'] == 0
+        with pytest.raises(ConfigError, match="env.reward_weights.anwser = 1: .*'answer'"):
+            TokenEnv(reward_weights=dict(anwser=1))
+        with pytest.raises(ConfigError, match="env.reward_weights.answer = '1': must be"):
+            TokenEnv(reward_weights=dict(answer='1'))
+
     def test_two_models_need_two_names(self, tmp_path):
         folder, _ = save_model(tmp_path)
         two = [dict(pretrained=folder), dict(pretrained=folder, name='other', weight=-1.)]
