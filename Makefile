@@ -31,7 +31,7 @@ CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-faults fuzz style format demo-text architectures uneven seeds seeds-cartpole presets kl score-batch soak bench bench-losses docs clean
+.PHONY: help install train test test-all test-faults fuzz style format demo-text architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking soak bench bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -44,6 +44,7 @@ help:
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make kl             GRPO and PPO with k1, k2 and k3 at three coefficients on five seeds; picture and table in docs/ (long)"
+	@echo "make reward-hacking train a reward model, and learn from it with and without a KL; picture and table in docs/ (long)"
 	@echo "make score-batch    updates of think_answer with a slow scorer of completions, and of batches; table in docs/"
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
@@ -126,6 +127,10 @@ presets: install
 kl: install
 	@echo "== five seeds of think_answer with every KL estimator at three coefficients, by GRPO and by PPO"
 	$(BIN)/python benchmarks/kl.py
+
+reward-hacking: $(VENV)/.text
+	@echo "== a reward model, and GRPO against it with and without a KL"
+	$(BIN)/python benchmarks/reward_hacking.py
 
 score-batch: install
 	@echo "== updates with a slow scorer: once a completion, and once a batch"

@@ -2,26 +2,22 @@
 The KL to the start on think_answer: GRPO and PPO with the estimators k1, k2 and k3 and several coefficients, on several
 seeds. Writes docs/kl.md and docs/kl.png.
 """
-import copy
 import os
 from functools import partial
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import click
 import numpy as np
-from runs import ROOT, load_config, machine, middle, run, run_each  # first, so that DI-engine's import is quiet
-import torch
-from ding.worker import LearnerHook, register_learner_hook
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from runs import ROOT, machine, middle, run, run_each  # first, so that DI-engine's import is quiet
+from exact_kl import KLHook, measure
+from transformers import AutoModelForCausalLM
 
-from ding_common import append_json, read_json_lines
+from ding_common import read_json_lines
 from ding_common.picture import finish, line_style, new_figure
-from ding_grpo.rl_utils import KL_TYPES, exact_kl, kl_estimate
-from dizoo_llm.tasks.think_answer import ThinkAnswerTask
-from dizoo_llm.tokenizer import build_word_tokenizer
+from ding_grpo.rl_utils import KL_TYPES
 
 OUT = 'kl'  # under runs/
-CURVE_EVERY, CURVE_ROWS, FINAL_ROWS = 8_000, 64, 512  # environment steps; completions per question
+FINAL_ROWS = 512  # completions per question
 CONFIGS = dict(GRPO='think_answer_grpo_kl', PPO='think_answer_ppo_kl')
 CELLS = [(0.0, 'k3')] + [(beta, kl_type) for kl_type in KL_TYPES for beta in (0.01, 0.1)]
 
@@ -60,77 +56,13 @@ class Outcome(NamedTuple):
     exact: List[Tuple[int, float]]
 
 
-@torch.no_grad()
-def measure(model: PreTrainedModel, reference: PreTrainedModel, rows: int) -> Dict[str, float]:
-    """
-    Overview:
-        Exact KL(model || reference) over the vocabulary and its estimators, by plain ``transformers``.
-    Arguments:
-        - rows (:obj:`int`): Completions per question, sampled from ``model`` at temperature 1.
-    Returns:
-        - kl (:obj:`Dict[str, float]`): ``exact`` and the names of the estimators; means over all sampled tokens, in \
-            nats.
-    """
-    task = ThinkAnswerTask()
-    tokenizer = build_word_tokenizer(task.words)
-    prompts = tokenizer([task.problem(i).prompt for i in range(len(task))], return_tensors='pt').input_ids
-    with torch.random.fork_rng():  # the run must not notice
-        torch.manual_seed(0)
-        ids = model.generate(
-            input_ids=prompts.repeat_interleave(rows, 0),
-            attention_mask=torch.ones_like(prompts.repeat_interleave(rows, 0)),
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            max_new_tokens=load_config(CONFIGS['GRPO'])[0].env.max_new_tokens,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    begin = prompts.shape[1]
-    tokens = ids[:, begin:]
-    ended = (tokens == tokenizer.eos_token_id).long()
-    sampled = ended.cumsum(1) - ended == 0  # up to and with the first end-of-sequence token
-    new, ref = (m(ids).logits[:, begin - 1:-1] for m in (model, reference))
-    logp_new, logp_ref = (x.log_softmax(-1).gather(-1, tokens[..., None])[..., 0] for x in (new, ref))
-    kl = {name: kl_estimate(logp_new, logp_ref, name) for name in KL_TYPES}
-    return {name: value[sampled].mean().item() for name, value in dict(kl, exact=exact_kl(new, ref)).items()}
-
-
-class KLHook(LearnerHook):
-    """
-    Overview:
-        Keep the model at the start; measure the KL to it every ``CURVE_EVERY`` environment steps.
-    """
-    start: Optional[PreTrainedModel] = None
-    path, due = '', 0
-
-    @classmethod
-    def reset(cls, path: str) -> None:
-        cls.start, cls.path, cls.due = None, path, 0
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        model = engine.policy.get_attribute('model')
-        lm = getattr(model, 'actor', model).lm
-        if self.start is None:
-            KLHook.start = copy.deepcopy(lm)
-        if engine.collector_envstep >= self.due:
-            KLHook.due = engine.collector_envstep + CURVE_EVERY
-            append_json(self.path, dict(envstep=engine.collector_envstep, **measure(lm, self.start, CURVE_ROWS)))
-
-
-register_learner_hook('kl', KLHook)
-
-
 def learn(env_steps: int, cell: Cell) -> Outcome:
     """
     Overview:
         Train and measure, in this process.
     """
     curve = os.path.join('runs', f'{cell.folder}.jsonl')
-    os.makedirs(os.path.dirname(curve), exist_ok=True)
-    open(curve, 'w').close()
-    KLHook.reset(os.path.abspath(curve))
-    hook = dict(name='kl', type='kl', position='before_iter', priority=1)
+    hook = KLHook.begin(curve)
     r = run(
         CONFIGS[cell.algorithm],
         cell.seed,

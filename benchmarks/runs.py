@@ -58,6 +58,7 @@ def run(
         go_on: bool = False,
         learn: Dict[str, Any] = {},
         evaluator: Dict[str, Any] = {},
+        env: Dict[str, Any] = {},
         **limit: int,
 ) -> Run:
     """
@@ -71,6 +72,7 @@ def run(
         - go_on (:obj:`bool`): Whether it goes on behind that.
         - learn (:obj:`Dict[str, Any]`): Keys of ``policy.learn`` in place of the config's.
         - evaluator (:obj:`Dict[str, Any]`): Keys of ``policy.eval.evaluator`` in place of the config's.
+        - env (:obj:`Dict[str, Any]`): Keys of ``env`` in place of the config's.
         - limit (:obj:`int`): ``max_train_iter`` or ``max_env_step``.
     """
     main, create = load_config(config)
@@ -78,6 +80,7 @@ def run(
     main.env.stop_value = 1e9 if go_on else bar
     main.policy.learn.update(learn)
     main.policy.eval.evaluator.update(evaluator)
+    main.env.update(env)
     shutil.rmtree(main.exp_name, ignore_errors=True)
     serial_pipeline_onpolicy((main, create), seed=seed, **limit)
     records = read_json_lines(os.path.join(main.exp_name, 'log', 'evaluator', 'evaluations.jsonl'))
