@@ -1,13 +1,45 @@
 """The critic of ``learn.advantage='gae'``: values of states for generalized advantage estimation."""
 from typing import Any, Dict, List, Optional
 
+import torch
 from torch import Tensor, nn
 
 from ding_common import ConfigError, check_arguments, describe
 from ding_grpo.model import CausalLM, PromptBatch
 
 
-class TokenCritic(nn.Module):
+class Critic(nn.Module):
+    """
+    Overview:
+        The running standard deviation of returns, in whose units the values are with ``value_norm``, as in DI-engine's
+        PPO. It is 1 until returns are observed.
+    Interfaces:
+        ``observe``
+    Property:
+        ``return_std``
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, value in (('return_mean', 0.), ('return_var', 1.), ('return_count', 1e-4)):
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
+
+    @property
+    def return_std(self) -> float:
+        return self.return_var.add(1e-8).sqrt().item()
+
+    def observe(self, returns: Tensor) -> None:
+        """Include further returns (M, ) in mean and variance, https://doi.org/10.1007/978-3-642-51461-6_3."""
+        returns = returns.to(self.return_mean)
+        number, total = len(returns), len(returns) + self.return_count
+        delta = returns.mean() - self.return_mean
+        squares = self.return_var * self.return_count + returns.var(unbiased=False) * number
+        self.return_var.copy_((squares + delta ** 2 * self.return_count * number / total) / total)
+        self.return_mean.add_(delta * number / total)
+        self.return_count.copy_(total)
+
+
+class TokenCritic(Critic):
     """
     Overview:
         A linear value head on the last hidden state before each token: of the policy's model, which reads the row once
@@ -39,7 +71,7 @@ class TokenCritic(nn.Module):
         return self.of_hidden((self.model or policy).completion_hidden(prompts, completion, length))
 
 
-class StepCritic(nn.Module):
+class StepCritic(Critic):
     """
     Overview:
         The value head that a model such as ``vac`` contains. It has no weights of its own.

@@ -13,7 +13,7 @@ GAE_METHODS = ('batch', 'no_std')
 # Keys that need a critic, with their defaults.
 CRITIC_KEYS = {
     key: DEFAULTS['learn'][key]
-    for key in ('critic', 'gae_lambda', 'value_weight', 'value_clip', 'value_warmup')
+    for key in ('critic', 'gae_lambda', 'value_weight', 'value_norm', 'value_clip', 'value_warmup')
 }
 
 

@@ -147,6 +147,9 @@ KEYS = dict(
         # when returns are large.
         value_weight=Key(None,
                          Rule.number(0, open_low=True).or_none()),
+        # (bool) With 'gae': whether the critic predicts returns divided by their running standard deviation. Use it for
+        # returns much larger than 1, whose squared errors would dominate the gradient.
+        value_norm=Key(False, Rule.one_of(True, False)),
         # (Optional[float]) With 'gae': clipping range of the change of a value in an update. None: no clipping.
         value_clip=Key(None,
                        Rule.number(0, open_low=True).or_none()),

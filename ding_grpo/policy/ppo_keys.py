@@ -11,7 +11,7 @@ PPO_KEYS = {
     'priority_IS_weight': 'remove it; groups have no priorities',
     'load_path': 'remove it, or use policy.learn.learner.hook.load_ckpt_before_run',
     'learn.value_weight': "remove it; there is no value loss, except with policy.learn.advantage='gae'",
-    'learn.value_norm': 'remove it; there are no values',
+    'learn.value_norm': "remove it; there are no values, except with policy.learn.advantage='gae'",
     'learn.adv_norm': 'remove it; policy.learn.adv_method normalises within a group',
     'learn.ppo_param_init': 'remove it; the model keeps its own initialisation',
     'learn.grad_clip_type': 'remove it; policy.learn.grad_clip_value limits the norm of the gradient',
@@ -40,8 +40,9 @@ def written_ppo_keys(policy: Dict) -> List[Tuple[str, Any]]:
             found.append((path, value))
     learn = policy.get('learn')
     has_critic = isinstance(learn, dict) and learn.get('advantage') == 'gae'
-    # grpo has this key too, for its critic; the default is None
-    return [(path, value) for path, value in found if path != 'learn.value_weight' or not (has_critic or value is None)]
+    # grpo has these keys too, for its critic
+    own = {'learn.value_weight': None, 'learn.value_norm': False}  # and their defaults
+    return [(path, value) for path, value in found if path not in own or not (has_critic or value is own[path])]
 
 
 def check_ppo_keys(policy: Dict) -> None:

@@ -179,8 +179,13 @@ class Updater:
         value = self._read_rows(lambda part: self._actor.value(self._model, part, self._critic), batch)
         with torch.no_grad():
             final = self._actor.final_value(self._model, batch.to(self._device), self._critic).cpu()
-        adv, return_ = gae_advantage(batch.reward, value, batch.weight, discount_factor, self._gae_lambda, final)
-        return replace(batch, value=value, adv=adv, return_=return_, final_obs=None)
+        std = self._critic.return_std
+        adv, return_ = gae_advantage(
+            batch.reward, value * std, batch.weight, discount_factor, self._gae_lambda, final * std
+        )
+        if self._cfg.value_norm and batch.weight.any():
+            self._critic.observe(return_[batch.weight != 0])
+        return replace(batch, value=value, adv=adv, return_=return_ / std, final_obs=None)
 
     @property
     def _device(self) -> torch.device:

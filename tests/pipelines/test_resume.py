@@ -57,7 +57,7 @@ def critic(think_answer):
 
 def value_head(think_answer):
     pipeline, main, create = steps(think_answer)
-    main.policy.learn.update(advantage='gae', extend_truncated=False)
+    main.policy.learn.update(advantage='gae', extend_truncated=False, value_norm=True)
     return pipeline, main, create
 
 

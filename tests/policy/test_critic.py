@@ -11,7 +11,7 @@ from torch import nn
 from ding_common import ConfigError
 from ding_grpo.policy.actor import Reading
 from ding_grpo.policy.batch import Batch
-from ding_grpo.policy.critic import StepCritic, head_of
+from ding_grpo.policy.critic import Critic, StepCritic, head_of
 from ding_grpo.policy.update import Updater
 from ding_grpo.rl_utils import gae_advantage
 from tests.policy.helper import make_batch, make_policy, sample_groups
@@ -72,7 +72,8 @@ class TestLoss:
                 max_bad_updates=1,
                 value_weight=options.get('value_coeff', 0.1),
                 value_clip=options.get('value_clip_range', 0.2),
-                gae_lambda=None
+                gae_lambda=None,
+                value_norm=False
             )
             loss_options = dict(reduction='token', beta=0., clip_ratio=options.get('epsilon', 0.1))
             updater = Updater(
@@ -127,6 +128,29 @@ class TestTokens:
         assert metrics[-1]['explained_variance'] > 0.8
         assert metrics[-1]['value_loss'] < 0.1 * metrics[0]['value_loss']
         assert set(policy._monitor_vars_learn()) >= {'value_loss', 'value_clipfrac', 'explained_variance'}
+
+    def test_values_in_units_of_the_returns_deviation(self):
+        policies = [token_policy(value_norm=norm, gae_lambda=0.5) for norm in (False, True)]
+        groups = sample_groups(policies[0], [0, 1], reward=lambda group, row: 10. * row - 30. * group)
+        for policy in policies:
+            nn.init.normal_(policy._critic.head.weight)
+            torch.manual_seed(0)
+        policies[1]._critic.load_state_dict(policies[0]._critic.state_dict())
+        first = [policy._to_learn(Batch.of(groups)) for policy in policies]
+        counted = first[0].weight != 0
+        assert torch.equal(first[0].return_, first[1].return_)  # the deviation is 1 before anything is observed
+        std = policies[1]._critic.return_std
+        assert policies[0]._critic.return_std == pytest.approx(1, abs=1e-6)
+        assert std == pytest.approx(first[0].return_[counted].double().std(unbiased=False).item(), rel=1e-3)
+        second = policies[1]._to_learn(Batch.of(groups))
+        adv, return_ = gae_advantage(second.reward, second.value * std, second.weight, 1., 0.5)
+        assert torch.allclose(second.return_, return_ / std, atol=1e-5)
+
+    def test_running_deviation(self):
+        critic, returns = Critic(), torch.randn(50) * 7 + 3
+        for part in returns.split([10, 1, 39]):
+            critic.observe(part)
+        assert critic.return_std == pytest.approx(returns.double().std(unbiased=False).item(), rel=1e-4)
 
     def test_groups_of_one_row(self):
         main, create = small('think_answer_grpo')
