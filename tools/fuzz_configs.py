@@ -39,7 +39,7 @@ from ding_common import import_ding  # noqa: E402
 import_ding()
 from tests.shipped import load, names, small, write_model_and_data  # noqa: E402
 
-NAMES = names('*_grpo*')
+NAMES = [*names('*_grpo*'), *names('*_gae')]
 if find_spec('Box2D') is None:
     NAMES.remove('lunarlander_grpo')  # it needs an extra
 HUGE = 10 ** 12

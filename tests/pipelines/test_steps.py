@@ -72,12 +72,12 @@ def learned(policy):
 @pytest.mark.envtest
 class TestPipeline:
 
-    @pytest.mark.parametrize('task', ['cartpole', 'acrobot', 'pendulum'])
-    def test_learns_and_leaves_its_record(self, small, task):
-        configs = small(f'{task}_grpo', policy__eval=dict(evaluator=dict(eval_freq=1, samples_per_start=2)))
+    @pytest.mark.parametrize('name', ['cartpole_grpo', 'acrobot_grpo', 'pendulum_grpo', 'cartpole_gae'])
+    def test_learns_and_leaves_its_record(self, small, name):
+        configs = small(name, policy__eval=dict(evaluator=dict(eval_freq=1, samples_per_start=2)))
         _, metrics, evaluations = run(configs)
         assert len(metrics) == 2
-        if task != 'acrobot':  # of which fifteen steps are all alike
+        if name != 'acrobot_grpo':  # of which fifteen steps are all alike
             assert all(m['grad_norm'] > 0 for m in metrics)
         assert 1 <= metrics[0]['episode_length_mean'] <= 15 and metrics[0]['steps_per_second'] > 0
         assert all('sampled_return' in e for e in evaluations)
