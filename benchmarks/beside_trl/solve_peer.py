@@ -28,7 +28,8 @@ class Score:
     def __call__(self, ids, answer: str):
         text = self._tokenizer.decode(ids, skip_special_tokens=True)
         right, form = TAGS['answer_reward'](text, answer), TAGS['format_reward'](text)
-        return right, form, float(right == form == 1 and self._tokenizer.eos_token_id in ids)
+        ended = self._tokenizer.eos_token_id in ids
+        return right, form, float(right == 1 and TAGS['is_formatted'](text) and ended)
 
 
 class Evaluate(TrainerCallback):

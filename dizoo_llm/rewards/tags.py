@@ -29,15 +29,24 @@ def answer_reward(completion: str, answer: str) -> float:
 def format_reward(completion: str) -> float:
     """
     Overview:
-        A quarter for each tag in its place: the first tag is ``</think>``, the second ``<answer>``, the third \
-        ``</answer>``. A quarter if the whole text is ``thoughts </think> <answer> x </answer>`` with no other tag, a \
-        non-empty x, and no other text after the thoughts. The partial credit lets a random policy improve step by \
-        step. Tags out of order earn nothing: a policy that puts the answer before ``</think>`` would stay there.
+        A third for each tag in its place: the first tag is ``</think>``, the second ``<answer>``, the third \
+        ``</answer>``. The partial credit lets a random policy improve step by step. Tags out of order earn nothing: a \
+        policy that puts the answer before ``</think>`` would stay there.
     Arguments:
         - completion (:obj:`str`): The policy's text, without the prompt.
     Returns:
-        - reward (:obj:`float`): 0, 0.25, 0.5, 0.75 or 1.
+        - reward (:obj:`float`): 0, 1/3, 2/3 or 1.
     """
     pairs = zip(re.findall(_TAG, completion), ('</think>', '<answer>', '</answer>'))
-    in_place = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return (in_place + (_FORM.fullmatch(completion) is not None)) / 4
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)) / 3
+
+
+def is_formatted(completion: str) -> bool:
+    """
+    Overview:
+        Whether the whole text is ``thoughts </think> <answer> x </answer>`` with no other tag, a non-empty x, and no \
+        other text after the thoughts.
+    Arguments:
+        - completion (:obj:`str`): The policy's text, without the prompt.
+    """
+    return _FORM.fullmatch(completion) is not None

@@ -12,7 +12,7 @@ them by trial. The task comes from a GRPO tutorial notebook, which differs in tw
 """
 from typing import Dict
 
-from dizoo_llm.rewards import answer_reward, format_reward
+from dizoo_llm.rewards import answer_reward, format_reward, is_formatted
 
 from .base import TASK_REGISTRY, Problem, Task
 
@@ -29,9 +29,10 @@ QUESTIONS = [
 class ThinkAnswerTask(Task):
     """
     Overview:
-        See the module's docstring. Reward parts: ``answer`` (the label in an answer block), ``format`` (the think
-        tag is closed and one answer block follows) and ``solved`` (both in full, and the end-of-sequence token).
-        ``format`` gives partial credit for each tag; without it the policy never finds the format.
+        See the module's docstring. Reward parts: ``answer`` (the label in an answer block), ``format`` (partial credit
+        for each tag in its place, without which the policy never finds the format) and ``solved`` (the right answer,
+        nothing but thoughts and one answer block, and the end-of-sequence token). The exact form earns nothing without
+        the end: otherwise a policy fills the length limit with thoughts, and a shorter one would first lose reward.
     """
 
     weights = dict(answer=1.0, format=0.5, solved=0.5)
@@ -47,5 +48,6 @@ class ThinkAnswerTask(Task):
         return Problem(prompt=f'{EXAMPLE} {question} <think>', answer=label)
 
     def score(self, problem: Problem, completion: str) -> Dict[str, float]:
-        answer, form = answer_reward(completion, problem.answer), format_reward(completion)
-        return dict(answer=answer, format=form, solved=float(answer == form == 1))
+        answer = answer_reward(completion, problem.answer)
+        solved = answer == 1 and is_formatted(completion)
+        return dict(answer=answer, format=format_reward(completion), solved=float(solved))

@@ -103,7 +103,7 @@ class TestDingTokenEnv:
         recorded, = step.info['episode_info']['record']
         recorded = json.loads(recorded)
         assert recorded['completion'] == '</think>' and recorded['reward_parts'] == dict(
-            answer=0, format=0.25, solved=0
+            answer=0, format=1 / 3, solved=0
         )
 
     @pytest.mark.parametrize('evaluates', [False, True])

@@ -1,6 +1,6 @@
 import pytest
 
-from dizoo_llm.rewards import answer_reward, format_reward
+from dizoo_llm.rewards import answer_reward, format_reward, is_formatted
 
 PERFECT = '9 4 </think> <answer> 3 </answer>'
 
@@ -44,30 +44,30 @@ class TestAnswerReward:
 class TestFormatReward:
 
     @pytest.mark.parametrize(
-        'text, reward',
+        'text, tags, formatted',
         [
-            (PERFECT, 1),
-            ('</think><answer>3</answer>', 1),
-            ('</think> <answer> any thing </answer>', 1),
-            ('', 0),
-            ('1 2 3', 0),
-            ('1 </think> 2', 0.25),
-            ('</think> <answer>', 0.5),
-            ('</think> <answer> 3 </answer> 5', 0.75),  # something behind the block
-            ('</think> 4 <answer> 3 </answer>', 0.75),  # something between
-            ('</think> <answer> </answer>', 0.75),  # nothing in the block
-            ('</think><answer></answer>', 0.75),
-            ('<answer> 3 </answer> </think>', 0),  # the wrong order
-            ('1 </think> </answer> <answer>', 0.25),
-            ('<think> </think> <answer> 3 </answer>', 0),  # a tag too many before
-            ('</think> </think> <answer> 3 </answer>', 0.25),  # between
-            ('</think> <answer> 3 </answer> <answer> 3 </answer>', 0.75),  # behind
+            (PERFECT, 3, True),
+            ('</think><answer>3</answer>', 3, True),
+            ('</think> <answer> any thing </answer>', 3, True),
+            ('', 0, False),
+            ('1 2 3', 0, False),
+            ('1 </think> 2', 1, False),
+            ('</think> <answer>', 2, False),
+            ('</think> <answer> 3 </answer> 5', 3, False),  # something behind the block
+            ('</think> 4 <answer> 3 </answer>', 3, False),  # something between
+            ('</think> <answer> </answer>', 3, False),  # nothing in the block
+            ('</think><answer></answer>', 3, False),
+            ('<answer> 3 </answer> </think>', 0, False),  # the wrong order
+            ('1 </think> </answer> <answer>', 1, False),
+            ('<think> </think> <answer> 3 </answer>', 0, False),  # a tag too many before
+            ('</think> </think> <answer> 3 </answer>', 1, False),  # between
+            ('</think> <answer> 3 </answer> <answer> 3 </answer>', 3, False),  # behind
         ]
     )
-    def test_by_hand(self, text, reward):
-        assert format_reward(text) == reward
+    def test_by_hand(self, text, tags, formatted):
+        assert format_reward(text) == tags / 3 and is_formatted(text) is formatted
 
-    @pytest.mark.parametrize('reward', [format_reward, lambda text: answer_reward(text, '3')])
+    @pytest.mark.parametrize('reward', [format_reward, is_formatted, lambda text: answer_reward(text, '3')])
     def test_long_input_takes_no_more_than_linear_time(self, reward):
         import time
         seconds = []
