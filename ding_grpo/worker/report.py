@@ -124,7 +124,7 @@ class MetricsHook(LearnerHook):
             if name in metrics:
                 told.append(f'{word} {metrics[name]:.{digits}f}')
         total = sum(value for name, value in metrics.items() if name.startswith('seconds_'))
-        if 'completion_length_mean' in metrics and metrics['seconds_scoring'] > 0.1 * total:
+        if 'completion_length_mean' in metrics and metrics.get('seconds_scoring', 0) > 0.1 * total:
             told.append(f"scoring {metrics['seconds_scoring']:.2f} s")
         rate = next(name for name in metrics if name.endswith('_per_second'))
         told.append(f"{metrics[rate]:.0f} {rate[:-len('_per_second')]}/s")
