@@ -1,4 +1,5 @@
 """Load DI-engine config files, and check the sections that every pipeline reads."""
+import copy
 import os
 from typing import Any, Dict, Optional, Tuple
 
@@ -82,6 +83,25 @@ def read_config_file(path: str) -> Tuple[EasyDict, EasyDict]:
             raise ConfigError(f'{where}: must define {name}.')
     check_configs(names['main_config'], names['create_config'])
     return names['main_config'], names['create_config']
+
+
+def read_main_config(path: str, exp_name: Optional[str]) -> Dict:
+    """
+    Overview:
+        A copy of the ``main_config`` of a Python file, for commands that need no ``create_config``.
+    Arguments:
+        - path (:obj:`str`): The file.
+        - exp_name (:obj:`Optional[str]`): Replaces the config's output folder unless it is None.
+    Raises:
+        - ConfigError: If the file cannot be run or defines no dict ``main_config``.
+    """
+    main_config = run_file(path, '--config').get('main_config')
+    if not isinstance(main_config, dict):
+        raise ConfigError(f'--config = {path!r}: must define a dict main_config.')
+    main_config = copy.deepcopy(main_config)
+    if exp_name is not None:
+        main_config['exp_name'] = exp_name
+    return main_config
 
 
 def check_configs(main_config: Any, create_config: Any) -> None:

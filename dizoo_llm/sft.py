@@ -3,7 +3,6 @@ Warm start by supervised fine-tuning: ``python -m dizoo_llm.sft -c CONFIG -s SEE
 answers with the ``Trainer`` of ``transformers``. A GRPO config loads the resulting folder as
 ``policy.model.pretrained`` and ``env.tokenizer.pretrained``.
 """
-import copy
 import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
@@ -15,7 +14,7 @@ from torch.utils.data import Dataset
 from transformers import GenerationConfig, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, describe, run_file
+from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, describe, read_main_config, run_file
 from ding_common.language_model import build_causal_lm
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
@@ -307,13 +306,7 @@ def _model(cfg: Dict, env: TokenEnv) -> PreTrainedModel:
 @click.option('--exp-name', help="Output folder, overrides the config's.")
 def main(config: str, seed: int, exp_name: Optional[str]) -> None:
     """Train a model on a task's reference answers."""
-    names = run_file(config, '--config')
-    if not isinstance(names.get('main_config'), dict):
-        raise ConfigError(f'--config = {config!r}: must define a dict main_config.')
-    main_config = copy.deepcopy(names['main_config'])
-    if exp_name is not None:
-        main_config['exp_name'] = exp_name
-    folder, value = train(main_config, seed)
+    folder, value = train(read_main_config(config, exp_name), seed)
     click.echo(f'held-out return {value:.3f}; model: {folder}')
 
 

@@ -5,7 +5,6 @@ which one is better, with the ``Trainer`` of ``transformers``. A GRPO config loa
 
 The loss is that of Bradley and Terry, -log sigmoid(score of the better one - score of the other).
 """
-import copy
 import json
 import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -18,7 +17,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, describe, run_file
+from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, describe, read_main_config, run_file
 from ding_common.language_model import build_reward_model
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.reward_model import read_rows
@@ -250,13 +249,7 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
 @click.option('--exp-name', help="Output folder, overrides the config's.")
 def main(config: str, seed: int, exp_name: Optional[str]) -> None:
     """Train a reward model on pairs of completions."""
-    names = run_file(config, '--config')
-    if not isinstance(names.get('main_config'), dict):
-        raise ConfigError(f'--config = {config!r}: must define a dict main_config.')
-    main_config = copy.deepcopy(names['main_config'])
-    if exp_name is not None:
-        main_config['exp_name'] = exp_name
-    folder, value = train(main_config, seed)
+    folder, value = train(read_main_config(config, exp_name), seed)
     click.echo(f'held-out accuracy {value:.3f}; model: {folder}')
 
 
