@@ -39,7 +39,7 @@ from .grpo_check import adv_method, check_policy_config, loss_options
 from .grpo_config import DEFAULTS
 from .half_weights import bfloat16_notice, check_trained
 from .memory import memory_advice
-from .metrics import OUTCOMES, STEP_METRICS, VALUE_METRICS, batch_metrics
+from .metrics import batch_metrics, logged_metrics
 from .sample import fold_group
 from .schedule import Schedule
 from .step_actor import StepActor
@@ -210,15 +210,8 @@ class GRPOPolicy(Policy):
             ref.lerp_(new, mixup)
 
     def _advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
-        """
-        Overview:
-            The advantage of each row, or its mean over steps, for the collector's table. It is called through \
-            ``get_attribute('advantages')``.
-        Arguments:
-            - samples (:obj:`List[Dict]`): Groups from ``get_train_sample``.
-        Returns:
-            - adv (:obj:`List[Optional[torch.FloatTensor]]`): :math:`(G, )` each; None with a critic, whose values \
-                are computed in the update.
+        """The advantages (G, ) of each group's rows, or their means over steps, for the collector's table. None with a
+        critic, whose values are computed in the update. Called through ``get_attribute('advantages')``.
         """
         if self._critic is not None:
             return [None for _ in samples]
@@ -229,23 +222,8 @@ class GRPOPolicy(Policy):
         return list(adv.split([len(s['action']) for s in samples]))
 
     def _monitor_vars_learn(self) -> List[str]:
-        return [name for name in STEP_METRICS if name != 'kl' or self._cfg.learn.beta > 0] + [
-            'staleness_max',
-            'cur_lr',
-            *OUTCOMES,
-            'reward_mean',
-            'reward_std',
-            'equal_groups',
-            'replaced_groups',
-            'truncated',
-            'failed',
-            'seconds_sampling',
-            'seconds_scoring',
-            'seconds_updating',
-            self._actor.rate_name,
-            *(f'{self._actor.length_name}_{n}' for n in ('mean', 'min', 'max')),
-            *(() if self._critic is None else (*VALUE_METRICS, 'explained_variance')),
-        ]
+        actor = self._actor
+        return logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0, self._critic is not None)
 
     def _state_dict_learn(self) -> Dict[str, Any]:
         check_weights(self._model, f'after update {self._updates}')  # a run cannot resume from NaN or Inf

@@ -19,6 +19,36 @@ STEP_METRICS = (
 VALUE_METRICS = ('value_loss', 'value_clipfrac')
 
 
+def logged_metrics(length_name: str, rate_name: str, with_kl: bool, with_critic: bool) -> List[str]:
+    """
+    Overview:
+        Names of the metrics that DI-engine's learner logs.
+    Arguments:
+        - length_name (:obj:`str`): The name of a row's length.
+        - rate_name (:obj:`str`): The name of the steps per second.
+        - with_kl (:obj:`bool`): Whether the loss has a KL term.
+        - with_critic (:obj:`bool`): Whether a critic is trained.
+    """
+    return [
+        *(name for name in STEP_METRICS if with_kl or name != 'kl'),
+        'staleness_max',
+        'cur_lr',
+        *OUTCOMES,
+        'reward_mean',
+        'reward_std',
+        'equal_groups',
+        'replaced_groups',
+        'truncated',
+        'failed',
+        'seconds_sampling',
+        'seconds_scoring',
+        'seconds_updating',
+        rate_name,
+        *(f'{length_name}_{n}' for n in ('mean', 'min', 'max')),
+        *((*VALUE_METRICS, 'explained_variance') if with_critic else ()),
+    ]
+
+
 def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[str, float]:
     """
     Overview:

@@ -155,17 +155,11 @@ class GroupCollector(ISerialCollector):
         self._envstep = value
 
     def state_dict(self) -> Dict[str, Any]:
-        """
-        Overview:
-            The state of the collects so far that a resumed run needs.
-        """
+        """The state of the collects so far that a resumed run needs."""
         return dict({name: getattr(self, f'_{name}') for name in COUNTERS}, **self._log.state_dict())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """
-        Overview:
-            Restore ``state_dict``.
-        """
+        """Restore ``state_dict``."""
         for name in COUNTERS:
             setattr(self, f'_{name}', state.get(name, 0))  # checkpoints of older versions lack ``started``
         self._log.load_state_dict(state)
