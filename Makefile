@@ -31,7 +31,7 @@ CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-faults fuzz style format demo-text architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking soak bench bench-losses docs clean
+.PHONY: help install train test test-all test-faults fuzz style format demo-text architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning critic-time soak bench bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -45,6 +45,8 @@ help:
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make kl             GRPO and PPO with k1, k2 and k3 at three coefficients on five seeds; picture and table in docs/ (long)"
 	@echo "make reward-hacking train a reward model, and learn from it with and without a KL; picture and table in docs/ (long)"
+	@echo "make tuning         four settings of each algorithm on four tasks, one seed each; table in docs/ (long)"
+	@echo "make critic-time    updates with a critic beside GRPO's; table in docs/"
 	@echo "make score-batch    updates of think_answer with a slow scorer of completions, and of batches; table in docs/"
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
@@ -131,6 +133,18 @@ kl: install
 reward-hacking: $(VENV)/.text
 	@echo "== a reward model, and GRPO against it with and without a KL"
 	$(BIN)/python benchmarks/reward_hacking.py
+
+tuning: $(VENV)/.text runs/spell_backward_sft/model
+	@echo "== four settings of GRPO, the critic and PPO on four tasks"
+	$(call install,$(VENV)) -e '.[box2d]'
+	$(BIN)/python benchmarks/tuning.py
+
+runs/spell_backward_sft/model: $(VENV)/.text
+	$(BIN)/python -m dizoo_llm.sft -c config/spell_backward_sft_config.py -s 0
+
+critic-time: install
+	@echo "== updates with a critic beside GRPO's"
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/critic_time.py
 
 score-batch: install
 	@echo "== updates with a slow scorer: once a completion, and once a batch"
