@@ -40,6 +40,7 @@ setup(
         'box2d': ['gymnasium[box2d]'],
         # `make docs` installs these alone, without torch. black formats the signatures.
         'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5', 'mkdocstrings[python]>=0.27', 'black'],
+        'gguf': ['gguf>=0.10'],
         'lora': ['peft>=0.17'],
         'math': ['math-verify'],
         'parquet': ['pyarrow<22'],  # later ones need numpy 2
@@ -47,7 +48,7 @@ setup(
         'sft': ['accelerate'],
         'test': [
             'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17',
-            'math-verify', 'pyarrow<22', 'reasoning-gym', 'accelerate'
+            'math-verify', 'pyarrow<22', 'reasoning-gym', 'accelerate', 'gguf>=0.10'
         ],
     },
     entry_points={'ding_grpo.plugins': ['dizoo_llm = dizoo_llm']},

@@ -14,6 +14,7 @@ from .adapters import add_adapters, base_of_adapters
 from .check import nearest
 from .errors import ConfigError
 from .loading import check_model_folder, quiet_hub, reason
+from .pretrained import Pretrained
 
 # Keys of published config files that transformers still accepts, although its config classes no longer declare them.
 OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
@@ -32,12 +33,14 @@ def build_causal_lm(
         dtype: Optional[str],
         attn_implementation: Optional[str],
         key: str,
+        gguf_file: Optional[str] = None,
 ) -> PreTrainedModel:
     """
     Overview:
         Load a pretrained model, or create one with random weights. Set exactly one of ``pretrained`` and ``config``.
     Arguments:
-        - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``.
+        - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``, or the \
+            name of a packaged model, see ``Pretrained``.
         - config (:obj:`Optional[dict]`): ``model_type`` and arguments of that architecture's config class, for random \
             weights.
         - dtype (:obj:`Optional[str]`): One of ``DTYPES``; None uses the type of the folder. If the folder contains \
@@ -45,11 +48,14 @@ def build_causal_lm(
             'float32'.
         - attn_implementation (:obj:`Optional[str]`): As in ``transformers``; None uses its default.
         - key (:obj:`str`): Dotted path of the config's section, for messages.
+        - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights become ordinary ones.
     Raises:
         - ConfigError: If a value is invalid or the model cannot be loaded.
     """
     if (pretrained is None) == (config is None):
         raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: set exactly one of them.')
+    if gguf_file is not None and pretrained is None:
+        raise ConfigError(f'{key}.gguf_file = {gguf_file!r}: needs {key}.pretrained.')
     if attn_implementation is not None and (not isinstance(attn_implementation, str) or not attn_implementation):
         raise ConfigError(f'{key}.attn_implementation = {attn_implementation!r}: must be non-empty text, or None.')
     if dtype is not None and dtype not in DTYPES:
@@ -57,7 +63,7 @@ def build_causal_lm(
     options = dict(dtype='auto' if dtype is None else DTYPES[dtype])
     if attn_implementation is not None:
         options['attn_implementation'] = attn_implementation
-    return _make(config, options, key) if pretrained is None else _load(pretrained, options, key)
+    return _make(config, options, key) if pretrained is None else _load(pretrained, gguf_file, options, key)
 
 
 def load_reward_model(pretrained: str, dtype: str, key: str) -> PreTrainedModel:
@@ -157,9 +163,11 @@ def _near(model_type: Optional[str]) -> List[str]:
     return common + [m for m in CONFIG_MAPPING.keys() if model_type and m.startswith(str(model_type)[:3])]
 
 
-def _load(pretrained: str, options: dict, key: str) -> PreTrainedModel:
+def _load(pretrained: str, gguf_file: Optional[str], options: dict, key: str) -> PreTrainedModel:
     where = f'{key}.pretrained = {pretrained!r}'
-    check_model_folder(pretrained, f'{key}.pretrained')
+    found = Pretrained.locate(pretrained, gguf_file, key)
+    if found.gguf_file is not None:
+        return _whole(_load_whole(found.path, dict(options, **found.options), key, where))
     base, merge = base_of_adapters(pretrained, where), options['dtype'] != 'auto'
     if base is None:
         return _load_whole(pretrained, options, key, where)
@@ -173,6 +181,13 @@ def _load(pretrained: str, options: dict, key: str) -> PreTrainedModel:
     return add_adapters(_load_whole(base, options, key, told), pretrained, merge, where)
 
 
+def _whole(model: PreTrainedModel) -> PreTrainedModel:
+    """A model from a GGUF file. ``transformers`` has converted its weights, and would still refuse to save them."""
+    model.hf_quantizer, model.quantization_method, model.is_quantized = None, None, False
+    del model.config.quantization_config
+    return model
+
+
 def _load_whole(
         pretrained: str,
         options: dict,
@@ -181,7 +196,9 @@ def _load_whole(
         loader: Type = AutoModelForCausalLM,
         new_head: bool = False
 ) -> PreTrainedModel:
-    if os.path.isdir(pretrained) and not os.path.isfile(os.path.join(pretrained, 'config.json')):
+    gguf_file = options.get('gguf_file')
+    is_folder = os.path.isdir(pretrained)
+    if gguf_file is None and is_folder and not os.path.isfile(os.path.join(pretrained, 'config.json')):
         raise ConfigError(f'{where}: the folder contains no config.json.')
     try:
         with quiet_hub():
@@ -190,6 +207,8 @@ def _load_whole(
             )
     except Exception as error:  # a broken folder may raise anything, from KeyError to SafetensorError
         raise ConfigError(
+            f'{where}{_attention(options, key)}: its file {gguf_file} cannot be converted ({reason(error)})'
+            if gguf_file is not None and is_folder else
             f'{where}{_attention(options, key)}: neither a folder with a {_KINDS[loader]} nor a model that the '
             f'hub provides ({reason(error)})'
         ) from error

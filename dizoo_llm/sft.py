@@ -276,15 +276,15 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
 
 def _model(cfg: Dict, env: TokenEnv) -> PreTrainedModel:
     """The model in float32: small steps vanish in bfloat16 weights."""
-    allowed = ('pretrained', 'config', 'attn_implementation')
+    allowed = ('pretrained', 'config', 'attn_implementation', 'gguf_file')
     for key, value in cfg.items():
         if key not in allowed:
             raise ConfigError(f'main_config.model.{key} = {value!r}: must be one of {", ".join(allowed)}.')
     vocabulary, longest = len(env.tokenizer), env.max_prompt_length + env.max_new_tokens
-    pretrained, config, attention = (cfg.get(key) for key in allowed)
+    pretrained, config, attention, gguf_file = (cfg.get(key) for key in allowed)
     if isinstance(config, dict):
         config = {'vocab_size': vocabulary, **config}
-    model = build_causal_lm(pretrained, config, 'float32', attention, 'main_config.model')
+    model = build_causal_lm(pretrained, config, 'float32', attention, 'main_config.model', gguf_file)
     text = model.config.get_text_config()
     if text.vocab_size < vocabulary:
         raise ConfigError(

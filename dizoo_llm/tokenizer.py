@@ -11,7 +11,8 @@ from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ding_common import ConfigError
-from ding_common.loading import check_model_folder, quiet_hub, reason
+from ding_common.loading import quiet_hub, reason
+from ding_common.pretrained import Pretrained
 
 SPECIAL = ['<eos>', '<pad>', '<unk>']  # appended to the vocabulary of a tokenizer built here
 
@@ -70,33 +71,35 @@ def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-def load_tokenizer(pretrained: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(pretrained: str, gguf_file: Optional[str] = None) -> PreTrainedTokenizerBase:
     """
     Overview:
-        Load the tokenizer of a folder or hub name.
+        Load the tokenizer of a folder, a hub name or a packaged model.
     Arguments:
-        - pretrained (:obj:`str`): As for ``AutoTokenizer.from_pretrained``.
+        - pretrained (:obj:`str`): As for ``AutoTokenizer.from_pretrained``, or the name of a packaged model.
+        - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained`` that contains the tokenizer.
     Raises:
         - ConfigError: If the tokenizer cannot be loaded, or has no end-of-sequence token.
     """
-    check_model_folder(pretrained, 'env.tokenizer.pretrained')
-    files = [os.path.join(pretrained, name) for name in ('tokenizer.json', 'tokenizer_config.json')]
-    return _load_once(pretrained, tuple(os.stat(f).st_mtime_ns for f in files if os.path.exists(f)))
+    found = Pretrained.locate(pretrained, gguf_file, 'env.tokenizer')
+    names = ('tokenizer.json', 'tokenizer_config.json') if found.gguf_file is None else (found.gguf_file, )
+    files = [os.path.join(found.path, name) for name in names]
+    return _load_once(found, tuple(os.stat(f).st_mtime_ns for f in files if os.path.exists(f)))
 
 
 @lru_cache(maxsize=8)
-def _load_once(pretrained: str, stamp: Tuple[int, ...]) -> PreTrainedTokenizerBase:
+def _load_once(found: Pretrained, stamp: Tuple[int, ...]) -> PreTrainedTokenizerBase:
     """One tokenizer per process for all environments, as long as its files do not change."""
     try:
         with quiet_hub():
-            tokenizer = AutoTokenizer.from_pretrained(pretrained, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(found.path, trust_remote_code=False, **found.options)
     except Exception as error:  # a broken folder may raise anything, even a bare Exception of tokenizers
         what = 'the folder contains no tokenizer that can be loaded' if os.path.isdir(
-            pretrained
+            found.path
         ) else 'not a folder, not in the cache, and not available from the hub'
-        raise ConfigError(f'env.tokenizer.pretrained = {pretrained!r}: {what} ({reason(error)})') from error
+        raise ConfigError(f'env.tokenizer.pretrained = {found.path!r}: {what} ({reason(error)})') from error
     if tokenizer.eos_token_id is None:
-        raise ConfigError(f'env.tokenizer.pretrained = {pretrained!r}: the tokenizer has no end-of-sequence token.')
+        raise ConfigError(f'env.tokenizer.pretrained = {found.path!r}: the tokenizer has no end-of-sequence token.')
     return tokenizer
 
 

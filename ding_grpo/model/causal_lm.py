@@ -13,7 +13,7 @@ from ding_common.language_model import build_causal_lm
 from .decoding import Decoding, PromptBatch
 from .export import save_folder
 from .fast_linear import make_fast
-from .lora import add_adapters
+from .lora import add_adapters, check_base
 from .output_head import OutputHead, measure_head
 from .reader import Reader
 from .reading import SHARED, start
@@ -43,10 +43,12 @@ class CausalLM(nn.Module):
             gradient_checkpointing: bool = False,
             onednn: bool = True,
             autocast: Optional[str] = None,
+            gguf_file: Optional[str] = None,
     ) -> None:
         """
         Arguments:
-            - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``.
+            - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``, or \
+                the name of a packaged model (docs/recipes/smollm2.md).
             - config (:obj:`Optional[dict]`): ``model_type`` and arguments of the architecture's config class, for \
                 random weights. Exactly one of ``pretrained`` and ``config`` is required.
             - dtype (:obj:`str`): ``float32``, ``bfloat16``, or ``float16`` (only for evaluation or with ``lora``).
@@ -61,6 +63,8 @@ class CausalLM(nn.Module):
             - autocast (:obj:`Optional[str]`): With ``bfloat16``, layers compute in bfloat16; weights, updates, output \
                 layer and loss keep ``dtype``. It is faster if the machine multiplies bfloat16 (docs/speed.md). With \
                 ``lora``, the weights of linear layers are stored in both types.
+            - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
+                and saved as an ordinary folder.
         Raises:
             - ConfigError: If a value is invalid; the message names the key.
         """
@@ -71,14 +75,8 @@ class CausalLM(nn.Module):
                 raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')
         if autocast not in (None, 'bfloat16'):
             raise ConfigError(f"policy.model.autocast = {autocast!r}: must be None or 'bfloat16'.")
-        if save_merged and lora is None:
-            raise ConfigError('policy.model.save_merged = True: needs policy.model.lora.')
-        if lora is not None and pretrained is None:
-            raise ConfigError(
-                f'policy.model.lora = {lora!r}: needs policy.model.pretrained. The weights of a random model are not '
-                'saved, so its adapters would be useless.'
-            )
-        self._own(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model'))
+        check_base(lora, save_merged, pretrained, gguf_file)
+        self._own(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file))
         if lora is not None:
             self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
             self.eval()  # includes the adapters

@@ -29,6 +29,7 @@ class CausalLMVAC(nn.Module):
             config: Optional[dict] = None,
             dtype: str = 'float32',
             attn_implementation: Optional[str] = None,
+            gguf_file: Optional[str] = None,
     ) -> None:
         """
         Overview:
@@ -38,9 +39,10 @@ class CausalLMVAC(nn.Module):
             - config (:obj:`Optional[dict]`): As in ``CausalLM``.
             - dtype (:obj:`str`): As in ``CausalLM``.
             - attn_implementation (:obj:`Optional[str]`): As in ``CausalLM``.
+            - gguf_file (:obj:`Optional[str]`): As in ``CausalLM``.
         """
         super().__init__()
-        self.actor = CausalLM(pretrained, config, dtype, attn_implementation)
+        self.actor = CausalLM(pretrained, config, dtype, attn_implementation, gguf_file=gguf_file)
         self.actor.output_head()  # raises if the output layer does not fit
         self.critic = nn.Linear(self.actor.lm.config.get_text_config().hidden_size, 1).to(self.actor.lm.dtype)
         nn.init.zeros_(self.critic.weight)

@@ -1,12 +1,39 @@
 """LoRA adapters of peft."""
 import inspect
+from typing import Optional
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, nearest
+from ding_common.pretrained import Pretrained
 
 _REFERENCE = 'without adapters the model must be the pretrained one, which is the reference'
+
+
+def check_base(lora: Optional[dict], save_merged: bool, pretrained: Optional[str], gguf_file: Optional[str]) -> None:
+    """
+    Overview:
+        Check that what a run saves can be loaded again: adapters name their base model.
+    Arguments:
+        - lora, save_merged, pretrained, gguf_file: As in ``CausalLM``.
+    Raises:
+        - ConfigError: If the base model is random or from a GGUF file, or ``save_merged`` is set without ``lora``.
+    """
+    if lora is None:
+        if save_merged:
+            raise ConfigError('policy.model.save_merged = True: needs policy.model.lora.')
+        return
+    if pretrained is None:
+        raise ConfigError(
+            f'policy.model.lora = {lora!r}: needs policy.model.pretrained. The weights of a random model are not '
+            'saved, so its adapters would be useless.'
+        )
+    if not save_merged and Pretrained.locate(pretrained, gguf_file, 'policy.model').gguf_file is not None:
+        raise ConfigError(
+            f'policy.model.pretrained = {pretrained!r}: peft cannot load the base model of adapters from a GGUF file. '
+            'Set policy.model.save_merged = True, so that the whole model is saved.'
+        )
 
 
 def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:

@@ -21,7 +21,7 @@ MOST_READ = 20_000  # problems at most when the longest prompt has to be found
 MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it sets the length of observations
 MOST_ENCODED = 1024  # prompts whose tokens are cached, since all environments of a group start with the same one
 _ENCODED: Dict[Tuple, Tuple] = {}  # keeps a reference to the tokenizer, so that its id is not reused
-_TOKENIZERS = "dict(pretrained='folder or name'), dict(words=[...]) or dict(chars='...')"
+_TOKENIZERS = "dict(pretrained='folder or name', gguf_file=None), dict(words=[...]) or dict(chars='...')"
 
 
 class TokenSpec(NamedTuple):
@@ -300,12 +300,14 @@ def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBas
                 f'{_TOKENIZERS}.'
             )
     kinds = dict(pretrained=str, words=(list, tuple), chars=str)
+    cfg = dict(cfg)
+    gguf_file = cfg.pop('gguf_file', None) if 'pretrained' in cfg else None
     (kind, value), *more = cfg.items() or [(None, None)]
     if more or kind not in kinds:
-        raise ConfigError(f'env.tokenizer = {dict(cfg)!r:.200}: must be {_TOKENIZERS}.')
+        raise ConfigError(f'env.tokenizer = {cfg!r:.200}: must be {_TOKENIZERS}.')
     if not isinstance(value, kinds[kind]) or not value:
         raise ConfigError(f'env.tokenizer.{kind} = {value!r:.200}: must be {_TOKENIZERS}.')
-    return load_tokenizer(value) if kind == 'pretrained' else _make_once(kind, tuple(map(str, value)))
+    return load_tokenizer(value, gguf_file) if kind == 'pretrained' else _make_once(kind, tuple(map(str, value)))
 
 
 @lru_cache(maxsize=8)

