@@ -92,8 +92,10 @@ def keys(side: str, setting: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
     learn, collect = dict(setting), {}
     if 'normalised' in learn:
         normalised = learn.pop('normalised')
-        learn.update(adv_norm=normalised
-                     ) if side == 'ppo' else learn.update(adv_method='batch' if normalised else 'no_std')
+        if side == 'ppo':
+            learn['adv_norm'] = normalised
+        else:
+            learn['adv_method'] = 'batch' if normalised else 'no_std'
     if side == 'ppo':
         collect['gae_lambda'] = learn.pop('gae_lambda')
     return dict(learn=learn, collect=collect)
