@@ -45,7 +45,7 @@ help:
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make kl             GRPO and PPO with k1, k2 and k3 at three coefficients on five seeds; picture and table in docs/ (long)"
 	@echo "make reward-hacking train a reward model, and learn from it with and without a KL; picture and table in docs/ (long)"
-	@echo "make tuning         four settings of each algorithm on four tasks, one seed each; table in docs/ (long)"
+	@echo "make tuning         several settings of each algorithm on four tasks, one seed each; table in docs/ (long)"
 	@echo "make critic-time    updates with a critic beside GRPO's; table in docs/"
 	@echo "make score-batch    updates of think_answer with a slow scorer of completions, and of batches; table in docs/"
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
@@ -135,7 +135,7 @@ reward-hacking: $(VENV)/.text
 	$(BIN)/python benchmarks/reward_hacking.py
 
 tuning: $(VENV)/.text runs/spell_backward_sft/model
-	@echo "== four settings of GRPO, the critic and PPO on four tasks"
+	@echo "== several settings of GRPO, the critic and PPO on four tasks"
 	$(call install,$(VENV)) -e '.[box2d]'
 	$(BIN)/python benchmarks/tuning.py
 

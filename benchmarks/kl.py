@@ -2,6 +2,7 @@
 The KL to the start on think_answer: GRPO and PPO with the estimators k1, k2 and k3 and several coefficients, on several
 seeds. Writes docs/kl.md and docs/kl.png.
 """
+import json
 import os
 from functools import partial
 from typing import Dict, List, NamedTuple, Optional, Tuple
@@ -59,8 +60,12 @@ class Outcome(NamedTuple):
 def learn(env_steps: int, cell: Cell) -> Outcome:
     """
     Overview:
-        Train and measure, in this process.
+        Train and measure, in this process. A finished run is not repeated.
     """
+    kept = os.path.join('runs', f'{cell.folder}, {env_steps} steps.json')
+    if os.path.exists(kept):
+        with open(kept) as f:
+            return Outcome(**json.load(f))
     curve = os.path.join('runs', f'{cell.folder}.jsonl')
     hook = KLHook.begin(curve)
     r = run(
@@ -75,7 +80,7 @@ def learn(env_steps: int, cell: Cell) -> Outcome:
     returns = [(record['envstep'], record['eval_episode_return']) for record in r.records]
     solved = next((step for step, value in returns if value == 1), None)
     model = AutoModelForCausalLM.from_pretrained(os.path.join(r.folder, 'model', 'last'))
-    return Outcome(
+    outcome = Outcome(
         solved=solved,
         lowest=None if solved is None else min(value for step, value in returns if step >= solved),
         final=returns[-1][1],
@@ -83,6 +88,10 @@ def learn(env_steps: int, cell: Cell) -> Outcome:
         returns=returns,
         exact=[(record['envstep'], record['exact']) for record in read_json_lines(curve)],
     )
+    with open(f'{kept}.part', 'w') as f:
+        json.dump(outcome._asdict(), f)
+    os.replace(f'{kept}.part', kept)
+    return outcome
 
 
 def label(beta: float, kl_type: str) -> str:
