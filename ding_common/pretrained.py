@@ -71,7 +71,8 @@ class Pretrained(NamedTuple):
             raise ConfigError(f'{told}: must be the name of a file in {key}.pretrained.')
         if is_folder and not os.path.isfile(os.path.join(pretrained, gguf_file)):
             found = sorted(name for name in os.listdir(pretrained) if name.endswith('.gguf'))
-            raise ConfigError(f'{told}: not in the folder {pretrained!r}; GGUF files there: {", ".join(found) or "none"}.')
+            there = ', '.join(found) or 'none'
+            raise ConfigError(f'{told}: not in the folder {pretrained!r}; GGUF files there: {there}.')
         if find_spec('gguf') is None:
             raise ConfigError(f'{told}: needs the extra gguf: {GGUF_EXTRA}')
         return cls(pretrained, gguf_file)

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from . import shared_prompt
 from .output_head import OutputHead
+from .prompt_tree import SEGMENT, PromptTree
 
 
 class PromptBatch(NamedTuple):
@@ -91,16 +92,16 @@ class Decoding(ABC):
 class SharedDecoding(Decoding):
     """
     Overview:
-        Keeps the keys and values of a prompt once for all its lines.
+        Keeps the keys and values of a prompt once for all its lines, and those of a common beginning once for all its \
+        prompts, see ``PromptTree``.
     """
 
-    def __init__(self, trunk: nn.Module, head: OutputHead, prompts: PromptBatch) -> None:
+    def __init__(self, trunk: nn.Module, head: OutputHead, prompts: PromptBatch, least: int = SEGMENT) -> None:
         self._trunk, self._head = trunk, head
-        of_prompts = prompts.mask.bool()
-        self._growing = shared_prompt.Growing(prompts.length, prompts.row)
-        position = (prompts.mask.cumsum(1) - 1)[of_prompts]
-        hidden = shared_prompt.read(trunk, prompts.ids[of_prompts], position, self._growing)  # (N, H)
-        self.logit = head.logits(hidden[prompts.length.cumsum(0) - 1])[prompts.row]
+        tree = PromptTree.of(prompts, least)
+        self._growing = shared_prompt.Growing(tree)
+        hidden = shared_prompt.read(trunk, tree.ids, tree.position, self._growing)  # (N, H)
+        self.logit = head.logits(hidden[tree.last])[tree.row]
 
     def step(self, token: Tensor) -> Tensor:
         hidden = shared_prompt.read(self._trunk, token, self._growing.position, self._growing)  # (B, H)

@@ -18,6 +18,7 @@ from . import shared_prompt
 from .decoding import ByLengthDecoding, CachedDecoding, Decoding, NoCache, PromptBatch, RereadDecoding, \
     SharedDecoding
 from .float64 import in_float64
+from .prompt_tree import SEGMENT
 from .rows import read_plain, read_shared
 
 SHARED, PADDED, BY_LENGTH, REREAD = WAYS = ('shared', 'padded', 'by_length', 'reread')
@@ -140,13 +141,13 @@ def _quiet() -> Iterator[None]:
         hf_logging.set_verbosity(before)
 
 
-def start(model: Any, way: str, prompts: PromptBatch) -> Decoding:
+def start(model: Any, way: str, prompts: PromptBatch, least: int = SEGMENT) -> Decoding:
     """
     Overview:
-        Read prompts in one of ``WAYS``, to decode from there.
+        Read prompts in one of ``WAYS``, to decode from there. For ``least`` see ``PromptTree.of``.
     """
     if way == SHARED:
-        return SharedDecoding(model.trunk, model.output_head(), prompts)
+        return SharedDecoding(model.trunk, model.output_head(), prompts, least)
     kind = {PADDED: CachedDecoding, BY_LENGTH: ByLengthDecoding, REREAD: RereadDecoding}[way]
     return kind(model.lm, model.output_tokens, prompts)
 
@@ -167,6 +168,7 @@ class _Rows(NamedTuple):
         ids = torch.arange(3 * tokens).view(3, -1) * (5 + 2 * seed) + 3 + seed
         ids[1] = torch.arange(tokens) * 3
         ids[0, :long] = ids[1, :long]
+        ids[2, :2] = ids[1, :2]  # a common beginning of two prompts
         ids = ids.remainder(model.output_tokens).to(model.device)
         # rows of equal length, without padding and without a mask
         hidden = model.trunk(input_ids=ids, use_cache=False).last_hidden_state
@@ -193,7 +195,7 @@ def _check(model: Any, way: str, rows: _Rows, longest: int, tolerance: float) ->
             raise _Differs(f'its attention is {model.lm.config._attn_implementation!r}')
         if any(getattr(module, 'attn_temperature_tuning', False) for module in model.trunk.modules()):
             raise _Differs('its attention scales queries by their position in the packed row')  # Llama 4
-        found = read_shared(model, rows.prompts, rows.completion, rows.length, _mask_check(longest))
+        found = read_shared(model, rows.prompts, rows.completion, rows.length, _mask_check(longest), least=0)
     else:
         found = read_plain(model, model.lm, 'logits', rows.prompts, rows.completion, rows.length)
         found = found[..., :model.output_tokens]
@@ -204,7 +206,7 @@ def _check(model: Any, way: str, rows: _Rows, longest: int, tolerance: float) ->
 
     for x, y, n in zip(found, rows.hidden if way == SHARED else rows.logit, rows.length):
         compare(x[:n], y[:n], 'results of rows read together')
-    decoding = start(model, way, rows.prompts)
+    decoding = start(model, way, rows.prompts, least=0)
     compare(decoding.logit, rows.logit[:, 0], 'logits after prompts')
     compare(decoding.step(rows.completion[:, 0]), rows.logit[:, 1], 'logits after first tokens')
     left = torch.tensor([0, 2], device=model.device)

@@ -8,6 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 from . import shared_prompt
 from .bands import divide
 from .decoding import PromptBatch
+from .prompt_tree import SEGMENT, PromptTree
 
 CALL = 64  # number of tokens that take as long as one more call of the model
 
@@ -17,7 +18,8 @@ def read_shared(
         prompts: PromptBatch,
         completion: Tensor,
         length: Optional[Tensor] = None,
-        check_mask: Optional[Callable] = None
+        check_mask: Optional[Callable] = None,
+        least: int = SEGMENT,
 ) -> Tensor:
     """
     Overview:
@@ -29,6 +31,8 @@ def read_shared(
             position    0  1  2 |  0  1 |  3  4 |  3 |  2  3  4
             predicts         a0      c0   a1 a2   b1   c1 c2 c3     (the last token of p0 predicts b0 as well)
 
+        Common beginnings of prompts stand before the prompts, see ``PromptTree``.
+
     Arguments:
         - model (:obj:`CausalLM`): The model.
         - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
@@ -36,27 +40,28 @@ def read_shared(
         - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`, number of tokens needed from each row; None for \
             all.
         - check_mask (:obj:`Optional[Callable]`): See ``shared_prompt.read``.
+        - least (:obj:`int`): See ``PromptTree.of``.
     Returns:
         - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
     """
     rows, columns = completion.shape
     if length is None:
         length = torch.full((rows, ), columns, device=completion.device)
-    order = prompts.row.argsort(stable=True)  # rows of one prompt next to each other
-    row, given = prompts.row[order], (length - 1).clamp(min=0)[order]  # (B, ): prompt, and number of tokens read
-    of_prompts, position = prompts.mask.bool(), prompts.mask.cumsum(1) - 1  # (P, L)
-    prompt_length, step = prompts.length, torch.arange(columns, device=completion.device)
+    tree = PromptTree.of(prompts, least)
+    order = tree.row.argsort(stable=True)  # rows of one prompt next to each other
+    row, given = tree.row[order], (length - 1).clamp(min=0)[order]  # (B, ): prompt, and number of tokens read
+    of_prompts, step = torch.tensor(tree.length, device=row.device), torch.arange(columns, device=row.device)
     is_read = step < given.unsqueeze(1)  # (B, S)
     hidden = model.with_checkpointing(
         shared_prompt.read,
         model.trunk,
-        torch.cat([prompts.ids[of_prompts], completion[order][is_read]]),
-        torch.cat([position[of_prompts], (prompt_length[row].unsqueeze(1) + step)[is_read]]),
-        shared_prompt.Whole(prompt_length, row, given),
+        torch.cat([tree.ids, completion[order][is_read]]),
+        torch.cat([tree.position, (of_prompts[row].unsqueeze(1) + step)[is_read]]),
+        shared_prompt.Whole(tree, row, given),
         check_mask,
     )  # (N, H)
     # Positions in the packed row: the start of a row's completion, and the last token of its prompt.
-    start, last = prompt_length.sum() + given.cumsum(0) - given, prompt_length.cumsum(0)[row] - 1
+    start, last = len(tree.ids) + given.cumsum(0) - given, tree.last[row]
     before = torch.minimum(step, given.unsqueeze(1))  # (B, S): number of the row's completion tokens before each token
     where = torch.empty_like(completion)  # (B, S): position of the hidden state that predicts each token
     where[order] = torch.where(before == 0, last.unsqueeze(1), start.unsqueeze(1) + before - 1)

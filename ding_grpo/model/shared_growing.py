@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .bands import Band, Packed, divide
+from .prompt_tree import PromptTree
 from .shared_attention import CALL, TOKEN, Options, attended
 from .shared_whole import Whole
 
@@ -16,63 +17,66 @@ ROOM = 16  # number of tokens per row that fit into a new cache; its size double
 class Growing:
     """
     Overview:
-        Reads the prompts first, then one token of each row at a time, without gradients. Keys and values of a prompt \
-        are kept once, separately from those of the rows.
+        Reads the prompts first, then one token of each row at a time, without gradients. Keys and values of a common
+        beginning and of a prompt are kept once, separately from those of the rows.
     """
 
-    def __init__(self, prompt_length: Tensor, row: Tensor) -> None:
+    def __init__(self, tree: PromptTree) -> None:
         """
         Arguments:
-            - prompt_length (:obj:`torch.LongTensor`): :math:`(P, )`, number of tokens of each prompt.
-            - row (:obj:`torch.LongTensor`): :math:`(B, )`, the prompt that each row continues.
+            - tree (:obj:`PromptTree`): The prompts, and the prompt of each row.
         """
-        self._begin = Whole(prompt_length, row[:0], row[:0])
-        self._prompt_length = prompt_length.tolist()
+        self._begin = Whole(tree, tree.row[:0], tree.row[:0])
         self._packed: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (K, N, D): keys and values not yet in grids
-        self._grids: Dict[int, List[Tuple[Tensor, Tensor]]] = {}  # by layer: (p, K, L, D) of each share
+        self._grids: Dict[int, List[List[Tuple[Tensor, Tensor]]]] = {}  # by layer and level: (p, K, L, D) of each share
         self._own: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (B, K, room, D)
         self._read = 0  # number of tokens read of each row
-        self._set(row)
+        self._set(tree.common, tree.remaining, tree.beginning, tree.row.tolist(), tree.row.device)
 
     @property
     def position(self) -> Tensor:
         """Position of each line's next token, (B, )."""
         return self._length + self._read
 
-    def _set(self, row: Tensor) -> None:
-        self._row, device = row, row.device
-        lines: Dict[int, List[int]] = {}
-        for line, prompt in enumerate(row.tolist()):
-            lines.setdefault(prompt, []).append(line)
-        self._length = torch.tensor(self._prompt_length, device=device)[row]  # (B, )
-        used, start = sorted(lines), list(accumulate(self._prompt_length, initial=0))
-        sizes = [(len(lines[prompt]), self._prompt_length[prompt]) for prompt in used]
-        self._shares = [
-            _Share.of([used[i] for i in chosen], lines, start, device)
-            for chosen in divide(sizes, lambda count, m, n: CALL + count * n * (m + TOKEN))
-        ]
-        order = torch.cat([share.line[share.cell] for share in self._shares])
-        self._back = None if bool((order.diff() > 0).all()) else order.argsort()
+    def _set(
+            self, common: List[int], remaining: List[int], beginning: List[int], row: List[int], device: torch.device
+    ) -> None:
+        """The segments in ``_packed`` and the prompt of each line; see ``PromptTree``."""
+        self._common, self._remaining, self._beginning, self._row = common, remaining, beginning, row
+        skipped = [common[i] for i in beginning] if common else [0] * len(remaining)
+        self._length = torch.tensor([skipped[i] + remaining[i] for i in row], device=device)  # (B, )
+        self._longest = int(self._length.max())
+        start = list(accumulate([*common, *remaining], initial=0))
+        after = [remaining[i] for i in row]  # number of tokens between a line's beginning and its own tokens
+        self._levels = []
+        if common:
+            self._levels.append(_Level.of([beginning[i] for i in row], common, start, after, device))
+        self._levels.append(_Level.of(row, remaining, start[len(common):], [0] * len(row), device))
 
     def keep(self, lines: Tensor) -> None:
         """
         Overview:
             Continue with the given lines only.
         Arguments:
-            - lines (:obj:`torch.LongTensor`): Indices of the lines.
+            - lines (:obj:`torch.Tensor`): Indices of the lines.
         """
         self._own = {layer: tuple(x[lines] for x in own) for layer, own in self._own.items()}
-        row = self._row[lines]
-        if self._grids:  # repack the keys of all prompts that lines continued, in their order
-            bands = [share.band for share in self._shares]
-            packed, before = Packed(bands), self._row.unique()
+        row, common, remaining, beginning = self._row, self._common, self._remaining, self._beginning
+        if self._grids:  # repack the keys of all segments that lines continued, in their order
+            bands = [share.band for level in self._levels for share in level.shares]
+            packed = Packed(bands)
             for layer, grids in self._grids.items():
-                parts = zip(*([band.take(x.transpose(1, 2)) for x in grid] for band, grid in zip(bands, grids)))
+                of_bands = zip(bands, (grid for level in grids for grid in level))
+                parts = zip(*([band.take(x.transpose(1, 2)) for x in grid] for band, grid in of_bands))
                 self._packed[layer] = tuple(packed.join(list(x)).transpose(0, 1) for x in parts)
             self._grids.clear()
-            self._prompt_length = [self._prompt_length[prompt] for prompt in before.tolist()]
-            row = torch.searchsorted(before, row)
-        self._set(row)
+            prompts = sorted(set(row))
+            used = sorted({beginning[i] for i in prompts})
+            common = [common[i] for i in used] if common else []
+            beginning = [used.index(beginning[i]) for i in prompts]
+            remaining = [remaining[i] for i in prompts]
+            row = [prompts.index(i) for i in row]
+        self._set(common, remaining, beginning, [row[i] for i in lines.tolist()], lines.device)
 
     def stepped(self) -> None:
         """Record that one token of each line has been read."""
@@ -85,24 +89,21 @@ class Growing:
             return self._begin.attend(layer, q, k, v, options)
         if layer in self._packed:
             packed = self._packed.pop(layer)
-            self._grids[layer] = [share.grid(*packed) for share in self._shares]
+            self._grids[layer] = [[share.grid(*packed) for share in level.shares] for level in self._levels]
         k, v = self._append(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (B, K, t + 1, D)
         heads, lines, size = q.shape[1:]
         groups, repeat = k.shape[1], heads // k.shape[1]
-        options = options.within(max(self._prompt_length) + self._read + 1)
+        options = options.within(self._longest + self._read + 1)
         q = q[0].transpose(0, 1).reshape(lines, groups, repeat, size)  # (B, K, rep, D)
-        parts = []
-        for share, (kp, vp) in zip(self._shares, self._grids[layer]):
-            found = attended(share.queries(q), kp, vp, share.seen(options.window, self._read), options)
-            parts.append([share.lines(x, repeat) for x in found])
-        out, lse = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*parts))  # (B, K, rep, E), (B, K, rep)
-        if self._back is not None:
-            out, lse = out[self._back], lse[self._back]
         seen = None
         if options.window is not None:
             seen = torch.arange(self._read, -1, -1, device=q.device) < options.window
-        own, own_lse = attended(q, k, v, seen, options)
-        out = torch.lerp(out.to(lse.dtype), own.to(lse.dtype), torch.sigmoid(own_lse - lse).unsqueeze(-1))
+        out, lse = attended(q, k, v, seen, options)  # (B, K, rep, E), (B, K, rep)
+        out = out.to(lse.dtype)
+        for level, grids in zip(self._levels, self._grids[layer]):
+            above, above_lse = level.attend(q, grids, self._read, repeat, options)
+            out = torch.lerp(above.to(lse.dtype), out, torch.sigmoid(lse - above_lse).unsqueeze(-1))
+            lse = torch.logaddexp(lse, above_lse)
         return out.to(v.dtype).reshape(1, lines, heads, v.shape[-1])
 
     def _append(self, layer: int, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
@@ -116,29 +117,72 @@ class Growing:
         return tuple(own[:, :, :self._read + 1] for own in self._own[layer])
 
 
+class _Level(NamedTuple):
+    """The segments that lines see above their own tokens: one of each line, a prompt's or a common beginning."""
+    shares: List['_Share']
+    back: Optional[Tensor]  # from the order of the shares to that of the lines; None if it is the same
+
+    @classmethod
+    def of(
+            cls, number: List[int], lengths: List[int], start: List[int], after: List[int], device: torch.device
+    ) -> '_Level':
+        """
+        Arguments:
+            - number (:obj:`List[int]`): The segment of each line.
+            - lengths, start (:obj:`List[int]`): Length of each segment, and its first token in the packed row.
+            - after (:obj:`List[int]`): Number of tokens between the segment of each line and the line's own tokens.
+        """
+        lines: Dict[int, List[int]] = {}
+        for line, i in enumerate(number):
+            lines.setdefault(i, []).append(line)
+        used = sorted(lines)
+        sizes = [(len(lines[i]), lengths[i]) for i in used]
+        shares = [
+            _Share.of([used[i] for i in chosen], lines, [(start[i], n) for i, n in enumerate(lengths)], after, device)
+            for chosen in divide(sizes, lambda count, m, n: CALL + count * n * (m + TOKEN))
+        ]
+        order = torch.cat([share.line[share.cell] for share in shares])
+        return cls(shares, None if bool((order.diff() > 0).all()) else order.argsort())
+
+    def attend(self, q: Tensor, grids: List[Tuple[Tensor, Tensor]], read: int, repeat: int,
+               options: Options) -> Tuple[Tensor, Tensor]:
+        """Attention of the lines (B, K, rep, D) to the segments: (B, K, rep, E), and (B, K, rep)."""
+        parts = []
+        for share, (k, v) in zip(self.shares, grids):
+            found = attended(share.queries(q), k, v, share.seen(options.window, read, repeat), options)
+            parts.append([share.lines(x, repeat) for x in found])
+        out, lse = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*parts))
+        return (out, lse) if self.back is None else (out[self.back], lse[self.back])
+
+
 class _Share(NamedTuple):
-    """Prompts of ``Growing`` of similar length, and the lines that continue them, R places for each prompt."""
+    """Segments of similar length, and the lines that see them, R places for each segment."""
     band: Band
     rows: int  # R
     line: Tensor  # (p R, ): the line in each place; an arbitrary line in an empty place
     cell: Tensor  # (lines, ): places with a line
     even: bool  # whether no place is empty
     sorted: bool  # whether these are the first lines, in their order
+    after: Tensor  # (p R, ): number of tokens between the segment and the line's own tokens
 
     @classmethod
-    def of(cls, prompts: List[int], lines: Dict[int, List[int]], start: List[int], device: torch.device) -> '_Share':
-        band = Band([(start[p], start[p + 1] - start[p]) for p in prompts], device)
-        rows = max(len(lines[p]) for p in prompts)
-        line = [lines[p] + lines[p][:1] * (rows - len(lines[p])) for p in prompts]
-        cell = [i * rows + j for i, p in enumerate(prompts) for j in range(len(lines[p]))]
+    def of(
+            cls, chosen: List[int], lines: Dict[int, List[int]], segments: List[Tuple[int, int]], after: List[int],
+            device: torch.device
+    ) -> '_Share':
+        band = Band([segments[i] for i in chosen], device)
+        rows = max(len(lines[i]) for i in chosen)
+        line = [lines[i] + lines[i][:1] * (rows - len(lines[i])) for i in chosen]
+        cell = [place * rows + j for place, i in enumerate(chosen) for j in range(len(lines[i]))]
         flat = sum(line, [])
         return cls(
             band, rows, torch.tensor(flat, device=device), torch.tensor(cell, device=device),
-            len(cell) == len(flat), flat == list(range(len(flat)))
+            len(cell) == len(flat), flat == list(range(len(flat))),
+            torch.tensor([after[i] for i in flat], device=device)
         )
 
     def grid(self, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-        """Keys and values of the prompts, (K, N, D) -> (p, K, L, D)."""
+        """Keys and values of the segments, (K, N, D) -> (p, K, L, D)."""
         return tuple(self.band.place(x).transpose(0, 1) for x in (k, v))
 
     def queries(self, q: Tensor) -> Tensor:
@@ -151,10 +195,13 @@ class _Share(NamedTuple):
         x = x.unflatten(2, (self.rows, repeat)).transpose(1, 2).flatten(0, 1)
         return x if self.even else x[self.cell]
 
-    def seen(self, window: Optional[int], read: int) -> Optional[Tensor]:
-        """The keys that lines see after ``read`` tokens, (p, 1, 1, L); None for all."""
+    def seen(self, window: Optional[int], read: int, repeat: int) -> Optional[Tensor]:
+        """The keys that lines see after ``read`` tokens, (p, 1, 1 or R rep, L); None for all."""
         if self.band.even and window is None:
             return None
         length = self.band.length.view(-1, 1, 1, 1)
         key = torch.arange(self.band.shape[1], device=length.device)
-        return key < length if window is None else (key < length) & (length + read - key < window)
+        if window is None:
+            return key < length
+        after = self.after.view(-1, 1, self.rows, 1).repeat_interleave(repeat, 2)
+        return (key < length) & (length + after + read - key < window)

@@ -1,13 +1,57 @@
 """Learning with shared prompts: the differentiable attention of prompts and completions that are read together."""
 from itertools import accumulate
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .bands import Band, Packed, divide
+from .prompt_tree import PromptTree
 from .shared_attention import CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain
+
+
+class _Above(NamedTuple):
+    """
+    Overview:
+        Tokens that follow each other in the packed row, and what they see above their own segments: their prompts, or
+        the common beginnings of their prompts. No two bands contain the same segment above.
+    """
+    tokens: slice
+    bands: List[Tuple[Band, Band]]  # tokens that see one segment, and this segment
+    packed: Packed
+    offset: List[Tensor]  # (p, ) for each of the bands: position of the first token of each segment above
+
+    @classmethod
+    def of(
+            cls, below: List[Tuple[int, int]], above: List[Tuple[int, int]], offset: List[int], device: torch.device
+    ) -> '_Above':
+        """Tokens that see one segment, as (start, length) in ascending order; the segments; their positions."""
+        seeing = [i for i, (_, n) in enumerate(below) if n > 0]
+        sizes = [(below[i][1], above[i][1]) for i in seeing]
+        divided = divide(sizes, lambda count, m, n: CALL + count * (m * (n + TOKEN) + n * TOKEN))
+        chosen = [[seeing[i] for i in band] for band in divided]
+        bands = [tuple(Band([x[i] for i in band], device) for x in (below, above)) for band in chosen]
+        offsets = [torch.tensor([offset[i] for i in band], device=device) for band in chosen]
+        first, end = below[0][0], sum(below[-1])
+        return cls(slice(first, end), bands, Packed([band for band, _ in bands], first), offsets)
+
+    def join(self, parts: List[Tuple[Tensor, Tensor]], out: Tensor, lse: Tensor) -> Tuple[Tensor, Tensor]:
+        """
+        Overview:
+            The attention of ``tokens`` to the segments above and to all that was joined before.
+        Arguments:
+            - parts (:obj:`List[Tuple[Tensor, Tensor]]`): Results and normalisers of the attention to the segments \
+                above, for each of the bands.
+            - out, lse: Those of the attention so far, of the whole packed row.
+        Shapes:
+            - out (:obj:`torch.Tensor`): :math:`(N, H, E)`
+            - lse (:obj:`torch.Tensor`): :math:`(N, H)`
+        """
+        of_above, above_lse = (self.packed.join(list(x)) for x in zip(*parts))
+        out, lse = out[self.tokens], lse[self.tokens]
+        share = torch.sigmoid(lse - above_lse).unsqueeze(-1)
+        joint = torch.lerp(of_above.to(share.dtype), out.to(share.dtype), share).to(out.dtype)
+        return joint, torch.logaddexp(lse, above_lse)
 
 
 class Whole:
@@ -16,40 +60,39 @@ class Whole:
         Differentiable attention of prompts and completions that are read together.
     """
 
-    def __init__(self, prompt_length: Tensor, row: Tensor, length: Tensor) -> None:
+    def __init__(self, tree: PromptTree, row: Tensor, length: Tensor) -> None:
         """
         Arguments:
-            - prompt_length (:obj:`torch.LongTensor`): :math:`(P, )`, number of tokens of each prompt.
+            - tree (:obj:`PromptTree`): The prompts.
             - row (:obj:`torch.LongTensor`): :math:`(B, )`, the prompt that each row continues, in ascending order.
             - length (:obj:`torch.LongTensor`): :math:`(B, )`, number of tokens of each row.
         """
-        device = row.device
-        of_prompts, of_rows, row = prompt_length.tolist(), length.tolist(), row.tolist()
-        self._longest = max(of_prompts + [of_prompts[prompt] + n for prompt, n in zip(row, of_rows)])
-        lengths = of_prompts + of_rows
-        segments = [s for s in zip(accumulate(lengths, initial=0), lengths) if s[1] > 0]
+        device, of_rows, row = row.device, length.tolist(), row.tolist()
+        of_prompts, of_each = tree.length, [0] * len(tree.remaining)
+        for prompt, n in zip(row, of_rows):
+            of_each[prompt] += n
+        segments = tree.segments
+        begin = sum(segments[-1])  # number of tokens of all prompts
+        own = segments + [s for s in zip(accumulate(of_rows, initial=begin), of_rows) if s[1] > 0]
         self.own = [
-            Band([segments[i] for i in chosen], device)
-            for chosen in divide([(n, ) for _, n in segments], lambda rows, n: CALL + rows * n * (n / 2 + TOKEN))
+            Band([own[i] for i in chosen], device)
+            for chosen in divide([(n, ) for _, n in own], lambda rows, n: CALL + rows * n * (n / 2 + TOKEN))
         ]
         self.packed = Packed(self.own)
-        self.prompts = sum(of_prompts)  # number of tokens of all prompts
-        self.above: List[Tuple[Band, Band]] = []  # tokens of all rows of a prompt, and the prompt
-        continued: Dict[int, int] = {}
-        for prompt, n in zip(row, of_rows):
-            continued[prompt] = continued.get(prompt, 0) + n
-        continued = {prompt: n for prompt, n in continued.items() if n > 0}
-        if continued:
-            starts = list(accumulate(of_prompts, initial=0))
-            queries = list(zip(accumulate(continued.values(), initial=self.prompts), continued.values()))
-            keys = [(starts[prompt], of_prompts[prompt]) for prompt in continued]
-            sizes = [(q[1], k[1]) for q, k in zip(queries, keys)]
-            for chosen in divide(sizes, lambda count, m, n: CALL + count * (m * (n + TOKEN) + n * TOKEN)):
-                self.above.append(tuple(Band([x[i] for i in chosen], device) for x in (queries, keys)))
-            self.packed_rows = Packed([band for band, _ in self.above], self.prompts)
-            # distance of each token of a row from its prompt's first token, for windows
-            steps = [torch.arange(n) + of_prompts[prompt] for prompt, n in zip(row, of_rows)]
-            self.position = torch.cat(steps).to(device)
+        commons, prompts = segments[:len(tree.common)], segments[len(tree.common):]
+        rows = list(zip(accumulate(of_each, initial=begin), of_each))
+        self.above: List[_Above] = []
+        for below in (prompts, rows) if commons else ():
+            of_common = _adjoined(below, tree.beginning)
+            if sum(n for _, n in of_common):
+                self.above.append(_Above.of(of_common, commons, [0] * len(commons), device))
+        if sum(of_each):
+            skipped = [n - m for n, m in zip(of_prompts, tree.remaining)]
+            self.above.append(_Above.of(rows, prompts, skipped, device))
+        self._longest = max(of_prompts + [of_prompts[prompt] + n for prompt, n in zip(row, of_rows)])
+        # position of each token of the packed row, for windows
+        steps = [torch.arange(n) + of_prompts[prompt] for prompt, n in zip(row, of_rows)]
+        self._position = torch.cat([tree.position, *(x.to(device) for x in steps)])
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """
@@ -67,18 +110,30 @@ class Whole:
             return _Flash.apply(q, k, v, self, options.scale).unsqueeze(0)
         parts = [_plain_own(band, q, k, v, options) for band in self.own]
         out, lse = (self.packed.join(list(x)) for x in zip(*parts))  # (N, H, E), (N, H)
-        if self.above:
-            parts = [_plain_above(*bands, q, k, v, options, self._distance(*bands)) for bands in self.above]
-            of_prompt, of_prompt_lse = (self.packed_rows.join(list(x)) for x in zip(*parts))
-            share = torch.sigmoid(lse[self.prompts:] - of_prompt_lse).unsqueeze(-1)
-            out = torch.cat([out[:self.prompts], torch.lerp(of_prompt, out[self.prompts:], share)])
+        for above in self.above:
+            parts = [
+                _plain_above(*bands, q, k, v, options, self._distance(*bands, offset))
+                for bands, offset in zip(above.bands, above.offset)
+            ]
+            first, end = above.tokens.start, above.tokens.stop
+            out, lse = (
+                torch.cat([x[:first], joint, x[end:]]) for x, joint in zip((out, lse), above.join(parts, out, lse))
+            )
         return out.to(v.dtype).unsqueeze(0)
 
-    def _distance(self, queries: Band, keys: Band) -> Tensor:
+    def _distance(self, queries: Band, keys: Band, offset: Tensor) -> Tensor:
         """Distance from each query to each key, in tokens, (p, M, L)."""
-        position = F.pad(self.position, (self.prompts, 0))  # of the packed row
-        at = queries.place(position.unsqueeze(0))[0]  # (p, M)
+        at = queries.place(self._position.unsqueeze(0))[0] - offset.unsqueeze(1)  # (p, M)
         return at.unsqueeze(-1) - torch.arange(keys.shape[1], device=at.device)
+
+
+def _adjoined(segments: List[Tuple[int, int]], number: List[int]) -> List[Tuple[int, int]]:
+    """Join adjacent segments of the same number, of which each has at least one; numbers ascend from 0."""
+    ends: Dict[int, Tuple[int, int]] = {}
+    for i, (start, n) in zip(number, segments):
+        first, before = ends.get(i, (start, 0))
+        ends[i] = (first, before + n)
+    return list(ends.values())
 
 
 def _plain_own(band: Band, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tuple[Tensor, Tensor]:
@@ -94,7 +149,7 @@ def _plain_own(band: Band, q: Tensor, k: Tensor, v: Tensor, options: Options) ->
 
 def _plain_above(queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor, options: Options,
                  distance: Tensor) -> Tuple[Tensor, Tensor]:
-    """Attention of the tokens of rows to their prompt, in the form of ``_plain_own``."""
+    """Attention of tokens to a segment above their own, in the form of ``_plain_own``."""
     q = queries.place(q).transpose(0, 1)  # (p, H, M, D)
     groups, repeat = len(k), q.shape[1] // len(k)
     k, v = (keys.place(x).transpose(0, 1) for x in (k, v))  # (p, K, L, D)
@@ -123,8 +178,8 @@ def _unfold(x: Tensor, repeat: int) -> Tensor:
 class _Flash(torch.autograd.Function):
     """
     Overview:
-        ``Whole.attend`` by the flash attention for CPUs, to the tokens' own segments and to the prompts' keys, joined \
-        by their normalisers. The backward pass uses the joint result and normaliser for both parts, so that the \
+        ``Whole.attend`` by the flash attention for CPUs, to the tokens' own segments and to those above, joined \
+        by their normalisers. The backward pass uses the joint result and normaliser for all parts, so that the \
         gradient of each part is the gradient of the joint result.
     Shapes:
         As in ``Whole.attend``, without the leading 1.
@@ -138,19 +193,13 @@ class _Flash(torch.autograd.Function):
             out, lse = flash(*x, is_causal=True, scale=scale)
             parts.append((band.take(out.transpose(1, 2)), band.take(lse.transpose(1, 2))))
         out, lse = (plan.packed.join(list(x)) for x in zip(*parts))  # (N, H, D), (N, H)
-        if plan.above:
-            parts, repeat = [], len(q) // len(k)
-            for queries, keys in plan.above:
-                above, mask = _above(queries, keys, q, k, v)
-                parts.append(
-                    tuple(queries.take(_unfold(x, repeat)) for x in flash(*above, attn_mask=mask, scale=scale))
-                )
-            of_prompt, of_prompt_lse = (plan.packed_rows.join(list(x)) for x in zip(*parts))
-            own, own_lse = out[plan.prompts:], lse[plan.prompts:]
-            share = torch.sigmoid(own_lse - of_prompt_lse).unsqueeze(-1)
-            joint = torch.lerp(of_prompt.to(share.dtype), own.to(share.dtype), share).to(out.dtype)
-            out = torch.cat([out[:plan.prompts], joint])
-            lse = torch.cat([lse[:plan.prompts], torch.logaddexp(own_lse, of_prompt_lse)])
+        repeat = len(q) // len(k)
+        for above in plan.above:
+            parts = []
+            for queries, keys in above.bands:
+                x, mask = _above(queries, keys, q, k, v)
+                parts.append(tuple(queries.take(_unfold(y, repeat)) for y in flash(*x, attn_mask=mask, scale=scale)))
+            out[above.tokens], lse[above.tokens] = above.join(parts, out, lse)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.plan, ctx.scale = plan, scale
         return out
@@ -170,17 +219,17 @@ class _Flash(torch.autograd.Function):
                 dk, dv = (y.unflatten(1, (groups, repeat)).sum(2) for y in (dk, dv))
             parts.append(tuple(band.take(y.transpose(1, 2)) for y in (dq, dk, dv)))
         dq, dk, dv = (plan.packed.join(list(x)) for x in zip(*parts))  # (N, H or K, D)
-        parts = []
-        for queries, keys in plan.above:
-            above, mask = _above(queries, keys, q, k, v)
-            o, m = (_fold(queries.place(y).transpose(0, 1), groups).contiguous() for y in (out, lse))
-            g = _fold(queries.place_gradient(grad).transpose(0, 1), groups).contiguous()
-            da, dkp, dvp = flash_backward(g, *above, o, m, 0.0, False, attn_mask=mask, scale=ctx.scale)
-            parts.append(queries.take(_unfold(da, repeat)))
-            for total, y in ((dk, dkp), (dv, dvp)):
-                total[keys.tokens] += keys.take(y.transpose(1, 2))
-        if parts:
-            dq[plan.prompts:] += plan.packed_rows.join(parts)
+        for above in plan.above:
+            parts = []
+            for queries, keys in above.bands:
+                x, mask = _above(queries, keys, q, k, v)
+                o, m = (_fold(queries.place(y).transpose(0, 1), groups).contiguous() for y in (out, lse))
+                g = _fold(queries.place_gradient(grad).transpose(0, 1), groups).contiguous()
+                da, dka, dva = flash_backward(g, *x, o, m, 0.0, False, attn_mask=mask, scale=ctx.scale)
+                parts.append(queries.take(_unfold(da, repeat)))
+                for total, y in ((dk, dka), (dv, dva)):
+                    total[keys.tokens] += keys.take(y.transpose(1, 2))
+            dq[above.tokens] += above.packed.join(parts)
         return dq.transpose(0, 1), dk.transpose(0, 1), dv.transpose(0, 1), None, None
 
 
@@ -190,7 +239,7 @@ def _own(band: Band, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, ...]:
 
 
 def _above(queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tuple[Tensor, ...], Optional[Tensor]]:
-    """Queries of rows, keys and values of their prompts, and the mask that is added to the scores."""
+    """Queries, keys and values of the segments above them, and the mask that is added to the scores."""
     above = _fold(queries.place(q).transpose(0, 1), len(k))  # (p, K, rep M, D)
     mask = None
     if not keys.even:

@@ -12,14 +12,14 @@ import os
 import random
 import re
 from functools import cached_property, lru_cache
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from dizoo_llm.rewards import EXTRACTORS, WRITTEN
 from ding_common import ConfigError, Rule, nearest
 
 from .base import TASK_REGISTRY, Problem, Task
 
-_HELD_OUT: Dict[str, Tuple[List[Problem], int]] = {}  # config -> the held-out problems, and how many items were read
+_HELD_OUT: Dict[str, '_HeldOut'] = {}  # by config
 
 _EVALUATES = re.compile(r'\b(eval|exec|parse_expr|sympify)\(')
 # Generators that create the list of all items at once; items beyond its end repeat from the start.
@@ -76,9 +76,9 @@ def _check_choice(name: Optional[str], config: Optional[Dict], mixture: Optional
         raise ConfigError(f'env.task.mixture = {mixture!r}: must be a list of dicts with name, config and weight.')
 
 
-def _check_values(size: int, eval_size: int, seed: int, template: str, answer_in: str) -> None:
+def _check_values(size: int, eval_size: int, seed: int, examples: int, template: str, answer_in: str) -> None:
     for key, value, rule in (('size', size, Rule.integer(1)), ('eval_size', eval_size, Rule.integer(1)),
-                             ('seed', seed, Rule.integer(0))):
+                             ('seed', seed, Rule.integer(0)), ('examples', examples, Rule.integer(0))):
         if not rule.holds(value):
             raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
     if answer_in not in EXTRACTORS:
@@ -144,6 +144,7 @@ class ReasoningGymTask(Task):
             answer_in: str = 'whole',
             right_by_score: bool = False,
             weights: Optional[Dict[str, float]] = None,
+            examples: int = 0,
     ) -> None:
         """
         Overview:
@@ -162,6 +163,8 @@ class ReasoningGymTask(Task):
                 whose problems have several right answers.
             - weights (:obj:`Optional[Dict[str, float]]`): Weights of ``score`` and ``right`` in the reward; None is \
                 1 and 0.
+            - examples (:obj:`int`): Number of worked examples of the same generator that each prompt shows as earlier \
+                messages of the chat. They occur neither in training nor in evaluation.
         Raises:
             - ConfigError: If an argument is invalid.
         """
@@ -172,7 +175,7 @@ class ReasoningGymTask(Task):
                 "env.task.type = 'reasoning_gym': needs the extra: pip install 'ding-grpo[reasoning-gym]'"
             ) from error
         _check_choice(name, config, mixture)
-        _check_values(size, eval_size, seed, template, answer_in)
+        _check_values(size, eval_size, seed, examples, template, answer_in)
         if weights is not None:
             if set(weights) != set(self.weights) or not all(map(Rule.number().holds, weights.values())):
                 raise ConfigError(
@@ -187,7 +190,8 @@ class ReasoningGymTask(Task):
         self._size, self._eval_size, self._seed = size, eval_size, seed
         self._template, self._extract, self._right_by_score = template, EXTRACTORS[answer_in], right_by_score
         self._written = WRITTEN[answer_in]
-        self._key = json.dumps([self._parts, seed, template, eval_size], sort_keys=True)
+        self._examples = examples
+        self._key = json.dumps([self._parts, seed, template, eval_size, examples], sort_keys=True)
         self._evaluating = False
 
     def __len__(self) -> int:
@@ -196,11 +200,11 @@ class ReasoningGymTask(Task):
     def problem(self, index: int) -> Problem:
         held_out = self._held_out
         if self._evaluating:
-            return held_out[index]
+            return self._with_examples(held_out.problems[index])
         for tried in range(1000):  # skip held-out texts: the sequence of items is endless
-            problem = self._item(self._first + index + tried * self._size)
-            if problem.text not in self._held_out_texts:
-                return problem
+            problem = self._item(held_out.first + index + tried * self._size)
+            if problem.text not in held_out.texts:
+                return self._with_examples(problem)
         raise ConfigError(
             f'env.task.eval_size = {self._eval_size}: 1000 problems in a row are held out; the generator has too few. '
             'Lower it.'
@@ -233,26 +237,49 @@ class ReasoningGymTask(Task):
         metadata = dict(kind=self._parts[part]['name'], part=part, entry=entry)
         return Problem(prompt, '' if entry['answer'] is None else str(entry['answer']), metadata)
 
-    @cached_property
-    def _held_out(self) -> List[Problem]:
-        """The first ``eval_size`` items with different texts. A process computes them once for all environments."""
-        if self._key in _HELD_OUT:
-            problems, self._first = _HELD_OUT[self._key]
-            return problems
-        found: Dict[str, Problem] = {}
-        self._first = 0
-        while len(found) < self._eval_size:
-            if self._first >= 100 * (self._eval_size + 10):
-                raise ConfigError(
-                    f'env.task.eval_size = {self._eval_size}: the first {self._first} problems have only {len(found)} '
-                    'different texts. Lower it.'
-                )
-            problem = self._item(self._first)
-            found.setdefault(problem.text, problem)
-            self._first += 1
-        _HELD_OUT[self._key] = (list(found.values()), self._first)
-        return _HELD_OUT[self._key][0]
+    def _with_examples(self, problem: Problem) -> Problem:
+        shown = self._held_out.examples[problem.metadata['part']]
+        if not shown:
+            return problem
+        messages: List[Dict[str, str]] = []
+        for example in shown:
+            messages.append(dict(role='user', content=example.prompt))
+            messages.append(dict(role='assistant', content=self.demonstration(example)))
+        return problem._replace(prompt=[*messages, dict(role='user', content=problem.prompt)])
 
     @cached_property
-    def _held_out_texts(self) -> Set[str]:
-        return {problem.text for problem in self._held_out}
+    def _held_out(self) -> '_HeldOut':
+        """Computed once in a process for all environments."""
+        if self._key not in _HELD_OUT:
+            problems: Dict[str, Problem] = {}
+            examples: List[Dict[str, Problem]] = [{} for _ in self._parts]
+            first = 0
+            while len(problems) < self._eval_size or any(len(found) < self._examples for found in examples):
+                if first >= 100 * (self._eval_size + 10):
+                    raise ConfigError(
+                        f'env.task.eval_size = {self._eval_size}: the first {first} problems have only '
+                        f'{len(problems)} different texts. Lower it.'
+                    )
+                problem = self._item(first)
+                of_part = examples[problem.metadata['part']]
+                first += 1
+                if problem.text not in of_part:
+                    chosen = of_part if len(of_part) < self._examples else problems
+                    if len(problems) < self._eval_size or chosen is of_part:
+                        chosen.setdefault(problem.text, problem)
+            texts = set(problems).union(*examples)
+            shown = [list(found.values()) for found in examples]
+            _HELD_OUT[self._key] = _HeldOut(list(problems.values()), shown, texts, first)
+        return _HELD_OUT[self._key]
+
+
+class _HeldOut(NamedTuple):
+    """
+    Overview:
+        The problems for evaluation, which are the first items with different texts; the worked examples of each
+        generator, which come before them; the texts of both; and the number of items that were read.
+    """
+    problems: List[Problem]
+    examples: List[List[Problem]]
+    texts: Set[str]
+    first: int

@@ -36,6 +36,20 @@ class TestReasoningGym:
         held_out = texts(task.evaluation(), 100)
         assert len(set(held_out)) == 100 and not set(held_out) & set(texts(task, 3000))
 
+    def test_worked_examples_are_of_the_same_generator_and_nowhere_else(self):
+        parts = [dict(name='spell_backward'), dict(name='gcd', weight=2)]
+        task = create_task(dict(type='reasoning_gym', mixture=parts, eval_size=50, size=300, examples=2))
+        shown, asked = {}, []
+        for part in (task, task.evaluation()):
+            for i in range(len(part)):
+                problem = part.problem(i)
+                assert [m['role'] for m in problem.prompt] == ['user', 'assistant'] * 2 + ['user']
+                texts = tuple(m['content'] for m in problem.prompt[:-1])
+                assert shown.setdefault(problem.metadata['kind'], texts) == texts
+                asked.append(problem.prompt[-1]['content'])
+        assert len(shown) == 2 and not set(sum(shown.values(), ())) & set(asked)
+        assert not set(asked[:300]) & set(asked[300:])
+
     def test_neighbouring_seeds_share_items_which_is_why_texts_are_compared(self):
         import reasoning_gym
         a, b = (reasoning_gym.create_dataset('chain_sum', seed=seed, size=50) for seed in (1, 2))

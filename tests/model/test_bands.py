@@ -4,7 +4,8 @@ import itertools
 import pytest
 import torch
 
-from ding_grpo.model import shared_whole
+from ding_grpo.model import PromptBatch, shared_whole
+from ding_grpo.model.prompt_tree import PromptTree
 from ding_grpo.model.bands import Band, Packed, divide
 
 CPU = torch.device('cpu')
@@ -101,8 +102,9 @@ def test_few_pairs_are_computed_in_vain(lengths, prompt):
     order = row.argsort(stable=True)
     lengths = torch.tensor(lengths)[order]
     row = row[order]
-    plan = shared_whole.Whole(torch.tensor(prompt), row, lengths)
+    batch = PromptBatch.of([torch.arange(prompt[i]) + i for i in row.tolist()], CPU)
+    plan = shared_whole.Whole(PromptTree.of(batch), row, lengths)
     computed = sum(b.shape[0] * b.shape[1] ** 2 for b in plan.own)
-    computed += sum(q.shape[0] * q.shape[1] * k.shape[1] for q, k in plan.above)
+    computed += sum(q.shape[0] * q.shape[1] * k.shape[1] for above in plan.above for q, k in above.bands)
     needed = sum(n * n for n in prompt) + sum(n * n + n * prompt[i] for n, i in zip(lengths.tolist(), row.tolist()))
     assert computed <= 1.3 * needed

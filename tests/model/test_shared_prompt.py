@@ -7,6 +7,7 @@ import torch
 
 from ding_grpo.model import CausalLM, shared_growing, shared_prompt
 from ding_grpo.model.decoding import CachedDecoding, PromptBatch, SharedDecoding
+from ding_grpo.model.prompt_tree import PromptTree
 from ding_grpo.rollout import Sampling, generate
 
 from tests.model.test_architectures import CONFIGS, CPU
@@ -16,7 +17,16 @@ LENGTHS = {
     'even': ((7, 7), (0, 0, 0, 1, 1, 1), (5, 5, 5, 5, 5, 5)),
     'nothing but prompts': ((3, 5), (1, 0), (1, 1)),
     'one row': ((4, ), (0, ), (3, )),
+    'beginnings': ((9, 4, 6, 3), (0, 2, 1, 1, 0, 2, 2, 3), (6, 4, 1, 8, 8, 2, 0, 3)),
+    'one beginning': ((5, 3, 7), (0, 2, 1, 1, 0), (6, 4, 1, 8, 8)),
 }
+COMMON = {'beginnings': ((8, 5), (0, 1, 0, 1)), 'one beginning': ((9, ), (0, 0, 0))}
+
+
+@pytest.fixture(autouse=True)
+def short_beginnings_count(monkeypatch):
+    of = PromptTree.of
+    monkeypatch.setattr(PromptTree, 'of', lambda prompts, least=0: of(prompts, 0))
 
 
 def make(name, **changes):
@@ -33,6 +43,12 @@ def rows(case):
     torch.manual_seed(1)
     of_prompts, row, length = LENGTHS[case]
     prompts = [torch.randint(0, 40, (n, )) for n in of_prompts]
+    if case in COMMON:
+        lengths, beginning = COMMON[case]
+        common = [torch.randint(0, 40, (n, )) for n in lengths]
+        prompts = [torch.cat([common[i], p]) for i, p in zip(beginning, prompts)]
+        tree = PromptTree.of(PromptBatch.of([prompts[i] for i in row], CPU))
+        assert sorted(tree.common) == sorted(lengths)
     completion = torch.randint(0, 40, (len(row), max(length)))
     return [prompts[i] for i in row], completion, torch.tensor(length)
 
@@ -72,12 +88,15 @@ class TestLearning:
         prompts, completion, length = rows('uneven')
         model.completion_hidden(PromptBatch.of(prompts, CPU), completion, length)
         assert read == [9 + 4 + 6 + 5 + 3 + 0 + 7 + 7 + 1 + 0]
+        prompts, completion, length = rows('beginnings')
+        model.completion_hidden(PromptBatch.of(prompts, CPU), completion, length)
+        assert read[1:] == [8 + 5 + 9 + 4 + 6 + 3 + 5 + 3 + 0 + 7 + 7 + 1 + 0 + 2]
 
 
 @pytest.mark.unittest
 class TestSampling:
 
-    @pytest.mark.parametrize('case', ['uneven', 'even'])
+    @pytest.mark.parametrize('case', ['uneven', 'even', 'beginnings'])
     @pytest.mark.parametrize('name', list(CONFIGS))
     def test_tokens_are_those_of_the_copied_cache(self, name, case, monkeypatch):
         """40 tokens a row: the room for keys doubles twice, rows end and leave, windows close."""
@@ -100,7 +119,7 @@ class TestSampling:
             decoding.step(torch.arange(8))
         growing = decoding._growing
         assert not growing._packed
-        assert [[k.shape for k, _ in grids] for grids in growing._grids.values()] == [[(1, 2, 9, 8)]] * 2
+        assert [[k.shape for k, _ in grids] for (grids, ) in growing._grids.values()] == [[(1, 2, 9, 8)]] * 2
         assert [k.shape for k, _ in growing._own.values()] == [(8, 2, shared_growing.ROOM, 8)] * 2
 
 

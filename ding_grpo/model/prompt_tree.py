@@ -1,0 +1,119 @@
+"""Prompts and their common beginnings, such as a system message and worked examples, as segments of a packed row."""
+import os
+from itertools import accumulate
+from typing import Any, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Number of tokens whose reading takes as long as the attention to one more segment above others.
+SEGMENT = 64
+
+
+class PromptTree(NamedTuple):
+    """
+    Overview:
+        C common beginnings, what follows them in P prompts, and B rows that continue the prompts. A beginning is \
+        read once for its prompts, as a prompt is read once for its rows. Prompts with the same beginning are \
+        adjacent. Either every prompt has a beginning, or there are none (C = 0). The packed row starts with all \
+        beginnings, and goes on with the remaining tokens of all prompts, of which each has at least one:
+
+            common     c0 c0 c0 | c1
+            remaining  p0 p0 | p1 | p2 p2 p2     (prompts 0 and 1 have the beginning 0, prompt 2 has 1)
+    Shapes:
+        - ids (:obj:`torch.LongTensor`): :math:`(N, )`, tokens of all beginnings and prompts
+        - position (:obj:`torch.LongTensor`): :math:`(N, )`, their positions in the prompts
+        - row (:obj:`torch.LongTensor`): :math:`(B, )`, the prompt that each row continues
+    """
+    common: List[int]  # (C, ): number of tokens of each beginning
+    remaining: List[int]  # (P, ): number of further tokens of each prompt
+    beginning: List[int]  # (P, ): the beginning of each prompt; 0 if there are none
+    ids: Tensor
+    position: Tensor
+    row: Tensor
+
+    @classmethod
+    def of(cls, prompts: Any, least: int = SEGMENT) -> 'PromptTree':
+        """
+        Overview:
+            Find the beginnings that save the most tokens.
+        Arguments:
+            - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
+            - least (:obj:`int`): Number of tokens that a beginning must save.
+        """
+        tokens = [prompts.prompt(number).tolist() for number in range(len(prompts.ids))]
+        order = sorted(range(len(tokens)), key=tokens.__getitem__)
+        spans = _spans([tokens[i] for i in order], least)
+        if not spans:
+            order, spans = list(range(len(tokens))), [(0, len(tokens), 0)]
+        tokens = [tokens[i] for i in order]
+        common = [length for _, _, length in spans if length > 0]
+        beginning = [number for number, (begin, end, _) in enumerate(spans) for _ in range(begin, end)]
+        skipped = [spans[number][2] for number in beginning]
+        ids = [tokens[begin][:length] for begin, _, length in spans] + [x[n:] for x, n in zip(tokens, skipped)]
+        first = [0] * len(spans) + skipped
+        position = [range(start, start + len(segment)) for start, segment in zip(first, ids)]
+        rank = torch.empty(len(order), dtype=torch.long)
+        rank[torch.tensor(order)] = torch.arange(len(order))
+        device = prompts.ids.device
+        return cls(
+            common,
+            [len(x) - n for x, n in zip(tokens, skipped)],
+            beginning,
+            torch.tensor(sum(ids, []), device=device),
+            torch.tensor([i for steps in position for i in steps], device=device),
+            rank.to(device)[prompts.row],
+        )
+
+    @property
+    def length(self) -> List[int]:
+        """Number of tokens of each prompt, (P, )."""
+        skipped = self.common or [0]
+        return [skipped[number] + n for number, n in zip(self.beginning, self.remaining)]
+
+    @property
+    def segments(self) -> List[Tuple[int, int]]:
+        """First token in the packed row, and number of tokens, of each beginning and then of each prompt."""
+        lengths = [*self.common, *self.remaining]
+        return list(zip(accumulate(lengths, initial=0), lengths))
+
+    @property
+    def last(self) -> Tensor:
+        """Place of each prompt's last token in the packed row, (P, )."""
+        ends = [start + n - 1 for start, n in self.segments[len(self.common):]]
+        return torch.tensor(ends, device=self.row.device)
+
+
+def _spans(prompts: Sequence[List[int]], least: int) -> List[Tuple[int, int, int]]:
+    """
+    Overview:
+        Divide sorted, distinct prompts into spans (begin, end, number of common tokens) that save the most tokens.
+        Empty if none saves more than ``least`` tokens, or if a prompt has a single token.
+    """
+    number = len(prompts)
+    if number < 2 or min(map(len, prompts)) < 2:
+        return []
+    # common tokens of neighbours; each prompt keeps a token of its own, whose hidden state predicts the completion
+    shared = np.array(
+        [
+            min(len(os.path.commonprefix(pair)),
+                len(pair[0]) - 1,
+                len(pair[1]) - 1) for pair in zip(prompts, prompts[1:])
+        ]
+    )
+    saved, start = np.zeros(number + 1), np.zeros(number + 1, dtype=int)  # of the first prompts
+    for end in range(1, number + 1):
+        # of spans that begin at 0, 1, ..., end - 1; the last is a prompt alone
+        common = np.minimum.accumulate(shared[:end - 1][::-1])[::-1]
+        gain = np.append(np.where(common > 0, np.arange(end - 1, 0, -1) * common - least, -1), 0)
+        start[end] = int(np.argmax(saved[:end] + gain))
+        saved[end] = saved[start[end]] + gain[start[end]]
+    if saved[number] <= 0:
+        return []
+    spans, end = [], number
+    while end > 0:
+        begin = int(start[end])
+        spans.append((begin, end, int(shared[begin:end - 1].min()) if end - begin > 1 else 1))
+        end = begin
+    return spans[::-1]

@@ -1,0 +1,97 @@
+"""Several tasks as one: problems of each in proportion to its weight."""
+from typing import Any, Dict, List
+
+import numpy as np
+
+from ding_common import ConfigError, Rule
+
+from .base import TASK_REGISTRY, Parts, Problem, Task, create_task
+
+
+@TASK_REGISTRY.register('mixture')
+class MixtureTask(Task):
+    """
+    Overview:
+        Training visits the problems of each task in turn, as often as its weight says; evaluation uses all held-out
+        problems of all tasks, and reports the return of each kind. A task's reward parts keep their names; parts of
+        other tasks do not apply to its problems.
+    """
+
+    def __init__(self, parts: List[Dict[str, Any]]) -> None:
+        """
+        Arguments:
+            - parts (:obj:`List[Dict]`): For each task what ``env.task`` would be, and ``weight``, its relative \
+                frequency (default 1). All problems of all tasks make an epoch; those of tasks that their weight \
+                favours occur more than once in it.
+        Raises:
+            - ConfigError: If a part is invalid, or the tasks do not fit together.
+        """
+        if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
+            raise ConfigError(f'env.task.parts = {parts!r:.200}: must be a list of dicts, each like env.task.')
+        weight = [part.get('weight', 1) for part in parts]
+        for i, value in enumerate(weight):
+            rule = Rule.number(0, open_low=True)
+            if not rule.holds(value):
+                raise ConfigError(f'env.task.parts[{i}].weight = {value!r}: must be {rule.allowed}.')
+        tasks = []
+        for i, part in enumerate(parts):
+            try:
+                tasks.append(create_task({key: value for key, value in part.items() if key != 'weight'}))
+            except ConfigError as error:
+                raise ConfigError(str(error).replace('env.task', f'env.task.parts[{i}]', 1)) from error
+        self._set(tasks)
+        self._check()
+        share = np.array(weight) / sum(weight)
+        epoch = max(len(task) / s for task, s in zip(tasks, share))
+        number = [max(len(task), round(epoch * s)) for task, s in zip(tasks, share)]
+        self._interleave(number)
+
+    def _set(self, tasks: List[Task]) -> None:
+        self._tasks = tasks
+        self.weights = {name: weight for task in tasks for name, weight in task.weights.items()}
+        self.return_part, self.must_end = tasks[0].return_part, tasks[0].must_end
+
+    def _check(self) -> None:
+        for task in self._tasks:
+            for name in ('return_part', 'must_end'):
+                if getattr(task, name) != getattr(self, name):
+                    raise ConfigError(
+                        f'env.task.parts: {type(self._tasks[0]).__name__} has {name} = {getattr(self, name)!r}, '
+                        f'{type(task).__name__} has {getattr(task, name)!r}; they must be equal.'
+                    )
+            for name, weight in task.weights.items():
+                if weight != self.weights[name]:
+                    raise ConfigError(
+                        f'env.task.parts: the reward part {name!r} has the weights {weight:g} and '
+                        f'{self.weights[name]:g} in different tasks; they must be equal.'
+                    )
+
+    def _interleave(self, number: List[int]) -> None:
+        """Spread ``number`` problems of each task evenly."""
+        part = np.repeat(np.arange(len(number)), number)
+        place = np.concatenate([np.arange(n) for n in number])
+        order = np.argsort((place + 0.5) / np.repeat(number, number), kind='stable')
+        self._part, self._place = part[order], place[order]
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+    def problem(self, index: int) -> Problem:
+        part = int(self._part[index])
+        task = self._tasks[part]
+        problem = task.problem(int(self._place[index]) % len(task))
+        kind = problem.metadata.get('kind') or type(task).__name__
+        return problem._replace(metadata=dict(problem.metadata, kind=kind, mixture_part=part))
+
+    def score(self, problem: Problem, completion: str) -> Parts:
+        parts = self._tasks[problem.metadata['mixture_part']].score(problem, completion)
+        return {name: parts.get(name) for name in self.weights}
+
+    def demonstration(self, problem: Problem) -> str:
+        return self._tasks[problem.metadata['mixture_part']].demonstration(problem)
+
+    def evaluation(self) -> Task:
+        other = MixtureTask.__new__(MixtureTask)
+        other._set([task.evaluation() for task in self._tasks])
+        other._interleave([len(task) for task in other._tasks])
+        return other

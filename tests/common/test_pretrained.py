@@ -1,0 +1,139 @@
+"""Models from GGUF files, and from installed packages."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dizoo_llm.envs import TokenEnv
+from dizoo_llm.tokenizer import encode_prompt, load_tokenizer
+from ding_common import ConfigError, pretrained
+from ding_common.language_model import build_causal_lm
+from ding_common.pretrained import PackagedModel, Pretrained
+from ding_grpo.model import CausalLM
+
+pytest.importorskip('gguf')
+
+from tests.gguf_file import WORDS, write_gguf  # noqa: E402
+
+TINY = PackagedModel('packaged_tiny', 'tiny.gguf', 'pip install packaged-tiny')
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp('gguf'))
+    write_gguf(path)
+    return path
+
+
+@pytest.fixture
+def package(folder, tmp_path, monkeypatch):
+    """The file in a package whose code must not run."""
+    path = tmp_path / TINY.module
+    path.mkdir()
+    (path / '__init__.py').write_text('raise RuntimeError("imported")')
+    os.link(os.path.join(folder, TINY.gguf_file), path / TINY.gguf_file)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(pretrained.PACKAGED_MODELS, 'tiny', TINY)
+    return path
+
+
+@pytest.mark.unittest
+class TestGGUF:
+
+    def test_weights_and_tokenizer(self, folder):
+        lm, tokenizer = build_causal_lm(folder, None, 'float32', None, 'policy.model', 'tiny.gguf'), \
+            load_tokenizer(folder, 'tiny.gguf')
+        ids = torch.arange(12)[None]
+        assert torch.equal(lm(ids).logits, write_gguf(folder, 'again.gguf')(ids).logits)
+        assert tokenizer.eos_token_id == len(WORDS) - 1
+        messages = [dict(role='user', content='cab!')]
+        prompt = encode_prompt(tokenizer, messages)
+        assert tokenizer.decode(prompt) == '<|im_start|>user\ncab!<|im_end|>\n<|im_start|>assistant\n'
+        assert WORDS.index('ab') in prompt
+
+    def test_saved_as_an_ordinary_folder(self, folder, tmp_path):
+        """Plain ``transformers`` loads it in a process of its own."""
+        model = CausalLM(pretrained=folder, gguf_file='tiny.gguf')
+        with torch.no_grad():
+            next(model.parameters()).add_(0.5)
+        model.save_pretrained(str(tmp_path / 'out'), load_tokenizer(folder, 'tiny.gguf'))
+        ids = torch.arange(12)[None]
+        torch.save((ids, model.lm(ids).logits), tmp_path / 'wanted.pt')
+        config = json.loads((tmp_path / 'out' / 'config.json').read_text())
+        assert 'quantization_config' not in config and sorted(os.listdir(tmp_path / 'out'))[-1] != 'tiny.gguf'
+        subprocess.run(
+            [
+                sys.executable, '-c', 'import sys, torch\n'
+                'from transformers import AutoModelForCausalLM, AutoTokenizer\n'
+                'ids, wanted = torch.load(sys.argv[2], weights_only=True)\n'
+                'model = AutoModelForCausalLM.from_pretrained(sys.argv[1]).eval()\n'
+                'assert torch.equal(model(ids).logits, wanted)\n'
+                'assert AutoTokenizer.from_pretrained(sys.argv[1]).decode([94]) == " "',
+                str(tmp_path / 'out'),
+                str(tmp_path / 'wanted.pt')
+            ],
+            check=True
+        )
+
+    def test_in_the_environment(self, folder):
+        env = TokenEnv(
+            task=dict(type='arithmetic', high=4, eval_size=4, examples=1),
+            tokenizer=dict(pretrained=folder, gguf_file='tiny.gguf'),
+            max_new_tokens=4
+        )
+        assert len(env.tokenizer) == len(WORDS) and env.task.problem(0).answer
+
+    @pytest.mark.parametrize(
+        'arguments, message', [
+            (dict(gguf_file='other.gguf'), "gguf_file = 'other.gguf': not in the folder .* tiny.gguf"),
+            (dict(gguf_file='../tiny.gguf'), 'must be the name of a file'),
+            (dict(gguf_file=3), 'gguf_file = 3: must be the name of a file'),
+            (dict(gguf_file='broken.gguf'), 'its file broken.gguf cannot be converted'),
+            (dict(gguf_file='tiny.gguf', lora=dict(r=2)), 'save_merged = True'),
+            (dict(), 'contains no config.json'),
+            (dict(pretrained=None, config=dict(model_type='llama'), gguf_file='a'), 'needs policy.model.pretrained'),
+        ],
+        ids=str
+    )
+    def test_errors(self, folder, arguments, message):
+        with open(os.path.join(folder, 'broken.gguf'), 'wb') as f:
+            f.write(b'GGUF' + bytes(64))
+        with pytest.raises(ConfigError, match=message):
+            CausalLM(**dict(dict(pretrained=folder), **arguments))
+
+    def test_the_extra_is_missing(self, folder, monkeypatch):
+        monkeypatch.setattr(pretrained, 'find_spec', lambda name: None)
+        with pytest.raises(ConfigError, match=r"needs the extra gguf: pip install 'ding-grpo\[gguf\]'"):
+            Pretrained.locate(folder, 'tiny.gguf', 'policy.model')
+
+
+@pytest.mark.unittest
+class TestPackagedModels:
+
+    def test_found_and_not_imported(self, package):
+        assert Pretrained.locate('tiny', None, 'policy.model') == (str(package), 'tiny.gguf')
+        assert TINY.module not in sys.modules
+        assert CausalLM(pretrained='tiny').vocab_size == len(load_tokenizer('tiny')) == len(WORDS)
+
+    def test_a_folder_of_the_same_name_comes_first(self, package, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / 'tiny').mkdir()
+        assert Pretrained.locate('tiny', None, 'policy.model') == ('tiny', None)
+
+    def test_errors(self, package):
+        with pytest.raises(ConfigError, match='has a file of its own'):
+            Pretrained.locate('tiny', 'tiny.gguf', 'policy.model')
+        os.remove(package / 'tiny.gguf')
+        with pytest.raises(ConfigError, match='the installed package lacks tiny.gguf. Run: pip install packaged-tiny'):
+            Pretrained.locate('tiny', None, 'policy.model')
+
+    def test_not_installed(self, monkeypatch):
+        monkeypatch.setitem(
+            pretrained.PACKAGED_MODELS, 'absent', PackagedModel('absent_module', 'a.gguf', 'pip install a')
+        )
+        message = r"policy.model.pretrained = 'absent': its package is not installed. Run: pip install a && pip install"
+        with pytest.raises(ConfigError, match=message):
+            CausalLM(pretrained='absent')

@@ -1,0 +1,51 @@
+import pytest
+
+from dizoo_llm.tasks import create_task
+from ding_common import ConfigError
+
+SUMS = dict(type='arithmetic', operations='+-', low=1, high=9, examples=2, eval_size=20)
+
+
+def last(problem):
+    return problem.prompt[-1]['content']
+
+
+@pytest.mark.unittest
+class TestArithmetic:
+
+    def test_a_problem(self):
+        task = create_task(SUMS)
+        for i in range(len(task)):
+            problem = task.problem(i)
+            assert [m['role'] for m in problem.prompt] == ['user', 'assistant'] * 2 + ['user']
+            a, operation, b, sign = last(problem).split()
+            assert problem.answer == str(int(a) + int(b) if operation == '+' else int(a) - int(b)) and sign == '='
+
+    def test_examples_evaluation_and_training_are_all_problems_once(self):
+        task = create_task(SUMS)
+        held_out = task.evaluation()
+        shown = [m['content'] for m in task.problem(0).prompt[:-1:2]]
+        texts = shown + [last(t.problem(i)) for t in (task, held_out) for i in range(len(t))]
+        assert len(held_out) == 20 and len(texts) == len(set(texts)) == 2 * 9 * 9
+        assert held_out.problem(0).prompt[:-1] == task.problem(5).prompt[:-1]
+        assert task.problem(0) == create_task(SUMS).problem(0) != create_task(dict(SUMS, seed=1)).problem(0)
+
+    def test_score(self):
+        task = create_task(SUMS)
+        problem = task.problem(0)._replace(answer='-7')
+        told = {'-7': 1, ' -7\n': 1, '7': 0, '-7.': 0, '-70': 0, '': 0, 'The answer is -7': 0}
+        assert {text: task.checked_score(problem, text)['right'] for text in told} == told
+
+    @pytest.mark.parametrize(
+        'changes, message', [
+            (dict(operations='/'), r"operations = '/': must be some of '\+-\*'"),
+            (dict(operations=''), 'operations'),
+            (dict(examples=-1), 'examples = -1: must be an integer of at least 0'),
+            (dict(eval_size=200), 'none is left for training'),
+            (dict(high=0), 'of 0 problems'),
+        ],
+        ids=str
+    )
+    def test_arguments(self, changes, message):
+        with pytest.raises(ConfigError, match=message):
+            create_task(dict(SUMS, **changes))

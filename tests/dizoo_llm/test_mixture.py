@@ -1,0 +1,62 @@
+from collections import Counter
+
+import pytest
+
+from dizoo_llm.tasks import create_task
+from ding_common import ConfigError
+
+SUMS = dict(type='arithmetic', operations='+', high=9, eval_size=8)
+PRODUCTS = dict(type='arithmetic', operations='*', high=9, eval_size=4)
+SPELL = dict(type='reasoning_gym', name='spell_backward', eval_size=6, size=30, weights=dict(score=0.0, right=1.0))
+
+
+def mixture(*parts):
+    return create_task(dict(type='mixture', parts=list(parts)))
+
+
+def kinds(task):
+    return [task.problem(i).metadata['mixture_part'] for i in range(len(task))]
+
+
+@pytest.mark.unittest
+class TestMixture:
+
+    def test_all_problems_in_proportion_to_the_weights(self):
+        task = mixture(dict(SUMS, weight=3), dict(PRODUCTS, weight=1))
+        count = Counter(kinds(task))
+        assert count[1] == 81 - 3 - 4 and count[0] == 3 * count[1]
+        texts = {task.problem(i).prompt[-1]['content'] for i in range(len(task))}
+        assert len(texts) == (81 - 3 - 8) + (81 - 3 - 4)
+        for begin in range(0, len(task) - 8, 8):  # spread evenly
+            assert Counter(kinds(task)[begin:begin + 8])[0] in (5, 6, 7)
+
+    def test_evaluation_is_all_held_out_problems_once(self):
+        task = mixture(dict(SUMS, weight=3), PRODUCTS).evaluation()
+        assert Counter(kinds(task)) == {0: 8, 1: 4}
+        assert len({task.problem(i).prompt[-1]['content'] for i in range(len(task))}) == 12
+
+    def test_scores_are_those_of_the_problems_task(self):
+        pytest.importorskip('reasoning_gym')
+        task = mixture(SUMS, SPELL)
+        assert task.weights == dict(right=1.0, score=0.0)
+        for i in range(6):
+            problem = task.problem(i)
+            score = task.checked_score(problem, problem.answer)
+            assert score['right'] == 1 and task.demonstration(problem) == problem.answer
+            assert score['score'] == (None if problem.metadata['mixture_part'] == 0 else 1)
+        assert {task.problem(i).metadata['kind'] for i in range(6)} == {'ArithmeticTask', 'spell_backward'}
+
+    @pytest.mark.parametrize(
+        'parts, message', [
+            ([], r'env.task.parts = \[\]'),
+            ([dict(SUMS, weight=0)], r'parts\[0\].weight = 0: must be'),
+            ([SUMS, dict(SUMS, high='x')], r'env.task.parts\[1\].high'),
+            ([SUMS, dict(type='think_answer')], "'solved'; they must be equal"),
+            ([SUMS, dict(SPELL, weights=dict(score=0.0, right=2.0))], "weights 1 and 2"),
+        ],
+        ids=str
+    )
+    def test_arguments(self, parts, message):
+        pytest.importorskip('reasoning_gym')
+        with pytest.raises(ConfigError, match=message):
+            mixture(*parts)

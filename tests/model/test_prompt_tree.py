@@ -1,0 +1,81 @@
+"""Common beginnings of prompts: which ones are read once, and where their tokens stand."""
+import itertools
+import random
+
+import pytest
+import torch
+
+from ding_grpo.model import PromptBatch
+from ding_grpo.model.prompt_tree import SEGMENT, PromptTree, _spans
+
+CPU = torch.device('cpu')
+
+
+def common(prompts):
+    """Tokens that distinct prompts have in common, of which each keeps one for itself."""
+    columns = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*prompts))
+    return min(len(list(columns)), min(map(len, prompts)) - 1)
+
+
+def saved(spans, prompts, least):
+    return sum((end - begin - 1) * common(prompts[begin:end]) - least for begin, end, _ in spans if end - begin > 1)
+
+
+def divisions(number):
+    """All ways to cut a list of this length."""
+    for cuts in itertools.product([False, True], repeat=number - 1):
+        ends = [i + 1 for i, cut in enumerate(cuts) if cut] + [number]
+        yield [(begin, end, None) for begin, end in zip([0, *ends], ends)]
+
+
+@pytest.mark.unittest
+class TestSpans:
+
+    @pytest.mark.parametrize('least', [0, 3])
+    @pytest.mark.parametrize('seed', range(20))
+    def test_no_division_saves_more(self, seed, least):
+        generator = random.Random(seed)
+        drawn = {tuple(generator.choices(range(2), k=generator.randint(2, 7))) for _ in range(8)}
+        prompts = [list(p) for p in sorted(drawn)]
+        best = max(saved(spans, prompts, least) for spans in divisions(len(prompts)))
+        spans = _spans(prompts, least)
+        assert saved(spans, prompts, least) == max(best, 0)
+        if spans:
+            assert [begin for begin, _, _ in spans] == [0] + [end for _, end, _ in spans[:-1]]
+            assert spans[-1][1] == len(prompts)
+            assert all(n == (common(prompts[b:e]) if e - b > 1 else 1) for b, e, n in spans)
+
+    def test_a_prompt_of_one_token_shares_nothing(self):
+        assert _spans([[1], [1, 2], [1, 3]], 0) == []
+
+    def test_what_saves_too_little_is_not_worth_a_segment(self):
+        beginning = list(range(SEGMENT))
+        prompts = [beginning + [i] for i in range(2)]
+        assert _spans(prompts, SEGMENT) == []
+        assert _spans([*prompts, beginning + [2]], SEGMENT) == [(0, 3, SEGMENT)]
+
+
+@pytest.mark.unittest
+class TestPromptTree:
+
+    @pytest.mark.parametrize('shared', [[0], [5], [5, 3], [0, 6]], ids=str)
+    def test_rows_are_found_again(self, shared):
+        torch.manual_seed(0)
+        beginnings = [torch.randint(0, 100, (n, )) for n in shared]
+        prompts = [torch.cat([beginnings[i % len(shared)], torch.randint(0, 100, (2 + i, ))]) for i in range(6)]
+        rows = [prompts[i] for i in (3, 0, 5, 3, 1, 2, 4, 0)]
+        tree = PromptTree.of(PromptBatch.of(rows, CPU), 0)
+        commons, own = tree.segments[:len(tree.common)], tree.segments[len(tree.common):]
+        for prompt, number in zip(rows, tree.row.tolist()):
+            start, n = own[number]
+            tokens, position = tree.ids[start:start + n], tree.position[start:start + n]
+            if commons:
+                first, m = commons[tree.beginning[number]]
+                tokens = torch.cat([tree.ids[first:first + m], tokens])
+                position = torch.cat([tree.position[first:first + m], position])
+            assert tokens.tolist() == prompt.tolist() and position.tolist() == list(range(len(prompt)))
+            assert tree.length[number] == len(prompt) and tree.last[number] == start + n - 1 and n > 0
+        assert tree.beginning == sorted(tree.beginning)
+        assert len(
+            tree.ids
+        ) == sum(map(len, prompts)) - sum(n * (tree.beginning.count(i) - 1) for i, n in enumerate(tree.common))
