@@ -4,7 +4,7 @@ seed. Writes docs/tuning.md.
 """
 import os
 from itertools import product
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import click
 from runs import ROOT, machine  # first, so that DI-engine's import is quiet
@@ -17,17 +17,20 @@ CHANGED = '''from ding_common import read_config_file
 main_config, create_config = read_config_file({config!r})
 main_config.policy.learn.update({learn!r})
 main_config.policy.collect.update({collect!r})
+main_config.env.update({env!r})
 '''
 
 
 class Task(NamedTuple):
     """
     Overview:
-        An environment: its title, the largest number of environment steps of a run, and the tries of each algorithm.
+        An environment: its title, the largest number of environment steps of a run, the tries of each algorithm, and
+        the number of episodes of an evaluation (None: the config's).
     """
     title: str
     steps: int
     tries: Dict[str, List[Dict[str, Any]]]
+    episodes: Optional[int] = None
 
 
 def of_language_model(first: float, second: float, groups: Tuple[int, int, int],
@@ -65,8 +68,8 @@ def of_steps() -> Dict[str, List[Dict[str, Any]]]:
 TASKS = dict(
     think_answer=Task('think_answer', 400_000, of_language_model(1e-4, 2e-4, (8, 4, 2), (640, 320, 160))),
     spell_backward=Task('spell_backward', 200_000, of_language_model(2e-4, 1e-4, (32, 16, 8), (512, 256, 128))),
-    cartpole=Task('CartPole-v1', 150_000, of_steps()),
-    lunarlander=Task('LunarLander-v3', 500_000, of_steps()),
+    cartpole=Task('CartPole-v1', 150_000, of_steps(), episodes=20),
+    lunarlander=Task('LunarLander-v3', 500_000, of_steps(), episodes=20),
 )
 SIDES = dict(grpo='GRPO', gae='critic', ppo="DI-engine's PPO")
 TEXT = """# Settings that were tried
@@ -107,13 +110,15 @@ def runs_of(task: str) -> Dict[str, List[Run]]:
         The runs of a task by algorithm, each with a config file of its own.
     """
     found = {}
+    n = TASKS[task].episodes
+    env = dict() if n is None else dict(evaluator_env_num=n, n_evaluator_episode=n)
     for side in SIDES:
         paths = []
         for number, setting in enumerate(TASKS[task].tries[side]):
             paths.append(os.path.join(OUT, f'{task}_{side}_{number}_config.py'))
             config = os.path.join(ROOT, 'config', f'{task}_{side}_config.py')
             with open(paths[-1], 'w') as f:
-                f.write(CHANGED.format(config=config, **keys(side, setting)))
+                f.write(CHANGED.format(config=config, env=env, **keys(side, setting)))
         found[side] = plan(tuple(paths), [0], OUT)
     return found
 
@@ -128,10 +133,11 @@ def table(task: str, found: Dict[str, List[Run]]) -> str:
     Overview:
         The results of a task as Markdown.
     """
-    bar = found['grpo'][0].bar
+    bar, episodes = found['grpo'][0].bar, TASKS[task].episodes
+    of_episodes = '' if episodes is None else f'. An evaluation has {episodes} episodes'
     lines = [
-        f'## {TASKS[task].title}', '', f'Bar {bar:g}, at most {TASKS[task].steps:,} environment steps.', '',
-        '| algorithm | setting | environment steps to the bar | seconds | best return | final return |',
+        f'## {TASKS[task].title}', '', f'Bar {bar:g}, at most {TASKS[task].steps:,} environment steps{of_episodes}.',
+        '', '| algorithm | setting | environment steps to the bar | seconds | best return | final return |',
         '|---|---|---|---|---|---|'
     ]
     for side, runs in found.items():
