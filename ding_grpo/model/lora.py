@@ -1,5 +1,6 @@
 """LoRA adapters of peft."""
 import inspect
+import warnings
 from typing import Optional
 
 from torch import nn
@@ -69,6 +70,8 @@ def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
         if key not in known:
             raise ConfigError(f'policy.model.lora.{key} = {value!r}: unknown key; {nearest(key, known)}')
     try:
-        return get_peft_model(lm, LoraConfig(task_type='CAUSAL_LM', **lora))
+        with warnings.catch_warnings():  # about a name that peft uses and transformers has renamed
+            warnings.filterwarnings('ignore', '`is_gradient_checkpointing` is deprecated', FutureWarning)
+            return get_peft_model(lm, LoraConfig(task_type='CAUSAL_LM', **lora))
     except Exception as error:  # peft may raise any exception for its arguments
         raise ConfigError(f'policy.model.lora = {dict(lora)!r}: {describe(error)}') from error

@@ -1,5 +1,6 @@
 import copy
 import os
+import warnings
 
 import pytest
 import torch
@@ -36,6 +37,11 @@ def logits(lm):
 
 @pytest.mark.unittest
 class TestLoRA:
+
+    def test_nobody_is_warned(self, folder):
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            CausalLM(pretrained=folder, lora=dict(r=4))
 
     def test_adapters_alone_are_trained_and_kept(self, model, tiny_model):
         trained = [name for name, p in model.named_parameters() if p.requires_grad]
