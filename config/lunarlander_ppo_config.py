@@ -30,7 +30,7 @@ lunarlander_ppo_config = dict(
             entropy_weight=0.01,
             clip_ratio=0.2,
         ),
-        collect=dict(n_sample=8000, discount_factor=0.999, gae_lambda=0.98),
+        collect=dict(n_sample=8000, discount_factor=0.999, gae_lambda=0.95),
         eval=dict(evaluator=dict(eval_freq=500)),  # counted in mini-batches; one collect gives 500
     ),
 )
