@@ -30,7 +30,7 @@ cartpole_ppo_config = dict(
             entropy_weight=0.01,
             clip_ratio=0.2,
         ),
-        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
+        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.98),
         eval=dict(evaluator=dict(eval_freq=320)),  # counted in mini-batches; one collect gives 320
     ),
 )
