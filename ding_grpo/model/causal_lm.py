@@ -48,7 +48,7 @@ class CausalLM(nn.Module):
         """
         Arguments:
             - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``, or \
-                the name of a packaged model (docs/recipes/smollm2.md).
+                the name of a packaged model (docs/tutorials/hugging_face_model.md).
             - config (:obj:`Optional[dict]`): ``model_type`` and arguments of the architecture's config class, for \
                 random weights. Exactly one of ``pretrained`` and ``config`` is required.
             - dtype (:obj:`str`): ``float32``, ``bfloat16``, or ``float16`` (only for evaluation or with ``lora``).
