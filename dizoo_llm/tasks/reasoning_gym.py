@@ -263,9 +263,10 @@ class ReasoningGymTask(Task):
             while len(problems) < self._eval_size or any(len(shown) < self._examples for shown in examples):
                 if first >= most:
                     found = ', '.join(str(len(shown)) for shown in examples)
+                    examples_too = f' and env.task.examples = {self._examples}' if self._examples else ''
                     raise ConfigError(
-                        f'env.task.eval_size = {self._eval_size}, env.task.examples = {self._examples}: the first '
-                        f'{first} problems have only {len(problems)} and {found} different texts for them. Lower them.'
+                        f'env.task.eval_size = {self._eval_size}{examples_too}: the first {first} problems have only '
+                        f'{len(problems)} different texts{f" and {found} for examples" if examples_too else ""}. Lower it.'
                     )
                 problem = self._item(first)
                 first += 1
