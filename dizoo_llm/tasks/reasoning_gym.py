@@ -262,11 +262,13 @@ class ReasoningGymTask(Task):
             first, most = 0, 100 * (self._eval_size + self._examples * len(self._parts) + 10)
             while len(problems) < self._eval_size or any(len(shown) < self._examples for shown in examples):
                 if first >= most:
-                    found = ', '.join(str(len(shown)) for shown in examples)
-                    examples_too = f' and env.task.examples = {self._examples}' if self._examples else ''
+                    also, found = '', ''
+                    if self._examples > 0:
+                        also = f' and env.task.examples = {self._examples}'
+                        found = f" and {', '.join(str(len(shown)) for shown in examples)} for examples"
                     raise ConfigError(
-                        f'env.task.eval_size = {self._eval_size}{examples_too}: the first {first} problems have only '
-                        f'{len(problems)} different texts{f" and {found} for examples" if examples_too else ""}. Lower it.'
+                        f'env.task.eval_size = {self._eval_size}{also}: the first {first} problems have only '
+                        f'{len(problems)} different texts{found}. Lower it.'
                     )
                 problem = self._item(first)
                 first += 1
