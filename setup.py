@@ -40,7 +40,7 @@ setup(
         'box2d': ['gymnasium[box2d]'],
         # `make docs` installs these alone, without torch. black formats the signatures.
         'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5', 'mkdocstrings[python]>=0.27', 'black'],
-        'gguf': ['gguf>=0.10'],
+        'gguf': ['gguf>=0.10', 'accelerate'],
         'lora': ['peft>=0.17'],
         'math': ['math-verify'],
         'parquet': ['pyarrow<22'],  # later ones need numpy 2

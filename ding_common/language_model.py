@@ -6,6 +6,7 @@ import warnings
 from typing import List, Optional, Set, Type
 
 import torch
+import transformers
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, \
     AutoModelForSequenceClassification, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -24,6 +25,9 @@ _KINDS = {
     AutoModelForCausalLM: 'causal language model',
     AutoModelForSequenceClassification: 'sequence classification model'
 }
+# Releases of transformers without this class convert all weights of a GGUF file anyway.
+_GGUF = getattr(transformers, 'GgufConfig', None)
+_UNPACK = {} if _GGUF is None else dict(quantization_config=_GGUF(dequantize=True))
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 
 
@@ -167,7 +171,7 @@ def _load(pretrained: str, gguf_file: Optional[str], options: dict, key: str) ->
     where = f'{key}.pretrained = {pretrained!r}'
     found = Pretrained.locate(pretrained, gguf_file, key)
     if found.gguf_file is not None:
-        return _whole(_load_whole(found.path, dict(options, **found.options), key, where))
+        return _unpacked(_load_whole(found.path, dict(options, **found.options, **_UNPACK), key, where), where)
     base, merge = base_of_adapters(pretrained, where), options['dtype'] != 'auto'
     if base is None:
         return _load_whole(pretrained, options, key, where)
@@ -181,11 +185,16 @@ def _load(pretrained: str, gguf_file: Optional[str], options: dict, key: str) ->
     return add_adapters(_load_whole(base, options, key, told), pretrained, merge, where)
 
 
-def _whole(model: PreTrainedModel) -> PreTrainedModel:
-    """A model from a GGUF file. ``transformers`` has converted its weights, and would still refuse to save them."""
-    model.hf_quantizer, model.quantization_method, model.is_quantized = None, None, False
-    del model.config.quantization_config
-    return model
+def _unpacked(model: PreTrainedModel, where: str) -> PreTrainedModel:
+    """A model from a GGUF file whose weights are converted, but which ``transformers`` would still refuse to save."""
+    packed = [name for name, p in model.named_parameters() if not p.is_floating_point()]
+    if packed:
+        raise ConfigError(f'{where}: transformers leaves weights of this file packed, for example {packed[0]!r}.')
+    for owner, name in ((model, 'hf_quantizer'), (model, 'quantization_method'), (model.config, 'quantization_config')):
+        if hasattr(owner, name):
+            delattr(owner, name)
+    model.is_quantized = False
+    return model.requires_grad_(True)
 
 
 def _load_whole(

@@ -34,7 +34,7 @@ class Pretrained(NamedTuple):
     Interfaces:
         ``locate``
     Property:
-        ``options``
+        ``options``, ``where``
     """
     path: str
     gguf_file: Optional[str] = None
@@ -43,6 +43,11 @@ class Pretrained(NamedTuple):
     def options(self) -> Dict[str, Any]:
         """Further arguments of ``from_pretrained``."""
         return {} if self.gguf_file is None else dict(gguf_file=self.gguf_file)
+
+    @property
+    def where(self) -> str:
+        """The path with the GGUF file, for messages."""
+        return self.path if self.gguf_file is None else os.path.join(self.path, self.gguf_file)
 
     @classmethod
     def locate(cls, pretrained: str, gguf_file: Optional[str], key: str) -> 'Pretrained':
@@ -60,13 +65,14 @@ class Pretrained(NamedTuple):
         where = f'{key}.pretrained = {pretrained!r}'
         check_model_folder(pretrained, f'{key}.pretrained')
         is_folder = os.path.isdir(pretrained)
-        if not is_folder and pretrained in PACKAGED_MODELS:
+        is_packaged = not is_folder and pretrained in PACKAGED_MODELS
+        if is_packaged:
             if gguf_file is not None:
                 raise ConfigError(f'{key}.gguf_file = {gguf_file!r}: {where} has a file of its own. Remove this key.')
             pretrained, gguf_file = _packaged(PACKAGED_MODELS[pretrained], where)
         if gguf_file is None:
             return cls(pretrained)
-        told = f'{key}.gguf_file = {gguf_file!r}'
+        told = where if is_packaged else f'{key}.gguf_file = {gguf_file!r}'
         if not isinstance(gguf_file, str) or not gguf_file or os.path.isabs(gguf_file) or '..' in gguf_file.split('/'):
             raise ConfigError(f'{told}: must be the name of a file in {key}.pretrained.')
         if is_folder and not os.path.isfile(os.path.join(pretrained, gguf_file)):

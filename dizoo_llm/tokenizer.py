@@ -97,9 +97,9 @@ def _load_once(found: Pretrained, stamp: Tuple[int, ...]) -> PreTrainedTokenizer
         what = 'the folder contains no tokenizer that can be loaded' if os.path.isdir(
             found.path
         ) else 'not a folder, not in the cache, and not available from the hub'
-        raise ConfigError(f'env.tokenizer.pretrained = {found.path!r}: {what} ({reason(error)})') from error
+        raise ConfigError(f'env.tokenizer.pretrained = {found.where!r}: {what} ({reason(error)})') from error
     if tokenizer.eos_token_id is None:
-        raise ConfigError(f'env.tokenizer.pretrained = {found.path!r}: the tokenizer has no end-of-sequence token.')
+        raise ConfigError(f'env.tokenizer.pretrained = {found.where!r}: the tokenizer has no end-of-sequence token.')
     return tokenizer
 
 

@@ -48,11 +48,11 @@ class Band:
         x = x[:, self._slice] if self._whole else _Move.apply(x, self._index, self._cell, self.tokens)
         return x.unflatten(1, self.shape)
 
-    def place_gradient(self, x: Tensor) -> Tensor:
-        """Like ``place``, but with 0 in padded cells and without a gradient."""
+    def place_filled(self, x: Tensor, value: float = 0.) -> Tensor:
+        """Like ``place``, but with this value in padded cells and without a gradient."""
         if self.even:
             return self.place(x)
-        grid = x.new_zeros(len(x), self.shape[0] * self.shape[1], *x.shape[2:])
+        grid = x.new_full((len(x), self.shape[0] * self.shape[1], *x.shape[2:]), value)
         return grid.index_copy_(1, self._cell, x[:, self.tokens]).unflatten(1, self.shape)
 
     def take(self, x: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Packed:
     def __init__(self, bands: Sequence[Band], first: int = 0) -> None:
         """
         Arguments:
-            - bands (:obj:`Sequence[Band]`): Together they contain each token from ``first`` on exactly once.
+            - bands (:obj:`Sequence[Band]`): They contain no token twice, and none before ``first``.
             - first (:obj:`int`): First token of the packed row that is in a band.
         """
         tokens = torch.cat([band.tokens for band in bands]) - first

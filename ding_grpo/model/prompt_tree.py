@@ -1,6 +1,6 @@
 """Prompts and their common beginnings, such as a system message and worked examples, as segments of a packed row."""
 import os
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -42,7 +42,7 @@ class PromptTree(NamedTuple):
             - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
             - least (:obj:`int`): Number of tokens that a beginning must save.
         """
-        tokens = [prompts.prompt(number).tolist() for number in range(len(prompts.ids))]
+        tokens = [row[-n:] for row, n in zip(prompts.ids.tolist(), prompts.length.tolist())]
         order = sorted(range(len(tokens)), key=tokens.__getitem__)
         spans = _spans([tokens[i] for i in order], least)
         if not spans:
@@ -61,8 +61,8 @@ class PromptTree(NamedTuple):
             common,
             [len(x) - n for x, n in zip(tokens, skipped)],
             beginning,
-            torch.tensor(sum(ids, []), device=device),
-            torch.tensor([i for steps in position for i in steps], device=device),
+            torch.tensor(list(chain(*ids)), device=device),
+            torch.tensor(list(chain(*position)), device=device),
             rank.to(device)[prompts.row],
         )
 

@@ -162,13 +162,16 @@ class _Rows(NamedTuple):
 
     @classmethod
     def make(cls, model: Any, seed: int) -> '_Rows':
-        """Another seed changes the tokens of all rows but the second, whose results must not change."""
+        """Another seed changes all rows but the second, whose results must not change, and the beginnings that others
+        share with it.
+        """
         tokens = min(TOKENS, model.max_positions or TOKENS)
         long, short = max(tokens - 4, 1), max(tokens - 6, 1)
         ids = torch.arange(3 * tokens).view(3, -1) * (5 + 2 * seed) + 3 + seed
         ids[1] = torch.arange(tokens) * 3
         ids[0, :long] = ids[1, :long]
-        ids[2, :2] = ids[1, :2]  # a common beginning of two prompts
+        common = min(2, short - 1)
+        ids[2, :common] = ids[1, :common]  # a common beginning of two prompts
         ids = ids.remainder(model.output_tokens).to(model.device)
         # rows of equal length, without padding and without a mask
         hidden = model.trunk(input_ids=ids, use_cache=False).last_hidden_state

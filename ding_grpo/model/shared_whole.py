@@ -1,4 +1,5 @@
 """Learning with shared prompts: the differentiable attention of prompts and completions that are read together."""
+import math
 from itertools import accumulate
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -92,7 +93,7 @@ class Whole:
         self._longest = max(of_prompts + [of_prompts[prompt] + n for prompt, n in zip(row, of_rows)])
         # position of each token of the packed row, for windows
         steps = [torch.arange(n) + of_prompts[prompt] for prompt, n in zip(row, of_rows)]
-        self._position = torch.cat([tree.position, *(x.to(device) for x in steps)])
+        self._position = torch.cat([tree.position, torch.cat(steps).to(device)]) if steps else tree.position
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """
@@ -112,7 +113,7 @@ class Whole:
         out, lse = (self.packed.join(list(x)) for x in zip(*parts))  # (N, H, E), (N, H)
         for above in self.above:
             parts = [
-                _plain_above(*bands, q, k, v, options, self._distance(*bands, offset))
+                _plain_above(*bands, q, k, v, options, self._distance(*bands, offset, options.window))
                 for bands, offset in zip(above.bands, above.offset)
             ]
             first, end = above.tokens.start, above.tokens.stop
@@ -121,8 +122,10 @@ class Whole:
             )
         return out.to(v.dtype).unsqueeze(0)
 
-    def _distance(self, queries: Band, keys: Band, offset: Tensor) -> Tensor:
-        """Distance from each query to each key, in tokens, (p, M, L)."""
+    def _distance(self, queries: Band, keys: Band, offset: Tensor, window: Optional[int]) -> Optional[Tensor]:
+        """Distance from each query to each key, in tokens, (p, M, L); None without a window."""
+        if window is None:
+            return None
         at = queries.place(self._position.unsqueeze(0))[0] - offset.unsqueeze(1)  # (p, M)
         return at.unsqueeze(-1) - torch.arange(keys.shape[1], device=at.device)
 
@@ -212,8 +215,9 @@ class _Flash(torch.autograd.Function):
         parts = []
         for band in plan.own:
             x = _own(band, q, k, v)
-            o, m = (band.place(y).transpose(0, 1).contiguous() for y in (out, lse))
-            g = band.place_gradient(grad).transpose(0, 1).contiguous()
+            # a padded cell sees later tokens, whose scores may exceed its normaliser by far: its weights become 0
+            o, g = (band.place_filled(y).transpose(0, 1).contiguous() for y in (out, grad))
+            m = band.place_filled(lse, math.inf).transpose(0, 1).contiguous()
             dq, dk, dv = flash_backward(g, *x, o, m, 0.0, True, scale=ctx.scale)
             if repeat > 1:
                 dk, dv = (y.unflatten(1, (groups, repeat)).sum(2) for y in (dk, dv))
@@ -224,7 +228,7 @@ class _Flash(torch.autograd.Function):
             for queries, keys in above.bands:
                 x, mask = _above(queries, keys, q, k, v)
                 o, m = (_fold(queries.place(y).transpose(0, 1), groups).contiguous() for y in (out, lse))
-                g = _fold(queries.place_gradient(grad).transpose(0, 1), groups).contiguous()
+                g = _fold(queries.place_filled(grad).transpose(0, 1), groups).contiguous()
                 da, dka, dva = flash_backward(g, *x, o, m, 0.0, False, attn_mask=mask, scale=ctx.scale)
                 parts.append(queries.take(_unfold(da, repeat)))
                 for total, y in ((dk, dka), (dv, dva)):

@@ -72,8 +72,9 @@ class TokenEnv(gymnasium.Env):
         Arguments:
             - task (:obj:`Union[str, Dict, Task]`): A task, the name of a registered one, or its config.
             - max_new_tokens (:obj:`int`): Maximum completion length in tokens.
-            - tokenizer (:obj:`Optional[Dict]`): ``dict(pretrained=folder or name)``, ``dict(words=[...])`` or \
-                ``dict(chars='...')``. None uses the task's words or characters.
+            - tokenizer (:obj:`Optional[Dict]`): ``dict(pretrained=folder or name)``, with ``gguf_file`` if the \
+                tokenizer is in a GGUF file, ``dict(words=[...])`` or ``dict(chars='...')``. None uses the task's \
+                words or characters.
             - max_prompt_length (:obj:`Optional[int]`): Maximum prompt length in tokens; a longer prompt is an error. \
                 None encodes all prompts of the task, for training and evaluation, and uses the longest.
             - evaluation (:obj:`bool`): Whether to use the task's evaluation problems.

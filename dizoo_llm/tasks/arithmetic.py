@@ -16,6 +16,7 @@ from ding_common import ConfigError, Rule
 
 from .base import TASK_REGISTRY, Problem, Task
 
+MOST = 1_000_000  # problems, which are kept in memory
 OPERATIONS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 
 
@@ -57,6 +58,11 @@ class ArithmeticTask(Task):
                                  ('eval_size', eval_size, Rule.integer(1)), ('seed', seed, Rule.integer(0))):
             if not rule.holds(value):
                 raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
+        if high < low or (high - low + 1) ** 2 * len(set(operations)) > MOST:
+            raise ConfigError(
+                f'env.task.high = {high!r} with env.task.low = {low!r}: must be at least as large, and the task may '
+                f'have at most {MOST:,} problems.'
+            )
         numbers = range(low, high + 1)
         problems = list(product(numbers, dict.fromkeys(operations), numbers))
         if len(problems) <= examples + eval_size:

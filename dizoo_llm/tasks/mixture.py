@@ -1,11 +1,13 @@
 """Several tasks as one: problems of each in proportion to its weight."""
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
 from ding_common import ConfigError, Rule
 
 from .base import TASK_REGISTRY, Parts, Problem, Task, create_task
+
+MOST = 10_000_000  # problems of an epoch
 
 
 @TASK_REGISTRY.register('mixture')
@@ -38,12 +40,22 @@ class MixtureTask(Task):
             try:
                 tasks.append(create_task({key: value for key, value in part.items() if key != 'weight'}))
             except ConfigError as error:
-                raise ConfigError(str(error).replace('env.task', f'env.task.parts[{i}]', 1)) from error
+                raise ConfigError(str(error).replace('env.task', f'env.task.parts[{i}]')) from error
+            if tasks[-1].scores_batches:
+                raise ConfigError(
+                    f'env.task.parts[{i}]: {type(tasks[-1]).__name__} scores whole batches, which a mixture cannot.'
+                )
         self._set(tasks)
         self._check()
         share = np.array(weight) / sum(weight)
         epoch = max(len(task) / s for task, s in zip(tasks, share))
         number = [max(len(task), round(epoch * s)) for task, s in zip(tasks, share)]
+        if sum(number) > MOST:
+            sizes = ', '.join(f'{len(task):,} problems of weight {w:g}' for task, w in zip(tasks, weight))
+            raise ConfigError(
+                f'env.task.parts: an epoch over all problems would have {sum(number):,} of them, at most {MOST:,} are '
+                f'allowed ({sizes}). Change the weights, or lower the size of the largest task.'
+            )
         self._interleave(number)
 
     def _set(self, tasks: List[Task]) -> None:
@@ -79,16 +91,22 @@ class MixtureTask(Task):
     def problem(self, index: int) -> Problem:
         part = int(self._part[index])
         task = self._tasks[part]
-        problem = task.problem(int(self._place[index]) % len(task))
+        problem = task.checked_problem(int(self._place[index]) % len(task))
         kind = problem.metadata.get('kind') or type(task).__name__
-        return problem._replace(metadata=dict(problem.metadata, kind=kind, mixture_part=part))
+        return problem._replace(metadata=dict(kind=kind, part=part, of_task=problem.metadata))
 
     def score(self, problem: Problem, completion: str) -> Parts:
-        parts = self._tasks[problem.metadata['mixture_part']].score(problem, completion)
+        task, problem = self._of(problem)
+        parts = task.checked_score(problem, completion)
         return {name: parts.get(name) for name in self.weights}
 
     def demonstration(self, problem: Problem) -> str:
-        return self._tasks[problem.metadata['mixture_part']].demonstration(problem)
+        task, problem = self._of(problem)
+        return task.demonstration(problem)
+
+    def _of(self, problem: Problem) -> Tuple[Task, Problem]:
+        """The task of a problem, and the problem as the task gave it."""
+        return self._tasks[problem.metadata['part']], problem._replace(metadata=problem.metadata['of_task'])
 
     def evaluation(self) -> Task:
         other = MixtureTask.__new__(MixtureTask)

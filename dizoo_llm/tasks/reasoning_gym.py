@@ -190,6 +190,11 @@ class ReasoningGymTask(Task):
         self._size, self._eval_size, self._seed = size, eval_size, seed
         self._template, self._extract, self._right_by_score = template, EXTRACTORS[answer_in], right_by_score
         self._written = WRITTEN[answer_in]
+        if examples > 0 and any(dataset[0]['answer'] is None for dataset in self._datasets):
+            raise ConfigError(
+                f'env.task.examples = {examples}: problems of a generator without reference answers cannot be shown '
+                'with an answer. Set it to 0.'
+            )
         self._examples = examples
         self._key = json.dumps([self._parts, seed, template, eval_size, examples], sort_keys=True)
         self._evaluating = False
@@ -251,25 +256,28 @@ class ReasoningGymTask(Task):
     def _held_out(self) -> '_HeldOut':
         """Computed once in a process for all environments."""
         if self._key not in _HELD_OUT:
-            problems: Dict[str, Problem] = {}
-            examples: List[Dict[str, Problem]] = [{} for _ in self._parts]
-            first = 0
-            while len(problems) < self._eval_size or any(len(found) < self._examples for found in examples):
-                if first >= 100 * (self._eval_size + 10):
+            problems: List[Problem] = []
+            examples: List[List[Problem]] = [[] for _ in self._parts]
+            texts: Set[str] = set()
+            first, most = 0, 100 * (self._eval_size + self._examples * len(self._parts) + 10)
+            while len(problems) < self._eval_size or any(len(shown) < self._examples for shown in examples):
+                if first >= most:
+                    also, found = '', ''
+                    if self._examples > 0:
+                        also = f' and env.task.examples = {self._examples}'
+                        found = f" and {', '.join(str(len(shown)) for shown in examples)} for examples"
                     raise ConfigError(
-                        f'env.task.eval_size = {self._eval_size}: the first {first} problems have only '
-                        f'{len(problems)} different texts. Lower it.'
+                        f'env.task.eval_size = {self._eval_size}{also}: the first {first} problems have only '
+                        f'{len(problems)} different texts{found}. Lower it.'
                     )
                 problem = self._item(first)
-                of_part = examples[problem.metadata['part']]
                 first += 1
-                if problem.text not in of_part:
-                    chosen = of_part if len(of_part) < self._examples else problems
-                    if len(problems) < self._eval_size or chosen is of_part:
-                        chosen.setdefault(problem.text, problem)
-            texts = set(problems).union(*examples)
-            shown = [list(found.values()) for found in examples]
-            _HELD_OUT[self._key] = _HeldOut(list(problems.values()), shown, texts, first)
+                shown = examples[problem.metadata['part']]
+                chosen = shown if len(shown) < self._examples else problems
+                if problem.text not in texts and (chosen is shown or len(problems) < self._eval_size):
+                    chosen.append(problem)
+                    texts.add(problem.text)
+            _HELD_OUT[self._key] = _HeldOut(problems, examples, texts, first)
         return _HELD_OUT[self._key]
 
 
@@ -277,7 +285,7 @@ class _HeldOut(NamedTuple):
     """
     Overview:
         The problems for evaluation, which are the first items with different texts; the worked examples of each
-        generator, which come before them; the texts of both; and the number of items that were read.
+        generator; the texts of both; and the number of items that were read.
     """
     problems: List[Problem]
     examples: List[List[Problem]]

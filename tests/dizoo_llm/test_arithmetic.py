@@ -42,7 +42,8 @@ class TestArithmetic:
             (dict(operations=''), 'operations'),
             (dict(examples=-1), 'examples = -1: must be an integer of at least 0'),
             (dict(eval_size=200), 'none is left for training'),
-            (dict(high=0), 'of 0 problems'),
+            (dict(high=0), 'high = 0 with env.task.low = 1: must be at least as large'),
+            (dict(high=9999), 'at most 1,000,000 problems'),
         ],
         ids=str
     )

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from dizoo_llm.tasks import create_task
-from ding_common import ConfigError
+from ding_common import ConfigError, TaskError
 
 SUMS = dict(type='arithmetic', operations='+', high=9, eval_size=8)
 PRODUCTS = dict(type='arithmetic', operations='*', high=9, eval_size=4)
@@ -15,7 +15,7 @@ def mixture(*parts):
 
 
 def kinds(task):
-    return [task.problem(i).metadata['mixture_part'] for i in range(len(task))]
+    return [task.problem(i).metadata['part'] for i in range(len(task))]
 
 
 @pytest.mark.unittest
@@ -43,8 +43,20 @@ class TestMixture:
             problem = task.problem(i)
             score = task.checked_score(problem, problem.answer)
             assert score['right'] == 1 and task.demonstration(problem) == problem.answer
-            assert score['score'] == (None if problem.metadata['mixture_part'] == 0 else 1)
+            assert score['score'] == (None if problem.metadata['part'] == 0 else 1)
         assert {task.problem(i).metadata['kind'] for i in range(6)} == {'ArithmeticTask', 'spell_backward'}
+
+    def test_a_mixture_of_mixtures(self):
+        task = mixture(dict(type='mixture', parts=[SUMS, PRODUCTS]), dict(SUMS, seed=1))
+        for i in range(0, len(task), 7):
+            problem = task.problem(i)
+            assert task.checked_score(problem, problem.answer) == dict(right=1) != task.checked_score(problem, 'x')
+
+    def test_a_scorer_that_breaks_its_promise_is_told_of(self, monkeypatch):
+        task = mixture(SUMS, PRODUCTS)
+        monkeypatch.setattr(type(task._tasks[0]), 'score', lambda self, problem, completion: dict(rihgt=1.0))
+        with pytest.raises(TaskError, match="ArithmeticTask scored {'rihgt': 1.0}, must score exactly"):
+            task.checked_score(task.problem(0), '1')
 
     @pytest.mark.parametrize(
         'parts, message', [
@@ -52,6 +64,7 @@ class TestMixture:
             ([dict(SUMS, weight=0)], r'parts\[0\].weight = 0: must be'),
             ([SUMS, dict(SUMS, high='x')], r'env.task.parts\[1\].high'),
             ([SUMS, dict(type='think_answer')], "'solved'; they must be equal"),
+            ([SUMS, dict(PRODUCTS, weight=1e-9)], 'an epoch over all problems would have'),
             ([SUMS, dict(SPELL, weights=dict(score=0.0, right=2.0))], "weights 1 and 2"),
         ],
         ids=str

@@ -50,6 +50,18 @@ class TestReasoningGym:
         assert len(shown) == 2 and not set(sum(shown.values(), ())) & set(asked)
         assert not set(asked[:300]) & set(asked[300:])
 
+    @pytest.mark.parametrize(
+        'changes, message', [
+            (dict(name='rush_hour', config=None, right_by_score=True, examples=1), 'without reference answers'),
+            (dict(examples=-1), 'examples = -1: must be an integer of at least 0'),
+            (dict(name='gcd', config=dict(min_value=1, max_value=2), examples=9), 'env.task.examples = 9: .* for examples. Lower it'),
+        ],
+        ids=str
+    )
+    def test_examples_that_cannot_be_had(self, changes, message):
+        with pytest.raises(ConfigError, match=message):
+            create_task(dict(SPELL, **changes)).problem(0)
+
     def test_neighbouring_seeds_share_items_which_is_why_texts_are_compared(self):
         import reasoning_gym
         a, b = (reasoning_gym.create_dataset('chain_sum', seed=seed, size=50) for seed in (1, 2))

@@ -4,7 +4,7 @@ import itertools
 import pytest
 import torch
 
-from ding_grpo.model import PromptBatch, shared_whole
+from ding_grpo.model import PromptBatch, shared_attention, shared_whole
 from ding_grpo.model.prompt_tree import PromptTree
 from ding_grpo.model.bands import Band, Packed, divide
 
@@ -84,7 +84,7 @@ class TestBand:
 
     def test_padded_cells_get_no_gradient(self):
         band = Band([(0, 1), (1, 3)], CPU)
-        assert band.place_gradient(torch.ones(1, 4)).tolist() == [[[1, 0, 0], [1, 1, 1]]]
+        assert band.place_filled(torch.ones(1, 4)).tolist() == [[[1, 0, 0], [1, 1, 1]]]
 
 
 @pytest.mark.unittest
@@ -108,3 +108,17 @@ def test_few_pairs_are_computed_in_vain(lengths, prompt):
     computed += sum(q.shape[0] * q.shape[1] * k.shape[1] for above in plan.above for q, k in above.bands)
     needed = sum(n * n for n in prompt) + sum(n * n + n * prompt[i] for n, i in zip(lengths.tolist(), row.tolist()))
     assert computed <= 1.3 * needed
+
+
+@pytest.mark.unittest
+def test_a_padded_cell_whose_scores_are_large_reaches_no_gradient():
+    """It repeats the first token of its segment, and would see later tokens with the first one's normaliser."""
+    batch = PromptBatch.of([torch.arange(4), torch.arange(3) + 5], CPU)
+    plan = shared_whole.Whole(PromptTree.of(batch), torch.tensor([0, 1]), torch.tensor([0, 0]))
+    assert len(plan.own) == 1 and not plan.own[0].even
+    q, k, v = (torch.randn(1, 1, 7, 16, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3))
+    with torch.no_grad():
+        q[0, 0, 4], k[0, 0, 4:] = 30., torch.linspace(-30, 30, 3).unsqueeze(1)  # the first token of the shorter one
+    out = plan.attend(0, q, k, v, shared_attention.Options(1.))
+    out.square().sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
