@@ -27,7 +27,7 @@ think_answer_gae_config = dict(
             ),
         ),
         learn=dict(
-            batch_size=8,
+            batch_size=2,
             learning_rate=1e-4,
             clip_ratio=0.2,
             beta=0.0,
