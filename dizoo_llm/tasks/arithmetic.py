@@ -2,9 +2,9 @@
 Sums, differences and products of two whole numbers, for chat models. A problem with one worked example, and a right
 completion:
 
-    user:       7 + 12 =
+    user:       What is 7 + 12?
     assistant:  19
-    user:       3 - 8 =
+    user:       What is 3 - 8?
     completion: -5
 """
 import operator
@@ -94,4 +94,4 @@ class ArithmeticTask(Task):
 
 
 def _written(a: int, operation: str, b: int) -> List[str]:
-    return [f'{a} {operation} {b} =', str(OPERATIONS[operation](a, b))]
+    return [f'What is {a} {operation} {b}?', str(OPERATIONS[operation](a, b))]

@@ -54,7 +54,10 @@ class TestReasoningGym:
         'changes, message', [
             (dict(name='rush_hour', config=None, right_by_score=True, examples=1), 'without reference answers'),
             (dict(examples=-1), 'examples = -1: must be an integer of at least 0'),
-            (dict(name='gcd', config=dict(min_value=1, max_value=2), examples=9), 'env.task.examples = 9: .* for examples. Lower it'),
+            (
+                dict(name='gcd', config=dict(min_value=1, max_value=2),
+                     examples=9), 'env.task.examples = 9: .* for examples. Lower it'
+            ),
         ],
         ids=str
     )
