@@ -184,7 +184,8 @@ def encode_dialogue(
     """
     Overview:
         Token ids of a prompt and its completion, as a reward model reads them: the completion is the last message of \
-        the chat, or it follows the prompt and ends with the end-of-sequence token.
+        the chat, or it follows the prompt and ends with the end-of-sequence token. A policy may write the names of \
+        special tokens; a tokenizer of words reads them as unknown words.
     Arguments:
         - tokenizer, prompt, chat: As in ``encode_prompt``.
         - completion (:obj:`str`): Text.
@@ -193,7 +194,8 @@ def encode_dialogue(
     """
     if tokenizer.chat_template is not None and (not isinstance(prompt, str) or chat is not False):
         return _apply_template(tokenizer, [*_messages(prompt), dict(role='assistant', content=completion)], False, {})
-    return encode_prompt(tokenizer, prompt, chat) + encode_text(tokenizer, completion) + [tokenizer.eos_token_id]
+    return encode_prompt(tokenizer, prompt, chat) + encode_text(tokenizer, completion, unknown=True) + \
+        [tokenizer.eos_token_id]
 
 
 def _messages(prompt: Union[str, List[Dict[str, str]]]) -> List[Dict[str, str]]:
@@ -217,7 +219,10 @@ def _apply_template(
         raise ConfigError(f"env.tokenizer: {error}: {messages!r:.200}.") from error
 
 
-def encode_text(tokenizer: PreTrainedTokenizerBase, text: str, add_special_tokens: bool = False) -> List[int]:
+def encode_text(tokenizer: PreTrainedTokenizerBase,
+                text: str,
+                add_special_tokens: bool = False,
+                unknown: bool = False) -> List[int]:
     """
     Overview:
         Token ids of a text that is data. The name of a special token in it, such as an end of sequence, is split into \
@@ -226,6 +231,8 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str, add_special_token
         - tokenizer (:obj:`PreTrainedTokenizerBase`): Any tokenizer.
         - text (:obj:`str`): Any text.
         - add_special_tokens (:obj:`bool`): Whether the tokenizer adds its special tokens around the text.
+        - unknown (:obj:`bool`): Whether a part for which the tokenizer has only special tokens becomes its unknown \
+            token, if it has one.
     Raises:
         - ConfigError: If the tokenizer has only special tokens for a part of the text.
     """
@@ -234,6 +241,8 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str, add_special_token
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} - {tokenizer.unk_token_id}
     plain = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
     made = sorted(tokenizer.convert_ids_to_tokens(i) for i in special.intersection(plain))
+    if made and unknown and tokenizer.unk_token_id is not None:
+        return [tokenizer.unk_token_id if i in special else i for i in plain]
     if made:
         raise ConfigError(f'env.tokenizer: it has no token for {made[:5]!r:.80} in {text!r:.200} except special ones.')
     return tokenizer.encode(text, add_special_tokens=add_special_tokens, split_special_tokens=True)

@@ -4,7 +4,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_prompt, encode_text
+from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_dialogue, encode_prompt, encode_text
 from ding_common import ConfigError, TaskError
 
 from tests.tasks import Ask
@@ -105,6 +105,15 @@ class TestSpecialTokensInTexts:
         assert encode_text(tokenizer, 'a<a') == [2, 3, 2]
         with pytest.raises(ConfigError, match=r"it has no token for \['</s>'\] in 'a</s>' except special ones"):
             encode_text(tokenizer, 'a</s>')
+        assert encode_text(tokenizer, 'a</s>', unknown=True) == [2, 0]
+
+    def test_what_a_policy_wrote_is_read_by_a_reward_model(self):
+        """A tokenizer of words has no other tokens for the names of its special ones."""
+        tokenizer = build_word_tokenizer(['a', 'b'])
+        assert encode_dialogue(tokenizer, 'a', 'b <pad> <eos> <unk>') == [0, 1, 4, 4, 4, tokenizer.eos_token_id]
+        tokenizer.unk_token = None
+        with pytest.raises(ConfigError, match='it has no token for'):
+            encode_dialogue(tokenizer, 'a', '<pad>')
 
     def test_in_demonstrations(self):
         env = TokenEnv(Ask('a'), tokenizer=dict(chars='<eos>a'), max_new_tokens=9)
