@@ -80,8 +80,8 @@ reaches the bar, or after the stated number of environment steps. `normalised` m
 the batch (`learn.adv_method='batch'`, and `learn.adv_norm=True` of DI-engine's PPO). `batch_size` counts groups, and
 tokens for PPO.
 
-One seed is little: settings that are close to each other here cannot be told apart. {machine}; seconds are those of
-training, without evaluations.
+One seed is little: settings that are close to each other here cannot be told apart. Seconds are those of training,
+without evaluations. {machine}; sometimes with other work beside it.
 
 {tables}
 """
@@ -151,20 +151,20 @@ def table(task: str, found: Dict[str, List[Run]]) -> str:
 @click.option('--tasks', default=','.join(TASKS), show_default=True, help='Comma-separated.')
 @click.option('--jobs', default=2, show_default=True, help='Number of parallel runs, of one thread each.')
 def main(tasks: str, jobs: int) -> None:
-    """Run all settings, except those that are finished in runs/tuning; write docs/tuning.md."""
+    """Run all settings, except those that are finished in runs/tuning; write docs/tuning.md of all finished tasks."""
     os.chdir(ROOT)
     os.makedirs(OUT, exist_ok=True)
-    tables = []
     for task in tasks.split(','):
-        found = runs_of(task)
-        failed = run_all([run for runs in found.values() for run in runs], jobs, TASKS[task].steps, threads=1)
+        runs = [run for of_side in runs_of(task).values() for run in of_side]
+        failed = run_all(runs, jobs, TASKS[task].steps, threads=1)
         if failed:
             raise click.ClickException(f'failed: {", ".join(f"{run.folder}.txt" for run in failed)}')
-        tables.append(table(task, found))
-        click.echo(tables[-1])
-    if tasks.split(',') == list(TASKS):
-        with open(os.path.join('docs', 'tuning.md'), 'w') as f:
-            f.write(TEXT.format(machine=machine(jobs), tables='\n'.join(tables)))
+    found = {task: runs_of(task) for task in TASKS}
+    tables = [table(task, runs) for task, runs in found.items() if all(run.done for x in runs.values() for run in x)]
+    text = TEXT.format(machine=machine(jobs), tables='\n'.join(tables))
+    with open(os.path.join('docs', 'tuning.md'), 'w') as f:
+        f.write(text)
+    click.echo(text)
 
 
 if __name__ == '__main__':
