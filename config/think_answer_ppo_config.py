@@ -26,23 +26,22 @@ think_answer_ppo_config = dict(
                 max_position_embeddings=64,
             ),
         ),
-        # Normalising advantages over the batch would amplify the noise of the small format bonus.
         recompute_adv=False,
         traj_len_inf=True,  # complete trajectories, since the reward arrives with the last token
         learn=dict(
             learner=dict(log_policy=False),  # or the layers of the model fill the screen
             epoch_per_collect=2,
-            batch_size=640,
+            batch_size=160,
             learning_rate=1e-4,
             value_weight=0.5,
             entropy_weight=0.015,
             clip_ratio=0.2,
-            adv_norm=False,
+            adv_norm=True,
             value_norm=False,
             ppo_param_init=False,  # it would reinitialise the model's weights
         ),
-        collect=dict(n_sample=2560, discount_factor=1.0, gae_lambda=1.0),
-        eval=dict(evaluator=dict(eval_freq=16)),  # counted in mini-batches; one collect gives 4
+        collect=dict(n_sample=2560, discount_factor=1.0, gae_lambda=0.95),
+        eval=dict(evaluator=dict(eval_freq=64)),  # counted in mini-batches; one collect gives 32
     ),
 )
 main_config = EasyDict(think_answer_ppo_config)
