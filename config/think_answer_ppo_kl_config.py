@@ -26,7 +26,6 @@ think_answer_ppo_kl_config = dict(
                 max_position_embeddings=64,
             ),
         ),
-        # Normalising advantages over the batch would amplify the noise of the small format bonus.
         recompute_adv=False,
         traj_len_inf=True,  # complete trajectories, since the reward arrives with the last token
         learn=dict(
@@ -39,12 +38,12 @@ think_answer_ppo_kl_config = dict(
             clip_ratio=0.2,
             beta=0.01,
             kl_type='k3',
-            adv_norm=False,
+            adv_norm=True,
             value_norm=False,
             ppo_param_init=False,  # it would reinitialise the model's weights
         ),
-        collect=dict(n_sample=2560, discount_factor=1.0, gae_lambda=1.0),
-        eval=dict(evaluator=dict(eval_freq=16)),  # counted in mini-batches; one collect gives 4
+        collect=dict(n_sample=2560, discount_factor=1.0, gae_lambda=0.95),
+        eval=dict(evaluator=dict(eval_freq=16)),  # counted in mini-batches; one collect gives 8
     ),
 )
 main_config = EasyDict(think_answer_ppo_kl_config)
