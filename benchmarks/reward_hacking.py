@@ -44,21 +44,14 @@ class Outcome(NamedTuple):
 def learn(updates: int, work: Work) -> Outcome:
     """
     Overview:
-        Learn from the reward model alone: the task's own parts have the weight 0.
+        Learn from the reward model alone: the task's own parts have the weight 0. A finished run is not repeated.
     """
     folder = os.path.join('reward_hacking', f'beta {work.beta} seed {work.seed}')
     curve = os.path.join('runs', f'{folder}.jsonl')
-    r = run(
-        'think_answer_grpo',
-        work.seed,
-        folder,
-        bar=1,
-        go_on=True,
-        learn=dict(beta=work.beta, entropy_weight=0.0, learner=dict(hook=dict(kl=KLHook.begin(curve)))),
-        env=dict(reward_models=[dict(pretrained=MODEL)], reward_weights=dict.fromkeys(ThinkAnswerTask.weights, 0.0)),
-        max_train_iter=updates
-    )
-    metrics = read_json_lines(os.path.join(r.folder, 'log', 'learner', 'metrics.jsonl'))
+    path = os.path.join('runs', folder, 'log', 'learner', 'metrics.jsonl')
+    if not os.path.exists(path) or len(read_json_lines(path)) < updates:
+        train_policy(folder, curve, updates, work)
+    metrics = read_json_lines(path)
 
     def true_score(record: Dict[str, float]) -> float:
         return sum(weight * record[f'reward_{name}_mean'] for name, weight in ThinkAnswerTask.weights.items())
@@ -67,6 +60,23 @@ def learn(updates: int, work: Work) -> Outcome:
         score=[(record['envstep'], record['reward_reward_model_mean']) for record in metrics],
         true=[(record['envstep'], true_score(record)) for record in metrics],
         kl=[(record['envstep'], record['exact']) for record in read_json_lines(curve)],
+    )
+
+
+def train_policy(folder: str, curve: str, updates: int, work: Work) -> None:
+    """
+    Overview:
+        A run of GRPO against the reward model; the KL to its start goes to the file ``curve``.
+    """
+    run(
+        'think_answer_grpo',
+        work.seed,
+        folder,
+        bar=1,
+        go_on=True,
+        learn=dict(beta=work.beta, entropy_weight=0.0, learner=dict(hook=dict(kl=KLHook.begin(curve)))),
+        env=dict(reward_models=[dict(pretrained=MODEL)], reward_weights=dict.fromkeys(ThinkAnswerTask.weights, 0.0)),
+        max_train_iter=updates
     )
 
 
