@@ -2,14 +2,13 @@
 The KL to the start on think_answer: GRPO and PPO with the estimators k1, k2 and k3 and several coefficients, on several
 seeds. Writes docs/kl.md and docs/kl.png.
 """
-import json
 import os
 from functools import partial
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import click
 import numpy as np
-from runs import ROOT, machine, middle, run, run_each  # first, so that DI-engine's import is quiet
+from runs import ROOT, kept, load_config, machine, middle, run, run_each  # first, so that DI-engine's import is quiet
 from exact_kl import KLHook, measure
 from transformers import AutoModelForCausalLM
 
@@ -58,14 +57,17 @@ class Outcome(NamedTuple):
 
 
 def learn(env_steps: int, cell: Cell) -> Outcome:
+    """The outcome of a cell; a finished one with the same config is not repeated."""
+    path = os.path.join('runs', f'{cell.folder}.json')
+    settings = repr((load_config(CONFIGS[cell.algorithm]), cell, env_steps))
+    return Outcome(**kept(path, settings, lambda: train(env_steps, cell)._asdict()))
+
+
+def train(env_steps: int, cell: Cell) -> Outcome:
     """
     Overview:
-        Train and measure, in this process. A finished run is not repeated.
+        Train and measure, in this process.
     """
-    kept = os.path.join('runs', f'{cell.folder}, {env_steps} steps.json')
-    if os.path.exists(kept):
-        with open(kept) as f:
-            return Outcome(**json.load(f))
     curve = os.path.join('runs', f'{cell.folder}.jsonl')
     hook = KLHook.begin(curve)
     r = run(
@@ -80,7 +82,7 @@ def learn(env_steps: int, cell: Cell) -> Outcome:
     returns = [(record['envstep'], record['eval_episode_return']) for record in r.records]
     solved = next((step for step, value in returns if value == 1), None)
     model = AutoModelForCausalLM.from_pretrained(os.path.join(r.folder, 'model', 'last'))
-    outcome = Outcome(
+    return Outcome(
         solved=solved,
         lowest=None if solved is None else min(value for step, value in returns if step >= solved),
         final=returns[-1][1],
@@ -88,10 +90,6 @@ def learn(env_steps: int, cell: Cell) -> Outcome:
         returns=returns,
         exact=[(record['envstep'], record['exact']) for record in read_json_lines(curve)],
     )
-    with open(f'{kept}.part', 'w') as f:
-        json.dump(outcome._asdict(), f)
-    os.replace(f'{kept}.part', kept)
-    return outcome
 
 
 def label(beta: float, kl_type: str) -> str:

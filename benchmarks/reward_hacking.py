@@ -2,6 +2,7 @@
 Reward hacking: think_answer learns from a reward model alone, with and without a KL to the start. Trains the reward
 model first (config/think_answer_reward_model_config.py). Writes docs/reward_hacking.md and docs/reward_hacking.png.
 """
+import hashlib
 import os
 import runpy
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Dict, List, NamedTuple, Tuple
 
 import click
 import numpy as np
-from runs import ROOT, machine, middle, run, run_each  # first, so that DI-engine's import is quiet
+from runs import ROOT, kept, load_config, machine, middle, run, run_each  # first, so that DI-engine's import is quiet
 from exact_kl import KLHook
 
 from ding_common import read_json_lines
@@ -42,34 +43,23 @@ class Outcome(NamedTuple):
     kl: List[Tuple[int, float]]
 
 
-def learn(updates: int, work: Work) -> Outcome:
-    """
-    Overview:
-        Learn from the reward model alone: the task's own parts have the weight 0. A finished run is not repeated.
-    """
+def learn(updates: int, model: str, work: Work) -> Outcome:
+    """The outcome of a run; a finished one with the same config and reward model is not repeated."""
     folder = os.path.join('reward_hacking', f'beta {work.beta} seed {work.seed}')
-    curve = os.path.join('runs', f'{folder}.jsonl')
-    path = os.path.join('runs', folder, 'log', 'learner', 'metrics.jsonl')
-    if not os.path.exists(path) or len(read_json_lines(path)) < updates:
-        train_policy(folder, curve, updates, work)
-    metrics = read_json_lines(path)
-
-    def true_score(record: Dict[str, float]) -> float:
-        return sum(weight * record[f'reward_{name}_mean'] for name, weight in ThinkAnswerTask.weights.items())
-
-    return Outcome(
-        score=[(record['envstep'], record['reward_reward_model_mean']) for record in metrics],
-        true=[(record['envstep'], true_score(record)) for record in metrics],
-        kl=[(record['envstep'], record['exact']) for record in read_json_lines(curve)],
+    settings = repr((load_config('think_answer_grpo'), model, work, updates))
+    result = kept(
+        os.path.join('runs', f'{folder}.json'), settings, lambda: train_policy(folder, updates, work)._asdict()
     )
+    return Outcome(**result)
 
 
-def train_policy(folder: str, curve: str, updates: int, work: Work) -> None:
+def train_policy(folder: str, updates: int, work: Work) -> Outcome:
     """
     Overview:
-        A run of GRPO against the reward model; the KL to its start goes to the file ``curve``.
+        Learn from the reward model alone: the task's own parts have the weight 0.
     """
-    run(
+    curve = os.path.join('runs', f'{folder}.jsonl')
+    r = run(
         'think_answer_grpo',
         work.seed,
         folder,
@@ -78,6 +68,16 @@ def train_policy(folder: str, curve: str, updates: int, work: Work) -> None:
         learn=dict(beta=work.beta, entropy_weight=0.0, learner=dict(hook=dict(kl=KLHook.begin(curve)))),
         env=dict(reward_models=[dict(pretrained=MODEL)], reward_weights=dict.fromkeys(ThinkAnswerTask.weights, 0.0)),
         max_train_iter=updates
+    )
+    metrics = read_json_lines(os.path.join(r.folder, 'log', 'learner', 'metrics.jsonl'))
+
+    def true_score(record: Dict[str, float]) -> float:
+        return sum(weight * record[f'reward_{name}_mean'] for name, weight in ThinkAnswerTask.weights.items())
+
+    return Outcome(
+        score=[(record['envstep'], record['reward_reward_model_mean']) for record in metrics],
+        true=[(record['envstep'], true_score(record)) for record in metrics],
+        kl=[(record['envstep'], record['exact']) for record in read_json_lines(curve)],
     )
 
 
@@ -113,6 +113,12 @@ def table(outcomes: Dict[Work, Outcome]) -> str:
         cells += [middle([float(x.max()) for x in smooth], '.2f'), middle([o.kl[-1][1] for o in of_seeds], '.2f')]
         lines.append('| ' + ' | '.join(cells) + ' |')
     return '\n'.join(lines)
+
+
+def digest() -> str:
+    """Of the reward model's weights, which training writes anew."""
+    with open(os.path.join(MODEL, 'model.safetensors'), 'rb') as f:
+        return hashlib.sha256(f.read()).hexdigest()
 
 
 def score_of_right() -> float:
@@ -172,7 +178,7 @@ def main(seeds: str, updates: int, jobs: int) -> None:
     config = runpy.run_path(os.path.join('config', 'think_answer_reward_model_config.py'))['main_config']
     _, accuracy = train(config, 0)
     works = [Work(beta, int(seed)) for seed in seeds.split(',') for beta in BETAS]
-    outcomes = run_each(partial(learn, updates), works, jobs)
+    outcomes = run_each(partial(learn, updates, digest()), works, jobs)
     draw(outcomes, os.path.join('docs', 'reward_hacking.png'))
     text = TEXT.format(
         updates=updates,

@@ -1,6 +1,7 @@
 """A run of a shipped config with some keys changed, and when it was solved."""
 import contextlib
 import copy
+import json
 import multiprocessing
 import os
 import platform
@@ -112,6 +113,27 @@ def _in_one_thread(function: Callable[[Work], Result], work: Work) -> Result:
     torch.set_num_threads(1)
     with open(os.devnull, 'w') as nothing, contextlib.redirect_stdout(nothing):
         return function(work)
+
+
+def kept(path: str, settings: str, compute: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
+    """
+    Overview:
+        A result that is computed once: a later call with equal settings reads it.
+    Arguments:
+        - path (:obj:`str`): A JSON file; its folder exists when the result is computed.
+        - settings (:obj:`str`): All that determines the result.
+        - compute (:obj:`Callable`): Gives the result, which JSON can hold.
+    """
+    if os.path.exists(path):
+        with open(path) as f:
+            found = json.load(f)
+        if found['settings'] == settings:
+            return found['result']
+    result = compute()
+    with open(f'{path}.part', 'w') as f:
+        json.dump(dict(settings=settings, result=result), f)
+    os.replace(f'{path}.part', path)
+    return result
 
 
 def machine(jobs: Optional[int] = None) -> str:
