@@ -70,8 +70,9 @@ def _shrink_language_model(main: EasyDict, folder: str) -> None:
     for key in ('path', 'eval_path'):
         if key in main.env.task:
             main.env.task[key] = os.path.join(folder, main.env.task[key])
-    if 'eval_size' in main.env.task:
-        main.env.task.update(eval_size=8, size=100)
+    for key, size in (('eval_size', 8), ('size', 100)):
+        if key in main.env.task:
+            main.env.task[key] = size
 
 
 def write(path: Any, configs: Tuple[EasyDict, EasyDict], code: str = '') -> str:

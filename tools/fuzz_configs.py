@@ -41,7 +41,7 @@ from tests.shipped import load, names, small, write_model_and_data  # noqa: E402
 
 NAMES = [*names('*_grpo*'), *names('*_gae')]
 if find_spec('Box2D') is None:
-    NAMES.remove('lunarlander_grpo')  # it needs an extra
+    NAMES = [name for name in NAMES if not name.startswith('lunarlander')]  # it needs an extra
 HUGE = 10 ** 12
 VALUES = [
     'x', '', 'several\nlines', '1', 0, 1, -1, 3, HUGE, -HUGE, 0.0, 0.5, 1.5, -0.5, 1e30,
