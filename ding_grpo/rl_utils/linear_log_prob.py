@@ -74,13 +74,15 @@ def linear_log_prob(
         raise ValueError(f'chunk_size = {chunk_size!r}: must be an integer of at least 1')
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
     taken, head = index[counted], _Head(scale, softcap, temperature)
+    where = counted.flatten().nonzero().squeeze(1)
+    read = hidden.flatten(0, 1).index_select(0, where)  # (N, H); hidden[counted] would sort in its backward
     if taken.numel() and not 0 <= taken.min() <= taken.max() < len(weight):
         raise ValueError(
             f'index from {taken.min()} to {taken.max()}: must be tokens from 0 to V - 1 = {len(weight) - 1}'
         )
     if kept is None:
         logp, entropy = _TiledLogProb.apply(
-            hidden[counted], weight, bias, taken, head, chunk_size or TOKENS, return_entropy
+            read, weight, bias, taken, head, chunk_size or TOKENS, return_entropy
         )  # (N, ) each
     else:
         chosen = kept[counted]  # (N, K)
@@ -89,7 +91,7 @@ def linear_log_prob(
         if chosen.numel() and not -1 <= chosen.min() <= chosen.max() < len(weight):
             raise ValueError(f'kept from {chosen.min()} to {chosen.max()}: must be tokens, or -1 for padding')
         size = chunk_size or max(1, TOKENS * VOCABULARY // max(chosen.shape[-1] * hidden.shape[-1], 1))
-        logp, entropy = _KeptLogProb.apply(hidden[counted], weight, bias, taken, chosen, head, size)
+        logp, entropy = _KeptLogProb.apply(read, weight, bias, taken, chosen, head, size)
 
     def place(values: Tensor) -> Tensor:
         return values.new_zeros(index.shape).masked_scatter(counted, values)
