@@ -3,15 +3,27 @@ Learn think_answer with every loss preset on several seeds. Writes docs/presets.
 """
 import os
 from functools import partial
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import click
-from runs import ROOT, Run, machine, middle, run, run_each
+from runs import ROOT, kept, load_config, machine, middle, run, run_each
 
 from ding_grpo.rl_utils import LOSS_PRESETS
 
+CONFIG = 'think_answer_grpo'
 
-def report(runs: Dict[str, List[Run]], updates: int, jobs: int) -> str:
+
+class Outcome(NamedTuple):
+    """
+    Overview:
+        Update and training time of the first evaluation of 1, None without one, and the best evaluation.
+    """
+    solved: Optional[int]
+    seconds: Optional[float]
+    best: float
+
+
+def report(runs: Dict[str, List[Outcome]], updates: int, jobs: int) -> str:
     """
     Overview:
         The results as Markdown.
@@ -21,7 +33,7 @@ def report(runs: Dict[str, List[Run]], updates: int, jobs: int) -> str:
         done = [r for r in of_seeds if r.solved is not None]
         updates_needed = middle([r.solved for r in done], '.0f') if done else ''
         seconds = middle([r.seconds for r in done], '.1f') if done else ''
-        best = middle([max(r.evaluations.values()) for r in of_seeds], '.2f')
+        best = middle([r.best for r in of_seeds], '.2f')
         lines.append(f'| `{name}` | {len(done)} of {len(of_seeds)} | {updates_needed} | {seconds} | {best} |')
     return '\n'.join(
         [
@@ -41,11 +53,17 @@ def report(runs: Dict[str, List[Run]], updates: int, jobs: int) -> str:
     )
 
 
-def learn(updates: int, work: Tuple[str, int]) -> Run:
-    """The run of a preset and a seed."""
+def learn(updates: int, work: Tuple[str, int]) -> Outcome:
+    """The outcome of a preset and a seed; a finished one with the same config is not repeated."""
     preset, seed = work
     folder, loss = os.path.join('presets', f'{preset} seed {seed}'), dict(loss=preset, adv_method=None)
-    return run('think_answer_grpo', seed, folder, bar=1, learn=loss, max_train_iter=updates)
+
+    def train() -> Dict[str, Any]:
+        found = run(CONFIG, seed, folder, bar=1, learn=loss, max_train_iter=updates)
+        return dict(solved=found.solved, seconds=found.seconds, best=max(found.evaluations.values()))
+
+    settings = repr((load_config(CONFIG), loss, updates))
+    return Outcome(**kept(os.path.join('runs', f'{folder}.json'), settings, train))
 
 
 @click.command()
@@ -57,7 +75,7 @@ def main(seeds: str, updates: int, presets: str, jobs: int) -> None:
     """Learn with every preset on several seeds; write docs/presets.md."""
     os.chdir(ROOT)
     works = [(name, int(seed)) for name in presets.split(',') for seed in seeds.split(',')]
-    runs: Dict[str, List[Run]] = {}
+    runs: Dict[str, List[Outcome]] = {}
     for (name, _), result in run_each(partial(learn, updates), works, jobs).items():
         runs.setdefault(name, []).append(result)
     text = report(runs, updates, jobs)

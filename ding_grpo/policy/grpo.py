@@ -45,6 +45,7 @@ from .schedule import Schedule
 from .step_actor import StepActor
 from .token_actor import TokenActor
 from .update import Updater
+from .value_learning import ValueLearning
 
 make_actor = singledispatch(StepActor.of)  # by the model's class
 make_actor.register(CausalLM, TokenActor.of)
@@ -144,18 +145,20 @@ class GRPOPolicy(Policy):
                 f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: with policy.model.lora the reference is the '
                 'pretrained model, which cannot be renewed. Set it to None.'
             )
-        values = []
+        options, of_critic, values = loss_options(cfg)[0], [], None
         if cfg.advantage == 'gae':
             self._critic = self._actor.make_critic(cfg)
-            values = [p for p in self._critic.parameters() if p.requires_grad]
+            of_critic = [p for p in self._critic.parameters() if p.requires_grad]
+            values = ValueLearning(cfg, options, self._actor, self._model, self._critic)
         self._optimizer = torch.optim.AdamW(
-            [*trained.values(), *values], lr=cfg.learning_rate, weight_decay=cfg.weight_decay, fused=self._actor.fused
+            [*trained.values(), *of_critic],
+            lr=cfg.learning_rate,
+            weight_decay=cfg.weight_decay,
+            fused=self._actor.fused
         )
         self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
-        self._updater = Updater(
-            cfg, self._get_batch_size(),
-            loss_options(cfg)[0], self._actor, self._model, self._optimizer, self._critic
-        )
+        size = self._get_batch_size()
+        self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, values)
         self._updates = 0
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:

@@ -1,5 +1,6 @@
 """Metrics of batches and of steps; docs/metrics.md gives the formulas."""
-from typing import Dict, List
+import math
+from typing import Dict, List, Optional
 
 import torch
 from torch import Tensor
@@ -172,6 +173,24 @@ def sampler_gap(batch: Batch, logp: Tensor, fresh: Tensor) -> Dict[str, float]:
     """
     gap = (logp - batch.logp_old)[fresh & (batch.weight != 0)].abs()
     return {} if gap.numel() == 0 else dict(sampler_gap_mean=gap.mean().item(), sampler_gap_max=gap.max().item())
+
+
+def outcome_of(metrics: Dict[str, float], target_kl: Optional[float], max_ratio: Optional[float]) -> Optional[str]:
+    """
+    Overview:
+        The outcome of a step with these metrics, one of ``OUTCOMES``; None if the policy has already exceeded a bound.
+    Arguments:
+        - metrics (:obj:`Dict[str, float]`): Of the step.
+        - target_kl (:obj:`Optional[float]`): Bound of ``kl_old``.
+        - max_ratio (:obj:`Optional[float]`): Bound of ``ratio_max``.
+    """
+    if not (math.isfinite(metrics['total_loss']) and math.isfinite(metrics['grad_norm'])):
+        return 'skipped_steps'
+    bounds = ((metrics['kl_old'], target_kl), (metrics['ratio_max'], max_ratio))
+    if any(bound is not None and value > bound for value, bound in bounds):
+        return None
+    # without a gradient, AdamW's momentum alone would move the weights
+    return 'empty_steps' if metrics['grad_norm'] == 0 else 'optimizer_steps'
 
 
 def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:

@@ -7,22 +7,20 @@ where A is the advantage of ``Advantage`` and pi_old is the policy that sampled.
 surrogate (here clip), the ratio and the mean (docs/losses.md). With a critic (``advantage='gae'``), the same mean of
 value_weight (V - R)^2 / 2 is added, where R is the return that V has to predict.
 """
-import math
-from dataclasses import replace
 from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from ding_common import parallel
-from ding_grpo.rl_utils import gae_advantage, grpo_data, grpo_error, ppo_value_data, sequence_mean, value_error
+from ding_grpo.rl_utils import grpo_data, grpo_error, sequence_mean
 
 from .actor import Actor
 from .batch import Batch
-from .critic import head_of
 from .diagnose import BadUpdates, diagnose
 from .log_probs import first_log_probs, fresh_rows, read_rows
-from .metrics import OUTCOMES, mean_of_steps, step_metrics, value_metrics
+from .metrics import OUTCOMES, mean_of_steps, outcome_of, step_metrics
+from .value_learning import ValueLearning
 
 
 class Updater:
@@ -36,14 +34,12 @@ class Updater:
             actor: Actor,
             model: nn.Module,
             optimizer: torch.optim.Optimizer,
-            critic: Optional[nn.Module] = None,
+            values: Optional[ValueLearning] = None,
     ) -> None:
         self._cfg, self._batch_size, self._loss_options = cfg, batch_size, loss_options
-        self._actor, self._model, self._optimizer, self._critic = actor, model, optimizer, critic
-        self._value_weight = 0.5 if cfg.value_weight is None else cfg.value_weight
-        self._gae_lambda = 0.95 if cfg.gae_lambda is None else cfg.gae_lambda
+        self._actor, self._model, self._optimizer, self._values = actor, model, optimizer, values
         self._trained: List[nn.Parameter] = [p for section in optimizer.param_groups for p in section['params']]
-        self._values_only = False  # during ``value_warmup``
+        self._device = self._trained[0].device
         self.optimizer_steps = 0  # number of steps so far
         self.bad_updates = BadUpdates(cfg.max_bad_updates)
         self.shuffle = torch.Generator().manual_seed(torch.initial_seed())
@@ -52,7 +48,8 @@ class Updater:
         """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. Returns metrics (docs/metrics.md)."""
         steps: List[Dict[str, float]] = []
         empty = 0
-        self._values_only = self._critic is not None and update < self._cfg.value_warmup
+        if self._values is not None:
+            self._values.begin(update)
         for mini_batch in self._mini_batches(batch):
             if not mini_batch.weight.any():  # all rows are truncated and masked, so there is nothing to measure
                 empty += 1
@@ -90,26 +87,22 @@ class Updater:
         """Take one optimizer step, unless the outcome forbids it. Returns metrics and the outcome."""
         cfg, batch = self._cfg, mini_batch.to(self._device)
         tokens = batch.weight.sum().item() if self._loss_options.get('reduction') == 'token' else None
-        read = [torch.zeros_like(batch.logp_old) for _ in range(2 if self._critic is None else 3)]
+        critic, numbers = (None, 2) if self._values is None else (self._values.critic, 3)
+        read = [torch.zeros_like(batch.logp_old) for _ in range(numbers)]
         logp, entropy, *value = read  # (B, S) each
         self._optimizer.zero_grad()
         for rows, part in batch.parts(cfg.micro_batch_tokens):
-            share = len(rows) / len(batch)
-            found = self._actor.read(self._model, part, cfg.entropy_weight > 0, self._critic)  # (b, s) each
+            share = len(rows) / len(batch)  # of the part in a mean over rows
+            found = self._actor.read(self._model, part, cfg.entropy_weight > 0, critic)  # (b, s) each
             loss = self._loss(part, found.logp, tokens)[0] * (1 if tokens is not None else share)
             if cfg.entropy_weight > 0:
                 loss = loss - cfg.entropy_weight * share * sequence_mean(found.entropy, part.weight)
-            if self._critic is not None:
-                of_values = self._value_loss(part, found.value, tokens)[0] * (1 if tokens is not None else share)
-                loss = self._value_weight * of_values + (0 if self._values_only else loss)
+            if self._values is not None:
+                loss = self._values.add(loss, part, found.value, tokens, 1 if tokens is not None else share)
             loss.backward()
             for whole, of_part in zip(read, found):
                 whole[rows, :of_part.shape[1]] = of_part.detach()
-        trained = self._trained
-        if self._values_only:
-            trained = head_of(self._model, self._critic)
-            for p in set(self._trained) - set(trained):
-                p.grad = None  # the optimizer skips it
+        trained = self._trained if self._values is None else self._values.trained(self._trained)
         for p in trained:
             if p.grad is None:  # no row of this process uses it
                 p.grad = torch.zeros_like(p)
@@ -124,44 +117,19 @@ class Updater:
                 batch, loss, info, logp, self._logp_old(batch, logp), entropy, cfg.entropy_weight, norm,
                 fresh_rows(batch, self.optimizer_steps)
             )
-            if self._critic is not None:
-                metrics.update(
-                    value_metrics(metrics['total_loss'], self._value_weight, *self._value_loss(batch, *value))
-                )
-        outcome = self._outcome(metrics)
+            if self._values is not None:
+                metrics.update(self._values.metrics(metrics['total_loss'], batch, *value))
+        outcome = outcome_of(metrics, cfg.target_kl, cfg.max_ratio)
         if outcome == 'optimizer_steps':
             torch.nn.utils.clip_grads_with_norm_(trained, cfg.grad_clip_value, norm)
             self._optimizer.step()
             self.optimizer_steps += 1
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})
 
-    def _outcome(self, metrics: Dict[str, float]) -> Optional[str]:
-        """The outcome of a step; None if the policy has already exceeded a bound."""
-        cfg = self._cfg
-        if not (math.isfinite(metrics['total_loss']) and math.isfinite(metrics['grad_norm'])):
-            return 'skipped_steps'
-        bounds = ((metrics['kl_old'], cfg.target_kl), (metrics['ratio_max'], cfg.max_ratio))
-        if any(bound is not None and value > bound for value, bound in bounds):
-            return None
-        # without a gradient, AdamW's momentum alone would move the weights
-        return 'empty_steps' if metrics['grad_norm'] == 0 else 'optimizer_steps'
-
     def _loss(self, batch: Batch, logp: Tensor, tokens: Optional[float] = None) -> Tuple:
         """Loss and info of rows. With ``tokens``, the number of tokens in the mini-batch, their part of its loss."""
         data = grpo_data(logp, self._logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight)
         return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, **self._loss_options)
-
-    def _value_loss(self, batch: Batch, value: Tensor, tokens: Optional[float] = None) -> Tuple:
-        """Loss and info of the critic, with the reduction of ``_loss``."""
-        data = ppo_value_data(value, batch.value, batch.return_, batch.weight)
-        reduction = self._loss_options.get('reduction', 'sequence')
-        return value_error(
-            data,
-            value_clip=self._cfg.value_clip,
-            reduction=reduction,
-            max_length=self._actor.max_length,
-            num_tokens=tokens
-        )
 
     def _logp_old(self, batch: Batch, logp: Tensor) -> Tensor:
         """Log-probabilities (B, S) under pi_old, which the ratio is relative to."""
@@ -171,25 +139,11 @@ class Updater:
 
     def read(self, batch: Batch, model: Optional[nn.Module] = None) -> Tensor:
         """Log-probabilities (B, S) under a model (None: the trained one), without gradients."""
-        model = model or self._model
-        return self._read_rows(lambda part: self._actor.read(model, part).logp, batch)
+        return self._read_rows(lambda part: self._actor.read(model or self._model, part).logp, batch)
 
     def with_values(self, batch: Batch, discount_factor: float) -> Batch:
-        """The batch with the critic's values, its targets, and the advantages before normalisation."""
-        value = self._read_rows(lambda part: self._actor.value(self._model, part, self._critic), batch)
-        with torch.no_grad():
-            final = self._actor.final_value(self._model, batch.to(self._device), self._critic).cpu()
-        std = self._critic.return_std
-        adv, return_ = gae_advantage(
-            batch.reward, value * std, batch.weight, discount_factor, self._gae_lambda, final * std
-        )
-        if self._cfg.value_norm and batch.weight.any():
-            self._critic.observe(return_[batch.weight != 0])
-        return replace(batch, value=value, adv=adv, return_=return_ / std, final_obs=None)
-
-    @property
-    def _device(self) -> torch.device:
-        return self._trained[0].device
+        """See ``ValueLearning.with_values``."""
+        return self._values.with_values(batch, discount_factor, self._read_rows, self._device)
 
     @torch.no_grad()
     def _read_rows(self, read: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
