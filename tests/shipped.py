@@ -64,7 +64,7 @@ def _shrink_language_model(main: EasyDict, folder: str) -> None:
         main.policy.model.config.update(hidden_size=32, intermediate_size=64)
         return
     main.env.tokenizer.pretrained = main.policy.model.pretrained = os.path.join(folder, 'base')
-    main.env.update(max_new_tokens=8, max_prompt_length=400)
+    main.env.update(max_new_tokens=8, max_prompt_length=496)
     if 'overlong_buffer' in main.env:
         main.env.overlong_buffer = 4
     for key in ('path', 'eval_path'):

@@ -30,24 +30,30 @@ def read_work(folder: str) -> Dict[str, Any]:
 def equal_data(work: Dict[str, Any], tokenizer: Any) -> Dict[str, torch.Tensor]:
     """
     Overview:
-        Prompts and made-up completions of uneven lengths, for a loss that both sides must find.
+        Prompts and made-up completions of uneven lengths, for a loss that both sides must find. Prompts are padded on
+        the left.
     Arguments:
-        - work (:obj:`Dict`): From ``read_work``.
+        - work (:obj:`Dict`): From ``read_work``. ``checked_prompts``, if it is there, has the tokens of prompts.
         - tokenizer (:obj:`PreTrainedTokenizerBase`): The work's.
     Shapes:
         - prompt (:obj:`torch.LongTensor`): :math:`(B, L)`
+        - prompt_mask (:obj:`torch.LongTensor`): :math:`(B, L)`
         - completion (:obj:`torch.LongTensor`): :math:`(B, T)`
         - mask (:obj:`torch.LongTensor`): :math:`(B, T)`
         - adv (:obj:`torch.FloatTensor`): :math:`(B, )`
         - logp_old (:obj:`torch.FloatTensor`): :math:`(B, T)`
     """
     generator = torch.Generator().manual_seed(1)
-    groups, size, tokens, words = (work[key] for key in ('groups', 'group_size', 'tokens', 'vocabulary'))
-    shape, words = (groups * size, tokens), words - 3
-    prompt = torch.tensor(tokenizer(work['prompts'][:groups])['input_ids']).repeat_interleave(size, 0)
+    size, tokens, words = (work[key] for key in ('group_size', 'tokens', 'vocabulary'))
+    prompts = work.get('checked_prompts') or tokenizer(work['prompts'][:work['groups']])['input_ids']
+    longest = max(map(len, prompts))
+    prompt = torch.tensor([[0] * (longest - len(p)) + p for p in prompts]).repeat_interleave(size, 0)
+    prompt_mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts]).repeat_interleave(size, 0)
+    shape, words = (len(prompt), tokens), words - 3
     length = torch.randint(1, tokens + 1, shape[:1], generator=generator)
     return dict(
         prompt=prompt,
+        prompt_mask=prompt_mask,
         completion=torch.randint(0, words, shape, generator=generator),
         mask=(torch.arange(tokens) < length.unsqueeze(1)).long(),
         adv=torch.randn(shape[0], generator=generator),
@@ -66,15 +72,20 @@ class Gate:
     """
     Overview:
         Where a process waits for the word to make its next update, and tells how long the last one took. At the word \
-        ``check`` it calls ``check``, which gives loss and gradient norm of ``equal_data``.
+        ``check`` it calls ``check``, which gives loss and gradient norm of ``equal_data``; at ``record`` it makes an \
+        update within ``record()``, a context manager, and tells what that has found; at \
+        ``save FOLDER`` it saves the model.
     """
     check: Callable[[], Tuple[float, float]]
+    record: Callable[[], Any]
+    save: Callable[[str], None]
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), 'w')  # whatever else is printed goes to stderr
         os.dup2(2, 1)
         self._since = 0.0
         self._first = True
+        self._recorder: Any = None
 
     def wait(self) -> None:
         """Before an update."""
@@ -85,13 +96,24 @@ class Gate:
         if word == 'check':
             self._tell(check=self.check())
             word = sys.stdin.readline().strip()
-        if word != 'go':
+        if word.startswith('save '):
+            self.save(word[len('save '):])
+            self._tell(saved=True)
+            word = sys.stdin.readline().strip()
+        if word == 'record':
+            self._recorder = self.record()
+            self._recorder.__enter__()
+        elif word != 'go':
             os._exit(0)
         self._since = time.perf_counter()
 
     def done(self, **told: float) -> None:
         """After it."""
         seconds = time.perf_counter() - self._since
+        if self._recorder is not None:
+            self._recorder.__exit__(None, None, None)
+            told.update(calls=self._recorder.calls, attention=self._recorder.attention)
+            self._recorder = None
         self._tell(seconds=seconds, memory=_memory(), **told)
 
     def _tell(self, **told: Any) -> None:

@@ -93,6 +93,15 @@ class Side:
         """One more."""
         return self._ask('go')
 
+    def record(self) -> Dict[str, Any]:
+        """One more, with its matrix products written down."""
+        return self._ask('record')
+
+    def save(self, folder: str) -> str:
+        """Save the model; gives the folder."""
+        self._ask(f'save {folder}')
+        return folder
+
     def check(self) -> List[float]:
         """Loss and gradient norm of equal data."""
         return self._ask('check')['check']

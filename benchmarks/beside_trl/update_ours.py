@@ -4,7 +4,7 @@ import os
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
@@ -12,14 +12,17 @@ import torch
 from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
+from products import Recorder
 from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, read_work
 
+from ding_common import read_config_file
 from dizoo_llm import TASK_REGISTRY, Problem, Task
 from dizoo_llm.tokenizer import load_tokenizer
 from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.policy import GRPOPolicy, token_actor
+from ding_grpo.policy import token_actor
 from ding_grpo.policy.grpo_config import LOG_PROB_FNS
+from ding_grpo.policy.update import Updater
 from ding_grpo.rl_utils import grpo_data, grpo_error, linear_log_prob
 from ding_grpo.worker.group_collector import GroupCollector
 
@@ -103,6 +106,44 @@ class Done(LearnerHook):
         Alternate.gate.done(tokens=tokens, updates=engine.last_iter.val + 1, **parts)
 
 
+def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
+    """The shipped config that the work names, or one for the work's random model; both with the work's sizes."""
+    rows = work['groups'] * work['group_size']
+    if work.get('config') is not None:
+        main_config, create_config = read_config_file(work['config'])
+        main_config.env.update(collector_env_num=rows, evaluator_env_num=1, n_evaluator_episode=1)
+        main_config.policy.group_size, main_config.policy.collect.n_sample = work['group_size'], work['groups']
+        main_config.policy.learn.entropy_weight = 0.0  # the peer has none
+        return main_config, create_config
+    model = os.path.join(folder, 'model')
+    main_config = EasyDict(
+        env=dict(
+            collector_env_num=rows,
+            evaluator_env_num=1,
+            n_evaluator_episode=1,
+            task=dict(type='benchmark', folder=folder),
+            tokenizer=dict(pretrained=model),
+            max_new_tokens=work['tokens'],
+            max_prompt_length=work['prompt_tokens'],
+        ),
+        policy=dict(
+            cuda=False,
+            group_size=work['group_size'],
+            model=dict(pretrained=model),
+            learn=dict(),
+            collect=dict(n_sample=work['groups']),
+            eval=dict(evaluator=dict()),
+        ),
+    )
+    create_config = EasyDict(
+        env=dict(type='token_env', import_names=['ding_grpo']),
+        env_manager=dict(type='base'),
+        policy=dict(type='grpo'),
+        collector=dict(type='group'),
+    )
+    return main_config, create_config
+
+
 def main(folder: str, threads: int) -> None:
     """Updates for as long as it is told to."""
     torch.set_num_threads(threads)
@@ -114,9 +155,10 @@ def main(folder: str, threads: int) -> None:
     collect = GroupCollector.collect
 
     def check(model):
-        data, tokens = equal_data(work, load_tokenizer(os.path.join(folder, 'model'))), model._tokens
+        tokenizer = None if 'checked_prompts' in work else load_tokenizer(os.path.join(folder, 'model'))
+        data, tokens = equal_data(work, tokenizer), model._tokens
         model._tokens = work['vocabulary']  # the peer's loss is over all tokens, whatever was sampled from
-        prompts = PromptBatch.of(list(data['prompt']), model.device)
+        prompts = PromptBatch.of([p[m == 1] for p, m in zip(data['prompt'], data['prompt_mask'])], model.device)
         logp = linear_log_prob(
             model.completion_hidden(prompts, data['completion'], data['mask'].sum(1)),
             index=data['completion'],
@@ -129,53 +171,50 @@ def main(folder: str, threads: int) -> None:
         return loss.item(), gradient_norm(model)
 
     def gated(self, *args, **kwargs):
-        Alternate.gate.check = lambda: check(self._policy.get_attribute('model'))
+        model = self._policy.get_attribute('model')
+        Alternate.gate.check, Alternate.gate.record = lambda: check(model), lambda: recorder(model)
+        Alternate.gate.save = lambda path: model.save_pretrained(path, None)
         Alternate.gate.wait()
         return collect(self, *args, **kwargs)
+
+    def recorder(model):
+        found = Recorder({p.data_ptr() for p in model.parameters()})
+        generate = token_actor.generate
+
+        def marked(*args):
+            found.sampling = True
+            try:
+                return generate(*args)
+            finally:
+                found.sampling = False
+
+        token_actor.generate = marked
+        return found
 
     def words_alone(self, size):
         self._tokens = size - 3  # no special tokens, so that both sides make completions of the same length
 
     for owner, name in ((token_actor, 'generate'), (token_actor, 'linear_log_prob'), (CausalLM, 'completion_hidden'),
-                        (GRPOPolicy, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'get_total_norm'),
+                        (Updater, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'get_total_norm'),
                         (torch.nn.utils, 'clip_grads_with_norm_'), (torch.optim.AdamW, 'step')):
         Clock.measure(owner, name)
     LOG_PROB_FNS['linear_log_prob'] = token_actor.linear_log_prob  # the policy tells it by identity
-    GroupCollector.collect, CausalLM.limit_vocabulary = gated, words_alone
-    model = os.path.join(folder, 'model')
+    GroupCollector.collect = gated
+    if work.get('config') is None:
+        CausalLM.limit_vocabulary = words_alone
     note = dict(name='note', type='note', position='after_iter', priority=11, ext_args=dict())
     done = dict(name='done', type='done', position='after_iter', priority=1000, ext_args=dict())
-    main_config = EasyDict(
-        exp_name='run',
-        env=dict(
-            collector_env_num=Alternate.rows,
-            evaluator_env_num=1,
-            n_evaluator_episode=1,
-            stop_value=1e9,
-            task=dict(type='benchmark', folder=folder),
-            tokenizer=dict(pretrained=model),
-            max_new_tokens=work['tokens'],
-            max_prompt_length=work['prompt_tokens'],
-        ),
-        policy=dict(
-            cuda=False,
-            group_size=work['group_size'],
-            model=dict(pretrained=model),
-            learn=dict(
-                batch_size=work['groups'],
-                learning_rate=LEARNING_RATE,
-                learner=dict(hook=dict(note=note, done=done, save_ckpt_after_iter=10 ** 6)),
-            ),
-            collect=dict(n_sample=work['groups'], collector=dict(table_freq=10 ** 6)),
-            eval=dict(evaluator=dict(eval_freq=10 ** 6)),
-        ),
+    main_config, create_config = configs(folder, work)
+    main_config.exp_name = 'run'
+    main_config.env.stop_value = 1e9
+    main_config.policy.learn.update(
+        batch_size=work['groups'],
+        micro_batch_tokens=work.get('micro_batch_tokens'),
+        learning_rate=LEARNING_RATE,
+        learner=dict(hook=dict(note=note, done=done, save_ckpt_after_iter=10 ** 6))
     )
-    create_config = EasyDict(
-        env=dict(type='token_env', import_names=['ding_grpo']),
-        env_manager=dict(type='base'),
-        policy=dict(type='grpo'),
-        collector=dict(type='group'),
-    )
+    main_config.policy.collect.collector = dict(table_freq=10 ** 6)
+    main_config.policy.eval.evaluator.eval_freq = 10 ** 6
     serial_pipeline_onpolicy((main_config, create_config), seed=0, max_train_iter=10 ** 6)
 
 

@@ -70,7 +70,7 @@ def main(folder: str, threads: int) -> None:
         data = equal_data(work, tokenizer)
         inputs = dict(
             prompt_ids=data['prompt'],
-            prompt_mask=torch.ones_like(data['prompt']),
+            prompt_mask=data['prompt_mask'],
             completion_ids=data['completion'],
             completion_mask=data['mask'],
             advantages=data['adv'],

@@ -73,12 +73,14 @@ def _reason(error: BaseException) -> str:
     return getattr(error, 'strerror', None) or str(error).strip().splitlines()[0]
 
 
-def read_checkpoint(path: str) -> Dict[str, Any]:
+def read_checkpoint(path: str, mapped: bool = False) -> Dict[str, Any]:
     """
     Overview:
         Read a checkpoint without executing any code that it contains.
     Arguments:
         - path (:obj:`str`): Path of the file.
+        - mapped (:obj:`bool`): Whether tensors stay in the file until they are used. The optimizer's state, twice as \
+            large as the model, then needs no memory if it is not used. The file must not change meanwhile.
     Raises:
         - CheckpointError: If it is missing or damaged, or contains anything but tensors and plain objects.
     """
@@ -91,6 +93,11 @@ def read_checkpoint(path: str) -> Dict[str, Any]:
             for record in archive.infolist():  # the pickle and small records
                 if record not in tensors:
                     archive.read(record)
+            if mapped:
+                damaged = archive.testzip()
+                if damaged is not None:
+                    raise zipfile.BadZipFile(f'the checksum of {damaged} does not match')
+                return torch.load(path, map_location='cpu', weights_only=True, mmap=True)
             summed = _SummedFile(file, tensors)
             try:
                 state = torch.load(summed, map_location='cpu', weights_only=True)

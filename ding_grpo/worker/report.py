@@ -194,7 +194,7 @@ class ExportHook(LearnerHook):
         best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
         if os.path.exists(best):
             try:
-                weights = read_checkpoint(best)['model']
+                weights = read_checkpoint(best, mapped=True)['model']
             except CheckpointError as error:  # not an error of the run, which has ended normally
                 show(f'{error.message}; model/best is not written')
             else:

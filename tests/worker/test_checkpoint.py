@@ -84,6 +84,12 @@ class TestSave:
         assert (place / 'file').read_text() == 'b'
 
 
+def resident():
+    """Bytes of this process that are in memory."""
+    with open('/proc/self/statm') as f:
+        return int(f.read().split()[1]) * os.sysconf('SC_PAGESIZE')
+
+
 @pytest.mark.unittest
 class TestFind:
 
@@ -115,7 +121,8 @@ class TestFind:
         prune(str(ckpt), 1)
         assert sorted(os.listdir(ckpt)) == ['ckpt_best.pth.tar', 'iteration_10.pth.tar']
 
-    def test_any_flipped_byte_of_the_data_is_found(self, ckpt):
+    @pytest.mark.parametrize('mapped', [False, True])
+    def test_any_flipped_byte_of_the_data_is_found(self, ckpt, mapped):
         path = ckpt / 'iteration_2.pth.tar'
         data = bytearray(path.read_bytes())
         place = data.index(torch.arange(100.).numpy().tobytes())
@@ -124,7 +131,7 @@ class TestFind:
             spoilt[place + offset] ^= 1
             path.write_bytes(spoilt)
             with pytest.raises(CheckpointError, match='checksum'):
-                checkpoint.read_checkpoint(str(path))
+                checkpoint.read_checkpoint(str(path), mapped)
 
     @pytest.mark.parametrize('sizes, unread', [((400, ), 0), ((1, 150, 249), 0), ((150, ), 1)])
     @pytest.mark.parametrize('damaged', [False, True])
@@ -146,6 +153,14 @@ class TestFind:
         before = bytes_read()
         assert read_checkpoint(path)['model']['b'][-1] == 10 ** 6 - 1
         assert os.path.getsize(path) <= bytes_read() - before < 1.05 * os.path.getsize(path)
+
+    def test_mapped_tensors_need_no_memory_until_they_are_used(self, tmp_path):
+        path, size = str(tmp_path / 'iteration_1.pth.tar'), 8 * 2 ** 20  # numbers
+        save_checkpoint(path, dict(model=torch.ones(10), optimizer=torch.arange(float(size))))
+        before = resident()
+        state = read_checkpoint(path, mapped=True)
+        assert resident() - before < size  # bytes; the optimizer's are four times as many
+        assert state['model'].sum() == 10 and state['optimizer'][-1] == size - 1
 
 
 def bytes_read():

@@ -1,0 +1,61 @@
+"""GRPO on two tasks at once with SmolLM2-135M-Instruct: sums and differences, and counting letters."""
+from easydict import EasyDict
+
+group_size = 8
+smollm2_mixture_grpo_config = dict(
+    exp_name='runs/smollm2_mixture_grpo',
+    env=dict(
+        collector_env_num=16 * group_size,
+        evaluator_env_num=192,
+        n_evaluator_episode=192,  # all held-out problems of both
+        stop_value=1.0,
+        task=dict(
+            type='mixture',
+            parts=[
+                dict(type='arithmetic', operations='+-', low=1, high=20, examples=3, eval_size=128, weight=2),
+                dict(
+                    type='reasoning_gym',
+                    name='letter_counting',
+                    config=dict(min_words=2, max_words=5),
+                    examples=3,
+                    size=2000,
+                    eval_size=64,
+                    weights=dict(score=0.0, right=1.0),
+                    weight=1,
+                ),
+            ],
+        ),
+        tokenizer=dict(pretrained='smollm2-135m-instruct'),
+        max_new_tokens=6,
+    ),
+    policy=dict(
+        cuda=False,
+        group_size=group_size,
+        model=dict(pretrained='smollm2-135m-instruct'),
+        learn=dict(
+            batch_size=8,
+            learning_rate=1e-5,
+            clip_ratio=0.2,
+            beta=0.0,
+            entropy_weight=0.01,
+        ),
+        collect=dict(n_sample=16, temperature=1.0),
+        eval=dict(evaluator=dict(eval_freq=10)),
+    ),
+)
+main_config = EasyDict(smollm2_mixture_grpo_config)
+
+smollm2_mixture_grpo_create_config = dict(
+    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
+    env_manager=dict(type='base'),
+    policy=dict(type='grpo'),
+    collector=dict(type='group'),
+)
+create_config = EasyDict(smollm2_mixture_grpo_create_config)
+
+if __name__ == '__main__':
+    import sys
+
+    from ding_grpo.__main__ import main
+
+    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
