@@ -50,7 +50,7 @@ help:
 	@echo "make critic-time    updates with a critic beside GRPO's; table in docs/"
 	@echo "make score-batch    updates of think_answer with a slow scorer of completions, and of batches; table in docs/"
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
-	@echo "make demo-llm       SmolLM2-135M-Instruct learns sums and differences, one seed; table and picture in runs/ (20 minutes)"
+	@echo "make demo-llm       SmolLM2-135M-Instruct learns sums and differences, one seed; table and picture in runs/ (long)"
 	@echo "make demo-llm-all   the same on three seeds, with LoRA and a KL, and what it costs; table and picture in docs/ (long)"
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
 	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"

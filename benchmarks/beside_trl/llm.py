@@ -95,7 +95,7 @@ def begin(folder: str, work: Dict[str, Any], threads: int, peer_python: str) -> 
         os.makedirs(own)
         os.symlink(os.path.join(folder, 'model'), os.path.join(own, 'model'))
         write(own, dict(work, micro_batch_tokens=micro))
-        python, script = (peer_python, 'llm_peer.py') if name == PEER else (sys.executable, 'update_ours.py')
+        python, script = (peer_python, 'update_peer.py') if name == PEER else (sys.executable, 'update_ours.py')
         sides[name] = Side(python, script, own, threads)
     return sides
 

@@ -25,8 +25,8 @@ class Recorder(TorchDispatchMode):
     """
     Overview:
         Writes down the products that run while it is entered. ``calls`` has, for each, the operator, the shapes and
-        strides of both factors, and the number of the second one among the weights (None if it is none);
-        ``attention`` counts the operations of attention. ``sampling`` is set by the caller.
+        strides of both factors, and the number of the weight that is the second one, or None. ``attention`` counts the
+        operations of attention. The caller sets ``sampling``.
     """
 
     def __init__(self, weights: Set[int]) -> None:

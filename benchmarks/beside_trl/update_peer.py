@@ -23,33 +23,51 @@ class Alternate(TrainerCallback):
         self._gate.done(tokens=tokens * args.per_device_train_batch_size, updates=state.global_step)
 
 
+def share_of_low(low):
+    """A reward: the share of tokens that are among ``low``."""
+    low = set(low)
+
+    def share_of_low(completion_ids, **kwargs):
+        return [sum(token in low for token in ids) / len(ids) for ids in completion_ids]
+
+    return share_of_low
+
+
+def right(completions, answer, **kwargs):
+    """A reward: 1 for the answer and nothing else."""
+    return [float(completion[0]['content'].strip() == a) for completion, a in zip(completions, answer)]
+
+
 def main(folder: str, threads: int) -> None:
     """Updates for as long as it is told to."""
     torch.set_num_threads(threads)
     gate, work = Gate(), read_work(folder)
     tokenizer = AutoTokenizer.from_pretrained(os.path.join(folder, 'model'))
     model = AutoModelForCausalLM.from_pretrained(os.path.join(folder, 'model'), dtype=torch.float32)
-    low = set(work['low'])
-
-    def reward(completion_ids, **kwargs):
-        return [sum(token in low for token in ids) / len(ids) for ids in completion_ids]
-
+    rows = work['groups'] * work['group_size']
+    at_a_time = work.get('rows', rows)
+    if 'messages' in work:  # of a pretrained language model
+        reward, data, options = right, dict(prompt=work['messages'], answer=work['answers']), None
+    else:
+        reward, data = share_of_low(work['low']), dict(prompt=work['prompts'])
+        options = dict(suppress_tokens=list(range(len(tokenizer) - 3, len(tokenizer))))
     alternate = Alternate(gate)
     trainer = GRPOTrainer(
         model=model,
         processing_class=tokenizer,
         reward_funcs=reward,
-        train_dataset=Dataset.from_dict(dict(prompt=work['prompts'])),
+        train_dataset=Dataset.from_dict(data),
         callbacks=[alternate],
         args=GRPOConfig(
             output_dir=tempfile.mkdtemp(),
             use_cpu=True,
             bf16=False,
             gradient_checkpointing=False,
-            per_device_train_batch_size=work['groups'] * work['group_size'],
+            per_device_train_batch_size=at_a_time,
+            gradient_accumulation_steps=rows // at_a_time,
             num_generations=work['group_size'],
             max_completion_length=work['tokens'],
-            generation_kwargs=dict(suppress_tokens=list(range(len(tokenizer) - 3, len(tokenizer)))),
+            generation_kwargs=options,
             temperature=1.0,
             beta=0.0,
             loss_type='grpo',
@@ -76,11 +94,16 @@ def main(folder: str, threads: int) -> None:
             advantages=data['adv'],
             old_per_token_logps=data['logp_old'],
         )
+        trainer.current_gradient_accumulation_steps = 1  # the loss is divided by it
         loss = trainer._compute_loss(trainer.model, inputs)
         loss.backward()
         return loss.item(), gradient_norm(trainer.model)
 
-    gate.check = check
+    def save(path):
+        trainer.model.save_pretrained(path)
+        tokenizer.save_pretrained(path)
+
+    gate.check, gate.save = check, save
     trainer.train()
 
 

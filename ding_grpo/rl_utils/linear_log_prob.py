@@ -74,8 +74,8 @@ def linear_log_prob(
         raise ValueError(f'chunk_size = {chunk_size!r}: must be an integer of at least 1')
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
     taken, head = index[counted], _Head(scale, softcap, temperature)
-    where = counted.flatten().nonzero().squeeze(1)
-    read = hidden.flatten(0, 1).index_select(0, where)  # (N, H); hidden[counted] would sort in its backward
+    # hidden[counted], (N, H), whose backward would sort
+    read = hidden.flatten(0, 1).index_select(0, counted.flatten().nonzero().squeeze(1))
     if taken.numel() and not 0 <= taken.min() <= taken.max() < len(weight):
         raise ValueError(
             f'index from {taken.min()} to {taken.max()}: must be tokens from 0 to V - 1 = {len(weight) - 1}'

@@ -1,0 +1,45 @@
+"""The record of matrix products in benchmarks/beside_trl: what it writes down is what ran."""
+import os
+import sys
+
+import pytest
+import torch
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'benchmarks', 'beside_trl'))
+from products import Recorder, Replay  # noqa: E402
+
+from ding_grpo.rl_utils.matrix_product import linear  # noqa: E402
+
+
+def record(rows, columns):
+    """Of one linear layer of 3 outputs, or of 512, forward and backward."""
+    weight = torch.randn(columns, 64, requires_grad=True)
+    x = torch.randn(rows, 64, requires_grad=True)
+    with Recorder({weight.data_ptr()}) as found:
+        found.sampling = True
+        with torch.no_grad():
+            linear(x, weight)
+        found.sampling = False
+        linear(x, weight).sum().backward()
+    return found
+
+
+@pytest.mark.unittest
+class TestProducts:
+
+    @pytest.mark.parametrize('rows, columns', [(5, 3), (256, 512)])  # by torch, and by oneDNN where it is available
+    def test_forward_and_twice_backward(self, rows, columns):
+        calls = record(rows, columns).calls
+        assert [call['part'] for call in calls] == ['sampling', 'learning', 'learning', 'learning']
+        weights = [call['weight'] for call in calls]
+        assert weights.count(0) == 3 and weights.count(None) == 1  # the gradient of the weight has no weight in it
+        replay = Replay(calls)
+        assert replay.operations() == 4 * 2 * rows * columns * 64
+        seconds = replay.seconds()
+        assert set(seconds) == {'sampling', 'learning'} and min(seconds.values()) > 0
+
+    def test_attention_is_counted(self):
+        q = torch.randn(1, 2, 7, 8)
+        with Recorder(set()) as found:
+            torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        assert found.attention == dict(sampling=0, learning=2 * 2 * 2 * 7 * 7 * 8)
