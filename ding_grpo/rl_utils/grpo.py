@@ -6,7 +6,7 @@ defaults it departs from equation 3 of https://arxiv.org/abs/2402.03300 in two p
 2. ``logp_old=None`` assumes that the trained policy sampled the tokens: the ratio is exactly 1, its gradient is not 0.
 """
 from collections import namedtuple
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from .check import as_floats, check_leading, check_number, check_tensor
 from .kl import KL_TYPES, bounded, kl_estimate
 from .log_prob import LogProbFunction, efficient_method
 from .reduce import masked_mean, reduce_loss, row_mean
+from .surrogates import SURROGATES, Surrogate
 
 grpo_data = namedtuple('grpo_data', ['logp_new', 'logp_old', 'logp_ref', 'adv', 'weight'])
 grpo_policy_data = namedtuple('grpo_policy_data', ['logit_new', 'logit_old', 'logit_ref', 'action', 'adv', 'weight'])
@@ -52,44 +53,7 @@ class grpo_info(namedtuple('grpo_info', ['approx_kl', 'clipfrac'])):
         return {**self._asdict(), **vars(self)}
 
 
-# (ratio, adv, logp_new, low, high) -> objective of each token, to be maximised; low and high bound the ratio.
-Surrogate = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
-
-
-def clip_surrogate(
-        ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float, delta: Optional[float] = None
-) -> Tensor:
-    """min(min(r, delta) A, clip(r, low, high) A), https://arxiv.org/abs/1707.06347; no bound for ``delta`` None."""
-    bounded = ratio if delta is None else ratio.clamp(max=delta)
-    return torch.min(bounded * adv, ratio.clamp(low, high) * adv)
-
-
-def cispo_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float) -> Tensor:
-    """sg(min(r, high)) A log pi, https://arxiv.org/abs/2506.13585: every token keeps its gradient."""
-    return ratio.clamp(max=high).detach() * adv * logp_new
-
-
-def sapo_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float) -> Tensor:
-    """(4 / t) sigmoid(t (r - 1)) A, t = 1 for positive and 1.05 for other A, https://arxiv.org/abs/2511.20347."""
-    temperature = torch.where(adv > 0, 1.0, 1.05).to(ratio.dtype)
-    return torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature * adv
-
-
-SURROGATES: Dict[str, Surrogate] = dict(clip=clip_surrogate, cispo=cispo_surrogate, sapo=sapo_surrogate)
 RATIOS = ('token', 'sequence')
-
-# The combinations of the papers, as arguments of ``grpo_error``. ``adv_method`` is not an argument of the loss: it is
-# the method of ``group_advantage``, for papers that also define it.
-LOSS_PRESETS: Dict[str, Dict[str, Any]] = dict(
-    grpo=dict(reduction='sequence', adv_method='grpo'),
-    bnpo=dict(reduction='token'),
-    dr_grpo=dict(reduction='constant', adv_method='no_std'),
-    dapo=dict(reduction='token', clip_ratio_high=0.28, adv_method='grpo'),
-    cispo=dict(surrogate='cispo', reduction='token', clip_ratio_high=5.0),
-    sapo=dict(surrogate='sapo', reduction='sequence'),
-    gspo=dict(ratio='sequence', reduction='sequence', clip_ratio=3e-4, clip_ratio_high=4e-4),
-    luspo=dict(ratio='sequence', reduction='sum'),
-)
 
 
 def grpo_error(
