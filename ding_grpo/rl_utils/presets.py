@@ -12,4 +12,13 @@ LOSS_PRESETS: Dict[str, Dict[str, Any]] = dict(
     sapo=dict(surrogate='sapo', reduction='sequence'),
     gspo=dict(ratio='sequence', reduction='sequence', clip_ratio=3e-4, clip_ratio_high=4e-4),
     luspo=dict(ratio='sequence', reduction='sum'),
+    # clipping ranges of the authors' script, with the advantages and the reduction of Dr. GRPO that they recommend
+    dppo_tv=dict(surrogate='dppo_tv', reduction='constant', clip_ratio=0.15, adv_method='no_std'),
+    dppo_kl=dict(surrogate='dppo_kl', reduction='constant', clip_ratio=0.05, adv_method='no_std'),
+    gmpo=dict(surrogate='geo_mean', reduction='sequence', clip_ratio=0.4, adv_method='grpo'),
+    dro=dict(surrogate='dro', reduction='token'),
+    clip_cov=dict(surrogate='clip_cov', reduction='token', adv_method='grpo'),
+    kl_cov=dict(surrogate='kl_cov', reduction='token', adv_method='grpo'),
+    vespo=dict(surrogate='vespo', reduction='token'),
+    cpgd=dict(surrogate='cpgd', reduction='sequence'),
 )
