@@ -198,7 +198,9 @@ class GRPOPolicy(Policy):
         cfg = self._cfg.learn
         if self._critic is not None:
             batch = self._updater.with_values(batch, self._cfg.collect.discount_factor)
-        learned = replace(batch, adv=self._advantage.of(batch), final_obs=None)
+        if self._advantage.method == 'optimal_token_baseline':
+            batch = replace(batch, score_norm=self._updater.score_norm(batch))
+        learned = replace(batch, adv=self._advantage.of(batch), score_norm=None, final_obs=None)
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
         learned = learned.without(batch.failed | batch.equal if cfg.drop_equal_groups else batch.failed)
@@ -214,9 +216,10 @@ class GRPOPolicy(Policy):
 
     def _advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
         """The advantages (G, ) of each group's rows, or their means over steps, for the collector's table. None with a
-        critic, whose values are computed in the update. Called through ``get_attribute('advantages')``.
+        critic or ``optimal_token_baseline``, which need the model and are computed in the update. Called through
+        ``get_attribute('advantages')``.
         """
-        if self._critic is not None:
+        if self._critic is not None or self._advantage.method == 'optimal_token_baseline':
             return [None for _ in samples]
         batch = Batch.of(samples)
         adv = self._advantage.of(batch)

@@ -2,8 +2,9 @@
 from typing import Dict, Tuple
 
 from ding_common import ConfigError, describe, parallel
-from ding_grpo.rl_utils import LOSS_PRESETS, STEP_ADVANTAGE_METHODS
+from ding_grpo.rl_utils import LOSS_PRESETS, ROW_SURROGATES, STEP_ADVANTAGE_METHODS, SURROGATES, TOKEN_RATIO_SURROGATES
 
+from .advantage import UNGROUPED_METHODS
 from .config_keys import check_keys
 from .grpo_config import DEFAULTS
 from .schedule import Schedule
@@ -87,6 +88,7 @@ def _check_buffer(cfg: Dict) -> None:
 
 def _check_loss(cfg: Dict) -> None:
     options, method = loss_options(cfg['learn'])
+    _check_surrogate(cfg['learn'], options)
     if cfg['learn']['advantage'] == 'return_to_go_by_step' and method not in STEP_ADVANTAGE_METHODS:
         raise ConfigError(
             f"policy.learn.adv_method = {method!r}: with advantage 'return_to_go_by_step' must be one of "
@@ -105,14 +107,31 @@ def _check_loss(cfg: Dict) -> None:
         )
 
 
+def _check_surrogate(learn: Dict, options: Dict) -> None:
+    name, ratio, reduction = _surrogate_name(learn), options.get('ratio', 'token'), options.get('reduction', 'sequence')
+    if ratio != 'token' and SURROGATES.get(name) in TOKEN_RATIO_SURROGATES:
+        raise ConfigError(
+            f"policy.learn.ratio = {ratio!r}: must be 'token' with surrogate {name!r}, which needs the ratio of each "
+            'token.'
+        )
+    if reduction != 'sequence' and SURROGATES.get(name) in ROW_SURROGATES:
+        raise ConfigError(
+            f"policy.learn.reduction = {reduction!r}: must be 'sequence' with surrogate {name!r}, whose loss is a mean "
+            'over rows.'
+        )
+
+
 def _check_critic(cfg: Dict) -> None:
     learn = cfg['learn']
     if learn['advantage'] != 'gae':
-        if cfg['group_size'] == 1:
+        ungrouped = learn['adv_method'] in UNGROUPED_METHODS
+        if cfg['group_size'] == 1 and not ungrouped:
             raise ConfigError(
                 "policy.group_size = 1: a group is compared with itself, so it needs at least 2 rows. Raise it, or set "
-                "policy.learn.advantage to 'gae'."
+                "policy.learn.advantage to 'gae', or policy.learn.adv_method to 'reinforce_plus_plus'."
             )
+        if ungrouped:
+            _check_ungrouped(cfg, f"policy.learn.adv_method = {learn['adv_method']!r}")
         set_keys = [key for key, default in CRITIC_KEYS.items() if learn[key] != default]
         if set_keys:
             raise ConfigError(
@@ -127,7 +146,6 @@ def _check_critic(cfg: Dict) -> None:
         )
     needed = (
         ('learn.extend_truncated', False, 'the critic predicts what follows a time limit'),
-        ('learn.drop_equal_groups', False, 'the rows of a group are not compared'),
         ('learn.reward_aggregation', 'sum_then_normalize', 'the critic predicts the sum of the reward parts'),
     )
     for path, value, reason in needed:
@@ -136,10 +154,21 @@ def _check_critic(cfg: Dict) -> None:
                 f"policy.{path} = {learn[path.split('.')[1]]!r}: must be {value!r} with policy.learn.advantage = "
                 f"'gae', because {reason}."
             )
-    if cfg['collect'].get('collector', {}).get('max_replacements', 0) > 0:
+    _check_ungrouped(cfg, "policy.learn.advantage = 'gae'")
+
+
+def _check_ungrouped(cfg: Dict, reason: str) -> None:
+    """Check that nothing depends on a comparison of the rows of a group."""
+    if cfg['learn']['drop_equal_groups']:
         raise ConfigError(
-            f"policy.collect.collector.max_replacements = {cfg['collect']['collector']['max_replacements']}: must be 0 "
-            "with policy.learn.advantage = 'gae', because the rows of a group are not compared."
+            f'policy.learn.drop_equal_groups = True: must be False with {reason}, because the rows of a group are not '
+            'compared.'
+        )
+    replacements = cfg['collect'].get('collector', {}).get('max_replacements', 0)
+    if replacements > 0:
+        raise ConfigError(
+            f'policy.collect.collector.max_replacements = {replacements}: must be 0 with {reason}, because the rows of '
+            'a group are not compared.'
         )
 
 
@@ -194,6 +223,22 @@ def check_for_steps(cfg: Dict) -> None:
         raise ConfigError(
             f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row. '
             f"policy.learn.ratio must be 'token', not {options['ratio']!r}."
+        )
+    name = _surrogate_name(cfg.learn)
+    if cfg.learn.batch_steps is not None and name in ('geo_mean', 'vespo'):
+        raise ConfigError(
+            f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row, which '
+            f'surrogate {name!r} needs. Set it to None.'
+        )
+    if cfg.learn.adv_method == 'optimal_token_baseline' and cfg.model.get('action_space') == 'continuous':
+        raise ConfigError(
+            "policy.learn.adv_method = 'optimal_token_baseline': needs probabilities of discrete actions, not "
+            "policy.model.action_space = 'continuous'."
+        )
+    if name.startswith('dppo_') and cfg.model.get('action_space') == 'continuous':
+        raise ConfigError(
+            f"policy.learn.surrogate = {name!r}: compares probabilities of actions. Continuous actions "
+            "(policy.model.action_space = 'continuous') have densities."
         )
     if options.get('reduction') == 'constant':
         raise ConfigError(
@@ -251,8 +296,8 @@ def loss_options(learn: Dict) -> Tuple[Dict, str]:
     options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in choices if learn[key] is not None}}
     adv_method = options.pop('adv_method', 'grpo')
     options.update({key: learn[key] for key in ('beta', 'kl_type', 'kl_ratio_correction')})
-    if learn['surrogate'] is not None:
-        options['surrogate'] = find_surrogate(learn['surrogate'])
+    options['surrogate_options'] = dict(learn['surrogate_options'])
+    options['surrogate'] = find_surrogate(_surrogate_name(learn), options['surrogate_options'])
     return options, adv_method
 
 

@@ -16,6 +16,7 @@ LOSS_PRESETS: Dict[str, Dict[str, Any]] = dict(
     dppo_tv=dict(surrogate='dppo_tv', reduction='constant', clip_ratio=0.15, adv_method='no_std'),
     dppo_kl=dict(surrogate='dppo_kl', reduction='constant', clip_ratio=0.05, adv_method='no_std'),
     gmpo=dict(surrogate='geo_mean', reduction='sequence', clip_ratio=0.4, adv_method='grpo'),
+    gpg=dict(surrogate='gpg', reduction='token', adv_method='gpg'),
     dro=dict(surrogate='dro', reduction='token'),
     clip_cov=dict(surrogate='clip_cov', reduction='token', adv_method='grpo'),
     kl_cov=dict(surrogate='kl_cov', reduction='token', adv_method='grpo'),

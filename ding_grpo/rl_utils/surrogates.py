@@ -293,9 +293,8 @@ def check_surrogate_options(surrogate: Union[str, Surrogate], options: Dict[str,
                 raise ValueError(f'{where} = {value!r}: must be at most {bounds.high:g}')
     chosen = {**known, **options}
     if function is clip_cov_surrogate and not isinstance(chosen['generator'], (torch.Generator, type(None))):
-        raise ValueError(
-            f"surrogate_options['generator'] of {type(chosen['generator']).__name__}: must be a torch.Generator, or None"
-        )
+        given = type(chosen['generator']).__name__
+        raise ValueError(f"surrogate_options['generator'] of {given}: must be a torch.Generator, or None")
     if function is clip_cov_surrogate and not chosen['low'] < chosen['high']:
         raise ValueError(f"surrogate_options['low'] = {chosen['low']}: must be below 'high', {chosen['high']}")
 

@@ -267,5 +267,5 @@ class TestOptions:
 
     def test_every_surrogate_has_a_preset(self):
         used = {preset.get('surrogate', 'clip') for preset in LOSS_PRESETS.values()}
-        assert used >= set(SURROGATES) - {'gpg'}
+        assert used == set(SURROGATES)
         assert BATCH_SURROGATES == tuple(SURROGATES[name] for name in ('clip_cov', 'kl_cov'))
