@@ -1,10 +1,12 @@
-"""Advantages: compares the rows of a batch with the rows of their group."""
+"""Advantages: compares the rows of a batch with the rows of their group. What changes rewards and advantages."""
+from dataclasses import replace
 from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS, group_advantage, return_to_go, step_advantage, token_advantage
+from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS, group_advantage, high_entropy, kl_estimate, return_to_go, \
+    step_advantage, token_advantage
 
 from .batch import Batch
 
@@ -126,3 +128,30 @@ class Advantage(NamedTuple):
             reward[rows, last] /= 1 - self.discount_factor
             tail[rows, 0] = reward[rows, last]
         return return_to_go(reward, self.discount_factor).to(dtype), tail.to(dtype)
+
+
+def with_kl_in_reward(batch: Batch, beta: float, kl_type: str) -> Batch:
+    """
+    Overview:
+        The batch with ``beta`` times the KL estimate of each step subtracted from its reward.
+    Arguments:
+        - batch (:obj:`Batch`): Rows with ``logp_ref``.
+        - beta (:obj:`float`): Coefficient of the KL.
+        - kl_type (:obj:`str`): Estimator of the KL of the sampling policy to the reference.
+    """
+    counted = batch.weight != 0  # (B, S)
+    logp, ref = (x.masked_fill(~counted, 0) for x in (batch.logp_old, batch.logp_ref))
+    return replace(batch, reward=batch.reward - beta * kl_estimate(logp, ref, kl_type))
+
+
+def of_high_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
+    """
+    Overview:
+        The batch with the advantages of all tokens set to 0 but those of the share with the highest entropy.
+    Arguments:
+        - batch (:obj:`Batch`): Rows with advantages.
+        - entropy (:obj:`torch.FloatTensor`): Entropies, :math:`(B, S)`.
+        - share (:obj:`float`): Share of the tokens, in (0, 1].
+    """
+    adv = batch.adv.unsqueeze(1) if batch.adv.dim() == 1 else batch.adv
+    return replace(batch, adv=adv * high_entropy(entropy, batch.weight, share))

@@ -1,14 +1,13 @@
 """Checks which keys must be consistent in a config whose policy type is ``grpo``."""
-from typing import Dict, Tuple
+from typing import Dict
 
 from ding_common import ConfigError, describe, parallel
-from ding_grpo.rl_utils import LOSS_PRESETS, ROW_SURROGATES, STEP_ADVANTAGE_METHODS, SURROGATES, TOKEN_RATIO_SURROGATES
 
 from .advantage import UNGROUPED_METHODS
 from .config_keys import check_keys
 from .grpo_config import DEFAULTS
+from .loss_options import check_loss, loss_options, surrogate_name
 from .schedule import Schedule
-from .surrogate import find_surrogate
 
 GAE_METHODS = ('batch', 'no_std')
 # Keys that need a critic, with their defaults.
@@ -32,7 +31,7 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
     check_keys(cfg, default)
     _check_sampling(cfg)
     _check_buffer(cfg)
-    _check_loss(cfg)
+    check_loss(cfg['learn'])
     _check_critic(cfg)
     _check_schedule(cfg['learn']['lr_scheduler'], cfg['learn']['learning_rate'])
     if cfg['cuda']:
@@ -83,41 +82,6 @@ def _check_buffer(cfg: Dict) -> None:
         raise ConfigError(
             f"policy.random_collect_size = {cfg['random_collect_size']}: needs policy.transition_with_policy_data = "
             'True, because a random policy makes no groups.'
-        )
-
-
-def _check_loss(cfg: Dict) -> None:
-    options, method = loss_options(cfg['learn'])
-    _check_surrogate(cfg['learn'], options)
-    if cfg['learn']['advantage'] == 'return_to_go_by_step' and method not in STEP_ADVANTAGE_METHODS:
-        raise ConfigError(
-            f"policy.learn.adv_method = {method!r}: with advantage 'return_to_go_by_step' must be one of "
-            f"{', '.join(STEP_ADVANTAGE_METHODS)}."
-        )
-    if options.get('delta') is not None and _surrogate_name(cfg['learn']) != 'clip':
-        raise ConfigError(
-            f"policy.learn.delta = {options['delta']}: needs surrogate 'clip', "
-            f"not {_surrogate_name(cfg['learn'])!r}."
-        )
-    clip_ratio = options.get('clip_ratio', 0.2)
-    high = 1 + options.get('clip_ratio_high', clip_ratio)
-    if options.get('delta') is not None and options['delta'] <= high:
-        raise ConfigError(
-            f"policy.learn.delta = {options['delta']}: must be greater than 1 + the clipping range above 1, {high:g}."
-        )
-
-
-def _check_surrogate(learn: Dict, options: Dict) -> None:
-    name, ratio, reduction = _surrogate_name(learn), options.get('ratio', 'token'), options.get('reduction', 'sequence')
-    if ratio != 'token' and SURROGATES.get(name) in TOKEN_RATIO_SURROGATES:
-        raise ConfigError(
-            f"policy.learn.ratio = {ratio!r}: must be 'token' with surrogate {name!r}, which needs the ratio of each "
-            'token.'
-        )
-    if reduction != 'sequence' and SURROGATES.get(name) in ROW_SURROGATES:
-        raise ConfigError(
-            f"policy.learn.reduction = {reduction!r}: must be 'sequence' with surrogate {name!r}, whose loss is a mean "
-            'over rows.'
         )
 
 
@@ -224,7 +188,7 @@ def check_for_steps(cfg: Dict) -> None:
             f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row. '
             f"policy.learn.ratio must be 'token', not {options['ratio']!r}."
         )
-    name = _surrogate_name(cfg.learn)
+    name = surrogate_name(cfg.learn)
     if cfg.learn.batch_steps is not None and name in ('geo_mean', 'vespo'):
         raise ConfigError(
             f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row, which '
@@ -280,34 +244,6 @@ def check_replay(cfg: Dict) -> None:
                 f'policy.learn.{key} = {value}: not available with a replay buffer (ding -m serial), whose '
                 'samples are from older policies: updates would do nothing. Set it to None, and bound max_staleness.'
             )
-
-
-def loss_options(learn: Dict) -> Tuple[Dict, str]:
-    """
-    Overview:
-        The options of a preset, replaced by those that are set individually.
-    Arguments:
-        - learn (:obj:`Dict`): The section ``policy.learn``.
-    Returns:
-        - options (:obj:`Dict`): Arguments of ``grpo_error``.
-        - adv_method (:obj:`str`): Method of ``group_advantage``.
-    """
-    choices = ('clip_ratio', 'clip_ratio_high', 'delta', 'ratio', 'surrogate', 'reduction', 'adv_method')
-    options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in choices if learn[key] is not None}}
-    adv_method = options.pop('adv_method', 'grpo')
-    options.update({key: learn[key] for key in ('beta', 'kl_type', 'kl_ratio_correction')})
-    options['surrogate_options'] = dict(learn['surrogate_options'])
-    options['surrogate'] = find_surrogate(_surrogate_name(learn), options['surrogate_options'])
-    return options, adv_method
-
-
-def adv_method(learn: Dict) -> str:
-    """The method of ``Advantage`` for the section ``policy.learn``."""
-    return learn['adv_method'] or 'batch' if learn['advantage'] == 'gae' else loss_options(learn)[1]
-
-
-def _surrogate_name(learn: Dict) -> str:
-    return learn['surrogate'] or LOSS_PRESETS[learn['loss']].get('surrogate', 'clip')
 
 
 def _check_schedule(schedule: Dict, learning_rate: float) -> None:

@@ -1,6 +1,6 @@
 """
-The keys of ``policy`` in a config whose policy type is ``grpo``: default, meaning, and rule. ``grpo_check.py`` checks
-whether their values are consistent with each other.
+The keys of ``policy`` in a config whose policy type is ``grpo``: default, meaning, and rule. ``grpo_check.py`` and
+``loss_options.py`` check whether their values are consistent with each other.
 """
 from typing import Any, Dict, NamedTuple, Tuple
 
@@ -127,6 +127,16 @@ KEYS = dict(
         beta=Key(0.0, Rule.number(0)),
         # (str) Estimator of that KL: k1, k2 or k3.
         kl_type=Key('k3', Rule.one_of(*KL_TYPES)),
+        # (bool) Whether ``beta`` times that KL of the sampling policy is subtracted from the reward of each token, in
+        # place of a term of the loss. Its advantage then takes the KL of later tokens into account. Not with
+        # ``reward_aggregation='normalize_then_sum'``.
+        kl_in_reward=Key(False, Rule.one_of(True, False)),
+        # (Optional[float]) KL that ``beta`` follows: it grows by up to 20 % in ``kl_horizon`` rows while ``kl`` is
+        # larger, and falls while it is smaller. None: ``beta`` is constant.
+        kl_target=Key(None,
+                      Rule.number(0, open_low=True).or_none()),
+        # (int) Rows in which ``beta`` changes by up to 20 %. Lower it for a short run.
+        kl_horizon=Key(10000, Rule.integer(1)),
         # (bool) Whether the KL is multiplied by the ratio, which corrects it when groups are used more than once.
         kl_ratio_correction=False,
         # (Optional[str]) How advantages are computed, see ``group_advantage``; two methods for single tokens, see
@@ -171,6 +181,18 @@ KEYS = dict(
         log_prob_fn=Key('linear_log_prob', Rule.one_of(*LOG_PROB_FNS)),
         # (float) Coefficient of an entropy bonus. Raise it when the entropy collapses before the task is solved.
         entropy_weight=Key(0.0, Rule.number(0)),
+        # (Optional[float]) Entropy in nats that this coefficient follows, from ``entropy_weight`` on: it grows by
+        # ``entropy_step`` after an update with at most this entropy, and otherwise falls. The bonus acts only below
+        # the target. None: the coefficient is constant.
+        entropy_target=Key(None,
+                           Rule.number(0, open_low=True).or_none()),
+        # (float) Change of the coefficient in an update with ``entropy_target``.
+        entropy_step=Key(0.005, Rule.number(0, open_low=True)),
+        # (Optional[float]) Learn only from this share of the update's tokens, those of highest entropy, in (0, 1]. The
+        # mean of the loss still counts all tokens; KL and entropy bonus act on all. Costs one more forward pass. None:
+        # all tokens. 0.2 in https://arxiv.org/abs/2506.01939.
+        top_entropy=Key(None,
+                        Rule.number(0, 1, open_low=True).or_none()),
         # (bool) Whether to skip groups with equal rewards. It saves time and changes the mean of the loss.
         drop_equal_groups=False,
         # (bool) Whether completions that the length limit truncated are masked in the loss. They still count in the

@@ -1,12 +1,13 @@
 """Finds the surrogate that a config names: a registered one, or a function of a user's module."""
 import inspect
 from importlib import import_module
-from typing import Any, Dict, Union
+from typing import Any, Dict, Tuple, Union
 
 import torch
 
 from ding_common import ConfigError, Rule, describe, nearest
-from ding_grpo.rl_utils import ROW_SURROGATES, SURROGATES, Surrogate, check_surrogate_options, surrogate_arguments
+from ding_grpo.rl_utils import BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, Surrogate, check_surrogate_options, \
+    surrogate_arguments
 
 _KEY = 'policy.learn.surrogate'
 
@@ -33,6 +34,21 @@ def find_surrogate(name: str, options: Dict[str, Any] = {}) -> Union[str, Surrog
     return found
 
 
+def needs_advantage(surrogate: Union[str, Surrogate], options: Dict[str, Any] = {}) -> bool:
+    """
+    Overview:
+        Whether the loss of a token is 0 if its advantage is 0, whatever the advantages of other tokens are.
+    Arguments:
+        - surrogate (:obj:`Union[str, Surrogate]`): From ``find_surrogate``.
+        - options (:obj:`Dict[str, Any]`): Its options.
+    """
+    function = surrogate if callable(surrogate) else SURROGATES[surrogate]
+    if function in (*BATCH_SURROGATES, *ROW_SURROGATES):
+        return False
+    (ratio, adv, *others), keywords = _small_tensors(function)
+    return not function(ratio, torch.zeros_like(adv), *others, **keywords, **options).any()
+
+
 def _import(name: str) -> Surrogate:
     module_name, function = name.split(':', 1)
     if not Rule.modules().holds([module_name]):
@@ -50,10 +66,8 @@ def _import(name: str) -> Surrogate:
 def _try(surrogate: Surrogate, name: str, options: Dict[str, Any]) -> None:
     if not callable(surrogate):
         raise ConfigError(f'{_KEY} = {name!r}: must be a function, not {type(surrogate).__name__}.')
-    logp = torch.tensor([[0., 0.5, -0.5], [1., -1., 0.]]).requires_grad_()  # (B, S)
-    arguments = (logp.exp(), torch.tensor([[1.], [-1.]]), logp, 0.8, 1.2)
-    given, known = surrogate_arguments(surrogate)
-    keywords = {key: dict(logp_old=torch.zeros_like(logp), weight=torch.ones_like(logp))[key] for key in given}
+    arguments, keywords = _small_tensors(surrogate)
+    logp = arguments[2]
     try:
         inspect.signature(surrogate).bind(*arguments, **keywords)
     except TypeError as error:
@@ -78,6 +92,14 @@ def _try(surrogate: Surrogate, name: str, options: Dict[str, Any]) -> None:
             f'{_KEY} = {name!r}: must return the objective of each token, floats of shape (B, S) with a gradient. For '
             f'(B, S) = {tuple(logp.shape)} it returns {found}.'
         )
+
+
+def _small_tensors(surrogate: Surrogate) -> Tuple[Tuple, Dict[str, torch.Tensor]]:
+    """Arguments for a trial: (ratio, adv, logp_new, low, high), and the tensors that the surrogate needs by name."""
+    logp = torch.tensor([[0., 0.5, -0.5], [1., -1., 0.]]).requires_grad_()  # (B, S)
+    tensors = dict(logp_old=torch.zeros_like(logp), weight=torch.ones_like(logp))
+    given, _ = surrogate_arguments(surrogate)
+    return (logp.exp(), torch.tensor([[1.], [-1.]]), logp, 0.8, 1.2), {key: tensors[key] for key in given}
 
 
 def _check_options(surrogate: Surrogate, name: str, options: Dict[str, Any]) -> None:

@@ -47,6 +47,7 @@ class Updater:
         divided = cfg.micro_batch_tokens is not None or parallel.world_size() > 1
         self._loss_of_whole = divided and surrogate in BATCH_SURROGATES
         self.optimizer_steps = 0  # number of steps so far
+        self.beta, self.entropy_weight = loss_options.get('beta', 0.0), cfg.entropy_weight
         self.bad_updates = BadUpdates(cfg.max_bad_updates)
         self._seed = torch.initial_seed()
         self.shuffle = torch.Generator().manual_seed(self._seed)
@@ -101,13 +102,13 @@ class Updater:
         slope = self._slope(mini_batch) if self._loss_of_whole else None  # (B, S)
         for rows, part in batch.parts(cfg.micro_batch_tokens):
             share = len(rows) / len(batch)  # of the part in a mean over rows
-            found = self._actor.read(self._model, part, cfg.entropy_weight > 0, critic)  # (b, s) each
+            found = self._actor.read(self._model, part, self.entropy_weight > 0, critic)  # (b, s) each
             if slope is None:
                 loss = self._loss(part, found.logp, tokens)[0] * (1 if tokens is not None else share)
             else:
                 loss = (found.logp * slope[rows, :found.logp.shape[1]]).sum()
-            if cfg.entropy_weight > 0:
-                loss = loss - cfg.entropy_weight * share * sequence_mean(found.entropy, part.weight)
+            if self.entropy_weight > 0:
+                loss = loss - self.entropy_weight * share * sequence_mean(found.entropy, part.weight)
             if self._values is not None:
                 loss = self._values.add(loss, part, found.value, tokens, 1 if tokens is not None else share)
             loss.backward()
@@ -125,7 +126,7 @@ class Updater:
         with torch.no_grad():
             loss, info = self._loss(batch, logp)
             metrics = step_metrics(
-                batch, loss, info, logp, self._logp_old(batch, logp), entropy, cfg.entropy_weight, norm,
+                batch, loss, info, logp, self._logp_old(batch, logp), entropy, self.entropy_weight, norm,
                 fresh_rows(batch, self.optimizer_steps)
             )
             if self._values is not None:
@@ -143,8 +144,8 @@ class Updater:
         if self._draws:  # the same in the loss and in its metrics, and in a resumed run
             generator = torch.Generator().manual_seed(self._seed + self.optimizer_steps)
             options['surrogate_options'] = dict(self._loss_options.get('surrogate_options', {}), generator=generator)
-        options = dict(self._loss_options, max_length=self._actor.max_length, num_tokens=tokens, **options)
-        return grpo_error(data, **options)
+        options = dict(self._loss_options, **dict(options, beta=self.beta))
+        return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, **options)
 
     def _slope(self, mini_batch: Batch) -> Tensor:
         """Gradient (B, S) of the loss with respect to log-probabilities, from all rows, which are read once more."""
@@ -160,6 +161,10 @@ class Updater:
     def read(self, batch: Batch, model: Optional[nn.Module] = None) -> Tensor:
         """Log-probabilities (B, S) under a model (None: the trained one), without gradients."""
         return self._read_rows(lambda part: self._actor.read(model or self._model, part).logp, batch)
+
+    def entropy(self, batch: Batch) -> Tensor:
+        """Entropies (B, S) under the trained model, without gradients."""
+        return self._read_rows(lambda part: self._actor.read(self._model, part).entropy, batch)
 
     def score_norm(self, batch: Batch) -> Tensor:
         """The field (B, S) of a batch that ``token_advantage`` explains, under the trained model."""

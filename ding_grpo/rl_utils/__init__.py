@@ -16,5 +16,5 @@ from .surrogates import BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, TOKEN_RATI
     check_surrogate_options, cispo_surrogate, clip_cov_surrogate, clip_surrogate, cpgd_surrogate, dppo_kl_surrogate, \
     dppo_tv_surrogate, dro_surrogate, geo_mean_surrogate, gpg_surrogate, kl_cov_surrogate, sapo_surrogate, \
     surrogate_arguments, vespo_surrogate
-from .token_advantage import TOKEN_ADVANTAGE_METHODS, token_advantage
+from .token_advantage import TOKEN_ADVANTAGE_METHODS, high_entropy, token_advantage
 from .value import explained_variance, gae_advantage, value_error, value_info

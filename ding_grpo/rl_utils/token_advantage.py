@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from .advantage import check_groups, whiten
-from .check import check_leading, check_tensor
+from .check import check_leading, check_number, check_tensor
 
 TOKEN_ADVANTAGE_METHODS = ('reinforce_plus_plus', 'optimal_token_baseline', 'remax')
 
@@ -97,3 +97,34 @@ def _range(values: Tensor, counted: Tensor, member: Tensor) -> Tuple[Tensor, Ten
     high = values.new_full(size,
                            float('-inf')).scatter_reduce(0, place, values.masked_fill(~counted, float('-inf')), 'amax')
     return low[member], high[member]
+
+
+def high_entropy(entropy: Tensor, weight: Tensor, share: float) -> Tensor:
+    """
+    Overview:
+        The tokens whose entropy is among the highest of all tokens that count. Learning from these alone: \
+        https://arxiv.org/abs/2506.01939.
+    Arguments:
+        - entropy (:obj:`torch.FloatTensor`): Entropy of each token's distribution.
+        - weight (:obj:`torch.FloatTensor`): 1 where a token counts, else 0.
+        - share (:obj:`float`): Share of the tokens, in (0, 1], rounded to a whole number of at least one. Tokens of \
+            equal entropy are all included.
+    Returns:
+        - high (:obj:`torch.BoolTensor`): Whether a token is among them.
+    Shapes:
+        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - high (:obj:`torch.BoolTensor`): :math:`(B, S)`
+    Raises:
+        - ValueError: If ``share`` is not in (0, 1], or a shape or type is wrong.
+    """
+    check_leading('entropy', entropy, '(B, S)')
+    check_tensor('weight', weight, tuple(entropy.shape), '(B, S)', 'numbers')
+    check_number('share', share, open_low=True)
+    if share > 1:
+        raise ValueError(f'share = {share}: must be at most 1')
+    values = entropy[weight != 0]  # (N, )
+    if values.numel() == 0:
+        return torch.zeros_like(entropy, dtype=torch.bool)
+    least = values.topk(max(1, round(share * len(values)))).values[-1]
+    return (entropy >= least) & (weight != 0)
