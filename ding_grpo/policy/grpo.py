@@ -74,8 +74,10 @@ class GRPOPolicy(Policy):
         super().__init__(cfg, model, enable_field)
         # The model is on the GPU of LOCAL_RANK. DI-engine uses RANK, which differs from it on several machines.
         self._device = str(next(self._model.parameters()).device)
+        method = adv_method(cfg.learn)
+        self._needs_score_norm = method == 'optimal_token_baseline'
         self._advantage = Advantage(
-            adv_method(cfg.learn), cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
+            method, cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
         )
 
     def default_model(self) -> Tuple[str, List[str]]:
@@ -208,7 +210,7 @@ class GRPOPolicy(Policy):
             batch = with_kl_in_reward(batch, self._coefficients.beta, cfg.kl_type)
         if self._critic is not None:
             batch = self._updater.with_values(batch, self._cfg.collect.discount_factor)
-        if self._advantage.method == 'optimal_token_baseline':
+        if self._needs_score_norm:
             batch = replace(batch, score_norm=self._updater.score_norm(batch))
         learned = replace(batch, adv=self._advantage.of(batch), score_norm=None, final_obs=None)
         if cfg.mask_truncated:
@@ -231,8 +233,7 @@ class GRPOPolicy(Policy):
         critic, ``optimal_token_baseline`` or ``kl_in_reward``, which need the model and are computed in the update.
         Called through ``get_attribute('advantages')``.
         """
-        in_update = self._critic is not None or self._cfg.learn.kl_in_reward
-        if in_update or self._advantage.method == 'optimal_token_baseline':
+        if self._critic is not None or self._needs_score_norm or self._cfg.learn.kl_in_reward:
             return [None for _ in samples]
         batch = Batch.of(samples)
         adv = self._advantage.of(batch)

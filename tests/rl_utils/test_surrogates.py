@@ -190,8 +190,9 @@ class TestCovariance:
 
     def test_padding_has_no_covariance(self):
         weight = torch.tensor([[0., 1., 1.], [1., 1., 1.]])
-        found = self.objective('kl_cov', weight, share=0.0002, coefficient=1.)  # the largest one does not count
-        assert found[0, 0] == pytest.approx(math.exp(0.1)) and found[1, 1] == pytest.approx(-math.exp(0.1) - 0.1)
+        # the largest one does not count; without it the means are -0.2 and -1.18, so that (0, 1) has 1.2 * 0.08 > 0
+        penalty = math.exp(0.1) * self.adv.unsqueeze(1) - self.objective('kl_cov', weight, share=1., coefficient=1.)
+        assert penalty.flatten().tolist() == pytest.approx([0, 0.1, 0, 0, 0.1, 0], abs=1e-6)
 
     def test_clip_cov_drops_tokens_between_its_bounds(self):
         for low, high, dropped in ((0.5, 5., [(0, 0), (1, 1)]), (0.5, 0.8, [(1, 1)]), (0.95, 5., [])):
