@@ -226,6 +226,26 @@ class TestCovariance:
 
 
 @pytest.mark.unittest
+@pytest.mark.parametrize('name', sorted(SURROGATES))
+def test_fully_masked_row_is_zero_not_nan(name):
+    torch.manual_seed(0)
+    new, old = (-torch.rand(4, 5).double() * 2 for _ in range(2))
+    adv, weight = torch.tensor([1., -2., 3., 0.5]).double(), torch.ones(4, 5)
+    weight[1, 3:], weight[2] = 0, 0
+    new.requires_grad_()
+
+    def loss(rows):
+        options = dict(low=0., generator=torch.Generator().manual_seed(0)) if name == 'clip_cov' else {}
+        data = grpo_data(new[rows], old[rows], None, adv[rows], weight[rows])
+        return grpo_error(data, beta=0, surrogate=name, surrogate_options=options)[0]
+
+    whole, rest = loss([0, 1, 2, 3]), loss([0, 1, 3])
+    assert whole.item() == pytest.approx(rest.item() * 3 / 4, abs=1e-12) and rest != 0
+    grad, = torch.autograd.grad(whole, new)
+    assert torch.equal(grad[2], torch.zeros(5).double()) and grad.isfinite().all()
+
+
+@pytest.mark.unittest
 class TestOptions:
 
     def test_of_ones_own_function(self):
