@@ -15,10 +15,13 @@ class Reading(NamedTuple):
         - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities of the actions, in nats
         - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`, entropies of the distributions
         - value (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, values of the states; None without a critic
+        - squares (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, sums of the squared probabilities of all \
+            actions, without a gradient; None if they were not asked for
     """
     logp: Tensor
     entropy: Tensor
     value: Optional[Tensor] = None
+    squares: Optional[Tensor] = None
 
 
 class Actor(Protocol):
@@ -96,7 +99,8 @@ class Actor(Protocol):
             model: nn.Module,
             batch: Batch,
             train_entropy: bool = False,
-            critic: Optional[nn.Module] = None
+            critic: Optional[nn.Module] = None,
+            squares: bool = False
     ) -> Reading:
         """
         Overview:
@@ -107,6 +111,7 @@ class Actor(Protocol):
             - batch (:obj:`Batch`): On the model's device.
             - train_entropy (:obj:`bool`): Whether the entropy needs a gradient.
             - critic (:obj:`Optional[nn.Module]`): From ``make_critic``.
+            - squares (:obj:`bool`): Whether to compute the sums of squared probabilities.
         """
 
     def make_critic(self, cfg: Dict) -> nn.Module:

@@ -1,12 +1,19 @@
-"""Advantages: compares the rows of a batch with the rows of their group."""
+"""Advantages: compares the rows of a batch with the rows of their group. What changes rewards and advantages."""
+from dataclasses import replace
 from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils import group_advantage, return_to_go, step_advantage
+from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS, group_advantage, high_entropy, kl_estimate, return_to_go, \
+    step_advantage, token_advantage
 
 from .batch import Batch
+
+# Methods that can give 0 to every row of a group with unequal rewards.
+_OFTEN_ZERO = ('pass_k', 'max_rl')
+# Methods that compare a row with those of all groups.
+UNGROUPED_METHODS = ('reinforce_plus_plus', )
 
 
 class Advantage(NamedTuple):
@@ -31,13 +38,16 @@ class Advantage(NamedTuple):
         Returns:
             - adv (:obj:`torch.FloatTensor`): The advantages, 0 after a row's end and for dropped rows.
         Shapes:
-            - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome``, else :math:`(B, S)`
+            - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome`` with a method of ``group_advantage``, else \
+                :math:`(B, S)`
         """
         rows, scored = (~batch.failed).nonzero().squeeze(1), batch.without(batch.failed)
         if self.part_weights is not None:
             # compare each part separately; divide the weighted sum by its deviation over the batch (its mean is 0)
             adv = sum(self._by_part(scored))
             adv = adv / (adv.std() + 1e-4) if len(adv) > 1 else adv
+        elif self.method in TOKEN_ADVANTAGE_METHODS:
+            adv = self._tokens(scored)
         else:
             adv = getattr(self, f'_{self.compare}')(scored)
         of_all = adv.new_zeros(batch.weight.shape[:adv.dim()])
@@ -48,19 +58,20 @@ class Advantage(NamedTuple):
         """
         Overview:
             Whether every row has the advantage 0 in the group's own comparison, so that nothing can be learned. This \
-            is the case if all compared values are equal or, with ``pass_k``, if the best two rows are equal.
+            is the case if all compared values are equal; with ``pass_k`` also if the best two rows are equal, and \
+            with ``max_rl`` if the mean is not positive.
         Arguments:
             - batch (:obj:`Batch`): All rows of one group.
         """
         batch = batch.without(batch.failed)
-        best_alone = self.method == 'pass_k'
-        if self.compare == 'gae':  # a critic's advantages do not compare the rows
+        often_zero = self.method in _OFTEN_ZERO
+        if self.compare == 'gae' or self.method in UNGROUPED_METHODS:
             return False
-        if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1 and not best_alone:
+        if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1 and not often_zero:
             returns = batch.reward.sum(1)  # a faster way for the usual case
             return len(returns) == 0 or bool((returns == returns[0]).all())
-        # both methods give exactly 0 if a group's values are equal, and do not depend on other groups
-        compared = self._replace(method='pass_k' if best_alone else 'no_std')
+        # these methods give exactly 0 if a group's values are equal, and do not depend on other groups
+        compared = self._replace(method=self.method if often_zero else 'no_std')
         if self.part_weights is not None:
             return not any(adv.any() for adv in compared._by_part(batch))
         return not getattr(compared, f'_{self.compare}')(batch).any()
@@ -76,6 +87,10 @@ class Advantage(NamedTuple):
     def _outcome(self, batch: Batch) -> Tensor:
         returns, _ = self._returns(batch)
         return group_advantage(returns[:, 0], batch.group, self.method, length=batch.weight.sum(1))
+
+    def _tokens(self, batch: Batch) -> Tensor:
+        returns, _ = self._returns(batch)
+        return token_advantage(returns, batch.weight, self.method, batch.group, batch.score_norm)
 
     def _gae(self, batch: Batch) -> Tensor:
         """The advantages of the critic, normalised over all steps of the batch unless the method is 'no_std'."""
@@ -113,3 +128,30 @@ class Advantage(NamedTuple):
             reward[rows, last] /= 1 - self.discount_factor
             tail[rows, 0] = reward[rows, last]
         return return_to_go(reward, self.discount_factor).to(dtype), tail.to(dtype)
+
+
+def with_kl_in_reward(batch: Batch, beta: float, kl_type: str) -> Batch:
+    """
+    Overview:
+        The batch with ``beta`` times the KL estimate of each step subtracted from its reward.
+    Arguments:
+        - batch (:obj:`Batch`): Rows with ``logp_ref``.
+        - beta (:obj:`float`): Coefficient of the KL.
+        - kl_type (:obj:`str`): Estimator of the KL of the sampling policy to the reference.
+    """
+    counted = batch.weight != 0  # (B, S)
+    logp, ref = (x.masked_fill(~counted, 0) for x in (batch.logp_old, batch.logp_ref))
+    return replace(batch, reward=batch.reward - beta * kl_estimate(logp, ref, kl_type))
+
+
+def of_high_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
+    """
+    Overview:
+        The batch with the advantages of all tokens set to 0 but those of the share with the highest entropy.
+    Arguments:
+        - batch (:obj:`Batch`): Rows with advantages.
+        - entropy (:obj:`torch.FloatTensor`): Entropies, :math:`(B, S)`.
+        - share (:obj:`float`): Share of the tokens, in (0, 1].
+    """
+    adv = batch.adv.unsqueeze(1) if batch.adv.dim() == 1 else batch.adv
+    return replace(batch, adv=adv * high_entropy(entropy, batch.weight, share))

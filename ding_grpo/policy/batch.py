@@ -40,6 +40,7 @@ class Batch:
         - obs (:obj:`Optional[Obs]`): :math:`(M, *)`, row by row; for other models
         - kept (:obj:`Optional[torch.LongTensor]`): :math:`(B, S, K)`, ids that sampling was restricted to
         - final_obs (:obj:`Optional[Obs]`): :math:`(B, *)`, the observation after a row's end
+        - score_norm (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, see ``token_advantage``
         - value (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, the critic's values before the update
         - return_ (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, the critic's targets
         - adv (:obj:`Optional[torch.FloatTensor]`): :math:`(B, )` or :math:`(B, S)`, advantages
@@ -64,6 +65,7 @@ class Batch:
     obs: Optional[Obs] = None
     kept: Optional[Tensor] = None
     final_obs: Optional[Obs] = None
+    score_norm: Optional[Tensor] = None
     value: Optional[Tensor] = None
     return_: Optional[Tensor] = None
     adv: Optional[Tensor] = None

@@ -31,13 +31,15 @@ from ding_common import ConfigError, describe, parallel
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import explained_variance, row_mean
 
-from .advantage import Advantage
+from .adaptive import Coefficients
+from .advantage import Advantage, of_high_entropy, with_kl_in_reward
 from .batch import Batch
 from .diagnose import check_weights
 from .config_keys import model_type
-from .grpo_check import adv_method, check_policy_config, loss_options
+from .grpo_check import check_policy_config
 from .grpo_config import DEFAULTS
 from .half_weights import bfloat16_notice, check_trained
+from .loss_options import adv_method, loss_options
 from .memory import memory_advice
 from .metrics import batch_metrics, logged_metrics
 from .sample import fold_group
@@ -72,8 +74,10 @@ class GRPOPolicy(Policy):
         super().__init__(cfg, model, enable_field)
         # The model is on the GPU of LOCAL_RANK. DI-engine uses RANK, which differs from it on several machines.
         self._device = str(next(self._model.parameters()).device)
+        method = adv_method(cfg.learn)
+        self._needs_score_norm = method == 'optimal_token_baseline'
         self._advantage = Advantage(
-            adv_method(cfg.learn), cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
+            method, cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
         )
 
     def default_model(self) -> Tuple[str, List[str]]:
@@ -157,6 +161,7 @@ class GRPOPolicy(Policy):
             fused=self._actor.fused
         )
         self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
+        self._coefficients = Coefficients(cfg)
         size = self._get_batch_size()
         self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, values)
         self._updates = 0
@@ -182,7 +187,10 @@ class GRPOPolicy(Policy):
             learned = self._to_learn(batch)
             if self._critic is not None:
                 metrics['explained_variance'] = explained_variance(learned.value, learned.return_, learned.weight)
-            metrics.update(self._updater.run(learned, self._updates))
+            self._updater.beta = 0.0 if cfg.kl_in_reward else self._coefficients.beta
+            self._updater.entropy_weight = self._coefficients.entropy_weight
+            metrics.update(self._updater.run(learned, self._updates), **self._coefficients.metrics())
+        self._coefficients.follow(metrics, len(learned))
         self._updates += 1
         if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
             self._sync_reference(cfg.ref_sync_mixup)
@@ -196,13 +204,21 @@ class GRPOPolicy(Policy):
     def _to_learn(self, batch: Batch) -> Batch:
         """The rows of a batch to learn from, with their advantages and, for a KL term, ``logp_ref``."""
         cfg = self._cfg.learn
+        if cfg.kl_in_reward:
+            with self._actor.without_adapters():
+                batch = replace(batch, logp_ref=self._updater.read(batch, self._reference))
+            batch = with_kl_in_reward(batch, self._coefficients.beta, cfg.kl_type)
         if self._critic is not None:
             batch = self._updater.with_values(batch, self._cfg.collect.discount_factor)
-        learned = replace(batch, adv=self._advantage.of(batch), final_obs=None)
+        if self._needs_score_norm:
+            batch = replace(batch, score_norm=self._updater.score_norm(batch))
+        learned = replace(batch, adv=self._advantage.of(batch), score_norm=None, final_obs=None)
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
         learned = learned.without(batch.failed | batch.equal if cfg.drop_equal_groups else batch.failed)
-        if cfg.beta > 0:
+        if cfg.top_entropy is not None:
+            learned = of_high_entropy(learned, self._updater.entropy(learned), cfg.top_entropy)
+        if cfg.beta > 0 and not cfg.kl_in_reward:
             with self._actor.without_adapters():
                 learned.logp_ref = self._updater.read(learned, self._reference)
         return learned
@@ -214,9 +230,10 @@ class GRPOPolicy(Policy):
 
     def _advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
         """The advantages (G, ) of each group's rows, or their means over steps, for the collector's table. None with a
-        critic, whose values are computed in the update. Called through ``get_attribute('advantages')``.
+        critic, ``optimal_token_baseline`` or ``kl_in_reward``, which need the model and are computed in the update.
+        Called through ``get_attribute('advantages')``.
         """
-        if self._critic is not None:
+        if self._critic is not None or self._needs_score_norm or self._cfg.learn.kl_in_reward:
             return [None for _ in samples]
         batch = Batch.of(samples)
         adv = self._advantage.of(batch)
@@ -226,7 +243,8 @@ class GRPOPolicy(Policy):
 
     def _monitor_vars_learn(self) -> List[str]:
         actor = self._actor
-        return logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0, self._critic is not None)
+        names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0, self._critic is not None)
+        return names + self._coefficients.names
 
     def _state_dict_learn(self) -> Dict[str, Any]:
         check_weights(self._model, f'after update {self._updates}')  # a run cannot resume from NaN or Inf
@@ -238,6 +256,7 @@ class GRPOPolicy(Policy):
             bad_updates=self._updater.bad_updates.in_a_row,
             optimizer_steps=self._updater.optimizer_steps,
             **self._actor.state_dict(),
+            **self._coefficients.state_dict(),
         )
         if self._critic is not None:
             state['critic'] = self._critic.state_dict()
@@ -260,6 +279,7 @@ class GRPOPolicy(Policy):
         # absent in checkpoints of older versions, and in their groups
         self._updater.optimizer_steps = state_dict.get('optimizer_steps', 0)
         self._actor.load_state_dict(state_dict)
+        self._coefficients.load_state_dict(state_dict)
         if self._cfg.learn.ref_sync_freq is not None:
             if 'reference' not in state_dict:
                 raise ConfigError(

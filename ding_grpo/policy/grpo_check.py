@@ -1,13 +1,13 @@
 """Checks which keys must be consistent in a config whose policy type is ``grpo``."""
-from typing import Dict, Tuple
+from typing import Dict
 
 from ding_common import ConfigError, describe, parallel
-from ding_grpo.rl_utils import LOSS_PRESETS, STEP_ADVANTAGE_METHODS
 
+from .advantage import UNGROUPED_METHODS
 from .config_keys import check_keys
 from .grpo_config import DEFAULTS
+from .loss_options import check_loss, loss_options, surrogate_name
 from .schedule import Schedule
-from .surrogate import find_surrogate
 
 GAE_METHODS = ('batch', 'no_std')
 # Keys that need a critic, with their defaults.
@@ -31,7 +31,7 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
     check_keys(cfg, default)
     _check_sampling(cfg)
     _check_buffer(cfg)
-    _check_loss(cfg)
+    check_loss(cfg['learn'])
     _check_critic(cfg)
     _check_schedule(cfg['learn']['lr_scheduler'], cfg['learn']['learning_rate'])
     if cfg['cuda']:
@@ -85,34 +85,17 @@ def _check_buffer(cfg: Dict) -> None:
         )
 
 
-def _check_loss(cfg: Dict) -> None:
-    options, method = loss_options(cfg['learn'])
-    if cfg['learn']['advantage'] == 'return_to_go_by_step' and method not in STEP_ADVANTAGE_METHODS:
-        raise ConfigError(
-            f"policy.learn.adv_method = {method!r}: with advantage 'return_to_go_by_step' must be one of "
-            f"{', '.join(STEP_ADVANTAGE_METHODS)}."
-        )
-    if options.get('delta') is not None and _surrogate_name(cfg['learn']) != 'clip':
-        raise ConfigError(
-            f"policy.learn.delta = {options['delta']}: needs surrogate 'clip', "
-            f"not {_surrogate_name(cfg['learn'])!r}."
-        )
-    clip_ratio = options.get('clip_ratio', 0.2)
-    high = 1 + options.get('clip_ratio_high', clip_ratio)
-    if options.get('delta') is not None and options['delta'] <= high:
-        raise ConfigError(
-            f"policy.learn.delta = {options['delta']}: must be greater than 1 + the clipping range above 1, {high:g}."
-        )
-
-
 def _check_critic(cfg: Dict) -> None:
     learn = cfg['learn']
     if learn['advantage'] != 'gae':
-        if cfg['group_size'] == 1:
+        ungrouped = learn['adv_method'] in UNGROUPED_METHODS
+        if cfg['group_size'] == 1 and not ungrouped:
             raise ConfigError(
                 "policy.group_size = 1: a group is compared with itself, so it needs at least 2 rows. Raise it, or set "
-                "policy.learn.advantage to 'gae'."
+                "policy.learn.advantage to 'gae', or policy.learn.adv_method to 'reinforce_plus_plus'."
             )
+        if ungrouped:
+            _check_ungrouped(cfg, f"policy.learn.adv_method = {learn['adv_method']!r}")
         set_keys = [key for key, default in CRITIC_KEYS.items() if learn[key] != default]
         if set_keys:
             raise ConfigError(
@@ -127,7 +110,6 @@ def _check_critic(cfg: Dict) -> None:
         )
     needed = (
         ('learn.extend_truncated', False, 'the critic predicts what follows a time limit'),
-        ('learn.drop_equal_groups', False, 'the rows of a group are not compared'),
         ('learn.reward_aggregation', 'sum_then_normalize', 'the critic predicts the sum of the reward parts'),
     )
     for path, value, reason in needed:
@@ -136,10 +118,21 @@ def _check_critic(cfg: Dict) -> None:
                 f"policy.{path} = {learn[path.split('.')[1]]!r}: must be {value!r} with policy.learn.advantage = "
                 f"'gae', because {reason}."
             )
-    if cfg['collect'].get('collector', {}).get('max_replacements', 0) > 0:
+    _check_ungrouped(cfg, "policy.learn.advantage = 'gae'")
+
+
+def _check_ungrouped(cfg: Dict, reason: str) -> None:
+    """Check that nothing depends on a comparison of the rows of a group."""
+    if cfg['learn']['drop_equal_groups']:
         raise ConfigError(
-            f"policy.collect.collector.max_replacements = {cfg['collect']['collector']['max_replacements']}: must be 0 "
-            "with policy.learn.advantage = 'gae', because the rows of a group are not compared."
+            f'policy.learn.drop_equal_groups = True: must be False with {reason}, because the rows of a group are not '
+            'compared.'
+        )
+    replacements = cfg['collect'].get('collector', {}).get('max_replacements', 0)
+    if replacements > 0:
+        raise ConfigError(
+            f'policy.collect.collector.max_replacements = {replacements}: must be 0 with {reason}, because the rows of '
+            'a group are not compared.'
         )
 
 
@@ -195,6 +188,22 @@ def check_for_steps(cfg: Dict) -> None:
             f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row. '
             f"policy.learn.ratio must be 'token', not {options['ratio']!r}."
         )
+    name = surrogate_name(cfg.learn)
+    if cfg.learn.batch_steps is not None and name in ('geo_mean', 'vespo'):
+        raise ConfigError(
+            f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row, which '
+            f'surrogate {name!r} needs. Set it to None.'
+        )
+    if cfg.learn.adv_method == 'optimal_token_baseline' and cfg.model.get('action_space') == 'continuous':
+        raise ConfigError(
+            "policy.learn.adv_method = 'optimal_token_baseline': needs probabilities of discrete actions, not "
+            "policy.model.action_space = 'continuous'."
+        )
+    if name.startswith('dppo_') and cfg.model.get('action_space') == 'continuous':
+        raise ConfigError(
+            f"policy.learn.surrogate = {name!r}: compares probabilities of actions. Continuous actions "
+            "(policy.model.action_space = 'continuous') have densities."
+        )
     if options.get('reduction') == 'constant':
         raise ConfigError(
             f'policy.learn.loss = {cfg.learn.loss!r} with policy.learn.reduction = {cfg.learn.reduction!r}: '
@@ -235,34 +244,6 @@ def check_replay(cfg: Dict) -> None:
                 f'policy.learn.{key} = {value}: not available with a replay buffer (ding -m serial), whose '
                 'samples are from older policies: updates would do nothing. Set it to None, and bound max_staleness.'
             )
-
-
-def loss_options(learn: Dict) -> Tuple[Dict, str]:
-    """
-    Overview:
-        The options of a preset, replaced by those that are set individually.
-    Arguments:
-        - learn (:obj:`Dict`): The section ``policy.learn``.
-    Returns:
-        - options (:obj:`Dict`): Arguments of ``grpo_error``.
-        - adv_method (:obj:`str`): Method of ``group_advantage``.
-    """
-    choices = ('clip_ratio', 'clip_ratio_high', 'delta', 'ratio', 'surrogate', 'reduction', 'adv_method')
-    options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in choices if learn[key] is not None}}
-    adv_method = options.pop('adv_method', 'grpo')
-    options.update({key: learn[key] for key in ('beta', 'kl_type', 'kl_ratio_correction')})
-    if learn['surrogate'] is not None:
-        options['surrogate'] = find_surrogate(learn['surrogate'])
-    return options, adv_method
-
-
-def adv_method(learn: Dict) -> str:
-    """The method of ``Advantage`` for the section ``policy.learn``."""
-    return learn['adv_method'] or 'batch' if learn['advantage'] == 'gae' else loss_options(learn)[1]
-
-
-def _surrogate_name(learn: Dict) -> str:
-    return learn['surrogate'] or LOSS_PRESETS[learn['loss']].get('surrogate', 'clip')
 
 
 def _check_schedule(schedule: Dict, learning_rate: float) -> None:

@@ -1,6 +1,6 @@
 """
-The keys of ``policy`` in a config whose policy type is ``grpo``: default, meaning, and rule. ``grpo_check.py`` checks
-whether their values are consistent with each other.
+The keys of ``policy`` in a config whose policy type is ``grpo``: default, meaning, and rule. ``grpo_check.py`` and
+``loss_options.py`` check whether their values are consistent with each other.
 """
 from typing import Any, Dict, NamedTuple, Tuple
 
@@ -41,8 +41,8 @@ KEYS = dict(
     on_policy=True,
     # (bool) Priorities of a replay buffer, which are not supported. Read by DI-engine's pipelines.
     priority=Key(False, Rule('False: groups have no priorities', lambda v: v is False)),
-    # (int) Trajectories from one start, at least 2; 1 is allowed with ``learn.advantage='gae'``. Raise it when most
-    # groups have equal rewards.
+    # (int) Trajectories from one start, at least 2; 1 is allowed with ``learn.advantage='gae'`` and with
+    # ``learn.adv_method='reinforce_plus_plus'``. Raise it when most groups have equal rewards.
     group_size=Key(8, Rule.integer(1, MOST)),
     # (dict) Arguments of the registered model. ``causal_lm`` needs either ``pretrained`` or ``config``.
     model=dict(),
@@ -98,7 +98,8 @@ KEYS = dict(
         # (float) Largest norm of the gradient. Lower it when the loss jumps.
         grad_clip_value=Key(1.0, Rule.number(0, open_low=True)),
         # (str) A preset of the choices below, by the name of its paper: grpo, bnpo, dr_grpo, dapo, cispo, sapo, gspo,
-        # luspo (docs/losses.md). A choice that is None takes the preset's value.
+        # luspo, dppo_tv, dppo_kl, gmpo, gpg, dro, clip_cov, kl_cov, vespo, cpgd (docs/losses.md). A choice that is
+        # None takes the preset's value.
         loss=Key('grpo', Rule.one_of(*LOSS_PRESETS)),
         # (Optional[float]) Clipping range of the probability ratio, in (0, 1]. None: the preset's, else 0.2.
         clip_ratio=Key(None,
@@ -112,9 +113,12 @@ KEYS = dict(
         # (Optional[str]) 'token' for a ratio per token, 'sequence' for a ratio per row.
         ratio=Key(None,
                   Rule.one_of(*RATIOS).or_none()),
-        # (Optional[str]) 'clip', 'cispo', 'sapo', or 'module:function' for your own (docs/losses.md).
+        # (Optional[str]) 'clip', 'cispo', 'sapo', 'dppo_tv', 'dppo_kl', 'geo_mean', 'gpg', 'dro', 'clip_cov',
+        # 'kl_cov', 'vespo', 'cpgd', or 'module:function' for your own (docs/losses.md).
         surrogate=Key(None,
                       Rule('the name of a surrogate', lambda v: isinstance(v, str)).or_none()),
+        # (dict) Options of that surrogate by name, such as ``dict(dual_clip=3.0)`` of 'clip' (docs/losses.md).
+        surrogate_options=dict(),
         # (Optional[str]) Divisor of the loss of a token: 'sequence', 'token', 'constant' or 'sum' (docs/losses.md).
         reduction=Key(None,
                       Rule.one_of(*REDUCTIONS).or_none()),
@@ -123,14 +127,27 @@ KEYS = dict(
         beta=Key(0.0, Rule.number(0)),
         # (str) Estimator of that KL: k1, k2 or k3.
         kl_type=Key('k3', Rule.one_of(*KL_TYPES)),
+        # (bool) Whether ``beta`` times that KL of the sampling policy is subtracted from the reward of each token, in
+        # place of a term of the loss. Its advantage then takes the KL of later tokens into account. Not with
+        # ``reward_aggregation='normalize_then_sum'``.
+        kl_in_reward=Key(False, Rule.one_of(True, False)),
+        # (Optional[float]) KL that ``beta`` follows: it grows by up to 20 % in ``kl_horizon`` rows while ``kl`` is
+        # larger, and falls while it is smaller. None: ``beta`` is constant.
+        kl_target=Key(None,
+                      Rule.number(0, open_low=True).or_none()),
+        # (int) Rows in which ``beta`` changes by up to 20 %. Lower it for a short run.
+        kl_horizon=Key(10000, Rule.integer(1)),
         # (bool) Whether the KL is multiplied by the ratio, which corrects it when groups are used more than once.
         kl_ratio_correction=False,
-        # (Optional[str]) How advantages are computed, see ``group_advantage``. None: the preset's, else 'grpo', which
+        # (Optional[str]) How advantages are computed, see ``group_advantage``; two methods for single tokens, see
+        # ``token_advantage``: 'reinforce_plus_plus', 'optimal_token_baseline'. None: the preset's, else 'grpo', which
         # divides by the group's standard deviation. 'no_std' does not divide. It is better when the division would
         # scale a small part of the reward, such as a format bonus, up to the size of the answer's. With
         # ``advantage='gae'``: None or 'batch' normalises over all steps of the update, 'no_std' does not normalise.
-        adv_method=Key(None,
-                       Rule.one_of(*ADVANTAGE_METHODS).or_none()),
+        adv_method=Key(
+            None,
+            Rule.one_of(*ADVANTAGE_METHODS, 'reinforce_plus_plus', 'optimal_token_baseline').or_none()
+        ),
         # (str) What a group compares. 'outcome': the return of each trajectory. 'return_to_go': the return from each
         # step on, among all steps of the group. 'return_to_go_by_step': the same, among the same step of all rows,
         # including rows that have ended. These two are for long episodes. 'gae': nothing; a critic predicts the return
@@ -164,6 +181,18 @@ KEYS = dict(
         log_prob_fn=Key('linear_log_prob', Rule.one_of(*LOG_PROB_FNS)),
         # (float) Coefficient of an entropy bonus. Raise it when the entropy collapses before the task is solved.
         entropy_weight=Key(0.0, Rule.number(0)),
+        # (Optional[float]) Entropy in nats that this coefficient follows, from ``entropy_weight`` on: it grows by
+        # ``entropy_step`` after an update with at most this entropy, and otherwise falls. The bonus acts only below
+        # the target. None: the coefficient is constant.
+        entropy_target=Key(None,
+                           Rule.number(0, open_low=True).or_none()),
+        # (float) Change of the coefficient in an update with ``entropy_target``.
+        entropy_step=Key(0.005, Rule.number(0, open_low=True)),
+        # (Optional[float]) Learn only from this share of the update's tokens, those of highest entropy, in (0, 1]. The
+        # mean of the loss still counts all tokens; KL and entropy bonus act on all. Costs one more forward pass. None:
+        # all tokens. 0.2 in https://arxiv.org/abs/2506.01939.
+        top_entropy=Key(None,
+                        Rule.number(0, 1, open_low=True).or_none()),
         # (bool) Whether to skip groups with equal rewards. It saves time and changes the mean of the loss.
         drop_equal_groups=False,
         # (bool) Whether completions that the length limit truncated are masked in the loss. They still count in the

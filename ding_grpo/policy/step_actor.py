@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
 from ding_common import ConfigError, describe
-from ding_grpo.rl_utils import entropy, naive_method
+from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
 from ding_grpo.rollout import draw
 
 from .actor import Reading
@@ -161,15 +161,20 @@ class StepActor:
             model: nn.Module,
             batch: Batch,
             train_entropy: bool = False,
-            critic: Optional[nn.Module] = None
+            critic: Optional[nn.Module] = None,
+            squares: bool = False
     ) -> Reading:
         counted = batch.weight != 0  # (B, S)
         output = self._forward(model, batch.obs, 'compute_actor' if critic is None else 'compute_actor_critic')
         logit = self._logit_of(model, output)  # (M, N): the M steps that count
         logp = _log_prob(logit, batch.action[counted])  # (M, )
         h = _normal(logit).entropy() if isinstance(logit, dict) else entropy(logit)  # (M, )
-        of_steps = [logp, h] if critic is None else [logp, h, output['value']]
-        return Reading(*(x.new_zeros(counted.shape).masked_scatter(counted, x) for x in of_steps))
+        of_steps = dict(logp=logp, entropy=h)
+        if critic is not None:
+            of_steps['value'] = output['value']
+        if squares:
+            of_steps['squares'] = sum_of_squares(logit)
+        return Reading(**{name: x.new_zeros(counted.shape).masked_scatter(counted, x) for name, x in of_steps.items()})
 
     def make_critic(self, cfg: Dict) -> nn.Module:
         name = type(self._model).__name__

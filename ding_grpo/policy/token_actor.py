@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ding_common import ConfigError, parallel
 from ding_grpo.model import CausalLM, PromptBatch
-from ding_grpo.rl_utils import entropy, linear_log_prob
+from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
 from ding_grpo.rollout import Rollout, Sampling, generate
 
 from .actor import Reading
@@ -182,30 +182,34 @@ class TokenActor:
             model: CausalLM,
             batch: Batch,
             train_entropy: bool = False,
-            critic: Optional[TokenCritic] = None
+            critic: Optional[TokenCritic] = None,
+            squares: bool = False
     ) -> Reading:
         prompts = PromptBatch.of(batch.prompts, model.device)
         length = batch.length  # (B, )
         if self._log_prob_fn is linear_log_prob:
             hidden = model.completion_hidden(prompts, batch.action, length)  # (B, S, H)
-            logp, h = linear_log_prob(
+            logp, h, *rest = linear_log_prob(
                 hidden,
                 index=batch.action,
                 mask=batch.weight,
                 temperature=self._sampling.temperature,
                 kept=batch.kept,
                 return_entropy=True,
+                return_squares=squares,
                 **model.output_head()._asdict()
             )
+            of_squares = rest[0] if squares else None
             if critic is None:
-                return Reading(logp, h)
+                return Reading(logp, h, squares=of_squares)
             of_own = critic.model is not None
             value = critic(model, prompts, batch.action, length) if of_own else critic.of_hidden(hidden)
-            return Reading(logp, h, value)
+            return Reading(logp, h, value, of_squares)
         logit = model.completion_logits(prompts, batch.action, length)  # (B, S, V)
         logit, index = self._sampling.reuse(logit, batch.action, batch.kept)  # (B, S, K)
         value = None if critic is None else critic(model, prompts, batch.action, length)
-        return Reading(self._log_prob_fn(logit, index), entropy(logit if train_entropy else logit.detach()), value)
+        h = entropy(logit if train_entropy else logit.detach())
+        return Reading(self._log_prob_fn(logit, index), h, value, sum_of_squares(logit) if squares else None)
 
     def make_critic(self, cfg: Dict) -> TokenCritic:
         return TokenCritic(self._model, cfg.critic)

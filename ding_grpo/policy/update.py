@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_common import parallel
-from ding_grpo.rl_utils import grpo_data, grpo_error, sequence_mean
+from ding_grpo.rl_utils import BATCH_SURROGATES, SURROGATES, grpo_data, grpo_error, sequence_mean, surrogate_arguments
 
 from .actor import Actor
 from .batch import Batch
@@ -40,9 +40,17 @@ class Updater:
         self._actor, self._model, self._optimizer, self._values = actor, model, optimizer, values
         self._trained: List[nn.Parameter] = [p for section in optimizer.param_groups for p in section['params']]
         self._device = self._trained[0].device
+        surrogate = loss_options.get('surrogate', 'clip')
+        surrogate = surrogate if callable(surrogate) else SURROGATES[surrogate]
+        self._draws = 'generator' in surrogate_arguments(surrogate)[1]
+        # in several parts, such a surrogate would choose among the tokens of each part
+        divided = cfg.micro_batch_tokens is not None or parallel.world_size() > 1
+        self._loss_of_whole = divided and surrogate in BATCH_SURROGATES
         self.optimizer_steps = 0  # number of steps so far
+        self.beta, self.entropy_weight = loss_options.get('beta', 0.0), cfg.entropy_weight
         self.bad_updates = BadUpdates(cfg.max_bad_updates)
-        self.shuffle = torch.Generator().manual_seed(torch.initial_seed())
+        self._seed = torch.initial_seed()
+        self.shuffle = torch.Generator().manual_seed(self._seed)
 
     def run(self, batch: Batch, update: int) -> Dict[str, float]:
         """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. Returns metrics (docs/metrics.md)."""
@@ -91,12 +99,16 @@ class Updater:
         read = [torch.zeros_like(batch.logp_old) for _ in range(numbers)]
         logp, entropy, *value = read  # (B, S) each
         self._optimizer.zero_grad()
+        slope = self._slope(mini_batch) if self._loss_of_whole else None  # (B, S)
         for rows, part in batch.parts(cfg.micro_batch_tokens):
             share = len(rows) / len(batch)  # of the part in a mean over rows
-            found = self._actor.read(self._model, part, cfg.entropy_weight > 0, critic)  # (b, s) each
-            loss = self._loss(part, found.logp, tokens)[0] * (1 if tokens is not None else share)
-            if cfg.entropy_weight > 0:
-                loss = loss - cfg.entropy_weight * share * sequence_mean(found.entropy, part.weight)
+            found = self._actor.read(self._model, part, self.entropy_weight > 0, critic)  # (b, s) each
+            if slope is None:
+                loss = self._loss(part, found.logp, tokens)[0] * (1 if tokens is not None else share)
+            else:
+                loss = (found.logp * slope[rows, :found.logp.shape[1]]).sum()
+            if self.entropy_weight > 0:
+                loss = loss - self.entropy_weight * share * sequence_mean(found.entropy, part.weight)
             if self._values is not None:
                 loss = self._values.add(loss, part, found.value, tokens, 1 if tokens is not None else share)
             loss.backward()
@@ -114,7 +126,7 @@ class Updater:
         with torch.no_grad():
             loss, info = self._loss(batch, logp)
             metrics = step_metrics(
-                batch, loss, info, logp, self._logp_old(batch, logp), entropy, cfg.entropy_weight, norm,
+                batch, loss, info, logp, self._logp_old(batch, logp), entropy, self.entropy_weight, norm,
                 fresh_rows(batch, self.optimizer_steps)
             )
             if self._values is not None:
@@ -128,8 +140,17 @@ class Updater:
 
     def _loss(self, batch: Batch, logp: Tensor, tokens: Optional[float] = None) -> Tuple:
         """Loss and info of rows. With ``tokens``, the number of tokens in the mini-batch, their part of its loss."""
-        data = grpo_data(logp, self._logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight)
-        return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, **self._loss_options)
+        data, options = grpo_data(logp, self._logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight), {}
+        if self._draws:  # the same in the loss and in its metrics, and in a resumed run
+            generator = torch.Generator().manual_seed(self._seed + self.optimizer_steps)
+            options['surrogate_options'] = dict(self._loss_options.get('surrogate_options', {}), generator=generator)
+        options = dict(self._loss_options, **dict(options, beta=self.beta))
+        return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, **options)
+
+    def _slope(self, mini_batch: Batch) -> Tensor:
+        """Gradient (B, S) of the loss with respect to log-probabilities, from all rows, which are read once more."""
+        batch, logp = mini_batch.to(self._device), self.read(mini_batch).to(self._device).requires_grad_()
+        return torch.autograd.grad(self._loss(batch, logp)[0], logp)[0]
 
     def _logp_old(self, batch: Batch, logp: Tensor) -> Tensor:
         """Log-probabilities (B, S) under pi_old, which the ratio is relative to."""
@@ -140,6 +161,19 @@ class Updater:
     def read(self, batch: Batch, model: Optional[nn.Module] = None) -> Tensor:
         """Log-probabilities (B, S) under a model (None: the trained one), without gradients."""
         return self._read_rows(lambda part: self._actor.read(model or self._model, part).logp, batch)
+
+    def entropy(self, batch: Batch) -> Tensor:
+        """Entropies (B, S) under the trained model, without gradients."""
+        return self._read_rows(lambda part: self._actor.read(self._model, part).entropy, batch)
+
+    def score_norm(self, batch: Batch) -> Tensor:
+        """The field (B, S) of a batch that ``token_advantage`` explains, under the trained model."""
+
+        def of_part(part: Batch) -> Tensor:
+            found = self._actor.read(self._model, part, squares=True)
+            return 1 - 2 * found.logp.exp() + found.squares
+
+        return self._read_rows(of_part, batch)
 
     def with_values(self, batch: Batch, discount_factor: float) -> Batch:
         """See ``ValueLearning.with_values``."""

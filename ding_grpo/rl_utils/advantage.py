@@ -28,6 +28,10 @@ def group_advantage(
         - ``pass_k``: (best - second best) / (s + eps) for the best row of a group, 0 for the others, \
           https://arxiv.org/abs/2503.19595.
         - ``opo``: r - sum(length r) / sum(length) over the group, https://arxiv.org/abs/2505.23585.
+        - ``gpg``: (r - m) B / (number of rows in groups of unequal rewards), https://arxiv.org/abs/2504.02546. The \
+          factor replaces the rows that teach nothing. verl counts rows whose reward is 0 in their place.
+        - ``max_rl``: (r - m) / m, and 0 if m is not positive, for rewards of at least 0, \
+          https://arxiv.org/abs/2602.02710.
 
         A group of one row, or of equal rewards, carries no information: its advantage is 0 before any shift over the \
         batch. Only ``reinforce_plus_plus_baseline`` shifts; there such rows get minus the mean, scaled.
@@ -49,7 +53,7 @@ def group_advantage(
     """
     if method not in _METHODS:
         raise ValueError(f'method = {method!r}: must be one of {ADVANTAGE_METHODS}')
-    _check(reward, group)
+    check_groups(reward, group)
     check_number('eps', eps)
     check_tensor('length', length, tuple(reward.shape), '(B, )', 'numbers', optional=True)
     if length is not None and (length < 0).any():
@@ -118,7 +122,7 @@ def step_advantage(return_: Tensor, weight: Tensor, group: Tensor, method: str =
     check_leading('return_', return_, '(B, S)')
     check_tensor('weight', weight, tuple(return_.shape), '(B, S)', 'numbers')
     counted = weight != 0
-    _check(return_.sum(1), group)
+    check_groups(return_.sum(1), group)
     if return_.numel() == 0:
         return torch.zeros_like(return_)
     _, member = torch.unique(group, return_inverse=True)  # (B, )
@@ -180,13 +184,25 @@ def _batch(g: _Groups) -> Tensor:
 
 def _reinforce_plus_plus_baseline(g: _Groups) -> Tensor:
     centred = g.centred()
-    weight = torch.ones_like(centred) if g.length is None else g.length.to(centred.dtype)
-    total = weight.sum()
-    if total <= 1:
-        return torch.zeros_like(centred)
-    mean = (centred * weight).sum() / total
-    variance = ((centred - mean) ** 2 * weight).sum() / (total - 1)
-    return (centred - mean) * (variance + 1e-8).rsqrt()  # 1e-8 as in verl
+    return whiten(centred, torch.ones_like(centred) if g.length is None else g.length.to(centred.dtype))
+
+
+def whiten(x: Tensor, weight: Tensor) -> Tensor:
+    """
+    Overview:
+        Normalise numbers to mean 0 and unbiased variance 1.
+    Arguments:
+        - x (:obj:`torch.FloatTensor`): Numbers of any shape, in float64.
+        - weight (:obj:`torch.FloatTensor`): How often each of them counts, of the same shape.
+    Returns:
+        - x (:obj:`torch.FloatTensor`): The normalised numbers; exactly 0 if those that count are equal.
+    """
+    total, counted = weight.sum(), x[weight != 0]
+    if total <= 1 or (counted == counted[0]).all():
+        return torch.zeros_like(x)
+    mean = (x * weight).sum() / total
+    variance = ((x - mean) ** 2 * weight).sum() / (total - 1)
+    return (x - mean) * (variance + 1e-8).rsqrt()  # 1e-8 as in verl
 
 
 def _pass_k(g: _Groups) -> Tensor:
@@ -207,6 +223,15 @@ def _opo(g: _Groups) -> Tensor:
     return g.centred(g.sum(length * g.reward) / total.masked_fill(total == 0, 1))
 
 
+def _gpg(g: _Groups) -> Tensor:
+    return g.centred() * len(g.reward) / (~g.equal()).sum().clamp(min=1)
+
+
+def _max_rl(g: _Groups) -> Tensor:
+    mean = g.sum(g.reward) / g.size()
+    return torch.where(mean > 0, _over(g.centred(), mean), 0)
+
+
 _METHODS: Dict[str, Callable[[_Groups], Tensor]] = dict(
     grpo=_grpo,
     no_std=_Groups.centred,
@@ -215,6 +240,8 @@ _METHODS: Dict[str, Callable[[_Groups], Tensor]] = dict(
     reinforce_plus_plus_baseline=_reinforce_plus_plus_baseline,
     pass_k=_pass_k,
     opo=_opo,
+    gpg=_gpg,
+    max_rl=_max_rl,
 )
 ADVANTAGE_METHODS = tuple(_METHODS)
 STEP_ADVANTAGE_METHODS = ('grpo', 'no_std', 'rloo')
@@ -236,7 +263,7 @@ def equal_groups(reward: Tensor, group: Tensor) -> Tensor:
     Raises:
         - ValueError: If a shape or type is wrong, or a group number is negative.
     """
-    _check(reward, group)
+    check_groups(reward, group)
     if len(group) and group.min() < 0:
         raise ValueError(f'group from {group.min()}: must contain only numbers from 0 to P - 1')
     groups = int(group.max()) + 1 if len(group) else 0
@@ -245,7 +272,11 @@ def equal_groups(reward: Tensor, group: Tensor) -> Tensor:
     return low == high
 
 
-def _check(reward: Tensor, group: Tensor) -> None:
+def check_groups(reward: Tensor, group: Tensor) -> None:
+    """
+    Overview:
+        Require one reward and one integer group id per row.
+    """
     check_leading('reward', reward, '(B, )')
     check_tensor('group', group, tuple(reward.shape), '(B, )', 'numbers')
     if group.is_floating_point() or group.dtype == torch.bool:

@@ -6,7 +6,7 @@ defaults it departs from equation 3 of https://arxiv.org/abs/2402.03300 in two p
 2. ``logp_old=None`` assumes that the trained policy sampled the tokens: the ratio is exactly 1, its gradient is not 0.
 """
 from collections import namedtuple
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ from torch import Tensor
 from .check import as_floats, check_leading, check_number, check_tensor
 from .kl import KL_TYPES, bounded, kl_estimate
 from .log_prob import LogProbFunction, efficient_method
-from .reduce import masked_mean, reduce_loss, row_mean
+from .reduce import REDUCTIONS, masked_mean, reduce_loss, row_mean
+from .surrogates import ROW_SURROGATES, SURROGATES, TOKEN_RATIO_SURROGATES, Surrogate, check_surrogate_options, \
+    surrogate_arguments
 
 grpo_data = namedtuple('grpo_data', ['logp_new', 'logp_old', 'logp_ref', 'adv', 'weight'])
 grpo_policy_data = namedtuple('grpo_policy_data', ['logit_new', 'logit_old', 'logit_ref', 'action', 'adv', 'weight'])
@@ -52,44 +54,7 @@ class grpo_info(namedtuple('grpo_info', ['approx_kl', 'clipfrac'])):
         return {**self._asdict(), **vars(self)}
 
 
-# (ratio, adv, logp_new, low, high) -> objective of each token, to be maximised; low and high bound the ratio.
-Surrogate = Callable[[Tensor, Tensor, Tensor, float, float], Tensor]
-
-
-def clip_surrogate(
-        ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float, delta: Optional[float] = None
-) -> Tensor:
-    """min(min(r, delta) A, clip(r, low, high) A), https://arxiv.org/abs/1707.06347; no bound for ``delta`` None."""
-    bounded = ratio if delta is None else ratio.clamp(max=delta)
-    return torch.min(bounded * adv, ratio.clamp(low, high) * adv)
-
-
-def cispo_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float) -> Tensor:
-    """sg(min(r, high)) A log pi, https://arxiv.org/abs/2506.13585: every token keeps its gradient."""
-    return ratio.clamp(max=high).detach() * adv * logp_new
-
-
-def sapo_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float) -> Tensor:
-    """(4 / t) sigmoid(t (r - 1)) A, t = 1 for positive and 1.05 for other A, https://arxiv.org/abs/2511.20347."""
-    temperature = torch.where(adv > 0, 1.0, 1.05).to(ratio.dtype)
-    return torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature * adv
-
-
-SURROGATES: Dict[str, Surrogate] = dict(clip=clip_surrogate, cispo=cispo_surrogate, sapo=sapo_surrogate)
 RATIOS = ('token', 'sequence')
-
-# The combinations of the papers, as arguments of ``grpo_error``. ``adv_method`` is not an argument of the loss: it is
-# the method of ``group_advantage``, for papers that also define it.
-LOSS_PRESETS: Dict[str, Dict[str, Any]] = dict(
-    grpo=dict(reduction='sequence', adv_method='grpo'),
-    bnpo=dict(reduction='token'),
-    dr_grpo=dict(reduction='constant', adv_method='no_std'),
-    dapo=dict(reduction='token', clip_ratio_high=0.28, adv_method='grpo'),
-    cispo=dict(surrogate='cispo', reduction='token', clip_ratio_high=5.0),
-    sapo=dict(surrogate='sapo', reduction='sequence'),
-    gspo=dict(ratio='sequence', reduction='sequence', clip_ratio=3e-4, clip_ratio_high=4e-4),
-    luspo=dict(ratio='sequence', reduction='sum'),
-)
 
 
 def grpo_error(
@@ -101,6 +66,7 @@ def grpo_error(
         kl_type: str = 'k3',
         ratio: str = 'token',
         surrogate: Union[str, Surrogate] = 'clip',
+        surrogate_options: Optional[Dict[str, Any]] = None,
         delta: Optional[float] = None,
         reduction: str = 'sequence',
         max_length: Optional[int] = None,
@@ -122,11 +88,12 @@ def grpo_error(
         - kl_type (:obj:`str`): Estimator of that KL, ``k1``, ``k2`` or ``k3``.
         - ratio (:obj:`str`): ``token``, or ``sequence`` for the geometric mean over the row's tokens, GSPO, \
             https://arxiv.org/abs/2507.18071.
-        - surrogate (:obj:`Union[str, Surrogate]`): ``clip``, ``cispo``, ``sapo``, another key of \
-            ``SURROGATES``, or a function.
+        - surrogate (:obj:`Union[str, Surrogate]`): A key of ``SURROGATES``, or a function.
+        - surrogate_options (:obj:`Optional[Dict[str, Any]]`): The surrogate's own options by name.
         - delta (:obj:`Optional[float]`): Upper bound of the ratio for negative advantages, which clipping does not \
             bound, https://arxiv.org/abs/2505.07291. Must exceed 1 + the clipping range; ``clip`` only.
-        - reduction (:obj:`str`): ``sequence``, ``token``, ``constant`` or ``sum``, see ``reduce_loss``.
+        - reduction (:obj:`str`): ``sequence``, ``token``, ``constant`` or ``sum``, see ``reduce_loss``. The surrogate \
+            ``geo_mean`` has one objective per row, and the loss is the mean over rows whatever the reduction.
         - max_length (:obj:`Optional[int]`): As in ``reduce_loss``, for ``constant``.
         - num_tokens (:obj:`Optional[float]`): As in ``reduce_loss``, for ``token`` with accumulated gradients.
         - kl_ratio_correction (:obj:`bool`): Whether to multiply the KL by the ratio. It is then an estimate under the \
@@ -148,6 +115,8 @@ def grpo_error(
     """
     _check_fields(data)
     _check_options(clip_ratio, clip_ratio_high, beta, kl_type, ratio, surrogate, delta)
+    surrogate_options = surrogate_options or {}
+    check_surrogate_options(surrogate, surrogate_options)
     if data.logp_ref is None and beta != 0:
         raise ValueError(f'beta = {beta}: must be 0 without logp_ref')
     dtype = torch.promote_types(data.logp_new.dtype, torch.float32)
@@ -161,11 +130,13 @@ def grpo_error(
     # Padding may contain any value, even minus infinity; it must reach neither the loss nor a gradient.
     per_token = [logp_new, logp_new.detach() if logp_old is None else logp_old, logp_ref]
     filled = [None if x is None else x.masked_fill(weight == 0, 0) for x in per_token]
-    logp_new = filled[0]
     log_ratio, r, kl = _ratio_and_kl(*filled, weight, ratio, kl_type, kl_ratio_correction)  # (B, S) each
     objective = surrogate if callable(surrogate) else SURROGATES[surrogate]
+    given = {name: dict(logp_old=filled[1], weight=weight)[name] for name in surrogate_arguments(objective)[0]}
     bound = {} if delta is None else dict(delta=delta)
-    loss = -objective(r, adv, logp_new, low, high, **bound)  # (B, S)
+    loss = -objective(r, adv, filled[0], low, high, **bound, **given, **surrogate_options)  # (B, S)
+    if objective in ROW_SURROGATES and reduction in REDUCTIONS:
+        loss, reduction, num_tokens = loss.expand_as(weight), 'sequence', None
     if beta != 0:
         loss = loss + beta * kl
     loss = reduce_loss(loss, weight, reduction, max_length, num_tokens)
@@ -308,6 +279,8 @@ def _check_options(
         raise ValueError(f'ratio = {ratio!r}: must be one of {RATIOS}')
     if not callable(surrogate) and not (isinstance(surrogate, str) and surrogate in SURROGATES):
         raise ValueError(f'surrogate = {surrogate!r}: must be one of {tuple(SURROGATES)} or a function')
+    if ratio != 'token' and (surrogate if callable(surrogate) else SURROGATES[surrogate]) in TOKEN_RATIO_SURROGATES:
+        raise ValueError(f"ratio = {ratio!r}: must be 'token' for surrogate {surrogate!r}")
     if delta is not None and surrogate != 'clip':
         raise ValueError(f"delta = {delta}: must be None for surrogate {surrogate!r}; only 'clip' uses it")
     high = 1 + (clip_ratio if clip_ratio_high is None else clip_ratio_high)

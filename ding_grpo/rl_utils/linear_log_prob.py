@@ -25,7 +25,8 @@ def linear_log_prob(
         scale: float = 1.0,
         softcap: Optional[float] = None,
         return_entropy: bool = False,
-) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+        return_squares: bool = False,
+) -> Union[Tensor, Tuple[Tensor, ...]]:
     """
     Overview:
         Log-probabilities of the sampled tokens directly from hidden states and the output matrix. Only the logits of \
@@ -50,9 +51,11 @@ def linear_log_prob(
         - scale (:obj:`float`): Factor of the logits.
         - softcap (:obj:`Optional[float]`): Bound of the logits.
         - return_entropy (:obj:`bool`): Whether to also return the entropies of the distributions.
+        - return_squares (:obj:`bool`): Whether to also return the sums of their squared probabilities.
     Returns:
         - logp (:obj:`torch.FloatTensor`): In nats, float32 or wider.
         - entropy (:obj:`torch.FloatTensor`): In nats, differentiable; only with ``return_entropy``.
+        - squares (:obj:`torch.FloatTensor`): Without a gradient; only with ``return_squares``, as the last.
     Shapes:
         - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
         - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
@@ -61,7 +64,7 @@ def linear_log_prob(
         - bias (:obj:`torch.FloatTensor`): :math:`(V, )`
         - kept (:obj:`torch.LongTensor`): :math:`(B, S, K)`
         - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - entropy, squares (:obj:`torch.FloatTensor`): :math:`(B, S)`
     Raises:
         - ValueError: If a shape, a type or an option is wrong.
     """
@@ -81,8 +84,8 @@ def linear_log_prob(
             f'index from {taken.min()} to {taken.max()}: must be tokens from 0 to V - 1 = {len(weight) - 1}'
         )
     if kept is None:
-        logp, entropy = _TiledLogProb.apply(
-            read, weight, bias, taken, head, chunk_size or TOKENS, return_entropy
+        logp, *others = _TiledLogProb.apply(
+            read, weight, bias, taken, head, chunk_size or TOKENS, return_entropy, return_squares
         )  # (N, ) each
     else:
         chosen = kept[counted]  # (N, K)
@@ -91,12 +94,13 @@ def linear_log_prob(
         if chosen.numel() and not -1 <= chosen.min() <= chosen.max() < len(weight):
             raise ValueError(f'kept from {chosen.min()} to {chosen.max()}: must be tokens, or -1 for padding')
         size = chunk_size or max(1, TOKENS * VOCABULARY // max(chosen.shape[-1] * hidden.shape[-1], 1))
-        logp, entropy = _KeptLogProb.apply(read, weight, bias, taken, chosen, head, size)
+        logp, *others = _KeptLogProb.apply(read, weight, bias, taken, chosen, head, size)
 
     def place(values: Tensor) -> Tensor:
         return values.new_zeros(index.shape).masked_scatter(counted, values)
 
-    return (place(logp), place(entropy)) if return_entropy else place(logp)
+    asked = [place(x) for x, returned in zip(others, (return_entropy, return_squares)) if returned]
+    return (place(logp), *asked) if asked else place(logp)
 
 
 class _Head(NamedTuple):
@@ -143,44 +147,51 @@ class _TiledLogProb(torch.autograd.Function):
     @_without_autocast
     def forward(
             ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: _Head, tokens: int,
-            return_entropy: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+            return_entropy: bool, return_squares: bool
+    ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         wide = _wide(hidden)
-        taken, highest, total, entropy = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(4))
-        entropy = entropy if return_entropy else None
+        taken, highest, total, entropy, squares = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(5))
+        entropy, squares = entropy if return_entropy else None, squares if return_squares else None
         tile = _Tile(hidden, weight, bias, index, head)
         for rows in _slices(len(hidden), tokens):
-            parts: List[Tuple[Tensor, ...]] = []
+            parts: List[List[Tensor]] = []
             for columns in _slices(len(weight), VOCABULARY):
                 x = tile.logits(rows, columns)
                 inside, place = tile.where_taken(rows, columns)
                 taken[rows] += torch.where(inside, x.gather(-1, place), 0).squeeze(-1)
                 top = x.amax(-1, keepdim=True).clamp(min=torch.finfo(wide).min)  # not minus infinity
                 x.sub_(top)
+                distance = x.clamp(min=-1000) if return_entropy else None  # exp is 0 there; 0 * infinity would be NaN
+                share = x.exp_()
+                part = [top.squeeze(-1), share.sum(-1)]
                 if return_entropy:
-                    distance = x.clamp(min=-1000)  # exp is 0 there; 0 * infinity would be NaN
-                    share = x.exp_()
-                    parts.append((top.squeeze(-1), share.sum(-1), distance.mul_(share).sum(-1)))
-                else:
-                    parts.append((top.squeeze(-1), x.exp_().sum(-1)))
-            tops, sums, *distances = (torch.stack(part) for part in zip(*parts))  # (tiles, N) each
+                    part.append(distance.mul_(share).sum(-1))
+                if return_squares:
+                    part.append(share.square_().sum(-1))
+                parts.append(part)
+            tops, sums, *others = (torch.stack(part) for part in zip(*parts))  # (tiles, N) each
             highest[rows] = tops.amax(0)
             away = tops - highest[rows]
             scale = away.exp()
             total[rows] = (scale * sums).sum(0)
             if return_entropy:  # H = log total - E[x - highest]; both stay small however large x is
-                distance = distances[0] + away.clamp(min=-1000) * sums
+                distance = others[0] + away.clamp(min=-1000) * sums
                 entropy[rows] = total[rows].log() - (scale * distance).sum(0) / total[rows]
+            if return_squares:
+                squares[rows] = (scale.square() * others[-1]).sum(0) / total[rows].square()
         ctx.save_for_backward(hidden, weight, bias, index, highest, total, entropy)
         ctx.head, ctx.tokens = head, tokens
         ctx.set_materialize_grads(False)
+        if return_squares:
+            ctx.mark_non_differentiable(squares)
         # Not taken - (highest + log total): at low temperatures the sum is in the thousands and loses precision.
-        return taken - highest - total.log(), entropy
+        return taken - highest - total.log(), entropy, squares
 
     @staticmethod
     @once_differentiable
     @_without_autocast
-    def backward(ctx: Any, grad_logp: Optional[Tensor], grad_entropy: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, grad_logp: Optional[Tensor], grad_entropy: Optional[Tensor],
+                 _: None) -> Tuple[Optional[Tensor], ...]:
         hidden, weight, bias, index, highest, total, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         wide = total.dtype
@@ -219,7 +230,7 @@ class _TiledLogProb(torch.autograd.Function):
             if needs_bias:
                 grad_bias[columns] = sum_bias
         grad_hidden = None if grad_hidden is None else grad_hidden.to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
 
 
 class _Tile(NamedTuple):
@@ -249,21 +260,23 @@ class _KeptLogProb(torch.autograd.Function):
     def forward(
             ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor, head: _Head,
             tokens: int
-    ) -> Tuple[Tensor, Tensor]:
+    ) -> Tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(hidden, weight, bias, index, kept)
         ctx.head, ctx.tokens = head, tokens
-        logp, entropy = (hidden.new_empty(len(hidden), dtype=_wide(hidden)) for _ in range(2))
+        logp, entropy, squares = (hidden.new_empty(len(hidden), dtype=_wide(hidden)) for _ in range(3))
+        ctx.mark_non_differentiable(squares)
         for rows in _slices(len(hidden), tokens):
             x, taken = _kept_logits(hidden[rows], weight, bias, index[rows], kept[rows], head)
             all_logp = torch.log_softmax(x, dim=-1)
             logp[rows] = all_logp.gather(-1, taken).squeeze(-1)
-            entropy[rows] = -(all_logp.exp() * _finite(all_logp)).sum(-1)
-        return logp, entropy
+            share = all_logp.exp()
+            entropy[rows], squares[rows] = -(share * _finite(all_logp)).sum(-1), share.square().sum(-1)
+        return logp, entropy, squares
 
     @staticmethod
     @once_differentiable
     @_without_autocast
-    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor) -> Tuple[Optional[Tensor], ...]:
+    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor, _: Tensor) -> Tuple[Optional[Tensor], ...]:
         hidden, weight, bias, index, kept = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         wide = grad_logp.dtype

@@ -145,6 +145,23 @@ def entropy(logits: Tensor) -> Tensor:
     return -(logp.exp() * logp.masked_fill(logp == float('-inf'), 0)).sum(-1)
 
 
+@torch.no_grad()
+def sum_of_squares(logits: Tensor) -> Tensor:
+    """
+    Overview:
+        Sum of the squared probabilities of each token's distribution, without a gradient.
+    Arguments:
+        - logits (:obj:`torch.FloatTensor`): As in ``entropy``.
+    Returns:
+        - squares (:obj:`torch.FloatTensor`): From 1 / V to 1.
+    Shapes:
+        - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
+        - squares (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
+    """
+    check_leading('logits', logits, '(B, S, V) or (S, V)')
+    return torch.softmax(_at_least_float32(logits), dim=-1).square().sum(-1)
+
+
 def _compute_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 

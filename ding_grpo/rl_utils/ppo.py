@@ -28,11 +28,12 @@ from torch import Tensor
 from torch.distributions import Independent, Normal
 
 from .check import check_floats, check_number, check_tensor
-from .grpo import clip_surrogate, log_probs
+from .grpo import log_probs
 from .kl import KL_TYPES, bounded, calculate_kl_div
 from .log_prob import LogProbFunction, entropy, naive_method
 from .ppo_fields import check_continuous, check_discrete, in_rows, part, ppo_data, ppo_data_continuous, \
     ppo_policy_data, ppo_policy_data_continuous, read, select
+from .surrogates import clip_surrogate
 
 __all__ = [
     'ppo_data', 'ppo_data_continuous', 'ppo_error', 'ppo_error_continuous', 'ppo_info', 'ppo_loss', 'ppo_policy_data',

@@ -161,6 +161,7 @@ class TestLearn:
             ('delta', 1.21),
             ('ratio', 'sequence'),
             ('surrogate', 'sapo'),
+            ('surrogate_options', dict(dual_clip=1.01)),
             ('reduction', 'token'),
             ('reduction', 'constant'),
             ('kl_ratio_correction', True),
@@ -170,7 +171,7 @@ class TestLearn:
             ('entropy_weight', 0.5),
             ('learning_rate', 1e-4),
             ('grad_clip_value', 1e-6),
-            ('adv_method', 'grpo'),
+            *(('adv_method', name) for name in ('grpo', 'max_rl', 'reinforce_plus_plus', 'optimal_token_baseline')),
             ('lr_scheduler', dict(type='linear', num_warmup_steps=3, num_training_steps=9)),
             ('lr_scheduler', dict(type='cosine_with_min_lr', num_training_steps=4, specific=dict(min_lr_rate=0.9))),
         ]

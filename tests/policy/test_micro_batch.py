@@ -106,7 +106,7 @@ class TestShare:
 @pytest.mark.unittest
 class TestUpdate:
 
-    @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'dr_grpo', 'gspo', 'luspo', 'cispo'])
+    @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'dr_grpo', 'gspo', 'luspo', 'cispo', 'gmpo', 'vespo', 'clip_cov'])
     def test_parts_give_the_whole_update(self, think_answer, loss):
         main, create = think_answer
         main.policy.learn.update(
@@ -125,6 +125,26 @@ class TestUpdate:
             assert torch.allclose(weights, found[0][0], atol=2e-4)
             for name in ('total_loss', 'policy_loss', 'entropy', 'grad_norm', 'kl', 'ratio_max', 'clipfrac'):
                 assert metrics[name] == pytest.approx(found[0][1][name], rel=2e-3, abs=1e-4), name
+
+    @pytest.mark.parametrize('loss', ['clip_cov', 'kl_cov'])
+    def test_tokens_are_chosen_among_the_whole_mini_batch(self, think_answer, loss):
+        main, create = think_answer
+        options = dict(share=0.3, low=0.) if loss == 'clip_cov' else dict(share=0.3)
+        main.policy.learn.update(loss=loss, adv_method=None, surrogate_options=options, learning_rate=1e-2)
+        found = []
+        for most, of_whole in ((None, False), (40, True), (1, True), (1, False)):
+            main.policy.learn.micro_batch_tokens = most
+            policy = make_policy(main, create)
+            assert policy._updater._loss_of_whole == (most is not None)
+            policy._updater._loss_of_whole = of_whole
+            data = sample_groups(policy, [0, 1, 2], reward=reward)
+            for sample in data:
+                sample['logp_old'] -= 0.1  # the penalty of kl_cov needs a distance
+            policy.learn_mode.forward(data)
+            found.append(vector(p.grad for p in policy._model.parameters()))
+        whole, *parts, of_each_part = found
+        assert all(torch.allclose(part, whole, atol=1e-5) for part in parts)
+        assert not torch.allclose(of_each_part, whole, atol=1e-3)
 
     def test_no_part_reads_more(self, think_answer):
         main, create = think_answer

@@ -190,6 +190,17 @@ class TestStepActor:
         with pytest.raises(ConfigError, match='policy.learn.batch_steps = 4: single steps'):
             make(DISCRETE, learn=dict(learn, batch_steps=4))
 
+    @pytest.mark.parametrize(
+        'model, learn, message', [
+            (DISCRETE, dict(loss='vespo', batch_steps=4), "batch_steps = 4: single steps .* surrogate 'vespo' needs"),
+            (CONTINUOUS, dict(surrogate='dppo_tv'), "surrogate = 'dppo_tv': compares probabilities .* have densities"),
+            (CONTINUOUS, dict(adv_method='optimal_token_baseline'), "needs probabilities of discrete actions"),
+        ]
+    )
+    def test_losses_that_do_not_fit(self, model, learn, message):
+        with pytest.raises(ConfigError, match=message):
+            make(model, learn=learn)
+
     def test_a_model_without_an_actor_is_refused(self):
         policy = make(dict(type='continuous_qac', obs_shape=3, action_shape=2, action_space='regression'))
         with pytest.raises(ConfigError, match='policy.model.type: .*logits'):

@@ -1,4 +1,5 @@
-"""Surrogates that a user writes, from a config."""
+"""Surrogates and their options, from a config; surrogates that a user writes."""
+import copy
 import os
 import re
 
@@ -115,6 +116,47 @@ class TestSurrogate:
                 start(main, create)
             assert caught.value.message.startswith(f'policy.learn.surrogate = {name!r}: ')
             assert '\n' not in caught.value.message and not os.path.exists('run')
+
+    @pytest.mark.parametrize(
+        'learn, message', [
+            (dict(surrogate='dro', surrogate_options=dict(bta=1.)), "'bta' is not an option of 'dro'; .* are beta"),
+            (dict(surrogate_options=dict(dual_clip=0.5)), r"surrogate_options\['dual_clip'\] = 0.5: .* above 1"),
+            (dict(loss='clip_cov', surrogate_options=dict(generator=None)), 'from the seed of the run. Remove it.'),
+            (dict(loss='gspo', surrogate='gpg'), "ratio = 'sequence': must be 'token' with surrogate 'gpg'"),
+            (dict(loss='gmpo', reduction='token'), "reduction = 'token': must be 'sequence' with surrogate 'geo_mean'"),
+            (dict(surrogate_options=3), 'surrogate_options = 3: must be a dict'),
+        ]
+    )
+    def test_wrong_options(self, think_answer, learn, message):
+        main, create = think_answer
+        main.policy.learn.update(learn)
+        with pytest.raises(ConfigError, match=f'policy.learn.*{message}'):
+            make_policy(main, create)
+
+    def test_options_of_a_users_function(self, think_answer, losses):
+        module = losses(
+            'def power(ratio, adv, logp_new, low, high, *, weight, logp_old, exponent=1.0):\n'
+            '    return ratio ** exponent * adv * (weight != 0)\n'
+        )
+        weak = weights(think_answer, surrogate=f'{module}:power')
+        think_answer[0].policy.learn.surrogate_options = {}
+        strong = weights(think_answer, surrogate=f'{module}:power', surrogate_options=dict(exponent=3.0))
+        assert not torch.allclose(weak, strong, atol=1e-4)
+        with pytest.raises(ConfigError, match="'exponnt' is not an option of .*; its options are exponent"):
+            weights(think_answer, surrogate=f'{module}:power', surrogate_options=dict(exponnt=3.0))
+
+    def test_draws_go_on_in_a_resumed_run(self, think_answer):
+        main, create = think_answer
+        options = dict(share=0.1, low=0., high=9.)
+        main.policy.learn.update(loss='clip_cov', adv_method=None, surrogate_options=options, learning_rate=1e-2)
+        policy, resumed = make_policy(main, create), make_policy(main, create)
+        data = sample_groups(policy, (0, 1), reward=lambda group, row: float(row))
+        policy.learn_mode.forward(data)
+        resumed.learn_mode.load_state_dict(copy.deepcopy(policy.learn_mode.state_dict()))
+        torch.rand(1)  # the global generator is of no concern
+        for one in (policy, resumed):
+            one.learn_mode.forward(data)
+        assert all(torch.equal(a, b) for a, b in zip(policy._model.parameters(), resumed._model.parameters()))
 
     def test_delta_goes_with_clip_alone(self, think_answer, losses):
         main, create = think_answer

@@ -3,7 +3,7 @@ import sys
 import pytest
 import torch
 
-from ding_grpo.rl_utils import entropy, linear_log_prob, naive_method
+from ding_grpo.rl_utils import entropy, linear_log_prob, naive_method, sum_of_squares
 from ding_grpo.rollout import draw
 
 B, S, H, V = 2, 3, 4, 7
@@ -253,3 +253,29 @@ def test_logits_of_all_tokens_never_exist():
         torch.autograd.grad(logp.sum() + h.sum(), (hidden, weight))
     largest = max(e.self_cpu_memory_usage for e in prof.events())
     assert 2048 * 1024 * 4 <= largest < 2 * 2048 * 1024 * 4  # a tile; all logits are 8 of them
+
+
+@pytest.mark.unittest
+@pytest.mark.usefixtures('tile')
+@pytest.mark.parametrize('with_entropy', [False, True])
+@pytest.mark.parametrize('options', OPTIONS, ids=str)
+@pytest.mark.parametrize('kept', [None, torch.tensor([3, 0, 5, -1])], ids=['all', 'kept'])
+def test_sums_of_squared_probabilities(options, kept, with_entropy):
+    hidden, weight, bias, _ = inputs()
+    index = torch.zeros(B, S).long()
+    ids = None if kept is None else kept.expand(B, S, 4)
+    logit = (hidden @ weight.T + bias) * options.get('scale', 1.)
+    cap = options.get('softcap')
+    logit = (logit if cap is None else cap * torch.tanh(logit / cap)) / options.get('temperature', 1.)
+    if kept is not None:
+        logit = logit.masked_fill(~(torch.arange(V).unsqueeze(-1) == kept).any(-1), float('-inf'))
+    expected = logit.softmax(-1).square().sum(-1)
+    logp, *h, squares = linear_log_prob(
+        hidden, weight, index, bias=bias, kept=ids, return_entropy=with_entropy, return_squares=True, **options
+    )
+    assert torch.allclose(squares, expected, atol=1e-12) and not squares.requires_grad
+    assert torch.allclose(sum_of_squares(logit), expected, atol=1e-12)
+    plain_found = linear_log_prob(hidden, weight, index, bias=bias, kept=ids, **options)
+    assert torch.equal(logp, plain_found) and len(h) == with_entropy
+    grads = [torch.autograd.grad(x.sum(), (hidden, weight, bias)) for x in (logp, plain_found)]
+    assert all(torch.equal(a, b) for a, b in zip(*grads))
