@@ -172,7 +172,7 @@ READING = ''
 
 @click.command()
 @click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated.')
-@click.option('--env-steps', default=250_000, show_default=True, help='Environment steps (tokens) of each run.')
+@click.option('--env-steps', default=150_000, show_default=True, help='Environment steps (tokens) of each run.')
 @click.option('--jobs', default=2, show_default=True, help='Number of parallel runs, of one thread each.')
 def main(seeds: str, env_steps: int, jobs: int) -> None:
     """Learn with every estimator and coefficient; write docs/kl.md and docs/kl.png."""

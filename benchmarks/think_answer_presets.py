@@ -16,10 +16,9 @@ CONFIG = 'think_answer_grpo'
 class Outcome(NamedTuple):
     """
     Overview:
-        Update and training time of the first evaluation of 1, None without one, and the best evaluation.
+        Update of the first evaluation of 1, None without one, and the best evaluation.
     """
     solved: Optional[int]
-    seconds: Optional[float]
     best: float
 
 
@@ -32,9 +31,8 @@ def report(runs: Dict[str, List[Outcome]], updates: int, jobs: int) -> str:
     for name, of_seeds in runs.items():
         done = [r for r in of_seeds if r.solved is not None]
         updates_needed = middle([r.solved for r in done], '.0f') if done else ''
-        seconds = middle([r.seconds for r in done], '.1f') if done else ''
         best = middle([r.best for r in of_seeds], '.2f')
-        lines.append(f'| `{name}` | {len(done)} of {len(of_seeds)} | {updates_needed} | {seconds} | {best} |')
+        lines.append(f'| `{name}` | {len(done)} of {len(of_seeds)} | {updates_needed} | {best} |')
     return '\n'.join(
         [
             '# think_answer with every loss preset',
@@ -45,8 +43,8 @@ def report(runs: Dict[str, List[Outcome]], updates: int, jobs: int) -> str:
             'updates. Values are medians over the solved seeds, with smallest and largest in parentheses. '
             f'{machine(jobs)}.',
             '',
-            '| preset | seeds solved | updates until 1.0 | seconds until 1.0 | best evaluation, all seeds |',
-            '|---|---|---|---|---|',
+            '| preset | seeds solved | updates until 1.0 | best evaluation, all seeds |',
+            '|---|---|---|---|',
             *lines,
             '',
         ]
@@ -60,7 +58,7 @@ def learn(updates: int, work: Tuple[str, int]) -> Outcome:
 
     def train() -> Dict[str, Any]:
         found = run(CONFIG, seed, folder, bar=1, learn=loss, max_train_iter=updates)
-        return dict(solved=found.solved, seconds=found.seconds, best=max(found.evaluations.values()))
+        return dict(solved=found.solved, best=max(found.evaluations.values()))
 
     settings = repr((load_config(CONFIG), loss, updates))
     return Outcome(**kept(os.path.join('runs', f'{folder}.json'), settings, train))
