@@ -1,10 +1,11 @@
 """This project's side of the benchmark of whole updates: ``python update_ours.py FOLDER THREADS``."""
+import contextlib
 import functools
 import os
 import sys
 import tempfile
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
@@ -18,7 +19,7 @@ from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, read_work
 from ding_common import read_config_file
 from dizoo_llm import TASK_REGISTRY, Problem, Task
 from dizoo_llm.tokenizer import load_tokenizer
-from ding_grpo.model import CausalLM
+from ding_grpo.model import CausalLM, prompt_tree
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.policy import token_actor
 from ding_grpo.policy.grpo_config import LOG_PROB_FNS
@@ -104,6 +105,17 @@ class Done(LearnerHook):
         parts['seconds_core'], Clock.seconds = Clock.seconds, 0.0
         tokens = Alternate.metrics['completion_length_mean'] * Alternate.rows
         Alternate.gate.done(tokens=tokens, updates=engine.last_iter.val + 1, **parts)
+
+
+@contextlib.contextmanager
+def without_beginnings() -> Iterator[None]:
+    """Common beginnings of different prompts are not read once, except in the trial of the architecture."""
+    own = prompt_tree._spans
+    prompt_tree._spans = lambda prompts, least: own(prompts, least) if least == 0 else []
+    try:
+        yield
+    finally:
+        prompt_tree._spans = own
 
 
 def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
@@ -215,7 +227,8 @@ def main(folder: str, threads: int) -> None:
     )
     main_config.policy.collect.collector = dict(table_freq=10 ** 6)
     main_config.policy.eval.evaluator.eval_freq = 10 ** 6
-    serial_pipeline_onpolicy((main_config, create_config), seed=0, max_train_iter=10 ** 6)
+    with contextlib.nullcontext() if work.get('beginnings', True) else without_beginnings():
+        serial_pipeline_onpolicy((main_config, create_config), seed=0, max_train_iter=10 ** 6)
 
 
 if __name__ == '__main__':

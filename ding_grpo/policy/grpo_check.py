@@ -178,8 +178,9 @@ def check_for_steps(cfg: Dict) -> None:
         - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with another model.
     """
     for section, key, nothing in (('learn', 'micro_batch_tokens', None), ('collect', 'top_k', None),
-                                  ('collect', 'top_p', None), ('learn', 'mask_truncated', False),
-                                  ('learn', 'reward_aggregation', 'sum_then_normalize')):
+                                  ('collect', 'top_p', None), ('collect', 'autocast', None),
+                                  ('learn', 'mask_truncated', False), ('learn', 'reward_aggregation',
+                                                                       'sum_then_normalize')):
         if cfg[section][key] != nothing:
             raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: only available for language models.')
     options, _ = loss_options(cfg.learn)

@@ -247,6 +247,11 @@ KEYS = dict(
         # ``top_k``.
         top_p=Key(None,
                   Rule.number(0, 1, open_low=True).or_none()),
+        # (Optional[str]) 'bfloat16': sample in bfloat16, and learn and evaluate in the model's own arithmetic. Sampling
+        # reads half as much memory. Ratios are relative to the learner's own log-probabilities; ``sampler_gap_mean``
+        # shows how far the sampler's are from them (docs/metrics.md). For language models.
+        autocast=Key(None,
+                     Rule.one_of('bfloat16').or_none()),
         # (float) Discount of rewards. 1 for completions of a language model.
         discount_factor=Key(1.0, Rule.number(0, 1)),
         # (bool) Whether the trajectories of a group start in the same state. False gives each its own start, for

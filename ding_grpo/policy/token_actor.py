@@ -1,5 +1,6 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
 import os
+from contextlib import nullcontext
 from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
 
 import click
@@ -55,18 +56,22 @@ class TokenActor:
     rate_name = 'tokens_per_second'
     fused = True  # one pass over the many weights of a language model
 
-    def __init__(self, model: CausalLM, sampling: Sampling, log_prob_fn: Callable, seed: int) -> None:
+    def __init__(
+            self, model: CausalLM, sampling: Sampling, log_prob_fn: Callable, seed: int, autocast: bool = False
+    ) -> None:
         """
         Arguments:
             - model (:obj:`CausalLM`): The policy's model.
             - sampling (:obj:`Sampling`): The distribution that is sampled from and learned.
             - log_prob_fn (:obj:`Callable`): ``linear_log_prob``, or a ``LogProbFunction``.
             - seed (:obj:`int`): Together with a row's key it seeds the row's random numbers.
+            - autocast (:obj:`bool`): Whether to sample in bfloat16.
         """
         self._model = model
         self._sampling = sampling
         self._log_prob_fn = log_prob_fn
         self._generators = RowGenerators(seed)
+        self._autocast = autocast
         self._spec: Optional[NamedTuple] = None
 
     @classmethod
@@ -74,11 +79,11 @@ class TokenActor:
         """From the section ``policy`` of a config."""
         collect = cfg.collect
         sampling = Sampling(collect.temperature, collect.top_k, collect.top_p)
-        return cls(model, sampling, LOG_PROB_FNS[cfg.learn.log_prob_fn], seed)
+        return cls(model, sampling, LOG_PROB_FNS[cfg.learn.log_prob_fn], seed, collect.autocast is not None)
 
     @property
     def exact(self) -> bool:
-        return self._model.exact_arithmetic
+        return self._model.exact_arithmetic and not self._autocast
 
     @property
     def spec(self) -> Optional[NamedTuple]:
@@ -152,7 +157,9 @@ class TokenActor:
             - kept (:obj:`torch.LongTensor`): :math:`(S, K)`
         """
         uniform = np.stack([self._generators.of(i, row_keys[i]).random(self.max_length) for i in obs])  # (B, T)
-        return self._generate(obs, torch.from_numpy(uniform).to(self._model.device), row_keys)
+        device = self._model.device
+        with torch.autocast(device.type, torch.bfloat16) if self._autocast else nullcontext():
+            return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys)
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         return self._generate(obs)

@@ -9,6 +9,7 @@ completion:
 """
 import operator
 import random
+import re
 from itertools import product
 from typing import Dict, List
 
@@ -25,10 +26,10 @@ class ArithmeticTask(Task):
     """
     Overview:
         All problems are different. Some are shown as worked examples, others are held out, and the rest is for
-        training. Reward part: ``right``, 1 if the completion is the number and nothing else.
+        training. Reward parts: ``right``, 1 if the completion is the number and nothing else; ``near``, 1 / (1 + d)
+        for a number that is d away from the right one, and 0 for anything else.
     """
 
-    weights = dict(right=1.0)
     return_part = 'right'
 
     def __init__(
@@ -38,6 +39,8 @@ class ArithmeticTask(Task):
             high: int = 20,
             examples: int = 3,
             eval_size: int = 128,
+            negative: bool = True,
+            near: float = 0.0,
             seed: int = 0,
     ) -> None:
         """
@@ -47,6 +50,9 @@ class ArithmeticTask(Task):
             - high (:obj:`int`): The largest number of a problem.
             - examples (:obj:`int`): Number of worked examples in each prompt.
             - eval_size (:obj:`int`): Number of evaluation problems.
+            - negative (:obj:`bool`): Whether results may be negative.
+            - near (:obj:`float`): Weight of ``near`` beside 1 for ``right``. A model that is rarely right learns from \
+                near misses.
             - seed (:obj:`int`): Seed of the division into examples, evaluation and training.
         Raises:
             - ConfigError: If an argument is invalid, or no problem is left for training.
@@ -55,7 +61,8 @@ class ArithmeticTask(Task):
             raise ConfigError(f'env.task.operations = {operations!r}: must be some of {"".join(OPERATIONS)!r}.')
         for key, value, rule in (('low', low, Rule.integer(0)), ('high', high, Rule.integer(0)), ('examples', examples,
                                                                                                   Rule.integer(0)),
-                                 ('eval_size', eval_size, Rule.integer(1)), ('seed', seed, Rule.integer(0))):
+                                 ('eval_size', eval_size, Rule.integer(1)), ('near', near, Rule.number(0)),
+                                 ('seed', seed, Rule.integer(0))):
             if not rule.holds(value):
                 raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
         if high < low or (high - low + 1) ** 2 * len(set(operations)) > MOST:
@@ -64,12 +71,17 @@ class ArithmeticTask(Task):
                 f'have at most {MOST:,} problems.'
             )
         numbers = range(low, high + 1)
+        if negative not in (True, False):
+            raise ConfigError(f'env.task.negative = {negative!r}: must be True or False.')
         problems = list(product(numbers, dict.fromkeys(operations), numbers))
+        if not negative:
+            problems = [p for p in problems if int(_written(*p)[1]) >= 0]
         if len(problems) <= examples + eval_size:
             raise ConfigError(
                 f'env.task.eval_size = {eval_size} with env.task.examples = {examples}: of {len(problems)} problems '
                 'none is left for training. Lower one of them, or raise env.task.high.'
             )
+        self.weights = dict(right=1.0, near=near) if near > 0 else dict(right=1.0)
         random.Random(seed).shuffle(problems)
         self._shown: List[Dict[str, str]] = []
         for problem in problems[:examples]:
@@ -85,11 +97,16 @@ class ArithmeticTask(Task):
         return Problem([*self._shown, dict(role='user', content=question)], answer)
 
     def score(self, problem: Problem, completion: str) -> Dict[str, float]:
-        return dict(right=float(completion.strip() == problem.answer))
+        text = completion.strip()
+        parts = dict(right=float(text == problem.answer))
+        if 'near' in self.weights:
+            number = re.fullmatch(r'-?\d{1,9}', text, re.ASCII)
+            parts['near'] = 1 / (1 + abs(int(text) - int(problem.answer))) if number else 0.0
+        return parts
 
     def evaluation(self) -> Task:
         other = ArithmeticTask.__new__(ArithmeticTask)
-        other._shown, other._problems, other._held_out = self._shown, self._held_out, self._held_out
+        other.__dict__.update(self.__dict__, _problems=self._held_out)
         return other
 
 

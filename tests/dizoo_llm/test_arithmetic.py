@@ -36,8 +36,26 @@ class TestArithmetic:
         told = {'-7': 1, ' -7\n': 1, '7': 0, '-7.': 0, '-70': 0, '': 0, 'The answer is -7': 0}
         assert {text: task.checked_score(problem, text)['right'] for text in told} == told
 
+    def test_near_misses(self):
+        task = create_task(dict(SUMS, near=0.5))
+        problem = task.problem(0)._replace(answer='-7')
+        told = {'-7': 1, '-6': 1 / 2, '-9': 1 / 3, '7': 1 / 15, '-7.': 0, 'about -7': 0, '': 0, '9' * 5000: 0, '٧': 0}
+        parts = {text: task.checked_score(problem, text) for text in told}
+        assert {text: found['near'] for text, found in parts.items()} == told
+        assert parts['-6']['right'] == 0 and task.weights == task.evaluation().weights == dict(right=1.0, near=0.5)
+        assert 'near' not in create_task(SUMS).score(problem, '-6')
+
+    def test_results_that_are_not_negative(self):
+        task = create_task(dict(SUMS, negative=False, examples=4))
+        held_out = task.evaluation()
+        problems = [t.problem(i) for t in (task, held_out) for i in range(len(t))]
+        answers = [p.answer for p in problems] + [m['content'] for m in problems[0].prompt[1::2]]
+        assert len(answers) == 9 * 9 + 9 * 10 // 2 and min(map(int, answers)) == 0
+
     @pytest.mark.parametrize(
         'changes, message', [
+            (dict(negative=1.5), 'negative = 1.5: must be True or False'),
+            (dict(near=-1), 'near = -1: must be a number in'),
             (dict(operations='/'), r"operations = '/': must be some of '\+-\*'"),
             (dict(operations=''), 'operations'),
             (dict(examples=-1), 'examples = -1: must be an integer of at least 0'),

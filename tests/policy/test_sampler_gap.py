@@ -73,6 +73,20 @@ class TestOnPolicy:
         metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
         assert metrics['ratio_max'] == 1 and metrics['sampler_gap_max'] > 0
 
+    @pytest.mark.parametrize('batch_size', [4, 2])
+    def test_a_sampler_in_bfloat16(self, think_answer, batch_size):
+        """Completions come from bfloat16; learning and evaluation stay in float32."""
+        learn = dict(batch_size=batch_size, learning_rate=1e-12, epoch_per_collect=2)
+        policy = noisy(think_answer, dict(), learn, autocast='bfloat16')
+        wide = noisy(think_answer, dict(), learn)
+        data = groups(policy)
+        assert any(not torch.equal(a['logp_old'], b['logp_old']) for a, b in zip(data, groups(wide)))
+        metrics = policy.learn_mode.forward(data)
+        assert metrics['sampler_gap_max'] > 1e-3
+        assert metrics['ratio_max'] == pytest.approx(1, abs=1e-4) and metrics['clipfrac'] == 0
+        greedy, of_wide = (p._actor.greedy({0: torch.tensor([1, 2, 3])})[0]['action'] for p in (policy, wide))
+        assert torch.equal(greedy, of_wide)
+
     @pytest.mark.parametrize('model', HALF, ids=str)
     def test_a_ratio_is_relative_to_the_weights_that_sampled(self, think_answer, model):
         """Not to those of the mini-batch before: what was learned since is in the ratio."""
