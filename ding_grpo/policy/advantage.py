@@ -109,7 +109,7 @@ class Advantage(NamedTuple):
         tail = torch.zeros_like(reward[:, :1])
         if self.extend_truncated:
             rows = batch.truncated.nonzero().squeeze(1)
-            last = (batch.weight[rows] != 0).sum(1) - 1
+            last = batch.length[rows] - 1
             reward[rows, last] /= 1 - self.discount_factor
             tail[rows, 0] = reward[rows, last]
         return return_to_go(reward, self.discount_factor).to(dtype), tail.to(dtype)

@@ -23,7 +23,12 @@ class Batch:
     Shapes:
         - action (:obj:`torch.LongTensor`): :math:`(B, S)`, or floats of :math:`(B, S, N)` for continuous actions
         - logp_old (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities from the sampler, in nats
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, 1 on steps, 0 after a row's end
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, 1 on steps of the policy, 0 on tokens of the environment \
+            and after a row's end
+        - length (:obj:`torch.LongTensor`): :math:`(B, )`, number of steps of the row, including tokens of the \
+            environment
+        - turn (:obj:`torch.LongTensor`): :math:`(B, S)`, the number of each step's turn, -1 after a row's end; a \
+            reply of the environment belongs to the turn before it
         - group (:obj:`torch.LongTensor`): :math:`(B, )`, the index of the row's group in the batch
         - row (:obj:`torch.LongTensor`): :math:`(B, )`, the index of the row in its group
         - group_id (:obj:`torch.LongTensor`): :math:`(B, )`, the group's number in its collect; -1 without a collector
@@ -50,6 +55,8 @@ class Batch:
     action: Tensor
     logp_old: Tensor
     weight: Tensor
+    length: Tensor
+    turn: Tensor
     group: Tensor
     row: Tensor
     group_id: Tensor
@@ -91,13 +98,15 @@ class Batch:
         weight, kept = rows('weight'), None
         if 'kept' in samples[0]:
             kept = rows('kept', -1)
-            # After a row's end no id is kept, which would be an empty distribution. Keep the id that pads the action.
+            # Where the policy sampled nothing, no id is kept, which would be an empty distribution. Keep one id.
             kept[..., 0] = torch.where(weight == 0, 0, kept[..., 0])
         has_prompts = 'prompt' in samples[0]
         return cls(
             action=rows('action'),
             logp_old=rows('logp_old'),
             weight=weight,
+            length=torch.cat([s['length'] for s in samples]),
+            turn=rows('turn', -1),
             group=torch.arange(len(samples)).repeat_interleave(sizes),
             row=torch.cat([torch.arange(size) for size in sizes]),
             group_id=each('group_id', -1),
@@ -120,11 +129,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.weight)
-
-    @property
-    def length(self) -> Tensor:
-        """(B, ): number of steps of each row that have a weight."""
-        return (self.weight != 0).sum(1)
 
     def take(self, rows: Tensor) -> 'Batch':
         """
@@ -178,7 +182,7 @@ class Batch:
 
         whole = ('obs', 'final_obs')
         split = {f.name: map_tensors(of_steps, getattr(self, f.name)) for f in fields(self) if f.name not in whole}
-        return Batch(**dict(split, obs=self.obs, group=torch.arange(len(row))))
+        return Batch(**dict(split, obs=self.obs, group=torch.arange(len(row)), length=torch.ones_like(row)))
 
     def mini_batches(self, size: int, generator: torch.Generator) -> Iterator['Batch']:
         """

@@ -201,6 +201,7 @@ class GRPOPolicy(Policy):
         learned = replace(batch, adv=self._advantage.of(batch), final_obs=None)
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
+            learned.length = batch.length * ~batch.truncated
         learned = learned.without(batch.failed | batch.equal if cfg.drop_equal_groups else batch.failed)
         if cfg.beta > 0:
             with self._actor.without_adapters():

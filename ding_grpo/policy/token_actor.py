@@ -172,6 +172,7 @@ class TokenActor:
             logp=output['logp'][:taken],
             kept=None if kept is None else kept[:taken],
             reward=reward,
+            turn=timestep.info.get('turn', 0),
             reward_parts=timestep.info.get('reward_parts'),
             truncated=timestep.info.get('truncated'),
             failed=timestep.info.get('failed') is not None,

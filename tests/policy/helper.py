@@ -56,4 +56,7 @@ def make_batch(weight, **fields):
     flags = {name: torch.zeros(rows, dtype=torch.bool) for name in ('truncated', 'failed', 'equal')}
     numbers = {name: torch.zeros(rows).long() for name in ('group', 'group_id', 'collect_iter', 'sampled_after')}
     steps = {name: torch.zeros_like(weight) for name in ('action', 'logp_old', 'reward')}
-    return Batch(**dict(flags | numbers | steps, weight=weight, row=torch.arange(rows), reward_parts={}) | fields)
+    whole = dict(length=(weight != 0).sum(1), turn=torch.where(weight != 0, 0, -1))
+    return Batch(
+        **dict(flags | numbers | steps | whole, weight=weight, row=torch.arange(rows), reward_parts={}) | fields
+    )
