@@ -42,6 +42,8 @@ class Batch:
         - failed (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that could not be scored
         - equal (:obj:`torch.BoolTensor`): :math:`(B, )`, rows of groups without an advantage, see ``Advantage.equal``
         - prompts (:obj:`Optional[List[torch.LongTensor]]`): :math:`(L, )` each, B of them; for language models
+        - anchor (:obj:`Optional[torch.LongTensor]`): :math:`(B, K)`, the state in which each turn is taken, as a \
+            number within the group; -1 for a state of its own and after a row's last turn; for language models
         - obs (:obj:`Optional[Obs]`): :math:`(M, *)`, row by row; for other models
         - kept (:obj:`Optional[torch.LongTensor]`): :math:`(B, S, K)`, ids that sampling was restricted to
         - final_obs (:obj:`Optional[Obs]`): :math:`(B, *)`, the observation after a row's end
@@ -68,6 +70,7 @@ class Batch:
     failed: Tensor
     equal: Tensor
     prompts: Optional[List[Tensor]] = None
+    anchor: Optional[Tensor] = None
     obs: Optional[Obs] = None
     kept: Optional[Tensor] = None
     final_obs: Optional[Obs] = None
@@ -86,9 +89,9 @@ class Batch:
             - samples (:obj:`List[Dict]`): P groups from ``fold_group``.
         """
         sizes = torch.tensor([len(s['action']) for s in samples])
-        longest = max(s['action'].shape[1] for s in samples)
 
         def rows(key: str, value: float = 0) -> Tensor:
+            longest = max(s[key].shape[1] for s in samples)
             pads = [(0, 0) * (s[key].dim() - 2) + (0, longest - s[key].shape[1]) for s in samples]
             return torch.cat([F.pad(s[key], pad, value=value) for s, pad in zip(samples, pads)])
 
@@ -121,6 +124,7 @@ class Batch:
             failed=torch.cat([s['failed'] for s in samples]) != 0,
             equal=each('equal', False),
             prompts=[s['prompt'] for s in samples for _ in s['action']] if has_prompts else None,
+            anchor=rows('anchor', -1) if has_prompts else None,
             obs=None if has_prompts else map_tensors(lambda *parts: torch.cat(parts), *(s['obs'] for s in samples)),
             final_obs=map_tensors(lambda *parts: torch.cat(parts), *(s['final_obs'] for s in samples))
             if 'final_obs' in samples[0] else None,
@@ -167,6 +171,17 @@ class Batch:
             - rows (:obj:`torch.BoolTensor`): Which rows to drop, :math:`(B, )`.
         """
         return self.take((~rows).nonzero().squeeze(1))
+
+    def turns(self) -> 'Batch':
+        """
+        Overview:
+            The same rows with turns as steps, of at most T: the reward of a turn, as ``weight`` the number of the \
+            policy's tokens in it, and as ``length`` the number of turns. For comparisons of rows only.
+        """
+        at, most = self.turn.clamp(min=0), int(self.turn.max()) + 1 if len(self) else 0
+        reward, weight = (x.new_zeros(len(x), most).scatter_add(1, at, x) for x in (self.reward, self.weight))  # (B, T)
+        anchor = None if self.anchor is None else self.anchor[:, :most]
+        return replace(self, reward=reward, weight=weight, length=self.turn.amax(1) + 1, anchor=anchor)
 
     def steps(self) -> 'Batch':
         """

@@ -35,7 +35,7 @@ from .advantage import Advantage
 from .batch import Batch
 from .diagnose import check_weights
 from .config_keys import model_type
-from .grpo_check import adv_method, check_policy_config, loss_options
+from .grpo_check import adv_method, check_for_turns, check_policy_config, loss_options
 from .grpo_config import DEFAULTS
 from .half_weights import bfloat16_notice, check_trained
 from .memory import memory_advice
@@ -73,7 +73,11 @@ class GRPOPolicy(Policy):
         # The model is on the GPU of LOCAL_RANK. DI-engine uses RANK, which differs from it on several machines.
         self._device = str(next(self._model.parameters()).device)
         self._advantage = Advantage(
-            adv_method(cfg.learn), cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
+            adv_method(cfg.learn),
+            cfg.learn.advantage,
+            cfg.collect.discount_factor,
+            cfg.learn.extend_truncated,
+            anchor_weight=cfg.learn.anchor_weight
         )
 
     def default_model(self) -> Tuple[str, List[str]]:
@@ -115,6 +119,9 @@ class GRPOPolicy(Policy):
             - ConfigError: If environment and model do not fit.
         """
         self._actor.bind(spec, spaces)
+        if spec is not None:
+            check_for_turns(self._cfg, spec.max_turns)
+            self._advantage = self._advantage._replace(by_turn=spec.max_turns > 1)
         if self._cfg.learn.reward_aggregation == 'normalize_then_sum':
             self._advantage = self._advantage._replace(part_weights=spec.reward_weights)
         if self._reference is not None:

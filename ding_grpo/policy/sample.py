@@ -20,8 +20,8 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     Arguments:
         - episodes (:obj:`List[List[Dict]]`): The transitions of each episode, from ``Actor.transition``: ``action``, \
             ``logp``, ``reward`` of the step and, in the last one, ``truncated``. For tokens also ``prompt``, the \
-            tokens before the action, ``kept``, ``turn`` and, in the last one, ``reward_parts``; for steps also \
-            ``obs`` and, in the last one, ``final_obs``.
+            tokens before the action, ``kept``, ``turn``, ``anchor`` (the state after it) and, in the last one, \
+            ``reward_parts``; for steps also ``obs`` and, in the last one, ``final_obs``.
         - shared_start (:obj:`bool`): Whether the episodes must have the same start.
     Returns:
         - sample (:obj:`Dict`): See shapes; ``kept`` only if the sampling restricts the vocabulary.
@@ -37,6 +37,8 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         - length (:obj:`torch.LongTensor`): :math:`(G, )`, number of tokens or steps of the row
         - turn (:obj:`torch.LongTensor`): :math:`(G, S)`, the number of the turn, -1 after a row's end. A reply of the \
             environment belongs to the turn before it; each step of another environment is a turn
+        - anchor (:obj:`torch.LongTensor`): :math:`(G, T)`, for tokens: the state in which each of at most T turns is \
+            taken, a number for each state of the group; -1 for a state of its own and after a row's last turn
         - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`, -1 where the policy sampled nothing
         - reward (:obj:`torch.FloatTensor`): :math:`(G, S)`, the reward of each token
         - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each, NaN where a part does not apply
@@ -76,7 +78,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         failed=torch.tensor([float(t['failed']) for t in last]),
     )
     if start == 'prompt':
-        sample['prompt'] = episodes[0][0]['prompt']
+        sample['prompt'], sample['anchor'] = episodes[0][0]['prompt'], _anchors(episodes)
     else:
         sample['obs'] = default_collate([t['obs'] for episode in episodes for t in episode])
         if 'final_obs' in last[0]:
@@ -108,6 +110,19 @@ def _tokens(episode: List[Dict[str, Any]]) -> Dict[str, Tensor]:
             if 'kept' in own:
                 parts[-1]['kept'] = no_token['kept'] - 1
     return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+
+def _anchors(episodes: List[List[Dict[str, Any]]]) -> Tensor:
+    """(G, T), see ``fold_group``. The first turn's state is the prompt."""
+    numbers: Dict[Any, int] = {}
+    rows = []
+    for episode in episodes:
+        states: List[Any] = [('prompt', *episode[0]['prompt'].tolist())]
+        for before, step in zip(episode, episode[1:]):
+            if step['turn'] != before['turn']:
+                states.append(before['anchor'])
+        rows.append(torch.tensor([-1 if s is None else numbers.setdefault(s, len(numbers)) for s in states]))
+    return pad_sequence(rows, batch_first=True, padding_value=-1)
 
 
 def _reply(step: Dict[str, Any], following: Dict[str, Any]) -> Tensor:

@@ -102,7 +102,8 @@ class TokenActor:
             Receive from the environment how a completion ends, and check its tokens against the model.
         Arguments:
             - spec (:obj:`Optional[NamedTuple]`): ``tokenizer``, ``eos_token_ids``, ``vocab_size``, \
-                ``max_prompt_length``, ``max_new_tokens``, ``reward_weights``.
+                ``max_prompt_length``, ``max_new_tokens``, ``reward_weights``, ``max_turns``, ``max_tokens``, \
+                ``max_own_tokens``, ``ends``.
             - spaces (:obj:`Optional[Tuple]`): Not used.
         Raises:
             - ConfigError: If the tokens do not fit the model.
@@ -117,11 +118,13 @@ class TokenActor:
                 f'env.tokenizer: its vocabulary of {spec.vocab_size} tokens does not fit policy.model, which has '
                 f'vocab_size = {self._model.vocab_size}. The model needs at least as many tokens.'
             )
-        positions, longest = self._model.max_positions, spec.max_prompt_length + spec.max_new_tokens
+        positions, longest = self._model.max_positions, spec.max_prompt_length + spec.max_tokens
         if positions is not None and longest > positions:
+            turns = '' if spec.max_turns == 1 else f' and env.max_turns = {spec.max_turns}'
             raise ConfigError(
-                f'env.max_prompt_length = {spec.max_prompt_length} with env.max_new_tokens = {spec.max_new_tokens}: '
-                f'{longest} tokens are more than the {positions} positions of policy.model. Lower one of them.'
+                f'env.max_prompt_length = {spec.max_prompt_length} with env.max_new_tokens = {spec.max_new_tokens}'
+                f'{turns}: {longest} tokens are more than the {positions} positions of policy.model. Lower one of them'
+                f"{', or env.max_tokens' if turns else ''}."
             )
         notice = tokenizer_notice(self._model.lm.name_or_path, spec.tokenizer)
         if notice is not None and parallel.rank() == 0:
@@ -132,13 +135,13 @@ class TokenActor:
 
     def bind_reference(self, reference: CausalLM) -> None:
         reference.limit_vocabulary(self._spec.vocab_size)
-        reference.limit_length(self._spec.max_prompt_length + self._spec.max_new_tokens)
+        reference.limit_length(self._spec.max_prompt_length + self._spec.max_tokens)
         reference.load_reading_state(self._model.reading_state())
 
     def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
-            Sample a completion for each environment.
+            Sample a completion, or the next turn, for each environment.
         Arguments:
             - obs (:obj:`Dict[int, Any]`): Token ids by environment, -1 after the last.
             - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
@@ -151,7 +154,8 @@ class TokenActor:
             - logp (:obj:`torch.FloatTensor`): :math:`(S, )`
             - kept (:obj:`torch.LongTensor`): :math:`(S, K)`
         """
-        uniform = np.stack([self._generators.of(i, row_keys[i]).random(self.max_length) for i in obs])  # (B, T)
+        most = self._known_spec.max_new_tokens
+        uniform = np.stack([self._generators.of(i, row_keys[i]).random(most) for i in obs])  # (B, T)
         return self._generate(obs, torch.from_numpy(uniform).to(self._model.device), row_keys)
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
@@ -173,6 +177,7 @@ class TokenActor:
             kept=None if kept is None else kept[:taken],
             reward=reward,
             turn=timestep.info.get('turn', 0),
+            anchor=timestep.info.get('anchor'),
             reward_parts=timestep.info.get('reward_parts'),
             truncated=timestep.info.get('truncated'),
             failed=timestep.info.get('failed') is not None,
@@ -220,12 +225,16 @@ class TokenActor:
 
     @property
     def max_length(self) -> int:
+        return self._known_spec.max_own_tokens
+
+    @property
+    def _known_spec(self) -> NamedTuple:
         if self._spec is None:
             raise ConfigError(
                 'policy.type = grpo: the policy does not know how a completion ends. Use '
                 "create_config.collector = dict(type='group') and an environment that has a token_spec."
             )
-        return self._spec.max_new_tokens
+        return self._spec
 
     def state_dict(self) -> Dict[str, Any]:
         return dict(reading=self._model.reading_state())
@@ -247,9 +256,11 @@ class TokenActor:
             row_keys: Dict[int, RowKey] = {},
     ) -> Dict[int, Dict[str, Any]]:
         stripped = [strip(o) for o in obs.values()]
-        prompts = PromptBatch.of(stripped, self._model.device)
+        prompts, spec = PromptBatch.of(stripped, self._model.device), self._known_spec
+        room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
+        limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
         rollout: Rollout = generate(
-            self._model, prompts, self.max_length, self._spec.eos_token_ids, self._sampling, uniform
+            self._model, prompts, spec.max_new_tokens, spec.eos_token_ids, self._sampling, uniform, limit, spec.ends
         )
         logp = rollout.logp.cpu()
         check_sampled(logp.isfinite(), self._model, list(obs), row_keys, prompts=stripped)

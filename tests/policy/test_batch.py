@@ -15,6 +15,7 @@ def transition(action, reward, kept=None, prompt=(5, 6), turn=0, **last):
     return dict(
         prompt=torch.tensor(prompt),
         turn=turn,
+        anchor=last.get('anchor'),
         action=torch.tensor(action),
         logp=-torch.arange(1., n + 1),
         kept=kept,
