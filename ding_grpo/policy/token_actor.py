@@ -19,6 +19,7 @@ from .critic import TokenCritic
 from .diagnose import check_sampled
 from .grpo_check import check_for_tokens
 from .grpo_config import LOG_PROB_FNS
+from .kept_cache import KeptCache
 from .row_generators import RowGenerators, RowKey
 
 
@@ -68,6 +69,8 @@ class TokenActor:
         self._log_prob_fn = log_prob_fn
         self._generators = RowGenerators(seed)
         self._spec: Optional[NamedTuple] = None
+        self._cache = KeptCache(model)
+        self._told = False  # that conversations are read again
 
     @classmethod
     def of(cls, model: CausalLM, cfg: Dict, seed: int) -> 'TokenActor':
@@ -163,6 +166,7 @@ class TokenActor:
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         self._generators.forget(env_ids)
+        self._cache.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """One step of one environment, in the form that ``fold_group`` needs, with the tokens that it accepted."""
@@ -249,6 +253,18 @@ class TokenActor:
             f'{cfg.learn.micro_batch_tokens}. Or use policy.model.gradient_checkpointing=True or policy.model.lora.'
         )
 
+    def _keeps_cache(self) -> bool:
+        """Whether rows keep what they have read for their next turn."""
+        if self._spec.max_turns == 1 or self._model.shares_prompts:
+            return self._spec.max_turns > 1
+        if not self._told and parallel.rank() == 0:
+            click.echo(
+                f'env.max_turns = {self._spec.max_turns}: {type(self._model.lm).__name__} cannot share prompts, so '
+                'every turn reads its whole conversation again, which takes longer'
+            )
+        self._told = True
+        return False
+
     def _generate(
             self,
             obs: Dict[int, Any],
@@ -259,9 +275,13 @@ class TokenActor:
         prompts, spec = PromptBatch.of(stripped, self._model.device), self._known_spec
         room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
         limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
+        kept = self._keeps_cache()
         rollout: Rollout = generate(
-            self._model, prompts, spec.max_new_tokens, spec.eos_token_ids, self._sampling, uniform, limit, spec.ends
+            self._cache.begin(list(obs), stripped) if kept else self._model, prompts, spec.max_new_tokens,
+            spec.eos_token_ids, self._sampling, uniform, limit, spec.ends
         )
+        if kept:
+            self._cache.end(rollout.action, rollout.length)
         logp = rollout.logp.cpu()
         check_sampled(logp.isfinite(), self._model, list(obs), row_keys, prompts=stripped)
         output = {}
