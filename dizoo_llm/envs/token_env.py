@@ -254,6 +254,11 @@ class TokenEnv(gymnasium.Env):
         return self._observe(), reward, terminated, truncated, info
 
     @property
+    def turns(self) -> List[Tuple[str, str]]:
+        """Text and reply of each turn that the task has answered."""
+        return [(turn['text'], turn['reply']) for turn in self._turns]
+
+    @property
     def _room(self) -> int:
         """Number of tokens that the turn may still have."""
         return min(self.max_new_tokens - len(self._turn), self.max_tokens - len(self._tokens))

@@ -8,7 +8,7 @@ Guess a number, told whether it is higher or lower. A dialogue that earns the fu
 With numbers from 1 to 7 and three turns, halving finds every secret; a policy that does not read the replies finds at
 most three of seven.
 """
-from typing import Any, Dict
+from typing import Any, Dict, Sequence, Tuple
 
 from ding_common import ConfigError
 
@@ -60,3 +60,9 @@ class GuessTask(MultiTurnTask):
         if guess is not None:
             state['high'] = min(state['high'], guess - 1)
         return Reply('lower', dict(right=0.0), anchor=(state['low'], state['high']))
+
+    def demonstration(self, problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
+        low, high = 1, self._highest
+        for guess, told in turns:
+            low, high = (int(guess) + 1, high) if told == 'higher' else (low, int(guess) - 1)
+        return str((low + high) // 2)

@@ -9,7 +9,7 @@ the answer red:
 
 The colour is told once, two turns before it is needed.
 """
-from typing import Any, Dict
+from typing import Any, Dict, Sequence, Tuple
 
 from .base import TASK_REGISTRY, Problem
 from .multi_turn import MultiTurnTask, Reply, Turn
@@ -52,3 +52,6 @@ class KeyAndDoorTask(MultiTurnTask):
         elif (place, action) == ('key', 'walk'):
             state['place'], text, parts['door'] = 'door', 'door', 1.0
         return Reply(text, parts, anchor=(state['place'], problem.answer))
+
+    def demonstration(self, problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
+        return ('take', 'walk', problem.answer)[len(turns)]

@@ -4,7 +4,7 @@ episode. ``Task`` is the case of one turn, which is scored and not answered.
 """
 import copy
 from abc import abstractmethod
-from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Union
+from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ding_common import ConfigError, TaskError, describe
 
@@ -50,7 +50,7 @@ class MultiTurnTask(Task):
         A source of problems, each a conversation or a game of several turns. The reward of an episode is the sum over \
         its turns.
     Interfaces:
-        ``__len__``, ``problem``, ``begin``, ``respond``, ``evaluation``
+        ``__len__``, ``problem``, ``begin``, ``respond``, ``demonstration``, ``evaluation``
     Property:
         ``weights``, ``return_part``, ``words``, ``chars``
     """
@@ -80,6 +80,16 @@ class MultiTurnTask(Task):
             - state (:obj:`Any`): From ``begin``, as earlier turns changed it.
             - turn (:obj:`Turn`): The policy's turn.
         """
+
+    def demonstration(self, problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
+        """
+        Overview:
+            The next turn of a right dialogue, for supervised learning.
+        Arguments:
+            - problem (:obj:`Problem`): The problem.
+            - turns (:obj:`Sequence[Tuple[str, str]]`): Text and reply of each turn so far.
+        """
+        raise NotImplementedError(f'{type(self).__name__} has no demonstrations')
 
     @property
     def scores_batches(self) -> bool:
