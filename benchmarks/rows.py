@@ -21,6 +21,8 @@ def batch_of(prompts: List[Tensor], action: Tensor, weight: Tensor) -> Batch:
         action=action,
         logp_old=torch.zeros_like(weight),
         weight=weight,
+        length=(weight != 0).sum(1),
+        turn=torch.where(weight != 0, 0, -1),
         group=rows,
         row=zero,
         group_id=rows,

@@ -1,6 +1,6 @@
 """
 Prompt a trained model: ``python -m dizoo_llm.play FOLDER 'PROMPT'``. With ``--task NAME`` or ``--config FILE`` it
-answers the task's evaluation problems instead.
+answers the task's evaluation problems instead; episodes of several turns are shown as dialogues.
 """
 from typing import Any, Dict, Optional, Tuple
 
@@ -71,15 +71,42 @@ def _env_of(config: str) -> Dict[str, Any]:
 def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperature: float) -> None:
     rows = []
     for index in range(min(problems, len(env.problems))):
-        env.reset(options=dict(index=index))
-        prompt = env.encode(env.problem)
-        ids, = plain_generate(model, [prompt], env.max_new_tokens, env.eos_token_ids, len(env.tokenizer), temperature)
-        *_, info = env.step(ids)
+        info = _play(model, env, index, temperature)
+        if 'turns' in info:
+            click.echo(_dialogue(info))
+            continue
         values = ('-' if value is None else f'{value:.2f}' for value in info['reward_parts'].values())
         told = info['completion'] if info['failed'] is None else f"{info['completion']}  (failed: {info['failed']:.80})"
         texts = (info['prompt'][-40:], told, env.problem.answer)
         rows.append([*(text.replace('\n', '\\n') for text in texts), *values])
-    click.echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
+    if rows:
+        click.echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
+
+
+def _play(model: PreTrainedModel, env: TokenEnv, index: int, temperature: float) -> Dict[str, Any]:
+    """The info of the last step of an episode."""
+    obs, _ = env.reset(options=dict(index=index))
+    done = False
+    while not done:
+        known = obs[obs >= 0].tolist()
+        room = min(env.max_new_tokens, len(obs) - len(known))
+        ids, = plain_generate(model, [known], room, env.eos_token_ids, len(env.tokenizer), temperature)
+        obs, _, terminated, truncated, info = env.step(ids)
+        done = terminated or truncated
+    return info
+
+
+def _dialogue(info: Dict[str, Any]) -> str:
+    """An episode of several turns, a line for each text."""
+    lines = [f"problem {info['index']}: {info['prompt']}"]
+    for turn in info['turns']:
+        lines.append(f"  model: {turn['text']}{' (cut)' * turn['cut']}")
+        lines.append(f"  reply: {turn['reply']}  (reward {turn['reward']:.2f})")
+    end = 'truncated' if info['truncated'] else 'ended'
+    lines.append(
+        f"  {end}, return {info['return']:.2f}" + (f"  (failed: {info['failed']:.80})" if info['failed'] else '')
+    )
+    return '\n'.join(lines)
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@ Warm start by supervised fine-tuning: ``python -m dizoo_llm.sft -c CONFIG -s SEE
 answers with the ``Trainer`` of ``transformers``. A GRPO config loads the resulting folder as
 ``policy.model.pretrained`` and ``env.tokenizer.pretrained``.
 """
+import copy
 import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
@@ -86,6 +87,13 @@ class Examples(Dataset):
             if not callable(names.get('answer')):
                 raise ConfigError(f'main_config.train.answers = {answers!r}: must define a function answer.')
             self._answer = names['answer']
+            if env.has_turns:
+                raise ConfigError(
+                    f'main_config.train.answers = {answers!r}: not available for {type(env.task).__name__}, which has '
+                    'several turns. Implement its demonstration.'
+                )
+        elif env.has_turns:
+            self._play(first % len(env.task))
         else:
             self._check(env.task.checked_problem(first % len(env.task)))
 
@@ -104,10 +112,36 @@ class Examples(Dataset):
 
     def __getitem__(self, index: int) -> Dict[str, List[int]]:
         index = (self._first + index) % len(self._env.task)
+        if self._env.has_turns:
+            return self._play(index)
         problem = self._env.task.checked_problem(index)
         text = self._env.task.demonstration(problem) if self._answer is None else self._answered(problem, index)
         prompt, answer = self._env.encode(problem), self._env.encode_answer(text)
         return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)
+
+    def _play(self, index: int) -> Dict[str, List[int]]:
+        """The dialogue that a task of several turns demonstrates. The labels mask prompt and replies."""
+        env = self._env
+        obs, _ = env.reset(seed=index, options=dict(index=index))
+        ids, labels, total, done = obs[obs >= 0].tolist(), [], 0.0, False
+        while not done:
+            try:
+                text = env.task.demonstration(env.problem, env.turns)
+            except Exception as error:  # a user's task may raise anything
+                raise ConfigError(f'main_config.env.task: demonstration raised {describe(error)}') from error
+            turn = env.encode_answer(text)
+            labels += [-100] * (len(ids) - len(labels)) + turn
+            ids += turn
+            obs, reward, terminated, truncated, _ = env.step(turn)
+            total, done = total + reward, terminated or truncated
+            if not done:
+                ids = obs[obs >= 0].tolist()
+        if total <= 0:
+            raise ConfigError(
+                f'main_config.env.task: {type(env.task).__name__} gives its own demonstration of problem {index} the '
+                f'reward {total:g}, must give more than 0.'
+            )
+        return dict(input_ids=ids, labels=labels)
 
     def _answered(self, problem: Problem, index: int) -> str:
         try:
@@ -148,12 +182,17 @@ def evaluate(model: PreTrainedModel, env: TokenEnv, problems: int, batch_size: i
     returns = []
     for start in range(0, min(problems, len(env.problems)), batch_size):
         indices = range(start, min(start + batch_size, problems, len(env.problems)))
-        prompts = [env.encode(env.problems.checked_problem(i)) for i in indices]
-        completions = plain_generate(model, prompts, env.max_new_tokens, env.eos_token_ids, len(env.tokenizer))
-        for index, tokens in zip(indices, completions):
-            env.reset(options=dict(index=index))
-            *_, info = env.step(tokens)
-            returns.append(info['return'])
+        envs = [copy.copy(env) for _ in indices]
+        running = [(each, each.reset(options=dict(index=index))[0]) for each, index in zip(envs, indices)]
+        while running:  # a turn of all episodes
+            known = [obs[obs >= 0].tolist() for _, obs in running]
+            room = max(len(obs) - len(ids) for (_, obs), ids in zip(running, known))
+            completions = plain_generate(
+                model, known, min(env.max_new_tokens, room), env.eos_token_ids, len(env.tokenizer)
+            )
+            steps = [(each, each.step(tokens)) for (each, _), tokens in zip(running, completions)]
+            returns += [step[-1]['return'] for _, step in steps if step[2] or step[3]]
+            running = [(each, step[0]) for each, step in steps if not (step[2] or step[3])]
     return sum(returns) / len(returns)
 
 
@@ -280,7 +319,7 @@ def _model(cfg: Dict, env: TokenEnv) -> PreTrainedModel:
     for key, value in cfg.items():
         if key not in allowed:
             raise ConfigError(f'main_config.model.{key} = {value!r}: must be one of {", ".join(allowed)}.')
-    vocabulary, longest = len(env.tokenizer), env.max_prompt_length + env.max_new_tokens
+    vocabulary, longest = len(env.tokenizer), env.max_prompt_length + env.max_tokens
     pretrained, config, attention, gguf_file = (cfg.get(key) for key in allowed)
     if isinstance(config, dict):
         config = {'vocab_size': vocabulary, **config}

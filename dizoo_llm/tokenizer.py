@@ -172,7 +172,7 @@ def encode_prompt(
         raise ConfigError(f'env.system_prompt = {system_prompt!r}: the problems already have a system message.')
     if system_prompt is not None:
         messages = [dict(role='system', content=system_prompt), *messages]
-    return _apply_template(tokenizer, messages, True, chat_options)
+    return apply_template(tokenizer, messages, True, chat_options)
 
 
 def encode_dialogue(
@@ -193,7 +193,7 @@ def encode_dialogue(
         - ConfigError: As in ``encode_prompt``.
     """
     if tokenizer.chat_template is not None and (not isinstance(prompt, str) or chat is not False):
-        return _apply_template(tokenizer, [*_messages(prompt), dict(role='assistant', content=completion)], False, {})
+        return apply_template(tokenizer, [*_messages(prompt), dict(role='assistant', content=completion)], False, {})
     return encode_prompt(tokenizer, prompt, chat) + encode_text(tokenizer, completion, unknown=True) + \
         [tokenizer.eos_token_id]
 
@@ -202,7 +202,7 @@ def _messages(prompt: Union[str, List[Dict[str, str]]]) -> List[Dict[str, str]]:
     return [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
 
 
-def _apply_template(
+def apply_template(
         tokenizer: PreTrainedTokenizerBase, messages: List[Dict[str, str]], generates: bool, options: Dict[str, Any]
 ) -> List[int]:
     """Token ids of a chat; names of special tokens in its messages become ordinary tokens."""

@@ -1,3 +1,3 @@
 from .causal_lm import CausalLM
 from .causal_lm_vac import CausalLMVAC
-from .decoding import PromptBatch
+from .decoding import Decoding, PromptBatch

@@ -61,7 +61,7 @@ class Decoding(ABC):
     Overview:
         Base class of the ways to extend rows token by token. A line is the index of a row that still grows.
     Interfaces:
-        ``step``, ``keep``
+        ``step``, ``keep``; ``read`` and ``set_read`` if keys can be kept over several turns
     Property:
         ``logit``: logits of each line's first token, :math:`(B, V)`
     """
@@ -96,17 +96,60 @@ class SharedDecoding(Decoding):
         prompts, see ``PromptTree``.
     """
 
-    def __init__(self, trunk: nn.Module, head: OutputHead, prompts: PromptBatch, least: int = SEGMENT) -> None:
-        self._trunk, self._head = trunk, head
+    def __init__(
+            self,
+            trunk: nn.Module,
+            head: OutputHead,
+            prompts: PromptBatch,
+            least: int = SEGMENT,
+            positions: Optional[int] = None
+    ) -> None:
+        self._trunk, self._head, self._positions = trunk, head, positions
         tree = PromptTree.of(prompts, least)
         self._growing = shared_prompt.Growing(tree)
         hidden = shared_prompt.read(trunk, tree.ids, tree.position, self._growing)  # (N, H)
         self.logit = head.logits(hidden[tree.last])[tree.row]
 
     def step(self, token: Tensor) -> Tensor:
-        hidden = shared_prompt.read(self._trunk, token, self._growing.position, self._growing)  # (B, H)
+        hidden = shared_prompt.read(self._trunk, token, self._within(self._growing.position), self._growing)  # (B, H)
         self._growing.stepped()
         return self._head.logits(hidden)
+
+    def read(self, token: Tensor, length: Tensor) -> Tensor:
+        """
+        Overview:
+            Read zero or more tokens of each line.
+        Arguments:
+            - token (:obj:`torch.LongTensor`): The tokens, padded on the right with any valid token.
+            - length (:obj:`torch.LongTensor`): Number of tokens of each line.
+        Returns:
+            - logit (:obj:`torch.FloatTensor`): Logits of the next token; arbitrary for a line that reads none.
+        Shapes:
+            - token (:obj:`torch.LongTensor`): :math:`(B, T)`
+            - length (:obj:`torch.LongTensor`): :math:`(B, )`
+            - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`
+        """
+        lines, tokens = token.shape
+        self._growing.set_read(self._growing.read)
+        step, last = torch.arange(tokens, device=token.device), (length - 1).clamp(min=0)
+        position = self._growing.position.unsqueeze(1) + torch.minimum(step, last.unsqueeze(1))  # (B, T)
+        hidden = shared_prompt.read(self._trunk, token.flatten(), self._within(position.flatten()),
+                                    self._growing).unflatten(0, (lines, tokens))  # (B, T, H)
+        self._growing.set_read(self._growing.read + length)
+        return self._head.logits(hidden[torch.arange(lines, device=token.device), last])
+
+    def set_read(self, count: Tensor) -> None:
+        """
+        Overview:
+            Forget the last tokens of lines.
+        Arguments:
+            - count (:obj:`torch.LongTensor`): Number of tokens after the prompt that each line has read, :math:`(B, )`.
+        """
+        self._growing.set_read(count)
+
+    def _within(self, position: Tensor) -> Tensor:
+        """Positions that the model has: a line that waits reads a token that does not count."""
+        return position if self._positions is None else position.clamp(max=self._positions - 1)
 
     def keep(self, lines: Tensor) -> None:
         self._growing.keep(lines)

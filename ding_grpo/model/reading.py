@@ -147,7 +147,7 @@ def start(model: Any, way: str, prompts: PromptBatch, least: int = SEGMENT) -> D
         Read prompts in one of ``WAYS``, to decode from there. For ``least`` see ``PromptTree.of``.
     """
     if way == SHARED:
-        return SharedDecoding(model.trunk, model.output_head(), prompts, least)
+        return SharedDecoding(model.trunk, model.output_head(), prompts, least, model.max_positions)
     kind = {PADDED: CachedDecoding, BY_LENGTH: ByLengthDecoding, REREAD: RereadDecoding}[way]
     return kind(model.lm, model.output_tokens, prompts)
 
@@ -215,6 +215,12 @@ def _check(model: Any, way: str, rows: _Rows, longest: int, tolerance: float) ->
     left = torch.tensor([0, 2], device=model.device)
     decoding.keep(left)
     compare(decoding.step(rows.completion[left, 1]), rows.logit[left, 2], 'logits after second tokens')
+    if way == SHARED:  # the same tokens, read in turns of different lengths
+        decoding, one = start(model, way, rows.prompts, least=0), torch.ones_like(rows.length)
+        at = decoding.read(rows.completion[:, :2], one + torch.tensor([1, 0, 0], device=one.device))
+        compare(at, rows.logit[torch.arange(3), [2, 1, 1]], 'logits after turns')
+        decoding.set_read(one)
+        compare(decoding.step(rows.completion[:, 1])[left], rows.logit[left, 2], 'logits after forgotten tokens')
 
 
 def _mask_check(longest: int) -> Callable[[Callable, Optional[int]], None]:

@@ -17,8 +17,9 @@ ROOM = 16  # number of tokens per row that fit into a new cache; its size double
 class Growing:
     """
     Overview:
-        Reads the prompts first, then one token of each row at a time, without gradients. Keys and values of a common
-        beginning and of a prompt are kept once, separately from those of the rows.
+        Reads the prompts first, then tokens of the rows, without gradients. Keys and values of a common beginning and
+        of a prompt are kept once, separately from those of the rows. Rows have read equally many own tokens until
+        ``set_read`` is called.
     """
 
     def __init__(self, tree: PromptTree) -> None:
@@ -30,13 +31,23 @@ class Growing:
         self._packed: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (K, N, D): keys and values not yet in grids
         self._grids: Dict[int, List[List[Tuple[Tensor, Tensor]]]] = {}  # by layer and level: (p, K, L, D) of each share
         self._own: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (B, K, room, D)
-        self._read = 0  # number of tokens read of each row
+        self._read = 0  # number of own tokens read of each row, of the longest if they differ
+        self._count: Optional[Tensor] = None  # (B, ): number of own tokens read of each row if they differ
         self._set(tree.common, tree.remaining, tree.beginning, tree.row.tolist(), tree.row.device)
 
     @property
     def position(self) -> Tensor:
         """Position of each line's next token, (B, )."""
-        return self._length + self._read
+        return self._length + (self._read if self._count is None else self._count)
+
+    @property
+    def read(self) -> Tensor:
+        """Number of own tokens read of each line, (B, )."""
+        return torch.full_like(self._length, self._read) if self._count is None else self._count
+
+    def set_read(self, count: Tensor) -> None:
+        """Set the number of own tokens (B, ) of which each line sees keys; those behind them are overwritten."""
+        self._count, self._read = count, int(count.max())
 
     def _set(
             self, common: List[int], remaining: List[int], beginning: List[int], row: List[int], device: torch.device
@@ -61,6 +72,7 @@ class Growing:
             - lines (:obj:`torch.Tensor`): Indices of the lines.
         """
         self._own = {layer: tuple(x[lines] for x in own) for layer, own in self._own.items()}
+        self._count = None if self._count is None else self._count[lines]
         row, common, remaining, beginning = self._row, self._common, self._remaining, self._beginning
         if self._grids:  # repack the keys of all segments that lines continued, in their order
             bands = [share.band for level in self._levels for share in level.shares]
@@ -81,40 +93,63 @@ class Growing:
     def stepped(self) -> None:
         """Record that one token of each line has been read."""
         self._read += 1
+        if self._count is not None:
+            self._count = self._count + 1
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
-        """Like ``Whole.attend``: of the prompts at the first call, then of one token per line."""
+        """Like ``Whole.attend``: of the prompts at the first call, then of T tokens per line, line by line."""
         if layer not in self._packed and layer not in self._grids:
             self._packed[layer] = (k[0], v[0])
             return self._begin.attend(layer, q, k, v, options)
         if layer in self._packed:
             packed = self._packed.pop(layer)
             self._grids[layer] = [[share.grid(*packed) for share in level.shares] for level in self._levels]
-        k, v = self._append(layer, k[0].transpose(0, 1), v[0].transpose(0, 1))  # (B, K, t + 1, D)
-        heads, lines, size = q.shape[1:]
-        groups, repeat = k.shape[1], heads // k.shape[1]
-        options = options.within(self._longest + self._read + 1)
-        q = q[0].transpose(0, 1).reshape(lines, groups, repeat, size)  # (B, K, rep, D)
-        seen = None
-        if options.window is not None:
-            seen = torch.arange(self._read, -1, -1, device=q.device) < options.window
-        out, lse = attended(q, k, v, seen, options)  # (B, K, rep, E), (B, K, rep)
+        lines, heads, size = len(self._length), q.shape[1], q.shape[3]
+        groups, repeat, tokens = k.shape[1], heads // k.shape[1], q.shape[2] // lines
+        k, v = self._append(layer, *(x[0].unflatten(1, (lines, tokens)).transpose(0, 1) for x in (k, v)))
+        options = options.within(self._longest + k.shape[2])  # k: (B, K, t, D)
+        q = q[0].reshape(groups, repeat, lines, tokens, size).permute(2, 0, 1, 3, 4).reshape(lines, groups, -1, size)
+        own = self._places(tokens)
+        seen = self._seen(own, k.shape[2], repeat, options.window)
+        out, lse = attended(q, k, v, seen, options)  # (B, K, rep T, E), (B, K, rep T)
         out = out.to(lse.dtype)
         for level, grids in zip(self._levels, self._grids[layer]):
-            above, above_lse = level.attend(q, grids, self._read, repeat, options)
+            above, above_lse = level.attend(q, grids, own, repeat, options)
             out = torch.lerp(above.to(lse.dtype), out, torch.sigmoid(lse - above_lse).unsqueeze(-1))
             lse = torch.logaddexp(lse, above_lse)
-        return out.to(v.dtype).reshape(1, lines, heads, v.shape[-1])
+        out = out.to(v.dtype).unflatten(2, (repeat, tokens))  # (B, K, rep, T, E)
+        return out.permute(0, 3, 1, 2, 4).reshape(1, lines * tokens, heads, v.shape[-1])
+
+    def _places(self, tokens: int) -> Tensor:
+        """The place of each new token among the own tokens of its line, (1 or B, T)."""
+        step = torch.arange(tokens, device=self._length.device)
+        return self._read + step.unsqueeze(0) if self._count is None else self._count.unsqueeze(1) + step
+
+    def _seen(self, own: Tensor, keys: int, repeat: int, window: Optional[int]) -> Optional[Tensor]:
+        """Which own keys each new token sees, (1 or B, 1, 1 or rep T, t); None for all."""
+        if self._count is None and own.shape[1] == 1 and window is None:
+            return None
+        key, place = torch.arange(keys, device=own.device), own.unsqueeze(-1)  # (t, ), (1 or B, T, 1)
+        seen = key <= place if window is None else (key <= place) & (place - key < window)
+        return seen[:, None] if own.shape[1] == 1 else seen.repeat(1, repeat, 1).unsqueeze(1)
 
     def _append(self, layer: int, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-        room = self._own[layer][0].shape[2] if layer in self._own else 0
+        """Keep keys and values of new tokens, (B, K, T, D) each. Returns those of all own tokens, (B, K, t, D)."""
+        needed, room = self._read + k.shape[2], self._own[layer][0].shape[2] if layer in self._own else 0
+        more = max(room, ROOM)
+        while needed > more:
+            more *= 2
         if room == 0:
-            self._own[layer] = tuple(x.new_empty(*x.shape[:2], ROOM, x.shape[2]) for x in (k, v))
-        elif self._read == room:
-            self._own[layer] = tuple(F.pad(x, (0, 0, 0, room)) for x in self._own[layer])
+            # zeros, because a masked key that is NaN or infinite would still make the result NaN
+            self._own[layer] = tuple(x.new_zeros(*x.shape[:2], more, x.shape[3]) for x in (k, v))
+        elif more > room:
+            self._own[layer] = tuple(F.pad(x, (0, 0, 0, more - room)) for x in self._own[layer])
         for own, x in zip(self._own[layer], (k, v)):
-            own[:, :, self._read:self._read + 1] = x.unsqueeze(2)
-        return tuple(own[:, :, :self._read + 1] for own in self._own[layer])
+            if self._count is None:
+                own[:, :, self._read:needed] = x
+            else:
+                own[torch.arange(len(x)).unsqueeze(1), :, self._places(x.shape[2])] = x.transpose(1, 2)
+        return tuple(own[:, :, :needed] for own in self._own[layer])
 
 
 class _Level(NamedTuple):
@@ -144,13 +179,15 @@ class _Level(NamedTuple):
         order = torch.cat([share.line[share.cell] for share in shares])
         return cls(shares, None if bool((order.diff() > 0).all()) else order.argsort())
 
-    def attend(self, q: Tensor, grids: List[Tuple[Tensor, Tensor]], read: int, repeat: int,
+    def attend(self, q: Tensor, grids: List[Tuple[Tensor, Tensor]], own: Tensor, repeat: int,
                options: Options) -> Tuple[Tensor, Tensor]:
-        """Attention of the lines (B, K, rep, D) to the segments: (B, K, rep, E), and (B, K, rep)."""
+        """Attention of the lines (B, K, rep T, D) to the segments: (B, K, rep T, E), and (B, K, rep T). The new tokens
+        of the lines have the places ``own`` (1 or B, T).
+        """
         parts = []
         for share, (k, v) in zip(self.shares, grids):
-            found = attended(share.queries(q), k, v, share.seen(options.window, read, repeat), options)
-            parts.append([share.lines(x, repeat) for x in found])
+            found = attended(share.queries(q), k, v, share.seen(options.window, own, repeat), options)
+            parts.append([share.lines(x, q.shape[2]) for x in found])
         out, lse = (torch.cat(x) if len(x) > 1 else x[0] for x in zip(*parts))
         return (out, lse) if self.back is None else (out[self.back], lse[self.back])
 
@@ -186,22 +223,23 @@ class _Share(NamedTuple):
         return tuple(self.band.place(x).transpose(0, 1) for x in (k, v))
 
     def queries(self, q: Tensor) -> Tensor:
-        """(B, K, rep, D) -> (p, K, R rep, D)."""
+        """(B, K, rep T, D) -> (p, K, R rep T, D)."""
         q = q[:len(self.line)] if self.sorted else q[self.line]
         return q.unflatten(0, (-1, self.rows)).transpose(1, 2).flatten(2, 3)
 
     def lines(self, x: Tensor, repeat: int) -> Tensor:
-        """(p, K, R rep, *) -> (lines, K, rep, *)."""
+        """(p, K, R rep T, *) -> (lines, K, rep T, *), where ``repeat`` is rep T."""
         x = x.unflatten(2, (self.rows, repeat)).transpose(1, 2).flatten(0, 1)
         return x if self.even else x[self.cell]
 
-    def seen(self, window: Optional[int], read: int, repeat: int) -> Optional[Tensor]:
-        """The keys that lines see after ``read`` tokens, (p, 1, 1 or R rep, L); None for all."""
+    def seen(self, window: Optional[int], own: Tensor, repeat: int) -> Optional[Tensor]:
+        """The keys that tokens at the places ``own`` (1 or B, T) see, (p, 1, 1 or R rep T, L); None for all."""
         if self.band.even and window is None:
             return None
         length = self.band.length.view(-1, 1, 1, 1)
         key = torch.arange(self.band.shape[1], device=length.device)
         if window is None:
             return key < length
-        after = self.after.view(-1, 1, self.rows, 1).repeat_interleave(repeat, 2)
-        return (key < length) & (length + after + read - key < window)
+        after = self.after.unsqueeze(1) + (own if len(own) == 1 else own[self.line])  # (p R, T)
+        after = after.unflatten(0, (-1, self.rows)).repeat(1, 1, repeat).flatten(1)  # (p, R rep T)
+        return (key < length) & (length + after.unsqueeze(1).unsqueeze(-1) - key < window)

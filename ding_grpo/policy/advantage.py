@@ -5,8 +5,9 @@ from typing import Dict, Iterator, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS, group_advantage, high_entropy, kl_estimate, return_to_go, \
-    step_advantage, token_advantage
+from ding_common import ConfigError
+from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS, anchor_advantage, group_advantage, high_entropy, kl_estimate, \
+    return_to_go, step_advantage, token_advantage
 
 from .batch import Batch
 
@@ -28,6 +29,8 @@ class Advantage(NamedTuple):
     discount_factor: float = 1.0
     extend_truncated: bool = False
     part_weights: Optional[Dict[str, float]] = None
+    by_turn: bool = False  # whether a turn is one step, as in environments with several turns
+    anchor_weight: float = 1.0
 
     def of(self, batch: Batch) -> Tensor:
         """
@@ -40,6 +43,8 @@ class Advantage(NamedTuple):
         Shapes:
             - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome`` with a method of ``group_advantage``, else \
                 :math:`(B, S)`
+        Raises:
+            - ConfigError: If rows have to be compared at anchors and the task gives none.
         """
         rows, scored = (~batch.failed).nonzero().squeeze(1), batch.without(batch.failed)
         if self.part_weights is not None:
@@ -49,7 +54,9 @@ class Advantage(NamedTuple):
         elif self.method in TOKEN_ADVANTAGE_METHODS:
             adv = self._tokens(scored)
         else:
-            adv = getattr(self, f'_{self.compare}')(scored)
+            if self.compare == 'anchor':
+                _check_anchors(scored)
+            adv = self._compared(scored)
         of_all = adv.new_zeros(batch.weight.shape[:adv.dim()])
         of_all[(rows, *(slice(n) for n in adv.shape[1:]))] = adv
         return of_all
@@ -74,7 +81,15 @@ class Advantage(NamedTuple):
         compared = self._replace(method=self.method if often_zero else 'no_std')
         if self.part_weights is not None:
             return not any(adv.any() for adv in compared._by_part(batch))
-        return not getattr(compared, f'_{self.compare}')(batch).any()
+        return not compared._compared(batch).any()
+
+    def _compared(self, batch: Batch) -> Tensor:
+        """The advantages of ``compare``, (B, ) or (B, S); with ``by_turn`` computed for turns."""
+        steps = batch.turns() if self.by_turn and self.compare != 'gae' else batch
+        adv = getattr(self, f'_{self.compare}')(steps)
+        if adv.dim() == 1 or steps is batch:
+            return adv
+        return adv.gather(1, batch.turn.clamp(min=0)) * (batch.weight != 0)
 
     def _by_part(self, batch: Batch) -> Iterator[Tensor]:
         """Weighted advantages of each reward part, among the rows to which it applies, (B, ) each."""
@@ -115,6 +130,13 @@ class Advantage(NamedTuple):
         returns = torch.where(batch.weight != 0, returns, tail)
         return step_advantage(returns, batch.weight, batch.group, self.method)
 
+    def _anchor(self, batch: Batch) -> Tensor:
+        """The outcome's advantage, and that among the rows in the same state, see ``anchor_advantage``."""
+        returns, _ = self._returns(batch)
+        outcome = group_advantage(returns[:, 0], batch.group, self.method, length=batch.weight.sum(1))
+        at_anchor = anchor_advantage(returns, batch.anchor, batch.group)
+        return (outcome.unsqueeze(1) + self.anchor_weight * at_anchor) * (batch.weight != 0)
+
     def _returns(self, batch: Batch) -> Tuple[Tensor, Tensor]:
         """The discounted returns from each step on (B, S), and the return after a row's end (B, 1). The latter is 0 or,
         with ``extend_truncated`` in rows that a time limit cut, r / (1 - discount): the last reward r repeated forever.
@@ -124,7 +146,7 @@ class Advantage(NamedTuple):
         tail = torch.zeros_like(reward[:, :1])
         if self.extend_truncated:
             rows = batch.truncated.nonzero().squeeze(1)
-            last = (batch.weight[rows] != 0).sum(1) - 1
+            last = batch.length[rows] - 1
             reward[rows, last] /= 1 - self.discount_factor
             tail[rows, 0] = reward[rows, last]
         return return_to_go(reward, self.discount_factor).to(dtype), tail.to(dtype)
@@ -155,3 +177,12 @@ def of_high_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
     """
     adv = batch.adv.unsqueeze(1) if batch.adv.dim() == 1 else batch.adv
     return replace(batch, adv=adv * high_entropy(entropy, batch.weight, share))
+
+
+def _check_anchors(batch: Batch) -> None:
+    """Require that a task whose episodes have a second turn names a state in one of them."""
+    if (batch.turn > 0).any() and not (batch.anchor[:, 1:] >= 0).any():
+        raise ConfigError(
+            "policy.learn.advantage = 'anchor': no reply of the task has an anchor, so no states can be compared. Set "
+            "Reply.anchor, or use 'return_to_go_by_step' or 'outcome'."
+        )

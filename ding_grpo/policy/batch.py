@@ -23,7 +23,12 @@ class Batch:
     Shapes:
         - action (:obj:`torch.LongTensor`): :math:`(B, S)`, or floats of :math:`(B, S, N)` for continuous actions
         - logp_old (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities from the sampler, in nats
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, 1 on steps, 0 after a row's end
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, 1 on steps of the policy, 0 on tokens of the environment \
+            and after a row's end
+        - length (:obj:`torch.LongTensor`): :math:`(B, )`, number of steps of the row, including tokens of the \
+            environment
+        - turn (:obj:`torch.LongTensor`): :math:`(B, S)`, the number of each step's turn, -1 after a row's end; a \
+            reply of the environment belongs to the turn before it
         - group (:obj:`torch.LongTensor`): :math:`(B, )`, the index of the row's group in the batch
         - row (:obj:`torch.LongTensor`): :math:`(B, )`, the index of the row in its group
         - group_id (:obj:`torch.LongTensor`): :math:`(B, )`, the group's number in its collect; -1 without a collector
@@ -37,6 +42,8 @@ class Batch:
         - failed (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that could not be scored
         - equal (:obj:`torch.BoolTensor`): :math:`(B, )`, rows of groups without an advantage, see ``Advantage.equal``
         - prompts (:obj:`Optional[List[torch.LongTensor]]`): :math:`(L, )` each, B of them; for language models
+        - anchor (:obj:`Optional[torch.LongTensor]`): :math:`(B, K)`, the state in which each turn is taken, as a \
+            number within the group; -1 for a state of its own and after a row's last turn; for language models
         - obs (:obj:`Optional[Obs]`): :math:`(M, *)`, row by row; for other models
         - kept (:obj:`Optional[torch.LongTensor]`): :math:`(B, S, K)`, ids that sampling was restricted to
         - final_obs (:obj:`Optional[Obs]`): :math:`(B, *)`, the observation after a row's end
@@ -51,6 +58,8 @@ class Batch:
     action: Tensor
     logp_old: Tensor
     weight: Tensor
+    length: Tensor
+    turn: Tensor
     group: Tensor
     row: Tensor
     group_id: Tensor
@@ -62,6 +71,7 @@ class Batch:
     failed: Tensor
     equal: Tensor
     prompts: Optional[List[Tensor]] = None
+    anchor: Optional[Tensor] = None
     obs: Optional[Obs] = None
     kept: Optional[Tensor] = None
     final_obs: Optional[Obs] = None
@@ -81,9 +91,9 @@ class Batch:
             - samples (:obj:`List[Dict]`): P groups from ``fold_group``.
         """
         sizes = torch.tensor([len(s['action']) for s in samples])
-        longest = max(s['action'].shape[1] for s in samples)
 
         def rows(key: str, value: float = 0) -> Tensor:
+            longest = max(s[key].shape[1] for s in samples)
             pads = [(0, 0) * (s[key].dim() - 2) + (0, longest - s[key].shape[1]) for s in samples]
             return torch.cat([F.pad(s[key], pad, value=value) for s, pad in zip(samples, pads)])
 
@@ -93,13 +103,15 @@ class Batch:
         weight, kept = rows('weight'), None
         if 'kept' in samples[0]:
             kept = rows('kept', -1)
-            # After a row's end no id is kept, which would be an empty distribution. Keep the id that pads the action.
+            # Where the policy sampled nothing, no id is kept, which would be an empty distribution. Keep one id.
             kept[..., 0] = torch.where(weight == 0, 0, kept[..., 0])
         has_prompts = 'prompt' in samples[0]
         return cls(
             action=rows('action'),
             logp_old=rows('logp_old'),
             weight=weight,
+            length=torch.cat([s['length'] for s in samples]),
+            turn=rows('turn', -1),
             group=torch.arange(len(samples)).repeat_interleave(sizes),
             row=torch.cat([torch.arange(size) for size in sizes]),
             group_id=each('group_id', -1),
@@ -114,6 +126,7 @@ class Batch:
             failed=torch.cat([s['failed'] for s in samples]) != 0,
             equal=each('equal', False),
             prompts=[s['prompt'] for s in samples for _ in s['action']] if has_prompts else None,
+            anchor=rows('anchor', -1) if has_prompts else None,
             obs=None if has_prompts else map_tensors(lambda *parts: torch.cat(parts), *(s['obs'] for s in samples)),
             final_obs=map_tensors(lambda *parts: torch.cat(parts), *(s['final_obs'] for s in samples))
             if 'final_obs' in samples[0] else None,
@@ -122,11 +135,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.weight)
-
-    @property
-    def length(self) -> Tensor:
-        """(B, ): number of steps of each row that have a weight."""
-        return (self.weight != 0).sum(1)
 
     def take(self, rows: Tensor) -> 'Batch':
         """
@@ -166,6 +174,17 @@ class Batch:
         """
         return self.take((~rows).nonzero().squeeze(1))
 
+    def turns(self) -> 'Batch':
+        """
+        Overview:
+            The same rows with turns as steps, of at most T: the reward of a turn, as ``weight`` the number of the \
+            policy's tokens in it, and as ``length`` the number of turns. For comparisons of rows only.
+        """
+        at, most = self.turn.clamp(min=0), int(self.turn.max()) + 1 if len(self) else 0
+        reward, weight = (x.new_zeros(len(x), most).scatter_add(1, at, x) for x in (self.reward, self.weight))  # (B, T)
+        anchor = None if self.anchor is None else self.anchor[:, :most]
+        return replace(self, reward=reward, weight=weight, length=self.turn.amax(1) + 1, anchor=anchor)
+
     def steps(self) -> 'Batch':
         """
         Overview:
@@ -180,7 +199,7 @@ class Batch:
 
         whole = ('obs', 'final_obs')
         split = {f.name: map_tensors(of_steps, getattr(self, f.name)) for f in fields(self) if f.name not in whole}
-        return Batch(**dict(split, obs=self.obs, group=torch.arange(len(row))))
+        return Batch(**dict(split, obs=self.obs, group=torch.arange(len(row)), length=torch.ones_like(row)))
 
     def mini_batches(self, size: int, generator: torch.Generator) -> Iterator['Batch']:
         """

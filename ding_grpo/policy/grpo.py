@@ -36,7 +36,7 @@ from .advantage import Advantage, of_high_entropy, with_kl_in_reward
 from .batch import Batch
 from .diagnose import check_weights
 from .config_keys import model_type
-from .grpo_check import check_policy_config
+from .grpo_check import check_for_turns, check_policy_config
 from .grpo_config import DEFAULTS
 from .half_weights import bfloat16_notice, check_trained
 from .loss_options import adv_method, loss_options
@@ -77,7 +77,11 @@ class GRPOPolicy(Policy):
         method = adv_method(cfg.learn)
         self._needs_score_norm = method == 'optimal_token_baseline'
         self._advantage = Advantage(
-            method, cfg.learn.advantage, cfg.collect.discount_factor, cfg.learn.extend_truncated
+            method,
+            cfg.learn.advantage,
+            cfg.collect.discount_factor,
+            cfg.learn.extend_truncated,
+            anchor_weight=cfg.learn.anchor_weight
         )
 
     def default_model(self) -> Tuple[str, List[str]]:
@@ -119,6 +123,9 @@ class GRPOPolicy(Policy):
             - ConfigError: If environment and model do not fit.
         """
         self._actor.bind(spec, spaces)
+        if spec is not None:
+            check_for_turns(self._cfg, spec.max_turns)
+            self._advantage = self._advantage._replace(by_turn=spec.max_turns > 1)
         if self._cfg.learn.reward_aggregation == 'normalize_then_sum':
             self._advantage = self._advantage._replace(part_weights=spec.reward_weights)
         if self._reference is not None:
@@ -215,6 +222,7 @@ class GRPOPolicy(Policy):
         learned = replace(batch, adv=self._advantage.of(batch), score_norm=None, final_obs=None)
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
+            learned.length = batch.length * ~batch.truncated
         learned = learned.without(batch.failed | batch.equal if cfg.drop_equal_groups else batch.failed)
         if cfg.top_entropy is not None:
             learned = of_high_entropy(learned, self._updater.entropy(learned), cfg.top_entropy)

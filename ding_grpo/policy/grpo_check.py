@@ -2,11 +2,12 @@
 from typing import Dict
 
 from ding_common import ConfigError, describe, parallel
+from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS
 
 from .advantage import UNGROUPED_METHODS
 from .config_keys import check_keys
 from .grpo_config import DEFAULTS
-from .loss_options import check_loss, loss_options, surrogate_name
+from .loss_options import adv_method, check_loss, loss_options, surrogate_name
 from .schedule import Schedule
 
 GAE_METHODS = ('batch', 'no_std')
@@ -87,6 +88,11 @@ def _check_buffer(cfg: Dict) -> None:
 
 def _check_critic(cfg: Dict) -> None:
     learn = cfg['learn']
+    if learn['advantage'] != 'anchor' and learn['anchor_weight'] != DEFAULTS['learn']['anchor_weight']:
+        raise ConfigError(
+            f"policy.learn.anchor_weight = {learn['anchor_weight']}: only available with policy.learn.advantage = "
+            f"'anchor', not {learn['advantage']!r}."
+        )
     if learn['advantage'] != 'gae':
         ungrouped = learn['adv_method'] in UNGROUPED_METHODS
         if cfg['group_size'] == 1 and not ungrouped:
@@ -170,6 +176,37 @@ def check_for_tokens(cfg: Dict) -> None:
         )
 
 
+def check_for_turns(cfg: Dict, max_turns: int) -> None:
+    """
+    Overview:
+        Check that the advantage fits the number of turns.
+    Arguments:
+        - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with a language model.
+        - max_turns (:obj:`int`): ``env.max_turns``.
+    """
+    advantage, discount = cfg.learn.advantage, cfg.collect.discount_factor
+    if max_turns == 1:
+        if advantage == 'anchor':
+            raise ConfigError("policy.learn.advantage = 'anchor': needs env.max_turns above 1, which is 1.")
+        return
+    if advantage == 'return_to_go':
+        raise ConfigError(
+            f"policy.learn.advantage = 'return_to_go': biased with env.max_turns = {max_turns}. It compares all turns "
+            'of a group with each other, and the policy decides how many turns a row has. Use '
+            "'return_to_go_by_step', 'outcome' or 'anchor', which are unbiased."
+        )
+    if adv_method(cfg.learn) in TOKEN_ADVANTAGE_METHODS:
+        raise ConfigError(
+            f'policy.learn.adv_method = {cfg.learn.adv_method!r}: not available with env.max_turns = {max_turns}. It '
+            'compares single tokens, and turns differ in length.'
+        )
+    if advantage == 'gae' and discount != 1:
+        raise ConfigError(
+            f"policy.collect.discount_factor = {discount}: must be 1 with policy.learn.advantage = 'gae' and "
+            f'env.max_turns = {max_turns}, because a critic discounts by token, and turns differ in length.'
+        )
+
+
 def check_for_steps(cfg: Dict) -> None:
     """
     Overview:
@@ -183,6 +220,8 @@ def check_for_steps(cfg: Dict) -> None:
                                                                        'sum_then_normalize')):
         if cfg[section][key] != nothing:
             raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: only available for language models.')
+    if cfg.learn.advantage == 'anchor':
+        raise ConfigError("policy.learn.advantage = 'anchor': only available for language models with several turns.")
     options, _ = loss_options(cfg.learn)
     if cfg.learn.batch_steps is not None and options.get('ratio', 'token') != 'token':
         raise ConfigError(

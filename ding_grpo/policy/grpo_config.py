@@ -151,8 +151,12 @@ KEYS = dict(
         # (str) What a group compares. 'outcome': the return of each trajectory. 'return_to_go': the return from each
         # step on, among all steps of the group. 'return_to_go_by_step': the same, among the same step of all rows,
         # including rows that have ended. These two are for long episodes. 'gae': nothing; a critic predicts the return
-        # of each step (generalized advantage estimation), as in PPO. A group may then have one row.
-        advantage=Key('outcome', Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step', 'gae')),
+        # of each step (generalized advantage estimation), as in PPO. A group may then have one row. With several turns
+        # (``env.max_turns``) a step is a turn; 'return_to_go' is then refused, because it is biased. 'anchor': the
+        # outcome, and the return from each turn on among the rows that took one in the same state (``Reply.anchor``).
+        advantage=Key('outcome', Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step', 'anchor', 'gae')),
+        # (float) With 'anchor': weight of the comparison of states beside that of outcomes.
+        anchor_weight=Key(1.0, Rule.number(0, open_low=True)),
         # (Optional[dict]) With 'gae': a language model for the values, arguments as of ``policy.model``. None: a value
         # head on the policy's model, which costs little. Other models contain their values, as 'vac' does.
         critic=Key(None, Rule('None or a dict', lambda v: v is None or isinstance(v, dict))),
@@ -252,7 +256,8 @@ KEYS = dict(
         # shows how far the sampler's are from them (docs/metrics.md). For language models.
         autocast=Key(None,
                      Rule.one_of('bfloat16').or_none()),
-        # (float) Discount of rewards. 1 for completions of a language model.
+        # (float) Discount of rewards, by step; with several turns (``env.max_turns``), by turn. 1 for completions of a
+        # language model.
         discount_factor=Key(1.0, Rule.number(0, 1)),
         # (bool) Whether the trajectories of a group start in the same state. False gives each its own start, for
         # environments whose starts hardly differ.

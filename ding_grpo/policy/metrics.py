@@ -88,10 +88,11 @@ def repetition(action: Tensor, weight: Tensor, n: int = 4) -> Tensor:
     """
     Overview:
         Share of a row's n-grams that occur earlier in the row. It is 0 if all n-grams differ or the row is \
-        shorter than one, and approaches 1 if one n-gram repeats throughout the row.
+        shorter than one, and approaches 1 if one n-gram repeats throughout the row. Only n-grams within a turn of the \
+        policy count.
     Arguments:
         - action (:obj:`torch.LongTensor`): Tokens.
-        - weight (:obj:`torch.FloatTensor`): 1 on tokens, 0 after a row's end.
+        - weight (:obj:`torch.FloatTensor`): 1 on the policy's tokens, else 0.
         - n (:obj:`int`): Number of tokens of an n-gram.
     Returns:
         - share (:obj:`torch.FloatTensor`): One value per row.
@@ -101,8 +102,9 @@ def repetition(action: Tensor, weight: Tensor, n: int = 4) -> Tensor:
         - share (:obj:`torch.FloatTensor`): :math:`(B, )`
     """
     shares = []
-    for row, length in zip(action.tolist(), weight.sum(1).long().tolist()):
-        grams = list(zip(*(row[i:length] for i in range(n))))
+    whole = (weight != 0).unfold(1, n, 1).all(-1).tolist() if weight.shape[1] >= n else [[]] * len(weight)
+    for row, starts in zip(action.tolist(), whole):
+        grams = [tuple(row[i:i + n]) for i, inside in enumerate(starts) if inside]
         shares.append(1 - len(set(grams)) / len(grams) if grams else 0.)
     return torch.tensor(shares)
 

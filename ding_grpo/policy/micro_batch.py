@@ -64,10 +64,11 @@ def share_rows(batch: 'Batch') -> Sequence[int]:
 def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:
     """For each row that has a weight: number of tokens to read, index of its prompt, number of the prompt's tokens."""
     lengths = batch.length.tolist()
+    rows = (batch.weight != 0).any(1).nonzero().squeeze(1).tolist()
     if batch.prompts is None:
-        return {row: (length, 0, 0) for row, length in enumerate(lengths) if length > 0}
+        return {row: (lengths[row], 0, 0) for row in rows}
     groups = batch.group.tolist()
-    return {row: (length - 1, groups[row], len(batch.prompts[row])) for row, length in enumerate(lengths) if length > 0}
+    return {row: (lengths[row] - 1, groups[row], len(batch.prompts[row])) for row in rows}
 
 
 def _fill(costs: Dict[int, Tuple[int, int, int]], most: int) -> List[List[int]]:

@@ -19,8 +19,9 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         can separate the group.
     Arguments:
         - episodes (:obj:`List[List[Dict]]`): The transitions of each episode, from ``Actor.transition``: ``action``, \
-            ``logp``, ``reward`` of the step and, in the last one, ``truncated``. For tokens also ``prompt``, ``kept`` \
-            and, in the last one, ``reward_parts``; for steps also ``obs`` and, in the last one, ``final_obs``.
+            ``logp``, ``reward`` of the step and, in the last one, ``truncated``. For tokens also ``prompt``, the \
+            tokens before the action, ``kept``, ``turn``, ``anchor`` (the state after it) and, in the last one, \
+            ``reward_parts``; for steps also ``obs`` and, in the last one, ``final_obs``.
         - shared_start (:obj:`bool`): Whether the episodes must have the same start.
     Returns:
         - sample (:obj:`Dict`): See shapes; ``kept`` only if the sampling restricts the vocabulary.
@@ -30,16 +31,22 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
             by row
         - final_obs (:obj:`torch.FloatTensor`): :math:`(G, *)` or a dict, the observation after each row's last step
         - action (:obj:`torch.LongTensor`): :math:`(G, S)`, 0 after a row's end; floats of :math:`(G, S, N)` for \
-            continuous actions
-        - logp_old (:obj:`torch.FloatTensor`): :math:`(G, S)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(G, S)`, 1 on tokens, 0 after a row's end
-        - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`, -1 after a row's end
+            continuous actions. For tokens it includes what the environment added between two turns
+        - logp_old (:obj:`torch.FloatTensor`): :math:`(G, S)`, 0 on tokens of the environment
+        - weight (:obj:`torch.FloatTensor`): :math:`(G, S)`, 1 on the policy's own tokens or steps, else 0
+        - length (:obj:`torch.LongTensor`): :math:`(G, )`, number of tokens or steps of the row
+        - turn (:obj:`torch.LongTensor`): :math:`(G, S)`, the number of the turn, -1 after a row's end. A reply of the \
+            environment belongs to the turn before it; each step of another environment is a turn
+        - anchor (:obj:`torch.LongTensor`): :math:`(G, T)`, for tokens: the state in which each of at most T turns is \
+            taken, a number for each state of the group; -1 for a state of its own and after a row's last turn
+        - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`, -1 where the policy sampled nothing
         - reward (:obj:`torch.FloatTensor`): :math:`(G, S)`, the reward of each token
         - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each, NaN where a part does not apply
         - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
         - failed (:obj:`torch.FloatTensor`): :math:`(G, )`, 1 on rows that could not be scored
     Raises:
-        - ConfigError: If the episodes must have the same start and do not.
+        - ConfigError: If the episodes must have the same start and do not, or an environment has changed tokens that \
+            the policy has already read or sampled.
     """
     start = 'prompt' if 'prompt' in episodes[0][0] else 'obs'
     for episode in episodes if shared_start else ():
@@ -49,17 +56,19 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
                 "environment's reset must depend on its seed only; or set shared_start to False, to compare episodes "
                 'from different starts.'
             )
-    rows = [{key: torch.cat([t[key] for t in episode]) for key in ('action', 'logp', 'reward')} for episode in episodes]
+    rows = [_tokens(episode) if start == 'prompt' else _steps(episode) for episode in episodes]
     last = [episode[-1] for episode in episodes]
 
-    def padded(tensors: List[Tensor], value: float = 0) -> Tensor:
-        return pad_sequence(tensors, batch_first=True, padding_value=value)
+    def padded(key: str, value: float = 0) -> Tensor:
+        return pad_sequence([row[key] for row in rows], batch_first=True, padding_value=value)
 
     sample = dict(
-        action=padded([row['action'] for row in rows]),
-        logp_old=padded([row['logp'] for row in rows]),
-        weight=padded([torch.ones_like(row['logp']) for row in rows]),
-        reward=padded([row['reward'] for row in rows]),
+        action=padded('action'),
+        logp_old=padded('logp'),
+        weight=padded('weight'),
+        length=torch.tensor([len(row['weight']) for row in rows]),
+        turn=padded('turn', -1),
+        reward=padded('reward'),
         reward_parts={
             name:
             torch.tensor([float('nan') if t['reward_parts'][name] is None else t['reward_parts'][name] for t in last])
@@ -68,15 +77,68 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         truncated=torch.tensor([float(t['truncated']) for t in last]),
         failed=torch.tensor([float(t['failed']) for t in last]),
     )
-    if 'prompt' in episodes[0][0]:
-        sample['prompt'] = episodes[0][0]['prompt']
+    if start == 'prompt':
+        sample['prompt'], sample['anchor'] = episodes[0][0]['prompt'], _anchors(episodes)
     else:
         sample['obs'] = default_collate([t['obs'] for episode in episodes for t in episode])
         if 'final_obs' in last[0]:
             sample['final_obs'] = default_collate([t['final_obs'] for t in last])
-    if episodes[0][0].get('kept') is not None:
-        sample['kept'] = padded([torch.cat([t['kept'] for t in episode]) for episode in episodes], -1)
+    if 'kept' in rows[0]:
+        sample['kept'] = padded('kept', -1)
     return sample
+
+
+def _steps(episode: List[Dict[str, Any]]) -> Dict[str, Tensor]:
+    """A row of single steps: action, logp, weight, reward and turn, each (S, ) or, for actions, (S, N)."""
+    row = {key: torch.cat([t[key] for t in episode]) for key in ('action', 'logp', 'reward')}
+    return dict(row, weight=torch.ones_like(row['logp']), turn=torch.arange(len(row['logp'])))
+
+
+def _tokens(episode: List[Dict[str, Any]]) -> Dict[str, Tensor]:
+    """A row of own tokens and replies: as ``_steps``, with ``kept`` (S, K) if the sampling restricts the vocabulary."""
+    parts: List[Dict[str, Tensor]] = []
+    for step, following in zip(episode, [*episode[1:], None]):
+        own = {key: step[key] for key in ('action', 'logp', 'reward')}
+        own.update(weight=torch.ones_like(own['logp']), turn=torch.full_like(own['action'], step['turn']))
+        if step['kept'] is not None:
+            own['kept'] = step['kept']
+        parts.append(own)
+        reply = step['prompt'][:0] if following is None else _reply(step, following)
+        if len(reply):  # all zeros but action, turn and kept
+            no_token = {key: x.new_zeros(len(reply), *x.shape[1:]) for key, x in own.items()}
+            parts.append(dict(no_token, action=reply, turn=torch.full_like(reply, step['turn'])))
+            if 'kept' in own:
+                parts[-1]['kept'] = no_token['kept'] - 1
+    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+
+def _anchors(episodes: List[List[Dict[str, Any]]]) -> Tensor:
+    """(G, T), see ``fold_group``. The first turn's state is the prompt."""
+    numbers: Dict[Any, int] = {}
+    rows = []
+    for episode in episodes:
+        states: List[Any] = [('prompt', *episode[0]['prompt'].tolist())]
+        for before, step in zip(episode, episode[1:]):
+            if step['turn'] != before['turn']:
+                states.append(before['anchor'])
+        rows.append(torch.tensor([-1 if s is None else numbers.setdefault(s, len(numbers)) for s in states]))
+    return pad_sequence(rows, batch_first=True, padding_value=-1)
+
+
+def _reply(step: Dict[str, Any], following: Dict[str, Any]) -> Tensor:
+    """The tokens that the environment added after a step. Token ids are the record: none of them may change."""
+    known, found = torch.cat([step['prompt'], step['action']]), following['prompt']
+    if len(found) < len(known) or not torch.equal(found[:len(known)], known):
+        same = min(len(found), len(known))
+        place = int((found[:same] != known[:same]).long().argmax()) if not torch.equal(found[:same], known[:same]) \
+            else same
+        told = f'{int(known[place])} became {int(found[place])}' if place < same else 'it is missing'
+        raise ConfigError(
+            f"env.type: the environment changed token {place} of the observation after turn {step['turn']} ({told}). "
+            'An observation must continue the one before it and the action: append token ids, and never encode the '
+            'text again.'
+        )
+    return found[len(known):]
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -20,6 +20,7 @@ from .critic import TokenCritic
 from .diagnose import check_sampled
 from .grpo_check import check_for_tokens
 from .grpo_config import LOG_PROB_FNS
+from .kept_cache import KeptCache
 from .row_generators import RowGenerators, RowKey
 
 
@@ -57,7 +58,12 @@ class TokenActor:
     fused = True  # one pass over the many weights of a language model
 
     def __init__(
-            self, model: CausalLM, sampling: Sampling, log_prob_fn: Callable, seed: int, autocast: bool = False
+            self,
+            model: CausalLM,
+            sampling: Sampling,
+            log_prob_fn: Callable,
+            seed: int,
+            autocast: bool = False
     ) -> None:
         """
         Arguments:
@@ -73,6 +79,8 @@ class TokenActor:
         self._generators = RowGenerators(seed)
         self._autocast = autocast
         self._spec: Optional[NamedTuple] = None
+        self._cache = KeptCache(model)
+        self._told = False  # that conversations are read again
 
     @classmethod
     def of(cls, model: CausalLM, cfg: Dict, seed: int) -> 'TokenActor':
@@ -107,7 +115,8 @@ class TokenActor:
             Receive from the environment how a completion ends, and check its tokens against the model.
         Arguments:
             - spec (:obj:`Optional[NamedTuple]`): ``tokenizer``, ``eos_token_ids``, ``vocab_size``, \
-                ``max_prompt_length``, ``max_new_tokens``, ``reward_weights``.
+                ``max_prompt_length``, ``max_new_tokens``, ``reward_weights``, ``max_turns``, ``max_tokens``, \
+                ``max_own_tokens``, ``ends``.
             - spaces (:obj:`Optional[Tuple]`): Not used.
         Raises:
             - ConfigError: If the tokens do not fit the model.
@@ -122,11 +131,13 @@ class TokenActor:
                 f'env.tokenizer: its vocabulary of {spec.vocab_size} tokens does not fit policy.model, which has '
                 f'vocab_size = {self._model.vocab_size}. The model needs at least as many tokens.'
             )
-        positions, longest = self._model.max_positions, spec.max_prompt_length + spec.max_new_tokens
+        positions, longest = self._model.max_positions, spec.max_prompt_length + spec.max_tokens
         if positions is not None and longest > positions:
+            turns = '' if spec.max_turns == 1 else f' and env.max_turns = {spec.max_turns}'
             raise ConfigError(
-                f'env.max_prompt_length = {spec.max_prompt_length} with env.max_new_tokens = {spec.max_new_tokens}: '
-                f'{longest} tokens are more than the {positions} positions of policy.model. Lower one of them.'
+                f'env.max_prompt_length = {spec.max_prompt_length} with env.max_new_tokens = {spec.max_new_tokens}'
+                f'{turns}: {longest} tokens are more than the {positions} positions of policy.model. Lower one of them'
+                f"{', or env.max_tokens' if turns else ''}."
             )
         notice = tokenizer_notice(self._model.lm.name_or_path, spec.tokenizer)
         if notice is not None and parallel.rank() == 0:
@@ -137,13 +148,13 @@ class TokenActor:
 
     def bind_reference(self, reference: CausalLM) -> None:
         reference.limit_vocabulary(self._spec.vocab_size)
-        reference.limit_length(self._spec.max_prompt_length + self._spec.max_new_tokens)
+        reference.limit_length(self._spec.max_prompt_length + self._spec.max_tokens)
         reference.load_reading_state(self._model.reading_state())
 
     def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
-            Sample a completion for each environment.
+            Sample a completion, or the next turn, for each environment.
         Arguments:
             - obs (:obj:`Dict[int, Any]`): Token ids by environment, -1 after the last.
             - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
@@ -156,7 +167,8 @@ class TokenActor:
             - logp (:obj:`torch.FloatTensor`): :math:`(S, )`
             - kept (:obj:`torch.LongTensor`): :math:`(S, K)`
         """
-        uniform = np.stack([self._generators.of(i, row_keys[i]).random(self.max_length) for i in obs])  # (B, T)
+        most = self._known_spec.max_new_tokens
+        uniform = np.stack([self._generators.of(i, row_keys[i]).random(most) for i in obs])  # (B, T)
         device = self._model.device
         with torch.autocast(device.type, torch.bfloat16) if self._autocast else nullcontext():
             return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys)
@@ -166,6 +178,7 @@ class TokenActor:
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         self._generators.forget(env_ids)
+        self._cache.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """One step of one environment, in the form that ``fold_group`` needs, with the tokens that it accepted."""
@@ -179,6 +192,8 @@ class TokenActor:
             logp=output['logp'][:taken],
             kept=None if kept is None else kept[:taken],
             reward=reward,
+            turn=timestep.info.get('turn', 0),
+            anchor=timestep.info.get('anchor'),
             reward_parts=timestep.info.get('reward_parts'),
             truncated=timestep.info.get('truncated'),
             failed=timestep.info.get('failed') is not None,
@@ -230,12 +245,16 @@ class TokenActor:
 
     @property
     def max_length(self) -> int:
+        return self._known_spec.max_own_tokens
+
+    @property
+    def _known_spec(self) -> NamedTuple:
         if self._spec is None:
             raise ConfigError(
                 'policy.type = grpo: the policy does not know how a completion ends. Use '
                 "create_config.collector = dict(type='group') and an environment that has a token_spec."
             )
-        return self._spec.max_new_tokens
+        return self._spec
 
     def state_dict(self) -> Dict[str, Any]:
         return dict(reading=self._model.reading_state())
@@ -250,6 +269,18 @@ class TokenActor:
             f'{cfg.learn.micro_batch_tokens}. Or use policy.model.gradient_checkpointing=True or policy.model.lora.'
         )
 
+    def _keeps_cache(self) -> bool:
+        """Whether rows keep what they have read for their next turn."""
+        if self._spec.max_turns == 1 or self._model.shares_prompts:
+            return self._spec.max_turns > 1
+        if not self._told and parallel.rank() == 0:
+            click.echo(
+                f'env.max_turns = {self._spec.max_turns}: {type(self._model.lm).__name__} cannot share prompts, so '
+                'every turn reads its whole conversation again, which takes longer'
+            )
+        self._told = True
+        return False
+
     def _generate(
             self,
             obs: Dict[int, Any],
@@ -257,10 +288,16 @@ class TokenActor:
             row_keys: Dict[int, RowKey] = {},
     ) -> Dict[int, Dict[str, Any]]:
         stripped = [strip(o) for o in obs.values()]
-        prompts = PromptBatch.of(stripped, self._model.device)
+        prompts, spec = PromptBatch.of(stripped, self._model.device), self._known_spec
+        room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
+        limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
+        kept = self._keeps_cache()
         rollout: Rollout = generate(
-            self._model, prompts, self.max_length, self._spec.eos_token_ids, self._sampling, uniform
+            self._cache.begin(list(obs), stripped) if kept else self._model, prompts, spec.max_new_tokens,
+            spec.eos_token_ids, self._sampling, uniform, limit, spec.ends
         )
+        if kept:
+            self._cache.end(rollout.action, rollout.length)
         logp = rollout.logp.cpu()
         check_sampled(logp.isfinite(), self._model, list(obs), row_keys, prompts=stripped)
         output = {}

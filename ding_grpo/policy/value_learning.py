@@ -44,9 +44,10 @@ class ValueLearning:
         value = read(lambda part: self._actor.value(self._model, part, self.critic), batch)
         final = self._actor.final_value(self._model, batch.to(device), self.critic).cpu()
         std = self.critic.return_std
-        adv, return_ = gae_advantage(
-            batch.reward, value * std, batch.weight, discount_factor, self._gae_lambda, final * std
-        )
+        order = (batch.weight == 0).long().argsort(dim=1, stable=True)  # (B, S): the policy's own steps first
+        steps = (x.gather(1, order) for x in (batch.reward, value * std, batch.weight))
+        found = gae_advantage(*steps, discount_factor, self._gae_lambda, final * std)
+        adv, return_ = (torch.zeros_like(x).scatter(1, order, x) for x in found)
         if self._cfg.value_norm and batch.weight.any():
             self.critic.observe(return_[batch.weight != 0])
         return replace(batch, value=value, adv=adv, return_=return_ / std, final_obs=None)

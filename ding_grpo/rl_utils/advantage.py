@@ -137,6 +137,39 @@ def step_advantage(return_: Tensor, weight: Tensor, group: Tensor, method: str =
     return adv
 
 
+def anchor_advantage(return_: Tensor, anchor: Tensor, group: Tensor) -> Tensor:
+    """
+    Overview:
+        Advantage of each turn relative to the turns that other rows of the group took in the same state, its anchor, \
+        as in GiGPO, https://arxiv.org/abs/2505.10978: return from here minus the mean of the other rows'. A row \
+        alone at an anchor gets 0. Its second visit of an anchor is left out: what happens there depends on the first.
+    Arguments:
+        - return_ (:obj:`torch.FloatTensor`): Return from each turn on.
+        - anchor (:obj:`torch.LongTensor`): Number of the state in which each turn is taken, equal for equal states of \
+            a group; negative for a state of its own and after the end of a row.
+        - group (:obj:`torch.LongTensor`): Group ids, as in ``group_advantage``.
+    Returns:
+        - adv (:obj:`torch.FloatTensor`): The advantages.
+    Shapes:
+        - return_ (:obj:`torch.FloatTensor`): :math:`(B, T)`
+        - anchor (:obj:`torch.LongTensor`): :math:`(B, T)`
+        - group (:obj:`torch.LongTensor`): :math:`(B, )`
+        - adv (:obj:`torch.FloatTensor`): :math:`(B, T)`
+    Raises:
+        - ValueError: If a shape or type is wrong.
+    """
+    check_leading('return_', return_, '(B, T)')
+    check_tensor('anchor', anchor, tuple(return_.shape), '(B, T)', 'int64')
+    _check(return_.sum(1), group)
+    turns = anchor.shape[1]
+    before = torch.ones(turns, turns, dtype=torch.bool, device=anchor.device).tril(-1)  # [t, u]: u is before t
+    again = ((anchor.unsqueeze(2) == anchor.unsqueeze(1)) & before).any(2)  # (B, T)
+    compared = (anchor >= 0) & ~again
+    state = torch.stack([group.unsqueeze(1).expand_as(anchor)[compared], anchor[compared]], dim=1)  # (M, 2)
+    _, key = state.unique(dim=0, return_inverse=True)
+    return torch.zeros_like(return_).masked_scatter(compared, group_advantage(return_[compared], key, 'rloo'))
+
+
 class _Groups(NamedTuple):
     reward: Tensor  # (B, )
     member: Tensor  # (B, ) in 0 .. P - 1

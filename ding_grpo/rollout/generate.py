@@ -1,4 +1,4 @@
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Callable, List, NamedTuple, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -25,12 +25,14 @@ class Rollout(NamedTuple):
 
 
 def generate(
-        model: object,
-        prompts: NamedTuple,
-        max_new_tokens: int,
-        eos_token_ids: Sequence[int],
-        sampling: Sampling = Sampling(),
-        uniform: Optional[Tensor] = None,
+    model: object,
+    prompts: NamedTuple,
+    max_new_tokens: int,
+    eos_token_ids: Sequence[int],
+    sampling: Sampling = Sampling(),
+    uniform: Optional[Tensor] = None,
+    limit: Optional[Tensor] = None,
+    ends: Optional[Callable[[List[int]], bool]] = None,
 ) -> Rollout:
     """
     Overview:
@@ -43,18 +45,22 @@ def generate(
         - sampling (:obj:`Sampling`): Sampling distribution.
         - uniform (:obj:`Optional[torch.DoubleTensor]`): Random numbers in [0, 1) for each row; None is greedy \
             decoding.
+        - limit (:obj:`Optional[torch.LongTensor]`): Maximum length of each row, at least 1; None for \
+            ``max_new_tokens``.
+        - ends (:obj:`Optional[Callable]`): Whether the last of a row's tokens ends it, beside end-of-sequence tokens.
     Returns:
         - rollout (:obj:`Rollout`): The completions.
     Shapes:
         - uniform (:obj:`torch.DoubleTensor`): :math:`(B, T)`
+        - limit (:obj:`torch.LongTensor`): :math:`(B, )`
     """
     with torch.no_grad(), model.arithmetic():
-        return _generate(model, prompts, max_new_tokens, eos_token_ids, sampling, uniform)
+        return _generate(model, prompts, max_new_tokens, eos_token_ids, sampling, uniform, limit, ends)
 
 
 def _generate(
         model: object, prompts: NamedTuple, max_new_tokens: int, eos_token_ids: Sequence[int], sampling: Sampling,
-        uniform: Optional[Tensor]
+        uniform: Optional[Tensor], limit: Optional[Tensor], ends: Optional[Callable[[List[int]], bool]]
 ) -> Rollout:
     device = prompts.ids.device
     rows = len(prompts.row)
@@ -63,7 +69,11 @@ def _generate(
     kept_ids: List[Tensor] = []
     eos = torch.tensor(list(eos_token_ids), dtype=torch.long, device=device)
 
-    decoding = model.start(prompts, max_new_tokens)
+    room = max_new_tokens  # of the longest prompt, up to the longest row
+    if limit is not None:
+        limit = limit.clamp(max=max_new_tokens)
+        room = int((prompts.length[prompts.row] + limit).max()) - prompts.ids.shape[1]
+    decoding = model.start(prompts, room)
     logit = decoding.logit  # (B, V)
     logp = torch.zeros(rows, max_new_tokens, dtype=torch.promote_types(logit.dtype, torch.float32), device=device)
     live = torch.arange(rows, device=device)  # the row of each line in the shrinking batch
@@ -84,6 +94,11 @@ def _generate(
         action[live[running], t] = token[running]
         length[live[running]] += 1
         running &= ~torch.isin(token, eos)
+        if limit is not None:
+            running &= length[live] < limit[live]
+        if ends is not None:
+            for line in running.nonzero().squeeze(-1).tolist():
+                running[line] = not ends(action[live[line], :t + 1].tolist())
         if t + 1 == max_new_tokens or not running.any():
             break
         if running.sum() <= 0.75 * len(running):  # copying keys and values pays off only if enough rows have ended

@@ -12,7 +12,7 @@ from .screen import shorten
 class CompletionTable:
     """
     Overview:
-        Writes sampled completions for a human reader. The best and the worst of each group go into a small table and \
+        Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of each group go into a small table and \
         a file of JSON lines. Completions that could not be scored go into the same file.
     Interfaces:
         ``write``, ``write_failed``
@@ -94,8 +94,10 @@ def _record(train_iter: int, sample: Dict[str, Any], row: int, info: Dict[str, A
     return dict(
         train_iter=train_iter,
         group=sample['group_id'],
-        **{key: info[key]
-           for key in ('index', 'kind', 'prompt', 'completion', 'truncated', 'failed')},
+        **{
+            key: info[key]
+            for key in ('index', 'kind', 'prompt', 'completion', 'turns', 'truncated', 'failed') if key in info
+        },
         reward=sample['reward'][row].sum().item(),
         reward_parts=info['reward_parts'],
         advantage=None if adv is None else adv[row].item(),

@@ -37,8 +37,19 @@ class DingTokenEnv(BaseEnv):
         system_prompt=None,
         # (dict) Additional variables of the chat template, such as enable_thinking.
         chat_options=dict(),
-        # (int) Maximum completion length in tokens. Lower it when completions ramble, raise it when many are cut.
+        # (int) Maximum length of a turn of the policy, its completion, in tokens. Lower it when completions ramble,
+        # raise it when many are cut.
         max_new_tokens=16,
+        # (int) Maximum number of turns of the policy. Above 1 for a ``MultiTurnTask``, which answers each turn.
+        max_turns=1,
+        # (int) Maximum number of tokens that the environment adds after a turn. A longer reply ends the episode.
+        max_reply_tokens=16,
+        # (Optional[int]) Maximum number of tokens of an episode after its prompt, the policy's and the environment's.
+        # Lower it to bound memory. None: as many as the three limits above allow.
+        max_tokens=None,
+        # (List[str]) Stop strings: the token that completes one ends the turn, beside end-of-sequence tokens. For base
+        # models, which write no end of turn.
+        stop=[],
         # (Optional[int]) Maximum prompt length in tokens. None encodes all prompts to find the longest.
         max_prompt_length=None,
         # (Optional[int]) Number of tokens before the length limit over which the reward part ``overlong`` falls from 0
@@ -56,6 +67,13 @@ class DingTokenEnv(BaseEnv):
         task=Rule("a dict with the key 'type'", lambda v: isinstance(v, dict) and isinstance(v.get('type'), str)),
         tokenizer=Rule('None or a dict', lambda v: v is None or isinstance(v, dict)),
         max_new_tokens=Rule.integer(1, MOST),
+        max_turns=Rule.integer(1, MOST),
+        max_reply_tokens=Rule.integer(1, MOST),
+        max_tokens=Rule.integer(1, MOST).or_none(),
+        stop=Rule(
+            'a list of texts of at least one character',
+            lambda v: isinstance(v, (list, tuple)) and all(isinstance(text, str) and text for text in v)
+        ),
         max_prompt_length=Rule.integer(1, MOST).or_none(),
         chat=Rule.one_of(True, False).or_none(),
         system_prompt=Rule('text', lambda v: isinstance(v, str)).or_none(),
@@ -119,6 +137,7 @@ class DingTokenEnv(BaseEnv):
         self.observation_space = self._env.observation_space
         self.action_space = self._env.action_space
         reach = sum(abs(w) for w in self._env.weights.values())
+        reach *= self._env.max_turns
         self.reward_space = spaces.Box(-np.float32(reach), np.float32(reach), (1, ), np.float32)
 
     @property
@@ -182,7 +201,8 @@ class DingTokenEnv(BaseEnv):
             # Here, not in ``reset``: DI-engine resets evaluator environments once more than it runs episodes.
             self._walked += 1
             if 'unscored' not in info:
-                self._scorer.finish(0, reward, len(self._env.completion), info)
+                total = sum(turn['reward'] for turn in info['turns']) if 'turns' in info else reward
+                self._scorer.finish(0, total, self._env.own_length, info)
         return BaseEnvTimestep(obs, as_reward(reward), done, info)
 
     def close(self) -> None:

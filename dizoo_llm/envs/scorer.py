@@ -13,7 +13,7 @@ from .token_env import TokenEnv
 # More failures in a row in one environment end the run, with any collector: a scorer that always fails would keep it
 # collecting forever.
 MOST_FAILED_IN_A_ROW = 100
-RECORDED = ('index', 'kind', 'prompt', 'completion', 'return', 'reward_parts', 'truncated', 'failed')
+RECORDED = ('index', 'kind', 'prompt', 'completion', 'turns', 'return', 'reward_parts', 'truncated', 'failed')
 
 
 class Scorer:
@@ -85,8 +85,10 @@ class Scorer:
             truncated=float(info['truncated']),
             failed=float(failed),
             record=[json.dumps({key: info[key]
-                                for key in RECORDED})],  # DI-engine accepts lists of numbers or strings
+                                for key in RECORDED if key in info})],  # DI-engine accepts lists of numbers or strings
         )
+        if 'turns' in info:
+            info['episode_info']['turns'] = float(len(info['turns']))
 
 
 def as_reward(reward: float) -> np.ndarray:

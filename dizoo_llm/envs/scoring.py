@@ -1,8 +1,9 @@
 """From the score of a task to reward and info, in one place for single scores and for batches."""
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from dizoo_llm.tasks import Task
 from dizoo_llm.tasks.base import Parts
+from dizoo_llm.tasks.multi_turn import total_parts
 from ding_common import ConfigError, Rule, TaskError, nearest
 
 
@@ -26,10 +27,10 @@ class Ended(NamedTuple):
 class Scoring:
     """
     Overview:
-        A pure function from the score of a completion, its end and its length to the reward and the info of a token \
-        environment.
+        Pure functions from the score of a completion, its end and its length, or from the scores of turns, to the \
+        reward and the info of a token environment.
     Interfaces:
-        ``outcome``
+        ``outcome``, ``reward``, ``episode``
     Property:
         - weights (:obj:`Dict[str, float]`): The parts of the reward and their weights, including ``overlong``.
     """
@@ -89,6 +90,23 @@ class Scoring:
             begins = self._max_new_tokens - self._overlong_buffer
             length = ended.length if ended.terminated else self._max_new_tokens
             parts['overlong'] = -max(length - begins, 0) / self._overlong_buffer
-        reward = float(sum(self.weights[name] * value for name, value in parts.items() if value is not None))
-        value = reward if return_part is None else parts[return_part] or 0.0
-        return reward, {'reward_parts': parts, 'failed': failed, 'return': value}
+        return self.reward(parts), self._info(parts, failed)
+
+    def reward(self, parts: Parts) -> float:
+        """Weighted sum of the parts that apply."""
+        return float(sum(self.weights[name] * value for name, value in parts.items() if value is not None))
+
+    def episode(self, turns: List[Parts], failed: Optional[str]) -> Dict[str, Any]:
+        """
+        Overview:
+            Info of an episode of several turns, as in ``outcome``.
+        Arguments:
+            - turns (:obj:`List[Dict[str, Optional[float]]]`): Parts of the reward of each turn.
+            - failed (:obj:`Optional[str]`): Why the episode cannot be scored, or None.
+        """
+        return self._info(total_parts(turns) if failed is None else dict.fromkeys(self._task.weights), failed)
+
+    def _info(self, parts: Parts, failed: Optional[str]) -> Dict[str, Any]:
+        return_part = self._task.return_part
+        value = self.reward(parts) if return_part is None else parts[return_part] or 0.0
+        return {'reward_parts': parts, 'failed': failed, 'return': value}

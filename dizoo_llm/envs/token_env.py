@@ -1,27 +1,20 @@
-from functools import lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from transformers import PreTrainedTokenizerBase
 
-from dizoo_llm.tasks import Problem, Task, create_task
+from dizoo_llm.tasks import MultiTurnTask, Problem, Reply, Task, Turn, create_task
 from dizoo_llm.tasks.base import check_scorer
-from dizoo_llm.tokenizer import (
-    build_char_tokenizer, build_word_tokenizer, encode_prompt, encode_text, end_ids, load_tokenizer
-)
 from ding_common import ConfigError, TaskError
 
+from .encoding import Encoder
 from .rewarded_task import add_reward_models
 from .scoring import Ended, Scoring
+from .stop import Stop
 
 NO_TOKEN = -1  # pads observations after the last token; never a token id
-MOST_READ = 20_000  # problems at most when the longest prompt has to be found
-MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it sets the length of observations
-MOST_ENCODED = 1024  # prompts whose tokens are cached, since all environments of a group start with the same one
-_ENCODED: Dict[Tuple, Tuple] = {}  # keeps a reference to the tokenizer, so that its id is not reused
-_TOKENIZERS = "dict(pretrained='folder or name', gguf_file=None), dict(words=[...]) or dict(chars='...')"
 
 
 class TokenSpec(NamedTuple):
@@ -33,16 +26,26 @@ class TokenSpec(NamedTuple):
     eos_token_ids: Tuple[int, ...]
     vocab_size: int
     max_prompt_length: int
-    max_new_tokens: int
+    max_new_tokens: int  # of a turn
     reward_weights: Dict[str, float]
+    max_turns: int
+    max_tokens: int  # of an episode after its prompt, the policy's and the environment's
+    ends: Optional[Callable[[Sequence[int]], bool]]  # whether a stop string ends a turn; None without stop strings
+
+    @property
+    def max_own_tokens(self) -> int:
+        """Maximum number of tokens that the policy writes in an episode."""
+        return min(self.max_turns * self.max_new_tokens, self.max_tokens)
 
 
 class TokenEnv(gymnasium.Env):
     """
     Overview:
-        The token-level Markov decision process of a causal language model. The observation is the prompt and the
-        completion so far, padded with -1. An action is one token or several. Tokens after the first end-of-sequence
-        token or beyond the length limit are ignored. The reward arrives with the last token.
+        The token-level Markov decision process of a causal language model. The observation is the prompt and all
+        tokens so far, padded with -1. An action is one token or several, of one turn. Tokens after the one that ends
+        the turn, an end-of-sequence token or the last token of a stop string, are ignored, and so are tokens beyond the
+        length limit. A ``Task`` has one turn, which it scores. A ``MultiTurnTask`` answers each turn: the reply is
+        part of the next observation. The reward of a turn arrives with its last token.
     Interfaces:
         ``reset``, ``step``
     Property:
@@ -65,13 +68,17 @@ class TokenEnv(gymnasium.Env):
             overlong_weight: float = 1.0,
             reward_models: Sequence[Dict[str, Any]] = (),
             reward_weights: Dict[str, float] = {},
+            max_turns: int = 1,
+            max_reply_tokens: int = 16,
+            max_tokens: Optional[int] = None,
+            stop: Sequence[str] = (),
     ) -> None:
         """
         Overview:
             Build the task and the tokenizer.
         Arguments:
             - task (:obj:`Union[str, Dict, Task]`): A task, the name of a registered one, or its config.
-            - max_new_tokens (:obj:`int`): Maximum completion length in tokens.
+            - max_new_tokens (:obj:`int`): Maximum length of a turn of the policy in tokens.
             - tokenizer (:obj:`Optional[Dict]`): ``dict(pretrained=folder or name)``, with ``gguf_file`` if the \
                 tokenizer is in a GGUF file, ``dict(words=[...])`` or ``dict(chars='...')``. None uses the task's \
                 words or characters.
@@ -88,27 +95,60 @@ class TokenEnv(gymnasium.Env):
             - reward_models (:obj:`Sequence[Dict[str, Any]]`): Further parts of the reward, see \
                 ``dizoo_llm/reward_model.py``.
             - reward_weights (:obj:`Dict[str, float]`): Weights of parts of the reward in place of the task's.
+            - max_turns (:obj:`int`): Maximum number of turns of the policy; above 1 for a ``MultiTurnTask``.
+            - max_reply_tokens (:obj:`int`): Maximum number of tokens that the environment adds after a turn.
+            - max_tokens (:obj:`Optional[int]`): Maximum number of tokens after the prompt, the policy's and the \
+                environment's. None is the sum of the limits above.
+            - stop (:obj:`Sequence[str]`): Stop strings. The token that completes one ends the turn.
         Raises:
             - ConfigError: If an argument is invalid.
         """
         self.task = task if isinstance(task, Task) else create_task(dict(type=task) if isinstance(task, str) else task)
         check_scorer(self.task)
+        self.evaluation = evaluation
+        self.max_new_tokens, self.max_turns, self.max_reply_tokens = max_new_tokens, max_turns, max_reply_tokens
+        self.max_tokens = max_turns * max_new_tokens + (max_turns - 1) * max_reply_tokens
+        if max_tokens is not None:
+            self.max_tokens = min(max_tokens, self.max_tokens)
+        self._check_turns(reward_models, overlong_buffer)
         self.task = add_reward_models(self.task, reward_models)
-        self.tokenizer = _create_tokenizer(tokenizer, self.task)
         self.problems = self.task.evaluation() if evaluation else self.task
-        self.max_new_tokens = max_new_tokens
-        self._chat = (chat, system_prompt, chat_options)
+        self._encoder = Encoder(
+            self.task, tokenizer, max_prompt_length, max_new_tokens, chat, system_prompt, chat_options
+        )
+        self.tokenizer, self.eos_token_ids = self._encoder.tokenizer, self._encoder.end_ids
+        self.max_prompt_length = self._encoder.max_prompt_length
+        self.encode, self.encode_answer = self._encoder.prompt, self._encoder.answer
+        self._stop = Stop(self.tokenizer, self.eos_token_ids, stop)
         self.scoring = Scoring(self.task, max_new_tokens, overlong_buffer, overlong_weight, reward_weights)
-        self.max_prompt_length = max_prompt_length
-        if max_prompt_length is None:
-            self.max_prompt_length = self._longest_prompt()
-        self.eos_token_ids = end_ids(self.tokenizer)
         vocab_size = len(self.tokenizer)
-        length = self.max_prompt_length + max_new_tokens
+        length = self.max_prompt_length + self.max_tokens
         self.observation_space = spaces.Box(NO_TOKEN, vocab_size - 1, (length, ), np.int64)
         self.action_space = spaces.Discrete(vocab_size)
         self._done = True
         self._scores = True
+
+    def _check_turns(self, reward_models: Sequence[Dict[str, Any]], overlong_buffer: Optional[int]) -> None:
+        """Require that the options fit the number of turns of the task."""
+        if not self.has_turns:
+            if self.max_turns > 1:
+                raise ConfigError(
+                    f'env.max_turns = {self.max_turns}: {type(self.task).__name__} scores one turn and answers none. '
+                    'Set it to 1, or use a MultiTurnTask.'
+                )
+            return
+        self.task.check()
+        for key, value in (('reward_models', list(reward_models) or None), ('overlong_buffer', overlong_buffer)):
+            if value is not None:
+                raise ConfigError(
+                    f'env.{key} = {value!r:.80}: not available for {type(self.task).__name__}, a MultiTurnTask, which '
+                    'rewards each turn. Remove it.'
+                )
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether the task answers turns."""
+        return isinstance(self.task, MultiTurnTask)
 
     @property
     def weights(self) -> Dict[str, float]:
@@ -120,13 +160,13 @@ class TokenEnv(gymnasium.Env):
         """The properties of this environment that a policy needs."""
         return TokenSpec(
             self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
-            self.weights
+            self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None
         )
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
         """
         Overview:
-            Start a problem. The same seed selects the same problem.
+            Start a problem. The same seed selects the same problem and starts the same game.
         Arguments:
             - seed (:obj:`Optional[int]`): As in gymnasium.
             - options (:obj:`Optional[Dict]`): ``index`` selects the problem (modulo the number of problems). \
@@ -135,9 +175,10 @@ class TokenEnv(gymnasium.Env):
             - obs (:obj:`np.ndarray`): The prompt's token ids, padded with -1.
             - info (:obj:`Dict`): ``index``, the index of the problem.
         Shapes:
-            - obs (:obj:`np.ndarray`): :math:`(N, )`, N = max_prompt_length + max_new_tokens
+            - obs (:obj:`np.ndarray`): :math:`(N, )`, N = max_prompt_length + max_tokens
         Raises:
-            - TaskError: If the task returns no valid problem, or its prompt cannot be encoded, is empty or is too long.
+            - TaskError: If the task returns no valid problem, it cannot begin, or its prompt cannot be encoded, is \
+                empty or is too long.
         """
         super().reset(seed=seed)
         index = (options or {}).get('index')
@@ -147,7 +188,13 @@ class TokenEnv(gymnasium.Env):
             self._prompt: List[int] = self.encode(self.problem)
         except ConfigError as error:
             raise TaskError(f'problem {self.index}: the prompt could not be encoded: {error}') from error
-        self._completion: List[int] = []
+        self._tokens: List[int] = []  # after the prompt
+        self._turn: List[int] = []  # the tokens of the turn so far
+        self._turns: List[Dict[str, Any]] = []  # the turns before it
+        self.own_length = 0
+        if self.has_turns:
+            state = self.index if self.evaluation else int(self.np_random.integers(2 ** 31))
+            self._state = self.task.checked_begin(self.problem, state)
         self._done = False
         self._scores = not (options or {}).get('defer_score', False)
         return self._observe(), dict(index=self.index)
@@ -155,19 +202,24 @@ class TokenEnv(gymnasium.Env):
     def step(self, action: Union[int, Sequence[int]]) -> Tuple[np.ndarray, float, bool, bool, Dict[str, Any]]:
         """
         Overview:
-            Append one or more tokens to the completion.
+            Append one or more tokens to the turn. If they end it, the task scores or answers it. A reply that does \
+            not fit into the limits is dropped, and the last turn allowed is answered too: the reward counts in both \
+            cases.
         Arguments:
             - action (:obj:`Union[int, Sequence[int]]`): Token ids, at least one.
         Returns:
-            - obs (:obj:`np.ndarray`): Prompt and completion so far, padded with -1.
-            - reward (:obj:`float`): Weighted sum of the reward parts at the last token, 0 until then.
-            - terminated (:obj:`bool`): Whether the completion ends with an end-of-sequence token.
-            - truncated (:obj:`bool`): Whether it reached the length limit without one.
-            - info (:obj:`Dict`): ``taken``, how many tokens of the action were used. At the end also ``index``, \
+            - obs (:obj:`np.ndarray`): Prompt and all tokens so far, padded with -1.
+            - reward (:obj:`float`): Weighted sum of the reward parts at the last token of a turn, else 0.
+            - terminated (:obj:`bool`): Whether the task ended the episode; for a task of one turn, whether the \
+                completion ended before the length limit.
+            - truncated (:obj:`bool`): Whether a limit ended the episode.
+            - info (:obj:`Dict`): ``taken``, how many tokens of the action were used. For a ``MultiTurnTask`` also \
+                ``turn``, the number of their turn, and ``anchor`` (``Reply.anchor``). At the end also ``index``, \
                 ``kind``, ``reward_parts``, ``return`` (the task's ``return_part``), ``prompt``, ``completion`` \
-                (texts), ``failed`` (why the completion could not be scored, else None), ``terminated`` and \
-                ``truncated``. With ``defer_score``, ``unscored`` (an ``Ended``) is in place of ``reward_parts``, \
-                ``return`` and ``failed``, and the reward is 0.
+                (texts), ``failed`` (why the episode could not be scored, else None), ``terminated``, ``truncated`` \
+                and, for a ``MultiTurnTask``, ``turns``: ``text``, ``cut``, ``reply`` and ``reward`` of each. With \
+                ``defer_score``, ``unscored`` (an ``Ended``) is in place of ``reward_parts``, ``return`` and \
+                ``failed``, and the reward is 0.
         Shapes:
             - obs (:obj:`np.ndarray`): :math:`(N, )`
         Raises:
@@ -178,140 +230,85 @@ class TokenEnv(gymnasium.Env):
         tokens = np.atleast_1d(np.asarray(action)).astype(np.int64).tolist()
         if not tokens or min(tokens) < 0 or max(tokens) >= self.action_space.n:
             raise ValueError(f'action {action}: must be one or more token ids in [0, {self.action_space.n})')
-        tokens = tokens[:self.max_new_tokens - len(self._completion)]
-        taken = next((i for i, token in enumerate(tokens, 1) if token in self.eos_token_ids), len(tokens))
-        self._completion += tokens[:taken]
-        terminated = self._completion[-1] in self.eos_token_ids
-        truncated = not terminated and len(self._completion) == self.max_new_tokens
-        info: Dict[str, Any] = dict(taken=taken)
-        reward = 0.
+        tokens = tokens[:self._room]
+        tokens = tokens[:self._stop.first(self._turn, tokens)]
+        self._turn += tokens
+        self._tokens += tokens
+        self.own_length += len(tokens)
+        info: Dict[str, Any] = dict(taken=len(tokens))
+        if self.has_turns:
+            info['turn'] = len(self._turns)
+        ended = self._stop.ends(self._turn)
+        if not ended and self._room > 0:
+            return self._observe(), 0., False, False, info
+        reward, terminated, truncated = self._answer(info, ended) if self.has_turns else self._score(info, ended)
         if terminated or truncated:
             self._done = True
-            reward = self._score(info)
-            info.update(terminated=terminated, truncated=truncated)
+            info.update(
+                index=self.index,
+                kind=str(self.problem.metadata.get('kind', '')),
+                prompt=self.problem.text,
+                terminated=terminated,
+                truncated=truncated
+            )
         return self._observe(), reward, terminated, truncated, info
 
     @property
-    def completion(self) -> List[int]:
-        """The tokens of the completion so far."""
-        return self._completion
+    def turns(self) -> List[Tuple[str, str]]:
+        """Text and reply of each turn that the task has answered."""
+        return [(turn['text'], turn['reply']) for turn in self._turns]
 
-    def encode(self, problem: Problem) -> List[int]:
-        """
-        Overview:
-            Token ids of a problem's prompt, as in the observation of ``reset``.
-        Raises:
-            - ConfigError: If the tokenizer has no token for a part of it.
-            - TaskError: If the chat template rejects it, or the prompt is empty or too long.
-        """
-        key = (id(self.tokenizer), repr(problem.prompt), repr(self._chat))
-        if key not in _ENCODED:
-            if len(_ENCODED) >= MOST_ENCODED:
-                _ENCODED.pop(next(iter(_ENCODED)))
-            try:
-                ids = encode_prompt(self.tokenizer, problem.prompt, *self._chat)
-            except ConfigError:
-                raise
-            except Exception as error:  # a chat template may raise anything for a problem's messages
-                raise TaskError(f'a prompt could not be encoded: {error}; problem: {problem.text!r:.200}') from error
-            _ENCODED[key] = (self.tokenizer, self._known(ids, problem.text))
-        ids = _ENCODED[key][1]
-        if not 0 < len(ids) <= (MOST_FOUND if self.max_prompt_length is None else self.max_prompt_length):
-            told = f'env.max_prompt_length = {self.max_prompt_length}'
-            allowed = told if self.max_prompt_length is not None else f'{MOST_FOUND} with {told}'
-            raise TaskError(
-                f'{type(self.task).__name__}: a prompt has {len(ids)} tokens, must have 1 to {allowed}; change the '
-                f'limit or the prompt: {problem.text!r:.200}'
-            )
-        return list(ids)
+    @property
+    def _room(self) -> int:
+        """Number of tokens that the turn may still have."""
+        return min(self.max_new_tokens - len(self._turn), self.max_tokens - len(self._tokens))
 
-    def encode_answer(self, text: str) -> List[int]:
-        """
-        Overview:
-            Token ids of a completion, including the end-of-sequence token.
-        Raises:
-            - ConfigError: If the tokenizer has no token for a part of it, or it is longer than ``max_new_tokens``.
-        """
-        ids = self._known(encode_text(self.tokenizer, text), text)
-        if len(ids) + 1 > self.max_new_tokens:
-            raise ConfigError(
-                f'env.max_new_tokens = {self.max_new_tokens}: the answer {text!r:.200} has {len(ids) + 1} tokens, '
-                'including the end-of-sequence token. Raise it.'
-            )
-        return ids + [self.tokenizer.eos_token_id]
-
-    def _known(self, ids: List[int], text: str) -> List[int]:
-        unknown = self.tokenizer.unk_token_id
-        if unknown is not None and unknown in ids:
-            lacking = {c for c in {*text.split(), *text} if self.tokenizer.convert_tokens_to_ids(c) == unknown}
-            some = sorted(c for c in lacking if len(c) == 1) or sorted(lacking)
-            raise ConfigError(f'env.tokenizer: it has no token for {some[:5]!r:.80} in {text!r:.200}.')
-        return ids
-
-    def _longest_prompt(self) -> int:
-        parts = [self.task, self.task.evaluation()]
-        number = sum(map(len, parts))
-        if number > MOST_READ:
-            raise ConfigError(
-                f'env.max_prompt_length = None: the task has {number} problems; the longest prompt is searched for '
-                f'only among at most {MOST_READ}. Set it to the length of the longest prompt in tokens.'
-            )
-        return max(len(self.encode(part.checked_problem(i))) for part in parts for i in range(len(part)))
-
-    def _score(self, info: Dict[str, Any]) -> float:
-        """The reward of the completion, and its entries in ``info``."""
-        ended = self._completion[-1] in self.eos_token_ids
-        # Only the end-of-sequence token is removed: the scorer sees any other special token that the policy wrote.
-        text = self.tokenizer.decode(
-            self._completion[:-1] if ended else self._completion,
-            skip_special_tokens=False,
-            clean_up_tokenization_spaces=False
-        )
-        info.update(
-            index=self.index,
-            kind=str(self.problem.metadata.get('kind', '')),
-            prompt=self.problem.text,
-            completion=text,
-        )
-        row = Ended(self.index, text, ended, len(self._completion))
+    def _score(self, info: Dict[str, Any], ended: bool) -> Tuple[float, bool, bool]:
+        """Score a completion, and add its entries to ``info``. Returns reward, terminated and truncated."""
+        info['completion'] = text = self._text()
+        row = Ended(self.index, text, ended, self.own_length)
         if not self._scores:
             info['unscored'] = row
-            return 0.
+            return 0., ended, not ended
         try:
             scored = self.task.checked_score(self.problem, text)
         except TaskError as error:
             scored = error
         reward, outcome = self.scoring.outcome(scored, row)
         info.update(outcome)
-        return reward
+        return reward, ended, not ended
+
+    def _answer(self, info: Dict[str, Any], ended: bool) -> Tuple[float, bool, bool]:
+        """As ``_score``, for a turn that the task answers."""
+        text, closed = self._text(), self._turn[-1] in self.eos_token_ids
+        turn = Turn(text, len(self._turns), not ended)
+        is_last, failed = turn.number + 1 == self.max_turns, None
+        try:
+            reply = self.task.checked_respond(self.problem, self._state, turn)
+            ids = [] if reply.done or is_last else self._encoder.reply(self.problem, reply.text, closed)
+        except TaskError as error:
+            reply, ids, failed = Reply('', dict.fromkeys(self.task.weights), done=True), [], error.message
+        reward = self.scoring.reward(reply.parts)
+        told = Problem(reply.text).text
+        self._turns.append(dict(text=text, cut=turn.cut, reply=told, reward=reward, reward_parts=reply.parts))
+        fits = len(ids) <= self.max_reply_tokens and len(self._tokens) + len(ids) < self.max_tokens
+        if not (reply.done or is_last) and fits:
+            self._tokens += ids
+            self._turn = []
+            info['anchor'] = reply.anchor
+            return reward, False, False
+        info.update(self.scoring.episode([turn['reward_parts'] for turn in self._turns], failed))
+        info.update(
+            turns=self._turns, completion='\n'.join(f"{turn['text']} -> {turn['reply']}" for turn in self._turns)
+        )
+        return reward, reply.done, not reply.done
+
+    def _text(self) -> str:
+        """The turn. Only its end-of-sequence token is removed: the task sees any other special token in it."""
+        return self._encoder.decode(self._turn[:-1] if self._turn[-1] in self.eos_token_ids else self._turn)
 
     def _observe(self) -> np.ndarray:
         obs = np.full(self.observation_space.shape, NO_TOKEN, dtype=np.int64)
-        tokens = self._prompt + self._completion
+        tokens = self._prompt + self._tokens
         obs[:len(tokens)] = tokens
         return obs
-
-
-def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBase:
-    if cfg is None:
-        cfg = {key: getattr(task, key) for key in ('words', 'chars') if getattr(task, key) is not None}
-        if len(cfg) != 1:
-            raise ConfigError(
-                f'env.tokenizer = None: {type(task).__name__} must define either words or chars for that; else set '
-                f'{_TOKENIZERS}.'
-            )
-    kinds = dict(pretrained=str, words=(list, tuple), chars=str)
-    cfg = dict(cfg)
-    gguf_file = cfg.pop('gguf_file', None) if 'pretrained' in cfg else None
-    (kind, value), *more = cfg.items() or [(None, None)]
-    if more or kind not in kinds:
-        raise ConfigError(f'env.tokenizer = {cfg!r:.200}: must be {_TOKENIZERS}.')
-    if not isinstance(value, kinds[kind]) or not value:
-        raise ConfigError(f'env.tokenizer.{kind} = {value!r:.200}: must be {_TOKENIZERS}.')
-    return load_tokenizer(value, gguf_file) if kind == 'pretrained' else _make_once(kind, tuple(map(str, value)))
-
-
-@lru_cache(maxsize=8)
-def _make_once(kind: str, parts: Tuple[str, ...]) -> PreTrainedTokenizerBase:
-    """One tokenizer per process, so that environments share the cache of encoded prompts."""
-    return build_word_tokenizer(parts) if kind == 'words' else build_char_tokenizer(''.join(parts))

@@ -1,7 +1,10 @@
 from .arithmetic import ArithmeticTask
 from .base import TASK_REGISTRY, Problem, Task, create_task
+from .guess import GuessTask
+from .key_and_door import KeyAndDoorTask
 from .listed import FileTask, ListTask
 from .mixture import MixtureTask
+from .multi_turn import MultiTurnTask, Reply, Turn
 from .python_file import PythonTask
 from .reasoning_gym import ReasoningGymTask
 from .think_answer import ThinkAnswerTask

@@ -180,11 +180,7 @@ class Task(ABC):
         if not isinstance(parts, dict) or set(parts) != set(self.weights):
             raise self._error(f'scored {parts!r:.200}, must score exactly {sorted(self.weights)}', problem, completion)
         for name, value in parts.items():
-            try:
-                good = value is None or math.isfinite(value)
-            except Exception:  # a tensor, an array, a text
-                good = False
-            if not good:
+            if not is_score(value):
                 raise self._error(
                     f'scored {name} = {value!r:.200}, must be a finite number or None', problem, completion
                 )
@@ -221,6 +217,14 @@ def check_scorer(task: Task) -> None:
     """
     if type(task).score is Task.score and not task.scores_batches:
         raise ConfigError(f'env.task: {type(task).__name__} must define score or score_batch.')
+
+
+def is_score(value: Any) -> bool:
+    """Whether a value is a finite number or None."""
+    try:
+        return value is None or math.isfinite(value)
+    except Exception:  # a tensor, an array, a text
+        return False
 
 
 def is_prompt(prompt: Any) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 from ding_common import ConfigError, Rule
 
 from .base import TASK_REGISTRY, Parts, Problem, Task, create_task
+from .multi_turn import MultiTurnTask
 
 MOST = 10_000_000  # problems of an epoch
 
@@ -41,6 +42,10 @@ class MixtureTask(Task):
                 tasks.append(create_task({key: value for key, value in part.items() if key != 'weight'}))
             except ConfigError as error:
                 raise ConfigError(str(error).replace('env.task', f'env.task.parts[{i}]')) from error
+            if isinstance(tasks[-1], MultiTurnTask):
+                raise ConfigError(
+                    f'env.task.parts[{i}]: {type(tasks[-1]).__name__} has several turns, which a mixture cannot have.'
+                )
             if tasks[-1].scores_batches:
                 raise ConfigError(
                     f'env.task.parts[{i}]: {type(tasks[-1]).__name__} scores whole batches, which a mixture cannot.'

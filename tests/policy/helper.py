@@ -50,10 +50,36 @@ def sample_groups(policy, indices, max_new_tokens=6, collect=0, reward=None):
     return samples
 
 
+def sample_dialogues(policy, env, groups, collect=0):
+    """Groups of episodes of several turns, for problems 0, 1, ...; all rows of a group take their turns together."""
+    size, samples = policy.cfg.group_size, []
+    envs = [copy.copy(env) for _ in range(size)]
+    for number in range(groups):
+        policy.collect_mode.reset()
+        options = dict(index=number % len(env.problems))
+        obs = {i: envs[i].reset(seed=number, options=options)[0] for i in range(size)}
+        episodes = [[] for _ in envs]
+        while obs:
+            out = policy.collect_mode.forward(obs, row_keys={i: (collect, number, i) for i in obs})
+            for i in list(obs):
+                following, reward, terminated, truncated, info = envs[i].step(out[i]['action'].numpy())
+                episodes[i].append(policy.collect_mode.process_transition(obs[i], out[i], Step(reward, info)))
+                obs[i] = following
+                if terminated or truncated:
+                    del obs[i]
+        sample, = policy.collect_mode.get_train_sample(episodes)
+        from_collector = dict(seconds_sampling=0.1, seconds_scoring=0.1, replaced_groups=0., group_id=number)
+        samples.append(dict(sample, collect_iter=0, **from_collector))
+    return samples
+
+
 def make_batch(weight, **fields):
     """Rows of one group, with these fields; the others are plain."""
     rows = len(weight)
     flags = {name: torch.zeros(rows, dtype=torch.bool) for name in ('truncated', 'failed', 'equal')}
     numbers = {name: torch.zeros(rows).long() for name in ('group', 'group_id', 'collect_iter', 'sampled_after')}
     steps = {name: torch.zeros_like(weight) for name in ('action', 'logp_old', 'reward')}
-    return Batch(**dict(flags | numbers | steps, weight=weight, row=torch.arange(rows), reward_parts={}) | fields)
+    whole = dict(length=(weight != 0).sum(1), turn=torch.where(weight != 0, 0, -1))
+    return Batch(
+        **dict(flags | numbers | steps | whole, weight=weight, row=torch.arange(rows), reward_parts={}) | fields
+    )

@@ -1,17 +1,21 @@
 import pytest
 import torch
 
+from ding_common import ConfigError
 from ding_grpo.policy.batch import Batch
-from ding_grpo.policy.metrics import batch_metrics
+from ding_grpo.policy.metrics import batch_metrics, repetition
+from ding_grpo.policy.micro_batch import split_rows
 from ding_grpo.policy.sample import fold_group
 
 
-def transition(action, reward, kept=None, **last):
+def transition(action, reward, kept=None, prompt=(5, 6), turn=0, **last):
     n = len(action)
     rewards = torch.zeros(n)
     rewards[-1] = reward
     return dict(
-        prompt=torch.tensor([5, 6]),
+        prompt=torch.tensor(prompt),
+        turn=turn,
+        anchor=last.get('anchor'),
         action=torch.tensor(action),
         logp=-torch.arange(1., n + 1),
         kept=kept,
@@ -41,10 +45,11 @@ class TestFoldGroup:
         assert 'kept' not in sample
 
     def test_several_steps_are_one_trajectory(self):
-        steps = [transition([1, 2], 0.), *episode([3], 2.)]
+        steps = [transition([1, 2], 0.), transition([3], 2., prompt=[5, 6, 1, 2], truncated=False)]
+        steps[-1]['reward_parts'] = dict(a=2., b=0.)
         sample = fold_group([steps, episode([7], 0.)])
-        assert sample['action'].tolist() == [[1, 2, 3], [7, 0, 0]]
-        assert sample['reward'].tolist() == [[0, 0, 2], [0, 0, 0]]
+        assert sample['action'].tolist() == [[1, 2, 3], [7, 0, 0]] and sample['weight'].tolist() == [[1] * 3, [1, 0, 0]]
+        assert sample['reward'].tolist() == [[0, 0, 2], [0, 0, 0]] and sample['turn'].tolist() == [[0] * 3, [0, -1, -1]]
 
     def test_kept_ids_are_padded_with_none(self):
         sample = fold_group(
@@ -58,6 +63,72 @@ class TestFoldGroup:
         other[0]['prompt'] = torch.tensor([5, 7])
         with pytest.raises(ValueError, match='start differently'):
             fold_group([episode([1], 0.), other])
+
+
+def dialogue(*turns, kept=False):
+    """Transitions of turns (own tokens, reply, reward); the last reply is not stored."""
+    prompt, steps = [5, 6], []
+    for number, (own, reply, reward) in enumerate(turns):
+        ids = torch.tensor([[token, 9] for token in own]) if kept else None
+        steps.append(transition(own, reward, ids, prompt, number, reward_parts=dict(a=1., b=0.), truncated=False))
+        prompt = [*prompt, *own, *reply]
+    return steps
+
+
+@pytest.mark.unittest
+class TestTurns:
+
+    def setup_method(self):
+        rows = [dialogue(([1, 2], [7, 8, 7], .5), ([3], [8], 2.)), dialogue(([4], [], 1.), kept=True)]
+        rows[0] = dialogue(([1, 2], [7, 8, 7], .5), ([3], [8], 2.), kept=True)
+        self.sample = fold_group(rows)
+
+    def test_replies_stand_between_turns_without_a_weight(self):
+        assert self.sample['action'].tolist() == [[1, 2, 7, 8, 7, 3], [4, 0, 0, 0, 0, 0]]
+        assert self.sample['weight'].tolist() == [[1, 1, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0]]
+        assert self.sample['turn'].tolist() == [[0, 0, 0, 0, 0, 1], [0, -1, -1, -1, -1, -1]]
+        assert self.sample['reward'].tolist() == [[0, .5, 0, 0, 0, 2], [1, 0, 0, 0, 0, 0]]
+        assert self.sample['logp_old'].tolist() == [[-1, -2, 0, 0, 0, -1], [-1, 0, 0, 0, 0, 0]]
+        assert self.sample['kept'][0].tolist() == [[1, 9], [2, 9], [-1, -1], [-1, -1], [-1, -1], [3, 9]]
+        assert self.sample['length'].tolist() == [6, 1]
+
+    def test_a_turn_in_several_steps_has_no_reply(self):
+        steps = [
+            transition([1], 0.),
+            transition([2], 0., prompt=[5, 6, 1]),
+            transition([3], 1., None, [5, 6, 1, 2, 7], 1)
+        ]
+        for step in steps:
+            step.update(reward_parts={}, truncated=False)
+        sample = fold_group([steps] * 2)
+        assert sample['weight'].tolist() == [[1, 1, 0, 1]] * 2 and sample['turn'].tolist() == [[0, 0, 0, 1]] * 2
+
+    @pytest.mark.parametrize(
+        'prompt, told', [([5, 6, 1, 3, 7], r'token 3 .*turn 0 \(2 became 3\)'), ([5, 6, 1], r'token 3.*it is missing')]
+    )
+    def test_an_environment_that_encodes_again_is_refused_with_its_place(self, prompt, told):
+        steps = dialogue(([1, 2], [7], 0.), ([3], [], 0.))
+        steps[1]['prompt'] = torch.tensor(prompt)
+        with pytest.raises(ConfigError, match=told):
+            fold_group([steps, dialogue(([4], [], 0.))])
+
+    def test_a_length_is_no_count_of_weights(self):
+        # the last own token stands behind the holes: a row cut at the number of its weights would lose it
+        other = fold_group([episode([7], 1., kept=torch.tensor([[7, 9]]))] * 2)
+        batch = Batch.of([self.sample, other])
+        taken = batch.take(torch.tensor([2, 0]))
+        assert taken.action.tolist() == [[7, 0, 0, 0, 0, 0], [1, 2, 7, 8, 7, 3]] and taken.length.tolist() == [1, 6]
+        # a prompt of 2, and 6 - 1 tokens of the first row to read
+        assert [part.tolist() for part in split_rows(batch, 7)] == [[0, 1], [2, 3]]
+        assert [part.tolist() for part in split_rows(batch, 6)] == [[0], [1, 2, 3]]
+
+    def test_only_own_tokens_are_measured(self):
+        self.sample['equal'] = False
+        metrics = batch_metrics(Batch.of([self.sample]))
+        assert metrics['completion_length_mean'] == 2 and metrics['completion_length_max'] == 3
+        action, weight = torch.tensor([[1, 2, 8, 8, 8, 1, 2, 1, 2]]), torch.tensor([[1., 1, 0, 0, 0, 1, 1, 1, 1]])
+        # pairs within turns: 12; 12 21 12. Two of four occur earlier; 88 is the environment's
+        assert repetition(action, weight, 2).tolist() == [0.5]
 
 
 @pytest.mark.unittest

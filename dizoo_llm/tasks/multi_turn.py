@@ -1,0 +1,172 @@
+"""
+Tasks of several turns: the model writes a turn, the task replies, and so on, until the task or a limit ends the
+episode. ``Task`` is the case of one turn, which is scored and not answered.
+"""
+import copy
+from abc import abstractmethod
+from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from ding_common import ConfigError, TaskError, describe
+
+from .base import Parts, Problem, Task, is_prompt, is_score
+
+
+class Turn(NamedTuple):
+    """
+    Overview:
+        A turn of the policy, in text.
+    Shapes:
+        - text (:obj:`str`): The text, without the end-of-sequence token. A stop string that ended the turn is in it
+        - number (:obj:`int`): The number of the turn in its episode, 0 for the first
+        - cut (:obj:`bool`): Whether a length limit ended it, so that it may be half a sentence or half a call
+    """
+    text: str
+    number: int
+    cut: bool
+
+
+class Reply(NamedTuple):
+    """
+    Overview:
+        What a task answers to a turn.
+    Shapes:
+        - text (:obj:`Union[str, List[Dict[str, str]]]`): What the policy reads next: text, which a chat template \
+            makes a user message, or chat messages. Not read after the last turn
+        - parts (:obj:`Dict[str, Optional[float]]`): Parts of the reward of this turn, keys of ``Task.weights``. A \
+            part that is missing or None does not apply to this turn
+        - done (:obj:`bool`): Whether the episode ends
+        - anchor (:obj:`Optional[Hashable]`): The state in which the next turn is taken. With \
+            ``policy.learn.advantage='anchor'``, rows of a group in equal states are compared. None: a state of its own
+    """
+    text: Union[str, List[Dict[str, str]]]
+    parts: Parts = {}
+    done: bool = False
+    anchor: Optional[Hashable] = None
+
+
+class MultiTurnTask(Task):
+    """
+    Overview:
+        A source of problems, each a conversation or a game of several turns. The reward of an episode is the sum over \
+        its turns.
+    Interfaces:
+        ``__len__``, ``problem``, ``begin``, ``respond``, ``demonstration``, ``evaluation``
+    Property:
+        ``weights``, ``return_part``, ``words``, ``chars``
+    """
+
+    @abstractmethod
+    def begin(self, problem: Problem, seed: int) -> Any:
+        """
+        Overview:
+            The state of a new game.
+        Arguments:
+            - problem (:obj:`Problem`): The problem.
+            - seed (:obj:`int`): Seed of everything random in the game. All rows of a group get the same one. In \
+                evaluation it is a function of the problem's index.
+        Returns:
+            - state (:obj:`Any`): Plain data that can be copied with ``copy.deepcopy``. It belongs to one episode, so \
+                ``respond`` may change it.
+        """
+
+    @abstractmethod
+    def respond(self, problem: Problem, state: Any, turn: Turn) -> Reply:
+        """
+        Overview:
+            Answer a turn. The text is data; never execute it. An episode whose task raises here is dropped, see \
+            ``policy.collect.collector.max_failed``.
+        Arguments:
+            - problem (:obj:`Problem`): The problem.
+            - state (:obj:`Any`): From ``begin``, as earlier turns changed it.
+            - turn (:obj:`Turn`): The policy's turn.
+        """
+
+    def demonstration(self, problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
+        """
+        Overview:
+            The next turn of a right dialogue, for supervised learning.
+        Arguments:
+            - problem (:obj:`Problem`): The problem.
+            - turns (:obj:`Sequence[Tuple[str, str]]`): Text and reply of each turn so far.
+        """
+        raise NotImplementedError(f'{type(self).__name__} has no demonstrations')
+
+    @property
+    def scores_batches(self) -> bool:
+        return False
+
+    def score(self, problem: Problem, completion: str) -> Parts:
+        raise TypeError(f'{type(self).__name__} has several turns, which respond answers and rewards')
+
+    def check(self) -> None:
+        """
+        Overview:
+            Require that nothing is defined that only applies to a single turn.
+        Raises:
+            - ConfigError: If ``must_end`` is True.
+        """
+        if self.must_end:
+            raise ConfigError(
+                f'env.task: {type(self).__name__} has must_end = True, which is for tasks of one turn. Use turn.cut in '
+                'respond.'
+            )
+
+    def checked_begin(self, problem: Problem, seed: int) -> Any:
+        """
+        Overview:
+            Call ``begin``, and copy its result, so that no episode can change the state of another one.
+        Raises:
+            - TaskError: If it raises.
+        """
+        try:
+            return copy.deepcopy(self.begin(problem, seed))
+        except (Exception, SystemExit) as error:  # a user's game may raise anything
+            raise TaskError(
+                f'{type(self).__name__}.begin raised {describe(error)}; problem: {problem.text!r:.200}'
+            ) from error
+
+    def checked_respond(self, problem: Problem, state: Any, turn: Turn) -> Reply:
+        """
+        Overview:
+            Call ``respond`` and validate its result.
+        Returns:
+            - reply (:obj:`Reply`): With every part of the reward, None for one that does not apply.
+        Raises:
+            - TaskError: If it raises, or returns anything but a ``Reply`` with text or messages and finite parts of \
+                ``weights``. The message quotes problem and turn.
+        """
+        try:
+            reply = self.respond(problem, state, turn)
+        except (Exception, SystemExit) as error:
+            raise self._error(f'raised {describe(error)}', problem, turn.text) from error
+        if not isinstance(reply, Reply) or not is_prompt(reply.text) or not isinstance(reply.parts, dict):
+            raise self._error(
+                f'replied {reply!r:.200}, must return a Reply with text or chat messages', problem, turn.text
+            )
+        if set(reply.parts) - set(self.weights):
+            raise self._error(
+                f'rewarded {reply.parts!r:.200}, must reward only {sorted(self.weights)}', problem, turn.text
+            )
+        for name, value in reply.parts.items():
+            if not is_score(value):
+                raise self._error(
+                    f'rewarded {name} = {value!r:.200}, must be a finite number or None', problem, turn.text
+                )
+        parts = {name: reply.parts.get(name) for name in self.weights}
+        return reply._replace(
+            parts={name: None if value is None else float(value)
+                   for name, value in parts.items()},
+            done=bool(reply.done)
+        )
+
+
+def total_parts(turns: List[Parts]) -> Parts:
+    """
+    Overview:
+        The sum of each part of the reward over the turns of an episode; None if it applies to none of them.
+    """
+    sums: Parts = {}
+    for parts in turns:
+        for name, value in parts.items():
+            sums[name] = sums.get(name) if value is None else (sums.get(name) or 0.) + value
+    return sums

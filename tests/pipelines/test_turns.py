@@ -1,0 +1,90 @@
+"""Games of several turns through DI-engine's pipelines."""
+import copy
+
+import pytest
+import torch
+from ding.entry import serial_pipeline_onpolicy
+
+from ding_common import read_json_lines
+from dizoo_llm.tasks import GuessTask
+
+from tests.same import same
+from tests.shipped import load, small
+
+
+def run(name, folder, updates=3, manager='base', **changes):
+    """The model's weights after a few updates."""
+    main, create = small(name, **changes)
+    main.exp_name, create.env_manager.type = folder, manager
+    main.policy.eval.evaluator.update(eval_freq=2, samples_per_start=2)
+    policy = serial_pipeline_onpolicy((copy.deepcopy(main), copy.deepcopy(create)), seed=0, max_train_iter=updates)
+    return policy._model.state_dict()
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.envtest
+class TestRun:
+
+    def test_base_and_subprocess_managers_give_the_same_bits(self):
+        first, second = run('guess_grpo', 'a'), run('guess_grpo', 'b', manager='subprocess')
+        same(first, second)
+        evaluations = [read_json_lines(f'{folder}/log/evaluator/evaluations.jsonl') for folder in 'ab']
+        for one, other in zip(*evaluations):
+            assert {**one, 'seconds': 0} == {**other, 'seconds': 0}
+            assert 1 <= one['turns'] <= 3 and 1 <= one['sampled_turns'] <= 3
+
+    @pytest.mark.parametrize(
+        'learn', [
+            dict(advantage='anchor', anchor_weight=0.5),
+            dict(advantage='outcome'),
+            dict(advantage='gae', adv_method='no_std'),
+            dict(beta=0.1, micro_batch_tokens=30)
+        ],
+        ids=str
+    )
+    def test_other_credits_learn(self, learn):
+        before, after = (
+            run('key_and_door_grpo', name, n, policy=dict(learn=learn)) for name, n in (('a', 1), ('b', 3))
+        )
+        assert any(not torch.equal(x, before[name]) for name, x in after.items())
+        metrics = read_json_lines('b/log/learner/metrics.jsonl')
+        assert len(metrics) == 3 and all(m['sampler_gap_max'] <= 2e-6 for m in metrics if 'sampler_gap_max' in m)
+
+    def test_resumed_run_is_bit_identical(self):
+        whole = run('guess_grpo', 'a', 4)
+        options = dict(resume_training=True)
+        run('guess_grpo', 'b', 2, policy=dict(learn=options))
+        same(whole, run('guess_grpo', 'b', 4, policy=dict(learn=options)))
+
+    def test_dialogues_are_recorded(self):
+        run('key_and_door_grpo', 'a')
+        for record in read_json_lines('a/log/collector/completions.jsonl'):
+            assert 1 <= len(record['turns']) <= 3 and record['prompt'] == 'room'
+            assert record['completion'].startswith(f"{record['turns'][0]['text']} -> {record['turns'][0]['reply']}")
+            assert sum(turn['reward'] for turn in record['turns']) == pytest.approx(record['reward'])
+        episodes = read_json_lines('a/log/evaluator/evaluations.jsonl')[-1]['completions']
+        assert [e['index'] for e in episodes] == [0, 1, 2, 3] and all(e['turns'] for e in episodes)
+
+    def test_di_engines_ppo_learns_from_turns(self):
+        main, create = load('think_answer_ppo')
+        game, _ = small('guess_grpo')
+        main.env, main.policy.model.config, main.exp_name = game.env, game.policy.model.config, 'p'
+        main.policy.collect.n_sample, main.policy.learn.batch_size = 64, 32
+        policy = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=4)
+        assert policy._model.critic.weight.any()
+        assert read_json_lines('p/log/evaluator/evaluations.jsonl')[-1]['turns'] > 1
+
+
+@pytest.mark.envtest
+def test_a_game_that_does_not_tell_cannot_be_learned(monkeypatch):
+    """The control of a game of turns: with replies that are always the same, no policy finds more than three of 7."""
+    respond = GuessTask.respond
+    monkeypatch.setattr(GuessTask, 'respond', lambda *args: respond(*args)._replace(text='lower'))
+    run('guess_grpo', 'a', 12, policy=dict(learn=dict(learning_rate=2e-3)))
+    last = read_json_lines('a/log/evaluator/evaluations.jsonl')[-1]
+    guesses = {tuple(turn['text'] for turn in e['turns'])[:1] for e in last['completions']}
+    assert len(guesses) == 1  # every game is played the same way, up to its end
