@@ -160,7 +160,7 @@ def anchor_advantage(return_: Tensor, anchor: Tensor, group: Tensor) -> Tensor:
     """
     check_leading('return_', return_, '(B, T)')
     check_tensor('anchor', anchor, tuple(return_.shape), '(B, T)', 'int64')
-    _check(return_.sum(1), group)
+    check_groups(return_.sum(1), group)
     turns = anchor.shape[1]
     before = torch.ones(turns, turns, dtype=torch.bool, device=anchor.device).tril(-1)  # [t, u]: u is before t
     again = ((anchor.unsqueeze(2) == anchor.unsqueeze(1)) & before).any(2)  # (B, T)

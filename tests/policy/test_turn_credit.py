@@ -11,6 +11,7 @@ from easydict import EasyDict
 from ding_common import ConfigError
 from ding_grpo.policy.advantage import Advantage
 from ding_grpo.policy.grpo_check import check_for_turns
+from ding_grpo.policy.grpo_config import DEFAULTS
 from ding_grpo.rl_utils import anchor_advantage, group_advantage, return_to_go
 
 from .helper import make_batch, make_policy
@@ -174,9 +175,8 @@ class TestConfig:
             (dict(advantage='anchor'), {}, 1, 'needs env.max_turns above 1'),
         ]
     )
-    def test_refused_with_the_reason(self, think_answer, learn, collect, turns, told):
-        main, _ = think_answer
-        cfg = EasyDict(learn=dict(main.policy.learn, **learn), collect=dict(dict(discount_factor=1.), **collect))
+    def test_refused_with_the_reason(self, learn, collect, turns, told):
+        cfg = EasyDict(learn=dict(DEFAULTS['learn'], **learn), collect=dict(dict(discount_factor=1.), **collect))
         with pytest.raises(ConfigError, match=told):
             check_for_turns(cfg, turns)
 
