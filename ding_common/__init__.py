@@ -3,6 +3,6 @@ from .check import MOST, Rule, check_arguments, check_config, nearest, require_d
 from .config_file import ConfigFile, check_configs, find_config, read_config_file, \
     read_main_config, require_section
 from .errors import CheckpointError, ConfigError, NumericError, PeerError, TaskError, describe, unwrap_task_error
-from .files import check_is_file, check_links, run_file
+from .files import check_is_file, check_links, import_name, run_file
 from .json_lines import append_json, read_json_lines
 from .quiet import import_ding

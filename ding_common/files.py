@@ -1,8 +1,10 @@
-"""Run Python files of the user, and reject folders whose links lead outside."""
+"""Run Python files and import names of the user, and reject folders whose links lead outside."""
 import os
 import runpy
+from importlib import import_module
 from typing import Any, Dict
 
+from .check import Rule, nearest
 from .errors import ConfigError, describe
 
 
@@ -23,6 +25,29 @@ def run_file(path: str, key: str) -> Dict[str, Any]:
         return runpy.run_path(path)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         raise ConfigError(f'{key} = {path!r}: {describe(error)}') from error
+
+
+def import_name(name: str, key: str) -> Any:
+    """
+    Overview:
+        Import a function or class of a user's module.
+    Arguments:
+        - name (:obj:`str`): ``'module:name'``.
+        - key (:obj:`str`): Config key that names it, for messages.
+    Raises:
+        - ConfigError: If there is no such module, it raises an error, or it has no such name.
+    """
+    module_name, _, attribute = name.partition(':')
+    if not Rule.modules().holds([module_name]):
+        raise ConfigError(f'{key} = {name!r}: there is no module {module_name!r} that can be imported.')
+    try:
+        module = import_module(module_name)
+    except (Exception, SystemExit) as error:  # a user's module may raise any exception
+        raise ConfigError(f'{key} = {name!r}: the module cannot be imported ({describe(error)}).') from error
+    if not hasattr(module, attribute):
+        functions = [each for each, value in vars(module).items() if callable(value)]
+        raise ConfigError(f'{key} = {name!r}: the module has no {attribute!r}; {nearest(attribute, functions)}')
+    return getattr(module, attribute)
 
 
 def check_is_file(path: str, key: str) -> None:

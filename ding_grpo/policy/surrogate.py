@@ -1,11 +1,10 @@
 """Finds the surrogate that a config names: a registered one, or a function of a user's module."""
 import inspect
-from importlib import import_module
 from typing import Any, Dict, Tuple, Union
 
 import torch
 
-from ding_common import ConfigError, Rule, describe, nearest
+from ding_common import ConfigError, describe, import_name, nearest
 from ding_grpo.rl_utils import BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, Surrogate, check_surrogate_options, \
     surrogate_arguments
 
@@ -29,7 +28,7 @@ def find_surrogate(name: str, options: Dict[str, Any] = {}) -> Union[str, Surrog
         return name
     if ':' not in name:
         raise ConfigError(f"{_KEY} = {name!r}: unknown surrogate; {nearest(name, [*SURROGATES, 'module:function'])}")
-    found = _import(name)
+    found = import_name(name, _KEY)
     _try(found, name, options)
     return found
 
@@ -49,20 +48,6 @@ def needs_advantage(surrogate: Union[str, Surrogate], options: Dict[str, Any] = 
     return not function(ratio, torch.zeros_like(adv), *others, **keywords, **options).any()
 
 
-def _import(name: str) -> Surrogate:
-    module_name, function = name.split(':', 1)
-    if not Rule.modules().holds([module_name]):
-        raise ConfigError(f'{_KEY} = {name!r}: there is no module {module_name!r} that can be imported.')
-    try:
-        module = import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may raise any exception
-        raise ConfigError(f'{_KEY} = {name!r}: the module cannot be imported ({describe(error)}).') from error
-    if not hasattr(module, function):
-        functions = [key for key, value in vars(module).items() if callable(value)]
-        raise ConfigError(f'{_KEY} = {name!r}: the module has no {function!r}; {nearest(function, functions)}')
-    return getattr(module, function)
-
-
 def _try(surrogate: Surrogate, name: str, options: Dict[str, Any]) -> None:
     if not callable(surrogate):
         raise ConfigError(f'{_KEY} = {name!r}: must be a function, not {type(surrogate).__name__}.')
@@ -79,7 +64,7 @@ def _try(surrogate: Surrogate, name: str, options: Dict[str, Any]) -> None:
     _check_options(surrogate, name, options)
     try:
         objective = surrogate(*arguments, **keywords, **options)
-    except Exception as error:  # as in _import
+    except Exception as error:  # a user's function may raise any exception
         raise ConfigError(f'{_KEY} = {name!r}: fails on small tensors ({describe(error)}).') from error
     shape = (len(logp), 1) if surrogate in ROW_SURROGATES else tuple(logp.shape)
     if not isinstance(objective, torch.Tensor):

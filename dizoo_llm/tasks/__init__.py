@@ -1,6 +1,7 @@
 from .arithmetic import ArithmeticTask
 from .base import TASK_REGISTRY, Problem, Task, create_task
 from .guess import GuessTask
+from .gym_text import GymTextTask
 from .key_and_door import KeyAndDoorTask
 from .listed import FileTask, ListTask
 from .mixture import MixtureTask

@@ -29,13 +29,14 @@ def own_folder(tmp_path, monkeypatch):
 @pytest.mark.envtest
 class TestRun:
 
-    def test_base_and_subprocess_managers_give_the_same_bits(self):
-        first, second = run('guess_grpo', 'a'), run('guess_grpo', 'b', manager='subprocess')
+    @pytest.mark.parametrize('name', ['guess_grpo', 'frozenlake_grpo'])
+    def test_base_and_subprocess_managers_give_the_same_bits(self, name):
+        first, second = run(name, 'a'), run(name, 'b', manager='subprocess')
         same(first, second)
         evaluations = [read_json_lines(f'{folder}/log/evaluator/evaluations.jsonl') for folder in 'ab']
         for one, other in zip(*evaluations):
             assert {**one, 'seconds': 0} == {**other, 'seconds': 0}
-            assert 1 <= one['turns'] <= 3 and 1 <= one['sampled_turns'] <= 3
+            assert 1 <= one['turns'] <= 10 and 1 <= one['sampled_turns'] <= 10
 
     @pytest.mark.parametrize(
         'learn', [
