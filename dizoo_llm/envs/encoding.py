@@ -1,4 +1,6 @@
 """Token ids of prompts, answers and replies. Each text is encoded once; what the policy writes never is."""
+import json
+import re
 from functools import lru_cache
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
@@ -14,6 +16,7 @@ MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it 
 MOST_ENCODED = 1024  # texts whose tokens are cached, since all environments of a group start with the same one
 _ENCODED: Dict[Tuple, Tuple] = {}  # keeps a reference to the tokenizer, so that its id is not reused
 _TOKENIZERS = "dict(pretrained='folder or name', gguf_file=None), dict(words=[...]) or dict(chars='...')"
+_CALL = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
 _MARK = 'WRITTEN'  # stands for the policy's turn where a chat template renders a conversation
 
 Text = Union[str, List[Dict[str, str]]]
@@ -43,6 +46,9 @@ class Encoder:
         self._task = type(task).__name__
         self.tokenizer = _create_tokenizer(tokenizer, task)
         self.end_ids = end_ids(self.tokenizer)
+        offers = bool(task.tools) and self.tokenizer.chat_template is not None and chat is not False
+        if offers:
+            system_prompt, chat_options = _offer(self.tokenizer, task.tools, system_prompt, chat_options)
         self._chat = (chat, system_prompt, chat_options)
         self._max_new_tokens = max_new_tokens
         self.max_prompt_length = max_prompt_length
@@ -124,6 +130,8 @@ class Encoder:
 
     def _encode_reply(self, text: Text, in_chat: bool) -> Tuple[List[int], List[int]]:
         """The tokens that a template puts behind a turn, and those of the reply."""
+        if not in_chat and not isinstance(text, str) and all(message['role'] == 'tool' for message in text):
+            text = '\n'.join(message['content'] for message in text)
         shown = Problem(text).text
         if not in_chat:
             if not isinstance(text, str):
@@ -186,6 +194,21 @@ class Encoder:
                 f'only among at most {MOST_READ}. Set it to the length of the longest prompt in tokens.'
             )
         return max(len(self.prompt(part.checked_problem(i))) for part in parts for i in range(len(part)))
+
+
+def _offer(
+        tokenizer: PreTrainedTokenizerBase, tools: List[Dict[str, Any]], system_prompt: Optional[str],
+        options: Dict[str, Any]
+) -> Tuple[Optional[str], Dict[str, Any]]:
+    """System prompt and variables of a chat template that describe functions: its own description if it has one."""
+    if re.search(r'\btools\b', tokenizer.get_chat_template(tools=tools)):
+        return system_prompt, {'tools': tools, **options}
+    described = '\n'.join(json.dumps(tool['function']) for tool in tools)
+    offered = (
+        f'You may call functions. To call one, write {_CALL} and end your turn; the result follows.\nFunctions:\n'
+        f'{described}'
+    )
+    return offered if system_prompt is None else f'{system_prompt}\n\n{offered}', options
 
 
 def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBase:

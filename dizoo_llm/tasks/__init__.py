@@ -9,3 +9,4 @@ from .multi_turn import MultiTurnTask, Reply, Turn
 from .python_file import PythonTask
 from .reasoning_gym import ReasoningGymTask
 from .think_answer import ThinkAnswerTask
+from .tools import ToolsTask

@@ -41,7 +41,7 @@ class Task(ABC):
     Interfaces:
         ``__len__``, ``problem``, ``score``, ``score_batch``, ``demonstration``, ``evaluation``
     Property:
-        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``
+        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``, ``tools``
     """
 
     # (Dict[str, float]) The parts that the scorer returns, and their weights in the reward.
@@ -54,6 +54,8 @@ class Task(ABC):
     words: Optional[List[str]] = None
     # (Optional[str]) All characters of prompts and answers, from which a character tokenizer can be built.
     chars: Optional[str] = None
+    # (List[Dict[str, Any]]) Functions that the model may call, as JSON schemas for a chat template.
+    tools: List[Dict[str, Any]] = []
 
     @abstractmethod
     def __len__(self) -> int:

@@ -183,7 +183,7 @@ class TestGame:
         with pytest.raises(TaskError) as caught:
             task.checked_respond(problem, state, Turn('3', 0, False))
         assert re.search('GymTextTask raised OSError: gone', caught.value.message)
-        del state
+        del state, caught  # the traceback refers to the state
         gc.collect()
         assert broken not in task._pool.idle and dialogue(task, 0, '2')[0][1]['reward'] == 1
 

@@ -80,6 +80,41 @@ class TestRun:
         assert read_json_lines('p/log/evaluator/evaluations.jsonl')[-1]['turns'] > 1
 
 
+CALL = '<tool_call>{"name":"calc","arguments":{"expression":"%s"}}</tool_call>'
+PRODUCT = '''
+def problems():
+    return [dict(prompt='product', answer=12)]
+def score(problem, completion):
+    return float(completion.split()[:1] == ['12'])
+'''
+
+
+@pytest.mark.envtest
+def test_a_tool_is_called_in_any_manager(tmp_path):
+    """A call is one word of the vocabulary, so that a random policy writes some."""
+    (tmp_path / 'product.py').write_text(PRODUCT)
+    errors = 'error: the turn was cut, nothing was called call does not end with </tool_call>'
+    words = list(dict.fromkeys(['product', '12', '7', CALL % '3*4', CALL % '3+4', CALL[:20], *errors.split()]))
+    changes = dict(
+        env=dict(
+            task=dict(
+                type='tools',
+                task=dict(type='python', file=str(tmp_path / 'product.py')),
+                functions=['dizoo_llm.tasks.calculator:calc']
+            ),
+            tokenizer=dict(words=words),
+            max_reply_tokens=9,
+            n_evaluator_episode=1,
+            evaluator_env_num=1
+        ),
+        policy=dict(model=dict(config=dict(vocab_size=len(words) + 3)))
+    )
+    same(run('guess_grpo', 'a', **changes), run('guess_grpo', 'b', manager='subprocess', **changes))
+    records = read_json_lines('a/log/collector/completions.jsonl')
+    replies = {turn['reply'] for record in records for turn in record['turns']}
+    assert {'tool: 12', 'tool: 7'} <= replies and any(r['reward_parts']['calls'] for r in records)
+
+
 @pytest.mark.envtest
 def test_a_game_that_does_not_tell_cannot_be_learned(monkeypatch):
     """The control of a game of turns: with replies that are always the same, no policy finds more than three of 7."""

@@ -1,0 +1,38 @@
+"""A calculator for the task ``tools``: ``functions=['dizoo_llm.tasks.calculator:calc']``."""
+import ast
+import operator
+from fractions import Fraction
+
+MOST = 200  # characters of an expression
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+
+def calc(expression: str) -> str:
+    """
+    Compute an arithmetic expression.
+
+    Args:
+        expression: Numbers with + - * / and parentheses, for example 12 * (3 + 4).
+    """
+    if len(expression) > MOST:
+        raise ValueError(f'the expression has {len(expression)} characters, at most {MOST} are allowed')
+    try:
+        tree = ast.parse(expression.strip(), mode='eval').body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError('not an arithmetic expression') from None
+    try:
+        value = _value(tree)
+    except ZeroDivisionError:
+        raise ValueError('division by zero') from None
+    return str(value.numerator) if value.denominator == 1 else f'{float(value):.10g}'
+
+
+def _value(node: ast.AST) -> Fraction:
+    """Exact, so that 0.1 + 0.2 is 0.3. Only the nodes named here are computed; there is no power."""
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        return _OPERATIONS[type(node.op)](_value(node.left), _value(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand)
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return Fraction(repr(node.value))  # ValueError for inf
+    raise ValueError('only numbers, + - * / and parentheses are allowed')

@@ -1,0 +1,397 @@
+"""Functions that a model calls: what is a call, what is refused, and what a hostile function costs."""
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dizoo_llm import Problem, Task
+from dizoo_llm.envs import TokenEnv
+from dizoo_llm.envs.encoding import Encoder
+from dizoo_llm.tasks import ToolsTask, Turn, create_task
+from dizoo_llm.tasks.calculator import calc
+from dizoo_llm.tasks.tools import PRINTABLE
+from dizoo_llm.tokenizer import build_char_tokenizer
+from ding_common import ConfigError
+
+from tests.shipped import CHAT
+
+HERE = f'{__name__}:'
+CALC = 'dizoo_llm.tasks.calculator:calc'
+
+
+class Product(Task):
+    weights, return_part, must_end, chars = dict(right=1.0), 'right', True, '0123456789* '
+
+    def __len__(self):
+        return 2
+
+    def problem(self, index):
+        return Problem(f'{index + 12} * 34', str((index + 12) * 34))
+
+    def score(self, problem, completion):
+        if completion == 'crash':
+            raise OSError('gone')
+        return dict(right=float(completion == problem.answer))
+
+
+class Counted(Product):
+    weights = dict(calls=1.0)
+
+
+def convert(number: int, factor: float = 2.0, unit: str = 'm', exact: bool = False) -> str:
+    """
+    Convert.
+
+    Args:
+        number: A number.
+        factor: A factor.
+        unit: A unit.
+        exact: Whether to round.
+    """
+    return f'{number!r} {factor!r} {unit!r} {exact!r}'
+
+
+def hostile(what: str) -> str:
+    """
+    Do harm.
+
+    Args:
+        what: Which.
+    """
+    if what == 'hang':
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+    if what == 'deaf':
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(60)
+    if what == 'children':
+        child = subprocess.Popen(['sleep', '61.25'])
+        time.sleep(60 if child else 0)
+    if what == 'end':
+        os._exit(3)
+    if what == 'exit':
+        sys.exit('leaving')
+    if what == 'print':
+        print('x' * 1_000_000)
+        print('x' * 1_000_000, file=sys.stderr)
+    return dict(
+        megabyte='y' * 1_000_000, special='<eos><pad>', surrogate='a\ud800b', print='done', pid=str(os.getpid())
+    )[what]
+
+
+def untyped(number):
+    """
+    Do.
+
+    Args:
+        number: A number.
+    """
+
+
+def listed(numbers: list) -> str:
+    """
+    Do.
+
+    Args:
+        numbers: Numbers.
+    """
+
+
+def undescribed(number: int) -> int:
+    return number
+
+
+def answer_or_call(problem, turns):
+    return turns[-1][1] if turns else call('calc', expression=problem.prompt)
+
+
+def call(name, **arguments):
+    return f'<tool_call>{json.dumps(dict(name=name, arguments=arguments))}</tool_call>'
+
+
+def tools(*functions, **options):
+    return ToolsTask(Product(), list(functions or [CALC]), **options)
+
+
+def reply(task, text, cut=False):
+    return task.checked_respond(task.problem(0), None, Turn(text, 0, cut))
+
+
+def said(task, *texts):
+    """What the calls are answered with."""
+    return [message['content'] for text in texts for message in reply(task, text).text]
+
+
+@pytest.mark.unittest
+class TestCalls:
+
+    def test_a_dialogue_by_hand(self):
+        task = tools()
+        first = reply(task, 'Let me see. ' + call('calc', expression='12 * 34'))
+        assert first.text == [dict(role='tool', content='408')] and not first.done
+        assert first.parts == dict(right=0, calls=1, call_errors=0)
+        last = reply(task, '408')
+        assert last.done and last.parts == dict(right=1, calls=0, call_errors=0)
+        assert task.weights == dict(right=1, calls=0, call_errors=0) and task.return_part == 'right'
+
+    def test_a_cut_call_is_never_executed(self):
+        text = call('calc', expression='12 * 34')
+        for end in range(len('<tool_call>'), len(text) + 1):
+            answer = reply(tools(), text[:end], cut=True)
+            assert answer.text[0]['content'] == 'error: the turn was cut, nothing was called' and not answer.done
+            assert answer.parts['call_errors'] == 1
+
+    def test_a_cut_answer_is_scored_as_the_inner_task_says(self):
+        assert reply(tools(), '408', cut=True).parts['right'] == 0
+
+    def test_several_calls_are_answered_in_order(self):
+        text = call('calc', expression='1+1') + ' and ' + call('calc', expression='2+2')
+        assert said(tools(), text) == ['2', '4']
+        answer = reply(tools(max_calls=1), text)
+        assert [m['content'] for m in answer.text] == ['2', 'error: a turn may have 1 calls']
+        assert answer.parts == dict(right=0, calls=2, call_errors=1)
+
+    @pytest.mark.parametrize(
+        'text, told', [
+            ('', 'not valid JSON'),
+            ('calc(1)', 'not valid JSON'),
+            ("{'name': 'calc'}", 'not valid JSON'),
+            ('{"name": "calc", "arguments": {"expression": NaN}}', 'NaN is not a JSON number'),
+            ('{"name": "calc", "name": "calc", "arguments": {}}', 'a name occurs twice'),
+            ('[' * 100_000, 'recursion'),
+            ('{"name": "calc", "arguments": {"expression": ' + '9' * 5000 + '}}', 'not valid JSON'),
+            ('{"name": "calc"}', 'a call must be'),
+            ('{"name": "calc", "arguments": []}', 'a call must be'),
+            ('{"name": "calc", "arguments": {}, "id": 1}', 'a call must be'),
+            ('[]', 'a call must be'),
+            ('{"name": "eval", "arguments": {}}', "no function 'eval', only calc"),
+            ('{"name": "calc", "arguments": {}}', 'calc needs the argument expression'),
+            ('{"name": "calc", "arguments": {"expresion": "1"}}', "did you mean 'expression'"),
+            ('{"name": "calc", "arguments": {"expression": "1", "x": 2}}', "no argument 'x'"),
+        ]
+    )
+    def test_malformed_calls_are_answered_with_the_reason(self, text, told):
+        answer, = said(tools(), f'<tool_call>{text}</tool_call>')
+        assert answer.startswith('error: ') and told in answer and len(answer) < 300 and '\n' not in answer
+
+    def test_a_call_without_its_end(self):
+        assert said(tools(), '<tool_call>{}') == ['error: the call does not end with </tool_call>']
+
+    @pytest.mark.parametrize(
+        'arguments, told', [
+            (dict(number=3), "3 2.0 'm' False"),
+            (dict(number=3, factor=4), "3 4.0 'm' False"),
+            (dict(number=3, unit='km', exact=True, factor=.5), "3 0.5 'km' True"),
+            (dict(number=3.0), 'error: convert: number must be an integer, not 3.0'),
+            (dict(number=True), 'error: convert: number must be an integer, not True'),
+            (dict(number='3'), "error: convert: number must be an integer, not '3'"),
+            (dict(number=1, factor='2'), "error: convert: factor must be a number, not '2'"),
+            (dict(number=1, factor=10 ** 400), 'error: convert: factor must be a number'),
+            (dict(number=1, unit=None), 'error: convert: unit must be text, not None'),
+            (dict(number=1, exact=1), 'error: convert: exact must be true or false, not 1'),
+        ]
+    )
+    def test_arguments_have_the_types_of_the_function(self, arguments, told):
+        assert said(tools(HERE + 'convert'), call('convert', **arguments))[0].startswith(told)
+
+    def test_infinity_by_overflow(self):
+        text = '<tool_call>{"name": "convert", "arguments": {"number": 1, "factor": 1e999}}</tool_call>'
+        assert 'factor must be a number, not inf' in said(tools(HERE + 'convert'), text)[0]
+
+    def test_demonstrations(self):
+        task = tools(demonstration=HERE + 'answer_or_call')
+        problem = task.problem(0)
+        first = task.demonstration(problem)
+        assert said(task, first) == ['408'] and task.demonstration(problem, [(first, '408')]) == '408'
+        assert tools().demonstration(problem) == '408'
+
+    def test_evaluation_is_that_of_the_inner_task(self):
+        task = create_task(dict(type='tools', task=dict(type='arithmetic', eval_size=7), functions=[CALC]))
+        assert len(task.evaluation()) == 7 and isinstance(task.evaluation(), ToolsTask)
+
+    @pytest.mark.parametrize(
+        'changes, told', [
+            (dict(functions=[]), r'env.task.functions = None: must be a list of at least one'),
+            (dict(functions=['nowhere:calc']), "no module 'nowhere'"),
+            (dict(functions=[CALC] * 2), 'occurs twice'),
+            (dict(functions=[HERE + 'untyped']), 'cannot be offered .*type hint'),
+            (dict(functions=[HERE + 'undescribed']), 'cannot be offered .*no docstring'),
+            (dict(functions=[HERE + 'listed']), 'argument numbers must have .* int, float, str or bool'),
+            (dict(functions=[HERE + 'Product']), 'must be a function'),
+            (dict(seconds=0), 'env.task.seconds = 0: must be a number in'),
+            (dict(max_chars=0), 'env.task.max_chars = 0'),
+            (dict(max_calls=0), 'env.task.max_calls = 0'),
+            (dict(task=dict(type='guess')), 'has several turns'),
+            (dict(task=dict(type='gess')), 'env.task.task.type = .gess.'),
+            (dict(task=Counted()), "a part 'calls'"),
+        ]
+    )
+    def test_wrong_arguments(self, changes, told):
+        with pytest.raises(ConfigError, match=told):
+            ToolsTask(**dict(dict(task=Product(), functions=[CALC]), **changes))
+
+
+@pytest.mark.unittest
+class TestHostile:
+
+    @pytest.fixture(scope='class')
+    def task(self):
+        task = tools(HERE + 'hostile', seconds=0.5, max_chars=50)
+        yield task
+        task._process.close()
+
+    @pytest.mark.parametrize(
+        'what, told', [
+            ('hang', 'error: hostile took more than 0.5 s'), ('deaf', 'error: hostile took more than 0.5 s'),
+            ('children', 'error: hostile took more than 0.5 s'), ('end', 'error: hostile ended its process'),
+            ('exit', 'error: SystemExit: leaving'), ('nothing', "error: KeyError: 'nothing'"), ('megabyte', 'y' * 50),
+            ('special', '<eos><pad>'), ('surrogate', 'a?b'), ('print', 'done')
+        ]
+    )
+    def test_costs_its_call_alone(self, task, what, told, capfd):
+        start = time.monotonic()
+        assert said(task, call('hostile', what=what)) == [told]
+        assert time.monotonic() - start < 5
+        assert said(task, call('hostile', what='print')) == ['done']
+        assert capfd.readouterr() == ('', '')
+
+    def test_what_a_call_started_ends_with_it(self, task):
+        said(task, call('hostile', what='children'))
+        lines = [open(f'/proc/{pid}/cmdline').read() for pid in os.listdir('/proc') if pid.isdigit() and alive(pid)]
+        assert not any('61.25' in line for line in lines)
+
+    def test_the_process_stays_until_it_has_to_be_ended(self, task):
+        first, same = said(task, *[call('hostile', what='pid')] * 2)
+        said(task, call('hostile', what='hang'))
+        other, = said(task, call('hostile', what='pid'))
+        assert first == same != other and int(first) != os.getpid() and not alive(first) and alive(other)
+
+    def test_a_process_that_was_inherited_is_not_used(self, task):
+        first, = said(task, call('hostile', what='pid'))
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, said(task, call('hostile', what='pid'))[0].encode())
+            task._process.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        other = os.read(read, 99).decode()
+        os.close(read), os.close(write)
+        assert first != other and not alive(other) and said(task, call('hostile', what='pid')) == [first]
+
+    @pytest.mark.parametrize('end', ['', 'os.kill(os.getpid(), 9)', 'threading.Thread(target=kill).start(); hang()'])
+    def test_nothing_is_left_when_the_program_ends(self, end):
+        code = (
+            'import os, threading, time, sys, importlib.util\n'
+            'spec = importlib.util.spec_from_file_location("tool_process", "dizoo_llm/tasks/tool_process.py")\n'
+            'module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)\n'
+            'process = module.ToolProcess(dict(pid=os.getpid, sleep=lambda: time.sleep(99)), 1.0, 99)\n'
+            'def kill(): time.sleep(.3); os.kill(os.getpid(), 9)\n'
+            'def hang(): process.call("sleep", {})\n'
+            'print(process.call("pid", {}).text, flush=True)\n' + end
+        )
+        out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout
+        until = time.monotonic() + 10
+        while alive(out.strip()) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert out.strip().isdigit() and not alive(out.strip())
+
+    def test_an_inner_score_that_raises_loses_its_episode(self):
+        env = environment()
+        info = play(env, 'crash')[-1][-1]
+        assert 'OSError: gone' in info['failed'] and '\n' not in info['failed'] and len(info['failed']) < 1000
+
+
+def alive(pid):
+    try:
+        return open(f'/proc/{pid}/stat').read().split()[2] != 'Z'
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def environment(*functions, **options):
+    options = dict(dict(max_new_tokens=99, max_turns=3, max_reply_tokens=60), **options)
+    return TokenEnv(tools(*functions, max_chars=50), **options)
+
+
+def play(env, *turns):
+    env.reset(options=dict(index=0))
+    return [env.step(env.tokenizer.encode(turn) + [env.tokenizer.eos_token_id]) for turn in turns]
+
+
+@pytest.mark.envtest
+class TestEnvironment:
+
+    def test_an_answer_is_text_where_no_template_is_applied(self):
+        env = environment()
+        first, last = play(env, call('calc', expression='12 * 34'), '408')
+        obs = first[0][first[0] >= 0].tolist()
+        assert env.tokenizer.decode(obs).endswith('</tool_call><eos>408') and last[1:4] == (1, True, False)
+        assert last[-1]['reward_parts'] == dict(right=1, calls=1, call_errors=0) and last[-1]['return'] == 1
+
+    def test_special_tokens_in_an_answer_lose_no_other_row(self):
+        env = environment(HERE + 'hostile')
+        (obs, *_), = play(env, call('hostile', what='special'))
+        end = obs[obs >= 0][-len('<eos><pad>'):].tolist()
+        assert env.tokenizer.decode(end) == '<eos><pad>' and env.tokenizer.eos_token_id not in end
+
+    def test_a_stop_string_ends_the_turn_behind_a_call(self):
+        env = environment(stop=['</tool_call>'])
+        (obs, *_, info), = play(env, call('calc', expression='2*3') + ' so it is 7')
+        assert env.tokenizer.decode(obs[obs >= 0].tolist()).endswith('</tool_call><eos>6')
+
+    def test_a_template_gets_messages_and_schemas(self):
+        template = '{% if tools %}[{{ tools[0].function.name }}]{% endif %}' + CHAT
+        for chat_template, begins in ((template, '[calc]<user>12 * 34'), (CHAT, '<system>You may call functions.')):
+            tokenizer = build_char_tokenizer(PRINTABLE)
+            tokenizer.chat_template = chat_template
+            encoder = Encoder.__new__(Encoder)
+            task = tools()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr('dizoo_llm.envs.encoding._create_tokenizer', lambda *args: tokenizer)
+                encoder.__init__(task, None, None, 9, None, None, {})
+            prompt = encoder.decode(encoder.prompt(task.problem(0)))
+            assert prompt.startswith(begins) and prompt.endswith('<user>12 * 34<assistant>')
+            assert begins[0] == '[' or '"name": "calc"' in prompt
+            answer = encoder.reply(task.problem(0), reply(task, call('calc', expression='1')).text, True)
+            assert encoder.decode(answer) == '<tool>1<assistant>'
+
+
+@pytest.mark.unittest
+class TestCalculator:
+
+    @pytest.mark.parametrize(
+        'expression, value', [
+            ('12 * 34', '408'), ('2+3*4', '14'), ('(2+3)*-4', '-20'), ('7/2', '3.5'), ('6/3', '2'), ('.1+.2', '0.3'),
+            ('1/3*3', '1'), ('1/3', '0.3333333333'), (' 5 ', '5'), ('1e3', '1000'), ('9' * 90 + '*1', '9' * 90)
+        ]
+    )
+    def test_by_hand(self, expression, value):
+        assert calc(expression) == value
+
+    def test_integers_as_python_computes_them(self):
+        random.seed(0)
+        for _ in range(500):
+            a, b, c = (random.randint(0, 99) for _ in range(3))
+            text = f'{a} {random.choice("+-*")} ({b} {random.choice("+-*")} {c})'
+            assert calc(text) == str(eval(text))
+
+    @pytest.mark.parametrize(
+        'expression', [
+            '', '1 +', '2 ** 9', '2 ** 9 ** 9', '1 // 2', 'a', '__import__("os")', '"a" * 9', '1; 2', 'True', '1j',
+            '[1]', 'x := 1', '1 < 2', '~1', '1e999', '1 / 0', '1/(1-1)', '(' * 150, '-' * 190 + 'x', '1+' * 100 + '1',
+            '1\0', '٣'
+        ]
+    )
+    def test_anything_else_is_an_error(self, expression):
+        with pytest.raises(ValueError):
+            calc(expression)
