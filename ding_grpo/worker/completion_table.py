@@ -13,7 +13,8 @@ class CompletionTable:
     """
     Overview:
         Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of \
-        each group go into a small table and a file of JSON lines. Completions that could not be scored go into the same file.
+        each group go into a small table and a file of JSON lines. Completions that could not be scored go into the \
+        same file.
     Interfaces:
         ``write``, ``write_failed``
     """
