@@ -1,11 +1,11 @@
 """Bias and variance of the gradient of each loss, in one world."""
 from itertools import product
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence
+from typing import Any, Dict, Iterator, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils import LOSS_PRESETS
+from ding_grpo.rl_utils import LOSS_PRESETS, SURROGATES, surrogate_arguments
 
 from .batches import Batches
 from .gradients import ADVANTAGES, ONE_BATCH_A_CALL, advantages, loss_gradients
@@ -104,17 +104,19 @@ class Bench(NamedTuple):
             where = dict(seed=seed, staleness=staleness, group_size=size)
             where['kl'] = world.divergence(sampler, learner).item()
             for losses, most in ((together, self.samples), (one_by_one, self.calls)):
-                if losses:
-                    batches = Batches.make(world, sampler, size, most, generator)
-                    yield from self._measure(losses, world, learner, sampler, batches, true, where)
+                if not losses:
+                    continue
+                batches = Batches.make(world, sampler, size, most, generator)
+                adv = torch.stack([advantages(name, world, learner, sampler, batches.row) for name in self.methods])
+                for loss in losses:
+                    gradients = loss_gradients(_options(loss, generator), world, learner, sampler, batches.row, adv)
+                    for method, gradient in zip(self.methods, gradients):
+                        found = estimate(gradient, batches.probability, true, batches.exact)
+                        yield dict(loss=loss, advantage=method, **where, **found._asdict())
 
-    def _measure(
-            self, losses: List[str], world: World, learner: Tensor, sampler: Tensor, batches: Batches, true: Tensor,
-            where: Dict[str, Any]
-    ) -> Iterator[Dict[str, Any]]:
-        adv = torch.stack([advantages(name, world, learner, sampler, batches.row) for name in self.methods])
-        for loss in losses:
-            gradients = loss_gradients(LOSS_PRESETS[loss], world, learner, sampler, batches.row, adv)
-            for method, gradient in zip(self.methods, gradients):
-                found = estimate(gradient, batches.probability, true, batches.exact)
-                yield dict(loss=loss, advantage=method, **where, **found._asdict())
+
+def _options(loss: str, generator: torch.Generator) -> Dict[str, Any]:
+    """Arguments of ``grpo_error`` of a preset; a surrogate that draws tokens draws them from the generator."""
+    options = LOSS_PRESETS[loss]
+    draws = 'generator' in surrogate_arguments(SURROGATES[options.get('surrogate', 'clip')])[1]
+    return {**options, 'surrogate_options': dict(generator=generator)} if draws else options
