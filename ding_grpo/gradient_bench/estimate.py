@@ -18,12 +18,12 @@ class Estimate(NamedTuple):
         How the gradient g of a batch, as a random vector, relates to the true gradient h. Each is 0 if E g is 0.
     Attributes:
         - scale (:obj:`float`): c = <E g, h> / <h, h>, the factor of the step along the true gradient.
-        - bias (:obj:`float`): \\|E g - c h\\| / \\|E g\\|, from 0 to 1: the share of the mean step that leaves its \
+        - bias (:obj:`float`): |E g - c h| / |E g|, from 0 to 1: the share of the mean step that leaves its \
             direction.
         - cosine (:obj:`float`): Cosine of E g and h.
-        - noise (:obj:`float`): (trace of the covariance of g)^(1/2) / \\|E g\\|.
+        - noise (:obj:`float`): (trace of the covariance of g)^(1/2) / |E g|.
         - batch_cosine (:obj:`float`): Mean cosine of g and h, where a batch with g = 0 counts as 0.
-        - standard_error (:obj:`float`): That of E g, divided by \\|E g\\|; 0 if all batches were enumerated.
+        - standard_error (:obj:`float`): That of E g, divided by |E g|; 0 if all batches were enumerated.
         - batches (:obj:`int`): Number of batches.
     """
     scale: float

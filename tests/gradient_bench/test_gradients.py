@@ -111,6 +111,16 @@ class TestBias:
         assert measure('dr_grpo', 'grpo', size=4, **two).bias > 0.01
         assert measure('dr_grpo', 'no_std', size=4, **two).bias < 1e-10
 
+    def test_length_normalisation_is_the_gradient_of_another_objective(self):
+        """E[(R - m) / length] with m = J held constant."""
+        world, learner = make(3, 3, 1)
+        batches = Batches.all(world, learner, 3)
+        adv = advantages('rloo', world, learner, learner, batches.row).unsqueeze(0)
+        gradient, = loss_gradients(LOSS_PRESETS['grpo'], world, learner, learner, batches.row, adv)
+        centred = world.reward - world.expected_reward(learner)
+        other = world._replace(reward=centred / world.weight.sum(1)).gradient(learner)
+        assert torch.allclose(batches.probability @ gradient, other, atol=1e-12)
+
     def test_staleness_adds_bias(self):
         found = [measure('dr_grpo', 'rloo', staleness).bias for staleness in (0, 0.02, 0.5)]
         assert found[0] < 1e-10 < 1e-4 < found[1] < found[2]
@@ -236,6 +246,13 @@ class TestPlantedSigns:
         plant_surrogate(monkeypatch, name, with_text(SURROGATES[name], old, new))
         after = measure(loss, 'rloo', **where)
         assert max(abs(getattr(after, key) / getattr(before, key) - 1) for key in ('scale', 'cosine', 'noise')) > 0.1
+
+    def test_reversed_clipping_in_eight_worlds(self, monkeypatch):
+        """The number in docs/gradients.md."""
+        where = [dict(staleness=0.5, length=3, seed=seed) for seed in range(8)]
+        before = [measure('dr_grpo', 'rloo', **w).bias for w in where]
+        plant_surrogate(monkeypatch, 'clip', with_text(SURROGATES['clip'], 'torch.min(', 'torch.max('))
+        assert sum(measure('dr_grpo', 'rloo', **w).bias < b for w, b in zip(where, before)) == 6
 
     @pytest.mark.parametrize('loss', ['bnpo', 'gspo', 'sapo'])
     def test_in_the_ratio(self, loss, monkeypatch):
