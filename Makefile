@@ -31,7 +31,7 @@ CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning critic-time soak bench bench-limit bench-losses docs clean
+.PHONY: help install train test test-all test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning critic-time soak bench bench-limit bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -42,6 +42,7 @@ help:
 	@echo "make style          yapf and flake8, without changing anything"
 	@echo "make bench          losses, whole updates and time to solve beside TRL's; tables in docs/, benchmarks/results.json (long)"
 	@echo "make bench-limit    whole updates beside their matrix products alone; table in docs/"
+	@echo "make bench-beginnings  updates with and without common beginnings of prompts read once; table in docs/"
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make kl             GRPO and PPO with k1, k2 and k3 at three coefficients on five seeds; picture and table in docs/ (long)"
@@ -167,6 +168,10 @@ critic-time: install
 bench-limit: $(VENV)/.llm
 	@echo "== whole updates and their matrix products"
 	$(BIN)/python benchmarks/beside_trl/limit.py
+
+bench-beginnings: $(VENV)/.llm
+	@echo "== updates with and without common beginnings"
+	$(BIN)/python benchmarks/beside_trl/beginnings.py
 
 score-batch: install
 	@echo "== updates with a slow scorer: once a completion, and once a batch"

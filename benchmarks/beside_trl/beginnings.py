@@ -43,8 +43,8 @@ updates, with smallest and largest in parentheses.
 ## Differences
 
 Log-probabilities of {tokens} sampled tokens, and the gradient of their sum over all weights, from the same weights and
-completions. Each way is compared with the other one, and with a float64 model that reads no beginning once. A gradient's
-difference is divided by its largest entry.
+completions. Each way is compared with the other one, and with a float64 model that reads each beginning once per
+problem. A gradient's difference is divided by its largest entry.
 
 {differences}
 """

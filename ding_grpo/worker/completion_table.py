@@ -12,8 +12,9 @@ from .screen import shorten
 class CompletionTable:
     """
     Overview:
-        Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of each group go into a small table and \
-        a file of JSON lines. Completions that could not be scored go into the same file.
+        Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of \
+        each group go into a small table and a file of JSON lines. Completions that could not be scored go into the \
+        same file.
     Interfaces:
         ``write``, ``write_failed``
     """

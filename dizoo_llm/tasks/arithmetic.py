@@ -59,10 +59,9 @@ class ArithmeticTask(Task):
         """
         if not isinstance(operations, str) or not operations or set(operations) - set(OPERATIONS):
             raise ConfigError(f'env.task.operations = {operations!r}: must be some of {"".join(OPERATIONS)!r}.')
-        for key, value, rule in (('low', low, Rule.integer(0)), ('high', high, Rule.integer(0)), ('examples', examples,
-                                                                                                  Rule.integer(0)),
-                                 ('eval_size', eval_size, Rule.integer(1)), ('near', near, Rule.number(0)),
-                                 ('seed', seed, Rule.integer(0))):
+        for key, value, rule in (('low', low, Rule.integer(0)), ('high', high, Rule.integer(0)),
+                                 ('examples', examples, Rule.integer(0)), ('eval_size', eval_size, Rule.integer(1)),
+                                 ('near', near, Rule.number(0)), ('seed', seed, Rule.integer(0))):
             if not rule.holds(value):
                 raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
         if high < low or (high - low + 1) ** 2 * len(set(operations)) > MOST:

@@ -68,7 +68,7 @@ class TestKeptCache:
         main, create = think_answer
         env = TokenEnv(Chatter(), **SETTINGS['plain'][0])
         policy = make_policy(main, create, env=env)
-        obs, other = {0: env.reset(options=dict(index=4))[0]}, make_policy(main, create, env=env)
+        obs, other = {0: env.reset(seed=0, options=dict(index=4))[0]}, make_policy(main, create, env=env)
         out = policy.collect_mode.forward(obs, row_keys={0: (0, 0, 0)})
         obs = {0: env.step(out[0]['action'].numpy())[0]}
         assert (obs[0] >= 0).sum() > 5 + len(out[0]['action'])

@@ -13,28 +13,35 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 README = open(os.path.join(ROOT, 'README.md'), encoding='utf-8').read()
 
 
+def learn(folder, module, source, config, changes, updates):
+    """Train on a task of a user's module, with a copy of a config; gives the last evaluation."""
+    (folder / f'{module}.py').write_text(source)
+    text = open(os.path.join(ROOT, 'config', f'{config}_config.py')).read()
+    for line in changes.strip().splitlines():
+        key = line.split('=')[0].strip()
+        text, found = re.subn(rf'^( *){key}=.*$', rf'\g<1>{line.strip()}', text, count=1, flags=re.MULTILINE)
+        assert found == 1, key
+    (folder / 'my_config.py').write_text(text)
+    command = f'-m ding_grpo -m serial_onpolicy -c my_config.py -s 0 --train-iter {updates}'.split()
+    run = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return read_json_lines(str(folder / 'runs' / config / 'log' / 'evaluator' / 'evaluations.jsonl'))[-1]
+
+
 @pytest.mark.envtest
 def test_own_task_in_20_lines_is_learned(tmp_path):
     task, changes = re.findall(r'```python\n(.*?)```', README, re.DOTALL)[:2]
     assert len(task.splitlines()) <= 20
-    (tmp_path / 'my_task.py').write_text(task)
-    config = open(os.path.join(ROOT, 'config', 'think_answer_grpo_config.py')).read()
-    for line in changes.strip().splitlines():  # change in env
-        key = line.split('=')[0].strip()
-        config, found = re.subn(rf'^ *{key}=.*$', f'        {line.strip()}', config, count=1, flags=re.MULTILINE)
-        assert found == 1, key
-    (tmp_path / 'my_config.py').write_text(config)
-    run = subprocess.run(
-        [sys.executable, '-m', 'ding_grpo', *'-m serial_onpolicy -c my_config.py -s 0 --train-iter 150'.split()],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300
-    )
-    assert run.returncode == 0, run.stderr
-    folder = tmp_path / 'runs' / 'think_answer_grpo'
-    last = read_json_lines(str(folder / 'log' / 'evaluator' / 'evaluations.jsonl'))[-1]
+    last = learn(tmp_path, 'my_task', task, 'think_answer_grpo', changes, 150)
     assert last['eval_episode_return'] == 1 and len(last['completions']) == 7
+
+
+@pytest.mark.envtest
+def test_own_game_is_learned(tmp_path):
+    page = open(os.path.join(ROOT, 'docs', 'tutorials', 'own_game.md'), encoding='utf-8').read()
+    game, changes = re.findall(r'```python\n(.*?)```', page, re.DOTALL)[:2]
+    last = learn(tmp_path, 'my_game', game, 'guess_grpo', changes, 200)
+    assert last['eval_episode_return'] == 1 and len(last['completions']) == 5
 
 
 @pytest.mark.unittest

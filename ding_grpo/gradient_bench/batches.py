@@ -1,0 +1,83 @@
+"""Batches of groups with their probabilities: all of them, or a sample."""
+from itertools import combinations_with_replacement
+from math import comb, lgamma
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .world import World
+
+
+class Batches(NamedTuple):
+    """
+    Overview:
+        K batches of B rows; a batch has one group of G rows for each prompt.
+    Interfaces:
+        ``make``, ``count``, ``all``, ``sample``
+    """
+    row: Tensor  # (K, B): completion of each row
+    probability: Tensor  # (K, ), sums to 1
+    exact: bool  # whether these are all batches
+
+    @classmethod
+    def make(cls, world: World, logits: Tensor, group_size: int, most: int, generator: torch.Generator) -> 'Batches':
+        """
+        Overview:
+            All batches if there are at most ``most``, otherwise a sample of ``most``. The arguments are those of \
+            ``all`` and ``sample``.
+        """
+        if cls.count(world, group_size) <= most:
+            return cls.all(world, logits, group_size)
+        return cls.sample(world, logits, group_size, most, generator)
+
+    @staticmethod
+    def count(world: World, group_size: int) -> int:
+        """The number of batches that differ in more than the order of the rows of a group."""
+        prompts = int(world.prompt.max()) + 1
+        return comb(len(world.prompt) // prompts + group_size - 1, group_size) ** prompts
+
+    @classmethod
+    def all(cls, world: World, logits: Tensor, group_size: int) -> 'Batches':
+        """
+        Overview:
+            All batches that a policy can sample, without regard to the order of the rows of a group. The probability \
+            of a group in which completion c occurs n_c times is multinomial, G! prod_c p_c^n_c / n_c!.
+        Arguments:
+            - world (:obj:`World`): The completions.
+            - logits (:obj:`torch.Tensor`): The policy that samples.
+            - group_size (:obj:`int`): Rows of a group.
+        """
+        prompts = int(world.prompt.max()) + 1
+        each = len(world.prompt) // prompts  # completions of a prompt
+        group = torch.tensor(list(combinations_with_replacement(range(each), group_size)))  # (N, G)
+        times = torch.zeros(len(group), each, dtype=torch.double)
+        times.scatter_add_(1, group, torch.ones(group.shape, dtype=torch.double))
+        orders = lgamma(group_size + 1) - torch.lgamma(times + 1).sum(1)  # log of their number
+        of_rows = world.log_prob_of_rows(logits).view(prompts, each)
+        row, log_probability = group, orders + of_rows[0][group].sum(1)
+        for prompt in range(1, prompts):
+            count, of_group = len(row), orders + of_rows[prompt][group].sum(1)
+            row = torch.cat([row.repeat_interleave(len(group), 0), (group + prompt * each).repeat(count, 1)], dim=1)
+            log_probability = (log_probability.unsqueeze(1) + of_group).flatten()
+        return cls(row, log_probability.exp(), True)
+
+    @classmethod
+    def sample(
+            cls, world: World, logits: Tensor, group_size: int, number: int, generator: torch.Generator
+    ) -> 'Batches':
+        """
+        Overview:
+            Draw batches as the policy samples them.
+        Arguments:
+            - world (:obj:`World`): The completions.
+            - logits (:obj:`torch.Tensor`): The policy that samples.
+            - group_size (:obj:`int`): Rows of a group.
+            - number (:obj:`int`): How many batches.
+            - generator (:obj:`torch.Generator`): Source of the draws.
+        """
+        prompts = int(world.prompt.max()) + 1
+        p = world.log_prob_of_rows(logits).exp().view(prompts, -1)
+        drawn = torch.multinomial(p, number * group_size, replacement=True, generator=generator)
+        drawn = (drawn + torch.arange(prompts).unsqueeze(1) * p.shape[1]).view(prompts, number, group_size)
+        return cls(drawn.transpose(0, 1).flatten(1), torch.full((number, ), 1 / number, dtype=torch.double), False)

@@ -1,0 +1,128 @@
+"""The command line of the gradient bench."""
+import math
+import os
+import time
+from typing import Any, Callable, List, Optional, Sequence
+
+import click
+import torch
+
+from ding_grpo.rl_utils import LOSS_PRESETS
+
+from .estimate import Bench
+from .gradients import ADVANTAGES
+from .picture import draw
+from .table import NAME, distinct, select, tables, write_csv
+
+
+class Values(click.ParamType):
+    """
+    Overview:
+        Comma-separated values of one type, without repetition, for an option of a command.
+    Arguments:
+        - kind (:obj:`Callable`): Type of a value, such as ``int``.
+        - allowed (:obj:`Sequence[str]`): The values that are allowed; none: all. The word ``all`` stands for these.
+        - low (:obj:`Optional[float]`): Smallest number that is allowed.
+    Interfaces:
+        ``convert``
+    """
+    name = 'values'
+
+    def __init__(self, kind: Callable, allowed: Sequence[str] = (), low: Optional[float] = None) -> None:
+        self._kind, self._allowed, self._low = kind, allowed, low
+
+    def convert(self, value: Any, param: click.Parameter, ctx: click.Context) -> List[Any]:
+        if not isinstance(value, str):
+            return value
+        if value == 'all' and self._allowed:
+            return list(self._allowed)
+        try:
+            values = [self._kind(part.strip()) for part in value.split(',')]
+        except ValueError:
+            self.fail(f'{value!r}: must be numbers, comma-separated', param, ctx)
+        wrong = [v for v in values if self._allowed and v not in self._allowed]
+        if wrong:
+            self.fail(f'{wrong[0]!r}: must be among {", ".join(self._allowed)}', param, ctx)
+        if self._low is not None and not all(self._low <= v < math.inf for v in values):
+            self.fail(f'{value!r}: must be finite numbers of at least {self._low}', param, ctx)
+        if len(set(values)) < len(values):
+            self.fail(f'{value!r}: contains a value twice', param, ctx)
+        return values
+
+
+@click.command()
+@click.option('--losses', default='all', show_default=True, type=Values(str, tuple(LOSS_PRESETS)), help='Loss presets.')
+@click.option('--advantages', default='all', show_default=True, type=Values(str, ADVANTAGES), help='Advantage methods.')
+@click.option('--group-sizes', default='2,4', show_default=True, type=Values(int, low=2), help='Rows of a group.')
+@click.option(
+    '--staleness',
+    default='0,0.1,0.5',
+    show_default=True,
+    type=Values(float, low=0),
+    help="Standard deviation of the sampling policy's logits around those of the trained policy."
+)
+@click.option('--seeds', default='0,1,2', show_default=True, type=Values(int, low=0), help='Worlds.')
+@click.option('--vocabulary', default=3, show_default=True, type=click.IntRange(2, 6), help='Tokens; one ends a row.')
+@click.option('--length', default=3, show_default=True, type=click.IntRange(1, 6), help='Maximum length.')
+@click.option('--prompts', default=1, show_default=True, type=click.IntRange(1), help='A batch has a group for each.')
+@click.option(
+    '--rewards', default='0,0.2,1', show_default=True, type=Values(float, low=-1e6), help='Values of a reward.'
+)
+@click.option(
+    '--samples',
+    default=20_000,
+    show_default=True,
+    type=click.IntRange(2),
+    help='All batches are enumerated if they are no more than this; otherwise so many are sampled.'
+)
+@click.option(
+    '--calls', default=150, show_default=True, type=click.IntRange(2), help='The same for clip_cov and kl_cov.'
+)
+@click.option('--out', default=f'runs/{NAME}', show_default=True, help='Output folder.')
+def main(
+        losses: List[str], advantages: List[str], group_sizes: List[int], staleness: List[float], seeds: List[int],
+        vocabulary: int, length: int, prompts: int, rewards: List[float], samples: int, calls: int, out: str
+) -> None:
+    """Compare the gradient of every loss and advantage with the true gradient of the expected reward, in worlds that
+    are small enough to enumerate. Writes gradient_bench.md, gradient_bench.csv and gradient_bench.png into --out."""
+    if len(rewards) < 2:
+        raise click.BadParameter('at least two values are needed', param_hint='--rewards')
+    try:
+        os.makedirs(out, exist_ok=True)
+    except OSError as error:
+        raise click.BadParameter(f'{out!r}: {error.strerror}', param_hint='--out') from error
+    torch.set_num_threads(1)
+    bench = Bench(losses, advantages, group_sizes, staleness, vocabulary, length, prompts, rewards, samples, calls)
+    begun, lines = time.perf_counter(), []
+    for number, seed in enumerate(seeds, 1):
+        lines += bench.run(seed)
+        click.echo(f'world {number} of {len(seeds)}, seed {seed}: {time.perf_counter() - begun:.0f} s')
+    write_csv(lines, out)
+    text = '\n\n'.join([tables(lines), notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
+    with open(os.path.join(out, f'{NAME}.md'), 'w') as f:
+        f.write(text)
+    draw(lines, os.path.join(out, f'{NAME}.png'))
+    click.echo(text)
+    click.echo(f'table: {os.path.join(out, NAME)}.md, every combination in {NAME}.csv; picture: {NAME}.png')
+
+
+def notes(bench: Bench, lines: List[dict]) -> str:
+    """
+    Overview:
+        What was measured, as Markdown below the tables.
+    Arguments:
+        - bench (:obj:`Bench`): The settings.
+        - lines (:obj:`List[dict]`): Its lines.
+    """
+    kls = '; '.join(
+        f'{s:g}: ' + ', '.join(f'{kl:.3f}' for kl in distinct(select(lines, staleness=s), 'kl'))
+        for s in bench.staleness
+    )
+    exact = all(line['standard_error'] == 0 for line in lines)
+    sampled = '' if exact else ' ± is the standard error of the mean step where batches were sampled.'
+    return (
+        f"Vocabulary {bench.vocabulary}, length {bench.length}, {bench.prompts} prompt(s), rewards "
+        f"{', '.join(f'{r:g}' for r in bench.rewards)}; worlds {', '.join(map(str, distinct(lines, 'seed')))}. Values "
+        f"are medians over the worlds.{sampled} KL of the sampling policy to the trained one in nats per completion, "
+        f"by staleness and world: {kls}."
+    )

@@ -1,0 +1,122 @@
+"""Bias and variance of the gradient of each loss, in one world."""
+from itertools import product
+from typing import Any, Dict, Iterator, NamedTuple, Sequence
+
+import torch
+from torch import Tensor
+
+from ding_grpo.rl_utils import LOSS_PRESETS, SURROGATES, surrogate_arguments
+
+from .batches import Batches
+from .gradients import ADVANTAGES, ONE_BATCH_A_CALL, advantages, loss_gradients
+from .world import World
+
+
+class Estimate(NamedTuple):
+    """
+    Overview:
+        How the gradient g of a batch, as a random vector, relates to the true gradient h. Each is 0 if E g is 0.
+    Attributes:
+        - scale (:obj:`float`): c = <E g, h> / <h, h>, the factor of the step along the true gradient.
+        - bias (:obj:`float`): |E g - c h| / |E g|, from 0 to 1: the share of the mean step that leaves its \
+            direction.
+        - cosine (:obj:`float`): Cosine of E g and h.
+        - noise (:obj:`float`): (trace of the covariance of g)^(1/2) / |E g|.
+        - batch_cosine (:obj:`float`): Mean cosine of g and h, where a batch with g = 0 counts as 0.
+        - standard_error (:obj:`float`): That of E g, divided by |E g|; 0 if all batches were enumerated.
+        - batches (:obj:`int`): Number of batches.
+    """
+    scale: float
+    bias: float
+    cosine: float
+    noise: float
+    batch_cosine: float
+    standard_error: float
+    batches: int
+
+
+def estimate(gradient: Tensor, probability: Tensor, true: Tensor, exact: bool) -> Estimate:
+    """
+    Overview:
+        Moments of the gradients of all batches, or of a sample.
+    Arguments:
+        - gradient (:obj:`torch.Tensor`): Gradient of each batch, :math:`(K, D)`.
+        - probability (:obj:`torch.Tensor`): Probability of each batch, :math:`(K, )`.
+        - true (:obj:`torch.Tensor`): The true gradient, :math:`(D, )`.
+        - exact (:obj:`bool`): Whether these are all batches.
+    """
+    mean = probability @ gradient
+    size, of_true = mean.norm(), true.norm()
+    if size <= 1e-12 * of_true:
+        return Estimate(0., 0., 0., 0., 0., 0., len(gradient))
+    scale = mean @ true / of_true ** 2
+    deviation = (probability @ (gradient - mean).square().sum(1)).sqrt()
+    of_batches = gradient.norm(dim=1)
+    nothing = of_batches <= 1e-12 * size
+    cosines = (gradient @ true / (of_batches * of_true).masked_fill(nothing, 1)).masked_fill(nothing, 0)
+    return Estimate(
+        scale=scale.item(),
+        bias=((mean - scale * true).norm() / size).item(),
+        cosine=(mean @ true / (size * of_true)).item(),
+        noise=(deviation / size).item(),
+        batch_cosine=(probability @ cosines).item(),
+        standard_error=0. if exact else (deviation / size / len(gradient) ** 0.5).item(),
+        batches=len(gradient),
+    )
+
+
+class Bench(NamedTuple):
+    """
+    Overview:
+        What is measured.
+    Interfaces:
+        ``run``
+    """
+    losses: Sequence[str] = tuple(LOSS_PRESETS)
+    methods: Sequence[str] = ADVANTAGES
+    group_sizes: Sequence[int] = (2, 4)
+    staleness: Sequence[float] = (0., 0.1, 0.5)  # standard deviation of the sampler's logits around the learner's
+    vocabulary: int = 3
+    length: int = 3
+    prompts: int = 1
+    rewards: Sequence[float] = (0., 0.2, 1.)
+    samples: int = 20_000  # batches: all if they are no more, otherwise so many samples
+    calls: int = 150  # the same for a loss that needs a call for each batch
+
+    def run(self, seed: int) -> Iterator[Dict[str, Any]]:
+        """
+        Overview:
+            Measure everything in the world of one seed, which draws the policy, the rewards and the older policy.
+        Arguments:
+            - seed (:obj:`int`): Seed of all random numbers.
+        Returns:
+            - lines (:obj:`Iterator[Dict[str, Any]]`): One line for each combination, with the fields of ``Estimate``.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        world = World.make(self.vocabulary, self.length, self.prompts, self.rewards, generator)
+        shape = (self.prompts + self.vocabulary - 1, self.vocabulary)
+        learner, change = torch.randn(2, *shape, generator=generator, dtype=torch.double)
+        true = world.gradient(learner)
+        one_by_one = [n for n in self.losses if LOSS_PRESETS[n].get('surrogate') in ONE_BATCH_A_CALL]
+        together = [n for n in self.losses if n not in one_by_one]
+        for staleness, size in product(self.staleness, self.group_sizes):
+            sampler = learner + staleness * change
+            where = dict(seed=seed, staleness=staleness, group_size=size)
+            where['kl'] = world.divergence(sampler, learner).item()
+            for losses, most in ((together, self.samples), (one_by_one, self.calls)):
+                if not losses:
+                    continue
+                batches = Batches.make(world, sampler, size, most, generator)
+                adv = torch.stack([advantages(name, world, learner, sampler, batches.row) for name in self.methods])
+                for loss in losses:
+                    gradients = loss_gradients(_options(loss, generator), world, learner, sampler, batches.row, adv)
+                    for method, gradient in zip(self.methods, gradients):
+                        found = estimate(gradient, batches.probability, true, batches.exact)
+                        yield dict(loss=loss, advantage=method, **where, **found._asdict())
+
+
+def _options(loss: str, generator: torch.Generator) -> Dict[str, Any]:
+    """Arguments of ``grpo_error`` of a preset; a surrogate that draws tokens draws them from the generator."""
+    options = LOSS_PRESETS[loss]
+    draws = 'generator' in surrogate_arguments(SURROGATES[options.get('surrogate', 'clip')])[1]
+    return {**options, 'surrogate_options': dict(generator=generator)} if draws else options

@@ -1,0 +1,101 @@
+"""Advantages and gradients of many batches, by the functions that train."""
+from typing import Any, Dict, Iterator, Tuple
+
+import torch
+from torch import Tensor
+
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, BATCH_SURROGATES, STEP_ADVANTAGE_METHODS, SURROGATES, \
+    TOKEN_ADVANTAGE_METHODS, group_advantage, grpo_data, grpo_error, return_to_go, step_advantage, token_advantage
+
+from .world import World
+
+BY_STEP = ' by step'
+ADVANTAGES = (*ADVANTAGE_METHODS, *TOKEN_ADVANTAGE_METHODS, *(name + BY_STEP for name in STEP_ADVANTAGE_METHODS))
+# Methods that compare a row with those of other groups, by reward and length alone. They get one batch a call, once for
+# each combination of rewards and lengths. All others get many batches at once.
+OVER_BATCH = ('batch', 'reinforce_plus_plus_baseline', 'gpg', 'reinforce_plus_plus')
+ONE_BATCH_A_CALL = tuple(name for name, surrogate in SURROGATES.items() if surrogate in BATCH_SURROGATES)
+MOST = 1000  # batches in one call, which bounds the memory
+
+
+def advantages(name: str, world: World, learner: Tensor, sampler: Tensor, row: Tensor) -> Tensor:
+    """
+    Overview:
+        Advantage of each token of many batches.
+    Arguments:
+        - name (:obj:`str`): One of ``ADVANTAGES``.
+        - world (:obj:`World`): The completions.
+        - learner (:obj:`torch.Tensor`): Logits of the trained policy, for ``optimal_token_baseline``.
+        - sampler (:obj:`torch.Tensor`): Logits of the policy that sampled, for the greedy completion of ``remax``.
+        - row (:obj:`torch.Tensor`): Completions of the batches, :math:`(K, B)`.
+    Returns:
+        - adv (:obj:`torch.Tensor`): :math:`(K, B, S)`
+    """
+    if name in OVER_BATCH and len(row) > 1:
+        length = world.weight.sum(1)
+        kinds, kind = torch.cat([world.reward[row], length[row]], dim=1).unique(dim=0, return_inverse=True)
+        example = kind.new_zeros(len(kinds)).scatter_(0, kind, torch.arange(len(row)))  # a batch of each kind
+        return torch.cat([advantages(name, world, learner, sampler, one) for one in row[example].split(1)])[kind]
+    flat, weight = row.flatten(), world.weight[row.flatten()]
+    reward, length = world.reward[flat], weight.sum(1)
+    prompts = int(world.prompt.max()) + 1
+    group = torch.arange(len(row)).repeat_interleave(row.shape[1]) * prompts + world.prompt[flat]
+    if name in ADVANTAGE_METHODS:
+        adv = group_advantage(reward, group, name, length=length).unsqueeze(1).expand_as(weight)
+        return adv.reshape(*row.shape, -1)
+    last = torch.zeros_like(weight).scatter(1, length.long().unsqueeze(1) - 1, reward.unsqueeze(1))
+    return_ = return_to_go(last, 1.0)  # the reward on every token, 0 after the end
+    if name in TOKEN_ADVANTAGE_METHODS:
+        baseline = world.greedy(sampler)[world.prompt[flat]]
+        adv = token_advantage(return_, weight, name, group, world.score_norm(learner)[flat], baseline)
+    else:
+        adv = step_advantage(return_, weight, group, name[:-len(BY_STEP)])
+    return adv.view(*row.shape, -1)
+
+
+def loss_gradients(
+        options: Dict[str, Any], world: World, learner: Tensor, sampler: Tensor, row: Tensor, adv: Tensor
+) -> Tensor:
+    """
+    Overview:
+        Direction in which one step on the loss of each batch moves the policy: minus the gradient of ``grpo_error``. \
+        Without a reference policy, so without a KL.
+
+        One call gets many batches with the same number of tokens. The loss is a mean over rows or over tokens, so it \
+        is the mean of the losses of these batches. Surrogates that choose among the tokens of a batch get one batch \
+        a call.
+    Arguments:
+        - options (:obj:`Dict[str, Any]`): Arguments of ``grpo_error``, such as a preset.
+        - world (:obj:`World`): The completions.
+        - learner (:obj:`torch.Tensor`): Logits of the trained policy.
+        - sampler (:obj:`torch.Tensor`): Logits of the policy that sampled.
+        - row (:obj:`torch.Tensor`): Completions of the batches, :math:`(K, B)`.
+        - adv (:obj:`torch.Tensor`): Advantages by several methods, :math:`(A, K, B, S)`.
+    Returns:
+        - gradient (:obj:`torch.Tensor`): :math:`(A, K, D)`
+    """
+    options = {'beta': 0, 'max_length': world.token.shape[1], **options}
+    options.pop('adv_method', None)
+    new, old = world.log_prob(learner).detach(), world.log_prob(sampler)
+    score = world.score(learner)  # (C, S, D)
+    gradient = score.new_zeros(*adv.shape[:2], score.shape[-1])
+    for methods, batches in _calls(options, world.weight[row].sum((1, 2)), len(adv)):
+        rows = row[batches].expand(len(methods), *row[batches].shape)  # (A, k, B)
+        flat = rows.flatten()
+        logp_new = new[flat].requires_grad_()
+        of_rows = adv[methods][:, batches].flatten(0, 2)  # (A k B, S)
+        loss, _ = grpo_error(grpo_data(logp_new, old[flat], None, of_rows, world.weight[flat]), **options)
+        coefficient, = torch.autograd.grad(-loss * len(methods) * len(batches), logp_new)
+        per_row = (coefficient.unsqueeze(-1) * score[flat]).sum(1).view(*rows.shape, -1)  # (A, k, B, D)
+        gradient[methods.unsqueeze(1), batches] = per_row.sum(2)
+    return gradient
+
+
+def _calls(options: Dict[str, Any], tokens: Tensor, methods: int) -> Iterator[Tuple[Tensor, Tensor]]:
+    """(methods of advantages, batches) that one call of the loss gets."""
+    if options.get('surrogate') in ONE_BATCH_A_CALL:
+        yield from ((torch.tensor([a]), torch.tensor([k])) for a in range(methods) for k in range(len(tokens)))
+    else:
+        for number in tokens.unique():
+            for batches in (tokens == number).nonzero().squeeze(1).split(MOST):
+                yield torch.arange(methods), batches

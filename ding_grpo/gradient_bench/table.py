@@ -1,0 +1,114 @@
+"""The tables of the gradient bench."""
+import csv
+import os
+from statistics import median
+from typing import Any, Dict, List, Sequence
+
+Line = Dict[str, Any]
+NAME = 'gradient_bench'
+LOSS, ADVANTAGE = 'dr_grpo', 'rloo'  # unbiased on-policy: the one stays while the other varies
+
+
+def write_csv(lines: List[Line], out: str) -> None:
+    """
+    Overview:
+        Write every line, one for each world and combination.
+    """
+    with open(os.path.join(out, f'{NAME}.csv'), 'w', newline='') as f:
+        writer = csv.DictWriter(f, fieldnames=list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def fixed(lines: List[Line], key: str) -> str:
+    """
+    Overview:
+        What stays while the other varies: the default if it was measured, otherwise the first.
+    Arguments:
+        - lines (:obj:`List[Dict[str, Any]]`): From ``Bench.run``.
+        - key (:obj:`str`): ``loss`` or ``advantage``.
+    """
+    names = distinct(lines, key)
+    default = dict(loss=LOSS, advantage=ADVANTAGE)[key]
+    return default if default in names else names[0]
+
+
+def distinct(lines: List[Line], key: str) -> List[Any]:
+    """
+    Overview:
+        The values of a key, in the order of their first line.
+    """
+    return list(dict.fromkeys(line[key] for line in lines))
+
+
+def select(lines: List[Line], **where: Any) -> List[Line]:
+    """
+    Overview:
+        The lines with these values.
+    """
+    return [line for line in lines if all(line[key] == value for key, value in where.items())]
+
+
+def tables(lines: List[Line]) -> str:
+    """
+    Overview:
+        Three tables as Markdown, with medians over the worlds: the losses with one advantage, the advantages with one \
+        loss, and the bias of every pair without staleness.
+    Arguments:
+        - lines (:obj:`List[Dict[str, Any]]`): From ``Bench.run``.
+    """
+    loss, advantage = fixed(lines, 'loss'), fixed(lines, 'advantage')
+    staleness, size = distinct(lines, 'staleness')[0], distinct(lines, 'group_size')[-1]
+    pairs = _pairs(select(lines, staleness=staleness, group_size=size))
+    return '\n\n'.join(
+        [
+            f'**Losses with the advantage `{advantage}`.**',
+            _rows(select(lines, advantage=advantage), 'loss'), f'**Advantages with the loss `{loss}`.**',
+            _rows(select(lines, loss=loss), 'advantage'),
+            f'**Bias of every pair, staleness {staleness:g}, group size {size}.**', pairs
+        ]
+    )
+
+
+def _rows(lines: List[Line], key: str) -> str:
+    """One row for each value of the key; scale and noise without staleness, bias for everything."""
+    staleness, sizes = distinct(lines, 'staleness'), distinct(lines, 'group_size')
+    first = dict(staleness=staleness[0], group_size=sizes[-1])
+    where = [dict(staleness=s, group_size=g) for s in staleness for g in sizes]
+    head = [key, 'scale', 'noise', 'cosine of a batch'
+            ] + [f'bias, s = {s:g}, G = {g}' for s in staleness for g in sizes]
+    rows = [head]
+    for name in distinct(lines, key):
+        own = select(lines, **{key: name})
+        numbers = [f'{_median(own, column, **first):.2f}' for column in ('scale', 'noise', 'batch_cosine')]
+        rows.append([f'`{name}`', *numbers, *(_bias(own, **w) for w in where)])
+    return markdown(rows)
+
+
+def _pairs(lines: List[Line]) -> str:
+    methods = distinct(lines, 'advantage')
+    rows = [['loss', *(f'`{m}`' for m in methods)]]
+    for loss in distinct(lines, 'loss'):
+        rows.append([f'`{loss}`', *(_bias(lines, loss=loss, advantage=m) for m in methods)])
+    return markdown(rows)
+
+
+def _median(lines: List[Line], column: str, **where: Any) -> float:
+    return median(line[column] for line in select(lines, **where))
+
+
+def _bias(lines: List[Line], **where: Any) -> str:
+    """The median over the worlds: 0 if it is 0 up to rounding, with the standard error if batches were sampled."""
+    value, error = (_median(lines, column, **where) for column in ('bias', 'standard_error'))
+    if error > 0:
+        return f'{value:.2f} ± {error:.2f}'
+    return '0' if value < 1e-9 else f'{value:.3f}'
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """
+    Overview:
+        A table whose first row is the head.
+    """
+    first, *others = rows
+    return '\n'.join('| ' + ' | '.join(row) + ' |' for row in (first, ['---'] * len(first), *others))

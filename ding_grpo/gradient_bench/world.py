@@ -1,0 +1,109 @@
+"""A world that is small enough to enumerate: its completions, their rewards, and the exact policy gradient."""
+from itertools import product
+from typing import List, NamedTuple, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+LARGEST = 6  # of the vocabulary and of the length
+END = 0  # the token that ends a completion
+
+
+class World(NamedTuple):
+    """
+    Overview:
+        All completions of P prompts, with the logits of the next token given the last one as policy. C is the number \
+        of completions of all prompts together, S the largest length, V the vocabulary. The policy has one row of \
+        logits for the start of each prompt, and one for each token that does not end a completion.
+    Interfaces:
+        ``make``, ``log_prob``, ``score``, ``log_prob_of_rows``, ``expected_reward``, ``gradient``, \
+        ``divergence``, ``greedy``, ``score_norm``
+    """
+    token: Tensor  # (C, S), 0 after the end
+    state: Tensor  # (C, S): the row of the policy before each token
+    weight: Tensor  # (C, S): 1 on tokens, including the one that ends the completion; 0 after it
+    reward: Tensor  # (C, )
+    prompt: Tensor  # (C, ) in 0 .. P - 1
+
+    @classmethod
+    def make(
+            cls, vocabulary: int, length: int, prompts: int, rewards: Sequence[float], generator: torch.Generator
+    ) -> 'World':
+        """
+        Overview:
+            Enumerate all completions, and draw a reward for each. Every prompt has completions of the smallest and of \
+            the largest reward.
+        Arguments:
+            - vocabulary (:obj:`int`): Number of tokens, from 2 to 6. Token 0 ends a completion.
+            - length (:obj:`int`): Maximum number of tokens of a completion, from 1 to 6.
+            - prompts (:obj:`int`): Number of prompts.
+            - rewards (:obj:`Sequence[float]`): The values of a reward, equally likely. At least two differ.
+            - generator (:obj:`torch.Generator`): Source of the rewards.
+        """
+        for name, value, least in (('vocabulary', vocabulary, 2), ('length', length, 1)):
+            if not least <= value <= LARGEST:
+                raise ValueError(f'{name} = {value}: must be from {least} to {LARGEST}')
+        if prompts < 1:
+            raise ValueError(f'prompts = {prompts}: must be at least 1')
+        if len(set(rewards)) < 2:
+            raise ValueError(f'rewards = {list(rewards)}: at least two must differ')
+        texts = _completions(vocabulary, length)
+        token, state = torch.zeros(2, prompts, len(texts), length, dtype=torch.long)
+        weight = torch.zeros(prompts, len(texts), length, dtype=torch.double)
+        for prompt in range(prompts):
+            for number, text in enumerate(texts):
+                token[prompt, number, :len(text)] = torch.tensor(text)
+                weight[prompt, number, :len(text)] = 1
+                before = [prompt] + [prompts - 1 + last for last in text[:-1]]
+                state[prompt, number, :len(text)] = torch.tensor(before)
+        values = torch.tensor(rewards, dtype=torch.double)
+        reward = values[torch.randint(len(values), (prompts, len(texts)), generator=generator)]
+        ends = torch.rand(prompts, len(texts), generator=generator).argsort(1)[:, :2]  # two completions of each prompt
+        reward.scatter_(1, ends, torch.stack([values.min(), values.max()]).expand(prompts, 2))
+        number = torch.arange(prompts).unsqueeze(1).expand(prompts, len(texts))
+        return cls(token.flatten(0, 1), state.flatten(0, 1), weight.flatten(0, 1), reward.flatten(), number.flatten())
+
+    def log_prob(self, logits: Tensor) -> Tensor:
+        """Log-probability of each token, 0 after the end: (rows of the policy, V) -> (C, S)."""
+        return logits.log_softmax(-1)[self.state, self.token] * self.weight
+
+    def score(self, logits: Tensor) -> Tensor:
+        """Gradient of the log-probability of each token: (C, S, D), with D logits in all."""
+        return torch.func.jacfwd(self.log_prob)(logits).flatten(2)
+
+    def log_prob_of_rows(self, logits: Tensor) -> Tensor:
+        """Log-probability of each completion given its prompt: (C, )."""
+        return self.log_prob(logits).sum(1)
+
+    def expected_reward(self, logits: Tensor) -> Tensor:
+        """Mean over the prompts of the expected reward."""
+        return (self.log_prob_of_rows(logits).exp() * self.reward).sum() / (self.prompt.max() + 1)
+
+    def gradient(self, logits: Tensor) -> Tensor:
+        """The exact gradient of ``expected_reward``: (D, )."""
+        logits = logits.detach().requires_grad_()
+        return torch.autograd.grad(self.expected_reward(logits), logits)[0].flatten()
+
+    def divergence(self, sampler: Tensor, learner: Tensor) -> Tensor:
+        """KL(sampler || learner) of a completion, mean over the prompts."""
+        old, new = self.log_prob_of_rows(sampler), self.log_prob_of_rows(learner)
+        return (old.exp() * (old - new)).sum() / (self.prompt.max() + 1)
+
+    def greedy(self, logits: Tensor) -> Tensor:
+        """Reward of the greedy completion of each prompt: (P, )."""
+        logp = logits.log_softmax(-1)
+        likeliest = (self.token == logp.argmax(-1)[self.state]) | (self.weight == 0)  # (C, S)
+        rows = likeliest.all(1).nonzero().squeeze(1)  # one for each prompt
+        return torch.zeros(len(rows), dtype=torch.double).index_put((self.prompt[rows], ), self.reward[rows])
+
+    def score_norm(self, logits: Tensor) -> Tensor:
+        """Squared norm of the gradient of each token's log-probability with respect to its logits: (C, S)."""
+        p = logits.softmax(-1)
+        return (1 - 2 * p[self.state, self.token] + p.square().sum(-1)[self.state]) * self.weight
+
+
+def _completions(vocabulary: int, length: int) -> List[Tuple[int, ...]]:
+    """All texts of at most this length that end at the first 0, and those of this length without a 0."""
+    others = range(1, vocabulary)
+    ended = [(*text, END) for n in range(length) for text in product(others, repeat=n)]
+    return ended + list(product(others, repeat=length))

@@ -1,0 +1,122 @@
+"""The enumerated world against numbers worked out by hand and finite differences."""
+import math
+from collections import Counter
+from itertools import product
+
+import pytest
+import torch
+
+from ding_grpo.gradient_bench.batches import Batches
+from ding_grpo.gradient_bench.world import World
+
+from tests.gradient_bench.worlds import make
+
+
+@pytest.mark.unittest
+class TestWorld:
+
+    def test_by_hand(self):
+        """Two tokens, two steps: the completions are 'end', 'a end' and 'a a'. p(end) is 1/4 at the start, 1/2 after a.
+        """
+        world, _ = make(2, 2, 1)
+        logits = torch.tensor([[0., math.log(3)], [0., 0.]], dtype=torch.double)
+        assert world.token.tolist() == [[0, 0], [1, 0], [1, 1]]
+        assert world.weight.tolist() == [[1, 0], [1, 1], [1, 1]]
+        assert torch.allclose(world.log_prob_of_rows(logits).exp(), torch.tensor([2, 3, 3]).double() / 8)
+        world = world._replace(reward=torch.tensor([0., 1., 0.], dtype=torch.double))
+        assert world.expected_reward(logits).item() == pytest.approx(3 / 8)
+        # J = p q with p = p(a) = 3/4 at the start and q = p(end after a) = 1/2: q p (1 - p) = 3/32, p q (1 - q) = 6/32
+        assert torch.allclose(world.gradient(logits), torch.tensor([-3., 3., 6., -6.]).double() / 32)
+        assert world.greedy(logits + torch.tensor([[0., 0.], [0.1, 0.]])).tolist() == [1]
+        assert world.greedy(logits + torch.tensor([[0., 0.], [0., 0.1]])).tolist() == [0]
+
+    @pytest.mark.parametrize('vocabulary, length, prompts', [(3, 3, 1), (2, 6, 2), (4, 2, 3), (6, 3, 1), (5, 1, 2)])
+    def test_gradient_is_that_of_finite_differences(self, vocabulary, length, prompts):
+        world, logits = make(vocabulary, length, prompts)
+        assert len(world.token) == prompts * (sum((vocabulary - 1) ** n for n in range(length + 1)))
+        total = torch.zeros(
+            prompts, dtype=torch.double
+        ).index_add(0, world.prompt,
+                    world.log_prob_of_rows(logits).exp())
+        assert torch.allclose(total, torch.ones_like(total), atol=1e-12, rtol=0)
+        numeric = torch.zeros_like(logits)
+        for place in product(*(range(n) for n in logits.shape)):
+            step = torch.zeros_like(logits)
+            step[place] = 1e-5
+            numeric[place] = (world.expected_reward(logits + step) - world.expected_reward(logits - step)) / 2e-5
+        gradient = world.gradient(logits)
+        assert gradient.norm() > 1e-3
+        assert torch.allclose(gradient, numeric.flatten(), atol=1e-9, rtol=1e-6)
+
+    def test_the_largest_world(self):
+        world, logits = make(6, 6, 1)
+        assert world.log_prob_of_rows(logits).exp().sum().item() == pytest.approx(1, abs=1e-12)
+        direction = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1), dtype=torch.double)
+        up, down = (world.expected_reward(logits + step * direction) for step in (1e-5, -1e-5))
+        assert (world.gradient(logits) @ direction.flatten()).item() == pytest.approx(
+            (up - down).item() / 2e-5, rel=1e-6
+        )
+
+    def test_score_is_the_gradient_of_each_token(self):
+        """A token depends on one row of logits, so the squared norm of its score is that of its own logits."""
+        world, logits = make(3, 3, 2)
+        score = world.score(logits)
+        assert torch.allclose(score.square().sum(-1), world.score_norm(logits), atol=1e-12)
+        of_rows = (world.log_prob_of_rows(logits).exp() * world.reward).unsqueeze(1) * score.sum(1)
+        assert torch.allclose(of_rows.sum(0) / 2, world.gradient(logits), atol=1e-12)
+
+    def test_divergence(self):
+        world, logits = make(3, 2, 1)
+        other = logits + 0.3 * torch.eye(3, dtype=torch.double)
+        p, q = (world.log_prob_of_rows(x).exp() for x in (logits, other))
+        assert world.divergence(logits, other).item() == pytest.approx((p * (p / q).log()).sum().item())
+
+    def test_every_prompt_can_be_learned(self):
+        for seed in range(50):
+            world, _ = make(2, 1, 3, seed)
+            assert all(len(set(world.reward[world.prompt == p].tolist())) == 2 for p in range(3))
+
+    @pytest.mark.parametrize(
+        'arguments, message', [
+            ((7, 3, 1, (0, 1)), 'vocabulary = 7'), ((1, 3, 1, (0, 1)), 'vocabulary = 1'),
+            ((3, 0, 1, (0, 1)), 'length = 0'), ((3, 7, 1, (0, 1)), 'length = 7'), ((3, 3, 0, (0, 1)), 'prompts = 0'),
+            ((3, 3, 1, (1, 1)), 'rewards = .*two must differ')
+        ]
+    )
+    def test_wrong_use(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            World.make(*arguments, torch.Generator())
+
+
+@pytest.mark.unittest
+class TestBatches:
+
+    @pytest.mark.parametrize('prompts, size', [(1, 2), (1, 3), (2, 2)])
+    def test_probabilities_are_those_of_ordered_groups(self, prompts, size):
+        world, logits = make(2, 2, prompts)
+        p = world.log_prob_of_rows(logits).exp().tolist()
+        expected = Counter()
+        of_prompts = [range(3 * n, 3 * n + 3) for n in range(prompts)]  # three completions of each
+        for rows in product(*(r for r in of_prompts for _ in range(size))):
+            key = sum((tuple(sorted(rows[n * size:(n + 1) * size])) for n in range(prompts)), ())
+            expected[key] += math.prod(p[c] for c in rows)
+        batches = Batches.all(world, logits, size)
+        assert batches.exact and len(batches.row) == len(expected) == Batches.count(world, size)
+        for row, probability in zip(batches.row.tolist(), batches.probability.tolist()):
+            assert probability == pytest.approx(expected[tuple(row)], rel=1e-12)
+
+    def test_a_sample_has_the_probabilities_of_the_policy(self):
+        world, logits = make(3, 2, 2)
+        batches = Batches.sample(world, logits, 3, 4000, torch.Generator().manual_seed(0))
+        assert not batches.exact and batches.row.shape == (4000, 6)
+        assert (world.prompt[batches.row] == torch.tensor([0, 0, 0, 1, 1, 1])).all()
+        for prompt in range(2):
+            rows = batches.row[:, 3 * prompt:3 * prompt + 3].flatten()
+            share = torch.bincount(rows, minlength=len(world.prompt))[world.prompt == prompt] / len(rows)
+            p = world.log_prob_of_rows(logits).exp()[world.prompt == prompt]
+            assert ((share - p).abs() < 4.5 * (p * (1 - p) / len(rows)).sqrt()).all()
+
+    def test_all_if_there_are_few(self):
+        world, logits = make(3, 2, 1)
+        assert Batches.make(world, logits, 2, 28, torch.Generator()).exact
+        assert len(Batches.make(world, logits, 2, 27, torch.Generator()).row) == 27
