@@ -154,7 +154,7 @@ class _Pool:
     """
     Overview:
         Environments of one kind that no episode uses, for all tasks of a process. A new one for each episode would
-        take up to 10 ms (Taxi), and a copy longer.
+        take up to 100 ms (Taxi), and a copy longer.
     """
 
     _ALL: Dict[str, '_Pool'] = {}
