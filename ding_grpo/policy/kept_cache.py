@@ -12,8 +12,8 @@ class KeptCache:
     Overview:
         Continues rows where their last turn ended, so that a turn reads only what is new: the last token of the turn
         before, which was sampled and not read, and the reply. Rows that start together form a part. A row of an
-        environment is continued if its tokens are those that the cache has, read with the current weights; otherwise
-        it is read from its start.
+        environment is continued if its tokens are those that the cache has, read with the current weights in the
+        current arithmetic; otherwise it is read from its start.
     Interfaces:
         ``begin``, ``end``, ``forget``
     """
@@ -21,7 +21,7 @@ class KeptCache:
     def __init__(self, model: CausalLM) -> None:
         self._model = model
         self._parts: List[_Part] = []
-        self._weights: Optional[int] = None  # changes with the weights
+        self._read_with: Optional[Tuple[int, bool]] = None  # changes with the weights, and with autocast
         self._turn: Optional[_Turn] = None
 
     def begin(self, env_ids: Sequence[int], contexts: List[Tensor]) -> '_Turn':
@@ -35,8 +35,9 @@ class KeptCache:
             - turn (:obj:`_Turn`): The rows as a model that ``generate`` can start.
         """
         weights = sum(p._version for p in self._model.parameters())
-        if weights != self._weights:
-            self._parts, self._weights = [], weights
+        reads_with = weights, torch.is_autocast_enabled(self._model.device.type)
+        if reads_with != self._read_with:
+            self._parts, self._read_with = [], reads_with
         rows = {i: context.tolist() for i, context in zip(env_ids, contexts)}
         for part in self._parts:
             for line, known in list(part.known.items()):

@@ -80,6 +80,18 @@ class TestKeptCache:
         assert torch.equal(found[0]['action'], found[1]['action'])
         assert len(policy._actor._cache._parts) == 1 and policy._actor._cache._parts[0].starts == [(obs[0] >= 0).sum()]
 
+    @pytest.mark.parametrize('autocast', [None, 'bfloat16'])
+    def test_float32_does_not_continue_what_bfloat16_read(self, think_answer, autocast):
+        main, create = think_answer
+        main.policy.collect.autocast = autocast
+        env = TokenEnv(Chatter(), **SETTINGS['plain'][0])
+        policy = make_policy(main, create, env=env)
+        obs = {0: env.reset(seed=0, options=dict(index=4))[0]}
+        out = policy.collect_mode.forward(obs, row_keys={0: (0, 0, 0)})
+        sampled, = policy._actor._cache._parts
+        policy.eval_mode.forward({0: env.step(out[0]['action'].numpy())[0]})
+        assert (sampled in policy._actor._cache._parts) == (autocast is None)
+
     def test_an_architecture_that_cannot_share_reads_again_and_says_so_once(self, think_answer, monkeypatch, capsys):
         _, kept = play(think_answer, 'plain', True, monkeypatch, groups=2)
         real = shared_prompt.install
