@@ -8,7 +8,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.generation import plain_generate
-from dizoo_llm.sft import Examples, collate, evaluate, train
+from dizoo_llm.sft import evaluate, train
+from dizoo_llm.sft_examples import Examples, collate
 from dizoo_llm.tokenizer import load_tokenizer
 from ding_common import ConfigError, read_json_lines
 

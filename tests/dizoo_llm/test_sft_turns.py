@@ -3,7 +3,8 @@ import pytest
 from easydict import EasyDict
 
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.sft import Examples, train
+from dizoo_llm.sft import train
+from dizoo_llm.sft_examples import Examples
 from dizoo_llm.tasks import GuessTask
 from ding_common import ConfigError
 

@@ -10,8 +10,8 @@ PARTS = [
     'ding_grpo.compat.private', 'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model', 'ding_grpo.rollout',
     'ding_grpo.worker', 'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'ding_grpo.from_ppo',
     'ding_grpo.gradient_bench', 'dizoo_llm', 'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards',
-    'dizoo_llm.reward_model', 'dizoo_llm.tokenizer', 'dizoo_llm.generation', 'dizoo_llm.sft', 'dizoo_llm.play',
-    'dizoo_llm.train_reward_model'
+    'dizoo_llm.reward_model', 'dizoo_llm.tokenizer', 'dizoo_llm.generation', 'dizoo_llm.sft',
+    'dizoo_llm.sft_examples', 'dizoo_llm.play', 'dizoo_llm.train_reward_model'
 ]
 ALLOWED = {
     'ding_common': set(),
@@ -43,7 +43,8 @@ ALLOWED = {
     'dizoo_llm.rewards': set(),
     'dizoo_llm.tokenizer': {'ding_common'},
     'dizoo_llm.generation': set(),
-    'dizoo_llm.sft': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.tasks'},
+    'dizoo_llm.sft': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.sft_examples'},
+    'dizoo_llm.sft_examples': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.tasks'},
     'dizoo_llm.train_reward_model': {
         'ding_common', 'dizoo_llm.envs', 'dizoo_llm.reward_model', 'dizoo_llm.tasks', 'dizoo_llm.tokenizer'
     },
@@ -97,7 +98,7 @@ def test_ppo_is_made_of_di_engines_losses():
 @pytest.mark.unittest
 def test_no_weights_in_the_environment():
     others = (
-        'dizoo_llm.play', 'dizoo_llm.sft', 'dizoo_llm.generation', 'dizoo_llm.reward_model',
+        'dizoo_llm.play', 'dizoo_llm.sft', 'dizoo_llm.sft_examples', 'dizoo_llm.generation', 'dizoo_llm.reward_model',
         'dizoo_llm.train_reward_model'
     )
     outside = {b.split('.')[0] for a, b in imports() if part_of(a).startswith('dizoo_llm.') and a not in others}
