@@ -157,7 +157,7 @@ def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
 
 
 def main(folder: str, threads: int) -> None:
-    """Updates for as long as it is told to."""
+    """Make an update for each line of standard input."""
     torch.set_num_threads(threads)
     Alternate.gate, work = Gate(), read_work(folder)
     os.chdir(tempfile.mkdtemp())  # DI-engine makes its folder below the current one

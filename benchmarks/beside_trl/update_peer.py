@@ -39,7 +39,7 @@ def right(completions, answer, **kwargs):
 
 
 def main(folder: str, threads: int) -> None:
-    """Updates for as long as it is told to."""
+    """Make an update for each line of standard input."""
     torch.set_num_threads(threads)
     gate, work = Gate(), read_work(folder)
     tokenizer = AutoTokenizer.from_pretrained(os.path.join(folder, 'model'))

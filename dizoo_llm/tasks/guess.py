@@ -1,5 +1,6 @@
 """
-Guess a number, told whether it is higher or lower. A dialogue that earns the full reward, for the secret 6:
+Guess a number. Each reply says whether the secret is higher or lower. A dialogue that earns the full reward, for the
+secret 6:
 
     prompt:  guess
     turn 0:  4 <eos>      reply:  higher

@@ -7,7 +7,7 @@ the answer red:
     turn 1:  walk <eos>   reply:  door
     turn 2:  red <eos>    reply:  open (the episode ends)
 
-The colour is told once, two turns before it is needed.
+A reply names the colour once, two turns before the door asks for it.
 """
 from typing import Any, Dict, Sequence, Tuple
 
