@@ -10,8 +10,8 @@ PARTS = [
     'ding_grpo.compat.private', 'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model', 'ding_grpo.rollout',
     'ding_grpo.worker', 'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'ding_grpo.from_ppo',
     'ding_grpo.gradient_bench', 'dizoo_llm', 'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards',
-    'dizoo_llm.reward_model', 'dizoo_llm.tokenizer', 'dizoo_llm.generation', 'dizoo_llm.sft',
-    'dizoo_llm.sft_examples', 'dizoo_llm.play', 'dizoo_llm.train_reward_model'
+    'dizoo_llm.reward_model', 'dizoo_llm.tokenizer', 'dizoo_llm.generation', 'dizoo_llm.sft', 'dizoo_llm.sft_examples',
+    'dizoo_llm.play', 'dizoo_llm.train_reward_model'
 ]
 ALLOWED = {
     'ding_common': set(),
