@@ -3,7 +3,6 @@ The KL to the start on think_answer: GRPO and PPO with the estimators k1, k2 and
 seeds. Writes docs/kl.md and docs/kl.png.
 """
 import os
-from functools import partial
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import click
@@ -19,6 +18,7 @@ from ding_grpo.rl_utils import KL_TYPES
 OUT = 'kl'  # under runs/
 FINAL_ROWS = 512  # completions per question
 CONFIGS = dict(GRPO='think_answer_grpo_kl', PPO='think_answer_ppo_kl')
+ENV_STEPS = dict(GRPO=300_000, PPO=120_000)  # DI-engine's PPO takes about four times as long for a token
 CELLS = [(0.0, 'k3')] + [(beta, kl_type) for kl_type in KL_TYPES for beta in (0.01, 0.1)]
 
 
@@ -44,26 +44,25 @@ class Cell(NamedTuple):
 class Outcome(NamedTuple):
     """
     Overview:
-        What came of a run: environment steps to the first evaluation of 1, the lowest evaluation after it (None without
-        one) and the last; at the end, the means over sampled tokens of the exact KL and of the estimators; and the
-        curves over environment steps of return and exact KL.
+        What came of a run: environment steps to the first evaluation with a return of 1 (None without one), the reward
+        of the last evaluation; at the end, the means over sampled tokens of the exact KL and of the estimators; and the
+        curves over environment steps of reward and exact KL.
     """
     solved: Optional[int]
-    lowest: Optional[float]
     final: float
     kl: Dict[str, float]
-    returns: List[Tuple[int, float]]
+    rewards: List[Tuple[int, float]]
     exact: List[Tuple[int, float]]
 
 
-def learn(env_steps: int, cell: Cell) -> Outcome:
+def learn(cell: Cell) -> Outcome:
     """The outcome of a cell; a finished one with the same config is not repeated."""
     path = os.path.join('runs', f'{cell.folder}.json')
-    settings = repr((load_config(CONFIGS[cell.algorithm]), cell, env_steps))
-    return Outcome(**kept(path, settings, lambda: train(env_steps, cell)._asdict()))
+    settings = repr((load_config(CONFIGS[cell.algorithm]), cell, ENV_STEPS[cell.algorithm]))
+    return Outcome(**kept(path, settings, lambda: train(cell)._asdict()))
 
 
-def train(env_steps: int, cell: Cell) -> Outcome:
+def train(cell: Cell) -> Outcome:
     """
     Overview:
         Train and measure, in this process.
@@ -77,17 +76,15 @@ def train(env_steps: int, cell: Cell) -> Outcome:
         bar=1,
         go_on=True,
         learn=dict(beta=cell.beta, kl_type=cell.kl_type, learner=dict(log_policy=False, hook=dict(kl=hook))),
-        max_env_step=env_steps
+        max_env_step=ENV_STEPS[cell.algorithm]
     )
-    returns = [(record['envstep'], record['eval_episode_return']) for record in r.records]
-    solved = next((step for step, value in returns if value == 1), None)
+    rewards = [(record['envstep'], record['total_reward']) for record in r.records]
     model = AutoModelForCausalLM.from_pretrained(os.path.join(r.folder, 'model', 'last'))
     return Outcome(
-        solved=solved,
-        lowest=None if solved is None else min(value for step, value in returns if step >= solved),
-        final=returns[-1][1],
+        solved=next((record['envstep'] for record in r.records if record['eval_episode_return'] == 1), None),
+        final=rewards[-1][1],
         kl=measure(model, KLHook.start, FINAL_ROWS),
-        returns=returns,
+        rewards=rewards,
         exact=[(record['envstep'], record['exact']) for record in read_json_lines(curve)],
     )
 
@@ -105,15 +102,15 @@ def average(curves: List[List[Tuple[int, float]]]) -> Tuple[np.ndarray, np.ndarr
 def draw(outcomes: Dict[Cell, Outcome], path: str) -> None:
     """
     Overview:
-        Return and exact KL over environment steps, the mean over the seeds, for both algorithms.
+        Reward and exact KL over environment steps, the mean over the seeds, for both algorithms.
     """
     figure, panels = new_figure(4, width=14, height=4.2)
     for column, algorithm in enumerate(CONFIGS):
         for number, (beta, kl_type) in enumerate(CELLS):
             of_seeds = [o for cell, o in outcomes.items() if cell.setting == (algorithm, beta, kl_type)]
-            for axes, curves in zip(panels[2 * column:], ([o.returns for o in of_seeds], [o.exact for o in of_seeds])):
+            for axes, curves in zip(panels[2 * column:], ([o.rewards for o in of_seeds], [o.exact for o in of_seeds])):
                 axes.plot(*average(curves), lw=1.3, label=label(beta, kl_type), **line_style(number))
-        for axes, what in zip(panels[2 * column:], ('mean return, greedy', 'exact KL to the start, nats per token')):
+        for axes, what in zip(panels[2 * column:], ('mean reward, greedy', 'exact KL to the start, nats per token')):
             axes.set(title=algorithm, xlabel='environment steps (tokens)', ylabel=what)
             axes.set_ylim(bottom=0)
     finish(figure, path)
@@ -125,8 +122,8 @@ def table(algorithm: str, outcomes: Dict[Cell, Outcome]) -> str:
         A row for each setting of one algorithm, as Markdown.
     """
     head = [
-        '`beta`', '`kl_type`', 'solved', 'environment steps until solved', 'lowest return after that', 'last return',
-        'exact KL', *(f'{name}, estimated' for name in KL_TYPES)
+        '`beta`', '`kl_type`', 'solved', 'environment steps until solved', 'last reward', 'exact KL',
+        *(f'{name}, estimated' for name in KL_TYPES)
     ]
     lines = ['| ' + ' | '.join(head) + ' |', '|' + '---|' * len(head)]
     for beta, kl_type in CELLS:
@@ -134,7 +131,6 @@ def table(algorithm: str, outcomes: Dict[Cell, Outcome]) -> str:
         done = [o for o in of_seeds if o.solved is not None]
         cells = [str(beta), f'`{kl_type}`' if beta else '', f'{len(done)} of {len(of_seeds)}']
         cells.append(middle([o.solved for o in done], '.0f') if done else 'never')
-        cells.append(f'{min(o.lowest for o in done):.2f}' if done else '')
         cells.append(middle([o.final for o in of_seeds], '.2f'))
         cells += [middle([o.kl[name] for o in of_seeds], '.3f') for name in ('exact', *KL_TYPES)]
         lines.append('| ' + ' | '.join(cells) + ' |')
@@ -143,12 +139,12 @@ def table(algorithm: str, outcomes: Dict[Cell, Outcome]) -> str:
 
 TEXT = """# The KL to the start: k1, k2, k3
 
-Generated by `make kl`. {configs} with `beta` and `kl_type` as in the tables, and `stop_value` out of reach:
-{env_steps:,} environment steps (sampled tokens) for every run, {seeds} seeds. Both configs have no entropy bonus.
-{machine}.
+Generated by `make kl`. {configs} with `beta` and `kl_type` as in the tables, and `stop_value` out of reach: {seeds} seeds of
+{budget}; a step is a sampled token. DI-engine's PPO takes several times as long for a token, so its runs are shorter and end before it
+solves the task. {machine}.
 
-- **Returns** are those of the greedy policy: the share of the four questions that is solved. The lowest return after
-  the first 1.0 is the minimum over all seeds.
+- **Solved**: the greedy policy's return was 1, that is, all four questions were solved. **Last reward** is the mean
+  reward of the four greedy completions at the end: at most 1.5, 1 for the answer and 0.5 for the format.
 - **Exact KL** is KL(policy || start) summed over the vocabulary, and the mean over the tokens of {rows} completions
   sampled from the last weights, in nats per token. It is computed from the saved folder by plain `transformers`.
   **k1, k2 and k3** are the three estimators on the same tokens.
@@ -172,18 +168,17 @@ READING = ''
 
 @click.command()
 @click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated.')
-@click.option('--env-steps', default=150_000, show_default=True, help='Environment steps (tokens) of each run.')
 @click.option('--jobs', default=2, show_default=True, help='Number of parallel runs, of one thread each.')
-def main(seeds: str, env_steps: int, jobs: int) -> None:
+def main(seeds: str, jobs: int) -> None:
     """Learn with every estimator and coefficient; write docs/kl.md and docs/kl.png."""
     os.chdir(ROOT)
     numbers = [int(seed) for seed in seeds.split(',')]
     cells = [Cell(name, beta, kl_type, seed) for seed in numbers for name in CONFIGS for beta, kl_type in CELLS]
-    outcomes = run_each(partial(learn, env_steps), cells, jobs)
+    outcomes = run_each(learn, cells, jobs)
     draw(outcomes, os.path.join('docs', 'kl.png'))
     text = TEXT.format(
         configs=' and '.join(f'`config/{name}_config.py`' for name in CONFIGS.values()),
-        env_steps=env_steps,
+        budget=' and '.join(f'{steps:,} environment steps ({name})' for name, steps in ENV_STEPS.items()),
         seeds=len(numbers),
         machine=machine(jobs),
         rows=4 * FINAL_ROWS,

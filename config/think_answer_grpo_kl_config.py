@@ -33,7 +33,7 @@ think_answer_grpo_kl_config = dict(
             beta=0.01,
             kl_type='k3',
             adv_method='no_std',
-            entropy_weight=0.0,  # the start is a random model: a KL to it keeps the entropy high by itself
+            entropy_weight=0.015,
         ),
         collect=dict(n_sample=16, temperature=1.0),
         eval=dict(evaluator=dict(eval_freq=10)),
