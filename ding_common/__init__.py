@@ -5,4 +5,4 @@ from .config_file import ConfigFile, check_configs, find_config, read_config_fil
 from .errors import CheckpointError, ConfigError, NumericError, PeerError, TaskError, describe, unwrap_task_error
 from .files import check_is_file, check_links, import_name, run_file
 from .json_lines import append_json, read_json_lines
-from .quiet import import_ding
+from .quiet import import_ding, importing

@@ -6,13 +6,14 @@ GRPO for DI-engine. ``import_names=['ding_grpo']`` in a config registers every p
 """
 from importlib.metadata import entry_points
 
-from ding_common import ConfigError, import_ding
+from ding_common import ConfigError, import_ding, importing
 
-import_ding()
+with importing():
+    import_ding()
 
-from . import envs, model, policy, worker  # noqa: E402, F401
-from .compat import patches  # noqa: E402
+    from . import envs, model, policy, worker  # noqa: F401
+    from .compat import patches
 
-patches.apply()
-for _plugin in entry_points(group='ding_grpo.plugins'):
-    _plugin.load()
+    patches.apply()
+    for _plugin in entry_points(group='ding_grpo.plugins'):
+        _plugin.load()

@@ -1,7 +1,8 @@
 """Tasks for language models, their rewards and the token environment. No model weights."""
-from ding_common import ConfigError, TaskError, import_ding
+from ding_common import ConfigError, TaskError, import_ding, importing
 
-import_ding()
+with importing():
+    import_ding()
 
-from . import envs  # noqa: E402
-from .tasks import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn  # noqa: E402
+    from . import envs
+    from .tasks import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn

@@ -37,3 +37,14 @@ def test_a_warning_is_dropped_also_after_gym_has_asked_for_it(tmp_path):
         timeout=120
     )
     assert run.returncode == 0 and 'old' not in run.stderr and 'new' in run.stderr, run.stderr
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('collects', [True, False])
+def test_collections_ignore_what_was_imported_and_go_on_as_before(collects):
+    code = (
+        f'import gc; {"" if collects else "gc.disable();"} import ding_grpo; assert gc.isenabled() is {collects}; '
+        'assert gc.get_freeze_count() > 500_000 > 10 * len(gc.get_objects()), gc.get_freeze_count()'
+    )
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
