@@ -260,7 +260,7 @@ KEYS = dict(
         # language model.
         discount_factor=Key(1.0, Rule.number(0, 1)),
         # (bool) Whether the trajectories of a group start in the same state. False gives each its own start, for
-        # environments whose starts hardly differ.
+        # environments whose starts hardly differ. Completions of a group always have the same prompt.
         shared_start=True,
         # (int) Read by DI-engine's collectors. A group is always whole, whatever its length.
         unroll_len=Key(1, Rule.integer(1)),

@@ -22,7 +22,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
             ``logp``, ``reward`` of the step and, in the last one, ``truncated``. For tokens also ``prompt``, the \
             tokens before the action, ``kept``, ``turn``, ``anchor`` (the state after it) and, in the last one, \
             ``reward_parts``; for steps also ``obs`` and, in the last one, ``final_obs``.
-        - shared_start (:obj:`bool`): Whether the episodes must have the same start.
+        - shared_start (:obj:`bool`): Whether the episodes must have the same start; prompts always must.
     Returns:
         - sample (:obj:`Dict`): See shapes; ``kept`` only if the sampling restricts the vocabulary.
     Shapes:
@@ -45,17 +45,23 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
         - failed (:obj:`torch.FloatTensor`): :math:`(G, )`, 1 on rows that could not be scored
     Raises:
-        - ConfigError: If the episodes must have the same start and do not, or an environment has changed tokens that \
-            the policy has already read or sampled.
+        - ConfigError: If the episodes must have the same start and have not, or an environment has changed tokens \
+            that the policy has already read or sampled.
     """
     start = 'prompt' if 'prompt' in episodes[0][0] else 'obs'
-    for episode in episodes if shared_start else ():
-        if not _equal(episode[0][start], episodes[0][0][start]):
-            raise ConfigError(
-                'policy.collect.shared_start = True: the episodes of a group start differently with the same seed. The '
-                "environment's reset must depend on its seed only; or set shared_start to False, to compare episodes "
-                'from different starts.'
-            )
+    same = all(_equal(episode[0][start], episodes[0][0][start]) for episode in episodes)
+    if not same and start == 'prompt':
+        raise ConfigError(
+            f'policy.collect.shared_start = {shared_start}: the episodes of a group start with different prompts; a '
+            "group of texts has one prompt. The task's problem must depend on the seed only, and shared_start must be "
+            'True.'
+        )
+    if not same and shared_start:
+        raise ConfigError(
+            'policy.collect.shared_start = True: the episodes of a group start differently with the same seed. The '
+            "environment's reset must depend on its seed only; or set shared_start to False, to compare episodes from "
+            'different starts.'
+        )
     rows = [_tokens(episode) if start == 'prompt' else _steps(episode) for episode in episodes]
     last = [episode[-1] for episode in episodes]
 

@@ -58,11 +58,13 @@ class TestFoldGroup:
         )
         assert sample['kept'].tolist() == [[[1, 9], [2, -1]], [[4, 3], [-1, -1]]]
 
-    def test_different_starts_are_no_group(self):
+    @pytest.mark.parametrize('shared_start', [True, False])
+    def test_different_prompts_are_no_group(self, shared_start):
+        """A sample holds one prompt: the other rows would be learned behind a prompt that they did not have."""
         other = episode([1], 0.)
         other[0]['prompt'] = torch.tensor([5, 7])
-        with pytest.raises(ValueError, match='start differently'):
-            fold_group([episode([1], 0.), other])
+        with pytest.raises(ValueError, match=f'shared_start = {shared_start}: .* start with different prompts'):
+            fold_group([episode([1], 0.), other], shared_start)
 
 
 def dialogue(*turns, kept=False):
