@@ -234,14 +234,14 @@ class TestFailures:
         task(fail)
         collector = make_collector(main, create, tmp_path, manager, max_failed=1.0, step_timeout=1)
         begun = time.monotonic()
-        samples = collector.collect(n_sample=8)
+        samples = collector.collect(n_sample=4)
         assert time.monotonic() - begun < 45
         failed = [s['failed'].tolist() for s in samples]
         bad = [s['prompt'].tolist()[8:10] == [3, 5] for s in samples]  # problem 2 begins with 3 5
         assert any(bad) and not all(bad)
         assert failed == [[float(b)] * 4 for b in bad]
         told = capsys.readouterr().out
-        assert f'{4 * sum(bad)} of 32 completions could not be scored and are dropped; the first: Think' in told
+        assert f'{4 * sum(bad)} of 16 completions could not be scored and are dropped; the first: Think' in told
         assert ('KeyError' if how == 'raises' else 'TimeoutError') in told
         recorded = read_json_lines(str(tmp_path / 'exp' / 'log' / 'collector' / 'completions.jsonl'))
         assert sum(record['failed'] is not None for record in recorded) == 4 * sum(bad)  # each, with the reason
