@@ -145,7 +145,8 @@ DI-engine's PPO takes several times as long for a token, so its runs are shorter
 {machine}.
 
 - **Solved**: the greedy policy's return was 1, that is, all four questions were solved. **Last reward** is the mean
-  reward of the four greedy completions at the end: at most 2, 1 for the answer and 0.5 each for the format and for solved.
+  reward of the four greedy completions at the end: at most 2, which is 1 for the answer and 0.5 each for the format
+  and for solved.
 - **Exact KL** is KL(policy || start) summed over the vocabulary, and the mean over the tokens of {rows} completions
   sampled from the last weights, in nats per token. It is computed from the saved folder by plain `transformers`.
   **k1, k2 and k3** are the three estimators on the same tokens.
