@@ -218,8 +218,8 @@ KEYS = dict(
         # (int) How many of the newest periodic checkpoints are kept, besides ckpt_best.
         keep_ckpt=Key(3, Rule.integer(1)),
         # (Optional[int]) Updates between two records of every token in log/learner/tokens.jsonl: log-probability before
-        # and after the update, entropy, advantage. ``python -m ding_grpo.report`` shows them (docs/instruments.md). Each
-        # record costs three forward passes. None: no record.
+        # and after the update, entropy, advantage. ``python -m ding_grpo.report`` shows them (docs/instruments.md). A
+        # record takes three forward passes. None: no record.
         tokens_freq=Key(None,
                         Rule.integer(1).or_none()),
         learner=dict(

@@ -105,9 +105,8 @@ def _of_table(path: str) -> Iterator[Dict[str, Any]]:
         for record in records:
             key = ('index', 'kind', 'prompt')
             group = groups.setdefault(
-                record['group'],
-                dict({k: record.get(k)
-                      for k in key}, update=update, group=record['group'], rows=[])
+                record['group'], dict({k: record.get(k)
+                                       for k in key}, update=update, group=record['group'], rows=[])
             )
             group['rows'].append({k: v for k, v in record.items() if k not in (*key, 'train_iter', 'group', 'turns')})
         yield from groups.values()
@@ -120,7 +119,10 @@ def _of_evaluations(path: str) -> Iterator[Dict[str, Any]]:
             row['reward'] = episode['return']
             yield dict(
                 {k: episode.get(k)
-                 for k in ('index', 'kind', 'prompt')}, update=record['train_iter'], group=None, rows=[row]
+                 for k in ('index', 'kind', 'prompt')},
+                update=record['train_iter'],
+                group=None,
+                rows=[row]
             )
 
 

@@ -63,6 +63,7 @@ async function showGroups() {
   if (asked !== state.asked) return; // something else was chosen meanwhile
   const paint = painter(groups);
   get('c-groups').replaceChildren(...groups.map(group => groupBox(group, paint)));
+  get('c-groups').dataset.update = update;
 }
 
 function tokensOf(row) { // pieces of text; a row without tokens is one piece
@@ -133,12 +134,14 @@ function moreButton(text, action) {
 
 function rowBox(row, paint) {
   const facts = make('div', null, 'facts'), text = make('div', null, 'text');
-  add(facts, add(make('div'), 'reward ', make('b', short(row.reward))));
+  const first = add(make('div'), 'reward ', make('b', short(row.reward)));
   const advantage = Array.isArray(row.advantage) ? mean(row.advantage.filter((_, t) => learned(row, t))) : row.advantage;
-  if (typeof advantage === 'number') add(facts, make('div', `advantage ${signed(advantage)}`));
+  if (typeof advantage === 'number') add(first, `, advantage ${signed(advantage)}`);
+  if (row.truncated) add(first, ', ', make('span', 'cut', 'cut'));
+  add(facts, first);
   const parts = Object.entries(row.reward_parts || {});
-  if (parts.length > 1) add(facts, make('div', parts.map(([name, x]) => `${name} ${short(x)}`).join(', ')));
-  if (row.truncated) add(facts, make('div', 'cut by a limit', 'cut'));
+  if (parts.length > 1) add(facts, make('div', parts
+    .map(([name, x]) => `${name}\u00a0${short(x)}`).join(', ')));
   if (row.failed) add(facts, make('div', `not scored${typeof row.failed === 'string' ? `: ${row.failed}` : ''}`, 'failed'));
   const pieces = tokensOf(row);
   const show = most => {

@@ -1,10 +1,27 @@
 """The config of a run, and what differs in it from the defaults."""
-import os
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from ding.utils import ENV_REGISTRY, POLICY_REGISTRY, SERIAL_COLLECTOR_REGISTRY, import_module
+from ding.utils import BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, POLICY_REGISTRY, \
+    SERIAL_COLLECTOR_REGISTRY, deep_merge_dicts, import_module
+from ding.worker import BaseLearner, BaseSerialCommander
 
 from ding_common import ConfigError, read_total_config
+from ding_grpo.worker import GroupEvaluator
+
+# Sections whose class has a registered name, and sections that have one class. The first ones come first, because the
+# classes' own defaults are merged into theirs.
+_NAMED = {
+    'policy': POLICY_REGISTRY,
+    'env': ENV_REGISTRY,
+    'env.manager': ENV_MANAGER_REGISTRY,
+    'policy.collect.collector': SERIAL_COLLECTOR_REGISTRY,
+    'policy.other.replay_buffer': BUFFER_REGISTRY,
+}
+_FIXED = {
+    'policy.learn.learner': BaseLearner,
+    'policy.eval.evaluator': GroupEvaluator,
+    'policy.other.commander': BaseSerialCommander,
+}
 
 # What DI-engine adds to a config while it compiles it.
 _ADDED = ('cfg_type', 'import_names')
@@ -49,19 +66,29 @@ _NOTHING = object()
 
 def _defaults(cfg: Dict[str, Any]) -> Dict[str, Any]:
     """The defaults of the classes that a config names, as far as they are registered here."""
-    policy = _default(POLICY_REGISTRY, cfg['policy'].get('type', ''), cfg['policy'].get('import_names'))
-    collector = cfg['policy'].get('collect', {}).get('collector', {}).get('type', '')
-    policy.setdefault('collect', {})['collector'] = _default(SERIAL_COLLECTOR_REGISTRY, collector, None)
-    return dict(env=_default(ENV_REGISTRY, cfg['env'].get('type', ''), cfg['env'].get('import_names')), policy=policy)
+    found: Dict[str, Any] = {}
+    classes = {path: _registered(registry, _section(cfg, path)) for path, registry in _NAMED.items()}
+    for path, cls in {**classes, **_FIXED}.items():
+        values = cls.default_config() if hasattr(cls, 'default_config') else {}
+        for name in reversed(path.split('.')):
+            values = {name: values}
+        found = deep_merge_dicts(values, found)  # a policy's defaults for a part of a run replace the part's own
+    return found
 
 
-def _default(registry: Any, name: str, modules: Optional[List[str]]) -> Dict[str, Any]:
+def _registered(registry: Any, section: Dict[str, Any]) -> Any:
+    """The class that a section names; None if it is of a module that is not installed here."""
     try:
-        import_module(modules or [])
-        found = registry.get(name)
-    except (ImportError, KeyError):  # a class of a user's module that is not installed here
-        return {}
-    return found.default_config() if hasattr(found, 'default_config') else {}
+        import_module(section.get('import_names') or [])
+        return registry.get(section.get('type'))
+    except (ImportError, KeyError):
+        return None
+
+
+def _section(cfg: Dict[str, Any], path: str) -> Dict[str, Any]:
+    for name in path.split('.'):
+        cfg = cfg.get(name, {})
+    return cfg
 
 
 def _leaves(value: Dict[str, Any], path: str = '') -> Iterator[Tuple[str, Any]]:

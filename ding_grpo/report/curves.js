@@ -61,23 +61,29 @@ function smoothed(y, share) { // exponential mean, corrected for its start
 }
 
 function rewardCharts() {
-  const parent = get('reward-charts'), updates = () => 'update';
-  const common = RUNS.filter(run => run.metrics.reward_mean).length > 0;
-  if (common) {
-    chart(parent, 'mean reward', () => RUNS.map((run, i) => trace(run.metrics, 'reward_mean', 'train_iter',
-      {name: run.name, line: line(i), showlegend: RUNS.length > 1})), updates);
-  }
-  chart(parent, 'return of evaluations', () => RUNS.map((run, i) => trace(run.evaluations, 'eval_episode_return', 'train_iter',
-    {name: run.name, line: line(i), showlegend: RUNS.length > 1})), updates);
+  const parent = get('reward-charts'), choice = get('r-axis'), axis = () => AXES[choice.value];
+  // Other policies count mini-batches, and do not record rewards. Their updates are not those of grpo.
+  choice.value = RUNS.every(run => run.metrics.reward_mean) ? 'train_iter' : 'envstep';
+  const ofRuns = (title, curves, name) => {
+    if (!RUNS.some(run => run[curves][name])) return;
+    chart(parent, title, () => RUNS.map((run, i) => trace(run[curves], name, choice.value,
+      {name: run.name, line: line(i), showlegend: false})), axis);
+  };
+  const ofNames = (title, curves, names, label) => {
+    if (!names.length) return;
+    chart(parent, title, () => names.map((name, i) => trace(curves, name, choice.value,
+      {name: label(name), line: line(i), showlegend: true})), axis);
+  };
+  ofRuns('mean reward', 'metrics', 'reward_mean');
+  ofRuns('return of evaluations', 'evaluations', 'eval_episode_return');
   RUNS.forEach(run => {
     const of = RUNS.length > 1 ? ` – ${run.name}` : '';
     const parts = Object.keys(run.metrics).filter(name => /^reward_.+_mean$/.test(name));
     const kinds = Object.keys(run.evaluations).filter(name => name.startsWith('kind/'));
-    const several = (curves, names, label) => () => names.map((name, i) => trace(curves, name, 'train_iter',
-      {name: label(name), line: line(i), showlegend: true}));
-    if (parts.length) chart(parent, `reward by part${of}`, several(run.metrics, parts, name => name.slice(7, -5)), updates);
-    if (kinds.length) chart(parent, `return by kind${of}`, several(run.evaluations, kinds, name => name.slice(5)), updates);
+    ofNames(`reward by part${of}`, run.metrics, parts, name => name.slice('reward_'.length, -'_mean'.length));
+    ofNames(`return by kind${of}`, run.evaluations, kinds, name => name.slice('kind/'.length));
   });
+  choice.addEventListener('change', () => redraw('#reward-charts .plot'));
 }
 
 function metricCharts() {
