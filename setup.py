@@ -24,6 +24,7 @@ setup(
     python_requires='>=3.10,<3.13',
     # A wheel holds the configs as well: ding_common.shipped_configs looks for them there.
     packages=[*find_packages(include=['ding_common', 'ding_grpo*', 'dizoo_llm*']), 'ding_common.configs'],
+    package_data={'ding_grpo.report': ['*.html', '*.css', '*.js']},
     package_dir={'ding_common.configs': 'config'},
     install_requires=[
         'DI-engine>=0.5.3',
@@ -34,6 +35,7 @@ setup(
         'easydict',
         'click',
         'matplotlib',
+        'plotly>=5.20',
         'tabulate',
     ],
     extras_require={

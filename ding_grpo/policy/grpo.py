@@ -46,6 +46,7 @@ from .sample import fold_group
 from .schedule import Schedule
 from .step_actor import StepActor
 from .token_actor import TokenActor
+from .token_record import Change, token_records
 from .update import Updater
 from .value_learning import ValueLearning
 
@@ -140,6 +141,7 @@ class GRPOPolicy(Policy):
     _updater: Optional[Updater] = None
     _critic: Optional[torch.nn.Module] = None
     _reference: Optional[torch.nn.Module] = None  # also None if ``_model`` without its adapters is the reference
+    _tokens: List[Dict[str, Any]] = []  # of the last update, for the workers; empty unless ``tokens_freq`` is due
 
     def _init_learn(self) -> None:
         cfg = self._cfg.learn
@@ -196,7 +198,10 @@ class GRPOPolicy(Policy):
                 metrics['explained_variance'] = explained_variance(learned.value, learned.return_, learned.weight)
             self._updater.beta = 0.0 if cfg.kl_in_reward else self._coefficients.beta
             self._updater.entropy_weight = self._coefficients.entropy_weight
+            recorded = cfg.tokens_freq is not None and self._updates % cfg.tokens_freq == 0
+            before = (self._updater.read(batch), self._updater.entropy(batch)) if recorded else None
             metrics.update(self._updater.run(learned, self._updates), **self._coefficients.metrics())
+            self._tokens = self._records(batch, learned, *before) if recorded else []
         self._coefficients.follow(metrics, len(learned))
         self._updates += 1
         if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
@@ -207,6 +212,11 @@ class GRPOPolicy(Policy):
         seconds = sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
         metrics[self._actor.rate_name] = batch.weight.sum().item() / seconds
         return metrics
+
+    def _records(self, batch: Batch, learned: Batch, logp: torch.Tensor, entropy: torch.Tensor) -> List[Dict[str, Any]]:
+        spec = self._actor.spec
+        change = Change(logp, entropy, self._updater.read(batch))
+        return token_records(batch, learned, change, None if spec is None else spec.tokenizer)
 
     def _to_learn(self, batch: Batch) -> Batch:
         """The rows of a batch to learn from, with their advantages and, for a KL term, ``logp_ref``."""

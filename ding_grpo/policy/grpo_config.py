@@ -217,6 +217,11 @@ KEYS = dict(
         resume_training=Key(False, Rule.one_of(True, False)),
         # (int) How many of the newest periodic checkpoints are kept, besides ckpt_best.
         keep_ckpt=Key(3, Rule.integer(1)),
+        # (Optional[int]) Updates between two records of every token in log/learner/tokens.jsonl: log-probability before
+        # and after the update, entropy, advantage. ``python -m ding_grpo.report`` shows them (docs/instruments.md). A
+        # record takes three forward passes. None: no record.
+        tokens_freq=Key(None,
+                        Rule.integer(1).or_none()),
         learner=dict(
             # (bool) Whether to log the layers of the model at the start.
             log_policy=False,

@@ -25,7 +25,8 @@ from .screen import run_folder, show
 
 # Files under log/ that a run appends to. A resumed run truncates them to their size at the checkpoint.
 LOGS = (
-    'learner/metrics.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl', 'collector/completions.txt'
+    'learner/metrics.jsonl', 'learner/tokens.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl',
+    'collector/completions.txt'
 )
 RESULT = 'result.pkl'  # DI-engine writes it last
 BEFORE_END = '.before_end'  # ending of the best checkpoint before the evaluation at the end

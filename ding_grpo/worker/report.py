@@ -53,6 +53,7 @@ class ReportHook(LearnerHook):
             show(f'{engine.exp_name}: learning; Ctrl-C saves and stops')
             show(_sizes(engine.policy))
             engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
+            engine.register_hook(TokensHook('tokens', 15, position='after_iter'))
             self.token_spec = engine.policy.get_attribute('token_spec')
         else:
             private.after_train(engine, UpdateLog())
@@ -101,7 +102,7 @@ class MetricsHook(LearnerHook):
             add_scalars(engine.tb_logger, tagged, step)
         seconds = time.monotonic() - self._start
         record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)
-        append_json(_metrics_file(engine), record)
+        append_json(_log_file(engine, 'metrics.jsonl'), record)
         if self._terminal:
             show_progress(self._line(update, metrics, seconds))
         elif update % self._freq == 0 or time.monotonic() - self._printed >= SILENCE:
@@ -160,11 +161,23 @@ class UpdateLog:
             values = [float(metrics[name]) for metrics in found if isinstance(metrics.get(name), Real)]
             if values:
                 record[name] = max(values) if name.endswith('_max') else sum(values) / len(values)
-        append_json(_metrics_file(engine), record)
+        append_json(_log_file(engine, 'metrics.jsonl'), record)
 
 
-def _metrics_file(engine: 'BaseLearner') -> str:  # noqa
-    return os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, 'metrics.jsonl')
+class TokensHook(LearnerHook):
+    """
+    Overview:
+        Appends what the update did to each token to ``log/learner/tokens.jsonl``, one line per group, if \
+        ``policy.learn.tokens_freq`` asks for a record of this update.
+    """
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        for record in engine.policy.get_attribute('tokens'):
+            append_json(_log_file(engine, 'tokens.jsonl'), dict(train_iter=engine.last_iter.val, **record))
+
+
+def _log_file(engine: 'BaseLearner', name: str) -> str:  # noqa
+    return os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, name)
 
 
 class ExportHook(LearnerHook):

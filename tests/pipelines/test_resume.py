@@ -34,6 +34,7 @@ def reference(think_answer):
 
 def dynamic(think_answer):
     pipeline, main, create = tokens(think_answer)
+    main.policy.learn.tokens_freq = 2
     main.policy.collect.collector = EasyDict(max_replacements=3)
     main.policy.eval.evaluator.samples_per_start = 2
     return pipeline, main, create
@@ -131,7 +132,8 @@ class TestResume:
                 pipeline((main, create), seed=3, max_train_iter=stop)
         same(state(12, 'whole'), state(12))
         assert len(state(12)['run']) >= 5 and state(12)['last_iter'] == 12
-        for log in ('learner/metrics.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl'):
+        logs = 'learner/metrics.jsonl', 'learner/tokens.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl'
+        for log in logs:
             assert timeless(f'whole/log/{log}') == timeless(f'run/log/{log}'), log
         assert len(timeless('run/log/learner/metrics.jsonl')) == 12
         assert not glob.glob('run_*')  # it goes on in its folder

@@ -1,0 +1,41 @@
+"""The command line of the report."""
+import os
+from typing import Optional, Tuple
+
+import click
+
+from ding_common import ConfigError
+
+from .page import write_page
+from .run import read_run
+
+NAME = 'report.html'
+
+
+@click.command()
+@click.argument('runs', nargs=-1, required=True, type=click.Path())
+@click.option('--out', default=None, help=f'File to write; by default {NAME} in the folder of the first run.')
+def main(runs: Tuple[str, ...], out: Optional[str]) -> None:
+    """Write one HTML page about one or several RUNS, folders of finished runs or of runs in progress."""
+    folders = [os.path.normpath(os.path.expanduser(run)) for run in runs]
+    for folder in folders:
+        check_folder(folder)
+    path = os.path.expanduser(out) if out else os.path.join(folders[0], NAME)
+    try:
+        size = write_page(path, [read_run(folder) for folder in folders])
+    except OSError as error:
+        raise click.BadParameter(f'{path!r}: {error.strerror}', param_hint='--out') from error
+    click.echo(f'report: {path} ({size / 1e6:.1f} MB)')
+
+
+def check_folder(folder: str) -> None:
+    """
+    Overview:
+        Check that a folder contains the files of a run.
+    Raises:
+        - ConfigError: If it does not.
+    """
+    if not os.path.isdir(folder):
+        raise ConfigError(f'RUN = {folder!r}: there is no such folder. Give the folder of a run, its exp_name.')
+    if not os.path.isdir(os.path.join(folder, 'log')):
+        raise ConfigError(f'RUN = {folder!r}: contains no folder log, so it is not the folder of a run (its exp_name).')

@@ -1,0 +1,101 @@
+"""The config of a run, and what differs in it from the defaults."""
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from ding.utils import BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, POLICY_REGISTRY, \
+    SERIAL_COLLECTOR_REGISTRY, deep_merge_dicts, import_module
+from ding.worker import BaseLearner, BaseSerialCommander
+
+from ding_common import ConfigError, read_total_config
+from ding_grpo.worker import GroupEvaluator
+
+# Sections whose class has a registered name, and sections that have one class. The first ones come first, because the
+# classes' own defaults are merged into theirs.
+_NAMED = {
+    'policy': POLICY_REGISTRY,
+    'env': ENV_REGISTRY,
+    'env.manager': ENV_MANAGER_REGISTRY,
+    'policy.collect.collector': SERIAL_COLLECTOR_REGISTRY,
+    'policy.other.replay_buffer': BUFFER_REGISTRY,
+}
+_FIXED = {
+    'policy.learn.learner': BaseLearner,
+    'policy.eval.evaluator': GroupEvaluator,
+    'policy.other.commander': BaseSerialCommander,
+}
+
+# What DI-engine adds to a config while it compiles it.
+_ADDED = ('cfg_type', 'import_names')
+
+
+class Setting(NamedTuple):
+    """
+    Overview:
+        A key, its value and its default as text. ``default`` is None if the key has no default. ``differs`` if the \
+        value is not the default.
+    """
+    key: str
+    value: str
+    default: Optional[str]
+    differs: bool
+
+
+def read_settings(folder: str) -> Optional[List[Setting]]:
+    """
+    Overview:
+        All keys of a run's config.
+    Arguments:
+        - folder (:obj:`str`): Of the run.
+    Returns:
+        - settings (:obj:`Optional[List[Setting]]`): None if its ``total_config.py`` is missing or cannot be read.
+    """
+    try:
+        cfg = read_total_config(folder)
+    except ConfigError:
+        return None
+    defaults = dict(_leaves(_defaults(cfg)))
+    settings = []
+    for key, value in _leaves(cfg):
+        default = defaults.get(key, _NOTHING)
+        known = None if default is _NOTHING else repr(default)
+        settings.append(Setting(key, repr(value), known, default is _NOTHING or value != default))
+    return settings
+
+
+_NOTHING = object()
+
+
+def _defaults(cfg: Dict[str, Any]) -> Dict[str, Any]:
+    """The defaults of the classes that a config names, as far as they are registered here."""
+    found: Dict[str, Any] = {}
+    classes = {path: _registered(registry, _section(cfg, path)) for path, registry in _NAMED.items()}
+    for path, cls in {**classes, **_FIXED}.items():
+        values = cls.default_config() if hasattr(cls, 'default_config') else {}
+        for name in reversed(path.split('.')):
+            values = {name: values}
+        found = deep_merge_dicts(values, found)  # a policy's defaults for a part of a run replace the part's own
+    return found
+
+
+def _registered(registry: Any, section: Dict[str, Any]) -> Any:
+    """The class that a section names; None if it is of a module that is not installed here."""
+    try:
+        import_module(section.get('import_names') or [])
+        return registry.get(section.get('type'))
+    except (ImportError, KeyError):
+        return None
+
+
+def _section(cfg: Dict[str, Any], path: str) -> Dict[str, Any]:
+    for name in path.split('.'):
+        cfg = cfg.get(name, {})
+    return cfg
+
+
+def _leaves(value: Dict[str, Any], path: str = '') -> Iterator[Tuple[str, Any]]:
+    for key, x in value.items():
+        if key in _ADDED:
+            continue
+        if isinstance(x, dict) and x:
+            yield from _leaves(x, f'{path}{key}.')
+        else:
+            yield f'{path}{key}', x

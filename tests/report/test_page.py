@@ -1,0 +1,274 @@
+"""The page in a browser: it renders, its buttons work, and no text of a model is run."""
+import json
+import random
+
+import pytest
+
+from ding_grpo.report.page import write_page
+from ding_grpo.report.run import read_run
+from tests.browser import Browser, find_browser
+
+pytestmark = [
+    pytest.mark.envtest,
+    pytest.mark.skipif(find_browser() is None, reason='needs Chromium (Debian: apt-get install chromium)'),
+]
+HOSTILE = '</script><script>window.ran = 1</script><img src=x onerror="window.ran = 1"> ]]> &lt; \u2028 \x00 -->'
+
+
+def write(path, records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(''.join(json.dumps(record) + '\n' for record in records))
+
+
+def token_row(number, reward, text=('a', ' b')):
+    size = len(text)
+    return dict(
+        row=number,
+        reward=reward,
+        reward_parts=dict(right=reward, form=0.5),
+        truncated=number == 1,
+        failed=False,
+        action=[0] * size,
+        text=list(text),
+        own=[True] * (size - 1) + [number != 2],
+        logp_old=[-1.5] * size,
+        logp=[-1.0] * size,
+        entropy=[0.5 + t for t in range(size)],
+        logp_new=[-0.75] + [-2.0] * (size - 1),
+        advantage=[reward - 0.5] * size,
+    )
+
+
+def write_run(folder, name, updates=(0, 10), groups=6, rows=10, text=('a', ' b')):
+    """Files as a run writes them; in group g, row r has reward 1 if r < g."""
+    run = folder / name
+    write(run / 'log' / 'learner' / 'metrics.jsonl', [
+        dict(train_iter=u, envstep=10 * u, seconds=u + 1., reward_mean=u / 20, reward_right_mean=u / 20,
+             entropy=1. / (1 + u), seconds_sampling=.25, seconds_scoring=.25, seconds_updating=.25, constant=7.)
+        for u in range(20)
+    ])  # yapf: disable
+    write(
+        run / 'log' / 'evaluator' / 'evaluations.jsonl', [
+            dict(
+                train_iter=u,
+                envstep=10 * u,
+                seconds=1.,
+                eval_episode_return=u / 10,
+                kinds={HOSTILE: dict(mean=.5, episodes=1)},
+                completions=[{
+                    'index': 0, 'kind': HOSTILE, 'prompt': HOSTILE, 'completion': HOSTILE, 'return': 1.,
+                    'reward_parts': {}, 'truncated': False, 'failed': None
+                }]
+            ) for u in (0, 10)
+        ]
+    )  # yapf: disable
+    write(
+        run / 'log' / 'learner' / 'tokens.jsonl', [
+            dict(
+                train_iter=u,
+                group=g,
+                collect_iter=u,
+                prompt=f'{HOSTILE} {g}',
+                rows=[token_row(r, float(r < g), (HOSTILE, *text)) for r in range(rows)]
+            ) for u in updates for g in range(groups)
+        ]
+    )
+    write(run / 'findings.jsonl', [dict(update=3, cause=HOSTILE, message=HOSTILE)])
+    return read_run(str(run))
+
+
+@pytest.fixture(scope='module')
+def browser(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp('browser')) as found:
+        yield found
+
+
+@pytest.fixture(scope='module')
+def page(browser, tmp_path_factory):
+    """The browser with a page about two runs."""
+    folder = tmp_path_factory.mktemp('runs')
+    path = folder / 'report.html'
+    write_page(str(path), [write_run(folder, 'first <b>'), write_run(folder, 'second')])
+    browser.errors.clear()
+    browser.requests.clear()
+    browser.open(path)
+    browser.wait(SHOWN)
+    return browser
+
+
+SHOWN = 'document.querySelector("#c-groups .group") !== null'
+
+
+def texts(page, selector):
+    return page.value(f'[...document.querySelectorAll({selector!r})].map(node => node.textContent)')
+
+
+def numbers(page):
+    """The numbers of the groups that are shown."""
+    return [int(text) for text in texts(page, '#c-groups .group > header > span:first-child > b')]
+
+
+def test_texts_are_shown_and_never_run(page):
+    shown = HOSTILE
+    assert page.value('window.ran') is None and page.value('document.querySelectorAll("#c-groups img").length') == 0
+    assert texts(page, '.finding div')[0] == shown
+    assert texts(page, '#c-groups .prompt')[0].startswith(shown) and texts(page, '#c-groups .row span')[0] == shown
+    assert page.value('document.title').startswith('first <b>, second')
+    page.choose('c-source', 'evaluation')
+    page.wait(f'[...document.querySelectorAll("#c-groups .row span")].some(s => s.textContent === {json.dumps(shown)})')
+    page.choose('c-source', 'tokens')
+    page.wait('document.querySelectorAll("#c-groups .group").length === 4')
+
+
+def test_the_policy_stops_what_is_inserted_as_html(page):
+    before = len(page.errors)
+    page.value('document.body.insertAdjacentHTML("beforeend", `<img src=x onerror="window.ran = 1">`); 0')
+    page.value(
+        '{ const s = document.createElement("script"); s.textContent = "window.ran = 1"; document.body.append(s); 0 }'
+    )
+    page.value('fetch("http://127.0.0.1:9/").catch(() => 0)')
+    assert page.value('window.ran') is None
+    assert any('Content Security Policy' in error for error in page.errors[before:])
+    del page.errors[before:]
+
+
+def test_nothing_is_loaded_and_no_error_is_logged(page):
+    assert page.errors == []
+    assert all(url.startswith(('file:', 'data:', 'blob:')) for url in page.requests if '127.0.0.1:9' not in url)
+
+
+def test_groups_are_sorted_and_paged(page):
+    page.choose('c-sort', 'spread')
+    page.wait('document.querySelectorAll("#c-groups .group").length === 4')
+    assert numbers(page) == [1, 2, 3, 4] and 'page 1 of 2' in page.value('get("c-page").textContent')
+    page.click('c-next')
+    page.wait('document.querySelectorAll("#c-groups .group").length === 2')
+    assert numbers(page) == [5, 0] and page.value('get("c-next").disabled')
+    assert 'equal' in texts(page, '#c-groups .group > header')[1]
+    page.choose('c-sort', 'high')
+    page.wait('document.querySelectorAll("#c-groups .group").length === 4')
+    assert numbers(page) == [5, 4, 3, 2]
+    page.choose('c-sort', 'low')
+    page.wait('document.querySelector("#c-groups b").textContent === "0"')
+    assert numbers(page) == [0, 1, 2, 3]
+
+
+def test_records_of_other_updates(page):
+    assert '10 (record 2 of 2)' in page.value('get("c-number").textContent')
+    page.click('c-before')
+    page.wait('get("c-number").textContent.startsWith("0 ")')
+    assert page.value('get("c-before").disabled') and not page.value('get("c-after").disabled')
+    page.click('c-after')
+    page.wait('get("c-number").textContent.startsWith("10 ")')
+
+
+def test_tokens_have_the_colour_of_their_number(page):
+    page.choose('c-sort', 'number')
+
+    def colours(name):
+        page.choose('c-colour', name)
+        page.wait(f'get("c-legend").textContent.length {"===" if name == "none" else ">"} 0')
+        page.value('new Promise(done => setTimeout(done, 100))')
+        return page.value(
+            '[...document.querySelectorAll("#c-groups .group:nth-child(2) .row:first-child span")]'
+            '.map(span => span.style.background)'
+        )
+
+    # group 1: its first row has reward 1; log-probabilities change by +0.25, then by -1, twice
+    assert colours('change') == ['rgba(0, 114, 178, 0.19)', *['rgba(213, 94, 0, 0.75)'] * 2]
+    # entropies 0.5, 1.5, 2.5 of a largest 2.5
+    assert colours('entropy') == [f'rgba(126, 87, 194, {a})' for a in ('0.15', '0.45', '0.75')]
+    assert colours('advantage') == ['rgba(0, 114, 178, 0.75)'] * 3
+    assert colours('none') == [''] * 3
+
+
+def test_a_token_tells_its_numbers(page):
+    page.value(
+        '{ const span = document.querySelector("#c-groups span[data-t]");'
+        'span.dispatchEvent(new MouseEvent("mousemove", {bubbles: true, clientX: 200, clientY: 300})); 0 }'
+    )
+    told = page.value('get("tip").textContent').split('\n')
+    # exp(-1) = 0.3679, exp(-0.75) = 0.4724, exp(-0.75 + 1.5) = 2.117
+    assert 'probability 0.3679 → 0.4724' in told and 'log-probability -1, change +0.25' in told
+    assert 'ratio to the sampler 2.117' in told and 'entropy 0.5' in told
+
+
+def test_tokens_of_the_environment_are_not_coloured(page):
+    page.choose('c-colour', 'advantage')
+    page.wait('document.querySelector("#c-groups span.reply") !== null')
+    assert page.value('document.querySelector("#c-groups span.reply").style.background') == ''
+
+
+def test_all_rows_of_a_group(page):
+    assert page.value('document.querySelector("#c-groups .group").querySelectorAll(".row").length') == 8
+    page.value('document.querySelector("#c-groups .more").click()')
+    assert page.value('document.querySelector("#c-groups .group").querySelectorAll(".row").length') == 10
+
+
+def test_curves_of_both_runs_on_each_axis(page):
+    box = '#m-sections .chart[data-name="entropy"]'
+    page.value(f'document.querySelector({box!r}).scrollIntoView()')
+    page.wait(f'document.querySelector({box!r} + " .plot").data !== undefined')
+    data = f'document.querySelector({box!r} + " .plot").data'
+    assert page.value(f'{data}.map(t => t.name)') == ['first <b>', 'second']
+    assert page.value(f'{data}[0].y.slice(0, 3)') == [1.0, 0.5, 0.3333333]
+    page.choose('m-axis', 'seconds')
+    page.wait(f'{data}[0].x[0] === 1')
+    page.choose('m-smooth', '0.5')
+    page.wait(f'{data}[0].y[1] !== 0.5')
+    assert page.value(f'{data}[0].y[1]') == pytest.approx((.25 * 1 + .5 * .5) / .75)
+    page.value('document.querySelectorAll("#m-runs input")[1].click()')
+    page.wait(f'{data}.length === 1')
+    page.choose('m-filter', 'ENTR')
+    assert page.value('[...document.querySelectorAll("#m-sections .chart")].filter(b => b.offsetParent).length') == 1
+    page.choose('m-filter', '')
+    assert 'constant 7' in page.value('get("m-sections").textContent')
+
+
+def test_all_keys_of_the_config_are_hidden_without_a_config(page):
+    assert page.value('get("config").hidden')
+
+
+@pytest.mark.parametrize('width', [360, 1300])
+def test_the_page_is_not_wider_than_the_window(page, width):
+    page.call('Emulation.setDeviceMetricsOverride', width=width, height=800, deviceScaleFactor=1, mobile=False)
+    page.wait(f'innerWidth === {width}')
+    page.wait(f'document.documentElement.scrollWidth <= {width}', seconds=10)
+
+
+@pytest.mark.algotest
+def test_50_mb_of_completions_stay_quick(browser, tmp_path):
+    """Compared with the same page without them, on the same machine: other work on it slows both."""
+    random.seed(0)
+    write_page(str(tmp_path / 'small.html'), [write_run(tmp_path, 'small', groups=1, rows=1)])
+    write_run(tmp_path, 'large')
+    path, size = tmp_path / 'large' / 'log' / 'learner' / 'tokens.jsonl', 400
+
+    def row(number):
+        text = [f' {random.getrandbits(20):x}' for _ in range(size)]
+        lists = {key: [-random.random() for _ in range(size)] for key in ('logp_old', 'logp', 'logp_new', 'entropy')}
+        return dict(token_row(number, random.random()), text=text, **lists, own=[True] * size, advantage=[1.] * size)
+
+    write(
+        path, [
+            dict(train_iter=u, group=g, collect_iter=u, prompt='', rows=[row(r) for r in range(8)])
+            for u in range(0, 100, 10) for g in range(16)
+        ]
+    )
+    assert path.stat().st_size > 50e6
+    run = read_run(str(tmp_path / 'large'))
+    write_page(str(tmp_path / 'large.html'), [run])
+    seconds = {}
+    for name in ('small', 'large', 'small', 'large'):
+        opened = browser.open(tmp_path / f'{name}.html')
+        browser.wait(SHOWN)
+        seconds[name] = opened
+    asked = 'const start = performance.now(); '
+    turned = browser.value(
+        f'(async () => {{ {asked} get("c-before").click(); while (!get("c-number").textContent.startsWith("80 ")'
+        ' || get("c-groups").dataset.update !== "80") await new Promise(done => setTimeout(done, 5));'
+        ' return performance.now() - start; })()'
+    )
+    print(seconds, turned)
+    assert seconds['large'] < seconds['small'] + 2
+    assert turned < 1000

@@ -1,0 +1,148 @@
+"""From the files of a run to the data of the page."""
+import base64
+import json
+import zlib
+
+import pytest
+from click.testing import CliRunner
+
+from ding_grpo.report.chunks import read_sources
+from ding_grpo.report.command import main
+from ding_grpo.report.config_diff import read_settings
+from ding_grpo.report.run import curves, read_run, thinned
+
+pytestmark = pytest.mark.unittest
+
+
+def write(path, *records, end='\n'):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('\n'.join(map(json.dumps, records)) + end)
+
+
+def groups(source):
+    """All groups of a source in the order of its places, decoded."""
+    chunks = [json.loads(zlib.decompress(base64.b64decode(text))) for text in source.chunks]
+    return [[chunks[place.chunk][place.index] for place in places] for _, places in source.updates]
+
+
+def token_row(reward, **changes):
+    numbers = dict(logp_old=[-1.0], logp=[-1.0], entropy=[0.5], logp_new=[-0.75], advantage=[0.25])
+    return dict(
+        dict(row=0, reward=reward, reward_parts={}, truncated=False, failed=False, action=[3], text=['a'], own=[True]),
+        **dict(numbers, **changes)
+    )
+
+
+def test_curves_of_records_that_lack_names_or_are_not_finite():
+    records = [
+        dict(train_iter=0, a=1.0),
+        dict(train_iter=1, b=float('nan'), s='x'),
+        dict(train_iter=2, a=1 / 3, flag=True)
+    ]
+    assert curves(records) == dict(train_iter=[0, 1, 2], a=[1.0, None, 0.3333333], b=[None, None, None])
+
+
+@pytest.mark.parametrize('number, kept', [(0, 0), (1, 1), (2000, 2000), (2001, 1001), (4000, 2000)])
+def test_long_curves_are_thinned_and_keep_their_end(number, kept):
+    found = thinned([dict(train_iter=i) for i in range(number)])
+    assert len(found) == kept
+    assert found[-1:] == [dict(train_iter=number - 1)] * (number > 0)
+
+
+def test_a_run_in_progress_with_half_a_line_and_missing_files(tmp_path):
+    (tmp_path / 'log').mkdir()
+    assert read_run(str(tmp_path)).metrics == {} and read_run(str(tmp_path)).findings is None
+    write(tmp_path / 'log' / 'learner' / 'metrics.jsonl', dict(train_iter=0, seconds=1.), end='\n{"train_it')
+    write(tmp_path / 'findings.jsonl', dict(update=3, cause='rate', message='too small'), end='\n{"upd')
+    run = read_run(str(tmp_path))
+    assert (run.updates, run.metrics['train_iter'], len(run.findings)) == (1, [0], 1)
+
+
+def test_seconds_by_part_sum_to_the_duration(tmp_path):
+    parts = dict(seconds_sampling=1., seconds_scoring=.5, seconds_updating=2.)
+    write(tmp_path / 'log' / 'learner' / 'metrics.jsonl', dict(parts, seconds=4.), dict(parts, seconds=10.))
+    assert read_run(str(tmp_path)).seconds == dict(sampling=2., scoring=1., updating=4., other=3.)
+
+
+def test_kinds_and_estimates_of_evaluations_are_curves(tmp_path):
+    kinds = dict(sum=dict(mean=.25, episodes=4), product=dict(mean=.5, episodes=2))
+    write(
+        tmp_path / 'log' / 'evaluator' / 'evaluations.jsonl',
+        dict(train_iter=0, eval_episode_return=1., kinds=kinds, pass_at_2=dict(mean=.75, low=.5, high=1.))
+    )
+    found = read_run(str(tmp_path)).evaluations
+    assert found['kind/sum'] == [.25] and found['kind/product'] == [.5] and found['pass_at_2/low'] == [.5]
+
+
+def test_groups_have_their_mean_and_spread(tmp_path):
+    nan = float('nan')
+    rows = [token_row(1.0), token_row(0.25, logp=[nan]), token_row(nan, failed=True), token_row(9.0, failed=True)]
+    record = dict(group=4, collect_iter=0, prompt='p')
+    write(
+        tmp_path / 'learner' / 'tokens.jsonl', dict(record, train_iter=0, rows=rows),
+        dict(record, train_iter=5, rows=[token_row(0., failed=True)])
+    )
+    source, = read_sources(str(tmp_path))
+    (first, places), (second, unscored) = source.updates
+    assert (first, second) == (0, 5) and unscored[0][2:] == (None, None)
+    assert places[0].mean == 0.625 and places[0].spread == 0.75
+    (group, ), _ = groups(source)
+    assert group['rows'][0]['logp_new'] == [-0.75] and group['rows'][1]['logp'] == [None] and group['prompt'] == 'p'
+
+
+def test_rows_of_a_group_are_together_though_failed_rows_are_written_later(tmp_path):
+    row = dict(train_iter=0, prompt='p', completion='c', reward=0., reward_parts={}, truncated=False, failed=None)
+    write(
+        tmp_path / 'collector' / 'completions.jsonl', dict(row, group=0), dict(row, group=1),
+        dict(row, group=0, failed='raised')
+    )
+    source, = read_sources(str(tmp_path))
+    (first, second), = groups(source)
+    assert [r['failed'] for r in first['rows']] == [None, 'raised'] and len(second['rows']) == 1
+
+
+def test_many_completions_are_in_several_chunks(tmp_path):
+    text = 'word ' * 20_000
+    write(
+        tmp_path / 'learner' / 'tokens.jsonl',
+        *[dict(group=g, collect_iter=0, prompt=text, train_iter=0, rows=[token_row(0.)]) for g in range(9)]
+    )
+    source, = read_sources(str(tmp_path))
+    assert len(source.chunks) == 3 and [g['group'] for g in groups(source)[0]] == list(range(9))
+
+
+CONFIG = '''
+inf, nan = float('inf'), float('nan')
+
+exp_config = {'env': {'type': 'gymnasium_env', 'import_names': ['ding_grpo'], 'stop_value': inf},
+ 'policy': {'type': 'grpo_command', 'group_size': 16,
+            'learn': {'learning_rate': 1e-05, 'learner': {'log_policy': False}}},
+ 'exp_name': 'run', 'seed': 0}
+'''
+
+
+def test_settings_that_differ_from_their_defaults(tmp_path):
+    (tmp_path / 'total_config.py').write_text(CONFIG)
+    found = {s.key: s for s in read_settings(str(tmp_path))}
+    assert found['policy.group_size'][1:] == ('16', '8', True)
+    assert found['policy.learn.learning_rate'][1:] == ('1e-05', '1e-05', False)
+    assert found['policy.learn.learner.log_policy'].differs is False  # the policy's default, not DI-engine's
+    assert found['env.stop_value'].value == 'inf'
+
+
+@pytest.mark.parametrize('text', ['exp_config = {"env": __import__("os").getcwd()}', 'x = 1', 'exp_config = {', None])
+def test_a_config_that_is_code_is_not_run(tmp_path, text):
+    if text is not None:
+        (tmp_path / 'total_config.py').write_text(text)
+    assert read_settings(str(tmp_path)) is None
+
+
+def test_errors_name_the_folder(tmp_path):
+    (tmp_path / 'empty').mkdir()
+    for folder, words in ((tmp_path / 'nothing', 'there is no such folder'), (tmp_path / 'empty',
+                                                                              'contains no folder log')):
+        found = CliRunner().invoke(main, [str(folder)])
+        assert found.exit_code == 1 and str(folder) in found.output and words in found.output
+    (tmp_path / 'empty' / 'log').mkdir()
+    found = CliRunner().invoke(main, [str(tmp_path / 'empty'), '--out', str(tmp_path / 'no' / 'page.html')])
+    assert found.exit_code == 2 and '--out' in found.output and 'No such file' in found.output
