@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from dizoo_llm.tasks import Problem, Task
 from dizoo_llm.tokenizer import apply_template, build_char_tokenizer, build_word_tokenizer, encode_prompt, \
     encode_text, end_ids, load_tokenizer
-from ding_common import ConfigError, TaskError
+from ding_common import MOST, ConfigError, TaskError, describe
 
 MOST_READ = 20_000  # problems at most when the longest prompt has to be found
 MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it sets the length of observations
@@ -98,7 +98,7 @@ class Encoder:
             )
         return ids + [self.tokenizer.eos_token_id]
 
-    def reply(self, problem: Problem, text: Text, closed: bool) -> List[int]:
+    def reply(self, problem: Problem, text: Text, closed: bool, most: int = MOST) -> Optional[List[int]]:
         """
         Overview:
             Token ids that follow a turn of the policy: the end of the turn unless the policy wrote it, the reply, and \
@@ -109,9 +109,15 @@ class Encoder:
             - problem (:obj:`Problem`): The problem of the episode.
             - text (:obj:`Union[str, List[Dict[str, str]]]`): The reply, text or chat messages.
             - closed (:obj:`bool`): Whether the policy ended its turn with a token of ``end_ids``.
+            - most (:obj:`int`): Maximum number of token ids.
+        Returns:
+            - ids (:obj:`Optional[List[int]]`): None if they are more. A text longer than ``most_chars`` is not encoded.
         Raises:
             - TaskError: If the tokenizer has no token for a part of the reply, or the template rejects it.
         """
+        contents = [text] if isinstance(text, str) else [message['content'] for message in text]
+        if sum(map(len, contents)) > self.most_chars(most):
+            return None
         chat = self._chat[0]
         in_chat = not isinstance(problem.prompt, str) or \
             (self.tokenizer.chat_template is not None if chat is None else chat)
@@ -119,10 +125,17 @@ class Encoder:
             close, ids = self._once(f'reply {in_chat}', text, lambda: self._encode_reply(text, in_chat))
         except ConfigError as error:
             raise TaskError(f'{self._task}: a reply could not be encoded: {error}') from error
+        except Exception as error:  # a tokenizer may raise anything for half of a character
+            raise TaskError(
+                f'{self._task}: a reply could not be encoded: {describe(error)}; reply: {text!r:.200}'
+            ) from error
         starts = len(close) > 0 and close[0] in self.end_ids
-        if closed:
-            return [*close[starts:], *ids]
-        return [*close, *ids] if starts else [self.tokenizer.eos_token_id, *close, *ids]
+        ids = [*close[starts:], *ids] if closed else [*[self.tokenizer.eos_token_id] * (not starts), *close, *ids]
+        return ids if len(ids) <= most else None
+
+    def most_chars(self, tokens: int) -> int:
+        """More characters than this have more than so many tokens."""
+        return tokens * _longest_token(self.tokenizer, len(self.tokenizer))
 
     def decode(self, ids: List[int]) -> str:
         """The text of tokens, with every special token in it."""
@@ -194,6 +207,12 @@ class Encoder:
                 f'only among at most {MOST_READ}. Set it to the length of the longest prompt in tokens.'
             )
         return max(len(self.prompt(part.checked_problem(i))) for part in parts for i in range(len(part)))
+
+
+@lru_cache(maxsize=8)
+def _longest_token(tokenizer: PreTrainedTokenizerBase, size: int) -> int:
+    """In characters. ``size`` is part of the cache key: it grows when tokens are added."""
+    return max(map(len, tokenizer.get_vocab())) + 1  # a tokenizer of words does not encode the space between two
 
 
 def _offer(

@@ -282,17 +282,17 @@ class TokenEnv(gymnasium.Env):
         """As ``_score``, for a turn that the task answers."""
         text, closed = self._text(), self._turn[-1] in self.eos_token_ids
         turn = Turn(text, len(self._turns), not ended)
-        is_last, failed = turn.number + 1 == self.max_turns, None
+        ids, failed = None, None
         try:
             reply = self.task.checked_respond(self.problem, self._state, turn)
-            ids = [] if reply.done or is_last else self._encoder.reply(self.problem, reply.text, closed)
+            if not reply.done and turn.number + 1 < self.max_turns:
+                ids = self._encoder.reply(self.problem, reply.text, closed, self.max_reply_tokens)
         except TaskError as error:
-            reply, ids, failed = Reply('', dict.fromkeys(self.task.weights), done=True), [], error.message
+            reply, failed = Reply('', dict.fromkeys(self.task.weights), done=True), error.message
         reward = self.scoring.reward(reply.parts)
-        told = Problem(reply.text).text
+        told = Problem(reply.text).text[:self._encoder.most_chars(self.max_reply_tokens)]
         self._turns.append(dict(text=text, cut=turn.cut, reply=told, reward=reward, reward_parts=reply.parts))
-        fits = len(ids) <= self.max_reply_tokens and len(self._tokens) + len(ids) < self.max_tokens
-        if not (reply.done or is_last) and fits:
+        if ids is not None and len(self._tokens) + len(ids) < self.max_tokens:
             self._tokens += ids
             self._turn = []
             info['anchor'] = reply.anchor

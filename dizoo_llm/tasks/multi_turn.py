@@ -132,8 +132,8 @@ class MultiTurnTask(Task):
         Returns:
             - reply (:obj:`Reply`): With every part of the reward, None for one that does not apply.
         Raises:
-            - TaskError: If it raises, or returns anything but a ``Reply`` with text or messages and finite parts of \
-                ``weights``. The message quotes problem and turn.
+            - TaskError: If it raises, or returns anything but a ``Reply`` with text or messages, finite parts of \
+                ``weights`` and an anchor that can be hashed. The message quotes problem and turn.
         """
         try:
             reply = self.respond(problem, state, turn)
@@ -152,6 +152,10 @@ class MultiTurnTask(Task):
                 raise self._error(
                     f'rewarded {name} = {value!r:.200}, must be a finite number or None', problem, turn.text
                 )
+        try:
+            hash(reply.anchor)
+        except Exception:
+            raise self._error(f'replied with anchor = {reply.anchor!r:.200}, must be hashable', problem, turn.text)
         parts = {name: reply.parts.get(name) for name in self.weights}
         return reply._replace(
             parts={name: None if value is None else float(value)

@@ -145,6 +145,8 @@ class TestTurns:
         'reply, told', [
             ('text', 'must return a Reply'), (Reply(3), 'must return a Reply'),
             (Reply('a', dict(size=1.)), 'must reward only'), (Reply('a', dict(length=float('nan'))), 'finite number'),
+            (Reply('a', anchor=[1]), r'replied with anchor = \[1\], must be hashable'),
+            (Reply('a\ud800'), r"a reply could not be encoded: TypeError: .*; reply: 'a\\ud800'"),
             (Reply('A'), "no token for .'A'."), (Reply([dict(role='user', content='a')]), 'no template is applied')
         ]
     )

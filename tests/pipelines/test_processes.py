@@ -33,6 +33,15 @@ STEPS = dict(
     env=dict(collector_env_num=8, evaluator_env_num=2, n_evaluator_episode=2),
     policy=dict(group_size=4, learn=dict(learning_rate=1e-4, epoch_per_collect=1), collect=dict(n_sample=3)),
 )
+TURNS = dict(
+    env=dict(collector_env_num=24),
+    policy=dict(
+        group_size=4,
+        model=dict(config=dict(hidden_size=32, intermediate_size=64)),
+        learn=dict(batch_size=3, epoch_per_collect=2, advantage='anchor', learning_rate=1e-3, micro_batch_tokens=60),
+        collect=dict(n_sample=6),
+    ),
+)
 BUFFER = dict(
     env=dict(collector_env_num=8),
     policy=dict(
@@ -107,6 +116,7 @@ class TestTwoProcesses:
         'config, changes, mode, start', [
             pytest.param('think_answer_grpo', TOKENS, 'serial_onpolicy', Torchrun, id='tokens'),
             pytest.param('think_answer_grpo', CRITIC, 'serial_onpolicy', Run, id='critic'),
+            pytest.param('key_and_door_grpo', TURNS, 'serial_onpolicy', Run, id='turns'),
             pytest.param('cartpole_grpo', STEPS, 'serial_onpolicy', Run, id='steps'),
             pytest.param('think_answer_grpo_serial', BUFFER, 'serial', Run, id='replay_buffer'),
         ]

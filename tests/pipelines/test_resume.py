@@ -77,6 +77,13 @@ def buffer(think_answer):
     return serial_pipeline, main, create
 
 
+def turns(think_answer):
+    main, create = small('key_and_door_grpo')
+    main.policy.learn.update(advantage='anchor', epoch_per_collect=2, batch_size=1, learning_rate=1e-3)
+    main.policy.eval.evaluator.samples_per_start = 2
+    return serial_pipeline_onpolicy, main, create
+
+
 def steps(think_answer):
     main, create = small('cartpole_grpo')
     main.env.update(evaluator_env_num=3, n_evaluator_episode=7, env_kwargs=dict(max_episode_steps=25))
@@ -91,6 +98,7 @@ RUNS = dict(
     lora=lora,
     hybrid=hybrid,
     replay_buffer=buffer,
+    turns=turns,
     cartpole=steps,
     critic=critic,
     value_head=value_head,

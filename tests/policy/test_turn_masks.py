@@ -65,6 +65,19 @@ class TestMasks:
         assert len(batch) == 200 and own.sum() > 1000
         assert (found - batch.logp_old)[own].abs().max() <= 2e-6
 
+    def test_replies_of_another_row_give_other_log_probabilities(self, think_answer, setting):
+        """The control of the test above: it does not pass when rows get the replies of others."""
+        policy, samples = sampled(think_answer, setting)
+        batch = Batch.of(samples)
+        reply = (batch.weight == 0) & (batch.turn >= 0)
+        tokens = batch.action[reply]
+        batch.action[reply] = tokens[torch.randperm(len(tokens), generator=torch.Generator().manual_seed(0))]
+        with torch.no_grad():
+            found = policy._actor.read(policy._model, batch).logp
+        later = (batch.weight != 0) & (batch.turn > 0)
+        gap = (found - batch.logp_old)[later].abs()
+        assert (gap > 1e-4).float().mean() > 0.5 and gap.max() > 1e-2
+
     def test_what_stands_at_replies_reaches_no_gradient(self, think_answer, setting):
         policy, samples = sampled(think_answer, setting, 4, batch_size=4, entropy_weight=0.1)
         other = copy.deepcopy(samples)
