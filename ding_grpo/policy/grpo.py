@@ -49,6 +49,7 @@ from .token_actor import TokenActor
 from .token_record import Change, token_records
 from .update import Updater
 from .value_learning import ValueLearning
+from .watch import Watch
 
 make_actor = singledispatch(StepActor.of)  # by the model's class
 make_actor.register(CausalLM, TokenActor.of)
@@ -137,6 +138,9 @@ class GRPOPolicy(Policy):
     def _get_token_spec(self) -> Any:
         return self._actor.spec
 
+    def _get_watch(self) -> Watch:
+        return self._watch
+
     # ------------------------------------------------------------------ learn
     _updater: Optional[Updater] = None
     _critic: Optional[torch.nn.Module] = None
@@ -174,6 +178,7 @@ class GRPOPolicy(Policy):
         size = self._get_batch_size()
         self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, values)
         self._updates = 0
+        self._watch = Watch(self._cfg, self._actor, self._model, self._updater)
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
         """
@@ -200,7 +205,10 @@ class GRPOPolicy(Policy):
             self._updater.entropy_weight = self._coefficients.entropy_weight
             recorded = cfg.tokens_freq is not None and self._updates % cfg.tokens_freq == 0
             before = (self._updater.read(batch), self._updater.entropy(batch)) if recorded else None
+            look = self._watch.look(learned)
             metrics.update(self._updater.run(learned, self._updates), **self._coefficients.metrics())
+            used = torch.tensor([g.get('use', 1) > 1 for g in data])  # by a replay buffer
+            self._watch.add(batch.without(used[batch.group]), learned, metrics, look, self._frozen)
             self._tokens = self._records(batch, learned, *before) if recorded else []
         self._coefficients.follow(metrics, len(learned))
         self._updates += 1
@@ -241,8 +249,15 @@ class GRPOPolicy(Policy):
                 learned.logp_ref = self._updater.read(learned, self._reference)
         return learned
 
+    @property
+    def _frozen(self) -> Optional[torch.nn.Module]:
+        """The model whose weights without a gradient are the reference; None without a KL."""
+        of_adapters = self._cfg.learn.beta > 0 and self._actor.has_adapters
+        return self._model if of_adapters else self._reference
+
     @torch.no_grad()
     def _sync_reference(self, mixup: float) -> None:
+        self._watch.reference_renewed()
         for ref, new in zip(self._reference.parameters(), self._model.parameters()):
             ref.lerp_(new, mixup)
 
@@ -273,6 +288,7 @@ class GRPOPolicy(Policy):
             updates=self._updates,
             bad_updates=self._updater.bad_updates.in_a_row,
             optimizer_steps=self._updater.optimizer_steps,
+            watch=self._watch.state_dict(),
             **self._actor.state_dict(),
             **self._coefficients.state_dict(),
         )
@@ -296,6 +312,7 @@ class GRPOPolicy(Policy):
         self._updates, self._updater.bad_updates.in_a_row = state_dict['updates'], state_dict['bad_updates']
         # absent in checkpoints of older versions, and in their groups
         self._updater.optimizer_steps = state_dict.get('optimizer_steps', 0)
+        self._watch.load_state_dict(state_dict.get('watch', {}))
         self._actor.load_state_dict(state_dict)
         self._coefficients.load_state_dict(state_dict)
         if self._cfg.learn.ref_sync_freq is not None:

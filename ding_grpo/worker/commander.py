@@ -18,6 +18,7 @@ from ding_grpo.compat import private
 from .capability import learns_from_groups
 from .checkpoint import Found, newest, number_of, numbered, prune, save_checkpoint
 from .evaluator import END_SUFFIX, GroupEvaluator
+from .findings import FINDINGS, FindingsHook
 from .interrupt import Interrupt
 from .random_state import random_state, random_state_kept, set_random_state
 from .report import MetricsHook, ReportHook
@@ -26,7 +27,7 @@ from .screen import run_folder, show
 # Files under log/ that a run appends to. A resumed run truncates them to their size at the checkpoint.
 LOGS = (
     'learner/metrics.jsonl', 'learner/tokens.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl',
-    'collector/completions.txt'
+    'collector/completions.txt', f'../{FINDINGS}'
 )
 RESULT = 'result.pkl'  # DI-engine writes it last
 BEFORE_END = '.before_end'  # ending of the best checkpoint before the evaluation at the end
@@ -201,6 +202,9 @@ class RunCommander(BaseSerialCommander):
         if self._found is not None and self._policy_cfg.learn.get('resume_training', False):
             self._restore(self._found)
         self._found = None
+        findings = private.find_hook(self._learner, 'after_iter', FindingsHook)
+        if findings is not None:
+            findings.begin(self._learner, self._collector)
 
     def _save_if_due(self) -> None:
         freq = self._policy_cfg.learn.learner.hook.get('save_ckpt_after_iter', 0)

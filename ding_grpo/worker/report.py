@@ -16,6 +16,7 @@ from ding_grpo.compat import private
 from .capability import learns_from_groups
 from .checkpoint import read_checkpoint, whole_folder
 from .curve import draw_curves
+from .findings import FindingsHook, FindingsPageHook
 from .scalars import add_scalars
 from .screen import keep_off_screen, run_folder, show, show_progress
 
@@ -54,6 +55,8 @@ class ReportHook(LearnerHook):
             show(_sizes(engine.policy))
             engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
             engine.register_hook(TokensHook('tokens', 15, position='after_iter'))
+            engine.register_hook(FindingsHook('findings', 20, position='after_iter'))
+            engine.register_hook(FindingsPageHook('findings_page', 120, position='after_run'))
             self.token_spec = engine.policy.get_attribute('token_spec')
         else:
             private.after_train(engine, UpdateLog())

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from ding_common import MOST, Rule, TaskError
 from ding_common.env_config import check_env_config, pop_number
 
+from .probe import probe
 from .scorer import Scorer, as_reward
 from .token_env import NO_TOKEN, TokenEnv
 
@@ -150,6 +151,15 @@ class DingTokenEnv(BaseEnv):
         """Scores the episodes that environments with ``reset(defer_score=True)`` left unscored. None: the task scores
         single completions, and its environments do so best."""
         return self._scorer if self._env.task.scores_batches else None
+
+    def probe(self, problems: int) -> List[Dict[str, Any]]:
+        """
+        Overview:
+            What the scorer pays for demonstrations and for junk, see ``probe``. The environment does not change.
+        Arguments:
+            - problems (:obj:`int`): Number of problems.
+        """
+        return probe(self._env, problems)
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """

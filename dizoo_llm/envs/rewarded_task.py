@@ -38,6 +38,10 @@ class RewardedTask(Task):
     def demonstration(self, problem: Problem) -> str:
         return self.task.demonstration(problem)
 
+    @property
+    def demonstrates(self) -> bool:
+        return self.task.demonstrates
+
     def evaluation(self) -> Task:
         return self.task.evaluation()
 

@@ -31,6 +31,7 @@ class TokenSpec(NamedTuple):
     max_turns: int
     max_tokens: int  # of an episode after its prompt, the policy's and the environment's
     ends: Optional[Callable[[Sequence[int]], bool]]  # whether a stop string ends a turn; None without stop strings
+    return_part: Optional[str] = None  # the part that evaluation reports; None: the reward
 
     @property
     def max_own_tokens(self) -> int:
@@ -160,7 +161,8 @@ class TokenEnv(gymnasium.Env):
         """The properties of this environment that a policy needs."""
         return TokenSpec(
             self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
-            self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None
+            self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None,
+            self.task.return_part
         )
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:

@@ -41,7 +41,7 @@ class Task(ABC):
     Interfaces:
         ``__len__``, ``problem``, ``score``, ``score_batch``, ``demonstration``, ``evaluation``
     Property:
-        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``, ``tools``
+        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``, ``tools``, ``demonstrates``
     """
 
     # (Dict[str, float]) The parts that the scorer returns, and their weights in the reward.
@@ -119,6 +119,11 @@ class Task(ABC):
             - problem (:obj:`Problem`): The problem.
         """
         return problem.answer
+
+    @property
+    def demonstrates(self) -> bool:
+        """Whether ``demonstration`` has the form that the scorer expects. The default of ``Task`` may not have it."""
+        return type(self).demonstration is not Task.demonstration
 
     def evaluation(self) -> 'Task':
         """The same task over the held-out problems; the task itself if it has none."""

@@ -109,6 +109,10 @@ class MixtureTask(Task):
         task, problem = self._of(problem)
         return task.demonstration(problem)
 
+    @property
+    def demonstrates(self) -> bool:
+        return all(task.demonstrates for task in self._tasks)
+
     def _of(self, problem: Problem) -> Tuple[Task, Problem]:
         """The task of a problem, and the problem as the task gave it."""
         return self._tasks[problem.metadata['part']], problem._replace(metadata=problem.metadata['of_task'])

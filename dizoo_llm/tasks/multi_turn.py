@@ -92,6 +92,10 @@ class MultiTurnTask(Task):
         raise NotImplementedError(f'{type(self).__name__} has no demonstrations')
 
     @property
+    def demonstrates(self) -> bool:
+        return type(self).demonstration is not MultiTurnTask.demonstration
+
+    @property
     def scores_batches(self) -> bool:
         return False
 

@@ -79,6 +79,10 @@ class PythonTask(ListTask):
         return list(map(self._named, scored)) if isinstance(scored, (list, tuple)) else scored
 
     @property
+    def demonstrates(self) -> bool:
+        return False  # the file's own scorer may not accept the bare answer
+
+    @property
     def scores_batches(self) -> bool:
         return callable(self._score_batch)
 

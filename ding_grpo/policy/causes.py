@@ -1,0 +1,411 @@
+"""
+Known causes why a run does not learn, each a small pure function of the figures so far: None, or a message and the
+figures that it rests on. Thresholds are constants with their reason; docs/instruments.md lists them. ``EXPLAINS``
+names the symptoms that a cause has: they are not reported once the cause is.
+"""
+import copy
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+# A state must last this many updates: one update may be an accident of its problems.
+UPDATES = 5
+# Rows without an event before it is reported: it is then below 3 / 100 = 3 % with 95 % confidence (rule of three).
+ROWS = 100
+# The same for a reward part: 3 / 1000 = 0.3 %. With 16 rows, fewer than 5 % of groups then show a rarer part.
+PART_ROWS = 1000
+# Share of its range that the mean of a reward part must reach before the part counts as learned: until then other
+# parts may still come, as the answer comes after the format.
+LEARNED = 0.9
+# Nats: an update that moves log-probabilities by less needs 100,000 of its kind for one nat.
+SMALL_MOVE = 1e-5
+# Share of tokens that leave the clipping range in one update. AdamW's first step, of a useful size, can move half.
+LARGE_SHARE = 0.75
+# Looks that must agree, so that a warm-up or a single batch raises no alarm.
+LOOKS = 3
+# Sum of advantage times change over that of its absolute values; chance gives 0, a reversed sign a value near -1.
+AGAINST = -0.05
+# Nats, sampler_gap_mean. Rounding is below 1e-5 in float32, and was at most 0.1 in bfloat16.
+GAP, GAP_HALF = 1e-2, 0.5
+# Standard errors, and nats for each step, by which -log p of sampled actions may differ from the entropy.
+ERRORS, NATS = 6.0, 0.02
+# Share of the first update's entropy below which exploration is over, and nats for the same.
+ENTROPY_SHARE, ENTROPY_NATS = 0.02, 0.01
+# Share of the range of rewards within which a mean counts as the best reward.
+NEAR_BEST = 0.02
+# Share of groups of identical rows, and updates in a row. Half of the groups are then lost to learning.
+COPIES, COPY_UPDATES = 0.5, 3
+
+
+class Setting(NamedTuple):
+    """
+    Overview:
+        What of the config the causes depend on.
+    """
+    tokens: bool = True
+    turns: int = 1
+    exact: bool = True
+    learning_rate: float = 1e-3
+    temperature: float = 1.0
+    masks_truncated: bool = False
+    return_part: Optional[str] = None
+    reward_weights: Dict[str, float] = {}
+
+
+@dataclass
+class History:
+    """
+    Overview:
+        Figures of a run so far, in plain numbers: totals, those of the first update, and the newest ``UPDATES`` \
+        updates and looks (see ``evidence.py``).
+    """
+    updates: int = 0
+    rows: int = 0
+    ended: int = 0  # rows that no limit cut
+    low: float = math.inf
+    high: float = -math.inf
+    parts: Dict[str, List[float]] = field(default_factory=dict)
+    first: Dict[str, float] = field(default_factory=dict)
+    recent: List[Dict[str, Any]] = field(default_factory=list)
+    looks: List[Dict[str, float]] = field(default_factory=list)
+    surprise: List[float] = field(default_factory=lambda: [0., 0., 0.])  # sum, sum of squares, number of steps
+    reference: Optional[int] = None  # checksum of the reference's weights
+    drifted: bool = False
+    probes: List[Dict[str, Any]] = field(default_factory=list)
+    found: List[Dict[str, Any]] = field(default_factory=list)
+
+    def add(
+            self, samples: Dict[str, Any], mask: Dict[str, int], metrics: Dict[str, float],
+            look: Optional[Dict[str, float]]
+    ) -> None:
+        """Add the figures of an update; arguments as from ``evidence.py``."""
+        self.updates += 1
+        known = {name: metrics[name] for name in ('entropy', 'sampler_gap_mean') if name in metrics}
+        if samples:
+            self.rows += samples['rows']
+            self.ended += samples['rows'] - samples['cut']
+            self.low, self.high = min(self.low, samples['low']), max(self.high, samples['high'])
+            for name, (low, high, _) in samples['parts'].items():
+                before = self.parts.get(name, [math.inf, -math.inf])
+                self.parts[name] = [min(before[0], low), max(before[1], high)]
+            self.recent = [*self.recent, dict(samples, **mask, **known)][-UPDATES:]
+            for name in ('mean', 'std', 'entropy'):
+                if name in self.recent[-1]:
+                    self.first.setdefault(name, self.recent[-1][name])
+        if look is not None:
+            self.looks = [*self.looks, dict(look, rate=metrics['cur_lr'])][-UPDATES:]
+            for i, name in enumerate(('surprise', 'squares', 'fresh')):
+                self.surprise[i] += look[name]
+
+    def add_reference(self, checksum: int) -> None:
+        """Add the checksum of the reference's weights."""
+        self.drifted = self.drifted or self.reference not in (None, checksum)
+        self.reference = checksum
+
+    def all_recent(self, holds: Callable[[Dict[str, Any]], bool]) -> bool:
+        """Whether each of the newest ``UPDATES`` updates has a property."""
+        return len(self.recent) == UPDATES and all(map(holds, self.recent))
+
+    @property
+    def at_best(self) -> bool:
+        """Whether the newest mean reward is the best reward seen."""
+        return self.recent[-1]['mean'] >= self.high - NEAR_BEST * (self.high - self.low)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The fields, as a copy."""
+        return copy.deepcopy(asdict(self))
+
+
+Figures = Optional[Dict[str, Any]]
+
+
+def rate_bound(n: int) -> float:
+    """Upper bound, with 95 % confidence, of the rate of an event that none of n samples showed: the rule of three."""
+    return min(1.0, 3 / n)
+
+
+def mask(h: History, s: Setting) -> Figures:
+    last = h.recent[-1]
+    if last['outside'] == 0 and (last['inside'] > 0 or last['steps'] == 0):
+        return None
+    return dict(
+        message=f"the loss counts {last['outside']} steps after the end of their rows, and {last['inside']} of the "
+        f"{last['steps']} steps that the policy took: its mask is wrong, perhaps inverted",
+        outside=last['outside'],
+        inside=last['inside'],
+    )
+
+
+def drift(h: History, s: Setting) -> Figures:
+    if not h.drifted:
+        return None
+    return dict(
+        message='the weights of the reference changed although policy.learn.ref_sync_freq did not renew it: the KL '
+        'is relative to a moving policy'
+    )
+
+
+def apart(h: History, s: Setting) -> Figures:
+    total, squares, steps = h.surprise
+    gaps = [u['sampler_gap_mean'] for u in h.recent if 'sampler_gap_mean' in u]
+    gap = sum(gaps) / len(gaps) if gaps else 0.0
+    errors = total / math.sqrt(squares) if squares > 0 else 0.0
+    excess = total / steps if steps else 0.0
+    off = s.tokens and abs(errors) > ERRORS and abs(excess) > NATS
+    if not off and gap <= (GAP if s.exact else GAP_HALF):
+        return None
+    how = ''
+    if off:
+        how = f'; sampled actions are {abs(excess):.2g} nats {"less" if excess > 0 else "more"} probable than the ' \
+            f'entropy of the learner says, as if sampled at a {"higher" if excess > 0 else "lower"} temperature'
+    return dict(
+        message=f'sampler and learner are apart: their log-probabilities of the same tokens and weights differ by '
+        f'{gap:.2g} on average{how}. Both must use policy.collect.temperature = {s.temperature:g}, top_k and top_p',
+        gap=gap,
+        excess=excess,
+        errors=errors,
+    )
+
+
+def step_small(h: History, s: Setting) -> Figures:
+    looks = h.looks[-LOOKS:]
+    if len(looks) < LOOKS or any(k['moved'] >= SMALL_MOVE or k['rate'] < s.learning_rate / 2 for k in looks):
+        return None
+    moved = max(k['moved'] for k in looks)
+    return dict(
+        message=f'policy.learn.learning_rate = {s.learning_rate:g} is too small to move anything: an update changes '
+        f'log-probabilities by at most {moved:.1g} nats on average. Raise it',
+        moved=moved,
+    )
+
+
+def step_large(h: History, s: Setting) -> Figures:
+    looks = h.looks[-LOOKS:]
+    large = [k for k in looks if k['outside'] > LARGE_SHARE]
+    if len(large) < 2:
+        return None
+    return dict(
+        message=f'policy.learn.learning_rate = {s.learning_rate:g} is too large: after an update '
+        f"{large[-1]['outside']:.0%} of the tokens have ratios outside [0.83, 1.2], and log-probabilities have changed "
+        f"by {large[-1]['moved']:.2g} nats on average. Lower it",
+        outside=large[-1]['outside'],
+        moved=large[-1]['moved'],
+    )
+
+
+def against(h: History, s: Setting) -> Figures:
+    follow = [k['follow'] for k in h.looks if 'follow' in k]
+    if len(follow) < UPDATES or sum(follow) / UPDATES >= AGAINST or sum(f < 0 for f in follow) < UPDATES - 1:
+        return None
+    return dict(
+        message='after updates the log-probabilities of rows with positive advantage did not rise relative to those '
+        f'with negative advantage (advantage times change: {sum(follow) / UPDATES:+.2f} in [-1, 1]): check the sign '
+        'of the reward and of your surrogate',
+        follow=sum(follow) / UPDATES,
+    )
+
+
+def copies(h: History, s: Setting) -> Figures:
+    recent = h.recent[-COPY_UPDATES:]
+    if len(recent) < COPY_UPDATES or any(u['groups'] == 0 or u['copies'] < COPIES * u['groups'] for u in recent) or \
+            (h.at_best and h.low < h.high):
+        return None
+    last = recent[-1]
+    return dict(
+        message=f"{last['copies']} of {last['groups']} groups consist of copies of one row, which cannot be compared: "
+        f'raise policy.collect.temperature = {s.temperature:g}, or check the seeds of the sampler',
+        copies=last['copies'],
+        groups=last['groups'],
+    )
+
+
+def no_end(h: History, s: Setting) -> Figures:
+    if not s.tokens or s.turns > 1 or h.ended > 0 or h.rows < ROWS or not h.all_recent(_all_cut):
+        return None
+    return dict(
+        message=f'none of {h.rows:,} completions ended with an end-of-sequence token: with 95 % confidence fewer than '
+        f'{rate_bound(h.rows):.2%} do. Raise env.max_new_tokens, check the tokenizer\'s end-of-sequence token, or warm '
+        'start on complete answers',
+        samples=h.rows,
+        bound=rate_bound(h.rows),
+    )
+
+
+def cut(h: History, s: Setting) -> Figures:
+    if not s.tokens or h.rows < ROWS or not h.all_recent(_all_cut) or (h.ended == 0 and s.turns == 1):
+        return None
+    return dict(
+        message=f'every row of the last {UPDATES} updates was cut by a limit'
+        f"{', and policy.learn.mask_truncated = True masks all of them' if s.masks_truncated else ''}: raise "
+        f"{'env.max_turns or env.max_tokens' if s.turns > 1 else 'env.max_new_tokens'}",
+        updates=UPDATES,
+    )
+
+
+def _all_cut(update: Dict[str, Any]) -> bool:
+    return update['cut'] == update['rows']
+
+
+def no_success(h: History, s: Setting) -> Figures:
+    if h.low != h.high or h.high > 0 or h.rows < ROWS or len(h.recent) < UPDATES:
+        return None
+    return dict(
+        message=f'no success among {h.rows:,} samples, all of which have the reward {h.high:g}: with 95 % confidence '
+        f'fewer than {rate_bound(h.rows):.2%} of samples succeed (3/N). Warm start, give partial credit, or begin with '
+        'easier problems',
+        samples=h.rows,
+        bound=rate_bound(h.rows),
+    )
+
+
+def always_paid(h: History, s: Setting) -> Figures:
+    if h.low != h.high or h.high <= 0 or h.rows < ROWS or len(h.recent) < UPDATES:
+        return None
+    return dict(
+        message=f'all {h.rows:,} samples have the same reward, {h.high:g}: the task is solved from the start, or its '
+        'scorer pays for everything',
+        samples=h.rows,
+        reward=h.high,
+    )
+
+
+def one_part(h: History, s: Setting) -> Figures:
+    weights, main = s.reward_weights, s.return_part
+    if main is not None and weights.get(main) == 0:
+        paid = [name for name, weight in weights.items() if weight != 0]
+        return dict(
+            message=f'the part {main!r}, which evaluation reports, has no weight in the reward, which consists of '
+            f'{_listed(paid)} alone: check env.reward_weights',
+            parts=paid
+        )
+    differ = [name for name, (low, high) in h.parts.items() if low < high]
+    same = [name for name, (low, high) in h.parts.items() if low == high and weights.get(name) != 0]
+    if len(differ) != 1 or not same or h.rows < PART_ROWS:
+        return None
+    low, high = h.parts[differ[0]]
+    if not h.all_recent(lambda u: u['parts'].get(differ[0], [0, 0, low])[2] >= low + LEARNED * (high - low)):
+        return None
+    return dict(
+        message=f'only the reward part {differ[0]!r} differs between samples, and it is learned; {_listed(same)} did not '
+        f'change among {h.rows:,} samples (with 95 % confidence in fewer than {rate_bound(h.rows):.2%} of them)',
+        parts=differ,
+        samples=h.rows,
+        bound=rate_bound(h.rows),
+    )
+
+
+def _listed(names: List[str]) -> str:
+    return ', '.join(map(repr, names)) or 'nothing'
+
+
+def entropy_gone(h: History, s: Setting) -> Figures:
+    last = h.recent[-1]
+    entropy = last.get('entropy', math.inf)
+    limit = max(ENTROPY_SHARE * h.first.get('entropy', 0.0), ENTROPY_NATS)
+    if h.first.get('entropy', 0.0) <= ENTROPY_NATS or not h.all_recent(lambda u: u.get('entropy', math.inf) < limit) or \
+            not s.tokens or last['mean'] > h.first['mean'] + h.first['std']:
+        return None
+    return dict(
+        message=f"the entropy fell from {h.first['entropy']:.2g} to {entropy:.2g} nats before the reward came (mean "
+        f"{h.first['mean']:.2g} at first, {last['mean']:.2g} now): raise policy.learn.entropy_weight or "
+        'clip_ratio_high, or lower learning_rate',
+        entropy=entropy,
+        mean=last['mean'],
+    )
+
+
+def equal(h: History, s: Setting) -> Figures:
+    if not h.all_recent(lambda u: u['groups'] > 0 and u['equal'] == u['groups']) or h.low == h.high or h.at_best:
+        return None
+    return dict(
+        message=f'the rewards of every group of the last {UPDATES} updates are equal within the group, so nothing can '
+        'be compared: raise policy.group_size or temperature, or use problems of other difficulty',
+        updates=UPDATES,
+    )
+
+
+# In the order in which they are sought: causes before their symptoms.
+CAUSES: Dict[str, Callable[[History, Setting], Figures]] = dict(
+    mask=mask,
+    drift=drift,
+    apart=apart,
+    step_small=step_small,
+    step_large=step_large,
+    copies=copies,
+    no_success=no_success,
+    always_paid=always_paid,
+    one_part=one_part,
+    no_end=no_end,
+    cut=cut,
+    against=against,
+    entropy_gone=entropy_gone,
+    equal=equal,
+)
+_NOTHING_TO_COMPARE = ('equal', 'copies', 'entropy_gone')
+_COLLAPSE = ('no_success', 'always_paid', 'one_part', 'no_end', 'cut', 'against', *_NOTHING_TO_COMPARE)
+EXPLAINS: Dict[str, Tuple[str, ...]] = dict(
+    mask=('apart', 'step_small', 'step_large', *_COLLAPSE),
+    apart=('against', 'step_large', *_NOTHING_TO_COMPARE),
+    step_large=_COLLAPSE,
+    copies=('no_success', 'one_part', 'equal', 'entropy_gone', 'no_end', 'cut'),
+    no_success=('one_part', *_NOTHING_TO_COMPARE),
+    always_paid=('one_part', *_NOTHING_TO_COMPARE),
+    no_end=('cut', 'one_part'),
+    wrong_key=('one_part', *_NOTHING_TO_COMPARE),
+    junk_pays=('one_part', *_NOTHING_TO_COMPARE),
+    entropy_gone=('equal', ),
+)
+
+
+def of_probes(probes: List[Dict[str, Any]]) -> Optional[Tuple[str, Dict[str, Any]]]:
+    """
+    Overview:
+        Compare what the scorer pays for the demonstration and for texts that answer nothing.
+    Arguments:
+        - probes (:obj:`List[Dict]`): For each problem and text: ``problem``, ``kind`` ('demonstration' or another), \
+            ``text``, ``reward`` and ``value`` (what evaluation reports), both None if it could not be scored, and \
+            ``ended``, False if a limit cut it.
+    Returns:
+        - cause (:obj:`Optional[Tuple[str, Dict]]`): 'always_paid', 'no_success', 'no_end', 'junk_pays' or 'wrong_key', and its \
+            message and figures; None if the demonstration is worth more than the others in most problems.
+    """
+    scored = [p for p in probes if p['value'] is not None]
+    problems = sorted({p['problem'] for p in scored if p['kind'] == 'demonstration'})
+    if not problems:
+        return None
+    rewards = {p['reward'] for p in scored}
+    if len(rewards) == 1:
+        reward = rewards.pop()
+        pays = 'pays for everything' if reward > 0 else 'pays for nothing'
+        return 'always_paid' if reward > 0 else 'no_success', dict(
+            message=f'the scorer {pays}: the demonstration, the empty text, the prompt copied and junk all have the '
+            f'reward {reward:g}',
+            reward=reward
+        )
+    if not any(p['ended'] for p in scored if p['kind'] == 'demonstration'):
+        return 'no_end', dict(
+            message='the end-of-sequence token after the demonstration does not end it: the environment waits for '
+            'another token, so every completion is cut. Check the end-of-sequence tokens of env.tokenizer'
+        )
+    worse = []
+    for problem in problems:
+        own = [p for p in scored if p['problem'] == problem]
+        best = max((p for p in own if p['kind'] != 'demonstration'), key=lambda p: p['value'], default=None)
+        shown = next(p for p in own if p['kind'] == 'demonstration')
+        if best is not None and best['value'] >= shown['value']:
+            worse.append((shown, best))
+    if 2 * len(worse) <= len(problems):
+        return None
+    shown, best = max(worse, key=lambda pair: pair[1]['value'])
+    figures = dict(problem=shown['problem'], demonstration=shown['value'], other=best['value'])
+    if best['value'] > 0:
+        return 'junk_pays', dict(
+            message=f"junk pays: for problem {shown['problem']} the text {best['text']!r:.60} ({best['kind']}) gets "
+            f"{best['value']:g}, the demonstration {shown['value']:g}. Make the scorer stricter",
+            **figures
+        )
+    return 'wrong_key', dict(
+        message=f"the scorer does not pay for the demonstration {shown['text']!r:.60} of problem {shown['problem']} "
+        f"({shown['value']:g}): check the answer key and how answers are compared",
+        **figures
+    )

@@ -1,0 +1,152 @@
+"""Watches the updates of a run for known causes of a failure to learn. It changes nothing that is trained."""
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+import torch
+from torch import Tensor, nn
+
+from .actor import Actor
+from .batch import Batch
+from .causes import CAUSES, EXPLAINS, History, Setting, of_probes
+from .evidence import checksum, of_change, of_mask, of_samples
+from .log_probs import fresh_rows
+from .update import Updater
+
+EACH_BEFORE, EVERY = 10, 10  # an update is looked at closely if it is one of the first ten, or of every ten
+GROUPS = 4  # groups that are read before and after such an update
+
+
+class Look(NamedTuple):
+    """
+    Overview:
+        Rows of an update that is looked at closely, with their log-probabilities and entropies before it, (B, S), and \
+        whether the weights before it sampled them, (B, 1).
+    """
+    batch: Batch
+    logp: Tensor
+    entropy: Tensor
+    fresh: Tensor
+
+
+class Watch:
+    """
+    Overview:
+        Collects figures of a run and finds causes in them, each once. Its state is plain numbers, the same in all \
+        processes of a run.
+    Interfaces:
+        ``probed``, ``look``, ``add``, ``reference_renewed``, ``state_dict``, ``load_state_dict``
+    """
+
+    def __init__(self, cfg: Dict, actor: Actor, model: nn.Module, updater: Updater) -> None:
+        """
+        Arguments:
+            - cfg (:obj:`Dict`): The section ``policy``.
+            - actor (:obj:`Actor`): Of the policy.
+            - model (:obj:`nn.Module`): Of the policy.
+            - updater (:obj:`Updater`): Reads rows under the trained model.
+        """
+        self._cfg, self._actor, self._model, self._updater = cfg, actor, model, updater
+        self.history = History()
+
+    def _setting(self) -> Setting:
+        spec, learn = self._actor.spec, self._cfg.learn
+        return Setting(
+            tokens=spec is not None,
+            turns=1 if spec is None else spec.max_turns,
+            exact=self._actor.exact,
+            learning_rate=learn.learning_rate,
+            temperature=self._cfg.collect.temperature,
+            masks_truncated=learn.mask_truncated,
+            return_part=getattr(spec, 'return_part', None),
+            reward_weights={} if spec is None else dict(spec.reward_weights),
+        )
+
+    def probed(self, probes: List[Dict[str, Any]]) -> None:
+        """
+        Overview:
+            Find causes in the scores of texts that no policy wrote, before the first update.
+        Arguments:
+            - probes (:obj:`List[Dict]`): See ``of_probes``.
+        """
+        self.history.probes = probes
+        cause = of_probes(probes)
+        if cause is not None:
+            self._tell(*cause)
+
+    def look(self, batch: Batch) -> Optional[Look]:
+        """
+        Overview:
+            Read some rows of a batch before the update, if it is one of those that are looked at closely.
+        Arguments:
+            - batch (:obj:`Batch`): The rows to learn from, with advantages.
+        """
+        update = self.history.updates
+        due = update < EACH_BEFORE or update % EVERY == 0
+        if not due or update < self._cfg.learn.value_warmup:
+            return None
+        batch = batch.without(~torch.isin(batch.group, batch.group.unique()[:GROUPS]))
+        if not batch.weight.any():
+            return None
+        fresh = fresh_rows(batch, self._updater.optimizer_steps)
+        with _still(self._model):
+            return Look(batch, self._updater.read(batch), self._updater.entropy(batch), fresh)
+
+    def add(
+            self, batch: Batch, learned: Batch, metrics: Dict[str, float], look: Optional[Look],
+            reference: Optional[nn.Module]
+    ) -> None:
+        """
+        Overview:
+            Add an update, and find causes.
+        Arguments:
+            - batch (:obj:`Batch`): The sampled rows that no earlier update has used.
+            - learned (:obj:`Batch`): The rows that were learned from.
+            - metrics (:obj:`Dict[str, float]`): Of the update.
+            - look (:obj:`Optional[Look]`): What ``look`` returned before the update.
+            - reference (:obj:`Optional[nn.Module]`): The reference model, the policy itself if its adapters are \
+                trained, or None.
+        """
+        history, closely = self.history, None
+        if look is not None and metrics['optimizer_steps'] > 0:
+            with _still(self._model):
+                closely = of_change(*look, self._updater.read(look.batch))
+        spec = self._actor.spec
+        samples = of_samples(batch, None if spec is None else spec.reward_weights) if len(batch) else {}
+        history.add(samples, of_mask(learned), metrics, closely)
+        if reference is not None and (closely is not None or history.reference is None):
+            history.add_reference(checksum(reference, trained=reference is not self._model))
+        setting = self._setting()
+        for name, find in CAUSES.items():
+            if name in {found['cause'] for found in history.found}:
+                continue
+            if any(name in EXPLAINS.get(found['cause'], ()) for found in history.found):
+                continue
+            figures = find(history, setting)
+            if figures is not None:
+                self._tell(name, figures)
+
+    def _tell(self, cause: str, figures: Dict[str, Any]) -> None:
+        self.history.found.append(dict(dict(update=self.history.updates, cause=cause), **figures))
+
+    def reference_renewed(self) -> None:
+        """Called when the reference takes other weights on purpose."""
+        self.history.reference = None
+
+    def state_dict(self) -> Dict[str, Any]:
+        return self.history.state_dict()
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Restore ``state_dict``."""
+        self.history = History(**state)
+
+
+@contextmanager
+def _still(model: nn.Module) -> Iterator[None]:
+    """Keeps running means, and the random numbers of dropout, as they are while the model reads."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
