@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from ding_common import parallel
-from ding_grpo.rl_utils import BATCH_SURROGATES, SURROGATES, grpo_data, grpo_error, sequence_mean, surrogate_arguments
+from ding_grpo.rl_utils import BATCH_SURROGATES, SURROGATES, Surrogate, grpo_data, grpo_error, sequence_mean, \
+    surrogate_arguments
 
 from .actor import Actor
 from .batch import Batch
 from .diagnose import BadUpdates, diagnose
 from .log_probs import first_log_probs, fresh_rows, read_rows
 from .metrics import OUTCOMES, mean_of_steps, outcome_of, step_metrics
+from .shadow import Shadow
 from .value_learning import ValueLearning
 
 
@@ -35,14 +37,14 @@ class Updater:
             model: nn.Module,
             optimizer: torch.optim.Optimizer,
             values: Optional[ValueLearning] = None,
+            shadow: Optional[Shadow] = None,
     ) -> None:
         self._cfg, self._batch_size, self._loss_options = cfg, batch_size, loss_options
         self._actor, self._model, self._optimizer, self._values = actor, model, optimizer, values
+        self._shadow = shadow
         self._trained: List[nn.Parameter] = [p for section in optimizer.param_groups for p in section['params']]
         self._device = self._trained[0].device
-        surrogate = loss_options.get('surrogate', 'clip')
-        surrogate = surrogate if callable(surrogate) else SURROGATES[surrogate]
-        self._draws = 'generator' in surrogate_arguments(surrogate)[1]
+        surrogate = _surrogate(loss_options)
         # in several parts, such a surrogate would choose among the tokens of each part
         divided = cfg.micro_batch_tokens is not None or parallel.world_size() > 1
         self._loss_of_whole = divided and surrogate in BATCH_SURROGATES
@@ -58,6 +60,8 @@ class Updater:
         empty = 0
         if self._values is not None:
             self._values.begin(update)
+        if self._shadow is not None:
+            self._shadow.begin(update)
         for mini_batch in self._mini_batches(batch):
             if not mini_batch.weight.any():  # all rows are truncated and masked, so there is nothing to measure
                 empty += 1
@@ -132,20 +136,44 @@ class Updater:
             if self._values is not None:
                 metrics.update(self._values.metrics(metrics['total_loss'], batch, *value))
         outcome = outcome_of(metrics, cfg.target_kl, cfg.max_ratio)
+        if self._shadow is not None and outcome != 'skipped_steps':
+            metrics.update(self._shadow_metrics(batch, logp))
         if outcome == 'optimizer_steps':
             torch.nn.utils.clip_grads_with_norm_(trained, cfg.grad_clip_value, norm)
             self._optimizer.step()
             self.optimizer_steps += 1
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})
 
-    def _loss(self, batch: Batch, logp: Tensor, tokens: Optional[float] = None) -> Tuple:
-        """Loss and info of rows. With ``tokens``, the number of tokens in the mini-batch, their part of its loss."""
-        data, options = grpo_data(logp, self._logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight), {}
-        if self._draws:  # the same in the loss and in its metrics, and in a resumed run
+    def _loss(
+            self,
+            batch: Batch,
+            logp: Tensor,
+            tokens: Optional[float] = None,
+            options: Optional[Dict] = None,
+            with_info: bool = True
+    ) -> Tuple:
+        """Loss and info of rows. With ``tokens``, the number of tokens in the mini-batch, their part of its loss. With
+        ``options``, another loss."""
+        data = grpo_data(logp, self._logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight)
+        options = dict(self._loss_options if options is None else options, beta=self.beta)
+        if 'generator' in surrogate_arguments(_surrogate(options))[1]:
+            # the same draws in the loss and in its metrics, and in a resumed run
             generator = torch.Generator().manual_seed(self._seed + self.optimizer_steps)
-            options['surrogate_options'] = dict(self._loss_options.get('surrogate_options', {}), generator=generator)
-        options = dict(self._loss_options, **dict(options, beta=self.beta))
-        return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, **options)
+            options['surrogate_options'] = dict(options.get('surrogate_options', {}), generator=generator)
+        return grpo_error(
+            data, max_length=self._actor.max_length, num_tokens=tokens, with_info=with_info, **options
+        )
+
+    def _shadow_metrics(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
+        """What ``Shadow`` measures on a mini-batch. Neither weights nor their ``grad`` change."""
+        metrics, slopes = self._shadow.measure(
+            batch, logp, lambda batch, logp, options: self._loss(batch, logp, None, options, with_info=False)[0]
+        )
+        if self._shadow.weights_due:
+            parts = list(batch.parts(self._cfg.micro_batch_tokens))
+            read = lambda part: self._actor.read(self._model, part).logp  # noqa: E731
+            metrics.update(self._shadow.measure_weights(slopes, parts, read, self._trained))
+        return metrics
 
     def _slope(self, mini_batch: Batch) -> Tensor:
         """Gradient (B, S) of the loss with respect to log-probabilities, from all rows, which are read once more."""
@@ -182,3 +210,9 @@ class Updater:
     @torch.no_grad()
     def _read_rows(self, read: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
         return read_rows(read, batch, self._batch_size, self._cfg.micro_batch_tokens, self._device)
+
+
+def _surrogate(options: Dict) -> Surrogate:
+    """The function of the options of a loss."""
+    surrogate = options.get('surrogate', 'clip')
+    return surrogate if callable(surrogate) else SURROGATES[surrogate]
