@@ -223,6 +223,9 @@ KEYS = dict(
         # (int) Updates between two that also measure the gradients of shadow losses in the weights, for one backward
         # pass for each loss. 0: never.
         shadow_every=Key(0, Rule.integer(0)),
+        # (int) Updates between two that also measure the noise scale in the weights (docs/instruments.md), for one more
+        # forward and backward pass. 0: never.
+        noise_every=Key(0, Rule.integer(0)),
         # (bool) Whether to resume the run in its folder from the newest checkpoint, or from the one that
         # ``learner.hook.load_ckpt_before_run`` names. The result is bit-identical to a run without interruption.
         resume_training=Key(False, Rule.one_of(True, False)),

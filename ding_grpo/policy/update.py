@@ -21,6 +21,7 @@ from .batch import Batch
 from .diagnose import BadUpdates, diagnose
 from .log_probs import first_log_probs, fresh_rows, read_rows
 from .metrics import OUTCOMES, mean_of_steps, outcome_of, step_metrics
+from .noise_scale import noise_of_table, noise_of_weights
 from .shadow import Shadow
 from .value_learning import ValueLearning
 
@@ -57,7 +58,7 @@ class Updater:
     def run(self, batch: Batch, update: int) -> Dict[str, float]:
         """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. Returns metrics (docs/metrics.md)."""
         steps: List[Dict[str, float]] = []
-        empty = 0
+        empty, noise = 0, self._noise(batch, update)
         if self._values is not None:
             self._values.begin(update)
         if self._shadow is not None:
@@ -72,7 +73,7 @@ class Updater:
             steps.append(step)
             if not any(step[name] for name in OUTCOMES):
                 break
-        metrics = mean_of_steps(steps)
+        metrics = dict(mean_of_steps(steps), **noise)
         metrics['empty_steps'] += empty
         if steps and not metrics['skipped_steps']:
             self.bad_updates.in_a_row = 0
@@ -170,15 +171,32 @@ class Updater:
             batch, logp, lambda batch, logp, options: self._loss(batch, logp, None, options, with_info=False)[0]
         )
         if self._shadow.weights_due:
-            parts = list(batch.parts(self._cfg.micro_batch_tokens))
-            read = lambda part: self._actor.read(self._model, part).logp  # noqa: E731
-            metrics.update(self._shadow.measure_weights(slopes, parts, read, self._trained))
+            parts = self._parts(batch)
+            metrics.update(self._shadow.measure_weights(slopes, parts, self._read_with_gradient, self._trained))
         return metrics
 
     def _slope(self, mini_batch: Batch) -> Tensor:
         """Gradient (B, S) of the loss with respect to log-probabilities, from all rows, which are read once more."""
         batch, logp = mini_batch.to(self._device), self.read(mini_batch).to(self._device).requires_grad_()
         return torch.autograd.grad(self._loss(batch, logp)[0], logp)[0]
+
+    def _noise(self, batch: Batch, update: int) -> Dict[str, float]:
+        """The noise scales of the groups of an update, for the loss before the first step, when all ratios are 1."""
+        batch, every = batch.to(self._device), self._cfg.noise_every
+        if len(batch.group.unique()) < 2:
+            return {}
+        logp = batch.logp_old.detach().clone().requires_grad_()
+        slope, = torch.autograd.grad(self._loss(batch, logp, with_info=False)[0], logp)  # (B, S)
+        found = {} if batch.action.is_floating_point() else noise_of_table(batch, slope)
+        if every > 0 and update % every == 0:
+            found.update(noise_of_weights(batch, slope, self._parts, self._read_with_gradient, self._trained))
+        return found
+
+    def _parts(self, batch: Batch) -> List[Tuple[Tensor, Batch]]:
+        return list(batch.parts(self._cfg.micro_batch_tokens))
+
+    def _read_with_gradient(self, part: Batch) -> Tensor:
+        return self._actor.read(self._model, part).logp
 
     def _logp_old(self, batch: Batch, logp: Tensor) -> Tensor:
         """Log-probabilities (B, S) under pi_old, which the ratio is relative to."""
