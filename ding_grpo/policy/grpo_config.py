@@ -217,8 +217,8 @@ KEYS = dict(
                           Rule.integer(1).or_none()),
         # (float) Share of the policy in the renewed reference, in (0, 1].
         ref_sync_mixup=Key(1.0, Rule.number(0, 1, open_low=True)),
-        # (Union[str, List[str]]) Shadow losses: presets whose loss and gradient are measured beside the loss in use, which
-        # they do not change (docs/instruments.md). 'all': every preset that the run allows.
+        # (Union[str, List[str]]) Shadow losses: presets whose loss and gradient are measured beside the loss in use,
+        # which they do not change (docs/instruments.md). 'all': every preset that the run allows.
         shadow=Key([], _SHADOW),
         # (int) Updates between two that also measure the gradients of shadow losses in the weights, for one backward
         # pass for each loss. 0: never.

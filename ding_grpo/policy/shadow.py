@@ -121,7 +121,9 @@ class Shadow:
         losses = [loss(replace(batch, adv=adv), x, o) for adv, x, o in zip(advs, leaf.unbind(0), options)]
         slopes, = torch.autograd.grad(torch.stack(losses).sum(), leaf)
         signs = torch.stack([(adv.unsqueeze(1) if adv.dim() == 1 else adv).sign().expand_as(logp) for adv in advs])
-        found = dict(loss=torch.stack(losses).detach().double(), **compare(slopes), **shares(slopes, signs, batch.weight))
+        found = dict(
+            loss=torch.stack(losses).detach().double(), **compare(slopes), **shares(slopes, signs, batch.weight)
+        )
         of_tokens = shares((batch.weight != 0).unsqueeze(0), signs[:1], batch.weight)
         names = (IN_USE, *self.presets)
         return {**_named(found, names), **_named(of_tokens, (TOKENS, ))}, slopes
@@ -202,7 +204,6 @@ def _named(found: Dict[str, Tensor], losses: Sequence[str]) -> Dict[str, float]:
     values = torch.stack([x.cpu() for x in found.values()]).tolist()
     return {
         f'{SHADOW}{loss}/{name}': value
-        for name, of_losses in zip(found, values)
-        for loss, value in zip(losses, of_losses)
+        for name, of_losses in zip(found, values) for loss, value in zip(losses, of_losses)
         if value == value and not (loss == IN_USE and name in ('loss', 'cosine', 'weights_cosine'))
     }

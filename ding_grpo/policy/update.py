@@ -161,9 +161,7 @@ class Updater:
             # the same draws in the loss and in its metrics, and in a resumed run
             generator = torch.Generator().manual_seed(self._seed + self.optimizer_steps)
             options['surrogate_options'] = dict(options.get('surrogate_options', {}), generator=generator)
-        return grpo_error(
-            data, max_length=self._actor.max_length, num_tokens=tokens, with_info=with_info, **options
-        )
+        return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, with_info=with_info, **options)
 
     def _shadow_metrics(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
         """What ``Shadow`` measures on a mini-batch. Neither weights nor their ``grad`` change."""

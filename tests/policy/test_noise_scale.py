@@ -56,6 +56,7 @@ class TestInWeights:
 
         def gradient(chosen):
             """Of the rows that ``chosen(group, row)`` names."""
+
             def of_rows(batch):
                 rows = zip(batch.group.tolist(), batch.row.tolist())
                 return adv(batch) * torch.tensor([float(chosen(*row)) for row in rows])
