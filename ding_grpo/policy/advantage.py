@@ -9,7 +9,7 @@ from ding_common import ConfigError
 from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS, anchor_advantage, group_advantage, high_entropy, kl_estimate, \
     return_to_go, step_advantage, token_advantage
 
-from .batch import Batch
+from .batch import Batch, map_tensors
 
 # Methods that can give 0 to every row of a group with unequal rewards.
 _OFTEN_ZERO = ('pass_k', 'max_rl')
@@ -175,8 +175,12 @@ def of_high_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
         - entropy (:obj:`torch.FloatTensor`): Entropies, :math:`(B, S)`.
         - share (:obj:`float`): Share of the tokens, in (0, 1].
     """
-    adv = batch.adv.unsqueeze(1) if batch.adv.dim() == 1 else batch.adv
-    return replace(batch, adv=adv * high_entropy(entropy, batch.weight, share))
+    chosen = high_entropy(entropy, batch.weight, share)
+
+    def of_chosen(adv: Tensor) -> Tensor:
+        return (adv.unsqueeze(1) if adv.dim() == 1 else adv) * chosen
+
+    return replace(batch, adv=of_chosen(batch.adv), shadow_adv=map_tensors(of_chosen, batch.shadow_adv))
 
 
 def _check_anchors(batch: Batch) -> None:

@@ -44,6 +44,7 @@ from .memory import memory_advice
 from .metrics import batch_metrics, logged_metrics
 from .sample import fold_group
 from .schedule import Schedule
+from .shadow import Shadow
 from .step_actor import StepActor
 from .token_actor import TokenActor
 from .token_record import Change, token_records
@@ -144,6 +145,7 @@ class GRPOPolicy(Policy):
     # ------------------------------------------------------------------ learn
     _updater: Optional[Updater] = None
     _critic: Optional[torch.nn.Module] = None
+    _shadow: Optional[Shadow] = None
     _reference: Optional[torch.nn.Module] = None  # also None if ``_model`` without its adapters is the reference
     _tokens: List[Dict[str, Any]] = []  # of the last update, for the workers; empty unless ``tokens_freq`` is due
 
@@ -176,9 +178,16 @@ class GRPOPolicy(Policy):
         self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
         self._coefficients = Coefficients(cfg)
         size = self._get_batch_size()
-        self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, values)
+        self._shadow, left_out = Shadow.of(self._cfg, self._check_run)
+        for line in left_out if parallel.rank() == 0 else ():
+            click.echo(line)
+        self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, values, self._shadow)
         self._updates = 0
         self._watch = Watch(self._cfg, self._actor, self._model, self._updater)
+
+    def _check_run(self, cfg: Dict) -> None:
+        check_policy_config(cfg, self.default_config())
+        self._actor.check_learning(cfg)
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
         """
@@ -237,7 +246,9 @@ class GRPOPolicy(Policy):
             batch = self._updater.with_values(batch, self._cfg.collect.discount_factor)
         if self._needs_score_norm:
             batch = replace(batch, score_norm=self._updater.score_norm(batch))
-        learned = replace(batch, adv=self._advantage.of(batch), score_norm=None, final_obs=None)
+        adv = self._advantage.of(batch)
+        shadow_adv = None if self._shadow is None else self._shadow.advantages(self._advantage, batch, adv)
+        learned = replace(batch, adv=adv, shadow_adv=shadow_adv, score_norm=None, final_obs=None)
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
             learned.length = batch.length * ~batch.truncated

@@ -12,6 +12,11 @@ from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS
 
 LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
 
+_SHADOW = Rule(
+    f"'all' or a list of presets: {', '.join(LOSS_PRESETS)}", lambda v: v == 'all' or
+    (isinstance(v, (list, tuple)) and all(isinstance(name, str) and name in LOSS_PRESETS for name in v))
+)
+
 # Without the schedules that need a metric at each step.
 SCHEDULES = [t.value for t in SchedulerType if t.value not in ('reduce_lr_on_plateau', 'greedy')]
 
@@ -212,6 +217,15 @@ KEYS = dict(
                           Rule.integer(1).or_none()),
         # (float) Share of the policy in the renewed reference, in (0, 1].
         ref_sync_mixup=Key(1.0, Rule.number(0, 1, open_low=True)),
+        # (Union[str, List[str]]) Shadow losses: presets whose loss and gradient are measured beside the loss in use,
+        # which they do not change (docs/instruments.md). 'all': every preset that the run allows.
+        shadow=Key([], _SHADOW),
+        # (int) Updates between two that also measure the gradients of shadow losses in the weights, for one backward
+        # pass for each loss. 0: never.
+        shadow_every=Key(0, Rule.integer(0)),
+        # (int) Updates between two that also measure the noise scale in the weights (docs/instruments.md), for one more
+        # forward and backward pass. 0: never.
+        noise_every=Key(0, Rule.integer(0)),
         # (bool) Whether to resume the run in its folder from the newest checkpoint, or from the one that
         # ``learner.hook.load_ckpt_before_run`` names. The result is bit-identical to a run without interruption.
         resume_training=Key(False, Rule.one_of(True, False)),

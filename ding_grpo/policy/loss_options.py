@@ -7,6 +7,9 @@ from ding_grpo.rl_utils import LOSS_PRESETS, ROW_SURROGATES, STEP_ADVANTAGE_METH
 from .grpo_config import DEFAULTS
 from .surrogate import find_surrogate, needs_advantage
 
+# Keys that a preset sets and the config may set individually; None takes the preset's value.
+CHOICES = ('clip_ratio', 'clip_ratio_high', 'delta', 'ratio', 'surrogate', 'reduction', 'adv_method')
+
 
 def loss_options(learn: Dict) -> Tuple[Dict, str]:
     """
@@ -18,8 +21,7 @@ def loss_options(learn: Dict) -> Tuple[Dict, str]:
         - options (:obj:`Dict`): Arguments of ``grpo_error``.
         - adv_method (:obj:`str`): Method of ``group_advantage``.
     """
-    choices = ('clip_ratio', 'clip_ratio_high', 'delta', 'ratio', 'surrogate', 'reduction', 'adv_method')
-    options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in choices if learn[key] is not None}}
+    options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in CHOICES if learn[key] is not None}}
     adv_method = options.pop('adv_method', 'grpo')
     options.update({key: learn[key] for key in ('beta', 'kl_type', 'kl_ratio_correction')})
     if learn['kl_in_reward']:
@@ -51,6 +53,11 @@ def check_loss(learn: Dict) -> None:
     options, method = loss_options(learn)
     _check_surrogate(learn, options)
     _check_coefficients(learn)
+    if learn['shadow_every'] > 0 and not learn['shadow']:
+        raise ConfigError(
+            f"policy.learn.shadow_every = {learn['shadow_every']}: needs losses to compare. Set policy.learn.shadow, "
+            "for example to 'all'."
+        )
     if learn['advantage'] == 'return_to_go_by_step' and method not in STEP_ADVANTAGE_METHODS:
         raise ConfigError(
             f"policy.learn.adv_method = {method!r}: with advantage 'return_to_go_by_step' must be one of "

@@ -18,6 +18,7 @@ STEP_METRICS = (
 )
 # Further metrics of an optimizer step with a critic.
 VALUE_METRICS = ('value_loss', 'value_clipfrac')
+SHADOW = 'shadow/'  # names of further metrics of an optimizer step begin with it, see ``shadow.py``
 
 
 def logged_metrics(length_name: str, rate_name: str, with_kl: bool, with_critic: bool) -> List[str]:
@@ -203,7 +204,8 @@ def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
     """
     metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
     steps = [step for step in steps if not step['skipped_steps']]
-    for name in (*STEP_METRICS, *VALUE_METRICS):
+    shadow = dict.fromkeys(name for step in steps for name in step if name.startswith(SHADOW))
+    for name in (*STEP_METRICS, *VALUE_METRICS, *shadow):
         values = [step[name] for step in steps if name in step]
         if values:
             metrics[name] = max(values) if name.endswith('_max') else sum(values) / len(values)

@@ -13,13 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from ding_common import parallel
-from ding_grpo.rl_utils import BATCH_SURROGATES, SURROGATES, grpo_data, grpo_error, sequence_mean, surrogate_arguments
+from ding_grpo.rl_utils import BATCH_SURROGATES, SURROGATES, Surrogate, grpo_data, grpo_error, sequence_mean, \
+    surrogate_arguments
 
 from .actor import Actor
 from .batch import Batch
 from .diagnose import BadUpdates, diagnose
 from .log_probs import first_log_probs, fresh_rows, read_rows
 from .metrics import OUTCOMES, mean_of_steps, outcome_of, step_metrics
+from .noise_scale import noise_of_table, noise_of_weights
+from .shadow import Shadow
 from .value_learning import ValueLearning
 
 
@@ -35,14 +38,14 @@ class Updater:
             model: nn.Module,
             optimizer: torch.optim.Optimizer,
             values: Optional[ValueLearning] = None,
+            shadow: Optional[Shadow] = None,
     ) -> None:
         self._cfg, self._batch_size, self._loss_options = cfg, batch_size, loss_options
         self._actor, self._model, self._optimizer, self._values = actor, model, optimizer, values
+        self._shadow = shadow
         self._trained: List[nn.Parameter] = [p for section in optimizer.param_groups for p in section['params']]
         self._device = self._trained[0].device
-        surrogate = loss_options.get('surrogate', 'clip')
-        surrogate = surrogate if callable(surrogate) else SURROGATES[surrogate]
-        self._draws = 'generator' in surrogate_arguments(surrogate)[1]
+        surrogate = _surrogate(loss_options)
         # in several parts, such a surrogate would choose among the tokens of each part
         divided = cfg.micro_batch_tokens is not None or parallel.world_size() > 1
         self._loss_of_whole = divided and surrogate in BATCH_SURROGATES
@@ -55,9 +58,11 @@ class Updater:
     def run(self, batch: Batch, update: int) -> Dict[str, float]:
         """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. Returns metrics (docs/metrics.md)."""
         steps: List[Dict[str, float]] = []
-        empty = 0
+        empty, noise = 0, self._noise(batch, update)
         if self._values is not None:
             self._values.begin(update)
+        if self._shadow is not None:
+            self._shadow.begin(update)
         for mini_batch in self._mini_batches(batch):
             if not mini_batch.weight.any():  # all rows are truncated and masked, so there is nothing to measure
                 empty += 1
@@ -68,7 +73,7 @@ class Updater:
             steps.append(step)
             if not any(step[name] for name in OUTCOMES):
                 break
-        metrics = mean_of_steps(steps)
+        metrics = dict(mean_of_steps(steps), **noise)
         metrics['empty_steps'] += empty
         if steps and not metrics['skipped_steps']:
             self.bad_updates.in_a_row = 0
@@ -132,25 +137,64 @@ class Updater:
             if self._values is not None:
                 metrics.update(self._values.metrics(metrics['total_loss'], batch, *value))
         outcome = outcome_of(metrics, cfg.target_kl, cfg.max_ratio)
+        if self._shadow is not None and outcome != 'skipped_steps':
+            metrics.update(self._shadow_metrics(batch, logp))
         if outcome == 'optimizer_steps':
             torch.nn.utils.clip_grads_with_norm_(trained, cfg.grad_clip_value, norm)
             self._optimizer.step()
             self.optimizer_steps += 1
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})
 
-    def _loss(self, batch: Batch, logp: Tensor, tokens: Optional[float] = None) -> Tuple:
-        """Loss and info of rows. With ``tokens``, the number of tokens in the mini-batch, their part of its loss."""
-        data, options = grpo_data(logp, self._logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight), {}
-        if self._draws:  # the same in the loss and in its metrics, and in a resumed run
+    def _loss(
+            self,
+            batch: Batch,
+            logp: Tensor,
+            tokens: Optional[float] = None,
+            options: Optional[Dict] = None,
+            with_info: bool = True
+    ) -> Tuple:
+        """Loss and info of rows. With ``tokens``, the number of tokens in the mini-batch, their part of its loss. With
+        ``options``, another loss."""
+        data = grpo_data(logp, self._logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight)
+        options = dict(self._loss_options if options is None else options, beta=self.beta)
+        if 'generator' in surrogate_arguments(_surrogate(options))[1]:
+            # the same draws in the loss and in its metrics, and in a resumed run
             generator = torch.Generator().manual_seed(self._seed + self.optimizer_steps)
-            options['surrogate_options'] = dict(self._loss_options.get('surrogate_options', {}), generator=generator)
-        options = dict(self._loss_options, **dict(options, beta=self.beta))
-        return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, **options)
+            options['surrogate_options'] = dict(options.get('surrogate_options', {}), generator=generator)
+        return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, with_info=with_info, **options)
+
+    def _shadow_metrics(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
+        """What ``Shadow`` measures on a mini-batch. Neither weights nor their ``grad`` change."""
+        metrics, slopes = self._shadow.measure(
+            batch, logp, lambda batch, logp, options: self._loss(batch, logp, None, options, with_info=False)[0]
+        )
+        if self._shadow.weights_due:
+            parts = self._parts(batch)
+            metrics.update(self._shadow.measure_weights(slopes, parts, self._read_with_gradient, self._trained))
+        return metrics
 
     def _slope(self, mini_batch: Batch) -> Tensor:
         """Gradient (B, S) of the loss with respect to log-probabilities, from all rows, which are read once more."""
         batch, logp = mini_batch.to(self._device), self.read(mini_batch).to(self._device).requires_grad_()
         return torch.autograd.grad(self._loss(batch, logp)[0], logp)[0]
+
+    def _noise(self, batch: Batch, update: int) -> Dict[str, float]:
+        """The noise scales of the groups of an update, for the loss before the first step, when all ratios are 1."""
+        batch, every = batch.to(self._device), self._cfg.noise_every
+        if len(batch.group.unique()) < 2:
+            return {}
+        logp = batch.logp_old.detach().clone().requires_grad_()
+        slope, = torch.autograd.grad(self._loss(batch, logp, with_info=False)[0], logp)  # (B, S)
+        found = {} if batch.action.is_floating_point() else noise_of_table(batch, slope)
+        if every > 0 and update % every == 0:
+            found.update(noise_of_weights(batch, slope, self._parts, self._read_with_gradient, self._trained))
+        return found
+
+    def _parts(self, batch: Batch) -> List[Tuple[Tensor, Batch]]:
+        return list(batch.parts(self._cfg.micro_batch_tokens))
+
+    def _read_with_gradient(self, part: Batch) -> Tensor:
+        return self._actor.read(self._model, part).logp
 
     def _logp_old(self, batch: Batch, logp: Tensor) -> Tensor:
         """Log-probabilities (B, S) under pi_old, which the ratio is relative to."""
@@ -182,3 +226,9 @@ class Updater:
     @torch.no_grad()
     def _read_rows(self, read: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
         return read_rows(read, batch, self._batch_size, self._cfg.micro_batch_tokens, self._device)
+
+
+def _surrogate(options: Dict) -> Surrogate:
+    """The function of the options of a loss."""
+    surrogate = options.get('surrogate', 'clip')
+    return surrogate if callable(surrogate) else SURROGATES[surrogate]

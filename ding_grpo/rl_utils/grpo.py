@@ -73,7 +73,8 @@ def grpo_error(
         num_tokens: Optional[float] = None,
         kl_ratio_correction: bool = False,
         mask_metrics: bool = True,
-) -> Tuple[Tensor, grpo_info]:
+        with_info: bool = True,
+) -> Tuple[Tensor, Optional[grpo_info]]:
     """
     Overview:
         Loss of Group Relative Policy Optimization and its variants from log-probabilities. The defaults are equation \
@@ -100,9 +101,11 @@ def grpo_error(
             trained policy even if another policy sampled the tokens.
         - mask_metrics (:obj:`bool`): Whether ``info`` counts only tokens with nonzero weight. False counts all \
             tokens, as DI-engine main does.
+        - with_info (:obj:`bool`): Whether to compute the metrics, which take about half of the time.
     Returns:
         - loss (:obj:`torch.FloatTensor`): The differentiable loss, a 0-dim tensor.
-        - info (:obj:`grpo_info`): The metrics; ``approx_kl, clipfrac = info`` as in DI-engine main.
+        - info (:obj:`Optional[grpo_info]`): The metrics; ``approx_kl, clipfrac = info`` as in DI-engine main. None \
+            without ``with_info``.
     Shapes:
         - logp_new (:obj:`torch.FloatTensor`): :math:`(B, S)`, B rows of S tokens
         - logp_old (:obj:`torch.FloatTensor`): :math:`(B, S)`
@@ -140,6 +143,8 @@ def grpo_error(
     if beta != 0:
         loss = loss + beta * kl
     loss = reduce_loss(loss, weight, reduction, max_length, num_tokens)
+    if not with_info:
+        return loss, None
 
     with torch.no_grad():
         counted = weight

@@ -19,6 +19,7 @@ from .curve import draw_curves
 from .findings import FindingsHook, FindingsPageHook
 from .scalars import add_scalars
 from .screen import keep_off_screen, run_folder, show, show_progress
+from .shadow_picture import draw_shadow
 
 SILENCE = 10.  # seconds after which an update prints its line, whatever its number
 
@@ -222,7 +223,7 @@ class ExportHook(LearnerHook):
 class CurveHook(LearnerHook):
     """
     Overview:
-        Draws the learning curve at the end.
+        Draws the learning curve at the end, and shadow losses if there are any.
     """
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
@@ -230,6 +231,9 @@ class CurveHook(LearnerHook):
         path = os.path.join(run, 'curve.png')
         draw_curves({engine.exp_name: run}, path)
         show(f'learning curve: {os.path.normpath(path)}')
+        path = os.path.join(run, 'shadow.png')
+        if draw_shadow(run, path):
+            show(f'shadow losses: {os.path.normpath(path)}')
 
 
 register_learner_hook('grpo_report', ReportHook)
