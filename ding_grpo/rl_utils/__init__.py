@@ -1,6 +1,8 @@
 """Pure functions on tensors, in DI-engine's convention: a namedtuple of inputs to ``(loss, info)``."""
 from .advantage import ADVANTAGE_METHODS, STEP_ADVANTAGE_METHODS, anchor_advantage, equal_groups, group_advantage, \
     return_to_go, step_advantage
+from .distillation import DIVERGENCES, LinearOutput, distillation_data, distillation_error, distillation_info, \
+    linear_divergence, sampled_divergence
 from .grpo import RATIOS, grpo_data, grpo_error, grpo_info, grpo_policy_data, grpo_policy_error
 from .kl import KL_TYPES, calculate_kl_div, exact_kl, kl_estimate, straight_through_kl
 from .linear_log_prob import linear_log_prob
