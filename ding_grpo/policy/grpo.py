@@ -41,10 +41,11 @@ from .grpo_config import DEFAULTS
 from .half_weights import bfloat16_notice, check_trained
 from .loss_options import adv_method, loss_options
 from .memory import memory_advice
-from .metrics import batch_metrics, logged_metrics
+from .metrics import TEACHER_METRICS, batch_metrics, logged_metrics
 from .sample import fold_group
 from .schedule import Schedule
 from .step_actor import StepActor
+from .teacher import Teacher, make_teacher
 from .token_actor import TokenActor
 from .update import Updater
 from .value_learning import ValueLearning
@@ -132,6 +133,8 @@ class GRPOPolicy(Policy):
             self._actor.bind_reference(self._reference)
         if self._critic is not None and self._critic.model is not None:
             self._actor.bind_reference(self._critic.model)
+        if self._teacher is not None:
+            self._teacher.bind(spec.tokenizer, spec.vocab_size, spec.max_prompt_length + spec.max_tokens)
 
     def _get_token_spec(self) -> Any:
         return self._actor.spec
@@ -139,6 +142,7 @@ class GRPOPolicy(Policy):
     # ------------------------------------------------------------------ learn
     _updater: Optional[Updater] = None
     _critic: Optional[torch.nn.Module] = None
+    _teacher: Optional[Teacher] = None
     _reference: Optional[torch.nn.Module] = None  # also None if ``_model`` without its adapters is the reference
 
     def _init_learn(self) -> None:
@@ -169,8 +173,9 @@ class GRPOPolicy(Policy):
         )
         self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
         self._coefficients = Coefficients(cfg)
+        self._teacher = make_teacher(self._cfg, options.get('reduction', 'sequence'), self._device)
         size = self._get_batch_size()
-        self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, values)
+        self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, values, self._teacher)
         self._updates = 0
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
@@ -252,7 +257,7 @@ class GRPOPolicy(Policy):
     def _monitor_vars_learn(self) -> List[str]:
         actor = self._actor
         names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0, self._critic is not None)
-        return names + self._coefficients.names
+        return names + self._coefficients.names + list(TEACHER_METRICS if self._teacher is not None else ())
 
     def _state_dict_learn(self) -> Dict[str, Any]:
         check_weights(self._model, f'after update {self._updates}')  # a run cannot resume from NaN or Inf
