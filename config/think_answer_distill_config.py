@@ -2,7 +2,7 @@
 from easydict import EasyDict
 
 # python -m ding_grpo -m serial_onpolicy -c think_answer_grpo -s 0
-teacher = 'runs/think_answer_grpo_seed0/model'
+teacher = 'runs/think_answer_grpo/model/best'
 think_answer_distill_config = dict(
     exp_name='runs/think_answer_distill',
     env=dict(
