@@ -1,8 +1,7 @@
 """On-policy distillation on think_answer: a solved model teaches a fresh one, without the reward."""
 from easydict import EasyDict
 
-# python -m ding_grpo -m serial_onpolicy -c think_answer_grpo -s 0
-teacher = 'runs/think_answer_grpo/model/best'
+teacher = 'runs/think_answer_sft/model'  # made by: python -m dizoo_llm.sft -c think_answer_sft
 think_answer_distill_config = dict(
     exp_name='runs/think_answer_distill',
     env=dict(

@@ -1,4 +1,4 @@
-"""Checks the keys of a teacher."""
+"""Checks the keys of what a policy learns from beside the reward: a teacher, and demonstrations."""
 from typing import Dict
 
 from ding_common import ConfigError
@@ -11,18 +11,24 @@ _NO_USE = ('config', 'lora', 'save_merged', 'gradient_checkpointing')  # of the 
 def check_distillation(cfg: Dict) -> None:
     """
     Overview:
-        Check that the options of a teacher are consistent.
+        Check that the options of a teacher and of demonstrations are consistent.
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy``.
     Raises:
         - ConfigError: On the first combination that cannot run.
     """
     learn, teacher = cfg['learn'], cfg['teacher']
+    weight = learn['demonstrations']['weight']
+    if learn['demonstrations']['share'] == 0 and weight != DEFAULTS['learn']['demonstrations']['weight']:
+        raise ConfigError(
+            f'policy.learn.demonstrations.weight = {weight}: only available with policy.learn.demonstrations.share '
+            'above 0.'
+        )
     if learn['advantage'] == 'none':
-        if teacher is None:
+        if teacher is None and learn['demonstrations']['share'] == 0:
             raise ConfigError(
                 "policy.learn.advantage = 'none': nothing would be learned. Set policy.teacher = "
-                'dict(pretrained=...), or another advantage.'
+                'dict(pretrained=...), policy.learn.demonstrations = dict(share=...), or another advantage.'
             )
         for key, value in (('adv_method', None), ('reward_aggregation', 'sum_then_normalize')):
             if learn[key] != value:

@@ -224,6 +224,10 @@ def check_for_steps(cfg: Dict) -> None:
                                                                        'sum_then_normalize')):
         if cfg[section][key] != nothing:
             raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: only available for language models.')
+    if cfg.learn.demonstrations.share > 0:
+        raise ConfigError(
+            f'policy.learn.demonstrations.share = {cfg.learn.demonstrations.share}: only available for language models.'
+        )
     if cfg.teacher is not None:
         raise ConfigError(f'policy.teacher = {dict(cfg.teacher)!r}: only available for language models.')
     if cfg.learn.advantage == 'anchor':

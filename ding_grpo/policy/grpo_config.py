@@ -157,7 +157,7 @@ KEYS = dict(
         # of each step (generalized advantage estimation), as in PPO. A group may then have one row. With several turns
         # (``env.max_turns``) a step is a turn; 'return_to_go' is then refused, because it is biased. 'anchor': the
         # outcome, and the return from each turn on among the rows that took one in the same state (``Reply.anchor``).
-        # 'none': 0 for every row, so that the reward is only logged. For ``policy.teacher`` alone; one row is enough.
+        # 'none': 0 for all, so that the reward is only logged, for a teacher or demonstrations; one row is enough.
         advantage=Key(
             'outcome', Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step', 'anchor', 'gae', 'none')
         ),
@@ -197,6 +197,15 @@ KEYS = dict(
             mix=Key(0.5, Rule('a number in (0, 1)', lambda v: Rule.number(0, 1, True).holds(v) and v < 1)),
             # (bool) Whether to sum over the whole vocabulary. False estimates from the sampled token: faster, noisier.
             exact=Key(True, Rule.one_of(True, False)),
+        ),
+        # Supervised tokens in each update: right completions of training problems (``Task.demonstration``). For
+        # language models.
+        demonstrations=dict(
+            # (float) Number of demonstrations in a mini-batch, relative to its rows. Use some where the policy hardly
+            # ever solves a problem. 0: none.
+            share=Key(0.0, Rule.number(0, MOST)),
+            # (float) Coefficient of their mean negative log-probability.
+            weight=Key(1.0, Rule.number(0, open_low=True)),
         ),
         # (str) How log-probabilities are computed. 'linear_log_prob': from hidden states, with the least memory. For
         # models whose output layer it does not support, from logits: 'efficient_method', or the plain 'naive_method'

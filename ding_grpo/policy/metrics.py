@@ -19,6 +19,8 @@ STEP_METRICS = (
 # Further numbers of each token with a teacher, fields of ``Reading``, and metrics of an optimizer step.
 OF_TEACHER = ('divergence', 'teacher_kl')
 TEACHER_METRICS = ('teacher_loss', 'teacher_kl')
+# The further metric of an optimizer step with demonstrations.
+DEMONSTRATION_METRICS = ('demonstration_nll', )
 # Further metrics of an optimizer step with a critic.
 VALUE_METRICS = ('value_loss', 'value_clipfrac')
 
@@ -206,7 +208,7 @@ def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
     """
     metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
     steps = [step for step in steps if not step['skipped_steps']]
-    for name in (*STEP_METRICS, *VALUE_METRICS, *TEACHER_METRICS):
+    for name in (*STEP_METRICS, *VALUE_METRICS, *TEACHER_METRICS, *DEMONSTRATION_METRICS):
         values = [step[name] for step in steps if name in step]
         if values:
             metrics[name] = max(values) if name.endswith('_max') else sum(values) / len(values)

@@ -64,7 +64,8 @@ class Teacher:
         Raises:
             - ConfigError: If it cannot, or if the vocabularies share too few tokens.
         """
-        if self._bound == (tokenizer, vocab_size, longest):  # collector and evaluator bind the same
+        bound = tokenizer.get_vocab(), vocab_size, longest
+        if self._bound == bound:  # by the collector, before the evaluator
             return
         positions = self.model.max_positions
         if positions is not None and longest > positions:
@@ -81,7 +82,7 @@ class Teacher:
             self.model.limit_length(longest)
         except ConfigError as error:
             raise ConfigError(str(error).replace('policy.model', 'policy.teacher')) from error
-        self._bound = tokenizer, vocab_size, longest
+        self._bound = bound
 
     def _shared_ids(self, tokenizer: Any, vocab_size: int) -> Optional[Tensor]:
         """The teacher's ids (V, ) of the policy's tokens, or None if each token has the same id."""

@@ -6,7 +6,8 @@ One update of GRPO, https://arxiv.org/abs/2402.03300. For each mini-batch of eac
 where A is the advantage of ``Advantage`` and pi_old is the policy that sampled. ``policy.learn`` selects the
 surrogate (here clip), the ratio and the mean (docs/losses.md). With a critic (``advantage='gae'``), the same mean of
 value_weight (V - R)^2 / 2 is added, where R is the return that V has to predict. With a teacher (``policy.teacher``),
-the same mean of weight D(pi, pi_teacher) is added, see ``teacher.py``.
+the same mean of weight D(pi, pi_teacher) is added, see ``teacher.py``. With ``demonstrations``, the same mean of
+-weight log pi over demonstrated tokens is added, see ``demonstrations.py``.
 """
 from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -18,6 +19,7 @@ from ding_grpo.rl_utils import BATCH_SURROGATES, SURROGATES, grpo_data, grpo_err
 
 from .actor import Actor
 from .batch import Batch
+from .demonstrations import Demonstrations
 from .diagnose import BadUpdates, diagnose
 from .log_probs import first_log_probs, fresh_rows, read_rows
 from .metrics import OF_TEACHER, OUTCOMES, mean_of_steps, outcome_of, step_metrics
@@ -38,10 +40,11 @@ class Updater:
             optimizer: torch.optim.Optimizer,
             values: Optional[ValueLearning] = None,
             teacher: Optional[Teacher] = None,
+            demonstrations: Optional[Demonstrations] = None,
     ) -> None:
         self._cfg, self._batch_size, self._loss_options = cfg, batch_size, loss_options
         self._actor, self._model, self._optimizer, self._values = actor, model, optimizer, values
-        self._teacher = teacher
+        self._teacher, self._demonstrations = teacher, demonstrations
         self._trained: List[nn.Parameter] = [p for section in optimizer.param_groups for p in section['params']]
         self._device = self._trained[0].device
         surrogate = loss_options.get('surrogate', 'clip')
@@ -122,11 +125,12 @@ class Updater:
             for name, whole in read.items():
                 of_part = getattr(found, name).detach()
                 whole[rows, :of_part.shape[1]] = of_part
+        shown = None if self._demonstrations is None else self._learn_demonstrations(len(batch))
         trained = self._trained if self._values is None else self._values.trained(self._trained)
         for p in trained:
             if p.grad is None:  # no row of this process uses it
                 p.grad = torch.zeros_like(p)
-        parallel.all_reduce([*(p.grad for p in trained), *read.values()])
+        parallel.all_reduce([*(p.grad for p in trained), *read.values(), *([] if shown is None else [shown[0]])])
         logp = read['logp']
         if not self._actor.exact and mini_batch.logp_first is None:
             mini_batch.logp_first = self._logp_old(batch, logp).cpu()  # for further epochs
@@ -141,6 +145,9 @@ class Updater:
             if self._teacher is not None:
                 loss, of_teacher = self._of_teacher(batch, *(read[name] for name in OF_TEACHER))
                 metrics.update(of_teacher, total_loss=metrics['total_loss'] + loss.item())
+            if shown is not None:
+                loss, of_shown = self._demonstrations.loss(*shown, self._actor.max_length)
+                metrics.update(of_shown, total_loss=metrics['total_loss'] + loss.item())
             if self._values is not None:
                 metrics.update(self._values.metrics(metrics['total_loss'], batch, read['value']))
         outcome = outcome_of(metrics, cfg.target_kl, cfg.max_ratio)
@@ -149,6 +156,17 @@ class Updater:
             self._optimizer.step()
             self.optimizer_steps += 1
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})
+
+    def _learn_demonstrations(self, rows: int) -> Tuple[Tensor, Tensor]:
+        """Add the gradients of demonstrations to those of ``rows`` rows; their log-probabilities and weights."""
+        batch = self._demonstrations.draw(rows, self._seed + self.optimizer_steps).to(self._device)
+        logp, tokens = torch.zeros_like(batch.logp_old), self._demonstrations.num_tokens(batch)  # (b, s)
+        for at, part in batch.parts(self._cfg.micro_batch_tokens):
+            found = self._actor.read(self._model, part).logp
+            loss, _ = self._demonstrations.loss(found, part.weight, self._actor.max_length, tokens)
+            (loss * (1 if tokens is not None else len(at) / len(batch))).backward()
+            logp[at, :found.shape[1]] = found.detach()
+        return logp, batch.weight
 
     def _loss(self, batch: Batch, logp: Tensor, tokens: Optional[float] = None) -> Tuple:
         """Loss and info of rows. With ``tokens``, the number of tokens in the mini-batch, their part of its loss."""

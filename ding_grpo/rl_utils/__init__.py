@@ -14,6 +14,7 @@ from .ppo_loss import PPOLoss
 from .presets import LOSS_PRESETS
 from .reduce import REDUCTIONS, masked_mean, reduce_loss, row_mean, sequence_mean
 from .rloo import rloo_info, rloo_policy_data, rloo_policy_error
+from .supervised import supervised_data, supervised_error, supervised_info
 from .surrogates import BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, TOKEN_RATIO_SURROGATES, Surrogate, \
     check_surrogate_options, cispo_surrogate, clip_cov_surrogate, clip_surrogate, cpgd_surrogate, dppo_kl_surrogate, \
     dppo_tv_surrogate, dro_surrogate, geo_mean_surrogate, gpg_surrogate, kl_cov_surrogate, sapo_surrogate, \

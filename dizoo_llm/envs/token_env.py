@@ -9,6 +9,7 @@ from dizoo_llm.tasks import MultiTurnTask, Problem, Reply, Task, Turn, create_ta
 from dizoo_llm.tasks.base import check_scorer
 from ding_common import ConfigError, TaskError
 
+from .demonstrations import Demonstrations
 from .encoding import Encoder
 from .rewarded_task import add_reward_models
 from .scoring import Ended, Scoring
@@ -31,6 +32,7 @@ class TokenSpec(NamedTuple):
     max_turns: int
     max_tokens: int  # of an episode after its prompt, the policy's and the environment's
     ends: Optional[Callable[[Sequence[int]], bool]]  # whether a stop string ends a turn; None without stop strings
+    demonstrations: Optional[Demonstrations] = None  # of the training problems; None in evaluation
 
     @property
     def max_own_tokens(self) -> int:
@@ -160,7 +162,8 @@ class TokenEnv(gymnasium.Env):
         """The properties of this environment that a policy needs."""
         return TokenSpec(
             self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
-            self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None
+            self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None,
+            None if self.evaluation else Demonstrations(self)
         )
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:

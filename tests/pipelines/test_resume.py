@@ -60,6 +60,7 @@ def teacher(think_answer):
     pipeline, main, create = lora(think_answer)
     main.policy.teacher = dict(pretrained='base')
     main.policy.learn.update(advantage='none', adv_method=None, distillation=dict(divergence='jsd'))
+    main.policy.learn.demonstrations = dict(share=0.5)
     return pipeline, main, create
 
 
