@@ -4,92 +4,26 @@ from typing import Dict, List, Optional
 import torch
 from torch.utils.data import Dataset
 
-from ding_common import ConfigError, describe, run_file
-from dizoo_llm.envs import TokenEnv
-from dizoo_llm.tasks import Problem
+from dizoo_llm.envs import Demonstrations, TokenEnv
 
 
 class Examples(Dataset):
     """
     Overview:
-        Token ids of prompts, each followed by its right completion and an end-of-sequence token. The labels mask the
-        prompt, so that only the completion contributes to the loss.
+        ``number`` demonstrations from problem ``first`` on. The labels mask the prompt, so that only the completion
+        contributes to the loss.
     """
 
     def __init__(self, env: TokenEnv, first: int, number: int, answers: Optional[str] = None) -> None:
-        self._env, self._first, self._number = env, first, number
-        self._answer = None
-        if answers is not None:
-            names = run_file(answers, 'main_config.train.answers')
-            if not callable(names.get('answer')):
-                raise ConfigError(f'main_config.train.answers = {answers!r}: must define a function answer.')
-            self._answer = names['answer']
-            if env.has_turns:
-                raise ConfigError(
-                    f'main_config.train.answers = {answers!r}: not available for {type(env.task).__name__}, which has '
-                    'several turns. Implement its demonstration.'
-                )
-        elif env.has_turns:
-            self._play(first % len(env.task))
-        else:
-            self._check(env.task.checked_problem(first % len(env.task)))
-
-    def _check(self, problem: Problem) -> None:
-        """Check that the scorer rewards the demonstration of a problem."""
-        text = self._env.task.demonstration(problem)
-        scored = self._env.task.checked_score(problem, text)
-        if sum(self._env.weights[name] * (value or 0) for name, value in scored.items()) <= 0:
-            raise ConfigError(
-                f"main_config.env.task: its scorer gives {scored} for its own demonstration {text!r:.200}, must give "
-                "more than 0. Implement Task.demonstration, or set main_config.train.answers."
-            )
+        self._of_problem = Demonstrations(env, answers, 'main_config.')
+        self._first, self._number = first, number
+        self._of_problem.check(first % len(self._of_problem))
 
     def __len__(self) -> int:
         return self._number
 
     def __getitem__(self, index: int) -> Dict[str, List[int]]:
-        index = (self._first + index) % len(self._env.task)
-        if self._env.has_turns:
-            return self._play(index)
-        problem = self._env.task.checked_problem(index)
-        text = self._env.task.demonstration(problem) if self._answer is None else self._answered(problem, index)
-        prompt, answer = self._env.encode(problem), self._env.encode_answer(text)
-        return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)
-
-    def _play(self, index: int) -> Dict[str, List[int]]:
-        """The dialogue that a task of several turns demonstrates. The labels mask prompt and replies."""
-        env = self._env
-        obs, _ = env.reset(seed=index, options=dict(index=index))
-        ids, labels, total, done = obs[obs >= 0].tolist(), [], 0.0, False
-        while not done:
-            try:
-                text = env.task.demonstration(env.problem, env.turns)
-            except Exception as error:  # a user's task may raise anything
-                raise ConfigError(f'main_config.env.task: demonstration raised {describe(error)}') from error
-            turn = env.encode_answer(text)
-            labels += [-100] * (len(ids) - len(labels)) + turn
-            ids += turn
-            obs, reward, terminated, truncated, _ = env.step(turn)
-            total, done = total + reward, terminated or truncated
-            if not done:
-                ids = obs[obs >= 0].tolist()
-        if total <= 0:
-            raise ConfigError(
-                f'main_config.env.task: {type(env.task).__name__} gives its own demonstration of problem {index} the '
-                f'reward {total:g}, must give more than 0.'
-            )
-        return dict(input_ids=ids, labels=labels)
-
-    def _answered(self, problem: Problem, index: int) -> str:
-        try:
-            text = self._answer(problem, index)
-        except Exception as error:  # a user's function may raise anything
-            raise ConfigError(
-                f'main_config.train.answers: answer(problem, {index}) raised {describe(error)}'
-            ) from error
-        if not isinstance(text, str):
-            raise ConfigError(f'main_config.train.answers: answer(problem, {index}) = {text!r:.200}: must be a string.')
-        return text
+        return self._of_problem[(self._first + index) % len(self._of_problem)]
 
 
 def collate(rows: List[Dict[str, List[int]]]) -> Dict[str, torch.Tensor]:

@@ -17,11 +17,16 @@ class Reading(NamedTuple):
         - value (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, values of the states; None without a critic
         - squares (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, sums of the squared probabilities of all \
             actions, without a gradient; None if they were not asked for
+        - divergence (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, from the teacher's distribution; None \
+            without one
+        - teacher_kl (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, KL(policy || teacher), without a gradient
     """
     logp: Tensor
     entropy: Tensor
     value: Optional[Tensor] = None
     squares: Optional[Tensor] = None
+    divergence: Optional[Tensor] = None
+    teacher_kl: Optional[Tensor] = None
 
 
 class Actor(Protocol):
@@ -100,7 +105,8 @@ class Actor(Protocol):
             batch: Batch,
             train_entropy: bool = False,
             critic: Optional[nn.Module] = None,
-            squares: bool = False
+            squares: bool = False,
+            teacher: Optional[Any] = None
     ) -> Reading:
         """
         Overview:
@@ -112,6 +118,7 @@ class Actor(Protocol):
             - train_entropy (:obj:`bool`): Whether the entropy needs a gradient.
             - critic (:obj:`Optional[nn.Module]`): From ``make_critic``.
             - squares (:obj:`bool`): Whether to compute the sums of squared probabilities.
+            - teacher (:obj:`Optional[Teacher]`): For language models.
         """
 
     def make_critic(self, cfg: Dict) -> nn.Module:

@@ -13,6 +13,8 @@ from .batch import Batch, map_tensors
 
 # Methods that can give 0 to every row of a group with unequal rewards.
 _OFTEN_ZERO = ('pass_k', 'max_rl')
+# Values of ``learn.advantage`` that compare no rows of a group.
+UNGROUPED = ('gae', 'none')
 # Methods that compare a row with those of all groups.
 UNGROUPED_METHODS = ('reinforce_plus_plus', )
 
@@ -72,7 +74,7 @@ class Advantage(NamedTuple):
         """
         batch = batch.without(batch.failed)
         often_zero = self.method in _OFTEN_ZERO
-        if self.compare == 'gae' or self.method in UNGROUPED_METHODS:
+        if self.compare in UNGROUPED or self.method in UNGROUPED_METHODS:
             return False
         if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1 and not often_zero:
             returns = batch.reward.sum(1)  # a faster way for the usual case
@@ -102,6 +104,10 @@ class Advantage(NamedTuple):
     def _outcome(self, batch: Batch) -> Tensor:
         returns, _ = self._returns(batch)
         return group_advantage(returns[:, 0], batch.group, self.method, length=batch.weight.sum(1))
+
+    def _none(self, batch: Batch) -> Tensor:
+        """For learning without a reward."""
+        return torch.zeros(len(batch))
 
     def _tokens(self, batch: Batch) -> Tensor:
         returns, _ = self._returns(batch)

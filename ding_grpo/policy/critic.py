@@ -56,7 +56,7 @@ class TokenCritic(Critic):
             - ConfigError: If such a model cannot be built.
         """
         super().__init__()
-        self.model = None if arguments is None else _own_model(arguments).to(policy.device)
+        self.model = None if arguments is None else own_model(arguments, 'policy.learn.critic').to(policy.device)
         size = (self.model or policy).lm.config.get_text_config().hidden_size
         self.head = nn.Linear(size, 1, device=policy.device)
         nn.init.zeros_(self.head.weight)
@@ -91,14 +91,22 @@ def head_of(policy: nn.Module, critic: nn.Module) -> List[nn.Parameter]:
     return [p for p in policy.critic.parameters() if p not in shared]
 
 
-def _own_model(arguments: Dict[str, Any]) -> CausalLM:
-    check_arguments(arguments, CausalLM, 'policy.learn.critic')
+def own_model(arguments: Dict[str, Any], key: str) -> CausalLM:
+    """
+    Overview:
+        A language model beside the policy's.
+    Arguments:
+        - arguments (:obj:`Dict`): Arguments of ``CausalLM``.
+        - key (:obj:`str`): Config key that gives them, for messages.
+    Raises:
+        - ConfigError: If it cannot be built.
+    """
+    check_arguments(arguments, CausalLM, key)
     try:
         return CausalLM(**arguments)
     except ConfigError as error:
-        raise ConfigError(str(error).replace('policy.model', 'policy.learn.critic')) from error
+        raise ConfigError(str(error).replace('policy.model', key)) from error
     except Exception as error:  # an architecture may raise any exception for its arguments
         raise ConfigError(
-            f'policy.learn.critic = {arguments!r}: a causal language model cannot be built with them '
-            f'({describe(error)})'
+            f'{key} = {arguments!r}: a causal language model cannot be built with them ({describe(error)})'
         ) from error

@@ -34,6 +34,7 @@ from ding_grpo.rl_utils import explained_variance, row_mean
 from .adaptive import Coefficients
 from .advantage import Advantage, of_high_entropy, with_kl_in_reward
 from .batch import Batch
+from .demonstrations import Demonstrations, make_demonstrations
 from .diagnose import check_weights
 from .config_keys import model_type
 from .grpo_check import check_for_turns, check_policy_config
@@ -41,11 +42,12 @@ from .grpo_config import DEFAULTS
 from .half_weights import bfloat16_notice, check_trained
 from .loss_options import adv_method, loss_options
 from .memory import memory_advice
-from .metrics import batch_metrics, logged_metrics
+from .metrics import DEMONSTRATION_METRICS, TEACHER_METRICS, batch_metrics, logged_metrics
 from .sample import fold_group
 from .schedule import Schedule
 from .shadow import Shadow
 from .step_actor import StepActor
+from .teacher import Teacher, make_teacher
 from .token_actor import TokenActor
 from .token_record import Change, token_records
 from .update import Updater
@@ -135,6 +137,10 @@ class GRPOPolicy(Policy):
             self._actor.bind_reference(self._reference)
         if self._critic is not None and self._critic.model is not None:
             self._actor.bind_reference(self._critic.model)
+        if self._demonstrations is not None:
+            self._demonstrations.bind(spec)
+        if self._teacher is not None:
+            self._teacher.bind(spec.tokenizer, spec.vocab_size, spec.max_prompt_length + spec.max_tokens)
 
     def _get_token_spec(self) -> Any:
         return self._actor.spec
@@ -146,6 +152,8 @@ class GRPOPolicy(Policy):
     _updater: Optional[Updater] = None
     _critic: Optional[torch.nn.Module] = None
     _shadow: Optional[Shadow] = None
+    _teacher: Optional[Teacher] = None
+    _demonstrations: Optional[Demonstrations] = None
     _reference: Optional[torch.nn.Module] = None  # also None if ``_model`` without its adapters is the reference
     _tokens: List[Dict[str, Any]] = []  # of the last update, for the workers; empty unless ``tokens_freq`` is due
 
@@ -177,11 +185,17 @@ class GRPOPolicy(Policy):
         )
         self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
         self._coefficients = Coefficients(cfg)
+        reduction = options.get('reduction', 'sequence')
+        self._teacher = make_teacher(self._cfg, reduction, self._device)
+        self._demonstrations = make_demonstrations(cfg, reduction)
         size = self._get_batch_size()
         self._shadow, left_out = Shadow.of(self._cfg, self._check_run)
         for line in left_out if parallel.rank() == 0 else ():
             click.echo(line)
-        self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, values, self._shadow)
+        self._updater = Updater(
+            cfg, size, options, self._actor, self._model, self._optimizer, values, self._shadow, self._teacher,
+            self._demonstrations
+        )
         self._updates = 0
         self._watch = Watch(self._cfg, self._actor, self._model, self._updater)
 
@@ -288,6 +302,10 @@ class GRPOPolicy(Policy):
     def _monitor_vars_learn(self) -> List[str]:
         actor = self._actor
         names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0, self._critic is not None)
+        if self._teacher is not None:
+            names += TEACHER_METRICS
+        if self._demonstrations is not None:
+            names += DEMONSTRATION_METRICS
         return names + self._coefficients.names
 
     def _state_dict_learn(self) -> Dict[str, Any]:

@@ -6,6 +6,7 @@ from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS
 
 from .advantage import UNGROUPED_METHODS
 from .config_keys import check_keys
+from .distillation_check import check_distillation
 from .grpo_config import DEFAULTS
 from .loss_options import adv_method, check_loss, loss_options, surrogate_name
 from .schedule import Schedule
@@ -34,6 +35,7 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
     _check_buffer(cfg)
     check_loss(cfg['learn'])
     _check_critic(cfg)
+    check_distillation(cfg)
     _check_schedule(cfg['learn']['lr_scheduler'], cfg['learn']['learning_rate'])
     if cfg['cuda']:
         parallel.check_gpu()
@@ -94,14 +96,16 @@ def _check_critic(cfg: Dict) -> None:
             f"'anchor', not {learn['advantage']!r}."
         )
     if learn['advantage'] != 'gae':
-        ungrouped = learn['adv_method'] in UNGROUPED_METHODS
+        ungrouped = learn['advantage'] == 'none' or learn['adv_method'] in UNGROUPED_METHODS
         if cfg['group_size'] == 1 and not ungrouped:
             raise ConfigError(
                 "policy.group_size = 1: a group is compared with itself, so it needs at least 2 rows. Raise it, or set "
-                "policy.learn.advantage to 'gae', or policy.learn.adv_method to 'reinforce_plus_plus'."
+                "policy.learn.advantage to 'gae', or policy.learn.adv_method to 'reinforce_plus_plus'. With "
+                "policy.teacher alone, policy.learn.advantage can be 'none'."
             )
         if ungrouped:
-            _check_ungrouped(cfg, f"policy.learn.adv_method = {learn['adv_method']!r}")
+            key = 'advantage' if learn['advantage'] == 'none' else 'adv_method'
+            _check_ungrouped(cfg, f'policy.learn.{key} = {learn[key]!r}')
         set_keys = [key for key, default in CRITIC_KEYS.items() if learn[key] != default]
         if set_keys:
             raise ConfigError(
@@ -220,6 +224,12 @@ def check_for_steps(cfg: Dict) -> None:
                                                                        'sum_then_normalize')):
         if cfg[section][key] != nothing:
             raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: only available for language models.')
+    if cfg.learn.demonstrations.share > 0:
+        raise ConfigError(
+            f'policy.learn.demonstrations.share = {cfg.learn.demonstrations.share}: only available for language models.'
+        )
+    if cfg.teacher is not None:
+        raise ConfigError(f'policy.teacher = {dict(cfg.teacher)!r}: only available for language models.')
     if cfg.learn.advantage == 'anchor':
         raise ConfigError("policy.learn.advantage = 'anchor': only available for language models with several turns.")
     options, _ = loss_options(cfg.learn)

@@ -7,8 +7,8 @@ from typing import Any, Dict, NamedTuple, Tuple
 from transformers import SchedulerType
 
 from ding_common import MOST, Rule
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, efficient_method, \
-    less_efficient_method, linear_log_prob, naive_method
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, DIVERGENCES, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
+    efficient_method, less_efficient_method, linear_log_prob, naive_method
 
 LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
 
@@ -46,11 +46,14 @@ KEYS = dict(
     on_policy=True,
     # (bool) Priorities of a replay buffer, which are not supported. Read by DI-engine's pipelines.
     priority=Key(False, Rule('False: groups have no priorities', lambda v: v is False)),
-    # (int) Trajectories from one start, at least 2; 1 is allowed with ``learn.advantage='gae'`` and with
+    # (int) Trajectories from one start, at least 2; 1 is allowed with ``learn.advantage='gae'`` or 'none' and with
     # ``learn.adv_method='reinforce_plus_plus'``. Raise it when most groups have equal rewards.
     group_size=Key(8, Rule.integer(1, MOST)),
     # (dict) Arguments of the registered model. ``causal_lm`` needs either ``pretrained`` or ``config``.
     model=dict(),
+    # (Optional[dict]) A language model that the policy learns from on its own rows, arguments as of ``model``, with
+    # ``pretrained``. Another vocabulary is compared by the strings of tokens (docs/distillation.md). None: no teacher.
+    teacher=Key(None, Rule('None or a dict', lambda v: v is None or isinstance(v, dict))),
     learn=dict(
         # (int) Passes over the groups of one collect. Values above 1 reuse samples, within the clipping range.
         epoch_per_collect=Key(1, Rule.integer(1, MOST)),
@@ -159,7 +162,10 @@ KEYS = dict(
         # of each step (generalized advantage estimation), as in PPO. A group may then have one row. With several turns
         # (``env.max_turns``) a step is a turn; 'return_to_go' is then refused, because it is biased. 'anchor': the
         # outcome, and the return from each turn on among the rows that took one in the same state (``Reply.anchor``).
-        advantage=Key('outcome', Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step', 'anchor', 'gae')),
+        # 'none': 0 for all, so that the reward is only logged, for a teacher or demonstrations; one row is enough.
+        advantage=Key(
+            'outcome', Rule.one_of('outcome', 'return_to_go', 'return_to_go_by_step', 'anchor', 'gae', 'none')
+        ),
         # (float) With 'anchor': weight of the comparison of states beside that of outcomes.
         anchor_weight=Key(1.0, Rule.number(0, open_low=True)),
         # (Optional[dict]) With 'gae': a language model for the values, arguments as of ``policy.model``. None: a value
@@ -184,6 +190,28 @@ KEYS = dict(
         # (bool) Whether an episode that a time limit truncated counts as if it continued forever with its last reward.
         # For 'return_to_go' with a discount, where the steps before the limit look worse than they are otherwise.
         extend_truncated=False,
+        # What the policy learns from ``policy.teacher``.
+        distillation=dict(
+            # (float) Coefficient of the divergence from the teacher. Lower it beside a reward.
+            weight=Key(1.0, Rule.number(0, open_low=True)),
+            # (str) 'reverse_kl', KL(policy || teacher): the policy keeps to what the teacher finds likely.
+            # 'forward_kl', KL(teacher || policy): it covers all that the teacher finds likely. 'jsd': a mix of both.
+            divergence=Key('reverse_kl', Rule.one_of(*DIVERGENCES)),
+            # (float) For 'jsd': the teacher's share of the mixture, in (0, 1). Near 0 as 'forward_kl', near 1 as
+            # 'reverse_kl', each times its smaller share.
+            mix=Key(0.5, Rule('a number in (0, 1)', lambda v: Rule.number(0, 1, True).holds(v) and v < 1)),
+            # (bool) Whether to sum over the whole vocabulary. False estimates from the sampled token: faster, noisier.
+            exact=Key(True, Rule.one_of(True, False)),
+        ),
+        # Supervised tokens in each update: right completions of training problems (``Task.demonstration``). For
+        # language models.
+        demonstrations=dict(
+            # (float) Number of demonstrations in a mini-batch, relative to its rows. Use some where the policy hardly
+            # ever solves a problem. 0: none.
+            share=Key(0.0, Rule.number(0, MOST)),
+            # (float) Coefficient of their mean negative log-probability.
+            weight=Key(1.0, Rule.number(0, open_low=True)),
+        ),
         # (str) How log-probabilities are computed. 'linear_log_prob': from hidden states, with the least memory. For
         # models whose output layer it does not support, from logits: 'efficient_method', or the plain 'naive_method'
         # and 'less_efficient_method'.

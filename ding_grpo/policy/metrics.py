@@ -16,6 +16,11 @@ STEP_METRICS = (
     'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high',
     'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean', 'sampler_gap_max', 'kl'
 )
+# Further numbers of each token with a teacher, fields of ``Reading``, and metrics of an optimizer step.
+OF_TEACHER = ('divergence', 'teacher_kl')
+TEACHER_METRICS = ('teacher_loss', 'teacher_kl')
+# The further metric of an optimizer step with demonstrations.
+DEMONSTRATION_METRICS = ('demonstration_nll', )
 # Further metrics of an optimizer step with a critic.
 VALUE_METRICS = ('value_loss', 'value_clipfrac')
 SHADOW = 'shadow/'  # names of further metrics of an optimizer step begin with it, see ``shadow.py``
@@ -205,7 +210,7 @@ def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
     metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
     steps = [step for step in steps if not step['skipped_steps']]
     shadow = dict.fromkeys(name for step in steps for name in step if name.startswith(SHADOW))
-    for name in (*STEP_METRICS, *VALUE_METRICS, *shadow):
+    for name in (*STEP_METRICS, *VALUE_METRICS, *TEACHER_METRICS, *DEMONSTRATION_METRICS, *shadow):
         values = [step[name] for step in steps if name in step]
         if values:
             metrics[name] = max(values) if name.endswith('_max') else sum(values) / len(values)

@@ -162,7 +162,8 @@ class StepActor:
             batch: Batch,
             train_entropy: bool = False,
             critic: Optional[nn.Module] = None,
-            squares: bool = False
+            squares: bool = False,
+            teacher: None = None
     ) -> Reading:
         counted = batch.weight != 0  # (B, S)
         output = self._forward(model, batch.obs, 'compute_actor' if critic is None else 'compute_actor_critic')

@@ -22,6 +22,7 @@ from .grpo_check import check_for_tokens
 from .grpo_config import LOG_PROB_FNS
 from .kept_cache import KeptCache
 from .row_generators import RowGenerators, RowKey
+from .teacher import Teacher
 
 
 def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
@@ -205,7 +206,8 @@ class TokenActor:
             batch: Batch,
             train_entropy: bool = False,
             critic: Optional[TokenCritic] = None,
-            squares: bool = False
+            squares: bool = False,
+            teacher: Optional[Teacher] = None
     ) -> Reading:
         prompts = PromptBatch.of(batch.prompts, model.device)
         length = batch.length  # (B, )
@@ -221,12 +223,16 @@ class TokenActor:
                 return_squares=squares,
                 **model.output_head()._asdict()
             )
-            of_squares = rest[0] if squares else None
+            reading = Reading(logp, h, squares=rest[0] if squares else None)
+            if teacher is not None:
+                temperature = self._sampling.temperature
+                found = teacher.compare(batch, prompts, logp, hidden, model.output_head(), temperature)
+                reading = reading._replace(divergence=found[0], teacher_kl=found[1])
             if critic is None:
-                return Reading(logp, h, squares=of_squares)
+                return reading
             of_own = critic.model is not None
             value = critic(model, prompts, batch.action, length) if of_own else critic.of_hidden(hidden)
-            return Reading(logp, h, value, of_squares)
+            return reading._replace(value=value)
         logit = model.completion_logits(prompts, batch.action, length)  # (B, S, V)
         logit, index = self._sampling.reuse(logit, batch.action, batch.kept)  # (B, S, K)
         value = None if critic is None else critic(model, prompts, batch.action, length)

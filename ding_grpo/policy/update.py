@@ -5,7 +5,9 @@ One update of GRPO, https://arxiv.org/abs/2402.03300. For each mini-batch of eac
 
 where A is the advantage of ``Advantage`` and pi_old is the policy that sampled. ``policy.learn`` selects the
 surrogate (here clip), the ratio and the mean (docs/losses.md). With a critic (``advantage='gae'``), the same mean of
-value_weight (V - R)^2 / 2 is added, where R is the return that V has to predict.
+value_weight (V - R)^2 / 2 is added, where R is the return that V has to predict. With a teacher (``policy.teacher``),
+the same mean of weight D(pi, pi_teacher) is added, see ``teacher.py``. With ``demonstrations``, the same mean of
+-weight log pi over demonstrated tokens is added, see ``demonstrations.py``.
 """
 from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -18,11 +20,13 @@ from ding_grpo.rl_utils import BATCH_SURROGATES, SURROGATES, Surrogate, grpo_dat
 
 from .actor import Actor
 from .batch import Batch
+from .demonstrations import Demonstrations
 from .diagnose import BadUpdates, diagnose
 from .log_probs import first_log_probs, fresh_rows, read_rows
-from .metrics import OUTCOMES, mean_of_steps, outcome_of, step_metrics
+from .metrics import OF_TEACHER, OUTCOMES, mean_of_steps, outcome_of, step_metrics
 from .noise_scale import noise_of_table, noise_of_weights
 from .shadow import Shadow
+from .teacher import Teacher
 from .value_learning import ValueLearning
 
 
@@ -39,10 +43,12 @@ class Updater:
             optimizer: torch.optim.Optimizer,
             values: Optional[ValueLearning] = None,
             shadow: Optional[Shadow] = None,
+            teacher: Optional[Teacher] = None,
+            demonstrations: Optional[Demonstrations] = None,
     ) -> None:
         self._cfg, self._batch_size, self._loss_options = cfg, batch_size, loss_options
         self._actor, self._model, self._optimizer, self._values = actor, model, optimizer, values
-        self._shadow = shadow
+        self._shadow, self._teacher, self._demonstrations = shadow, teacher, demonstrations
         self._trained: List[nn.Parameter] = [p for section in optimizer.param_groups for p in section['params']]
         self._device = self._trained[0].device
         surrogate = _surrogate(loss_options)
@@ -100,30 +106,36 @@ class Updater:
         """Take one optimizer step, unless the outcome forbids it. Returns metrics and the outcome."""
         cfg, batch = self._cfg, mini_batch.to(self._device)
         tokens = batch.weight.sum().item() if self._loss_options.get('reduction') == 'token' else None
-        critic, numbers = (None, 2) if self._values is None else (self._values.critic, 3)
-        read = [torch.zeros_like(batch.logp_old) for _ in range(numbers)]
-        logp, entropy, *value = read  # (B, S) each
+        given = dict(critic=self._values and self._values.critic, teacher=self._teacher)
+        names = ['logp', 'entropy', *(['value'] if self._values else []), *(OF_TEACHER if self._teacher else [])]
+        read = {name: torch.zeros_like(batch.logp_old) for name in names}  # (B, S) each
         self._optimizer.zero_grad()
         slope = self._slope(mini_batch) if self._loss_of_whole else None  # (B, S)
         for rows, part in batch.parts(cfg.micro_batch_tokens):
             share = len(rows) / len(batch)  # of the part in a mean over rows
-            found = self._actor.read(self._model, part, self.entropy_weight > 0, critic)  # (b, s) each
+            of_loss = 1 if tokens is not None else share
+            found = self._actor.read(self._model, part, self.entropy_weight > 0, **given)  # (b, s) each
             if slope is None:
-                loss = self._loss(part, found.logp, tokens)[0] * (1 if tokens is not None else share)
+                loss = self._loss(part, found.logp, tokens)[0] * of_loss
             else:
                 loss = (found.logp * slope[rows, :found.logp.shape[1]]).sum()
             if self.entropy_weight > 0:
                 loss = loss - self.entropy_weight * share * sequence_mean(found.entropy, part.weight)
+            if self._teacher is not None:
+                loss = loss + self._of_teacher(part, found.divergence, found.teacher_kl, tokens)[0] * of_loss
             if self._values is not None:
-                loss = self._values.add(loss, part, found.value, tokens, 1 if tokens is not None else share)
+                loss = self._values.add(loss, part, found.value, tokens, of_loss)
             loss.backward()
-            for whole, of_part in zip(read, found):
-                whole[rows, :of_part.shape[1]] = of_part.detach()
+            for name, whole in read.items():
+                of_part = getattr(found, name).detach()
+                whole[rows, :of_part.shape[1]] = of_part
+        shown = None if self._demonstrations is None else self._learn_demonstrations(len(batch))
         trained = self._trained if self._values is None else self._values.trained(self._trained)
         for p in trained:
             if p.grad is None:  # no row of this process uses it
                 p.grad = torch.zeros_like(p)
-        parallel.all_reduce([*(p.grad for p in trained), *read])
+        parallel.all_reduce([*(p.grad for p in trained), *read.values(), *([] if shown is None else [shown[0]])])
+        logp = read['logp']
         if not self._actor.exact and mini_batch.logp_first is None:
             mini_batch.logp_first = self._logp_old(batch, logp).cpu()  # for further epochs
         # clip_grad_norm_ in two steps, because it makes all gradients NaN if one is NaN or infinite
@@ -131,11 +143,17 @@ class Updater:
         with torch.no_grad():
             loss, info = self._loss(batch, logp)
             metrics = step_metrics(
-                batch, loss, info, logp, self._logp_old(batch, logp), entropy, self.entropy_weight, norm,
+                batch, loss, info, logp, self._logp_old(batch, logp), read['entropy'], self.entropy_weight, norm,
                 fresh_rows(batch, self.optimizer_steps)
             )
+            if self._teacher is not None:
+                loss, of_teacher = self._of_teacher(batch, *(read[name] for name in OF_TEACHER))
+                metrics.update(of_teacher, total_loss=metrics['total_loss'] + loss.item())
+            if shown is not None:
+                loss, of_shown = self._demonstrations.loss(*shown, self._actor.max_length)
+                metrics.update(of_shown, total_loss=metrics['total_loss'] + loss.item())
             if self._values is not None:
-                metrics.update(self._values.metrics(metrics['total_loss'], batch, *value))
+                metrics.update(self._values.metrics(metrics['total_loss'], batch, read['value']))
         outcome = outcome_of(metrics, cfg.target_kl, cfg.max_ratio)
         if self._shadow is not None and outcome != 'skipped_steps':
             metrics.update(self._shadow_metrics(batch, logp))
@@ -144,6 +162,17 @@ class Updater:
             self._optimizer.step()
             self.optimizer_steps += 1
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})
+
+    def _learn_demonstrations(self, rows: int) -> Tuple[Tensor, Tensor]:
+        """Add the gradients of demonstrations to those of ``rows`` rows; their log-probabilities and weights."""
+        batch = self._demonstrations.draw(rows, self._seed + self.optimizer_steps).to(self._device)
+        logp, tokens = torch.zeros_like(batch.logp_old), self._demonstrations.num_tokens(batch)  # (b, s)
+        for at, part in batch.parts(self._cfg.micro_batch_tokens):
+            found = self._actor.read(self._model, part).logp
+            loss, _ = self._demonstrations.loss(found, part.weight, self._actor.max_length, tokens)
+            (loss * (1 if tokens is not None else len(at) / len(batch))).backward()
+            logp[at, :found.shape[1]] = found.detach()
+        return logp, batch.weight
 
     def _loss(
             self,
@@ -172,6 +201,10 @@ class Updater:
             parts = self._parts(batch)
             metrics.update(self._shadow.measure_weights(slopes, parts, self._read_with_gradient, self._trained))
         return metrics
+
+    def _of_teacher(self, batch: Batch, divergence: Tensor, kl: Tensor, tokens: Optional[float] = None) -> Tuple:
+        """Loss and metrics of the teacher; ``tokens`` as in ``_loss``."""
+        return self._teacher.loss(divergence, kl, batch.weight, self._actor.max_length, tokens)
 
     def _slope(self, mini_batch: Batch) -> Tensor:
         """Gradient (B, S) of the loss with respect to log-probabilities, from all rows, which are read once more."""

@@ -1,6 +1,8 @@
 """Pure functions on tensors, in DI-engine's convention: a namedtuple of inputs to ``(loss, info)``."""
 from .advantage import ADVANTAGE_METHODS, STEP_ADVANTAGE_METHODS, anchor_advantage, equal_groups, group_advantage, \
     return_to_go, step_advantage
+from .distillation import DIVERGENCES, LinearOutput, distillation_data, distillation_error, distillation_info, \
+    linear_divergence, sampled_divergence
 from .grpo import RATIOS, grpo_data, grpo_error, grpo_info, grpo_policy_data, grpo_policy_error
 from .kl import KL_TYPES, calculate_kl_div, exact_kl, kl_estimate, straight_through_kl
 from .linear_log_prob import linear_log_prob
@@ -12,6 +14,7 @@ from .ppo_loss import PPOLoss
 from .presets import LOSS_PRESETS
 from .reduce import REDUCTIONS, masked_mean, reduce_loss, row_mean, sequence_mean
 from .rloo import rloo_info, rloo_policy_data, rloo_policy_error
+from .supervised import supervised_data, supervised_error, supervised_info
 from .surrogates import BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, TOKEN_RATIO_SURROGATES, Surrogate, \
     check_surrogate_options, cispo_surrogate, clip_cov_surrogate, clip_surrogate, cpgd_surrogate, dppo_kl_surrogate, \
     dppo_tv_surrogate, dro_surrogate, geo_mean_surrogate, gpg_surrogate, kl_cov_surrogate, sapo_surrogate, \

@@ -1,16 +1,11 @@
-from functools import wraps
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, List, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .check import check_leading, check_number, check_tensor
-from .matrix_product import matrix_product
-
-# The logits in memory at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones exceed the
-# cache; this one is within 3 % of the best of 11 shapes tried.
-TOKENS, VOCABULARY = 2048, 1024
+from .tiles import TOKENS, VOCABULARY, Head, Tile, finite, slices, vocabulary_slices, wide_type, without_autocast
 
 
 def linear_log_prob(
@@ -76,7 +71,7 @@ def linear_log_prob(
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size >= 1):
         raise ValueError(f'chunk_size = {chunk_size!r}: must be an integer of at least 1')
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
-    taken, head = index[counted], _Head(scale, softcap, temperature)
+    taken, head = index[counted], Head(scale, softcap, temperature)
     # hidden[counted], (N, H), whose backward would sort
     read = hidden.flatten(0, 1).index_select(0, counted.flatten().nonzero().squeeze(1))
     if taken.numel() and not 0 <= taken.min() <= taken.max() < len(weight):
@@ -103,59 +98,23 @@ def linear_log_prob(
     return (place(logp), *asked) if asked else place(logp)
 
 
-class _Head(NamedTuple):
-    """Turns the product of hidden states and output matrix into logits."""
-    scale: float
-    softcap: Optional[float]
-    temperature: float
-
-    def logits(self, z: Tensor) -> Tensor:
-        """Logits of the product z, computed in place if z is float32 or wider."""
-        z = z.to(_wide(z))
-        if self.scale != 1:
-            z.mul_(self.scale)
-        if self.softcap is not None:
-            z.div_(self.softcap).tanh_().mul_(self.softcap)
-        return z if self.temperature == 1 else z.div_(self.temperature)
-
-    def slope(self, x: Tensor) -> Union[Tensor, float, None]:
-        """Derivative of the logits x with respect to the product; None if it is 1."""
-        slope = self.scale / self.temperature
-        if self.softcap is None:
-            return None if slope == 1 else slope
-        return (1 - (_finite(x) * (self.temperature / self.softcap)) ** 2) * slope
-
-
-def _without_autocast(function: Callable) -> Callable:
-    """Disable autocast. It would affect only the forward, whose products then had another type than in the backward."""
-
-    @wraps(function)
-    def run(ctx: Any, *args) -> Any:
-        given = [x for x in args if isinstance(x, Tensor)]
-        device = (given or ctx.saved_tensors)[0].device
-        with torch.autocast(device.type, enabled=False):
-            return function(ctx, *args)
-
-    return run
-
-
 class _TiledLogProb(torch.autograd.Function):
     """Processes the logits in tiles of some tokens by a part of the vocabulary. A tile is computed, used and
     overwritten in the processor's cache, once in forward and once in backward."""
 
     @staticmethod
-    @_without_autocast
+    @without_autocast
     def forward(
-            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: _Head, tokens: int,
+            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: Head, tokens: int,
             return_entropy: bool, return_squares: bool
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        wide = _wide(hidden)
+        wide = wide_type(hidden)
         taken, highest, total, entropy, squares = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(5))
         entropy, squares = entropy if return_entropy else None, squares if return_squares else None
-        tile = _Tile(hidden, weight, bias, index, head)
-        for rows in _slices(len(hidden), tokens):
+        tile = Tile(hidden, weight, bias, head, index)
+        for rows in slices(len(hidden), tokens):
             parts: List[List[Tensor]] = []
-            for columns in _slices(len(weight), VOCABULARY):
+            for columns in vocabulary_slices(weight):
                 x = tile.logits(rows, columns)
                 inside, place = tile.where_taken(rows, columns)
                 taken[rows] += torch.where(inside, x.gather(-1, place), 0).squeeze(-1)
@@ -189,66 +148,29 @@ class _TiledLogProb(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    @_without_autocast
+    @without_autocast
     def backward(ctx: Any, grad_logp: Optional[Tensor], grad_entropy: Optional[Tensor],
                  _: None) -> Tuple[Optional[Tensor], ...]:
         hidden, weight, bias, index, highest, total, entropy = ctx.saved_tensors
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        wide = total.dtype
         grad_logp = torch.zeros_like(total) if grad_logp is None else grad_logp
-        turned = hidden.T.contiguous() if needs_weight else None  # (H, N)
-        grad_hidden = torch.zeros(hidden.shape, dtype=wide, device=hidden.device) if needs_hidden else None
-        grad_weight = torch.empty_like(weight) if needs_weight else None
-        grad_bias = torch.empty_like(bias) if needs_bias else None
-        tile = _Tile(hidden, weight, bias, index, ctx.head)
-        for columns in _slices(len(weight), VOCABULARY):
-            w = weight[columns]
-            sum_weight = torch.zeros(w.T.shape, dtype=wide, device=w.device) if needs_weight else None  # (H, tile)
-            sum_bias = torch.zeros(len(w), dtype=wide, device=w.device) if needs_bias else None
-            for rows in _slices(len(hidden), ctx.tokens):
-                x, g = tile.logits(rows, columns), grad_logp[rows, None]
-                slope = ctx.head.slope(x)
-                # p = exp(x - highest) / total, as in forward; the division is merged into the factor of a row
-                x.sub_(highest[rows, None])
-                if grad_entropy is None:
-                    grad = x.exp_().mul_(-g / total[rows, None])
-                else:  # dH / dx = -p (log p + H)
-                    x.clamp_(min=-1000)  # p is 0 there in any type; 0 * infinity would be NaN
-                    grad = x + (entropy - total.log())[rows, None]
-                    grad.mul_(-grad_entropy[rows, None] / total[rows, None]).sub_(g / total[rows, None]).mul_(x.exp_())
-                inside, place = tile.where_taken(rows, columns)
-                grad.scatter_add_(-1, place, torch.where(inside, g, 0))
-                grad = (grad if slope is None else grad.mul_(slope)).to(hidden.dtype)  # (N, tile)
-                if needs_hidden:
-                    grad_hidden[rows] += matrix_product(grad, w.T)
-                if needs_weight:
-                    sum_weight += matrix_product(turned[:, rows], grad.T)
-                if needs_bias:
-                    sum_bias += grad.sum(0)
-            if needs_weight:
-                grad_weight[columns] = sum_weight.T
-            if needs_bias:
-                grad_bias[columns] = sum_bias
-        grad_hidden = None if grad_hidden is None else grad_hidden.to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+        tile = Tile(hidden, weight, bias, ctx.head, index)
 
+        def grad_of(rows: slice, columns: slice) -> Tensor:
+            x, g = tile.logits(rows, columns), grad_logp[rows, None]
+            slope = ctx.head.slope(x)
+            # p = exp(x - highest) / total, as in forward; the division is merged into the factor of a row
+            x.sub_(highest[rows, None])
+            if grad_entropy is None:
+                grad = x.exp_().mul_(-g / total[rows, None])
+            else:  # dH / dx = -p (log p + H)
+                x.clamp_(min=-1000)  # p is 0 there in any type; 0 * infinity would be NaN
+                grad = x + (entropy - total.log())[rows, None]
+                grad.mul_(-grad_entropy[rows, None] / total[rows, None]).sub_(g / total[rows, None]).mul_(x.exp_())
+            inside, place = tile.where_taken(rows, columns)
+            grad.scatter_add_(-1, place, torch.where(inside, g, 0))
+            return grad if slope is None else grad.mul_(slope)
 
-class _Tile(NamedTuple):
-    hidden: Tensor
-    weight: Tensor
-    bias: Optional[Tensor]
-    index: Tensor
-    head: _Head
-
-    def logits(self, rows: slice, columns: slice) -> Tensor:
-        z = matrix_product(self.hidden[rows], self.weight[columns])
-        return self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
-
-    def where_taken(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
-        """Whether the sampled token of each row is in the tile, and its column (arbitrary if not); both (N, 1)."""
-        place = self.index[rows, None] - columns.start
-        width = columns.stop - columns.start
-        return (place >= 0) & (place < width), place.clamp(0, width - 1)
+        return (*tile.backward(grad_of, ctx.needs_input_grad[:3], ctx.tokens), None, None, None, None, None)
 
 
 class _KeptLogProb(torch.autograd.Function):
@@ -256,26 +178,26 @@ class _KeptLogProb(torch.autograd.Function):
     at a time."""
 
     @staticmethod
-    @_without_autocast
+    @without_autocast
     def forward(
-            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor, head: _Head,
+            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor, head: Head,
             tokens: int
     ) -> Tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(hidden, weight, bias, index, kept)
         ctx.head, ctx.tokens = head, tokens
-        logp, entropy, squares = (hidden.new_empty(len(hidden), dtype=_wide(hidden)) for _ in range(3))
+        logp, entropy, squares = (hidden.new_empty(len(hidden), dtype=wide_type(hidden)) for _ in range(3))
         ctx.mark_non_differentiable(squares)
-        for rows in _slices(len(hidden), tokens):
+        for rows in slices(len(hidden), tokens):
             x, taken = _kept_logits(hidden[rows], weight, bias, index[rows], kept[rows], head)
             all_logp = torch.log_softmax(x, dim=-1)
             logp[rows] = all_logp.gather(-1, taken).squeeze(-1)
             share = all_logp.exp()
-            entropy[rows], squares[rows] = -(share * _finite(all_logp)).sum(-1), share.square().sum(-1)
+            entropy[rows], squares[rows] = -(share * finite(all_logp)).sum(-1), share.square().sum(-1)
         return logp, entropy, squares
 
     @staticmethod
     @once_differentiable
-    @_without_autocast
+    @without_autocast
     def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor, _: Tensor) -> Tuple[Optional[Tensor], ...]:
         hidden, weight, bias, index, kept = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
@@ -283,11 +205,11 @@ class _KeptLogProb(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if needs_weight else None
         grad_bias = torch.zeros(weight.shape[:1], dtype=wide, device=weight.device) if needs_bias else None
-        for rows in _slices(len(hidden), ctx.tokens):
+        for rows in slices(len(hidden), ctx.tokens):
             h, g = hidden[rows], grad_logp[rows, None]
             x, taken = _kept_logits(h, weight, bias, index[rows], kept[rows], ctx.head)
             logp = torch.log_softmax(x, dim=-1)
-            p, logp = logp.exp(), _finite(logp)
+            p, logp = logp.exp(), finite(logp)
             entropy = -(p * logp).sum(-1, keepdim=True)
             grad = p * -(g + grad_entropy[rows, None] * (logp + entropy))
             grad.scatter_add_(-1, taken, g)
@@ -307,26 +229,13 @@ class _KeptLogProb(torch.autograd.Function):
 
 
 def _kept_logits(hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor,
-                 head: _Head) -> Tuple[Tensor, Tensor]:
+                 head: Head) -> Tuple[Tensor, Tensor]:
     """Logits (N, K), and the position of the sampled token in them, (N, 1)."""
     ids = kept.clamp(min=0)
     z = torch.bmm(weight[ids], hidden.unsqueeze(-1)).squeeze(-1)
     z = z if bias is None else z + bias[ids]
     taken = (kept == index.unsqueeze(-1)).to(torch.uint8).argmax(-1, keepdim=True)
     return head.logits(z).masked_fill(kept < 0, float('-inf')), taken
-
-
-def _finite(x: Tensor) -> Tensor:
-    """Replace -inf by 0, for products with a probability of 0."""
-    return x.masked_fill(x == float('-inf'), 0)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def _slices(length: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
 def _check(

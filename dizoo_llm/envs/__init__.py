@@ -1,5 +1,6 @@
 import gymnasium
 
+from .demonstrations import Demonstrations
 from .ding_token_env import DingTokenEnv
 from .token_env import TokenEnv, TokenSpec
 

@@ -9,6 +9,7 @@ from dizoo_llm.tasks import MultiTurnTask, Problem, Reply, Task, Turn, create_ta
 from dizoo_llm.tasks.base import check_scorer
 from ding_common import ConfigError, TaskError
 
+from .demonstrations import Demonstrations
 from .encoding import Encoder
 from .rewarded_task import add_reward_models
 from .scoring import Ended, Scoring
@@ -32,6 +33,7 @@ class TokenSpec(NamedTuple):
     max_tokens: int  # of an episode after its prompt, the policy's and the environment's
     ends: Optional[Callable[[Sequence[int]], bool]]  # whether a stop string ends a turn; None without stop strings
     return_part: Optional[str] = None  # the part that evaluation reports; None: the reward
+    demonstrations: Optional[Demonstrations] = None  # of the training problems; None in evaluation
 
     @property
     def max_own_tokens(self) -> int:
@@ -162,7 +164,8 @@ class TokenEnv(gymnasium.Env):
         return TokenSpec(
             self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
             self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None,
-            self.task.return_part
+            self.task.return_part,
+            None if self.evaluation else Demonstrations(self)
         )
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:

@@ -54,3 +54,6 @@ class ThinkAnswerTask(Task):
         answer = answer_reward(completion, problem.answer)
         solved = answer == 1 and is_formatted(completion)
         return dict(answer=answer, format=format_reward(completion), solved=float(solved))
+
+    def demonstration(self, problem: Problem) -> str:
+        return f'{problem.answer} </think> <answer> {problem.answer} </answer>'

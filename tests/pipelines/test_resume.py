@@ -57,6 +57,14 @@ def critic(think_answer):
     return pipeline, main, create
 
 
+def teacher(think_answer):
+    pipeline, main, create = lora(think_answer)
+    main.policy.teacher = dict(pretrained='base')
+    main.policy.learn.update(advantage='none', adv_method=None, distillation=dict(divergence='jsd'))
+    main.policy.learn.demonstrations = dict(share=0.5)
+    return pipeline, main, create
+
+
 def value_head(think_answer):
     pipeline, main, create = steps(think_answer)
     main.policy.learn.update(advantage='gae', extend_truncated=False, value_norm=True)
@@ -101,6 +109,7 @@ RUNS = dict(
     turns=turns,
     cartpole=steps,
     critic=critic,
+    teacher=teacher,
     value_head=value_head,
 )
 

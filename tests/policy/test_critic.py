@@ -42,7 +42,7 @@ class Recorded(nn.Module):
         super().__init__()
         self.logp, self.value = nn.Parameter(logp), nn.Parameter(value)
 
-    def read(self, model, batch, train_entropy, critic):
+    def read(self, model, batch, train_entropy, critic, teacher):
         return Reading(self.logp, torch.zeros_like(self.logp), self.value)
 
 

@@ -21,7 +21,7 @@ def make(model, group_size=2, **sections):
         policy=dict(group_size=group_size, model=model, collect=dict(n_sample=1), learn=dict(batch_size=1)),
     )
     for name, section in sections.items():
-        main.policy[name].update(section)
+        main.policy.setdefault(name, EasyDict()).update(section)
     create = EasyDict(
         env=dict(type='gymnasium_env', import_names=['ding_grpo']),
         env_manager=dict(type='base'),

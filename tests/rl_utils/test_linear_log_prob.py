@@ -48,7 +48,7 @@ def assert_same(found, expected, inputs):
 @pytest.fixture(params=[3, 7])
 def tile(request, monkeypatch):
     """Tiles of 3 of the 7 tokens of the vocabulary, the last of one token; or of all."""
-    monkeypatch.setattr(sys.modules['ding_grpo.rl_utils.linear_log_prob'], 'VOCABULARY', request.param)
+    monkeypatch.setattr(sys.modules['ding_grpo.rl_utils.tiles'], 'VOCABULARY', request.param)
 
 
 @pytest.mark.unittest

@@ -1,0 +1,42 @@
+from collections import namedtuple
+from typing import Optional, Tuple
+
+from torch import Tensor
+
+from .reduce import masked_mean, reduce_loss
+
+supervised_data = namedtuple('supervised_data', ['logp', 'weight'])
+supervised_data.__doc__ = """
+Overview:
+    Inputs of ``supervised_error``.
+Shapes:
+    - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities of demonstrated tokens, in nats
+    - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, 1 where a token counts, else 0
+"""
+supervised_info = namedtuple('supervised_info', ['nll'])
+supervised_info.__doc__ = """
+Overview:
+    Metrics of ``supervised_error``: the mean negative log-probability of the tokens that count, in nats.
+"""
+
+
+def supervised_error(
+        data: supervised_data,
+        reduction: str = 'sequence',
+        max_length: Optional[int] = None,
+        num_tokens: Optional[float] = None,
+) -> Tuple[Tensor, supervised_info]:
+    """
+    Overview:
+        The loss of supervised learning: the negative log-probability of demonstrated tokens.
+    Arguments:
+        - data (:obj:`supervised_data`): Log-probabilities and weights.
+        - reduction, max_length, num_tokens: As in ``reduce_loss``.
+    Returns:
+        - loss (:obj:`torch.FloatTensor`): 0-dim tensor.
+        - info (:obj:`supervised_info`): Metrics.
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    loss = reduce_loss(-data.logp, data.weight, reduction, max_length, num_tokens)
+    return loss, supervised_info(-masked_mean(data.logp.detach(), data.weight).item())

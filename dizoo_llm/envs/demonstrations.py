@@ -1,0 +1,108 @@
+"""Right completions and dialogues of a task, as token ids, for learning from them."""
+import copy
+from typing import TYPE_CHECKING, Dict, List, Optional
+
+from ding_common import ConfigError, describe, run_file
+from dizoo_llm.tasks import Problem
+
+if TYPE_CHECKING:
+    from .token_env import TokenEnv
+
+
+class Demonstrations:
+    """
+    Overview:
+        For each training problem, the token ids of its prompt, followed by its right completion and an end-of-sequence
+        token, or of the dialogue that the task demonstrates. The labels are -100 where the environment writes.
+    Interfaces:
+        ``check``, ``__len__``, ``__getitem__``
+    """
+
+    def __init__(self, env: 'TokenEnv', answers: Optional[str] = None, config: str = '') -> None:
+        """
+        Arguments:
+            - env (:obj:`TokenEnv`): Environment with the training problems.
+            - answers (:obj:`Optional[str]`): Python file whose ``answer(problem, index)`` gives the completions.
+            - config (:obj:`str`): Dotted path of the config's sections with a dot at its end, for messages.
+        Raises:
+            - ConfigError: If the file does not define such a function, or the task has several turns.
+        """
+        self._env, self._config, self._answer = env, config, None
+        if answers is None:
+            return
+        key = f'{config}train.answers'
+        self._answer = run_file(answers, key).get('answer')
+        if not callable(self._answer):
+            raise ConfigError(f'{key} = {answers!r}: must define a function answer.')
+        if env.has_turns:
+            raise ConfigError(
+                f'{key} = {answers!r}: not available for {type(env.task).__name__}, which has several turns. Implement '
+                'its demonstration.'
+            )
+
+    def check(self, index: int) -> None:
+        """
+        Overview:
+            Check that the scorer rewards the demonstration of a problem. Answers of a file may be wrong.
+        Raises:
+            - ConfigError: If it does not.
+        """
+        if self._answer is not None:
+            return
+        if self._env.has_turns:
+            self._play(index)
+            return
+        problem = self._env.task.checked_problem(index)
+        text = self._env.task.demonstration(problem)
+        scored = self._env.task.checked_score(problem, text)
+        if sum(self._env.weights[name] * (value or 0) for name, value in scored.items()) <= 0:
+            other = f', or set {self._config}train.answers' if self._config else ''
+            raise ConfigError(
+                f'{self._config}env.task: its scorer gives {scored} for its own demonstration {text!r:.200}, must give '
+                f'more than 0. Implement Task.demonstration{other}.'
+            )
+
+    def __len__(self) -> int:
+        return len(self._env.task)
+
+    def __getitem__(self, index: int) -> Dict[str, List[int]]:
+        if self._env.has_turns:
+            return self._play(index)
+        problem = self._env.task.checked_problem(index)
+        text = self._env.task.demonstration(problem) if self._answer is None else self._answered(problem, index)
+        prompt, answer = self._env.encode(problem), self._env.encode_answer(text)
+        return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)
+
+    def _play(self, index: int) -> Dict[str, List[int]]:
+        """The dialogue that a task of several turns demonstrates. The labels mask prompt and replies."""
+        env = copy.copy(self._env)
+        obs, _ = env.reset(seed=index, options=dict(index=index))
+        ids, labels, total, done = obs[obs >= 0].tolist(), [], 0.0, False
+        while not done:
+            try:
+                text = env.task.demonstration(env.problem, env.turns)
+            except Exception as error:  # a user's task may raise anything
+                raise ConfigError(f'{self._config}env.task: demonstration raised {describe(error)}') from error
+            turn = env.encode_answer(text)
+            labels += [-100] * (len(ids) - len(labels)) + turn
+            ids += turn
+            obs, reward, terminated, truncated, _ = env.step(turn)
+            total, done = total + reward, terminated or truncated
+            if not done:
+                ids = obs[obs >= 0].tolist()
+        if total <= 0:
+            raise ConfigError(
+                f'{self._config}env.task: {type(env.task).__name__} gives its own demonstration of problem {index} the '
+                f'reward {total:g}, must give more than 0.'
+            )
+        return dict(input_ids=ids, labels=labels)
+
+    def _answered(self, problem: Problem, index: int) -> str:
+        key = f'{self._config}train.answers'
+        try:
+            text = self._answer(problem, index)
+        except Exception as error:  # a user's function may raise anything
+            raise ConfigError(f'{key}: answer(problem, {index}) raised {describe(error)}') from error
+        if not isinstance(text, str):
+            raise ConfigError(f'{key}: answer(problem, {index}) = {text!r:.200}: must be a string.')
+        return text
