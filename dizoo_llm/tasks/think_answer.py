@@ -47,9 +47,6 @@ class ThinkAnswerTask(Task):
         question, label = QUESTIONS[index]
         return Problem(prompt=f'{EXAMPLE} {question} <think>', answer=label)
 
-    def demonstration(self, problem: Problem) -> str:
-        return f'{problem.answer} </think> <answer> {problem.answer} </answer>'
-
     def score(self, problem: Problem, completion: str) -> Dict[str, float]:
         answer = answer_reward(completion, problem.answer)
         solved = answer == 1 and is_formatted(completion)
