@@ -128,6 +128,19 @@ class TestTwoProcesses:
             assert code == 0, out
         one, two = (run.weights(20) for run in runs)
         assert furthest(one, two) < 1e-6
+
+    def test_measure_the_same_of_shadow_losses_and_noise(self, tmp_path):
+        """Each process reads its own rows: without the sum over processes, norms would be those of a part."""
+        learn = dict(shadow=['dapo', 'gspo'], shadow_every=1, noise_every=1)
+        runs = [Run(tmp_path, f'p{n}', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 2, n, **learn) for n in (1, 2)]
+        found = []
+        for run in runs:
+            code, out = run.end()
+            assert code == 0, out
+            first, *_ = read_json_lines(str(run.folder / 'log' / 'learner' / 'metrics.jsonl'))
+            found.append({name: value for name, value in first.items() if name.startswith(('shadow/', 'noise/'))})
+        assert {'shadow/gspo/weights_cosine', 'noise/weights/within'} <= set(found[0])
+        assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-7)
         lengths = {
             r.get('completion_length_min', r.get('episode_length_min'))
             for r in read_json_lines(str(runs[1].folder / 'log/learner/metrics.jsonl'))
