@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from .batch import Batch
 from .row_generators import RowKey
 
+Forced = Tuple[int, Any]  # step, action
+
 
 class Reading(NamedTuple):
     """
@@ -75,7 +77,10 @@ class Actor(Protocol):
     def bind_reference(self, reference: nn.Module) -> None:
         """Give a copy of the model what ``bind`` gave the model."""
 
-    def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
+    def sample(self,
+               obs: Dict[int, Any],
+               row_keys: Dict[int, RowKey],
+               forced: Dict[int, Forced] = {}) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
             Sample an action for each environment.
@@ -83,6 +88,8 @@ class Actor(Protocol):
             - obs (:obj:`Dict[int, Any]`): Observations by environment.
             - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment. Together with the run's seed \
                 they seed the row's random numbers, which therefore do not depend on the other rows.
+            - forced (:obj:`Dict[int, Forced]`): By environment, a step from now on, 0 for the first, and the action \
+                that is taken there whatever is sampled. Ignored if the row ends before it.
         Returns:
             - output (:obj:`Dict[int, Dict]`): By environment, ``action``, ``logp`` and other entries that \
                 ``transition`` needs.

@@ -358,7 +358,10 @@ class GRPOPolicy(Policy):
         self._unroll_len = self._cfg.collect.unroll_len
         self._priority = self._cfg.priority
 
-    def _forward_collect(self, data: Dict[int, Any], row_keys: Dict[int, Tuple]) -> Dict[int, Any]:
+    def _forward_collect(self,
+                         data: Dict[int, Any],
+                         row_keys: Dict[int, Tuple],
+                         forced: Dict[int, Tuple] = {}) -> Dict[int, Any]:
         """
         Overview:
             Sample an action for each environment, all in one batch. An action of a language model is a whole \
@@ -367,11 +370,12 @@ class GRPOPolicy(Policy):
             - data (:obj:`Dict[int, Any]`): Observations by environment.
             - row_keys (:obj:`Dict[int, Tuple]`): (collect, group, row) by environment, from the group \
                 collector.
+            - forced (:obj:`Dict[int, Tuple]`): See ``Actor.sample``.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment.
         """
         with memory_advice('sampling', f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
-            return self._actor.sample(data, row_keys)
+            return self._actor.sample(data, row_keys, forced)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """

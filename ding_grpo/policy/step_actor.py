@@ -13,7 +13,7 @@ from ding_common import ConfigError, describe
 from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
 from ding_grpo.rollout import draw
 
-from .actor import Reading
+from .actor import Forced, Reading
 from .batch import Batch, map_tensors
 from .critic import StepCritic
 from .diagnose import check_sampled
@@ -105,13 +105,17 @@ class StepActor:
     def bind_reference(self, reference: nn.Module) -> None:
         pass
 
-    def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
+    def sample(self,
+               obs: Dict[int, Any],
+               row_keys: Dict[int, RowKey],
+               forced: Dict[int, Forced] = {}) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
             Sample an action for each environment.
         Arguments:
             - obs (:obj:`Dict[int, Any]`): Observations by environment.
             - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
+            - forced (:obj:`Dict[int, Forced]`): See ``Actor.sample``.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and ``logp`` of each.
         Shapes:
@@ -128,6 +132,9 @@ class StepActor:
         else:
             uniform = np.array([g.random() for g in generators])  # (B, )
             action, _ = draw(logit, torch.from_numpy(uniform).to(logit.device))
+        for line, i in enumerate(obs):
+            if i in forced and forced[i][0] == 0:
+                action[line] = torch.as_tensor(forced[i][1]).to(action)
         logp = _log_prob(logit, action).cpu()
         check_sampled(logp.isfinite(), self._model, list(obs), row_keys, obs=batch)
         return {i: dict(action=a, logp=p) for i, a, p in zip(obs, action.cpu(), logp)}

@@ -14,7 +14,7 @@ from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
 from ding_grpo.rollout import Rollout, Sampling, generate
 
-from .actor import Reading
+from .actor import Forced, Reading
 from .batch import Batch
 from .critic import TokenCritic
 from .diagnose import check_sampled
@@ -152,13 +152,17 @@ class TokenActor:
         reference.limit_length(self._spec.max_prompt_length + self._spec.max_tokens)
         reference.load_reading_state(self._model.reading_state())
 
-    def sample(self, obs: Dict[int, Any], row_keys: Dict[int, RowKey]) -> Dict[int, Dict[str, Any]]:
+    def sample(self,
+               obs: Dict[int, Any],
+               row_keys: Dict[int, RowKey],
+               forced: Dict[int, Forced] = {}) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
             Sample a completion, or the next turn, for each environment.
         Arguments:
             - obs (:obj:`Dict[int, Any]`): Token ids by environment, -1 after the last.
             - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
+            - forced (:obj:`Dict[int, Forced]`): See ``Actor.sample``.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``prompt``, ``action``, ``logp`` and ``kept`` (or None) of each.
         Shapes:
@@ -172,7 +176,7 @@ class TokenActor:
         uniform = np.stack([self._generators.of(i, row_keys[i]).random(most) for i in obs])  # (B, T)
         device = self._model.device
         with torch.autocast(device.type, torch.bfloat16) if self._autocast else nullcontext():
-            return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys)
+            return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys, forced)
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         return self._generate(obs)
@@ -292,6 +296,7 @@ class TokenActor:
             obs: Dict[int, Any],
             uniform: Optional[Tensor] = None,
             row_keys: Dict[int, RowKey] = {},
+            forced: Dict[int, Forced] = {},
     ) -> Dict[int, Dict[str, Any]]:
         stripped = [strip(o) for o in obs.values()]
         prompts, spec = PromptBatch.of(stripped, self._model.device), self._known_spec
@@ -300,7 +305,9 @@ class TokenActor:
         kept = self._keeps_cache()
         rollout: Rollout = generate(
             self._cache.begin(list(obs), stripped) if kept else self._model, prompts, spec.max_new_tokens,
-            spec.eos_token_ids, self._sampling, uniform, limit, spec.ends
+            spec.eos_token_ids, self._sampling, uniform, limit, spec.ends,
+            {(line, forced[i][0]): forced[i][1]
+             for line, i in enumerate(obs) if i in forced}
         )
         if kept:
             self._cache.end(rollout.action, rollout.length)

@@ -1,9 +1,9 @@
-from typing import Callable, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-from .sampling import Sampling, draw
+from .sampling import Sampling, draw, force
 
 
 class Rollout(NamedTuple):
@@ -33,6 +33,7 @@ def generate(
     uniform: Optional[Tensor] = None,
     limit: Optional[Tensor] = None,
     ends: Optional[Callable[[List[int]], bool]] = None,
+    forced: Dict[Tuple[int, int], int] = {},
 ) -> Rollout:
     """
     Overview:
@@ -48,6 +49,8 @@ def generate(
         - limit (:obj:`Optional[torch.LongTensor]`): Maximum length of each row, at least 1; None for \
             ``max_new_tokens``.
         - ends (:obj:`Optional[Callable]`): Whether the last of a row's tokens ends it, beside end-of-sequence tokens.
+        - forced (:obj:`Dict[Tuple[int, int], int]`): Tokens by row and place in the row, in place of what is sampled \
+            there. They use up its random number.
     Returns:
         - rollout (:obj:`Rollout`): The completions.
     Shapes:
@@ -55,12 +58,13 @@ def generate(
         - limit (:obj:`torch.LongTensor`): :math:`(B, )`
     """
     with torch.no_grad(), model.arithmetic():
-        return _generate(model, prompts, max_new_tokens, eos_token_ids, sampling, uniform, limit, ends)
+        return _generate(model, prompts, max_new_tokens, eos_token_ids, sampling, uniform, limit, ends, forced)
 
 
 def _generate(
         model: object, prompts: NamedTuple, max_new_tokens: int, eos_token_ids: Sequence[int], sampling: Sampling,
-        uniform: Optional[Tensor], limit: Optional[Tensor], ends: Optional[Callable[[List[int]], bool]]
+        uniform: Optional[Tensor], limit: Optional[Tensor], ends: Optional[Callable[[List[int]], bool]],
+        forced: Dict[Tuple[int, int], int]
 ) -> Rollout:
     device = prompts.ids.device
     rows = len(prompts.row)
@@ -86,6 +90,9 @@ def _generate(
         else:
             distribution, kept = sampling.restrict(logit)
             index, taken = draw(distribution, uniform[live, t])
+            for line, row in enumerate(live.tolist()) if forced else ():
+                if (row, t) in forced:
+                    force(distribution, kept, line, forced[row, t], index, taken)
             token = index if kept is None else kept.gather(-1, index.unsqueeze(-1)).squeeze(-1)
             logp[live[running], t] = taken[running]
             if kept is not None:

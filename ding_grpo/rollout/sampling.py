@@ -112,3 +112,30 @@ def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
     index = torch.searchsorted(before + within.cumsum(-1), point, right=True).squeeze(1)
     index = (block.squeeze(1) * BLOCK + torch.minimum(index, last)).clamp_(max=logit.shape[1] - 1)
     return index, shifted.gather(1, index.unsqueeze(1)).squeeze(1) - total.log().to(shifted.dtype)
+
+
+def force(logit: Tensor, kept: Optional[Tensor], row: int, token: int, index: Tensor, logp: Tensor) -> None:
+    """
+    Overview:
+        Replace what ``draw`` has drawn for one row by a token, in place.
+    Arguments:
+        - logit (:obj:`torch.FloatTensor`): Logits of the sampling distribution.
+        - kept (:obj:`Optional[torch.LongTensor]`): Ids of its tokens, see ``Sampling.restrict``.
+        - row (:obj:`int`): The row.
+        - token (:obj:`int`): The token.
+        - index (:obj:`torch.LongTensor`): The drawn positions.
+        - logp (:obj:`torch.FloatTensor`): Their log-probabilities.
+    Shapes:
+        - logit (:obj:`torch.FloatTensor`): :math:`(B, K)`
+        - kept (:obj:`torch.LongTensor`): :math:`(B, K)`
+        - index (:obj:`torch.LongTensor`): :math:`(B, )`
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, )`
+    Raises:
+        - ValueError: If the distribution does not contain the token.
+    """
+    ids = torch.arange(logit.shape[1], device=logit.device) if kept is None else kept[row]
+    places = [place for place, i in enumerate(ids.tolist()) if i == token]
+    if not places or logit[row, places[0]] == float('-inf'):
+        raise ValueError(f'token {token}: the sampling distribution does not contain it')
+    if index[row] != places[0]:
+        index[row], logp[row] = places[0], logit[row].log_softmax(-1)[places[0]]

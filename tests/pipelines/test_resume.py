@@ -149,9 +149,9 @@ class TestResume:
                 pipeline((main, create), seed=3, max_train_iter=stop)
         same(state(12, 'whole'), state(12))
         assert len(state(12)['run']) >= 5 and state(12)['last_iter'] == 12
-        logs = 'learner/metrics.jsonl', 'learner/tokens.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl'
+        logs = 'learner/metrics', 'learner/tokens', 'evaluator/evaluations', 'collector/completions'
         for log in logs:
-            assert timeless(f'whole/log/{log}') == timeless(f'run/log/{log}'), log
+            assert timeless(f'whole/log/{log}.jsonl') == timeless(f'run/log/{log}.jsonl'), log
         assert len(timeless('run/log/learner/metrics.jsonl')) == 12
         assert not glob.glob('run_*')  # it goes on in its folder
 

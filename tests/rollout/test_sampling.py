@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ding_grpo.rollout import Sampling
-from ding_grpo.rollout.sampling import draw
+from ding_grpo.rollout.sampling import draw, force
 
 
 @pytest.mark.unittest
@@ -91,3 +91,32 @@ class TestDraw:
         logit[1] = value
         index, logp = draw(logit, torch.full((3, ), 0.999, dtype=torch.float64))
         assert logp.isnan().tolist() == [False, True, False] and 0 <= index.min() <= index.max() < size
+
+
+@pytest.mark.unittest
+class TestForce:
+
+    def forced(self, token, uniform, sampling=Sampling()):
+        """Token and log-probability of one row over probabilities 1/2, 1/4, 1/8, 1/8; and what was drawn."""
+        logit, kept = sampling.restrict(torch.tensor([[.125, .25, .125, .5]]).log())
+        index, logp = draw(logit, torch.tensor([uniform], dtype=torch.double))
+        drawn = index.clone(), logp.clone()
+        force(logit, kept, 0, token, index, logp)
+        ids = index if kept is None else kept.gather(1, index.unsqueeze(1)).squeeze(1)
+        return ids.item(), logp.exp().item(), drawn[1].item() == logp.item()
+
+    def test_another_token_has_its_own_probability(self):
+        assert self.forced(1, 0.0) == (1, pytest.approx(0.25), False)
+
+    def test_the_drawn_token_keeps_every_bit(self):
+        assert self.forced(0, 0.0) == (0, pytest.approx(0.125), True)
+
+    def test_probabilities_are_of_the_kept_tokens(self):
+        assert self.forced(1, 0.0, Sampling(top_k=2)) == (1, pytest.approx(1 / 3), False)  # of 3 and 1: 2/3 and 1/3
+
+    @pytest.mark.parametrize(
+        'token, sampling', [(0, Sampling(top_k=2)), (1, Sampling(top_k=3, top_p=.4)), (4, Sampling())]
+    )
+    def test_a_token_that_cannot_be_sampled_is_refused(self, token, sampling):
+        with pytest.raises(ValueError, match=f'token {token}: the sampling distribution does not contain it'):
+            self.forced(token, 0.0, sampling)

@@ -1,0 +1,162 @@
+"""What is different in a replayed collect: values of the config, a forced step, rewards."""
+import ast
+import difflib
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+import torch
+
+from ding_common import ConfigError, describe
+
+
+class Force(NamedTuple):
+    """
+    Overview:
+        The action of one step of one row. A step of a language model is a token of the completion.
+    """
+    row: int
+    step: int
+    action: Any
+
+
+class Changes(NamedTuple):
+    """
+    Overview:
+        ``settings``: values by dotted key of the config. ``forces``: forced steps of the group. ``rewards``: total \
+        rewards by row of the group.
+    """
+    settings: Dict[str, Any] = {}
+    forces: List[Force] = []
+    rewards: Dict[int, float] = {}
+
+    @classmethod
+    def parse(cls, settings: Tuple[str, ...], forces: Tuple[str, ...], rewards: Tuple[str, ...]) -> 'Changes':
+        """
+        Overview:
+            From the texts of the command line: KEY=VALUE, ROW:STEP=ACTION, ROW=REWARD.
+        Raises:
+            - ConfigError: If a text has another form.
+        """
+        return cls(
+            dict(_parsed(text, '--set', 'KEY=VALUE', lambda key, value: (key, _literal(value))) for text in settings),
+            [_parsed(text, '--force', 'ROW:STEP=ACTION', _force) for text in forces],
+            dict(
+                _parsed(text, '--reward', 'ROW=REWARD', lambda key, value: (int(key), float(value))) for text in rewards
+            ),
+        )
+
+    def apply(self, cfg: Dict[str, Any]) -> None:
+        """
+        Overview:
+            Change a config in place.
+        Raises:
+            - ConfigError: If a key does not exist.
+        """
+        for key, value in self.settings.items():
+            *sections, last = key.split('.')
+            place = cfg
+            for name in sections:
+                place = place.get(name) if isinstance(place, dict) else None
+            if not isinstance(place, dict) or last not in place:
+                raise ConfigError(f'--set {key}: the config has no such key.{_nearest(key, cfg)}')
+            place[last] = value
+
+
+def _parsed(text: str, option: str, form: str, read: Any) -> Any:
+    key, equals, value = text.partition('=')
+    try:
+        if not equals:
+            raise ValueError('"=" is missing')
+        return read(key, value)
+    except ValueError as error:
+        raise ConfigError(f'{option} {text}: must have the form {form} ({error}).') from error
+
+
+def _force(key: str, value: str) -> Force:
+    row, step = map(int, key.split(':'))
+    return Force(row, step, _literal(value))
+
+
+def _literal(text: str) -> Any:
+    """The value of a Python literal; other texts stay as they are."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _nearest(key: str, cfg: Dict[str, Any]) -> str:
+    found = difflib.get_close_matches(key, list(_keys(cfg)), 1)
+    return f' Did you mean {found[0]}?' if found else ''
+
+
+def _keys(section: Dict[str, Any], path: str = '') -> Any:
+    for name, value in section.items():
+        yield f'{path}{name}'
+        if isinstance(value, dict):
+            yield from _keys(value, f'{path}{name}.')
+
+
+class ChangedPolicy:
+    """
+    Overview:
+        The functions of a policy that a collector calls, with forced steps and rewards in one group. The rows of all \
+        other groups are sampled as before.
+    """
+
+    def __init__(self, policy: NamedTuple, group: int, changes: Changes) -> None:
+        """
+        Arguments:
+            - policy (:obj:`NamedTuple`): Collect mode of a policy.
+            - group (:obj:`int`): Number of the group.
+            - changes (:obj:`Changes`): What is different in it.
+        """
+        self._policy, self._group, self._changes = policy, group, changes
+        self._taken: Dict[int, int] = {}  # steps of the running episode so far, by environment
+        self._start: Dict[int, int] = {}  # tokens of its prompt
+        self._earned: Dict[int, float] = {}  # rewards of its earlier steps
+
+    def functions(self) -> NamedTuple:
+        """The collect mode with the changes."""
+        return self._policy._replace(
+            forward=self._forward, process_transition=self._process_transition, reset=self._reset
+        )
+
+    def _reset(self, data_id: Any = None) -> None:
+        for known in (self._taken, self._start, self._earned):
+            for i in list(known) if data_id is None else data_id:
+                known.pop(i, None)
+        self._policy.reset(data_id)
+
+    def _forward(self, data: Dict[int, Any], row_keys: Dict[int, Tuple], **kwargs: Any) -> Dict[int, Any]:
+        mine = {i: key[2] for i, key in row_keys.items() if i in data and key[1] == self._group}
+        forced = {
+            i: (force.step - self._steps_before(i, data[i]), force.action)
+            for i, row in mine.items() for force in self._changes.forces if force.row == row
+        }
+        try:
+            outputs = self._policy.forward(data, row_keys=row_keys, forced=forced, **kwargs)
+        except (ValueError, IndexError, TypeError, RuntimeError) as error:  # an action that the model does not have
+            if not forced:
+                raise
+            raise ConfigError(f'--force: {describe(error)}') from error
+        for i, row in mine.items():
+            self._taken[i] = self._taken.get(i, 0) + 1
+            outputs[i]['replayed'] = i, row
+        return outputs
+
+    def _steps_before(self, env_id: int, obs: Any) -> int:
+        """Number of steps of the row before this one; for tokens, including those of the environment."""
+        if self._policy.get_attribute('token_spec') is None:
+            return self._taken.get(env_id, 0)
+        size = int((torch.as_tensor(obs) >= 0).sum())
+        return size - self._start.setdefault(env_id, size)
+
+    def _process_transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
+        env_id, row = output.pop('replayed', (None, None))
+        transition = self._policy.process_transition(obs, output, timestep)
+        if row in self._changes.rewards:
+            if timestep.done:
+                transition['reward'][-1] = self._changes.rewards[row] - self._earned.get(env_id, 0.)
+            else:
+                self._earned[env_id] = self._earned.get(env_id, 0.) + transition['reward'].sum().item()
+        return transition

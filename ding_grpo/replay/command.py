@@ -1,0 +1,43 @@
+"""The command line of a replay."""
+import os
+from typing import Optional, Tuple
+
+import click
+
+from ding_common import ConfigError, read_total_config
+from ding_grpo.worker.checkpoint import read_checkpoint
+
+from .changes import Changes
+from .session import replay
+from .show import group_text, row_text
+
+
+@click.command()
+@click.argument('checkpoint', type=click.Path())
+@click.option('--group', default=0, show_default=True, type=click.IntRange(0), help='Number of the group.')
+@click.option('--row', 'rows', multiple=True, type=click.IntRange(0), help='Row whose steps are shown; repeatable.')
+@click.option(
+    '--set', 'settings', multiple=True, metavar='KEY=VALUE', help='Another value of a config key; repeatable.'
+)
+@click.option(
+    '--force', 'forces', multiple=True, metavar='ROW:STEP=ACTION', help='Action (token id) of a step; repeatable.'
+)
+@click.option('--reward', 'rewards', multiple=True, metavar='ROW=REWARD', help='Total reward of a row; repeatable.')
+@click.option('--alone', is_flag=True, help='Update with this group only, not with all groups of its collect.')
+@click.option('--run', default=None, help="The run's folder; by default the one that contains the checkpoint's folder.")
+def main(
+        checkpoint: str, group: int, rows: Tuple[int, ...], settings: Tuple[str, ...], forces: Tuple[str, ...],
+        rewards: Tuple[str, ...], alone: bool, run: Optional[str]
+) -> None:
+    """Sample a group again, exactly as the run does after CHECKPOINT, and show what the update does to each token."""
+    changes = Changes.parse(settings, forces, rewards)
+    checkpoint = os.path.expanduser(checkpoint)
+    state = read_checkpoint(checkpoint)
+    cfg = read_total_config(run or os.path.dirname(os.path.dirname(os.path.abspath(checkpoint))))
+    found = replay(cfg, state, group, Changes(), alone)
+    changed = replay(cfg, state, group, changes, alone) if any(changes) else None
+    click.echo(group_text(found, changed))
+    for row in rows:
+        if row >= len(found.record['rows']):
+            raise ConfigError(f"--row = {row}: the group has the rows 0 to {len(found.record['rows']) - 1}.")
+        click.echo(f'\n{row_text(found, row, changed)}')

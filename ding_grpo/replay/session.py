@@ -1,0 +1,112 @@
+"""Rebuilds the collect and the update that follow a checkpoint, in a copy: the files of the run do not change."""
+import copy
+import os
+import tempfile
+from functools import partial
+from typing import Any, Dict, NamedTuple
+
+from ding.envs import create_env_manager, get_vec_env_setting
+from ding.policy import create_policy
+from ding.utils import set_pkg_seed
+from ding.worker import create_serial_collector
+from easydict import EasyDict
+
+from ding_common import ConfigError
+from ding_grpo.worker.random_state import set_random_state
+
+from .changes import Changes, ChangedPolicy
+
+
+class Replayed(NamedTuple):
+    """
+    Overview:
+        A group after its update. ``record`` is its line in ``log/learner/tokens.jsonl``, had the run written one \
+        (``token_records``); ``metrics`` are those of the update; ``groups`` is the number of groups in the collect.
+    """
+    record: Dict[str, Any]
+    metrics: Dict[str, float]
+    groups: int
+
+
+def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Changes, alone: bool) -> Replayed:
+    """
+    Overview:
+        Sample the groups that a run samples after a checkpoint, and do the update. Rows are functions of (seed, \
+        update, group, row), so without changes all of this is bit-identical to the run.
+    Arguments:
+        - cfg (:obj:`Dict[str, Any]`): The run's complete config.
+        - state (:obj:`Dict[str, Any]`): The checkpoint.
+        - group (:obj:`int`): Number of the group in its collect.
+        - changes (:obj:`Changes`): What is different.
+        - alone (:obj:`bool`): Whether to update with this group only, instead of with all groups of the collect.
+    Returns:
+        - replayed (:obj:`Replayed`): The group.
+    Raises:
+        - ConfigError: If the checkpoint or the group does not fit.
+    """
+    cfg = _config(cfg, changes)
+    run = state.get('run')
+    if run is None or 'collector' not in run:
+        raise ConfigError('CHECKPOINT: does not contain the whole state of its run, so its groups cannot be rebuilt.')
+    with tempfile.TemporaryDirectory() as folder:
+        env_fn, env_cfgs, _ = get_vec_env_setting(cfg.env)
+        env = create_env_manager(cfg.env.manager, [partial(env_fn, cfg=c) for c in env_cfgs])
+        env.seed(run['seed'])
+        set_pkg_seed(run['seed'], use_cuda=cfg.policy.cuda)
+        policy = create_policy(cfg.policy, enable_field=['learn', 'collect'])
+        collect = ChangedPolicy(policy.collect_mode, group, changes).functions()
+        collector = create_serial_collector(
+            cfg.policy.collect.collector,
+            env=env,
+            policy=collect,
+            exp_name=os.path.relpath(folder),
+            instance_name='replay'  # another logger than that of a run in this process
+        )
+        try:
+            policy.learn_mode.load_state_dict(state)
+            # without a table of completions
+            collector.load_state_dict(dict(run['collector'], last_table=state['last_iter']))
+            set_random_state(run['random'])
+            samples = collector.collect(train_iter=state['last_iter'])
+        finally:
+            collector.close()
+    numbers = [sample['group_id'] for sample in samples]
+    if group not in numbers:
+        raise ConfigError(f'--group = {group}: the collect has the groups {_listed(numbers)}.')
+    chosen = [sample for sample in samples if not alone or sample['group_id'] == group]
+    metrics = policy.learn_mode.forward(chosen)
+    record = next(r for r in policy.learn_mode.get_attribute('tokens') if r['group'] == group)
+    _check(record, changes)
+    return Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples))
+
+
+def _config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
+    if not cfg['policy'].get('type', '').startswith('grpo'):
+        raise ConfigError(f"policy.type = {cfg['policy'].get('type')!r}: only groups of grpo can be replayed.")
+    cfg = copy.deepcopy(cfg)
+    changes.apply(cfg)
+    # one process makes the same groups as several; each update is recorded
+    cfg['policy']['multi_gpu'], cfg['policy']['learn']['tokens_freq'] = False, 1
+    return EasyDict(cfg)
+
+
+def _check(record: Dict[str, Any], changes: Changes) -> None:
+    """Check that the rows and steps that the changes name exist."""
+    rows = record['rows']
+    for row in [*changes.rewards, *(force.row for force in changes.forces)]:
+        if not 0 <= row < len(rows):
+            raise ConfigError(f'row {row}: the group has the rows 0 to {len(rows) - 1}.')
+    for force in changes.forces:
+        row = rows[force.row]
+        if not 0 <= force.step < len(row['action']):
+            raise ConfigError(
+                f"--force {force.row}:{force.step}: row {force.row} has the steps 0 to {len(row['action']) - 1}."
+            )
+        if not row['own'][force.step]:
+            raise ConfigError(f'--force {force.row}:{force.step}: this token is of the environment, not of the policy.')
+
+
+def _listed(numbers: Any) -> str:
+    if list(numbers) == list(range(len(numbers))):
+        return f'0 to {len(numbers) - 1}'
+    return ', '.join(map(str, numbers))

@@ -1,0 +1,91 @@
+"""A replayed group as text."""
+import math
+from typing import Any, Dict, List, Optional
+
+from tabulate import tabulate
+
+from ding_grpo.worker.screen import shorten
+
+from .session import Replayed
+
+WIDTH = 60  # characters of a completion in the table of rows
+
+
+def group_text(found: Replayed, changed: Optional[Replayed] = None) -> str:
+    """
+    Overview:
+        The rows of a group, and beside them the same rows with a change.
+    Arguments:
+        - found (:obj:`Replayed`): The group.
+        - changed (:obj:`Optional[Replayed]`): The group with the change.
+    """
+    record = found.record
+    lines = [f"update {record['train_iter']}, group {record['group']} of {found.groups}"]
+    if record['prompt'] is not None:
+        lines.append(f"prompt: {record['prompt']}")
+    table = [_row(row) for row in record['rows']]
+    header = ['row', 'reward', 'parts', 'advantage', 'log-probability', 'completion']
+    lines += ['', tabulate(table, header, disable_numparse=True), '', _metrics('update', found)]
+    if changed is not None:
+        pairs = zip(record['rows'], changed.record['rows'])
+        table = [_row(new)[:-1] + [_difference(old, new)] for old, new in pairs]
+        lines += ['', 'with the change', '', tabulate(table, [*header[:-1], 'steps'], disable_numparse=True), '']
+        lines.append(_metrics('update with the change', changed))
+    return '\n'.join(lines)
+
+
+def row_text(found: Replayed, number: int, changed: Optional[Replayed] = None) -> str:
+    """
+    Overview:
+        The steps of one row: what the update did to each, and beside it what it did with a change.
+    """
+    sides = [r.record['rows'][number] for r in (found, changed) if r is not None]
+    header = ['step', *['token', 'advantage', 'probability', 'change', 'entropy'] * len(sides)]
+    most = max(len(row['action']) for row in sides)
+    table = [[t, *(cell for row in sides for cell in _step(row, t))] for t in range(most)]
+    return f'row {number}\n' + tabulate(table, header, disable_numparse=True)
+
+
+def _row(row: Dict[str, Any]) -> List[Any]:
+    own = [t for t, mine in enumerate(row['own']) if mine]
+    advantage = sum(row['advantage'][t] for t in own) / max(1, len(own))
+    before, after = (sum(row[name][t] for t in own) for name in ('logp', 'logp_new'))
+    parts = ', '.join(f'{name} {value:.3g}' for name, value in row['reward_parts'].items())
+    text = ''.join(row['text']) if row['text'] and not _is_step(row) else ' '.join(row['text'])
+    flag = ' (not scored)' if row['failed'] else ' (cut)' if row['truncated'] else ''
+    return [
+        row['row'], f"{row['reward']:.4g}{flag}", parts, f'{advantage:+.4g}',
+        f'{before:.3f} -> {after:.3f} ({after - before:+.3f})',
+        shorten(text, WIDTH)
+    ]
+
+
+def _is_step(row: Dict[str, Any]) -> bool:
+    return isinstance(row['action'][0], list) or row['text'] == [str(a) for a in row['action']]
+
+
+def _difference(old: Dict[str, Any], new: Dict[str, Any]) -> str:
+    same = next(
+        (t for t, (a, b) in enumerate(zip(old['action'], new['action'])) if a != b),
+        min(len(old['action']), len(new['action']))
+    )
+    if same == len(old['action']) == len(new['action']):
+        return 'the same'
+    return f"from step {same} on: {shorten(''.join(new['text'][same:]), WIDTH)}"
+
+
+def _step(row: Dict[str, Any], t: int) -> List[str]:
+    if t >= len(row['action']):
+        return [''] * 5
+    if not row['own'][t]:
+        return [repr(row['text'][t]), 'environment', '', '', '']
+    before, after = row['logp'][t], row['logp_new'][t]
+    return [
+        repr(row['text'][t]), f"{row['advantage'][t]:+.4g}", f'{math.exp(before):.4f} -> {math.exp(after):.4f}',
+        f'{after - before:+.4f}', f"{row['entropy'][t]:.3f}"
+    ]
+
+
+def _metrics(name: str, found: Replayed) -> str:
+    names = ('total_loss', 'grad_norm', 'entropy', 'clipfrac', 'kl', 'optimizer_steps')
+    return f'{name}: ' + ', '.join(f'{n} {found.metrics[n]:.4g}' for n in names if n in found.metrics)

@@ -1,0 +1,214 @@
+"""A group that is rebuilt from a checkpoint, and what a change does to it."""
+import copy
+import glob
+import math
+import os
+import random
+
+import pytest
+from click.testing import CliRunner
+from ding.entry import serial_pipeline_onpolicy
+from easydict import EasyDict
+
+from ding_common import ConfigError, read_json_lines, read_total_config
+from ding_grpo.replay.changes import Changes, Force
+from ding_grpo.replay.command import main
+from ding_grpo.replay.session import replay
+from ding_grpo.worker.checkpoint import read_checkpoint
+from tests.shipped import small
+
+pytestmark = pytest.mark.envtest
+UPDATES = 4
+
+
+class Run:
+    """A finished run with a checkpoint and a record of each update."""
+
+    def __init__(self, folder, name, **changes):
+        self.folder, self.name = folder / name, name
+        configs = small(name, **changes)
+        configs[0].policy.learn.update(tokens_freq=1, keep_ckpt=9)
+        configs[0].policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=1))
+        configs[0].exp_name = name
+        serial_pipeline_onpolicy(configs, seed=3, max_train_iter=UPDATES)
+        self.cfg = read_total_config(name)
+        self.records = read_json_lines(f'{name}/log/learner/tokens.jsonl')
+
+    def state(self, update):
+        return read_checkpoint(str(self.folder / 'ckpt' / f'iteration_{update}.pth.tar'))
+
+    def replay(self, update, group, alone=False, **changes):
+        return replay(self.cfg, self.state(update), group, Changes(**changes), alone)
+
+    def recorded(self, update, group):
+        return next(r for r in self.records if (r['train_iter'], r['group']) == (update, group))
+
+
+CONFIGS = dict(
+    think_answer_grpo=dict(policy=dict(collect=dict(n_sample=4), learn=dict(learning_rate=1e-3))),
+    guess_grpo=dict(policy=dict(collect=dict(n_sample=4))),
+    cartpole_grpo=dict(policy=dict(collect=dict(n_sample=4))),
+)
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+    folder, before = tmp_path_factory.mktemp('runs'), os.getcwd()
+    os.chdir(folder)
+    try:
+        yield {name: Run(folder, name, **changes) for name, changes in CONFIGS.items()}
+    finally:
+        os.chdir(before)
+
+
+def files(run):
+    paths = sorted(p for p in glob.glob(f'{run.folder}/**', recursive=True) if os.path.isfile(p))
+    return {path: (os.path.getsize(path), os.stat(path).st_mtime_ns) for path in paths}
+
+
+@pytest.mark.parametrize('name', list(CONFIGS))
+def test_ten_groups_are_the_recorded_ones_to_the_last_bit(runs, name):
+    """Sampled steps, rewards, advantages, and what the update did: the numbers of a record have every bit."""
+    run = runs[name]
+    before = files(run)
+    assert len(run.records) == 4 * UPDATES
+    for record in random.Random(0).sample([r for r in run.records if r['train_iter'] > 0], 10):
+        found = run.replay(record['train_iter'], record['group'])
+        assert found.record == record and found.groups == 4
+    assert files(run) == before
+
+
+def test_the_numbers_of_an_update_are_the_recorded_ones(runs):
+    run = runs['think_answer_grpo']
+    recorded = read_json_lines(f'{run.name}/log/learner/metrics.jsonl')[2]
+    metrics = run.replay(2, 0).metrics
+    clock = ('seconds', 'per_second')
+    assert {k: v for k, v in metrics.items() if not any(c in k for c in clock)}.items() <= recorded.items()
+
+
+@pytest.mark.parametrize('name', list(CONFIGS))
+def test_forcing_what_was_sampled_changes_no_bit(runs, name):
+    record = runs[name].recorded(1, 2)
+    own = [t for t, mine in enumerate(record['rows'][1]['own']) if mine]
+    forces = [Force(1, own[-1], record['rows'][1]['action'][own[-1]])]
+    assert runs[name].replay(1, 2, forces=forces).record == record
+
+
+@pytest.mark.parametrize('name, step, action', [('think_answer_grpo', 1, 9), ('cartpole_grpo', 2, None)])
+def test_a_forced_step_changes_its_row_alone(runs, name, step, action):
+    record = runs[name].recorded(1, 2)
+    action = 1 - record['rows'][1]['action'][step] if action is None else action
+    found = runs[name].replay(1, 2, forces=[Force(1, step, action)]).record
+    for old, new in zip(record['rows'], found['rows']):
+        same = len(old['action']) if old['row'] != 1 else step
+        assert new['action'][:same] == old['action'][:same] and new['logp_old'][:same] == old['logp_old'][:same]
+    new = found['rows'][1]
+    assert new['action'][step] == action != record['rows'][1]['action'][step]
+    assert new['logp_old'] == pytest.approx(new['logp'], abs=1e-5)  # the sampler's number for the forced step too
+
+
+def test_a_forced_token_of_a_later_turn(runs):
+    run = runs['guess_grpo']
+    record, row = next((r, w) for r in run.records if r['train_iter'] == 1 for w in r['rows'] if False in w['own'])
+    reply = row['own'].index(False)
+    step = row['own'].index(True, reply)  # the first token of the second turn
+    action = row['action'][step] + (1 if row['action'][step] < 5 else -1)
+    force = Force(row['row'], step, action)
+    new = run.replay(1, record['group'], forces=[force]).record['rows'][row['row']]
+    assert new['action'][:step] == row['action'][:step] and new['action'][step] == action and new['own'][step]
+    with pytest.raises(ConfigError, match=f'--force {row["row"]}:{reply}: this token is of the environment'):
+        run.replay(1, record['group'], forces=[force._replace(step=reply)])
+
+
+@pytest.mark.parametrize('name', list(CONFIGS))
+def test_another_reward_changes_the_advantages(runs, name):
+    record = runs[name].recorded(1, 2)
+    found = runs[name].replay(1, 2, rewards={0: 50.0, 3: -2.0}).record
+    rewards = [50.0, record['rows'][1]['reward'], record['rows'][2]['reward'], -2.0]
+    assert [row['reward'] for row in found['rows']] == pytest.approx(rewards)
+    assert [row['action'] for row in found['rows']] == [row['action'] for row in record['rows']]
+    if name == 'think_answer_grpo':  # no_std: the reward minus the group's mean
+        mean = sum(rewards) / 4
+        assert [row['advantage'][0] for row in found['rows']] == pytest.approx([r - mean for r in rewards])
+    assert found['rows'][0]['logp_new'] != record['rows'][0]['logp_new']
+
+
+def test_another_loss_samples_the_same_and_updates_differently(runs):
+    run = runs['think_answer_grpo']
+    record = run.recorded(2, 1)
+    found = run.replay(2, 1, settings={'policy.learn.loss': 'dr_grpo'}).record
+    for old, new in zip(record['rows'], found['rows']):
+        assert all(old[key] == new[key] for key in ('action', 'logp_old', 'logp', 'entropy', 'reward'))
+    assert found != record
+
+
+def test_another_temperature_samples_differently(runs):
+    run = runs['think_answer_grpo']
+    cold = run.replay(2, 1, settings={'policy.collect.temperature': 1e-5}).record['rows']
+    assert len({tuple(row['action']) for row in cold}) == 1  # greedy in effect: all rows are the same
+    assert len({tuple(row['action']) for row in run.recorded(2, 1)['rows']}) == 4
+
+
+def test_a_group_alone_pushes_its_own_tokens(runs):
+    """Rows of one group with an advantage: without the other groups, log-probabilities move as the advantages say."""
+    run = runs['think_answer_grpo']
+    rewards = {0: 1.0, 1: 0.0, 2: 0.0, 3: 0.0}
+    setting = {'policy.learn.entropy_weight': 0.0}
+    rows = run.replay(2, 1, alone=True, rewards=rewards, settings=setting).record['rows']
+    moves = [sum(row['logp_new']) - sum(row['logp']) for row in rows]
+    assert moves[0] > 0 and moves[0] > max(moves[1:])
+
+
+@pytest.mark.parametrize(
+    'group, changes, message', [
+        (4, {}, '--group = 4: the collect has the groups 0 to 3'),
+        (0, dict(rewards={4: 1.}), 'row 4: the group has the rows 0 to 3'),
+        (0, dict(forces=[Force(0, 99, 1)]), '--force 0:99: row 0 has the steps 0 to'),
+        (0, dict(forces=[Force(0, 0, 99)]), '--force: .*token 99'),
+        (0, dict(forces=[Force(0, 0, 'x')]), '--force: '),
+        (0, dict(settings={'policy.learn.lr': 1}), '--set policy.learn.lr: the config has no such key'),
+        (0, dict(settings={'policy.learn.clip_ratios': 1}), 'Did you mean policy.learn.clip_ratio'),
+        (0, dict(settings={'policy.learn.clip_ratio': 7}), 'policy.learn.clip_ratio = 7'),
+    ]
+)  # yapf: disable
+def test_errors(runs, group, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        runs['think_answer_grpo'].replay(1, group, **changes)
+
+
+def test_a_checkpoint_without_the_state_of_its_run(runs):
+    run = runs['think_answer_grpo']
+    state = {key: value for key, value in run.state(1).items() if key != 'run'}
+    with pytest.raises(ConfigError, match='does not contain the whole state of its run'):
+        replay(run.cfg, state, 0, Changes(), False)
+
+
+def test_other_policies_have_no_groups(runs):
+    cfg = copy.deepcopy(runs['cartpole_grpo'].cfg)
+    cfg['policy']['type'] = 'ppo_command'
+    with pytest.raises(ConfigError, match="policy.type = 'ppo_command': only groups of grpo can be replayed"):
+        replay(cfg, {}, 0, Changes(), False)
+
+
+@pytest.mark.parametrize('name', list(CONFIGS))
+def test_the_command_shows_rows_and_steps(runs, name):
+    run = runs[name]
+    row = run.recorded(2, 1)['rows'][3]
+    arguments = [f'{name}/ckpt/iteration_2.pth.tar', '--group', '1', '--row', '3', '--reward', '3=7']
+    found = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert found.exit_code == 0 and 'update 2, group 1 of 4' in found.output
+    line = found.output.split('row 3\n')[1].splitlines()[2]
+    assert f"{math.exp(row['logp'][0]):.4f} -> {math.exp(row['logp_new'][0]):.4f}" in line
+    assert found.output.count('the same') >= 4 and '\n3      7' in found.output
+
+
+@pytest.mark.parametrize(
+    'option, text, form', [
+        ('--set', 'policy.learn.loss', 'KEY=VALUE'),
+        ('--force', '1=2', 'ROW:STEP=ACTION'),
+        ('--reward', 'a=1', 'ROW=REWARD'),
+    ]
+)  # yapf: disable
+def test_options_of_another_form(option, text, form):
+    found = CliRunner().invoke(main, ['checkpoint', option, text])
+    assert found.exit_code == 1 and f'{option} {text}: must have the form {form}' in found.output
