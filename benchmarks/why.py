@@ -14,7 +14,7 @@ from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 from broken_runs import BROKEN, UPDATES, findings_of
 from ding_common import read_json_lines
 
-HEALTHY = dict(think_answer_grpo=30, think_answer_grpo_serial=60, cartpole_grpo=40, pendulum_grpo=40)  # updates
+HEALTHY = dict(think_answer_grpo=60, think_answer_grpo_serial=120, cartpole_grpo=40, pendulum_grpo=60)  # updates
 FOLDER = os.path.join('runs', 'why')
 TEXT = """# Why a run does not learn: measured
 

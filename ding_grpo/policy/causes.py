@@ -14,6 +14,9 @@ UPDATES = 5
 ROWS = 100
 # The same for a reward part: 3 / 1000 = 0.3 %. With 16 rows, fewer than 5 % of groups then show a rarer part.
 PART_ROWS = 1000
+# Rows in a row that a limit cut before it is reported: ends are then below 3 / 3000 = 0.1 %. Healthy runs of
+# think_answer go through phases with 1 % of ends.
+CUT_ROWS = 3000
 # Share of its range that the mean of a reward part must reach before the part counts as learned: until then other
 # parts may still come, as the answer comes after the format.
 LEARNED = 0.9
@@ -62,6 +65,7 @@ class History:
     updates: int = 0
     rows: int = 0
     ended: int = 0  # rows that no limit cut
+    cut_rows: int = 0  # rows since the last update with such a row
     low: float = math.inf
     high: float = -math.inf
     parts: Dict[str, List[float]] = field(default_factory=dict)
@@ -84,6 +88,7 @@ class History:
         if samples:
             self.rows += samples['rows']
             self.ended += samples['rows'] - samples['cut']
+            self.cut_rows = self.cut_rows + samples['rows'] if samples['cut'] == samples['rows'] else 0
             self.low, self.high = min(self.low, samples['low']), max(self.high, samples['high'])
             for name, (low, high, _) in samples['parts'].items():
                 before = self.parts.get(name, [math.inf, -math.inf])
@@ -220,7 +225,7 @@ def copies(h: History, s: Setting) -> Figures:
 
 
 def no_end(h: History, s: Setting) -> Figures:
-    if not s.tokens or s.turns > 1 or h.ended > 0 or h.rows < ROWS or not h.all_recent(_all_cut):
+    if not s.tokens or s.turns > 1 or h.ended > 0 or h.rows < ROWS or len(h.recent) < UPDATES:
         return None
     return dict(
         message=f'none of {h.rows:,} completions ended with an end-of-sequence token: with 95 % confidence fewer than '
@@ -232,18 +237,15 @@ def no_end(h: History, s: Setting) -> Figures:
 
 
 def cut(h: History, s: Setting) -> Figures:
-    if not s.tokens or h.rows < ROWS or not h.all_recent(_all_cut) or (h.ended == 0 and s.turns == 1):
+    most = ROWS if s.masks_truncated else CUT_ROWS  # masked rows teach nothing, so this is an emergency
+    if not s.tokens or h.cut_rows < most or not h.all_recent(lambda u: u['cut'] == u['rows']):
         return None
     return dict(
-        message=f'every row of the last {UPDATES} updates was cut by a limit'
+        message=f'the last {h.cut_rows:,} rows were all cut by a limit'
         f"{', and policy.learn.mask_truncated = True masks all of them' if s.masks_truncated else ''}: raise "
         f"{'env.max_turns or env.max_tokens' if s.turns > 1 else 'env.max_new_tokens'}",
-        updates=UPDATES,
+        rows=h.cut_rows,
     )
-
-
-def _all_cut(update: Dict[str, Any]) -> bool:
-    return update['cut'] == update['rows']
 
 
 def no_success(h: History, s: Setting) -> Figures:
