@@ -1,6 +1,6 @@
 """
-``python -m ding_grpo --check -c CONFIG`` examines a config before a run: what its scorer pays for demonstrations and for
-junk, lengths of prompts and demonstrations, and time and memory of two trial updates. It leaves no file.
+``python -m ding_grpo --check -c CONFIG`` examines a config before a run: what its scorer pays for demonstrations and
+for junk, lengths of prompts and demonstrations, and time and memory of two trial updates. It leaves no file.
 """
 import os
 import resource
@@ -151,4 +151,3 @@ def _range(values: List[float]) -> str:
         return '-'
     low, high = min(values), max(values)
     return f'{low:g}' if low == high else f'{low:g} to {high:g}, median {statistics.median(values):g}'
-

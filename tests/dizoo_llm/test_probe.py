@@ -21,7 +21,8 @@ class TestThinkAnswer:
         assert list(found) == ['demonstration', 'empty', 'prompt', 'junk', 'repeated']
         # answer 1, format 0.5, solved 0.5; seven tokens of text would be 6 and the end
         assert (found['demonstration']['reward'], found['demonstration']['value']) == (2, 1)
-        assert found['demonstration']['text'] == '3 </think> <answer> 3 </answer>' and found['demonstration']['tokens'] == 6
+        assert found['demonstration']['text'] == '3 </think> <answer> 3 </answer>'
+        assert found['demonstration']['tokens'] == 6
         assert [found[kind]['reward'] for kind in ('empty', 'junk', 'repeated')] == [0, 0, 0]
         assert found['empty']['text'] == '' and found['empty']['tokens'] == 1
         assert found['prompt']['text'] == '<think> 2 3 4 </think> <answer> 7 </answer> 1'

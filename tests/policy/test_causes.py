@@ -3,7 +3,9 @@ import pytest
 import torch
 
 from ding_grpo.policy import causes
-from ding_grpo.policy.causes import CAUSES, EXPLAINS, History, Setting, of_probes, rate_bound
+from ding_grpo.policy.causes import CAUSES, EXPLAINS, rate_bound
+from ding_grpo.policy.history import History, Setting
+from ding_grpo.policy.probes import of_probes
 
 pytestmark = pytest.mark.unittest
 SAMPLES = dict(rows=20, cut=5, groups=4, equal=1, copies=0, low=0.0, high=1.0, mean=0.4, std=0.3, parts={})
@@ -107,8 +109,8 @@ class TestEntropyGone:
 
     def test_not_after_it(self):
         # first mean 0.4, std 0.3
-        assert causes_of(history(6, dict(mean=0.71), metrics=dict(entropy=0.05), first=dict(self.begun, samples=SAMPLES))) \
-            == []
+        first = dict(self.begun, samples=SAMPLES)
+        assert causes_of(history(6, dict(mean=0.71), metrics=dict(entropy=0.05), first=first)) == []
 
     def test_not_of_continuous_actions_whose_entropy_may_be_negative(self):
         assert causes_of(history(6, metrics=dict(entropy=-2.0), first=self.begun), tokens=False) == []
@@ -141,8 +143,8 @@ class TestOtherEnvironments:
 class TestMessages:
 
     def test_the_step_names_its_key(self):
-        for cause in (causes.step_small(history(look=dict(moved=0.)), Setting()),
-                      causes.step_large(history(look=dict(outside=1.)), Setting())):
+        small, large = history(look=dict(moved=0.)), history(look=dict(outside=1.))
+        for cause in (causes.step_small(small, Setting()), causes.step_large(large, Setting())):
             assert 'policy.learn.learning_rate = 0.001' in cause['message']
 
     def test_the_temperature_is_told_apart(self):
@@ -236,4 +238,4 @@ class TestOfProbes:
 
     def test_the_text_that_pays_is_shown(self):
         _, found = of_probes(probes(0.5, 1.))
-        assert (found['problem'], found['demonstration'], found['other']) == (0, 0.5, 1.) and "'junk'" in found['message']
+        assert (found['demonstration'], found['other']) == (0.5, 1.) and "'junk'" in found['message']

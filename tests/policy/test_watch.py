@@ -4,7 +4,7 @@ import torch
 from easydict import EasyDict
 
 from ding_grpo.policy import evidence, watch
-from ding_grpo.policy.causes import History
+from ding_grpo.policy.history import History
 from ding_grpo.policy.watch import Watch
 
 from tests.same import same
@@ -38,6 +38,7 @@ class Updater:
 class TestNothingChanges:
 
     def test_weights_optimizer_and_random_numbers(self, think_answer, monkeypatch):
+
         def state():
             torch.manual_seed(5)
             policy = train(think_answer, beta=0.1)
