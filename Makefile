@@ -31,7 +31,7 @@ CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning critic-time soak bench bench-limit bench-beginnings bench-losses docs clean
+.PHONY: help install train test test-all test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning critic-time soak why bench bench-limit bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -57,6 +57,7 @@ help:
 	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"
 	@echo "make architectures  every architecture beside plain transformers, in three types; table in docs/ (10 minutes)"
 	@echo "make uneven         rows of uneven length in one micro-batch against the sum of its parts; table in docs/"
+	@echo "make why            twelve broken runs and 20 healthy ones: which causes they find; table in docs/ (long)"
 	@echo "make docs           build the documentation into site/, in an environment of its own without torch"
 	@echo "make soak           5,000 updates of a tiny model, whose memory and open files must not grow; picture in docs/ (long)"
 
@@ -140,6 +141,10 @@ uneven: install
 soak: install
 	@echo "== 5,000 updates, and whether memory or open files grow"
 	$(BIN)/python benchmarks/soak.py --write
+
+why: install
+	@echo "== broken and healthy runs, and what they find"
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/why.py
 
 presets: install
 	@echo "== five seeds of think_answer with every loss preset"

@@ -1,7 +1,9 @@
 """
 ``python -m ding_grpo`` runs ``ding`` with the same options, but hides the messages that DI-engine and old gym print
-when they are imported. The ``ding`` command imports them before any plugin can hide these messages.
+when they are imported. The ``ding`` command imports them before any plugin can hide these messages. With ``--check`` it
+examines a config before a run, see ``check.py``.
 """
+import sys
 from typing import List, Optional
 
 from ding_common import import_ding
@@ -16,6 +18,10 @@ def main(args: Optional[List[str]] = None) -> None:
     """
     import_ding()
     import ding_grpo  # noqa: F401  imported first, so that the sections of the command's config are checked
+    args = sys.argv[1:] if args is None else args
+    if '--check' in args:
+        from ding_grpo import check
+        check.main([arg for arg in args if arg != '--check'], prog_name='ding_grpo --check')
     from ding.entry.cli import cli
     cli(args, prog_name='ding')
 

@@ -3,17 +3,20 @@ Known causes why a run does not learn, each a small pure function of the figures
 figures that it rests on. Thresholds are constants with their reason; docs/instruments.md lists them. ``EXPLAINS``
 names the symptoms that a cause has: they are not reported once the cause is.
 """
-import copy
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-# A state must last this many updates: one update may be an accident of its problems.
-UPDATES = 5
+from .history import RECENT as UPDATES
+from .history import History, Setting
+
+# A state must last UPDATES updates, which a history keeps: one update may be an accident of its problems.
 # Rows without an event before it is reported: it is then below 3 / 100 = 3 % with 95 % confidence (rule of three).
 ROWS = 100
 # The same for a reward part: 3 / 1000 = 0.3 %. With 16 rows, fewer than 5 % of groups then show a rarer part.
 PART_ROWS = 1000
+# Rows in a row that a limit cut before it is reported: ends are then below 3 / 3000 = 0.1 %. Healthy runs of
+# think_answer go through phases with 1 % of ends.
+CUT_ROWS = 3000
 # Share of its range that the mean of a reward part must reach before the part counts as learned: until then other
 # parts may still come, as the answer comes after the format.
 LEARNED = 0.9
@@ -31,90 +34,8 @@ GAP, GAP_HALF = 1e-2, 0.5
 ERRORS, NATS = 6.0, 0.02
 # Share of the first update's entropy below which exploration is over, and nats for the same.
 ENTROPY_SHARE, ENTROPY_NATS = 0.02, 0.01
-# Share of the range of rewards within which a mean counts as the best reward.
-NEAR_BEST = 0.02
 # Share of groups of identical rows, and updates in a row. Half of the groups are then lost to learning.
 COPIES, COPY_UPDATES = 0.5, 3
-
-
-class Setting(NamedTuple):
-    """
-    Overview:
-        What of the config the causes depend on.
-    """
-    tokens: bool = True
-    turns: int = 1
-    exact: bool = True
-    learning_rate: float = 1e-3
-    temperature: float = 1.0
-    masks_truncated: bool = False
-    return_part: Optional[str] = None
-    reward_weights: Dict[str, float] = {}
-
-
-@dataclass
-class History:
-    """
-    Overview:
-        Figures of a run so far, in plain numbers: totals, those of the first update, and the newest ``UPDATES`` \
-        updates and looks (see ``evidence.py``).
-    """
-    updates: int = 0
-    rows: int = 0
-    ended: int = 0  # rows that no limit cut
-    low: float = math.inf
-    high: float = -math.inf
-    parts: Dict[str, List[float]] = field(default_factory=dict)
-    first: Dict[str, float] = field(default_factory=dict)
-    recent: List[Dict[str, Any]] = field(default_factory=list)
-    looks: List[Dict[str, float]] = field(default_factory=list)
-    surprise: List[float] = field(default_factory=lambda: [0., 0., 0.])  # sum, sum of squares, number of steps
-    reference: Optional[int] = None  # checksum of the reference's weights
-    drifted: bool = False
-    probes: List[Dict[str, Any]] = field(default_factory=list)
-    found: List[Dict[str, Any]] = field(default_factory=list)
-
-    def add(
-            self, samples: Dict[str, Any], mask: Dict[str, int], metrics: Dict[str, float],
-            look: Optional[Dict[str, float]]
-    ) -> None:
-        """Add the figures of an update; arguments as from ``evidence.py``."""
-        self.updates += 1
-        known = {name: metrics[name] for name in ('entropy', 'sampler_gap_mean') if name in metrics}
-        if samples:
-            self.rows += samples['rows']
-            self.ended += samples['rows'] - samples['cut']
-            self.low, self.high = min(self.low, samples['low']), max(self.high, samples['high'])
-            for name, (low, high, _) in samples['parts'].items():
-                before = self.parts.get(name, [math.inf, -math.inf])
-                self.parts[name] = [min(before[0], low), max(before[1], high)]
-            self.recent = [*self.recent, dict(samples, **mask, **known)][-UPDATES:]
-            for name in ('mean', 'std', 'entropy'):
-                if name in self.recent[-1]:
-                    self.first.setdefault(name, self.recent[-1][name])
-        if look is not None:
-            self.looks = [*self.looks, dict(look, rate=metrics['cur_lr'])][-UPDATES:]
-            for i, name in enumerate(('surprise', 'squares', 'fresh')):
-                self.surprise[i] += look[name]
-
-    def add_reference(self, checksum: int) -> None:
-        """Add the checksum of the reference's weights."""
-        self.drifted = self.drifted or self.reference not in (None, checksum)
-        self.reference = checksum
-
-    def all_recent(self, holds: Callable[[Dict[str, Any]], bool]) -> bool:
-        """Whether each of the newest ``UPDATES`` updates has a property."""
-        return len(self.recent) == UPDATES and all(map(holds, self.recent))
-
-    @property
-    def at_best(self) -> bool:
-        """Whether the newest mean reward is the best reward seen."""
-        return self.recent[-1]['mean'] >= self.high - NEAR_BEST * (self.high - self.low)
-
-    def state_dict(self) -> Dict[str, Any]:
-        """The fields, as a copy."""
-        return copy.deepcopy(asdict(self))
-
 
 Figures = Optional[Dict[str, Any]]
 
@@ -220,7 +141,7 @@ def copies(h: History, s: Setting) -> Figures:
 
 
 def no_end(h: History, s: Setting) -> Figures:
-    if not s.tokens or s.turns > 1 or h.ended > 0 or h.rows < ROWS or not h.all_recent(_all_cut):
+    if not s.tokens or s.turns > 1 or h.ended > 0 or h.rows < ROWS or len(h.recent) < UPDATES:
         return None
     return dict(
         message=f'none of {h.rows:,} completions ended with an end-of-sequence token: with 95 % confidence fewer than '
@@ -232,18 +153,15 @@ def no_end(h: History, s: Setting) -> Figures:
 
 
 def cut(h: History, s: Setting) -> Figures:
-    if not s.tokens or h.rows < ROWS or not h.all_recent(_all_cut) or (h.ended == 0 and s.turns == 1):
+    most = ROWS if s.masks_truncated else CUT_ROWS  # masked rows teach nothing, so this is an emergency
+    if not s.tokens or h.cut_rows < most or not h.all_recent(lambda u: u['cut'] == u['rows']):
         return None
     return dict(
-        message=f'every row of the last {UPDATES} updates was cut by a limit'
+        message=f'the last {h.cut_rows:,} rows were all cut by a limit'
         f"{', and policy.learn.mask_truncated = True masks all of them' if s.masks_truncated else ''}: raise "
         f"{'env.max_turns or env.max_tokens' if s.turns > 1 else 'env.max_new_tokens'}",
-        updates=UPDATES,
+        rows=h.cut_rows,
     )
-
-
-def _all_cut(update: Dict[str, Any]) -> bool:
-    return update['cut'] == update['rows']
 
 
 def no_success(h: History, s: Setting) -> Figures:
@@ -286,8 +204,8 @@ def one_part(h: History, s: Setting) -> Figures:
     if not h.all_recent(lambda u: u['parts'].get(differ[0], [0, 0, low])[2] >= low + LEARNED * (high - low)):
         return None
     return dict(
-        message=f'only the reward part {differ[0]!r} differs between samples, and it is learned; {_listed(same)} did not '
-        f'change among {h.rows:,} samples (with 95 % confidence in fewer than {rate_bound(h.rows):.2%} of them)',
+        message=f'only the reward part {differ[0]!r} differs between samples, and it is learned; {_listed(same)} did '
+        f'not change among {h.rows:,} samples (with 95 % confidence in fewer than {rate_bound(h.rows):.2%} of them)',
         parts=differ,
         samples=h.rows,
         bound=rate_bound(h.rows),
@@ -302,8 +220,9 @@ def entropy_gone(h: History, s: Setting) -> Figures:
     last = h.recent[-1]
     entropy = last.get('entropy', math.inf)
     limit = max(ENTROPY_SHARE * h.first.get('entropy', 0.0), ENTROPY_NATS)
-    if h.first.get('entropy', 0.0) <= ENTROPY_NATS or not h.all_recent(lambda u: u.get('entropy', math.inf) < limit) or \
-            not s.tokens or last['mean'] > h.first['mean'] + h.first['std']:
+    begun = s.tokens and h.first.get('entropy', 0.0) > ENTROPY_NATS
+    gone = h.all_recent(lambda u: u.get('entropy', math.inf) < limit)
+    if not (begun and gone) or last['mean'] > h.first['mean'] + h.first['std']:
         return None
     return dict(
         message=f"the entropy fell from {h.first['entropy']:.2g} to {entropy:.2g} nats before the reward came (mean "
@@ -355,57 +274,3 @@ EXPLAINS: Dict[str, Tuple[str, ...]] = dict(
     junk_pays=('one_part', *_NOTHING_TO_COMPARE),
     entropy_gone=('equal', ),
 )
-
-
-def of_probes(probes: List[Dict[str, Any]]) -> Optional[Tuple[str, Dict[str, Any]]]:
-    """
-    Overview:
-        Compare what the scorer pays for the demonstration and for texts that answer nothing.
-    Arguments:
-        - probes (:obj:`List[Dict]`): For each problem and text: ``problem``, ``kind`` ('demonstration' or another), \
-            ``text``, ``reward`` and ``value`` (what evaluation reports), both None if it could not be scored, and \
-            ``ended``, False if a limit cut it.
-    Returns:
-        - cause (:obj:`Optional[Tuple[str, Dict]]`): 'always_paid', 'no_success', 'no_end', 'junk_pays' or 'wrong_key', and its \
-            message and figures; None if the demonstration is worth more than the others in most problems.
-    """
-    scored = [p for p in probes if p['value'] is not None]
-    problems = sorted({p['problem'] for p in scored if p['kind'] == 'demonstration'})
-    if not problems:
-        return None
-    rewards = {p['reward'] for p in scored}
-    if len(rewards) == 1:
-        reward = rewards.pop()
-        pays = 'pays for everything' if reward > 0 else 'pays for nothing'
-        return 'always_paid' if reward > 0 else 'no_success', dict(
-            message=f'the scorer {pays}: the demonstration, the empty text, the prompt copied and junk all have the '
-            f'reward {reward:g}',
-            reward=reward
-        )
-    if not any(p['ended'] for p in scored if p['kind'] == 'demonstration'):
-        return 'no_end', dict(
-            message='the end-of-sequence token after the demonstration does not end it: the environment waits for '
-            'another token, so every completion is cut. Check the end-of-sequence tokens of env.tokenizer'
-        )
-    worse = []
-    for problem in problems:
-        own = [p for p in scored if p['problem'] == problem]
-        best = max((p for p in own if p['kind'] != 'demonstration'), key=lambda p: p['value'], default=None)
-        shown = next(p for p in own if p['kind'] == 'demonstration')
-        if best is not None and best['value'] >= shown['value']:
-            worse.append((shown, best))
-    if 2 * len(worse) <= len(problems):
-        return None
-    shown, best = max(worse, key=lambda pair: pair[1]['value'])
-    figures = dict(problem=shown['problem'], demonstration=shown['value'], other=best['value'])
-    if best['value'] > 0:
-        return 'junk_pays', dict(
-            message=f"junk pays: for problem {shown['problem']} the text {best['text']!r:.60} ({best['kind']}) gets "
-            f"{best['value']:g}, the demonstration {shown['value']:g}. Make the scorer stricter",
-            **figures
-        )
-    return 'wrong_key', dict(
-        message=f"the scorer does not pay for the demonstration {shown['text']!r:.60} of problem {shown['problem']} "
-        f"({shown['value']:g}): check the answer key and how answers are compared",
-        **figures
-    )

@@ -19,10 +19,10 @@ def of_samples(batch: Batch, reward_weights: Optional[Dict[str, float]] = None) 
         - reward_weights (:obj:`Optional[Dict[str, float]]`): Weight of each reward part; None: 1 each.
     Returns:
         - figures (:obj:`Dict[str, Any]`): Numbers of ``rows`` that were scored, of ``cut`` rows, of ``groups`` with \
-            at least two such rows, of those with ``equal`` rewards, and of those with identical rows that do not have the \
-            highest reward, unless all rewards are equal (``copies``); \
-            ``low``, ``high``, ``mean`` and ``std`` of the rewards; ``parts``, lowest, highest and mean weighted \
-            value of each reward part. Empty without rows.
+            at least two such rows, of those with ``equal`` rewards, and of those with identical rows that do not \
+            have the highest reward, unless all rewards are equal (``copies``); ``low``, ``high``, ``mean`` and \
+            ``std`` of the rewards; ``parts``, lowest, highest and mean weighted value of each reward part. Empty \
+            without rows.
     """
     scored = ~batch.failed
     if not scored.any():
@@ -93,11 +93,11 @@ def of_change(batch: Batch, before: Tensor, entropy: Tensor, fresh: Tensor, afte
         - fresh (:obj:`torch.BoolTensor`): Rows sampled with the weights before it, see ``fresh_rows``.
         - after (:obj:`torch.FloatTensor`): Log-probabilities after it.
     Returns:
-        - figures (:obj:`Dict[str, float]`): Over the ``steps`` with a weight (``fresh`` of them in fresh rows): ``moved``, the mean absolute change in \
+        - figures (:obj:`Dict[str, float]`): Over the ``steps`` with a weight: ``moved``, the mean absolute change in \
             nats; ``outside``, the share whose ratio leaves [1 / RANGE, RANGE]; ``follow`` in [-1, 1], the sum of \
             advantage times change over the sum of its absolute values, positive if the update did what the \
             advantages ask for, absent if all are 0. ``surprise`` and ``squares`` are the sum of -log p - entropy \
-            and of its square before the update, over the ``fresh`` steps with a weight: the mean of a term is 0 if \
+            and of its square before the update, over the ``fresh`` ones of these steps: the mean of a term is 0 if \
             the policy sampled the action.
     Shapes:
         - before, after, entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`

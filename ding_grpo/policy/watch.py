@@ -7,9 +7,11 @@ from torch import Tensor, nn
 
 from .actor import Actor
 from .batch import Batch
-from .causes import CAUSES, EXPLAINS, History, Setting, of_probes
+from .causes import CAUSES, EXPLAINS
 from .evidence import checksum, of_change, of_mask, of_samples
+from .history import History, Setting
 from .log_probs import fresh_rows
+from .probes import of_probes
 from .update import Updater
 
 EACH_BEFORE, EVERY = 10, 10  # an update is looked at closely if it is one of the first ten, or of every ten

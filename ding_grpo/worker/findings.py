@@ -2,16 +2,48 @@
 import os
 from typing import Any, Dict, List
 
+from ding.envs import BaseEnvManager
+from ding.envs.env_manager.base_env_manager import timeout_wrapper
 from ding.worker import LearnerHook
 
-from ding_common import append_json, parallel
+from ding_common import TaskError, append_json, parallel
+from ding_grpo.compat import private
 
+from .random_state import random_state_kept
 from .screen import run_folder, show
 
 FINDINGS = 'findings.jsonl'
 PAGE = 'findings.md'
 PROBED = 3  # problems whose demonstration is compared with junk before the first update
 HELP = 'docs/troubleshooting.md#findings'
+
+
+def probe(manager: BaseEnvManager, problems: int) -> List[Dict[str, Any]]:
+    """
+    Overview:
+        Score texts that no policy wrote, in environments that can (``dizoo_llm/envs/probe.py``). The random numbers \
+        of the run stay as they are.
+    Arguments:
+        - manager (:obj:`BaseEnvManager`): Its reference environment has the scorer.
+        - problems (:obj:`int`): Number of problems.
+    Returns:
+        - probes (:obj:`List[Dict]`): See ``of_probes``; empty for other environments, and if a problem has no prompt, \
+            which the environments report when they get to it.
+    """
+    own = getattr(manager.env_ref, 'probe', None)
+    if own is None:
+        return []
+    with random_state_kept():
+        try:
+            return timeout_wrapper(own, private.step_timeout(manager))(problems)
+        except TaskError:
+            return []
+        except TimeoutError:
+            show(
+                f'env.manager.step_timeout = {private.step_timeout(manager)}: the scorer took longer for the '
+                f'demonstrations and junk of {problems} problems, so they are not compared'
+            )
+            return []
 
 
 class FindingsHook(LearnerHook):

@@ -6,12 +6,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import torch
 from ding.envs import BaseEnvManager
-from ding.envs.env_manager.base_env_manager import timeout_wrapper
 from ding.torch_utils import to_ndarray
 from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
 
-from ding_common import ConfigError, TaskError, parallel, unwrap_task_error
+from ding_common import ConfigError, parallel, unwrap_task_error
 from ding_grpo.compat import private
 
 from .capability import learns_from_groups
@@ -19,10 +18,10 @@ from .collect_log import CollectLog
 from .completion_table import CompletionTable
 from .deferred import Deferred
 from .failures import check_failures
+from .findings import probe
 from .group import Collected, Group, Share
 from .problem_order import ProblemOrder
-from .random_state import random_state_kept
-from .screen import keep_off_screen, run_folder, show
+from .screen import keep_off_screen, run_folder
 
 # Counters of a collector, which a resumed run restores.
 COUNTERS = ('envstep', 'collect_iter', 'groups', 'started')
@@ -37,7 +36,8 @@ class GroupCollector(ISerialCollector):
         nothing can separate them. All environments of the running groups step together, so that tokens and rewards
         depend neither on which of them finishes first nor on the number of processes.
     Interfaces:
-        ``collect``, ``probe``, ``reset``, ``reset_env``, ``reset_policy``, ``close``, ``state_dict``, ``load_state_dict``
+        ``collect``, ``probe``, ``reset``, ``reset_env``, ``reset_policy``, ``close``, ``state_dict``,
+        ``load_state_dict``
     Property:
         ``envstep``
     """
@@ -144,25 +144,11 @@ class GroupCollector(ISerialCollector):
     def probe(self, problems: int) -> List[Dict[str, Any]]:
         """
         Overview:
-            Score texts that no policy wrote, in environments that can (``probe`` in ``dizoo_llm/envs``). The random \
-            numbers of the run stay as they are.
+            Score texts that no policy wrote, see ``ding_grpo.worker.findings.probe``.
         Arguments:
             - problems (:obj:`int`): Number of problems.
-        Returns:
-            - probes (:obj:`List[Dict]`): See ``of_probes``; empty for other environments, and if a problem has no \
-                prompt, which the environments report when they get to it.
         """
-        own = getattr(self._env.env_ref, 'probe', None)
-        if own is None:
-            return []
-        with random_state_kept():
-            try:
-                return timeout_wrapper(own, private.step_timeout(self._env))(problems)
-            except TaskError:
-                return []
-            except TimeoutError:
-                show('env.manager.step_timeout: the scorer took longer for a few texts that are no answers')
-                return []
+        return probe(self._env, problems)
 
     def reset(self, _policy: Optional[NamedTuple] = None, _env: Optional[BaseEnvManager] = None) -> None:
         if _env is not None:

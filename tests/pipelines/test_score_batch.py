@@ -67,7 +67,8 @@ class TestTraining:
         together = train('together', **options)
         same(alone, together)
         assert any(line['failed'] for line in alone[2]) and len(alone[1]) == 3
-        assert max(len(completions) for _, completions in calls) == 8
+        probes, *of_run = [len(completions) for _, completions in calls]  # first the demonstrations and junk
+        assert probes == 15 and max(of_run) == 8
 
     def test_scores_matter(self, think_answer, monkeypatch):
         """Else the comparison above would say nothing."""
@@ -85,7 +86,8 @@ class TestTraining:
         one, two = (run.weights(3) for run in runs)
         assert furthest(one, two) < 1e-6
         calls = (tmp_path / 'calls.txt').read_text().split()
-        assert sorted(calls) == sorted(['12', '12'] * 3 + ['4'] * 2)  # three collects; evaluations by one of them
+        # three collects; evaluations, demonstrations and junk by one of them
+        assert sorted(calls) == sorted(['12', '12'] * 3 + ['4'] * 2 + ['15'])
 
     def test_a_scorer_that_fails_ends_in_one_line(self, think_answer, monkeypatch):
         monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)

@@ -9,9 +9,9 @@ PARTS = [
     'ding_common', 'ding_grpo', 'ding_grpo.compat', 'ding_grpo.compat.drop_ins', 'ding_grpo.compat.patches',
     'ding_grpo.compat.private', 'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model', 'ding_grpo.rollout',
     'ding_grpo.worker', 'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'ding_grpo.from_ppo',
-    'ding_grpo.gradient_bench', 'ding_grpo.replay', 'ding_grpo.report', 'dizoo_llm', 'dizoo_llm.envs',
-    'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.reward_model', 'dizoo_llm.tokenizer', 'dizoo_llm.generation',
-    'dizoo_llm.sft', 'dizoo_llm.sft_examples', 'dizoo_llm.play', 'dizoo_llm.train_reward_model'
+    'ding_grpo.check', 'ding_grpo.gradient_bench', 'ding_grpo.replay', 'ding_grpo.report', 'dizoo_llm',
+    'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.reward_model', 'dizoo_llm.tokenizer',
+    'dizoo_llm.generation', 'dizoo_llm.sft', 'dizoo_llm.sft_examples', 'dizoo_llm.play', 'dizoo_llm.train_reward_model'
 ]
 ALLOWED = {
     'ding_common': set(),
@@ -19,7 +19,8 @@ ALLOWED = {
         'ding_common', 'ding_grpo.compat', 'ding_grpo.compat.patches', 'ding_grpo.envs', 'ding_grpo.model',
         'ding_grpo.policy', 'ding_grpo.worker'
     },
-    'ding_grpo.__main__': {'ding_common', 'ding_grpo'},
+    'ding_grpo.__main__': {'ding_common', 'ding_grpo', 'ding_grpo.check'},
+    'ding_grpo.check': {'ding_common'},
     'ding_grpo.compat': set(),
     'ding_grpo.compat.drop_ins': {'ding_grpo.rl_utils'},
     'ding_grpo.compat.patches': {

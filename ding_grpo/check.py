@@ -1,0 +1,153 @@
+"""
+``python -m ding_grpo --check -c CONFIG`` examines a config before a run: what its scorer pays for demonstrations and
+for junk, lengths of prompts and demonstrations, and time and memory of two trial updates. It leaves no file.
+"""
+import os
+import resource
+import shutil
+import statistics
+import tempfile
+from functools import partial
+from typing import Any, Dict, List, Tuple
+
+import click
+import torch
+from ding.config import compile_config
+from ding.envs import create_env_manager, get_vec_env_setting
+from ding.policy import create_policy
+from ding.utils import set_pkg_seed
+from ding.worker import create_serial_collector
+from easydict import EasyDict
+from tabulate import tabulate
+
+from ding_common import ConfigError, ConfigFile, read_config_file
+from ding_common.create_config import check_names
+
+PROBLEMS, UPDATES = 20, 2
+MODES = ('serial_onpolicy', 'serial')
+
+
+@click.command()
+@click.option('-c', '--config', required=True, type=ConfigFile(), help='Config file, or the name of a shipped config.')
+@click.option('-s', '--seed', default=0, show_default=True, help='Seed.')
+@click.option('-m', '--mode', default=MODES[0], show_default=True, type=click.Choice(MODES), help='Mode of the run.')
+def main(config: str, seed: int, mode: str) -> None:
+    """Examine a config before a run."""
+    found = examine(*read_config_file(config), seed=seed, replays=mode == 'serial')
+    click.echo('no known cause of a failure to learn' if not found else f'findings: {len(found)}')
+    raise SystemExit(bool(found))
+
+
+def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: bool = False) -> List[Dict[str, Any]]:
+    """
+    Overview:
+        Print what a run of these configs meets.
+    Arguments:
+        - main_config, create_config (:obj:`EasyDict`): The configs.
+        - seed (:obj:`int`): Seed of the run.
+        - replays (:obj:`bool`): Whether an update learns from ``batch_size`` groups of a replay buffer.
+    Returns:
+        - found (:obj:`List[Dict]`): Causes of a failure to learn: ``cause``, ``message`` and figures.
+    Raises:
+        - ConfigError: If a config is invalid, or its policy is not grpo.
+    """
+    check_names(create_config)
+    if create_config.policy.type != 'grpo':
+        raise ConfigError(f'--check: create_config.policy.type = {create_config.policy.type!r}, must be grpo.')
+    folder = tempfile.mkdtemp()
+    try:
+        policy, collector = _build(main_config, create_config, seed, os.path.relpath(folder))
+        try:
+            probes = collector.probe(PROBLEMS)
+            for line in describe_probes(probes):
+                click.echo(line)
+            watch = policy.learn_mode.get_attribute('watch')
+            watch.probed(probes)
+            for line in _trial(policy, collector, replays):
+                click.echo(line)
+        finally:
+            collector.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for finding in watch.history.found:
+        click.echo(f"finding, {finding['cause']}: {finding['message']}")
+    return watch.history.found
+
+
+def _build(main_config: EasyDict, create_config: EasyDict, seed: int, folder: str) -> Tuple[Any, Any]:
+    """Policy and collector of a run, as DI-engine's pipelines build them."""
+    create_config.policy.type += '_command'
+    create_config.setdefault('collector', EasyDict(type='group'))
+    main_config.exp_name = folder
+    cfg = compile_config(main_config, seed=seed, auto=True, create_cfg=create_config, save_cfg=False)
+    env, env_cfgs, _ = get_vec_env_setting(cfg.env)
+    envs = create_env_manager(cfg.env.manager, [partial(env, cfg=c) for c in env_cfgs])
+    envs.seed(cfg.seed)
+    set_pkg_seed(cfg.seed, use_cuda=cfg.policy.cuda)
+    policy = create_policy(cfg.policy, enable_field=['learn', 'collect', 'eval', 'command'])
+    collector = create_serial_collector(
+        cfg.policy.collect.collector, env=envs, policy=policy.collect_mode, exp_name=folder
+    )
+    return policy, collector
+
+
+def describe_probes(probes: List[Dict[str, Any]]) -> List[str]:
+    """
+    Overview:
+        Lengths of prompts and demonstrations, and a table of what the scorer pays for each kind of text.
+    Arguments:
+        - probes (:obj:`List[Dict]`): From ``probe`` of a token environment; empty for others.
+    """
+    if not probes:
+        return []
+    prompts = {p['problem']: p['prompt_tokens'] for p in probes}
+    shown = [p for p in probes if p['kind'] == 'demonstration']
+    lines = [f'prompts of {len(prompts)} problems: {_range(list(prompts.values()))} tokens']
+    if shown:
+        fitting = [p['tokens'] for p in shown if p['failed'] is None]
+        lines.append(
+            f"demonstrations: {_range(fitting) + ' tokens' if fitting else 'none can be scored'}; "
+            f"{sum(p['ended'] is False for p in shown)} of {len(shown)} are cut, {len(shown) - len(fitting)} fail"
+        )
+        lines += [f"  problem {p['problem']}: {p['failed']}" for p in shown if p['failed'] is not None][:1]
+    else:
+        lines.append('demonstrations: the task has none of its own')
+    rows = []
+    for kind in dict.fromkeys(p['kind'] for p in probes):
+        scored = [p for p in probes if p['kind'] == kind and p['value'] is not None]
+        rewards, values = [p['reward'] for p in scored], [p['value'] for p in scored]
+        rows.append([kind, len(scored), _range(rewards), _range(values), scored[0]['text'][:40] if scored else ''])
+    header = ['text', 'scored', 'reward', 'reported', 'for example']
+    return lines + tabulate(rows, header, disable_numparse=True).splitlines()
+
+
+def _trial(policy: Any, collector: Any, replays: bool) -> List[str]:
+    """Two updates; the second one is described, because the first includes the warm-up."""
+    cuda = torch.cuda.is_available() and policy.learn_mode.get_attribute('cuda')
+    before = _peak(cuda)
+    for update in range(UPDATES):
+        groups = collector.collect(train_iter=update)
+        most = policy.learn_mode.get_attribute('batch_size') if replays else len(groups)
+        metrics = policy.learn_mode.forward(groups[:most])
+    parts = ('sampling', 'scoring', 'updating')
+    seconds = ', '.join(f"{part} {metrics[f'seconds_{part}']:.2f} s" for part in parts)
+    total = sum(metrics[f'seconds_{part}'] for part in parts)
+    shown = ('reward_mean', 'equal_groups', 'truncated', 'entropy')
+    return [
+        f'an update takes {total:.2f} s ({seconds})',
+        f"peak memory{' of the GPU' if cuda else ''} {_peak(cuda):,.0f} MiB, {before:,.0f} before the updates",
+        'of the second update: ' + ', '.join(f'{name} {metrics[name]:.3g}' for name in shown if name in metrics),
+    ]
+
+
+def _peak(cuda: bool) -> float:
+    """Peak memory so far in MiB: of the GPU, or of this process."""
+    return torch.cuda.max_memory_allocated() / 2 ** 20 if cuda else \
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** 10
+
+
+def _range(values: List[float]) -> str:
+    if not values:
+        return '-'
+    low, high = min(values), max(values)
+    return f'{low:g}' if low == high else f'{low:g} to {high:g}, median {statistics.median(values):g}'

@@ -1,0 +1,118 @@
+"""Findings of whole runs, and the check before a run."""
+import os
+import runpy
+import sys
+
+import pytest
+from ding.entry import serial_pipeline_onpolicy
+
+from ding_common import ConfigError, read_json_lines
+from ding_grpo import check
+from ding_grpo.__main__ import main as command
+from dizoo_llm.tasks import ThinkAnswerTask
+
+from tests.shipped import path_of, small, write
+
+BENCHMARKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'benchmarks')
+
+
+@pytest.fixture
+def paid_for_nothing(monkeypatch):
+    monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
+    monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, p, c: dict(answer=1., format=1., solved=1.))
+
+
+@pytest.mark.envtest
+class TestRun:
+
+    def test_what_lies_in_the_folder(self, think_answer, paid_for_nothing, capsys):
+        serial_pipeline_onpolicy(think_answer, seed=0, max_train_iter=2)
+        found, = read_json_lines('run/findings.jsonl')
+        assert (found['update'], found['cause'], found['reward']) == (0, 'always_paid', 2)
+        told = capsys.readouterr().out.splitlines()
+        assert f"finding after update 0, always_paid: {found['message']}" in told
+        assert f"findings: always_paid ({os.path.join('run', 'findings.md')})" in told
+        assert found['message'] in open('run/findings.md').read()
+
+    def test_a_resumed_run_has_the_findings_of_one_that_was_not_stopped(self, think_answer):
+        main, create = think_answer
+        main.policy.learn.update(learning_rate=1e-12, learner=dict(hook=dict(save_ckpt_after_iter=2)))
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=5)
+        whole = open('run/findings.jsonl').read()
+        assert [f['cause'] for f in read_json_lines('run/findings.jsonl')] == ['step_small']
+        for path in ('iteration_4.pth.tar', 'iteration_5.pth.tar', 'ckpt_best.pth.tar'):
+            os.remove(f'run/ckpt/{path}')
+        main.policy.learn.resume_training = True
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=5)  # from update 2, before the finding
+        assert open('run/findings.jsonl').read() == whole
+
+    def test_other_environments(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        serial_pipeline_onpolicy(small('pendulum_grpo'), seed=0, max_train_iter=3)
+        assert not os.path.exists('run/findings.jsonl')
+        text = open('run/findings.md').read()
+        assert 'No known cause' in text and 'scorer' not in text
+
+
+@pytest.mark.envtest
+class TestCheck:
+
+    def run(self, capsys, *args):
+        with pytest.raises(SystemExit) as ended:
+            command(['--check', *args])
+        return ended.value.code, capsys.readouterr().out
+
+    def test_leaves_nothing(self, think_answer, tmp_path, capsys):
+        path = write(tmp_path / 'c.py', think_answer)
+        code, out = self.run(capsys, '-m', 'serial_onpolicy', '-c', path, '-s', '0')
+        assert code == 0 and os.listdir('.') == ['c.py']
+        for words in ('prompts of 4 problems: 19 tokens', 'demonstrations: 6 tokens; 0 of 4 are cut, 0 fail',
+                      'an update takes ', 'peak memory ', 'of the second update: reward_mean ',
+                      'no known cause of a failure to learn'):
+            assert words in out
+        rows = [line.split()[:4] for line in out.splitlines()]
+        assert ['demonstration', '4', '2', '1'] in rows and ['empty', '4', '0', '0'] in rows
+
+    def test_junk_that_pays(self, think_answer, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr(
+            ThinkAnswerTask, 'score', lambda self, p, c: dict.fromkeys(self.weights, float(len(c.split()) > 4))
+        )
+        code, out = self.run(capsys, '-c', write(tmp_path / 'c.py', think_answer))
+        assert code == 1 and 'finding, junk_pays: junk pays: for problem 0' in out and 'findings: 1' in out
+
+    def test_a_demonstration_that_does_not_fit(self, think_answer, tmp_path, capsys):
+        think_answer[0].env.max_new_tokens = 4
+        code, out = self.run(capsys, '-c', write(tmp_path / 'c.py', think_answer))
+        assert code == 0 and 'none can be scored; 0 of 4 are cut, 4 fail' in out and 'env.max_new_tokens = 4' in out
+
+    def test_environments_without_a_scorer(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        code, out = self.run(capsys, '-c', write(tmp_path / 'c.py', small('cartpole_grpo')))
+        assert code == 0 and 'an update takes' in out and 'demonstration' not in out
+
+    def test_other_policies_are_refused(self, monkeypatch):
+        loaded = runpy.run_path(path_of('cartpole_ppo'))
+        with pytest.raises(ConfigError) as caught:
+            check.examine(loaded['main_config'], loaded['create_config'], seed=0)
+        assert caught.value.message == "--check: create_config.policy.type = 'ppo', must be grpo."
+
+
+@pytest.mark.algotest
+class TestBroken:
+    """``make why`` measures more."""
+
+    @pytest.fixture
+    def broken(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, 'path', [BENCHMARKS, *sys.path])
+        import broken_runs
+        monkeypatch.chdir(tmp_path)
+        return broken_runs
+
+    def test_each_is_named_by_its_cause(self, broken):
+        found = {name: broken.findings_of(run, f'run{i}') for i, (name, run) in enumerate(broken.BROKEN.items())}
+        assert len(found) == 12
+        assert {name: of_run[0]['cause'] for name, of_run in found.items() if of_run} == \
+            {name: run.cause for name, run in broken.BROKEN.items()}
+
+    def test_whole_ones_have_no_cause(self, broken):
+        assert [broken.findings_of(broken.Broken(''), f'run{seed}', seed) for seed in range(3)] == [[]] * 3

@@ -1,0 +1,241 @@
+"""Every cause at its threshold: a history just beyond it, and one just before it."""
+import pytest
+import torch
+
+from ding_grpo.policy import causes
+from ding_grpo.policy.causes import CAUSES, EXPLAINS, rate_bound
+from ding_grpo.policy.history import History, Setting
+from ding_grpo.policy.probes import of_probes
+
+pytestmark = pytest.mark.unittest
+SAMPLES = dict(rows=20, cut=5, groups=4, equal=1, copies=0, low=0.0, high=1.0, mean=0.4, std=0.3, parts={})
+MASK = dict(outside=0, inside=100, steps=100)
+METRICS = dict(entropy=2.0, sampler_gap_mean=1e-7, cur_lr=1e-3)
+LOOK = dict(steps=50, moved=0.05, outside=0.1, follow=0.3, fresh=50, surprise=1.0, squares=50.0)
+
+
+def history(updates=5, samples={}, mask={}, metrics={}, look={}, first={}):
+    """A healthy history, but for these figures; ``first`` are those of its first update."""
+    found = History()
+    for i in range(updates):
+        begins = first if i == 0 else {}
+        found.add(
+            dict(SAMPLES, **dict(samples, **begins.get('samples', {}))), dict(MASK, **mask),
+            dict(METRICS, **dict(metrics, **begins.get('metrics', {}))), dict(LOOK, **look)
+        )
+    return found
+
+
+def causes_of(found, **setting):
+    return [name for name, find in CAUSES.items() if find(found, Setting(**setting)) is not None]
+
+
+EQUAL = dict(low=0.0, high=0.0, mean=0.0, std=0.0, equal=4)
+PAID = dict(EQUAL, low=2.0, high=2.0, mean=2.0)
+FORMAT = dict(answer=[0., 0., 0.], format=[0., 0.5, 0.46])
+LEARNING = dict(answer=[0., 0., 0.], format=[0., 0.5, 0.44])
+CUT = dict(cut=150, rows=150)
+
+
+def test_a_healthy_history_has_no_cause():
+    assert causes_of(history()) == [] and causes_of(history(30)) == []
+
+
+def test_the_rule_of_three():
+    assert rate_bound(300) == 0.01 and rate_bound(1) == 1
+    assert (1 - rate_bound(3000)) ** 3000 == pytest.approx(0.05, abs=1e-3)  # 5 % chance to see none at that rate
+
+
+@pytest.mark.parametrize(
+    'cause, beyond, before, setting',
+    [
+        ('mask', history(mask=dict(outside=1)), history(), {}),
+        ('mask', history(mask=dict(inside=0)), history(mask=dict(inside=0, steps=0)), {}),
+        ('apart', history(metrics=dict(sampler_gap_mean=0.011)), history(metrics=dict(sampler_gap_mean=0.009)), {}),
+        (
+            'apart', history(metrics=dict(sampler_gap_mean=0.51)), history(metrics=dict(sampler_gap_mean=0.4)),
+            dict(exact=False)
+        ),
+        # 5 x 20 / sqrt(5 x 50) = 6.3 errors and 0.4 nats; 5 x 18 / sqrt(5 x 50) = 5.7 errors
+        ('apart', history(look=dict(surprise=20.)), history(look=dict(surprise=18.)), {}),
+        ('apart', history(look=dict(surprise=-20.)), history(look=dict(surprise=-18.)), {}),
+        ('step_small', history(3, look=dict(moved=9e-6)), history(3, look=dict(moved=1.1e-5)), {}),
+        ('step_small', history(3, look=dict(moved=0.)), history(2, look=dict(moved=0.)), {}),
+        ('step_small', history(3, look=dict(moved=0.)), history(3, dict(), {}, dict(cur_lr=4e-4), dict(moved=0.)), {}),
+        ('step_large', history(2, look=dict(outside=0.8)), history(2, look=dict(outside=0.7)), {}),
+        ('step_large', history(2, look=dict(outside=0.8)), history(1, look=dict(outside=0.8)), {}),
+        ('copies', history(3, dict(copies=2)), history(3, dict(copies=1)), {}),
+        ('copies', history(3, dict(copies=2)), history(2, dict(copies=2)), {}),
+        ('no_success', history(5, EQUAL), history(4, EQUAL), {}),
+        ('no_success', history(5, EQUAL), history(5, dict(EQUAL, rows=19)), {}),
+        ('no_success', history(5, EQUAL), history(5, EQUAL, first=dict(samples=dict(high=0.1))), {}),
+        ('always_paid', history(5, PAID), history(4, PAID), {}),
+        (
+            'one_part', history(5, dict(parts=FORMAT, rows=200)), history(5, dict(parts=LEARNING, rows=200)),
+            dict(reward_weights=dict(answer=1., format=1.))
+        ),
+        (
+            'one_part', history(5, dict(parts=FORMAT, rows=200)), history(5, dict(parts=FORMAT, rows=199)),
+            dict(reward_weights=dict(answer=1., format=1.))
+        ),
+        ('no_end', history(5, dict(cut=20)), history(4, dict(cut=20)), {}),
+        ('no_end', history(5, dict(cut=20)), history(5, dict(cut=20), first=dict(samples=dict(cut=19))), {}),
+        (
+            'cut', history(22, CUT, first=dict(samples=dict(cut=0))), history(20, CUT, first=dict(samples=dict(cut=0))),
+            {}
+        ),
+        (
+            'cut', history(6, CUT, first=dict(samples=dict(cut=0))), history(5, CUT, first=dict(samples=dict(cut=0))),
+            dict(masks_truncated=True)
+        ),
+        ('against', history(look=dict(follow=-0.06)), history(look=dict(follow=-0.04)), {}),
+        ('against', history(look=dict(follow=-0.9)), history(4, look=dict(follow=-0.9)), {}),
+        ('equal', history(5, dict(equal=4)), history(4, dict(equal=4)), {}),
+        ('equal', history(5, dict(equal=4)), history(5, dict(equal=3)), {}),
+    ]
+)  # yapf: disable
+def test_beyond_and_before_a_threshold(cause, beyond, before, setting):
+    assert cause in causes_of(beyond, **setting)
+    assert cause not in causes_of(before, **setting)
+
+
+class TestEntropyGone:
+    begun = dict(metrics=dict(entropy=3.0))
+
+    def test_before_the_reward_came(self):
+        # 2 % of 3 nats is 0.06; the mean of 0.4 was 0.4 at first
+        assert causes_of(history(6, metrics=dict(entropy=0.05), first=self.begun)) == ['entropy_gone']
+        assert causes_of(history(6, metrics=dict(entropy=0.07), first=self.begun)) == []
+
+    def test_not_after_it(self):
+        # first mean 0.4, std 0.3
+        first = dict(self.begun, samples=SAMPLES)
+        assert causes_of(history(6, dict(mean=0.71), metrics=dict(entropy=0.05), first=first)) == []
+
+    def test_not_of_continuous_actions_whose_entropy_may_be_negative(self):
+        assert causes_of(history(6, metrics=dict(entropy=-2.0), first=self.begun), tokens=False) == []
+
+
+class TestSolved:
+    """What a solved task shows is no cause."""
+
+    def test_equal_groups_of_the_best_reward(self):
+        assert causes_of(history(5, dict(equal=4, mean=0.99))) == []
+
+    def test_copies_of_the_best_reward(self):
+        assert causes_of(history(5, dict(copies=4, mean=1.0))) == []
+
+
+class TestOtherEnvironments:
+
+    def test_a_time_limit_is_no_cut(self):
+        assert causes_of(history(30, CUT), tokens=False) == []
+
+    def test_turns_that_a_limit_ends_name_their_limits(self):
+        found = causes.cut(history(20, CUT), Setting(turns=3))
+        assert 'env.max_turns' in found['message'] and causes_of(history(20, CUT), turns=3) == ['cut']
+
+    def test_negative_rewards_that_never_differ_are_no_success(self):
+        found = causes.no_success(history(5, dict(EQUAL, low=-500., high=-500.)), Setting(tokens=False))
+        assert found['samples'] == 100 and found['bound'] == 0.03 and '-500' in found['message']
+
+
+class TestMessages:
+
+    def test_the_step_names_its_key(self):
+        small, large = history(look=dict(moved=0.)), history(look=dict(outside=1.))
+        for cause in (causes.step_small(small, Setting()), causes.step_large(large, Setting())):
+            assert 'policy.learn.learning_rate = 0.001' in cause['message']
+
+    def test_the_temperature_is_told_apart(self):
+        warm = causes.apart(history(look=dict(surprise=25.)), Setting())['message']
+        cold = causes.apart(history(look=dict(surprise=-25.)), Setting())['message']
+        assert 'less probable' in warm and 'a higher temperature' in warm
+        assert 'more probable' in cold and 'a lower temperature' in cold
+
+
+class TestOnePart:
+
+    def test_the_reported_part_without_a_weight(self):
+        setting = dict(return_part='solved', reward_weights=dict(solved=0., format=1., tidy=0.))
+        found = causes.one_part(history(1), Setting(**setting))
+        assert found['parts'] == ['format'] and "'solved'" in found['message']
+
+    def test_a_part_that_is_only_reported_is_no_cause(self):
+        setting = dict(return_part='right', reward_weights=dict(right=1., length=0.))
+        parts = dict(right=[0., 1., 0.95], length=[0., 0., 0.])
+        assert causes_of(history(5, dict(parts=parts, rows=200)), **setting) == []
+
+
+class TestReference:
+
+    def test_a_change_is_a_drift(self):
+        found = history()
+        found.add_reference(7)
+        assert causes.drift(found, Setting()) is None
+        found.add_reference(7)
+        assert causes.drift(found, Setting()) is None
+        found.add_reference(8)
+        assert 'ref_sync_freq' in causes.drift(found, Setting())['message']
+
+    def test_not_after_it_was_renewed(self):
+        found = history()
+        found.add_reference(7)
+        found.reference = None  # as ``Watch.reference_renewed`` does
+        found.add_reference(8)
+        assert causes.drift(found, Setting()) is None
+
+
+def test_symptoms_are_causes():
+    assert {name for names in EXPLAINS.values() for name in names} <= set(CAUSES)
+
+
+def test_a_history_survives_a_checkpoint(tmp_path):
+    found = history(7, dict(parts=FORMAT))
+    found.add_reference(5)
+    torch.save(found.state_dict(), tmp_path / 'state')
+    assert History(**torch.load(tmp_path / 'state', weights_only=True)) == found
+
+
+def test_a_state_is_a_copy():
+    found = history()
+    state = found.state_dict()
+    found.recent[0]['mean'] = 9
+    assert state['recent'][0]['mean'] == 0.4
+
+
+def probes(demonstration, junk, empty=0.0, problem=0, ended=True):
+    texts = dict(demonstration=demonstration, junk=junk, empty=empty)
+    return [
+        dict(problem=problem, kind=kind, text=kind, reward=value, value=value, ended=ended)
+        for kind, value in texts.items()
+    ]
+
+
+class TestOfProbes:
+
+    @pytest.mark.parametrize(
+        'rows, cause',
+        [
+            (probes(1., 0.), None),
+            (probes(1., 0.9), None),
+            (probes(1., 1.), 'junk_pays'),
+            (probes(0.5, 1.), 'junk_pays'),
+            (probes(0., 0., -1.), 'wrong_key'),
+            (probes(0., 0.), 'no_success'),
+            (probes(1., 1., 1.), 'always_paid'),
+            (probes(1., 0., ended=False), 'no_end'),
+            (probes(None, 0.), None),
+            ([], None),
+            # half of the problems are not most of them
+            (probes(1., 1.) + probes(1., 0., problem=1), None),
+            (probes(1., 1.) + probes(1., 0., problem=1) + probes(1., 1., problem=2), 'junk_pays'),
+        ]
+    )  # yapf: disable
+    def test_what_is_worth_more(self, rows, cause):
+        found = of_probes(rows)
+        assert (None if found is None else found[0]) == cause
+
+    def test_the_text_that_pays_is_shown(self):
+        _, found = of_probes(probes(0.5, 1.))
+        assert (found['demonstration'], found['other']) == (0.5, 1.) and "'junk'" in found['message']

@@ -1,0 +1,98 @@
+"""The line, the file and the page of findings."""
+import json
+
+import pytest
+
+from ding_grpo.policy.history import History
+from ding_grpo.worker.findings import FindingsHook, FindingsPageHook, page
+
+pytestmark = pytest.mark.unittest
+FOUND = dict(update=3, cause='cut', message='a | b\nc', rows=7)
+PROBE = dict(problem=0, kind='junk', text='x|y', reward=1.0, value=None)
+
+
+class Engine:
+    """What the hooks read of a learner."""
+    exp_name, rank = 'run', 0
+
+    def __init__(self, **fields):
+        self.history = History(**fields)
+        self.policy, self.probes = self, []
+
+    def get_attribute(self, name):
+        assert name == 'watch'
+        return self
+
+    def probed(self, probes):
+        self.probes.append(probes)
+        self.history.found.append(dict(FOUND, update=0))
+
+
+class Collector:
+
+    def probe(self, problems):
+        return [PROBE] * problems
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'run').mkdir()
+
+
+def lines():
+    with open('run/findings.jsonl') as f:
+        return [json.loads(line) for line in f]
+
+
+class TestHook:
+
+    def test_the_scorer_is_probed_before_the_first_update(self, capsys):
+        engine, hook = Engine(), FindingsHook('f', 20, position='after_iter')
+        hook.begin(engine, Collector())
+        assert engine.probes == [[PROBE] * 3] and lines() == [dict(FOUND, update=0)]
+        assert capsys.readouterr().out == 'finding after update 0, cut: a | b\nc\n'
+
+    def test_not_again_in_a_resumed_run_whose_findings_are_in_its_file(self, tmp_path):
+        engine, hook = Engine(updates=4, found=[FOUND]), FindingsHook('f', 20, position='after_iter')
+        hook.begin(engine, Collector())
+        hook(engine)
+        assert engine.probes == [] and not (tmp_path / 'run' / 'findings.jsonl').exists()
+        engine.history.found.append(dict(FOUND, update=5))
+        hook(engine)
+        hook(engine)
+        assert lines() == [dict(FOUND, update=5)]
+
+
+class TestPage:
+
+    def test_without_findings(self, capsys):
+        FindingsPageHook('p', 120, position='after_run')(Engine())
+        assert 'No known cause' in open('run/findings.md').read()
+        assert capsys.readouterr().out == 'findings: no known cause of a failure to learn (run/findings.md)\n'
+
+    def test_with_findings(self, capsys):
+        FindingsPageHook('p', 120, position='after_run')(Engine(found=[FOUND], probes=[PROBE]))
+        text = open('run/findings.md').read()
+        # a bar or a line break would tear the table
+        assert '| 3 | `cut` | a \\| b c |' in text and '| 0 | junk: x\\|y | 1 | - |' in text
+        assert capsys.readouterr().out == 'findings: cut (run/findings.md)\n'
+
+    def test_figures(self):
+        update = dict(rows=4, cut=1, groups=2, equal=1, mean=0.5, entropy=1.5)
+        history = History(
+            updates=2,
+            rows=8,
+            ended=6,
+            low=0.,
+            high=1.,
+            first=dict(mean=0.25, std=0., entropy=3.),
+            recent=[update],
+            parts=dict(a=[0., 1.]),
+            looks=[dict(moved=0.1, outside=0.2, follow=0.3)]
+        )
+        text = page('run', history.state_dict())
+        for row in ('updates | 2', 'rows | 8, of which a limit cut 2', 'update | 0.25, 0.5', 'update | 1 of 2',
+                    'part a | 0, 1', 'update | 3, 1.5 nats', 'an update | 0.1 nats', '[0.83, 1.2] | 0.2',
+                    '[-1, 1] | 0.3'):
+            assert f'{row} |' in text, row
