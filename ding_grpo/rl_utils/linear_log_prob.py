@@ -1,12 +1,14 @@
-from functools import wraps
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .check import check_leading, check_number, check_tensor
+from .kept_log_prob import KeptLogProb
+from .logits_head import Head, Slope, slices, wide_type, with_rules, without_autocast
 from .matrix_product import matrix_product
+from .token_rules import CountedRules, TokenRules
 
 # The logits in memory at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones exceed the
 # cache; this one is within 3 % of the best of 11 shapes tried.
@@ -26,6 +28,7 @@ def linear_log_prob(
         softcap: Optional[float] = None,
         return_entropy: bool = False,
         return_squares: bool = False,
+        rules: Optional[TokenRules] = None,
 ) -> Union[Tensor, Tuple[Tensor, ...]]:
     """
     Overview:
@@ -52,6 +55,8 @@ def linear_log_prob(
         - softcap (:obj:`Optional[float]`): Bound of the logits.
         - return_entropy (:obj:`bool`): Whether to also return the entropies of the distributions.
         - return_squares (:obj:`bool`): Whether to also return the sums of their squared probabilities.
+        - rules (:obj:`Optional[TokenRules]`): What the sampler did to the logits before the division by the \
+            temperature. Its ``kept_bits`` and ``kept`` exclude each other.
     Returns:
         - logp (:obj:`torch.FloatTensor`): In nats, float32 or wider.
         - entropy (:obj:`torch.FloatTensor`): In nats, differentiable; only with ``return_entropy``.
@@ -68,7 +73,7 @@ def linear_log_prob(
     Raises:
         - ValueError: If a shape, a type or an option is wrong.
     """
-    _check(hidden, weight, index, mask, bias, kept)
+    _check(hidden, weight, index, mask, bias, kept, rules)
     check_number('temperature', temperature, open_low=True)
     check_number('scale', scale, open_low=True)
     if softcap is not None:
@@ -76,16 +81,19 @@ def linear_log_prob(
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size >= 1):
         raise ValueError(f'chunk_size = {chunk_size!r}: must be an integer of at least 1')
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
-    taken, head = index[counted], _Head(scale, softcap, temperature)
+    taken, head = index[counted], Head(scale, softcap, temperature)
     # hidden[counted], (N, H), whose backward would sort
     read = hidden.flatten(0, 1).index_select(0, counted.flatten().nonzero().squeeze(1))
     if taken.numel() and not 0 <= taken.min() <= taken.max() < len(weight):
         raise ValueError(
             f'index from {taken.min()} to {taken.max()}: must be tokens from 0 to V - 1 = {len(weight) - 1}'
         )
+    of_counted = None if rules is None else rules.of(counted, temperature)
     if kept is None:
+        if of_counted is not None and of_counted.kept_bits is not None:
+            _check_taken_bits(of_counted.kept_bits, taken)
         logp, *others = _TiledLogProb.apply(
-            read, weight, bias, taken, head, chunk_size or TOKENS, return_entropy, return_squares
+            read, weight, bias, taken, head, of_counted, chunk_size or TOKENS, return_entropy, return_squares
         )  # (N, ) each
     else:
         chosen = kept[counted]  # (N, K)
@@ -94,7 +102,7 @@ def linear_log_prob(
         if chosen.numel() and not -1 <= chosen.min() <= chosen.max() < len(weight):
             raise ValueError(f'kept from {chosen.min()} to {chosen.max()}: must be tokens, or -1 for padding')
         size = chunk_size or max(1, TOKENS * VOCABULARY // max(chosen.shape[-1] * hidden.shape[-1], 1))
-        logp, *others = _KeptLogProb.apply(read, weight, bias, taken, chosen, head, size)
+        logp, *others = KeptLogProb.apply(read, weight, bias, taken, chosen, head, of_counted, size)
 
     def place(values: Tensor) -> Tensor:
         return values.new_zeros(index.shape).masked_scatter(counted, values)
@@ -103,60 +111,24 @@ def linear_log_prob(
     return (place(logp), *asked) if asked else place(logp)
 
 
-class _Head(NamedTuple):
-    """Turns the product of hidden states and output matrix into logits."""
-    scale: float
-    softcap: Optional[float]
-    temperature: float
-
-    def logits(self, z: Tensor) -> Tensor:
-        """Logits of the product z, computed in place if z is float32 or wider."""
-        z = z.to(_wide(z))
-        if self.scale != 1:
-            z.mul_(self.scale)
-        if self.softcap is not None:
-            z.div_(self.softcap).tanh_().mul_(self.softcap)
-        return z if self.temperature == 1 else z.div_(self.temperature)
-
-    def slope(self, x: Tensor) -> Union[Tensor, float, None]:
-        """Derivative of the logits x with respect to the product; None if it is 1."""
-        slope = self.scale / self.temperature
-        if self.softcap is None:
-            return None if slope == 1 else slope
-        return (1 - (_finite(x) * (self.temperature / self.softcap)) ** 2) * slope
-
-
-def _without_autocast(function: Callable) -> Callable:
-    """Disable autocast. It would affect only the forward, whose products then had another type than in the backward."""
-
-    @wraps(function)
-    def run(ctx: Any, *args) -> Any:
-        given = [x for x in args if isinstance(x, Tensor)]
-        device = (given or ctx.saved_tensors)[0].device
-        with torch.autocast(device.type, enabled=False):
-            return function(ctx, *args)
-
-    return run
-
-
 class _TiledLogProb(torch.autograd.Function):
     """Processes the logits in tiles of some tokens by a part of the vocabulary. A tile is computed, used and
     overwritten in the processor's cache, once in forward and once in backward."""
 
     @staticmethod
-    @_without_autocast
+    @without_autocast
     def forward(
-            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: _Head, tokens: int,
-            return_entropy: bool, return_squares: bool
+            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: Head,
+            rules: Optional[CountedRules], tokens: int, return_entropy: bool, return_squares: bool
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        wide = _wide(hidden)
+        wide = wide_type(hidden)
         taken, highest, total, entropy, squares = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(5))
         entropy, squares = entropy if return_entropy else None, squares if return_squares else None
-        tile = _Tile(hidden, weight, bias, index, head)
-        for rows in _slices(len(hidden), tokens):
+        tile = _Tile(hidden, weight, bias, index, head, rules)
+        for rows in slices(len(hidden), tokens):
             parts: List[List[Tensor]] = []
-            for columns in _slices(len(weight), VOCABULARY):
-                x = tile.logits(rows, columns)
+            for columns in slices(len(weight), VOCABULARY):
+                x, _ = tile.logits(rows, columns)
                 inside, place = tile.where_taken(rows, columns)
                 taken[rows] += torch.where(inside, x.gather(-1, place), 0).squeeze(-1)
                 top = x.amax(-1, keepdim=True).clamp(min=torch.finfo(wide).min)  # not minus infinity
@@ -180,7 +152,7 @@ class _TiledLogProb(torch.autograd.Function):
             if return_squares:
                 squares[rows] = (scale.square() * others[-1]).sum(0) / total[rows].square()
         ctx.save_for_backward(hidden, weight, bias, index, highest, total, entropy)
-        ctx.head, ctx.tokens = head, tokens
+        ctx.head, ctx.rules, ctx.tokens = head, rules, tokens
         ctx.set_materialize_grads(False)
         if return_squares:
             ctx.mark_non_differentiable(squares)
@@ -189,7 +161,7 @@ class _TiledLogProb(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    @_without_autocast
+    @without_autocast
     def backward(ctx: Any, grad_logp: Optional[Tensor], grad_entropy: Optional[Tensor],
                  _: None) -> Tuple[Optional[Tensor], ...]:
         hidden, weight, bias, index, highest, total, entropy = ctx.saved_tensors
@@ -200,14 +172,13 @@ class _TiledLogProb(torch.autograd.Function):
         grad_hidden = torch.zeros(hidden.shape, dtype=wide, device=hidden.device) if needs_hidden else None
         grad_weight = torch.empty_like(weight) if needs_weight else None
         grad_bias = torch.empty_like(bias) if needs_bias else None
-        tile = _Tile(hidden, weight, bias, index, ctx.head)
-        for columns in _slices(len(weight), VOCABULARY):
+        tile = _Tile(hidden, weight, bias, index, ctx.head, ctx.rules)
+        for columns in slices(len(weight), VOCABULARY):
             w = weight[columns]
             sum_weight = torch.zeros(w.T.shape, dtype=wide, device=w.device) if needs_weight else None  # (H, tile)
             sum_bias = torch.zeros(len(w), dtype=wide, device=w.device) if needs_bias else None
-            for rows in _slices(len(hidden), ctx.tokens):
-                x, g = tile.logits(rows, columns), grad_logp[rows, None]
-                slope = ctx.head.slope(x)
+            for rows in slices(len(hidden), ctx.tokens):
+                (x, slope), g = tile.logits(rows, columns, True), grad_logp[rows, None]
                 # p = exp(x - highest) / total, as in forward; the division is merged into the factor of a row
                 x.sub_(highest[rows, None])
                 if grad_entropy is None:
@@ -230,7 +201,7 @@ class _TiledLogProb(torch.autograd.Function):
             if needs_bias:
                 grad_bias[columns] = sum_bias
         grad_hidden = None if grad_hidden is None else grad_hidden.to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None
 
 
 class _Tile(NamedTuple):
@@ -238,11 +209,13 @@ class _Tile(NamedTuple):
     weight: Tensor
     bias: Optional[Tensor]
     index: Tensor
-    head: _Head
+    head: Head
+    rules: Optional[CountedRules]
 
-    def logits(self, rows: slice, columns: slice) -> Tensor:
+    def logits(self, rows: slice, columns: slice, with_slope: bool = False) -> Tuple[Tensor, Slope]:
         z = matrix_product(self.hidden[rows], self.weight[columns])
-        return self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
+        x = self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
+        return x, with_rules(x, self.head, self.rules, rows, columns, with_slope)
 
     def where_taken(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
         """Whether the sampled token of each row is in the tile, and its column (arbitrary if not); both (N, 1)."""
@@ -251,87 +224,9 @@ class _Tile(NamedTuple):
         return (place >= 0) & (place < width), place.clamp(0, width - 1)
 
 
-class _KeptLogProb(torch.autograd.Function):
-    """Log-probabilities over the tokens that a sampler kept. It copies their rows of the output matrix, for some tokens
-    at a time."""
-
-    @staticmethod
-    @_without_autocast
-    def forward(
-            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor, head: _Head,
-            tokens: int
-    ) -> Tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(hidden, weight, bias, index, kept)
-        ctx.head, ctx.tokens = head, tokens
-        logp, entropy, squares = (hidden.new_empty(len(hidden), dtype=_wide(hidden)) for _ in range(3))
-        ctx.mark_non_differentiable(squares)
-        for rows in _slices(len(hidden), tokens):
-            x, taken = _kept_logits(hidden[rows], weight, bias, index[rows], kept[rows], head)
-            all_logp = torch.log_softmax(x, dim=-1)
-            logp[rows] = all_logp.gather(-1, taken).squeeze(-1)
-            share = all_logp.exp()
-            entropy[rows], squares[rows] = -(share * _finite(all_logp)).sum(-1), share.square().sum(-1)
-        return logp, entropy, squares
-
-    @staticmethod
-    @once_differentiable
-    @_without_autocast
-    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor, _: Tensor) -> Tuple[Optional[Tensor], ...]:
-        hidden, weight, bias, index, kept = ctx.saved_tensors
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        wide = grad_logp.dtype
-        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if needs_weight else None
-        grad_bias = torch.zeros(weight.shape[:1], dtype=wide, device=weight.device) if needs_bias else None
-        for rows in _slices(len(hidden), ctx.tokens):
-            h, g = hidden[rows], grad_logp[rows, None]
-            x, taken = _kept_logits(h, weight, bias, index[rows], kept[rows], ctx.head)
-            logp = torch.log_softmax(x, dim=-1)
-            p, logp = logp.exp(), _finite(logp)
-            entropy = -(p * logp).sum(-1, keepdim=True)
-            grad = p * -(g + grad_entropy[rows, None] * (logp + entropy))
-            grad.scatter_add_(-1, taken, g)
-            slope = ctx.head.slope(x)
-            grad = (grad if slope is None else grad.mul_(slope)).to(hidden.dtype)  # (N, K)
-            ids = kept[rows].clamp(min=0)
-            if needs_hidden:
-                grad_hidden[rows] = torch.bmm(grad.unsqueeze(1), weight[ids]).squeeze(1)
-            if needs_weight:
-                outer = grad.unsqueeze(-1) * h.unsqueeze(1)  # (N, K, H)
-                grad_weight.index_add_(0, ids.flatten(), outer.flatten(0, 1).to(wide))
-            if needs_bias:
-                grad_bias.index_add_(0, ids.flatten(), grad.flatten().to(wide))
-        grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
-        grad_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None
-
-
-def _kept_logits(hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor,
-                 head: _Head) -> Tuple[Tensor, Tensor]:
-    """Logits (N, K), and the position of the sampled token in them, (N, 1)."""
-    ids = kept.clamp(min=0)
-    z = torch.bmm(weight[ids], hidden.unsqueeze(-1)).squeeze(-1)
-    z = z if bias is None else z + bias[ids]
-    taken = (kept == index.unsqueeze(-1)).to(torch.uint8).argmax(-1, keepdim=True)
-    return head.logits(z).masked_fill(kept < 0, float('-inf')), taken
-
-
-def _finite(x: Tensor) -> Tensor:
-    """Replace -inf by 0, for products with a probability of 0."""
-    return x.masked_fill(x == float('-inf'), 0)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def _slices(length: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, length)) for start in range(0, length, size))
-
-
 def _check(
         hidden: Tensor, weight: Tensor, index: Tensor, mask: Optional[Tensor], bias: Optional[Tensor],
-        kept: Optional[Tensor]
+        kept: Optional[Tensor], rules: Optional[TokenRules]
 ) -> None:
     check_leading('hidden', hidden, '(B, S, H)')
     check_leading('weight', weight, '(V, H)')
@@ -348,3 +243,21 @@ def _check(
         raise ValueError(f'bias of {bias.dtype}: must be {hidden.dtype}, the type of hidden')
     if kept is not None and (kept.dim() != 3 or tuple(kept.shape[:2]) != lead or kept.dtype != torch.long):
         raise ValueError(f'kept {tuple(kept.shape)} of {kept.dtype}: must be int64 of shape (B, S, K), (B, S) = {lead}')
+    if rules is None:
+        return
+    check_number('rules.penalty', rules.penalty, open_low=True)
+    check_tensor('rules.bias', rules.bias, (vocabulary, ), '(V, )', optional=True)
+    check_tensor('rules.first_seen', rules.first_seen, (lead[0], vocabulary), '(B, V)', 'numbers', optional=True)
+    bits = rules.kept_bits
+    if bits is not None and (kept is not None or bits.dtype != torch.uint8 or tuple(bits.shape[:-1]) != lead
+                             or 8 * bits.shape[-1] < vocabulary):
+        raise ValueError(
+            f'rules.kept_bits {tuple(bits.shape)} of {bits.dtype}: must be uint8 of shape (B, S, W), (B, S) = {lead}, '
+            f'with 8 W of at least V = {vocabulary}, and without kept'
+        )
+
+
+def _check_taken_bits(bits: Tensor, taken: Tensor) -> None:
+    of_taken = bits.gather(1, (taken // 8).unsqueeze(1)).squeeze(1) >> (taken % 8).to(torch.uint8)
+    if not (of_taken & 1).all():
+        raise ValueError('rules.kept_bits: must contain the sampled token of each position that the mask counts')
