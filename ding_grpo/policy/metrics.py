@@ -74,6 +74,8 @@ def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[
             **{f'{length_name}_{name}': getattr(length, name)()
                for name in ('mean', 'min', 'max')},
         )
+        if batch.baseline is not None:
+            metrics['baseline_mean'] = batch.baseline[scored].mean()
         if batch.prompts is not None:
             metrics['repetition'] = repetition(batch.action[scored], batch.weight[scored]).mean()
     for name, part in batch.reward_parts.items():

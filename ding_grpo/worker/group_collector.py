@@ -122,6 +122,7 @@ class GroupCollector(ISerialCollector):
                 )
             self._check_episodes(cfg.collect.max_episodes_per_env)
             self._shared_start = cfg.collect.shared_start
+            self._needs_greedy = _policy.get_attribute('needs_greedy')
             problems = getattr(self._env.env_ref, 'num_problems', None)
             shuffled = problems is not None and cfg.collect.problem_order == 'epoch'
             self._order = ProblemOrder(self._seed, problems) if shuffled else None
@@ -238,25 +239,13 @@ class GroupCollector(ISerialCollector):
         """
         numbers = [self._groups + i for i in parallel.share(number)]
         self._groups += number
-        finished: Dict[int, Collected] = {}
-        unscored: List[Group] = []
-        free, running, seconds = self._slots(), [], dict.fromkeys(clock, 0.)
-        while numbers or running:
-            while free and numbers:
-                running.append(self._start(numbers.pop(0), free.pop(0)))
-            timesteps, outputs, obs = self._step(running, policy_kwargs, seconds)
-            for group in list(running):
-                self._take(group, timesteps, outputs, obs)
-                if not group.running:
-                    running.remove(group)
-                    free.append(group.env_ids)
-                    if group.unscored:
-                        unscored.append(group)
-                    else:
-                        finished[group.number] = group.fold(self._policy, train_iter)
-        self._score(unscored, seconds)
-        finished.update({group.number: group.fold(self._policy, train_iter) for group in unscored})
-        mine = [finished[n] for n in sorted(finished)]  # independent of which group finished first
+        seconds = dict.fromkeys(clock, 0.)
+        groups = self._play(numbers, policy_kwargs, seconds)
+        greedy = self._play(numbers, policy_kwargs, seconds, greedy=True) if self._needs_greedy else []
+        self._score([group for group in [*groups, *greedy] if group.unscored], seconds)
+        for group, row in zip(groups, greedy):
+            group.compare_with(row)
+        mine = [group.fold(self._policy, train_iter) for group in groups]
         # Environments seed the generators of Python and NumPy, so that these differ between processes here. What draws
         # from them next, such as a replay buffer, must draw the same numbers in all processes.
         shares = parallel.all_gather(Share(mine, seconds, random.getstate(), np.random.get_state()))
@@ -269,15 +258,31 @@ class GroupCollector(ISerialCollector):
         self._envstep += sum(group.steps for group in collected)
         return collected
 
-    def _slots(self) -> List[List[int]]:
-        ids = list(range(self._env.env_num))
-        return [ids[i:i + self._group_size] for i in range(0, len(ids), self._group_size)]
+    def _play(self,
+              numbers: List[int],
+              policy_kwargs: Dict,
+              clock: Dict[str, float],
+              greedy: bool = False) -> List[Group]:
+        """Play groups, or the greedy row of each, to their end. Returns them by number, whichever finished first."""
+        size, ids, waiting = 1 if greedy else self._group_size, list(range(self._env.env_num)), list(numbers)
+        free, running, finished = [ids[i:i + size] for i in ids[::size]], [], []
+        while waiting or running:
+            while free and waiting:
+                running.append(self._start(waiting.pop(0), free.pop(0), greedy))
+            timesteps, outputs, obs = self._step(running, policy_kwargs, clock)
+            for group in list(running):
+                self._take(group, timesteps, outputs, obs)
+                if not group.running:
+                    running.remove(group)
+                    free.append(group.env_ids)
+                    finished.append(group)
+        return sorted(finished, key=lambda group: group.number)
 
-    def _start(self, number: int, env_ids: List[int]) -> Group:
+    def _start(self, number: int, env_ids: List[int], greedy: bool) -> Group:
         # A function of (run seed, update, group), so that a resumed run gets the same starts as an uninterrupted one.
         state = np.random.SeedSequence([self._seed, self._collect_iter, number]).generate_state(1)[0]
         # 30 bits and one above them. Evaluators use smaller seeds, so that training and evaluation share no start.
-        group = Group(number, 2 ** 30 + int(state >> 2), env_ids)
+        group = Group(number, 2 ** 30 + int(state >> 2), env_ids, greedy)
         self._begin(group)
         return group
 
@@ -294,7 +299,7 @@ class GroupCollector(ISerialCollector):
         start = time.perf_counter()
         keys = {i: (self._collect_iter, g.number, g.env_ids.index(i)) for g in running for i in sorted(g.running)}
         obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
-        outputs = self._policy.forward(obs, row_keys=keys, **policy_kwargs)
+        outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)
         sampled = time.perf_counter()
         actions = to_ndarray({i: output['action'] for i, output in outputs.items()})
         try:
