@@ -41,6 +41,7 @@ class Batch:
         - truncated (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that a limit cut
         - failed (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that could not be scored
         - equal (:obj:`torch.BoolTensor`): :math:`(B, )`, rows of groups without an advantage, see ``Advantage.equal``
+        - filtered (:obj:`torch.BoolTensor`): :math:`(B, )`, rows of groups that the collector's filter excludes
         - prompts (:obj:`Optional[List[torch.LongTensor]]`): :math:`(L, )` each, B of them; for language models
         - anchor (:obj:`Optional[torch.LongTensor]`): :math:`(B, K)`, the state in which each turn is taken, as a \
             number within the group; -1 for a state of its own and after a row's last turn; for language models
@@ -74,6 +75,7 @@ class Batch:
     truncated: Tensor
     failed: Tensor
     equal: Tensor
+    filtered: Tensor
     prompts: Optional[List[Tensor]] = None
     anchor: Optional[Tensor] = None
     obs: Optional[Obs] = None
@@ -132,6 +134,7 @@ class Batch:
             truncated=torch.cat([s['truncated'] for s in samples]) != 0,
             failed=torch.cat([s['failed'] for s in samples]) != 0,
             equal=each('equal', False),
+            filtered=each('filtered', False),
             prompts=[s['prompt'] for s in samples for _ in s['action']] if has_prompts else None,
             anchor=rows('anchor', -1) if has_prompts else None,
             obs=None if has_prompts else map_tensors(lambda *parts: torch.cat(parts), *(s['obs'] for s in samples)),

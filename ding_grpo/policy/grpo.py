@@ -224,7 +224,8 @@ class GRPOPolicy(Policy):
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
             learned.length = batch.length * ~batch.truncated
-        learned = learned.without(batch.failed | batch.equal if cfg.drop_equal_groups else batch.failed)
+        dropped = batch.failed | batch.filtered
+        learned = learned.without(dropped | batch.equal if cfg.drop_equal_groups else dropped)
         if cfg.top_entropy is not None:
             learned = of_high_entropy(learned, self._updater.entropy(learned), cfg.top_entropy)
         if cfg.beta > 0 and not cfg.kl_in_reward:

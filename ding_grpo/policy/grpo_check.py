@@ -46,6 +46,17 @@ def _check_sampling(cfg: Dict) -> None:
             f'create_config.collector.type = {collector!r}: grpo learns from whole groups, which only the group '
             "collector makes. Use collector=dict(type='group') in create_config."
         )
+    order, pools = cfg['collect']['problem_order'], cfg['collect']['pools']
+    changed = [key for key, default in DEFAULTS['collect']['pools'].items() if pools[key] != default]
+    if changed and order != 'pools':
+        raise ConfigError(
+            f'policy.collect.pools.{changed[0]} = {pools[changed[0]]}: only available with '
+            f"policy.collect.problem_order = 'pools', not {order!r}."
+        )
+    if pools['hard_to'] >= pools['easy_from']:
+        raise ConfigError(
+            f"policy.collect.pools.hard_to = {pools['hard_to']}: must be below easy_from = {pools['easy_from']}."
+        )
     if cfg['learn']['extend_truncated'] and cfg['collect']['discount_factor'] == 1:
         raise ConfigError(
             'policy.learn.extend_truncated = True: needs policy.collect.discount_factor below 1, because the sum of '
@@ -134,8 +145,9 @@ def _check_ungrouped(cfg: Dict, reason: str) -> None:
             f'policy.learn.drop_equal_groups = True: must be False with {reason}, because the rows of a group are not '
             'compared.'
         )
-    replacements = cfg['collect'].get('collector', {}).get('max_replacements', 0)
-    if replacements > 0:
+    collector = cfg['collect'].get('collector', {})
+    replacements = collector.get('max_replacements', 0)
+    if replacements > 0 and collector.get('reward_range') is None:
         raise ConfigError(
             f'policy.collect.collector.max_replacements = {replacements}: must be 0 with {reason}, because the rows of '
             'a group are not compared.'

@@ -246,8 +246,25 @@ KEYS = dict(
         # steps by mistake. Raise it if it is meant.
         max_episodes_per_env=Key(16, Rule.integer(1)),
         # (str) Which problem each group of a token environment gets. 'epoch': in shuffled epochs, every problem once
-        # before any of them twice. 'random': each drawn from all problems, with replacement.
-        problem_order=Key('epoch', Rule.one_of('epoch', 'random')),
+        # before any of them twice. 'random': each drawn from all problems, with replacement. 'pools': in shuffled
+        # epochs, in which easy and hard problems come less often (curriculum).
+        problem_order=Key('epoch', Rule.one_of('epoch', 'random', 'pools')),
+        # For ``problem_order='pools'``.
+        pools=dict(
+            # (float) Smallest return of a success. The success rate of a problem is the share of its completions.
+            success_from=Key(1.0, Rule.number()),
+            # (float) Weight of a problem's newest group in its success rate, in (0, 1]. 1: only that group counts.
+            newest=Key(0.5, Rule.number(0, 1, open_low=True)),
+            # (float) Problems with at least this success rate are easy.
+            easy_from=Key(0.9, Rule.number(0, 1)),
+            # (float) Problems with at most this success rate are hard. Below ``easy_from``.
+            hard_to=Key(0.1, Rule.number(0, 1)),
+            # (float) Probability that an easy problem comes in an epoch, in (0, 1]. It must come now and then, because
+            # its success rate may have fallen.
+            easy_share=Key(0.25, Rule.number(0, 1, open_low=True)),
+            # (float) Probability that a hard problem comes in an epoch, in (0, 1].
+            hard_share=Key(0.5, Rule.number(0, 1, open_low=True)),
+        ),
         # (float) Logits are divided by it. 1 samples from the model's own distribution.
         temperature=Key(1.0, Rule.number(0, open_low=True)),
         # (Optional[int]) Sample from this many most probable tokens only. Their ids are stored with each token.

@@ -1,8 +1,9 @@
 """Groups during collection."""
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from ding.envs import BaseEnvTimestep
+from torch import Tensor
 
 
 class Group:
@@ -67,6 +68,18 @@ class Collected(NamedTuple):
     sample: Dict[str, Any]
     infos: List[Dict[str, Any]]
     steps: int
+
+    def returns(self) -> Tensor:
+        """The returns of the rows that could be scored, :math:`(G, )`."""
+        return self.sample['reward'].sum(1)[self.sample['failed'] == 0]
+
+    def filter(self, reward_range: Optional[Sequence[float]]) -> None:
+        """Mark the sample as ``filtered`` if the mean return is outside the range, both ends included."""
+        returns = self.returns()
+        outside = reward_range is not None and len(returns) > 0 and not (
+            reward_range[0] <= returns.double().mean().item() <= reward_range[1]
+        )
+        self.sample['filtered'] = outside
 
 
 class Share(NamedTuple):
