@@ -17,6 +17,8 @@ _OFTEN_ZERO = ('pass_k', 'max_rl')
 UNGROUPED = ('gae', 'none')
 # Methods that compare a row with those of all groups.
 UNGROUPED_METHODS = ('reinforce_plus_plus', )
+# Methods with which a group may have one row.
+SINGLE_ROW_METHODS = (*UNGROUPED_METHODS, 'remax')
 
 
 class Advantage(NamedTuple):
@@ -67,8 +69,8 @@ class Advantage(NamedTuple):
         """
         Overview:
             Whether every row has the advantage 0 in the group's own comparison, so that nothing can be learned. This \
-            is the case if all compared values are equal; with ``pass_k`` also if the best two rows are equal, and \
-            with ``max_rl`` if the mean is not positive.
+            is the case if all compared values are equal; with ``pass_k`` also if the best two rows are equal, with \
+            ``max_rl`` if the mean is not positive, and with ``remax`` if all rows return what the greedy one does.
         Arguments:
             - batch (:obj:`Batch`): All rows of one group.
         """
@@ -76,6 +78,8 @@ class Advantage(NamedTuple):
         often_zero = self.method in _OFTEN_ZERO
         if self.compare in UNGROUPED or self.method in UNGROUPED_METHODS:
             return False
+        if self.method == 'remax':
+            return not self._tokens(batch).any()
         if self.part_weights is None and self.compare == 'outcome' and self.discount_factor == 1 and not often_zero:
             returns = batch.reward.sum(1)  # a faster way for the usual case
             return len(returns) == 0 or bool((returns == returns[0]).all())
@@ -111,7 +115,7 @@ class Advantage(NamedTuple):
 
     def _tokens(self, batch: Batch) -> Tensor:
         returns, _ = self._returns(batch)
-        return token_advantage(returns, batch.weight, self.method, batch.group, batch.score_norm)
+        return token_advantage(returns, batch.weight, self.method, batch.group, batch.score_norm, batch.baseline)
 
     def _gae(self, batch: Batch) -> Tensor:
         """The advantages of the critic, normalised over all steps of the batch unless the method is 'no_std'."""

@@ -41,12 +41,17 @@ class Batch:
         - truncated (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that a limit cut
         - failed (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that could not be scored
         - equal (:obj:`torch.BoolTensor`): :math:`(B, )`, rows of groups without an advantage, see ``Advantage.equal``
+        - filtered (:obj:`torch.BoolTensor`): :math:`(B, )`, rows of groups that the collector's filter excludes
         - prompts (:obj:`Optional[List[torch.LongTensor]]`): :math:`(L, )` each, B of them; for language models
         - anchor (:obj:`Optional[torch.LongTensor]`): :math:`(B, K)`, the state in which each turn is taken, as a \
             number within the group; -1 for a state of its own and after a row's last turn; for language models
         - obs (:obj:`Optional[Obs]`): :math:`(M, *)`, row by row; for other models
         - kept (:obj:`Optional[torch.LongTensor]`): :math:`(B, S, K)`, ids that sampling was restricted to
+        - kept_words (:obj:`Optional[torch.IntTensor]`): :math:`(N, )`, the same in sets of any size, row by row, see \
+            ``KeptSets``
+        - kept_width (:obj:`Optional[torch.LongTensor]`): :math:`(B, S)`, number of words of each step
         - final_obs (:obj:`Optional[Obs]`): :math:`(B, *)`, the observation after a row's end
+        - baseline (:obj:`Optional[torch.FloatTensor]`): :math:`(B, )`, the return of a greedy episode of the group
         - score_norm (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, see ``token_advantage``
         - value (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, the critic's values before the update
         - return_ (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, the critic's targets
@@ -71,11 +76,15 @@ class Batch:
     truncated: Tensor
     failed: Tensor
     equal: Tensor
+    filtered: Tensor
     prompts: Optional[List[Tensor]] = None
     anchor: Optional[Tensor] = None
     obs: Optional[Obs] = None
     kept: Optional[Tensor] = None
+    kept_words: Optional[Tensor] = None
+    kept_width: Optional[Tensor] = None
     final_obs: Optional[Obs] = None
+    baseline: Optional[Tensor] = None
     score_norm: Optional[Tensor] = None
     value: Optional[Tensor] = None
     return_: Optional[Tensor] = None
@@ -127,12 +136,16 @@ class Batch:
             truncated=torch.cat([s['truncated'] for s in samples]) != 0,
             failed=torch.cat([s['failed'] for s in samples]) != 0,
             equal=each('equal', False),
+            filtered=each('filtered', False),
             prompts=[s['prompt'] for s in samples for _ in s['action']] if has_prompts else None,
             anchor=rows('anchor', -1) if has_prompts else None,
             obs=None if has_prompts else map_tensors(lambda *parts: torch.cat(parts), *(s['obs'] for s in samples)),
             final_obs=map_tensors(lambda *parts: torch.cat(parts), *(s['final_obs'] for s in samples))
             if 'final_obs' in samples[0] else None,
+            baseline=each('baseline', 0.) if 'baseline' in samples[0] else None,
             kept=kept,
+            kept_words=torch.cat([s['kept_words'] for s in samples]) if 'kept_words' in samples[0] else None,
+            kept_width=rows('kept_width') if 'kept_words' in samples[0] else None,
         )
 
     def __len__(self) -> int:
@@ -161,6 +174,10 @@ class Batch:
             elif name == 'obs' and value is not None:
                 of_steps = _ranges(length.cumsum(0)[rows] - length[rows], length[rows])
                 taken[name] = map_tensors(lambda x: x[of_steps], value)
+            elif name == 'kept_words' and value is not None:
+                words = self.kept_width.cpu().sum(1)
+                left = self.kept_width[:, :longest].cpu().sum(1)[rows]  # a masked row has lost its length
+                taken[name] = value[_ranges(words.cumsum(0)[rows] - words[rows], left)]
             elif name == 'final_obs':
                 taken[name] = map_tensors(lambda x: x[rows], value)
             else:

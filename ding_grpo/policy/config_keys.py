@@ -22,6 +22,10 @@ _POSITIVE = Rule.number(0, open_low=True)
 _RULES = {
     **RULES,
     'collect.collector.max_replacements': Rule.integer(0),
+    'collect.collector.reward_range': Rule(
+        'two numbers (low, high) with low <= high',
+        lambda v: isinstance(v, (list, tuple)) and len(v) == 2 and all(map(Rule.number().holds, v)) and v[0] <= v[1]
+    ).or_none(),
     'collect.collector.max_failed': Rule.number(0, 1),
     'n_sample': Rule.integer(1, MOST),
     'batch_size': Rule.integer(1),

@@ -81,6 +81,7 @@ class GRPOPolicy(Policy):
         self._device = str(next(self._model.parameters()).device)
         method = adv_method(cfg.learn)
         self._needs_score_norm = method == 'optimal_token_baseline'
+        self._needs_greedy = method == 'remax'  # read by the collector through ``get_attribute``
         self._advantage = Advantage(
             method,
             cfg.learn.advantage,
@@ -266,7 +267,8 @@ class GRPOPolicy(Policy):
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
             learned.length = batch.length * ~batch.truncated
-        learned = learned.without(batch.failed | batch.equal if cfg.drop_equal_groups else batch.failed)
+        dropped = batch.failed | batch.filtered
+        learned = learned.without(dropped | batch.equal if cfg.drop_equal_groups else dropped)
         if cfg.top_entropy is not None:
             learned = of_high_entropy(learned, self._updater.entropy(learned), cfg.top_entropy)
         if cfg.beta > 0 and not cfg.kl_in_reward:
@@ -358,24 +360,26 @@ class GRPOPolicy(Policy):
         self._unroll_len = self._cfg.collect.unroll_len
         self._priority = self._cfg.priority
 
-    def _forward_collect(self,
-                         data: Dict[int, Any],
-                         row_keys: Dict[int, Tuple],
-                         forced: Dict[int, Tuple] = {}) -> Dict[int, Any]:
+    def _forward_collect(
+            self,
+            data: Dict[int, Any],
+            row_keys: Optional[Dict[int, Tuple]],
+            forced: Dict[int, Tuple] = {}
+    ) -> Dict[int, Any]:
         """
         Overview:
             Sample an action for each environment, all in one batch. An action of a language model is a whole \
             completion.
         Arguments:
             - data (:obj:`Dict[int, Any]`): Observations by environment.
-            - row_keys (:obj:`Dict[int, Tuple]`): (collect, group, row) by environment, from the group \
-                collector.
+            - row_keys (:obj:`Optional[Dict[int, Tuple]]`): (collect, group, row) by environment, from the group \
+                collector; None for the most probable token or action.
             - forced (:obj:`Dict[int, Tuple]`): See ``Actor.sample``.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment.
         """
         with memory_advice('sampling', f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
-            return self._actor.sample(data, row_keys, forced)
+            return self._actor.greedy(data) if row_keys is None else self._actor.sample(data, row_keys, forced)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """

@@ -4,7 +4,7 @@ from typing import Dict
 from ding_common import ConfigError, describe, parallel
 from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS
 
-from .advantage import UNGROUPED_METHODS
+from .advantage import SINGLE_ROW_METHODS, UNGROUPED_METHODS
 from .config_keys import check_keys
 from .distillation_check import check_distillation
 from .grpo_config import DEFAULTS
@@ -48,10 +48,16 @@ def _check_sampling(cfg: Dict) -> None:
             f'create_config.collector.type = {collector!r}: grpo learns from whole groups, which only the group '
             "collector makes. Use collector=dict(type='group') in create_config."
         )
-    if cfg['collect']['top_p'] is not None and cfg['collect']['top_k'] is None:
+    order, pools = cfg['collect']['problem_order'], cfg['collect']['pools']
+    changed = [key for key, default in DEFAULTS['collect']['pools'].items() if pools[key] != default]
+    if changed and order != 'pools':
         raise ConfigError(
-            f"policy.collect.top_p = {cfg['collect']['top_p']}: needs policy.collect.top_k, the number of token ids "
-            'that are stored with each token.'
+            f'policy.collect.pools.{changed[0]} = {pools[changed[0]]}: only available with '
+            f"policy.collect.problem_order = 'pools', not {order!r}."
+        )
+    if pools['hard_to'] >= pools['easy_from']:
+        raise ConfigError(
+            f"policy.collect.pools.hard_to = {pools['hard_to']}: must be below easy_from = {pools['easy_from']}."
         )
     if cfg['learn']['extend_truncated'] and cfg['collect']['discount_factor'] == 1:
         raise ConfigError(
@@ -97,11 +103,16 @@ def _check_critic(cfg: Dict) -> None:
         )
     if learn['advantage'] != 'gae':
         ungrouped = learn['advantage'] == 'none' or learn['adv_method'] in UNGROUPED_METHODS
-        if cfg['group_size'] == 1 and not ungrouped:
+        if cfg['group_size'] == 1 and not ungrouped and learn['adv_method'] not in SINGLE_ROW_METHODS:
             raise ConfigError(
                 "policy.group_size = 1: a group is compared with itself, so it needs at least 2 rows. Raise it, or set "
-                "policy.learn.advantage to 'gae', or policy.learn.adv_method to 'reinforce_plus_plus'. With "
-                "policy.teacher alone, policy.learn.advantage can be 'none'."
+                "policy.learn.advantage to 'gae', or policy.learn.adv_method to 'reinforce_plus_plus' or to 'remax'. "
+                "With policy.teacher alone, policy.learn.advantage can be 'none'."
+            )
+        if learn['adv_method'] == 'remax' and not cfg['collect']['shared_start']:
+            raise ConfigError(
+                "policy.collect.shared_start = False: must be True with policy.learn.adv_method = 'remax', because one "
+                'greedy episode is the baseline of all rows of a group.'
             )
         if ungrouped:
             key = 'advantage' if learn['advantage'] == 'none' else 'adv_method'
@@ -138,8 +149,9 @@ def _check_ungrouped(cfg: Dict, reason: str) -> None:
             f'policy.learn.drop_equal_groups = True: must be False with {reason}, because the rows of a group are not '
             'compared.'
         )
-    replacements = cfg['collect'].get('collector', {}).get('max_replacements', 0)
-    if replacements > 0:
+    collector = cfg['collect'].get('collector', {})
+    replacements = collector.get('max_replacements', 0)
+    if replacements > 0 and collector.get('reward_range') is None:
         raise ConfigError(
             f'policy.collect.collector.max_replacements = {replacements}: must be 0 with {reason}, because the rows of '
             'a group are not compared.'
@@ -199,7 +211,7 @@ def check_for_turns(cfg: Dict, max_turns: int) -> None:
             'of a group with each other, and the policy decides how many turns a row has. Use '
             "'return_to_go_by_step', 'outcome' or 'anchor', which are unbiased."
         )
-    if adv_method(cfg.learn) in TOKEN_ADVANTAGE_METHODS:
+    if adv_method(cfg.learn) in TOKEN_ADVANTAGE_METHODS and (adv_method(cfg.learn) != 'remax' or discount != 1):
         raise ConfigError(
             f'policy.learn.adv_method = {cfg.learn.adv_method!r}: not available with env.max_turns = {max_turns}. It '
             'compares single tokens, and turns differ in length.'
@@ -218,11 +230,14 @@ def check_for_steps(cfg: Dict) -> None:
     Arguments:
         - cfg (:obj:`Dict`): The compiled section ``policy`` of a run with another model.
     """
-    for section, key, nothing in (('learn', 'micro_batch_tokens', None), ('collect', 'top_k', None),
-                                  ('collect', 'top_p', None), ('collect', 'autocast', None),
-                                  ('learn', 'mask_truncated', False), ('learn', 'reward_aggregation',
-                                                                       'sum_then_normalize')):
-        if cfg[section][key] != nothing:
+    of_tokens = dict(
+        learn=('micro_batch_tokens', 'mask_truncated', 'reward_aggregation'),
+        collect=(
+            'top_k', 'top_p', 'min_p', 'typical_p', 'repetition_penalty', 'logit_bias', 'allowed_tokens', 'autocast'
+        ),
+    )
+    for section, key in ((section, key) for section, keys in of_tokens.items() for key in keys):
+        if cfg[section][key] != DEFAULTS[section][key]:
             raise ConfigError(f'policy.{section}.{key} = {cfg[section][key]!r}: only available for language models.')
     if cfg.learn.demonstrations.share > 0:
         raise ConfigError(

@@ -34,6 +34,12 @@ _PASS_AT = Rule(
     'a list of integers of at least 1', lambda v: isinstance(v, (list, tuple)) and all(map(Rule.integer(1).holds, v))
 )
 
+_LOGIT_BIAS = Rule(
+    'a list of pairs (token, number), a token being an id of at least 0 or a text',
+    lambda v: isinstance(v, (list, tuple)) and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in v) and
+    all((isinstance(token, str) or Rule.integer(0).holds(token)) and Rule.number().holds(bias) for token, bias in v)
+)
+
 KEYS = dict(
     # (str) Registered name of the policy.
     type='grpo',
@@ -47,7 +53,7 @@ KEYS = dict(
     # (bool) Priorities of a replay buffer, which are not supported. Read by DI-engine's pipelines.
     priority=Key(False, Rule('False: groups have no priorities', lambda v: v is False)),
     # (int) Trajectories from one start, at least 2; 1 is allowed with ``learn.advantage='gae'`` or 'none' and with
-    # ``learn.adv_method='reinforce_plus_plus'``. Raise it when most groups have equal rewards.
+    # ``learn.adv_method='reinforce_plus_plus'`` or ``'remax'``. Raise it when most groups have equal rewards.
     group_size=Key(8, Rule.integer(1, MOST)),
     # (dict) Arguments of the registered model. ``causal_lm`` needs either ``pretrained`` or ``config``.
     model=dict(),
@@ -154,7 +160,7 @@ KEYS = dict(
         # ``advantage='gae'``: None or 'batch' normalises over all steps of the update, 'no_std' does not normalise.
         adv_method=Key(
             None,
-            Rule.one_of(*ADVANTAGE_METHODS, 'reinforce_plus_plus', 'optimal_token_baseline').or_none()
+            Rule.one_of(*ADVANTAGE_METHODS, 'reinforce_plus_plus', 'optimal_token_baseline', 'remax').or_none()
         ),
         # (str) What a group compares. 'outcome': the return of each trajectory. 'return_to_go': the return from each
         # step on, among all steps of the group. 'return_to_go_by_step': the same, among the same step of all rows,
@@ -287,17 +293,53 @@ KEYS = dict(
         # steps by mistake. Raise it if it is meant.
         max_episodes_per_env=Key(16, Rule.integer(1)),
         # (str) Which problem each group of a token environment gets. 'epoch': in shuffled epochs, every problem once
-        # before any of them twice. 'random': each drawn from all problems, with replacement.
-        problem_order=Key('epoch', Rule.one_of('epoch', 'random')),
+        # before any of them twice. 'random': each drawn from all problems, with replacement. 'pools': in shuffled
+        # epochs, in which easy and hard problems come less often (curriculum).
+        problem_order=Key('epoch', Rule.one_of('epoch', 'random', 'pools')),
+        # For ``problem_order='pools'``.
+        pools=dict(
+            # (float) Smallest return of a success. The success rate of a problem is the share of its completions.
+            success_from=Key(1.0, Rule.number()),
+            # (float) Weight of a problem's newest group in its success rate, in (0, 1]. 1: only that group counts.
+            newest=Key(0.5, Rule.number(0, 1, open_low=True)),
+            # (float) Problems with at least this success rate are easy.
+            easy_from=Key(0.9, Rule.number(0, 1)),
+            # (float) Problems with at most this success rate are hard. Below ``easy_from``.
+            hard_to=Key(0.1, Rule.number(0, 1)),
+            # (float) Probability that an easy problem comes in an epoch, in (0, 1]. It must come now and then, because
+            # its success rate may have fallen.
+            easy_share=Key(0.25, Rule.number(0, 1, open_low=True)),
+            # (float) Probability that a hard problem comes in an epoch, in (0, 1].
+            hard_share=Key(0.5, Rule.number(0, 1, open_low=True)),
+        ),
         # (float) Logits are divided by it. 1 samples from the model's own distribution.
         temperature=Key(1.0, Rule.number(0, open_low=True)),
         # (Optional[int]) Sample from this many most probable tokens only. Their ids are stored with each token.
         top_k=Key(None,
                   Rule.integer(1).or_none()),
-        # (Optional[float]) Sample from the fewest of these tokens whose probabilities sum to it, in (0, 1]. Needs
-        # ``top_k``.
+        # (Optional[float]) Sample from the fewest tokens whose probabilities sum to it, in (0, 1]. Without ``top_k``
+        # they can be most of the vocabulary, and a sampled token stores up to V / 8 bytes.
         top_p=Key(None,
                   Rule.number(0, 1, open_low=True).or_none()),
+        # (Optional[float]) Sample from the tokens with at least this share of the largest probability, in (0, 1]. 0.05
+        # to 0.1 are typical. Adapts to how certain the model is.
+        min_p=Key(None,
+                  Rule.number(0, 1, open_low=True).or_none()),
+        # (Optional[float]) Sample from the fewest tokens whose probabilities sum to it, those first whose information
+        # is nearest to the entropy, in (0, 1] (https://arxiv.org/abs/2202.00666).
+        typical_p=Key(None,
+                      Rule.number(0, 1, open_low=True).or_none()),
+        # (float) Logits of tokens that the row contains, prompt included, are divided by it if they are positive and
+        # multiplied by it if not. Above 1 against repetition. 1: no change. Evaluations use it too.
+        repetition_penalty=Key(1.0, Rule.number(0, open_low=True)),
+        # (List) Pairs of a token, as its id or its text, and a number that is added to its logit, such as
+        # ``[('<think>', 2.0), (17, -100.0)]``. Evaluations use it too.
+        logit_bias=Key([], _LOGIT_BIAS),
+        # (Optional[str]) A grammar: ``'module:function'`` of your own (docs/controls.md). The function gets the token
+        # ids before the turn, those of the turn so far, and ``tokenizer``. It returns the ids that may follow, or None
+        # for all. It must not draw random numbers. Evaluations use it too.
+        allowed_tokens=Key(None,
+                           Rule("'module:function'", lambda v: isinstance(v, str) and ':' in v).or_none()),
         # (Optional[str]) 'bfloat16': sample in bfloat16, and learn and evaluate in the model's own arithmetic. Sampling
         # reads half as much memory. Ratios are relative to the learner's own log-probabilities; ``sampler_gap_mean``
         # shows how far the sampler's are from them (docs/metrics.md). For language models.

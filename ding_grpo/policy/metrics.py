@@ -45,6 +45,7 @@ def logged_metrics(length_name: str, rate_name: str, with_kl: bool, with_critic:
         'reward_std',
         'equal_groups',
         'replaced_groups',
+        'filtered_groups',
         'truncated',
         'failed',
         'seconds_sampling',
@@ -71,15 +72,21 @@ def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[
     if scored.any():
         reward, length = batch.reward.sum(1)[scored], batch.weight.sum(1)[scored]  # (B, )
         groups, index = batch.group[scored].unique(return_inverse=True)
-        equal = torch.zeros(len(groups)).index_put((index, ), batch.equal[scored].float())  # (P, )
+        equal, filtered = (
+            torch.zeros(len(groups)).index_put((index, ), of_rows[scored].float())
+            for of_rows in (batch.equal, batch.filtered)
+        )  # (P, )
         metrics.update(
             reward_mean=reward.mean(),
             reward_std=reward.std(unbiased=False),
             equal_groups=equal.mean(),
+            filtered_groups=filtered.mean(),
             truncated=batch.truncated[scored].float().mean(),
             **{f'{length_name}_{name}': getattr(length, name)()
                for name in ('mean', 'min', 'max')},
         )
+        if batch.baseline is not None:
+            metrics['baseline_mean'] = batch.baseline[scored].mean()
         if batch.prompts is not None:
             metrics['repetition'] = repetition(batch.action[scored], batch.weight[scored]).mean()
     for name, part in batch.reward_parts.items():

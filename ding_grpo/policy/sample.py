@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ding_common import ConfigError
+from ding_grpo.rollout import KeptSets
 
 
 def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) -> Dict[str, Any]:
@@ -19,12 +20,12 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         can separate the group.
     Arguments:
         - episodes (:obj:`List[List[Dict]]`): The transitions of each episode, from ``Actor.transition``: ``action``, \
-            ``logp``, ``reward`` of the step and, in the last one, ``truncated``. For tokens also ``prompt``, the \
-            tokens before the action, ``kept``, ``turn``, ``anchor`` (the state after it) and, in the last one, \
-            ``reward_parts``; for steps also ``obs`` and, in the last one, ``final_obs``.
+            ``logp``, ``reward`` of the step and, in the last one, ``truncated`` and perhaps ``baseline``. For tokens \
+            also ``prompt``, the tokens before the action, ``kept``, ``turn``, ``anchor`` (the state after it) and, in \
+            the last one, ``reward_parts``; for steps also ``obs`` and, in the last one, ``final_obs``.
         - shared_start (:obj:`bool`): Whether the episodes must have the same start; prompts always must.
     Returns:
-        - sample (:obj:`Dict`): See shapes; ``kept`` only if the sampling restricts the vocabulary.
+        - sample (:obj:`Dict`): See shapes; what was kept only if the sampling restricts the vocabulary.
     Shapes:
         - prompt (:obj:`torch.LongTensor`): :math:`(L, )`
         - obs (:obj:`torch.FloatTensor`): :math:`(M, *)` or a dict of such tensors, for the M steps of all rows, row \
@@ -40,10 +41,13 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         - anchor (:obj:`torch.LongTensor`): :math:`(G, T)`, for tokens: the state in which each of at most T turns is \
             taken, a number for each state of the group; -1 for a state of its own and after a row's last turn
         - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`, -1 where the policy sampled nothing
+        - kept_words (:obj:`torch.IntTensor`), kept_width (:obj:`torch.LongTensor`): :math:`(M, )` and :math:`(G, S)`, \
+            in its place for sets of any size, see ``KeptSets``
         - reward (:obj:`torch.FloatTensor`): :math:`(G, S)`, the reward of each token
         - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each, NaN where a part does not apply
         - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
         - failed (:obj:`torch.FloatTensor`): :math:`(G, )`, 1 on rows that could not be scored
+        - baseline (:obj:`float`): the return of a greedy episode, if the collector has sampled one
     Raises:
         - ConfigError: If the episodes must have the same start and have not, or an environment has changed tokens \
             that the policy has already read or sampled.
@@ -83,6 +87,8 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
         truncated=torch.tensor([float(t['truncated']) for t in last]),
         failed=torch.tensor([float(t['failed']) for t in last]),
     )
+    if 'baseline' in last[0]:
+        sample['baseline'] = last[0]['baseline']
     if start == 'prompt':
         sample['prompt'], sample['anchor'] = episodes[0][0]['prompt'], _anchors(episodes)
     else:
@@ -91,6 +97,8 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
             sample['final_obs'] = default_collate([t['final_obs'] for t in last])
     if 'kept' in rows[0]:
         sample['kept'] = padded('kept', -1)
+    if 'kept_words' in rows[0]:
+        sample['kept_words'], sample['kept_width'] = torch.cat([r['kept_words'] for r in rows]), padded('kept_width')
     return sample
 
 
@@ -101,21 +109,23 @@ def _steps(episode: List[Dict[str, Any]]) -> Dict[str, Tensor]:
 
 
 def _tokens(episode: List[Dict[str, Any]]) -> Dict[str, Tensor]:
-    """A row of own tokens and replies: as ``_steps``, with ``kept`` (S, K) if the sampling restricts the vocabulary."""
+    """A row of own tokens and replies: as ``_steps``, with what was kept if the sampling restricts the vocabulary."""
     parts: List[Dict[str, Tensor]] = []
     for step, following in zip(episode, [*episode[1:], None]):
         own = {key: step[key] for key in ('action', 'logp', 'reward')}
         own.update(weight=torch.ones_like(own['logp']), turn=torch.full_like(own['action'], step['turn']))
-        if step['kept'] is not None:
+        if isinstance(step['kept'], KeptSets):
+            own['kept_words'], own['kept_width'] = step['kept']
+        elif step['kept'] is not None:
             own['kept'] = step['kept']
         parts.append(own)
         reply = step['prompt'][:0] if following is None else _reply(step, following)
         if len(reply):  # all zeros but action, turn and kept
-            no_token = {key: x.new_zeros(len(reply), *x.shape[1:]) for key, x in own.items()}
+            no_token = {key: x.new_zeros(len(reply), *x.shape[1:]) for key, x in own.items() if key != 'kept_words'}
             parts.append(dict(no_token, action=reply, turn=torch.full_like(reply, step['turn'])))
             if 'kept' in own:
                 parts[-1]['kept'] = no_token['kept'] - 1
-    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    return {key: torch.cat([part[key] for part in parts if key in part]) for key in parts[0]}
 
 
 def _anchors(episodes: List[List[Dict[str, Any]]]) -> Tensor:

@@ -1,7 +1,7 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
 import os
 from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import click
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from ding_common import ConfigError, parallel
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
-from ding_grpo.rollout import Rollout, Sampling, generate
+from ding_grpo.rollout import KeptSets, Rollout, Sampling, generate
 
 from .actor import Forced, Reading
 from .batch import Batch
@@ -22,6 +22,7 @@ from .grpo_check import check_for_tokens
 from .grpo_config import LOG_PROB_FNS
 from .kept_cache import KeptCache
 from .row_generators import RowGenerators, RowKey
+from .sampling_rules import bind_sampling, find_sampling, kept_tokens, seen_tokens, token_rules
 from .teacher import Teacher
 
 
@@ -75,11 +76,12 @@ class TokenActor:
             - autocast (:obj:`bool`): Whether to sample in bfloat16.
         """
         self._model = model
-        self._sampling = sampling
+        self._sampling = self._unbound = sampling
         self._log_prob_fn = log_prob_fn
         self._generators = RowGenerators(seed)
         self._autocast = autocast
         self._spec: Optional[NamedTuple] = None
+        self._logit_bias: List[Tuple] = []  # (token, bias), until the environment's tokenizer is known
         self._cache = KeptCache(model)
         self._told = False  # that conversations are read again
 
@@ -87,8 +89,11 @@ class TokenActor:
     def of(cls, model: CausalLM, cfg: Dict, seed: int) -> 'TokenActor':
         """From the section ``policy`` of a config."""
         collect = cfg.collect
-        sampling = Sampling(collect.temperature, collect.top_k, collect.top_p)
-        return cls(model, sampling, LOG_PROB_FNS[cfg.learn.log_prob_fn], seed, collect.autocast is not None)
+        self = cls(
+            model, find_sampling(collect), LOG_PROB_FNS[cfg.learn.log_prob_fn], seed, collect.autocast is not None
+        )
+        self._logit_bias = collect.logit_bias
+        return self
 
     @property
     def exact(self) -> bool:
@@ -145,6 +150,7 @@ class TokenActor:
             click.echo(notice)
         self._model.limit_vocabulary(spec.vocab_size)
         self._model.limit_length(longest)
+        self._sampling = bind_sampling(self._unbound, self._logit_bias, spec, self._model.device)
         self._spec = spec
 
     def bind_reference(self, reference: CausalLM) -> None:
@@ -164,7 +170,8 @@ class TokenActor:
             - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
             - forced (:obj:`Dict[int, Forced]`): See ``Actor.sample``.
         Returns:
-            - output (:obj:`Dict[int, Dict]`): ``prompt``, ``action``, ``logp`` and ``kept`` (or None) of each.
+            - output (:obj:`Dict[int, Dict]`): ``prompt``, ``action``, ``logp`` and ``kept`` (or None) of each. \
+                ``kept`` is a ``KeptSets`` where the sets have any size.
         Shapes:
             - obs (:obj:`torch.Tensor`): :math:`(N, )`
             - prompt (:obj:`torch.LongTensor`): :math:`(L, )`
@@ -195,7 +202,7 @@ class TokenActor:
             prompt=output['prompt'],
             action=output['action'][:taken],
             logp=output['logp'][:taken],
-            kept=None if kept is None else kept[:taken],
+            kept=kept.first(taken) if isinstance(kept, KeptSets) else None if kept is None else kept[:taken],
             reward=reward,
             turn=timestep.info.get('turn', 0),
             anchor=timestep.info.get('anchor'),
@@ -214,7 +221,7 @@ class TokenActor:
             teacher: Optional[Teacher] = None
     ) -> Reading:
         prompts = PromptBatch.of(batch.prompts, model.device)
-        length = batch.length  # (B, )
+        length, vocabulary = batch.length, model.output_tokens  # (B, )
         if self._log_prob_fn is linear_log_prob:
             hidden = model.completion_hidden(prompts, batch.action, length)  # (B, S, H)
             logp, h, *rest = linear_log_prob(
@@ -225,6 +232,7 @@ class TokenActor:
                 kept=batch.kept,
                 return_entropy=True,
                 return_squares=squares,
+                rules=token_rules(self._sampling, batch, vocabulary),
                 **model.output_head()._asdict()
             )
             reading = Reading(logp, h, squares=rest[0] if squares else None)
@@ -238,7 +246,8 @@ class TokenActor:
             value = critic(model, prompts, batch.action, length) if of_own else critic.of_hidden(hidden)
             return reading._replace(value=value)
         logit = model.completion_logits(prompts, batch.action, length)  # (B, S, V)
-        logit, index = self._sampling.reuse(logit, batch.action, batch.kept)  # (B, S, K)
+        kept = batch.kept if batch.kept_words is None else kept_tokens(batch, vocabulary)
+        logit, index = self._sampling.reuse(logit, batch.action, kept, seen_tokens(self._sampling, batch, vocabulary))
         value = None if critic is None else critic(model, prompts, batch.action, length)
         h = entropy(logit if train_entropy else logit.detach())
         return Reading(self._log_prob_fn(logit, index), h, value, sum_of_squares(logit) if squares else None)
@@ -319,9 +328,16 @@ class TokenActor:
                 prompt=stripped[line],
                 action=rollout.action[line, :n].cpu(),
                 logp=logp[line, :n],
-                kept=None if rollout.kept is None else rollout.kept[line, :n].cpu(),
+                kept=_of_line(rollout.kept, line, n),
             )
         return output
+
+
+def _of_line(kept: Union[Tensor, List[KeptSets], None], line: int, n: int) -> Union[Tensor, KeptSets, None]:
+    """The kept tokens of a row with n tokens."""
+    if kept is None:
+        return None
+    return kept[line].first(n) if isinstance(kept, list) else kept[line, :n].cpu()
 
 
 def strip(obs: Any) -> Tensor:

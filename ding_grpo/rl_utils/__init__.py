@@ -20,4 +20,5 @@ from .surrogates import BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, TOKEN_RATI
     dppo_tv_surrogate, dro_surrogate, geo_mean_surrogate, gpg_surrogate, kl_cov_surrogate, sapo_surrogate, \
     surrogate_arguments, vespo_surrogate
 from .token_advantage import TOKEN_ADVANTAGE_METHODS, high_entropy, token_advantage
+from .token_rules import TokenRules, unpack_bits
 from .value import explained_variance, gae_advantage, value_error, value_info

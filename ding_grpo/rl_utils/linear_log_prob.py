@@ -5,7 +5,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .check import check_leading, check_number, check_tensor
-from .tiles import TOKENS, VOCABULARY, Head, Tile, finite, slices, vocabulary_slices, wide_type, without_autocast
+from .kept_log_prob import KeptLogProb
+from .tiles import TOKENS, VOCABULARY, Head, Tile, slices, vocabulary_slices, wide_type, without_autocast
+from .token_rules import CountedRules, TokenRules
 
 
 def linear_log_prob(
@@ -21,6 +23,7 @@ def linear_log_prob(
         softcap: Optional[float] = None,
         return_entropy: bool = False,
         return_squares: bool = False,
+        rules: Optional[TokenRules] = None,
 ) -> Union[Tensor, Tuple[Tensor, ...]]:
     """
     Overview:
@@ -47,6 +50,8 @@ def linear_log_prob(
         - softcap (:obj:`Optional[float]`): Bound of the logits.
         - return_entropy (:obj:`bool`): Whether to also return the entropies of the distributions.
         - return_squares (:obj:`bool`): Whether to also return the sums of their squared probabilities.
+        - rules (:obj:`Optional[TokenRules]`): What the sampler did to the logits before the division by the \
+            temperature. Its ``kept_bits`` and ``kept`` exclude each other.
     Returns:
         - logp (:obj:`torch.FloatTensor`): In nats, float32 or wider.
         - entropy (:obj:`torch.FloatTensor`): In nats, differentiable; only with ``return_entropy``.
@@ -63,7 +68,7 @@ def linear_log_prob(
     Raises:
         - ValueError: If a shape, a type or an option is wrong.
     """
-    _check(hidden, weight, index, mask, bias, kept)
+    _check(hidden, weight, index, mask, bias, kept, rules)
     check_number('temperature', temperature, open_low=True)
     check_number('scale', scale, open_low=True)
     if softcap is not None:
@@ -78,9 +83,12 @@ def linear_log_prob(
         raise ValueError(
             f'index from {taken.min()} to {taken.max()}: must be tokens from 0 to V - 1 = {len(weight) - 1}'
         )
+    of_counted = None if rules is None else rules.of(counted, temperature)
     if kept is None:
+        if of_counted is not None and of_counted.kept_bits is not None:
+            _check_taken_bits(of_counted.kept_bits, taken)
         logp, *others = _TiledLogProb.apply(
-            read, weight, bias, taken, head, chunk_size or TOKENS, return_entropy, return_squares
+            read, weight, bias, taken, head, of_counted, chunk_size or TOKENS, return_entropy, return_squares
         )  # (N, ) each
     else:
         chosen = kept[counted]  # (N, K)
@@ -89,7 +97,7 @@ def linear_log_prob(
         if chosen.numel() and not -1 <= chosen.min() <= chosen.max() < len(weight):
             raise ValueError(f'kept from {chosen.min()} to {chosen.max()}: must be tokens, or -1 for padding')
         size = chunk_size or max(1, TOKENS * VOCABULARY // max(chosen.shape[-1] * hidden.shape[-1], 1))
-        logp, *others = _KeptLogProb.apply(read, weight, bias, taken, chosen, head, size)
+        logp, *others = KeptLogProb.apply(read, weight, bias, taken, chosen, head, of_counted, size)
 
     def place(values: Tensor) -> Tensor:
         return values.new_zeros(index.shape).masked_scatter(counted, values)
@@ -105,13 +113,13 @@ class _TiledLogProb(torch.autograd.Function):
     @staticmethod
     @without_autocast
     def forward(
-            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: Head, tokens: int,
-            return_entropy: bool, return_squares: bool
+            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: Head,
+            rules: Optional[CountedRules], tokens: int, return_entropy: bool, return_squares: bool
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         wide = wide_type(hidden)
         taken, highest, total, entropy, squares = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(5))
         entropy, squares = entropy if return_entropy else None, squares if return_squares else None
-        tile = Tile(hidden, weight, bias, head, index)
+        tile = Tile(hidden, weight, bias, head, index, rules)
         for rows in slices(len(hidden), tokens):
             parts: List[List[Tensor]] = []
             for columns in vocabulary_slices(weight):
@@ -139,7 +147,7 @@ class _TiledLogProb(torch.autograd.Function):
             if return_squares:
                 squares[rows] = (scale.square() * others[-1]).sum(0) / total[rows].square()
         ctx.save_for_backward(hidden, weight, bias, index, highest, total, entropy)
-        ctx.head, ctx.tokens = head, tokens
+        ctx.head, ctx.rules, ctx.tokens = head, rules, tokens
         ctx.set_materialize_grads(False)
         if return_squares:
             ctx.mark_non_differentiable(squares)
@@ -153,11 +161,10 @@ class _TiledLogProb(torch.autograd.Function):
                  _: None) -> Tuple[Optional[Tensor], ...]:
         hidden, weight, bias, index, highest, total, entropy = ctx.saved_tensors
         grad_logp = torch.zeros_like(total) if grad_logp is None else grad_logp
-        tile = Tile(hidden, weight, bias, ctx.head, index)
+        tile = Tile(hidden, weight, bias, ctx.head, index, ctx.rules)
 
         def grad_of(rows: slice, columns: slice) -> Tensor:
-            x, g = tile.logits(rows, columns), grad_logp[rows, None]
-            slope = ctx.head.slope(x)
+            (x, slope), g = tile.logits_and_slope(rows, columns), grad_logp[rows, None]
             # p = exp(x - highest) / total, as in forward; the division is merged into the factor of a row
             x.sub_(highest[rows, None])
             if grad_entropy is None:
@@ -170,77 +177,12 @@ class _TiledLogProb(torch.autograd.Function):
             grad.scatter_add_(-1, place, torch.where(inside, g, 0))
             return grad if slope is None else grad.mul_(slope)
 
-        return (*tile.backward(grad_of, ctx.needs_input_grad[:3], ctx.tokens), None, None, None, None, None)
-
-
-class _KeptLogProb(torch.autograd.Function):
-    """Log-probabilities over the tokens that a sampler kept. It copies their rows of the output matrix, for some tokens
-    at a time."""
-
-    @staticmethod
-    @without_autocast
-    def forward(
-            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor, head: Head,
-            tokens: int
-    ) -> Tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(hidden, weight, bias, index, kept)
-        ctx.head, ctx.tokens = head, tokens
-        logp, entropy, squares = (hidden.new_empty(len(hidden), dtype=wide_type(hidden)) for _ in range(3))
-        ctx.mark_non_differentiable(squares)
-        for rows in slices(len(hidden), tokens):
-            x, taken = _kept_logits(hidden[rows], weight, bias, index[rows], kept[rows], head)
-            all_logp = torch.log_softmax(x, dim=-1)
-            logp[rows] = all_logp.gather(-1, taken).squeeze(-1)
-            share = all_logp.exp()
-            entropy[rows], squares[rows] = -(share * finite(all_logp)).sum(-1), share.square().sum(-1)
-        return logp, entropy, squares
-
-    @staticmethod
-    @once_differentiable
-    @without_autocast
-    def backward(ctx: Any, grad_logp: Tensor, grad_entropy: Tensor, _: Tensor) -> Tuple[Optional[Tensor], ...]:
-        hidden, weight, bias, index, kept = ctx.saved_tensors
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        wide = grad_logp.dtype
-        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if needs_weight else None
-        grad_bias = torch.zeros(weight.shape[:1], dtype=wide, device=weight.device) if needs_bias else None
-        for rows in slices(len(hidden), ctx.tokens):
-            h, g = hidden[rows], grad_logp[rows, None]
-            x, taken = _kept_logits(h, weight, bias, index[rows], kept[rows], ctx.head)
-            logp = torch.log_softmax(x, dim=-1)
-            p, logp = logp.exp(), finite(logp)
-            entropy = -(p * logp).sum(-1, keepdim=True)
-            grad = p * -(g + grad_entropy[rows, None] * (logp + entropy))
-            grad.scatter_add_(-1, taken, g)
-            slope = ctx.head.slope(x)
-            grad = (grad if slope is None else grad.mul_(slope)).to(hidden.dtype)  # (N, K)
-            ids = kept[rows].clamp(min=0)
-            if needs_hidden:
-                grad_hidden[rows] = torch.bmm(grad.unsqueeze(1), weight[ids]).squeeze(1)
-            if needs_weight:
-                outer = grad.unsqueeze(-1) * h.unsqueeze(1)  # (N, K, H)
-                grad_weight.index_add_(0, ids.flatten(), outer.flatten(0, 1).to(wide))
-            if needs_bias:
-                grad_bias.index_add_(0, ids.flatten(), grad.flatten().to(wide))
-        grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
-        grad_bias = None if grad_bias is None else grad_bias.to(bias.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None
-
-
-def _kept_logits(hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, kept: Tensor,
-                 head: Head) -> Tuple[Tensor, Tensor]:
-    """Logits (N, K), and the position of the sampled token in them, (N, 1)."""
-    ids = kept.clamp(min=0)
-    z = torch.bmm(weight[ids], hidden.unsqueeze(-1)).squeeze(-1)
-    z = z if bias is None else z + bias[ids]
-    taken = (kept == index.unsqueeze(-1)).to(torch.uint8).argmax(-1, keepdim=True)
-    return head.logits(z).masked_fill(kept < 0, float('-inf')), taken
+        return (*tile.backward(grad_of, ctx.needs_input_grad[:3], ctx.tokens), None, None, None, None, None, None)
 
 
 def _check(
         hidden: Tensor, weight: Tensor, index: Tensor, mask: Optional[Tensor], bias: Optional[Tensor],
-        kept: Optional[Tensor]
+        kept: Optional[Tensor], rules: Optional[TokenRules]
 ) -> None:
     check_leading('hidden', hidden, '(B, S, H)')
     check_leading('weight', weight, '(V, H)')
@@ -257,3 +199,21 @@ def _check(
         raise ValueError(f'bias of {bias.dtype}: must be {hidden.dtype}, the type of hidden')
     if kept is not None and (kept.dim() != 3 or tuple(kept.shape[:2]) != lead or kept.dtype != torch.long):
         raise ValueError(f'kept {tuple(kept.shape)} of {kept.dtype}: must be int64 of shape (B, S, K), (B, S) = {lead}')
+    if rules is None:
+        return
+    check_number('rules.penalty', rules.penalty, open_low=True)
+    check_tensor('rules.bias', rules.bias, (vocabulary, ), '(V, )', optional=True)
+    check_tensor('rules.first_seen', rules.first_seen, (lead[0], vocabulary), '(B, V)', 'numbers', optional=True)
+    bits = rules.kept_bits
+    if bits is not None and (kept is not None or bits.dtype != torch.uint8 or tuple(bits.shape[:-1]) != lead
+                             or 8 * bits.shape[-1] < vocabulary):
+        raise ValueError(
+            f'rules.kept_bits {tuple(bits.shape)} of {bits.dtype}: must be uint8 of shape (B, S, W), (B, S) = {lead}, '
+            f'with 8 W of at least V = {vocabulary}, and without kept'
+        )
+
+
+def _check_taken_bits(bits: Tensor, taken: Tensor) -> None:
+    of_taken = bits.gather(1, (taken // 8).unsqueeze(1)).squeeze(1) >> (taken % 8).to(torch.uint8)
+    if not (of_taken & 1).all():
+        raise ValueError('rules.kept_bits: must contain the sampled token of each position that the mask counts')

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from .matrix_product import matrix_product
+from .token_rules import CountedRules
 
 # The logits in memory at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones exceed the
 # cache; this one is within 3 % of the best of 11 shapes tried.
 TOKENS, VOCABULARY = 2048, 1024
+
+Slope = Union[Tensor, float, None]  # a derivative, None if it is 1
 
 
 class Head(NamedTuple):
@@ -27,12 +30,21 @@ class Head(NamedTuple):
             z.div_(self.softcap).tanh_().mul_(self.softcap)
         return z if self.temperature == 1 else z.div_(self.temperature)
 
-    def slope(self, x: Tensor) -> Union[Tensor, float, None]:
+    def slope(self, x: Tensor) -> Slope:
         """Derivative of the logits x with respect to the product; None if it is 1."""
         slope = self.scale / self.temperature
         if self.softcap is None:
             return None if slope == 1 else slope
         return (1 - (finite(x) * (self.temperature / self.softcap)) ** 2) * slope
+
+
+def with_rules(
+        x: Tensor, head: Head, rules: Optional[CountedRules], rows: slice, ids: Union[slice, Tensor], with_slope: bool
+) -> Slope:
+    """Apply rules to the logits x in place. Returns their derivative with respect to the product, if asked for."""
+    slope = head.slope(x) if with_slope else None
+    of_rules = None if rules is None else rules.apply_(x, rows, ids)
+    return slope if of_rules is None else of_rules if slope is None else of_rules * slope
 
 
 def without_autocast(function: Callable) -> Callable:
@@ -55,10 +67,15 @@ class Tile(NamedTuple):
     bias: Optional[Tensor]
     head: Head
     index: Optional[Tensor] = None
+    rules: Optional[CountedRules] = None
 
     def logits(self, rows: slice, columns: slice) -> Tensor:
+        return self.logits_and_slope(rows, columns, False)[0]
+
+    def logits_and_slope(self, rows: slice, columns: slice, with_slope: bool = True) -> Tuple[Tensor, Slope]:
         z = matrix_product(self.hidden[rows], self.weight[columns])
-        return self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
+        x = self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
+        return x, with_rules(x, self.head, self.rules, rows, columns, with_slope)
 
     def where_taken(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
         """Whether the sampled token of each row is in the tile, and its column (arbitrary if not); both (N, 1)."""

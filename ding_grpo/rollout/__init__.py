@@ -1,2 +1,3 @@
 from .generate import Rollout, generate
-from .sampling import Sampling, draw
+from .kept_sets import KeptSets
+from .sampling import AllowedTokens, Sampling, draw

@@ -1,27 +1,30 @@
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
 
+from .kept_sets import KeptSets
+from .prefixes import Prefixes
 from .sampling import Sampling, draw, force
 
 
 class Rollout(NamedTuple):
     """
     Overview:
-        Completions of B rows with at most T tokens. Beyond a row's length ``action`` and ``kept`` are -1 and ``logp`` \
-        is 0.
+        Completions of B rows with at most T tokens. Beyond a row's length ``action`` and ids in ``kept`` are -1 and \
+        ``logp`` is 0.
     Shapes:
         - action (:obj:`torch.LongTensor`): :math:`(B, T)`
         - length (:obj:`torch.LongTensor`): :math:`(B, )`, including the end-of-sequence token
         - logp (:obj:`torch.FloatTensor`): :math:`(B, T)`, under the sampling distribution, 0 when greedy; NaN if the \
             logits do not define a distribution
-        - kept (:obj:`torch.LongTensor`): :math:`(B, T, K)`, see ``Sampling``, or None
+        - kept (:obj:`Union[torch.LongTensor, List[KeptSets], None]`): See ``Sampling``: with ``top_k`` ids, \
+            :math:`(B, T, K)`; with another restriction the sets of each of the B rows
     """
     action: Tensor
     length: Tensor
     logp: Tensor
-    kept: Optional[Tensor]
+    kept: Union[Tensor, List[KeptSets], None]
 
 
 def generate(
@@ -71,6 +74,8 @@ def _generate(
     action = torch.full((rows, max_new_tokens), -1, dtype=torch.long, device=device)
     length = torch.zeros(rows, dtype=torch.long, device=device)
     kept_ids: List[Tensor] = []
+    kept_sets: List[KeptSets] = []
+    rows_of_sets: List[Tensor] = []
     eos = torch.tensor(list(eos_token_ids), dtype=torch.long, device=device)
 
     room = max_new_tokens  # of the longest prompt, up to the longest row
@@ -80,22 +85,27 @@ def _generate(
     decoding = model.start(prompts, room)
     logit = decoding.logit  # (B, V)
     logp = torch.zeros(rows, max_new_tokens, dtype=torch.promote_types(logit.dtype, torch.float32), device=device)
+    prefixes = Prefixes(sampling, prompts, logit.shape[-1])
     live = torch.arange(rows, device=device)  # the row of each line in the shrinking batch
     running = torch.ones(rows, dtype=torch.bool, device=device)  # per line, whether it has not ended yet
     for t in range(max_new_tokens):
+        seen, allowed = prefixes.rules(action, t, live, running)
         if uniform is None:
-            top, token = logit.max(-1)
+            top, token = sampling.process(logit, seen, allowed).max(-1)
             top = torch.where(running, top * 0, 0)  # NaN if the logits are NaN or Inf
             logp[live, t] = top.to(logp.dtype)
         else:
-            distribution, kept = sampling.restrict(logit)
-            index, taken = draw(distribution, uniform[live, t])
+            distribution, kept = sampling.restrict(logit, seen, allowed)
+            token, taken = draw(distribution, uniform[live, t])
             for line, row in enumerate(live.tolist()) if forced else ():
                 if (row, t) in forced:
-                    force(distribution, kept, line, forced[row, t], index, taken)
-            token = index if kept is None else kept.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+                    force(distribution, kept, line, forced[row, t], token, taken)
             logp[live[running], t] = taken[running]
-            if kept is not None:
+            if kept is not None and kept.dtype == torch.bool:
+                kept_sets.append(KeptSets.of(kept[running]))
+                rows_of_sets.append(live[running])
+            elif kept is not None:
+                token = kept.gather(-1, token.unsqueeze(-1)).squeeze(-1)
                 kept_ids.append(torch.full((rows, kept.shape[-1]), -1, dtype=torch.long, device=device))
                 kept_ids[-1][live[running]] = kept[running]
         action[live[running], t] = token[running]
@@ -111,8 +121,12 @@ def _generate(
         if running.sum() <= 0.75 * len(running):  # copying keys and values pays off only if enough rows have ended
             stay = running.nonzero().squeeze(-1)
             decoding.keep(stay)
+            prefixes.keep(stay)
             live, token, running = live[stay], token[stay], running[stay]
+        prefixes.add(token)
         logit = decoding.step(token)
     longest = int(length.max())
     kept = torch.stack(kept_ids, dim=1) if kept_ids else None  # (B, T, K)
+    if kept_sets:
+        kept = KeptSets.join(kept_sets, rows_of_sets, rows)
     return Rollout(action[:, :longest], length, logp[:, :longest], kept)

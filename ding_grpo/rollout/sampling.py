@@ -1,76 +1,165 @@
-from typing import NamedTuple, Optional, Tuple
+import math
+from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 BLOCK = 256  # tokens per partial sum in ``draw``
+WINDOW = 1024  # tokens among which ``top_p`` and ``typical_p`` look first
+
+# Maps the tokens before a turn and those of the turn so far to the ids that may follow; None for all.
+AllowedTokens = Callable[[List[int], List[int]], Optional[Iterable[int]]]
 
 
 class Sampling(NamedTuple):
     """
     Overview:
-        The sampling distribution. The model's logits are divided by the temperature, then restricted to the ``top_k``
-        most probable tokens, then to the smallest set of these whose probabilities sum to ``top_p``. The kept tokens
-        are stored with each sampled token: after a tiny change of the weights, a recomputed set may lack it.
+        The sampling distribution. It is made from the model's logits in the order of ``transformers``: a bias is added;
+        the logits of tokens that the row contains, prompt included, are divided by ``repetition_penalty`` if they are
+        positive and multiplied by it if not; a grammar selects tokens; all are divided by the temperature. Then these
+        restrictions follow, each of what the one before has left: the ``top_k`` most probable tokens; the fewest whose
+        probabilities sum to ``top_p``; those with at least ``min_p`` times the largest probability; the fewest whose
+        probabilities sum to ``typical_p``, those first whose information is nearest to the entropy
+        (https://arxiv.org/abs/2202.00666).
+
+        The kept tokens are stored with each sampled token: after a tiny change of the weights, a recomputed set may
+        lack it. Greedy decoding uses bias, penalty and grammar only.
+    Interfaces:
+        ``process``, ``restrict``, ``reuse``
     """
     temperature: float = 1.0
     top_k: Optional[int] = None
     top_p: Optional[float] = None
+    min_p: Optional[float] = None
+    typical_p: Optional[float] = None
+    repetition_penalty: float = 1.0
+    logit_bias: Optional[Tensor] = None  # (V, )
+    allowed_tokens: Optional[AllowedTokens] = None
 
-    def restrict(self, logit: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
+    def process(self, logit: Tensor, seen: Optional[Tensor] = None, allowed: Optional[Tensor] = None) -> Tensor:
         """
         Overview:
-            Logits of the sampling distribution; if it is restricted, in descending order of probability.
+            Apply bias, penalty and grammar.
         Arguments:
             - logit (:obj:`torch.FloatTensor`): The model's logits.
+            - seen (:obj:`Optional[torch.BoolTensor]`): The tokens that each row contains; needed for a penalty.
+            - allowed (:obj:`Optional[torch.BoolTensor]`): The tokens that the grammar allows; None for all.
         Returns:
-            - logit (:obj:`torch.FloatTensor`): Logits over the K kept tokens; -inf for those that ``top_p`` drops.
-            - kept (:obj:`Optional[torch.LongTensor]`): Ids of the kept tokens, -1 for those that ``top_p`` drops; \
-                None if all tokens are kept.
+            - logit (:obj:`torch.FloatTensor`): The changed logits, -inf for tokens that are not allowed.
         Shapes:
-            - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`, then :math:`(B, K)`
-            - kept (:obj:`torch.LongTensor`): :math:`(B, K)`
+            - logit, seen, allowed: :math:`(*, V)`
         """
-        logit = self._scale(logit)
-        if self.top_k is None:
-            return logit, None
-        logit, kept = logit.topk(min(self.top_k, logit.shape[-1]), dim=-1)  # sorted, (B, K)
-        if self.top_p is not None:
-            probability = logit.softmax(-1)
-            before = probability.cumsum(-1) - probability  # mass of the more probable tokens; 0 for the first
-            dropped = before >= self.top_p
-            logit = logit.masked_fill(dropped, float('-inf'))
-            kept = kept.masked_fill(dropped, -1)
-        return logit, kept
+        if self.logit_bias is not None:
+            logit = logit.to(_wide(logit)) + self.logit_bias
+        if self.repetition_penalty != 1:
+            logit = logit.to(_wide(logit))
+            penalised = torch.where(logit < 0, logit * self.repetition_penalty, logit / self.repetition_penalty)
+            logit = torch.where(seen, penalised, logit)
+        return logit if allowed is None else logit.masked_fill(~allowed, float('-inf'))
 
-    def reuse(self, logit: Tensor, action: Tensor, kept: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    def restrict(self,
+                 logit: Tensor,
+                 seen: Optional[Tensor] = None,
+                 allowed: Optional[Tensor] = None) -> Tuple[Tensor, Optional[Tensor]]:
+        """
+        Overview:
+            Logits of the sampling distribution; with ``top_k``, in descending order of probability.
+        Arguments:
+            - logit, seen, allowed: See ``process``.
+        Returns:
+            - logit (:obj:`torch.FloatTensor`): Logits over K or V tokens; -inf for those that are dropped.
+            - kept (:obj:`Optional[torch.Tensor]`): With ``top_k``, the ids of the K tokens, -1 for those that are \
+                dropped. With another restriction, whether each token of the vocabulary is kept. None if all are.
+        Shapes:
+            - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`, then :math:`(B, K)` with ``top_k``
+            - kept (:obj:`torch.LongTensor` or :obj:`torch.BoolTensor`): :math:`(B, K)` or :math:`(B, V)`
+        """
+        logit = self._scale(self.process(logit, seen, allowed))
+        kept = None
+        if self.top_k is not None:
+            logit, kept = logit.topk(min(self.top_k, logit.shape[-1]), dim=-1)  # sorted, (B, K)
+        restricted = allowed is not None
+        for dropped_by, value in ((_nucleus, self.top_p), (_likely, self.min_p), (_typical, self.typical_p)):
+            if value is not None and (value < 1 or dropped_by is _likely):
+                logit, restricted = logit.masked_fill(dropped_by(logit, value), float('-inf')), True
+        if not restricted:
+            return logit, kept
+        dropped = logit == float('-inf')
+        return logit, ~dropped if kept is None else kept.masked_fill(dropped, -1)
+
+    def reuse(self,
+              logit: Tensor,
+              action: Tensor,
+              kept: Optional[Tensor] = None,
+              seen: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
         """
         Overview:
             Logits of a model with changed weights, over the tokens that were kept when ``action`` was sampled.
         Arguments:
             - logit (:obj:`torch.FloatTensor`): The model's logits.
             - action (:obj:`torch.LongTensor`): The sampled tokens.
-            - kept (:obj:`Optional[torch.LongTensor]`): The result of ``restrict`` for each token.
+            - kept (:obj:`Optional[torch.Tensor]`): The result of ``restrict`` for each token.
+            - seen (:obj:`Optional[torch.BoolTensor]`): The tokens that each row contained; needed for a penalty.
         Returns:
             - logit (:obj:`torch.FloatTensor`): Logits of the distribution.
             - index (:obj:`torch.LongTensor`): Position of ``action`` in the distribution.
         Shapes:
-            - logit (:obj:`torch.FloatTensor`): :math:`(B, S, V)`, then :math:`(B, S, K)`
+            - logit (:obj:`torch.FloatTensor`): :math:`(B, S, V)`, then :math:`(B, S, K)` with ``top_k``
             - action (:obj:`torch.LongTensor`): :math:`(B, S)`
-            - kept (:obj:`torch.LongTensor`): :math:`(B, S, K)`
+            - kept (:obj:`torch.LongTensor` or :obj:`torch.BoolTensor`): :math:`(B, S, K)` or :math:`(B, S, V)`
+            - seen (:obj:`torch.BoolTensor`): :math:`(B, S, V)`
             - index (:obj:`torch.LongTensor`): :math:`(B, S)`
         """
-        logit = self._scale(logit)
+        logit = self._scale(self.process(logit, seen))
         if kept is None:
             return logit, action
+        if kept.dtype == torch.bool:
+            return logit.masked_fill(~kept, float('-inf')), action
         dropped = kept < 0
         logit = logit.gather(-1, kept.clamp(min=0)).masked_fill(dropped, float('-inf'))  # (B, S, K)
         return logit, (kept == action.unsqueeze(-1)).to(torch.uint8).argmax(-1)
 
     def _scale(self, logit: Tensor) -> Tensor:
-        logit = logit.to(torch.promote_types(logit.dtype, torch.float32))
+        logit = logit.to(_wide(logit))
         return logit if self.temperature == 1 else logit / self.temperature
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _nucleus(logit: Tensor, mass: float) -> Tensor:
+    """Whether a token is dropped by ``top_p``, (B, K) as the logits."""
+    return _beyond(logit, logit.softmax(-1), mass)
+
+
+def _likely(logit: Tensor, share: float) -> Tensor:
+    """As ``_nucleus``, for ``min_p``."""
+    return logit < logit.amax(-1, keepdim=True) + math.log(share)
+
+
+def _typical(logit: Tensor, mass: float) -> Tensor:
+    """As ``_nucleus``, for ``typical_p``."""
+    logp = logit.log_softmax(-1)
+    probability = logp.exp()
+    entropy = -(probability * logp.masked_fill(probability == 0, 0)).sum(-1, keepdim=True)
+    return _beyond(-(logp + entropy).abs(), probability, mass)
+
+
+def _beyond(score: Tensor, probability: Tensor, mass: float) -> Tensor:
+    """
+    Whether a token is not among the fewest of highest score whose probabilities sum to ``mass``, (B, K). Usually they
+    are few, and to find them costs much less than to sort a vocabulary.
+    """
+    number, size = score.shape[-1], min(WINDOW, score.shape[-1])
+    while True:
+        order = score.argsort(dim=-1, descending=True, stable=True) if size == number else score.topk(size).indices
+        probabilities = probability.gather(-1, order)
+        before = probabilities.cumsum(-1) - probabilities  # mass of the tokens of higher score; 0 for the first
+        if size == number or (before[:, -1] > mass + 1e-5).all():  # no rounding makes it smaller further on
+            return torch.ones_like(score, dtype=torch.bool).scatter_(-1, order, before >= mass)
+        size = min(8 * size, number)
 
 
 def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
@@ -120,21 +209,21 @@ def force(logit: Tensor, kept: Optional[Tensor], row: int, token: int, index: Te
         Replace what ``draw`` has drawn for one row by a token, in place.
     Arguments:
         - logit (:obj:`torch.FloatTensor`): Logits of the sampling distribution.
-        - kept (:obj:`Optional[torch.LongTensor]`): Ids of its tokens, see ``Sampling.restrict``.
+        - kept (:obj:`Optional[torch.Tensor]`): Its tokens, see ``Sampling.restrict``.
         - row (:obj:`int`): The row.
         - token (:obj:`int`): The token.
         - index (:obj:`torch.LongTensor`): The drawn positions.
         - logp (:obj:`torch.FloatTensor`): Their log-probabilities.
     Shapes:
         - logit (:obj:`torch.FloatTensor`): :math:`(B, K)`
-        - kept (:obj:`torch.LongTensor`): :math:`(B, K)`
+        - kept (:obj:`torch.Tensor`): :math:`(B, K)`
         - index (:obj:`torch.LongTensor`): :math:`(B, )`
         - logp (:obj:`torch.FloatTensor`): :math:`(B, )`
     Raises:
         - ValueError: If the distribution does not contain the token.
     """
-    ids = torch.arange(logit.shape[1], device=logit.device) if kept is None else kept[row]
-    places = [place for place, i in enumerate(ids.tolist()) if i == token]
+    ids = range(logit.shape[1]) if kept is None or kept.dtype == torch.bool else kept[row].tolist()
+    places = [place for place, i in enumerate(ids) if i == token]
     if not places or logit[row, places[0]] == float('-inf'):
         raise ValueError(f'token {token}: the sampling distribution does not contain it')
     if index[row] != places[0]:

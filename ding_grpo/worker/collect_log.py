@@ -36,7 +36,7 @@ class CollectLog:
 
     def write(
             self, groups: List[Collected], seconds: Dict[str, float], train_iter: int, envstep: int,
-            advantages: Callable
+            advantages: Callable, further: Dict[str, float]
     ) -> None:
         """
         Overview:
@@ -47,6 +47,7 @@ class CollectLog:
             - train_iter (:obj:`int`): Number of updates before the collect.
             - envstep (:obj:`int`): Number of environment steps after the collect.
             - advantages (:obj:`Callable`): Computes the advantages of each group's rows.
+            - further (:obj:`Dict[str, float]`): Further numbers to log.
         """
         samples, infos = [group.sample for group in groups], [group.infos for group in groups]
         self._episodes += sum(map(len, infos))
@@ -54,12 +55,13 @@ class CollectLog:
             return
         if self._last_print is None or train_iter - self._last_print >= self._cfg.collect_print_freq:
             self._last_print = train_iter
-            self._write_numbers(samples, sum(map(len, infos)), sum(seconds.values()), train_iter, envstep)
+            self._write_numbers(samples, sum(map(len, infos)), sum(seconds.values()), train_iter, envstep, further)
         if 'completion' in infos[0][0]:
             self._write_tables(samples, infos, train_iter, advantages)
 
     def _write_numbers(
-            self, samples: List[Dict[str, Any]], episodes: int, seconds: float, train_iter: int, envstep: int
+            self, samples: List[Dict[str, Any]], episodes: int, seconds: float, train_iter: int, envstep: int,
+            further: Dict[str, float]
     ) -> None:
         returns = np.concatenate([s['reward'].sum(1)[s['failed'] == 0].numpy() for s in samples])
         steps = float(sum(s['weight'].sum() for s in samples))
@@ -70,6 +72,7 @@ class CollectLog:
             avg_envstep_per_sec=steps / seconds,
             total_envstep_count=envstep,
             total_episode_count=self._episodes,
+            **further,
         )
         if len(returns) > 0:
             info.update({f'reward_{name}': getattr(returns, name)() for name in ('mean', 'std', 'max', 'min')})

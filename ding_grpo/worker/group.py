@@ -1,25 +1,31 @@
 """Groups during collection."""
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
 from ding.envs import BaseEnvTimestep
+from torch import Tensor
 
 
 class Group:
     """
     Overview:
-        A running group: G environments that were reset with one seed, each of which runs one episode.
+        A running group: G environments that were reset with one seed, each of which runs one episode; or one \
+        environment, whose greedy episode is a baseline for the group of the same number.
     """
 
-    def __init__(self, number: int, seed: int, env_ids: List[int]) -> None:
+    def __init__(self, number: int, seed: int, env_ids: List[int], greedy: bool = False) -> None:
         self.number = number
         self.seed = seed
         self.env_ids = env_ids
+        self.greedy = greedy
+        self.baseline: Optional[Group] = None
         self.restarts = 0
         self.steps = 0
         self.begin()
 
     def begin(self) -> None:
         self.running = set(self.env_ids)
+        self.return_ = 0.0  # of a greedy episode
         self.episodes: Dict[int, List[Dict[str, Any]]] = {i: [] for i in self.env_ids}
         self.last_info: Dict[int, Dict[str, Any]] = {}
         # What ``process_transition`` needs of last steps that have no score yet: observation, output, step.
@@ -27,12 +33,28 @@ class Group:
 
     def append(self, policy: NamedTuple, env_id: int, obs: Any, output: Dict[str, Any], step: BaseEnvTimestep) -> None:
         """Append a step to the episode of an environment."""
-        self.episodes[env_id].append(policy.process_transition(obs, output, step))
+        if self.greedy:
+            self.return_ += np.asarray(step.reward).item()
+        else:
+            self.episodes[env_id].append(policy.process_transition(obs, output, step))
         if step.done:
             self.last_info[env_id] = step.info
 
+    def compare_with(self, greedy: 'Group') -> None:
+        """Take the return of a finished greedy episode as the baseline."""
+        self.baseline = greedy
+        self.steps += greedy.steps
+
     def fold(self, policy: NamedTuple, train_iter: int) -> 'Collected':
         """Fold the episodes of the finished group into one sample."""
+        if self.baseline is not None:
+            info, = self.baseline.last_info.values()
+            reason = info.get('failed')
+            for i in self.env_ids:
+                self.episodes[i][-1]['baseline'] = self.baseline.return_
+                if reason is not None:  # without a baseline nothing can be learned
+                    self.episodes[i][-1]['failed'] = True
+                    self.last_info[i] = dict(self.last_info[i], failed=f'the greedy completion of its group: {reason}')
         sample, = policy.get_train_sample([self.episodes[i] for i in self.env_ids])
         sample.update(group_id=self.number, collect_iter=train_iter)
         return Collected(sample, [self.last_info[i] for i in self.env_ids], self.steps)
@@ -46,6 +68,18 @@ class Collected(NamedTuple):
     sample: Dict[str, Any]
     infos: List[Dict[str, Any]]
     steps: int
+
+    def returns(self) -> Tensor:
+        """The returns of the rows that could be scored, :math:`(G, )`."""
+        return self.sample['reward'].sum(1)[self.sample['failed'] == 0]
+
+    def filter(self, reward_range: Optional[Sequence[float]]) -> None:
+        """Mark the sample as ``filtered`` if the mean return is outside the range, both ends included."""
+        returns = self.returns()
+        outside = reward_range is not None and len(returns) > 0 and not (
+            reward_range[0] <= returns.double().mean().item() <= reward_range[1]
+        )
+        self.sample['filtered'] = outside
 
 
 class Share(NamedTuple):

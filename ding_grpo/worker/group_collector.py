@@ -1,7 +1,7 @@
 import os
 import random
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from .failures import check_failures
 from .findings import probe
 from .group import Collected, Group, Share
 from .problem_order import ProblemOrder
+from .problem_pools import ProblemPools
 from .screen import keep_off_screen, run_folder
 
 # Counters of a collector, which a resumed run restores.
@@ -56,6 +57,10 @@ class GroupCollector(ISerialCollector):
         # which nothing is learned (dynamic sampling, https://arxiv.org/abs/2503.14476). Raise it when equal_groups is
         # high.
         max_replacements=0,
+        # (Optional[Tuple[float, float]]) Groups whose mean return is not from low to high, both included, are not
+        # learned from. They are replaced like groups of equal rewards, as far as ``max_replacements`` allows. (0.1,
+        # 0.9) leaves out problems that are nearly always or nearly never solved. None: no filter.
+        reward_range=None,
         # (float) Largest share of a collect's completions that may fail to be scored; the run stops when it is
         # exceeded. A failed completion is dropped from its group.
         max_failed=0.1,
@@ -124,12 +129,22 @@ class GroupCollector(ISerialCollector):
                 )
             self._check_episodes(cfg.collect.max_episodes_per_env)
             self._shared_start = cfg.collect.shared_start
-            problems = getattr(self._env.env_ref, 'num_problems', None)
-            shuffled = problems is not None and cfg.collect.problem_order == 'epoch'
-            self._order = ProblemOrder(self._seed, problems) if shuffled else None
+            self._needs_greedy = _policy.get_attribute('needs_greedy')
+            self._order = self._problem_order(cfg.collect)
             spaces = self._env.observation_space, self._env.action_space
             _policy.get_attribute('bind')(getattr(self._env.env_ref, 'token_spec', None), spaces)
         self._policy.reset()
+
+    def _problem_order(self, cfg: Dict) -> Union[ProblemOrder, ProblemPools, None]:
+        problems, order = getattr(self._env.env_ref, 'num_problems', None), cfg.problem_order
+        if order == 'pools' and problems is None:
+            raise ConfigError(
+                "policy.collect.problem_order = 'pools': needs an environment with a known number of problems "
+                "(num_problems), such as token_env. Use 'epoch' or 'random'."
+            )
+        if problems is None or order == 'random':
+            return None
+        return ProblemOrder(self._seed, problems) if order == 'epoch' else ProblemPools(self._seed, problems, cfg.pools)
 
     def _check_episodes(self, most: int) -> None:
         episodes = self._n_sample * self._group_size
@@ -167,13 +182,16 @@ class GroupCollector(ISerialCollector):
 
     def state_dict(self) -> Dict[str, Any]:
         """The state of the collects so far that a resumed run needs."""
-        return dict({name: getattr(self, f'_{name}') for name in COUNTERS}, **self._log.state_dict())
+        pools = dict(pools=self._order.state_dict()) if isinstance(self._order, ProblemPools) else {}
+        return dict({name: getattr(self, f'_{name}') for name in COUNTERS}, **self._log.state_dict(), **pools)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Restore ``state_dict``."""
         for name in COUNTERS:
             setattr(self, f'_{name}', state.get(name, 0))  # checkpoints of older versions lack ``started``
         self._log.load_state_dict(state)
+        if isinstance(self._order, ProblemPools) and 'pools' in state:
+            self._order.load_state_dict(state['pools'])
 
     def close(self) -> None:
         if not self._closed:
@@ -231,15 +249,19 @@ class GroupCollector(ISerialCollector):
         replaced: List[Collected] = []
         while len(done) < target:
             for group in self._run(target - len(done), train_iter, policy_kwargs or {}, clock):
-                replace = group.sample['equal'] and len(replaced) < self._cfg.max_replacements
+                group.filter(self._cfg.reward_range)
+                useless = group.sample['equal'] or group.sample['filtered']
+                replace = useless and len(replaced) < self._cfg.max_replacements
                 (replaced if replace else done).append(group)
+        self._rate_problems([*done, *replaced])
         failures = [info.get('failed') for group in [*done, *replaced] for info in group.infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
         for group in done:
             group.sample.update({name: value / target for name, value in shares.items()})
         advantages = self._policy.get_attribute('advantages')
-        self._log.write(done, clock, train_iter, self._envstep, advantages)
+        sizes = self._order.sizes() if isinstance(self._order, ProblemPools) else {}
+        self._log.write(done, clock, train_iter, self._envstep, advantages, sizes)
         return [group.sample for group in done]
 
     def _run(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float]) -> List[Collected]:
@@ -249,25 +271,13 @@ class GroupCollector(ISerialCollector):
         """
         numbers = [self._groups + i for i in parallel.share(number)]
         self._groups += number
-        finished: Dict[int, Collected] = {}
-        unscored: List[Group] = []
-        free, running, seconds = self._slots(), [], dict.fromkeys(clock, 0.)
-        while numbers or running:
-            while free and numbers:
-                running.append(self._start(numbers.pop(0), free.pop(0)))
-            timesteps, outputs, obs = self._step(running, policy_kwargs, seconds)
-            for group in list(running):
-                self._take(group, timesteps, outputs, obs)
-                if not group.running:
-                    running.remove(group)
-                    free.append(group.env_ids)
-                    if group.unscored:
-                        unscored.append(group)
-                    else:
-                        finished[group.number] = group.fold(self._policy, train_iter)
-        self._score(unscored, seconds)
-        finished.update({group.number: group.fold(self._policy, train_iter) for group in unscored})
-        mine = [finished[n] for n in sorted(finished)]  # independent of which group finished first
+        seconds = dict.fromkeys(clock, 0.)
+        groups = self._play(numbers, policy_kwargs, seconds)
+        greedy = self._play(numbers, policy_kwargs, seconds, greedy=True) if self._needs_greedy else []
+        self._score([group for group in [*groups, *greedy] if group.unscored], seconds)
+        for group, row in zip(groups, greedy):
+            group.compare_with(row)
+        mine = [group.fold(self._policy, train_iter) for group in groups]
         # Environments seed the generators of Python and NumPy, so that these differ between processes here. What draws
         # from them next, such as a replay buffer, must draw the same numbers in all processes.
         shares = parallel.all_gather(Share(mine, seconds, random.getstate(), np.random.get_state()))
@@ -280,15 +290,31 @@ class GroupCollector(ISerialCollector):
         self._envstep += sum(group.steps for group in collected)
         return collected
 
-    def _slots(self) -> List[List[int]]:
-        ids = list(range(self._env.env_num))
-        return [ids[i:i + self._group_size] for i in range(0, len(ids), self._group_size)]
+    def _play(self,
+              numbers: List[int],
+              policy_kwargs: Dict,
+              clock: Dict[str, float],
+              greedy: bool = False) -> List[Group]:
+        """Play groups, or the greedy row of each, to their end. Returns them by number, whichever finished first."""
+        size, ids, waiting = 1 if greedy else self._group_size, list(range(self._env.env_num)), list(numbers)
+        free, running, finished = [ids[i:i + size] for i in ids[::size]], [], []
+        while waiting or running:
+            while free and waiting:
+                running.append(self._start(waiting.pop(0), free.pop(0), greedy))
+            timesteps, outputs, obs = self._step(running, policy_kwargs, clock)
+            for group in list(running):
+                self._take(group, timesteps, outputs, obs)
+                if not group.running:
+                    running.remove(group)
+                    free.append(group.env_ids)
+                    finished.append(group)
+        return sorted(finished, key=lambda group: group.number)
 
-    def _start(self, number: int, env_ids: List[int]) -> Group:
+    def _start(self, number: int, env_ids: List[int], greedy: bool) -> Group:
         # A function of (run seed, update, group), so that a resumed run gets the same starts as an uninterrupted one.
         state = np.random.SeedSequence([self._seed, self._collect_iter, number]).generate_state(1)[0]
         # 30 bits and one above them. Evaluators use smaller seeds, so that training and evaluation share no start.
-        group = Group(number, 2 ** 30 + int(state >> 2), env_ids)
+        group = Group(number, 2 ** 30 + int(state >> 2), env_ids, greedy)
         self._begin(group)
         return group
 
@@ -305,7 +331,7 @@ class GroupCollector(ISerialCollector):
         start = time.perf_counter()
         keys = {i: (self._collect_iter, g.number, g.env_ids.index(i)) for g in running for i in sorted(g.running)}
         obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
-        outputs = self._policy.forward(obs, row_keys=keys, **policy_kwargs)
+        outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)
         sampled = time.perf_counter()
         actions = to_ndarray({i: output['action'] for i, output in outputs.items()})
         try:
@@ -349,6 +375,18 @@ class GroupCollector(ISerialCollector):
             if step.done:
                 group.running.discard(i)
                 self._policy.reset([i])
+
+    def _rate_problems(self, groups: List[Collected]) -> None:
+        """Tell the pools of problems how often these were solved."""
+        if not isinstance(self._order, ProblemPools):
+            return
+        least, rates = self._policy.get_attribute('cfg').collect.pools.success_from, []
+        for group in sorted(groups, key=lambda group: group.sample['group_id']):
+            returns = group.returns()
+            if len(returns):
+                problem = self._order.problem(self._started + group.sample['group_id'])
+                rates.append((problem, (returns >= least).float().mean().item()))
+        self._order.finish(self._started + self._groups, rates)
 
     def _score(self, groups: List[Group], clock: Dict[str, float]) -> None:
         """Score the episodes that their environments left unscored, all of them at once."""

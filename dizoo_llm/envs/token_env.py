@@ -164,8 +164,7 @@ class TokenEnv(gymnasium.Env):
         return TokenSpec(
             self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
             self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None,
-            self.task.return_part,
-            None if self.evaluation else Demonstrations(self)
+            self.task.return_part, None if self.evaluation else Demonstrations(self)
         )
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:

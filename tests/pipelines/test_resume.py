@@ -40,6 +40,21 @@ def dynamic(think_answer):
     return pipeline, main, create
 
 
+def curriculum(think_answer):
+    pipeline, main, create = tokens(think_answer)
+    main.policy.learn.adv_method = 'remax'
+    main.policy.collect.update(
+        problem_order='pools',
+        pools=EasyDict(success_from=0.1, hard_to=0.2, hard_share=0.3),
+        collector=EasyDict(max_replacements=1, reward_range=(0.0, 0.9)),
+        top_p=0.9,
+        min_p=0.01,
+        repetition_penalty=1.2,
+        logit_bias=[(3, 0.5)]
+    )
+    return pipeline, main, create
+
+
 def lora(think_answer):
     pipeline, main, create = tokens(think_answer)
     torch.manual_seed(0)
@@ -103,6 +118,7 @@ RUNS = dict(
     tokens=tokens,
     reference=reference,
     dynamic_sampling=dynamic,
+    curriculum=curriculum,
     lora=lora,
     hybrid=hybrid,
     replay_buffer=buffer,

@@ -162,6 +162,7 @@ class TestBatch:
             reward_mean=0.75,
             reward_std=0.75 ** 0.5 * 0.5,
             equal_groups=0.5,
+            filtered_groups=0,
             completion_length_mean=1.5,
             completion_length_min=1,
             completion_length_max=3,

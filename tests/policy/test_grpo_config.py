@@ -50,7 +50,7 @@ class TestPolicyConfig:
             ('learn.lr_scheduler.type', 'linea', "'linear'"),
             ('collect.temperature', 0, 'a number in'),
             ('collect.top_k', 0, 'an integer of at least 1, or None'),
-            ('collect.top_p', 0.9, 'needs policy.collect.top_k'),
+            ('collect.top_p', 0, 'a number in'),
             ('collect.autocast', 'float16', "one of 'bfloat16', or None"),
             ('multi_gpu', 2, 'one of True, False'),
             ('cuda', 'yes', 'one of True, False'),

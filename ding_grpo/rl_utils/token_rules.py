@@ -1,0 +1,94 @@
+"""What a sampler does to the logits of single tokens before it draws one, for ``linear_log_prob``."""
+from typing import NamedTuple, Optional, Union
+
+import torch
+from torch import Tensor
+
+
+class TokenRules(NamedTuple):
+    """
+    Overview:
+        Changes of a model's logits, in this order: a bias is added; the logits of tokens that the row contains are \
+        divided by a penalty if they are positive, and multiplied by it if not; only the kept tokens stay.
+    Shapes:
+        - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
+        - first_seen (:obj:`Optional[torch.IntTensor]`): :math:`(B, V)`, the first position at whose prediction a row \
+            contains the token, 0 for a token of its prompt; larger than any position for a token that it never has
+        - kept_bits (:obj:`Optional[torch.ByteTensor]`): :math:`(B, S, W)` with 8 W of at least V. Bit i % 8 of byte \
+            i // 8 is set if token i was kept
+    """
+    bias: Optional[Tensor] = None
+    penalty: float = 1.0
+    first_seen: Optional[Tensor] = None
+    kept_bits: Optional[Tensor] = None
+
+    def of(self, counted: Tensor, temperature: float) -> 'CountedRules':
+        """
+        Overview:
+            The rules of the N tokens that count, for logits that are already divided by the temperature.
+        Shapes:
+            - counted (:obj:`torch.BoolTensor`): :math:`(B, S)`
+        """
+        row, position = counted.nonzero(as_tuple=True)
+        return CountedRules(
+            None if self.bias is None else self.bias / temperature, self.penalty, self.first_seen, row, position,
+            None if self.kept_bits is None else self.kept_bits[counted]
+        )
+
+
+class CountedRules(NamedTuple):
+    """
+    Overview:
+        ``TokenRules`` of N tokens, with the row and the position of each.
+    """
+    bias: Optional[Tensor]
+    penalty: float
+    first_seen: Optional[Tensor]
+    row: Tensor
+    position: Tensor
+    kept_bits: Optional[Tensor]
+
+    def apply_(self, logit: Tensor, tokens: slice, ids: Union[slice, Tensor]) -> Optional[Tensor]:
+        """
+        Overview:
+            Change logits in place.
+        Arguments:
+            - logit (:obj:`torch.FloatTensor`): Logits, divided by the temperature.
+            - tokens (:obj:`slice`): Which of the N tokens they predict.
+            - ids (:obj:`Union[slice, torch.LongTensor]`): The vocabulary entries: a range, or K for each token.
+        Returns:
+            - slope (:obj:`Optional[torch.FloatTensor]`): The derivative of the new logits with respect to the old \
+                ones; None if it is 1.
+        Shapes:
+            - logit (:obj:`torch.FloatTensor`): :math:`(n, K)`
+            - ids (:obj:`torch.LongTensor`): :math:`(n, K)`
+            - slope (:obj:`torch.FloatTensor`): :math:`(n, K)`
+        """
+        slope = None
+        if self.bias is not None:
+            logit.add_(self.bias[ids])
+        if self.first_seen is not None:
+            row, position = self.row[tokens], self.position[tokens].unsqueeze(1)
+            of_range = isinstance(ids, slice)
+            first = self.first_seen[:, ids].index_select(0, row) if of_range else self.first_seen[row[:, None], ids]
+            factor = torch.where(logit < 0, logit.new_tensor(self.penalty), 1 / self.penalty)
+            slope = torch.where(first <= position, factor, 1)  # (n, K)
+            logit.mul_(slope)
+        if self.kept_bits is not None:
+            logit.masked_fill_(~unpack_bits(self.kept_bits[tokens], ids), float('-inf'))
+        return slope
+
+
+def unpack_bits(bits: Tensor, ids: slice) -> Tensor:
+    """
+    Overview:
+        A range of bits as booleans, see ``TokenRules.kept_bits``.
+    Arguments:
+        - bits (:obj:`torch.ByteTensor`): Packed bits.
+        - ids (:obj:`slice`): The range, with ``start`` and ``stop``.
+    Shapes:
+        - bits (:obj:`torch.ByteTensor`): :math:`(*, W)`
+        - result (:obj:`torch.BoolTensor`): :math:`(*, stop - start)`
+    """
+    at = torch.arange(ids.start, ids.stop, device=bits.device)
+    return (bits.index_select(-1, at // 8) >> (at % 8).to(torch.uint8)) & 1 != 0

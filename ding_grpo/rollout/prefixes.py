@@ -1,0 +1,66 @@
+from typing import NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .sampling import Sampling
+
+
+class Prefixes:
+    """
+    Overview:
+        What a sampling distribution needs to know of the tokens before the next one: which tokens each row contains,
+        for a repetition penalty, and which ones a grammar allows. Costs nothing if the sampling uses neither.
+    Interfaces:
+        ``rules``, ``add``, ``keep``
+    """
+
+    def __init__(self, sampling: Sampling, prompts: NamedTuple, vocabulary: int) -> None:
+        """
+        Arguments:
+            - sampling (:obj:`Sampling`): The distribution.
+            - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
+            - vocabulary (:obj:`int`): Number V of tokens that have logits.
+        """
+        self._allowed, self._vocabulary, self._seen = sampling.allowed_tokens, vocabulary, None
+        if sampling.repetition_penalty != 1:
+            prompt, place = ((prompts.mask != 0) & (prompts.ids < vocabulary)).nonzero(as_tuple=True)
+            seen = torch.zeros(len(prompts.ids), vocabulary, dtype=torch.bool, device=prompts.ids.device)  # (P, V)
+            seen[prompt, prompts.ids[prompt, place]] = True
+            self._seen = seen[prompts.row]  # (B, V)
+        if self._allowed is not None:
+            ids, mask = prompts.ids.cpu(), prompts.mask.cpu().bool()
+            self._prompts = [row[of].tolist() for row, of in zip(ids, mask)]
+            self._row = prompts.row.tolist()
+
+    def rules(self, action: Tensor, t: int, live: Tensor, running: Tensor) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """
+        Overview:
+            The arguments ``seen`` and ``allowed`` of ``Sampling.process`` for the token at position ``t``.
+        Arguments:
+            - action (:obj:`torch.LongTensor`): The tokens so far, :math:`(B, T)`.
+            - t (:obj:`int`): Number of tokens so far.
+            - live (:obj:`torch.LongTensor`): The row of each line, :math:`(b, )`.
+            - running (:obj:`torch.BoolTensor`): Whether the line still grows, :math:`(b, )`.
+        """
+        if self._allowed is None:
+            return self._seen, None
+        allowed = torch.ones(len(live), self._vocabulary, dtype=torch.bool)
+        for line in running.nonzero().squeeze(-1).tolist():
+            row = int(live[line])
+            prompt, tokens = self._prompts[self._row[row]], action[row, :t].tolist()
+            ids = self._allowed(list(prompt), tokens)
+            if ids is not None:
+                allowed[line] = False
+                allowed[line, list(ids)] = True
+        return self._seen, allowed.to(action.device)
+
+    def add(self, token: Tensor) -> None:
+        """Append a token to each line."""
+        if self._seen is not None:
+            self._seen.scatter_(1, token.unsqueeze(1), True)
+
+    def keep(self, lines: Tensor) -> None:
+        """Continue with the given lines only."""
+        if self._seen is not None:
+            self._seen = self._seen[lines]
