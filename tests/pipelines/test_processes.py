@@ -128,6 +128,15 @@ class TestTwoProcesses:
             assert code == 0, out
         one, two = (run.weights(20) for run in runs)
         assert furthest(one, two) < 1e-6
+        lengths = {
+            r.get('completion_length_min', r.get('episode_length_min'))
+            for r in read_json_lines(str(runs[1].folder / 'log/learner/metrics.jsonl'))
+        }
+        assert len(lengths) > 1  # rows are of uneven lengths
+        assert runs[1].updates() == 20  # written by one of them
+        evaluations = read_json_lines(str(runs[1].folder / 'log/evaluator/evaluations.jsonl'))
+        assert [e['train_iter'] for e in evaluations] == [0, 8, 16, 20]
+        assert not list(tmp_path.glob('p2_[0-9]*'))  # in one folder
 
     def test_measure_the_same_of_shadow_losses_and_noise(self, tmp_path):
         """Each process reads its own rows: without the sum over processes, norms would be those of a part."""
@@ -141,15 +150,6 @@ class TestTwoProcesses:
             found.append({name: value for name, value in first.items() if name.startswith(('shadow/', 'noise/'))})
         assert {'shadow/gspo/weights_cosine', 'noise/weights/within'} <= set(found[0])
         assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-7)
-        lengths = {
-            r.get('completion_length_min', r.get('episode_length_min'))
-            for r in read_json_lines(str(runs[1].folder / 'log/learner/metrics.jsonl'))
-        }
-        assert len(lengths) > 1  # rows are of uneven lengths
-        assert runs[1].updates() == 20  # written by one of them
-        evaluations = read_json_lines(str(runs[1].folder / 'log/evaluator/evaluations.jsonl'))
-        assert [e['train_iter'] for e in evaluations] == [0, 8, 16, 20]
-        assert not list(tmp_path.glob('p2_[0-9]*'))  # in one folder
 
     def test_resumed_by_another_number(self, tmp_path):
         args = ('run', 'think_answer_grpo', TOKENS, 'serial_onpolicy')
