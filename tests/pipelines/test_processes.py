@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from ding_common import read_json_lines
+from ding_grpo.model import CausalLM
+from dizoo_llm.envs import TokenEnv
 
 from tests.processes import ROOT, connected, run_ding
 from tests.shipped import load, write
@@ -150,6 +152,22 @@ class TestTwoProcesses:
             found.append({name: value for name, value in first.items() if name.startswith(('shadow/', 'noise/'))})
         assert {'shadow/gspo/weights_cosine', 'noise/weights/within'} <= set(found[0])
         assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-7)
+
+    def test_a_teacher_and_demonstrations(self, tmp_path):
+        """Each process adds the divergence and the demonstrations of its own rows."""
+        model = dict(load('think_answer_grpo')[0].policy.model.config, **TOKENS['policy']['model']['config'])
+        torch.manual_seed(1)
+        CausalLM(config=model).save_pretrained(str(tmp_path / 'teacher'), TokenEnv().tokenizer)
+        changes = dict(TOKENS, policy=dict(TOKENS['policy'], teacher=dict(pretrained=str(tmp_path / 'teacher'))))
+        learn = dict(demonstrations=dict(share=0.5))
+        runs = [Run(tmp_path, f'p{n}', 'think_answer_grpo', changes, 'serial_onpolicy', 4, n, **learn) for n in (1, 2)]
+        for run in runs:
+            code, out = run.end()
+            assert code == 0, out
+        assert furthest(*(run.weights(4) for run in runs)) < 1e-6
+        one, two = (read_json_lines(str(run.folder / 'log/learner/metrics.jsonl')) for run in runs)
+        for name in ('teacher_kl', 'teacher_loss', 'demonstration_nll', 'total_loss'):
+            assert [r[name] for r in two] == pytest.approx([r[name] for r in one], abs=1e-5)
 
     def test_resumed_by_another_number(self, tmp_path):
         args = ('run', 'think_answer_grpo', TOKENS, 'serial_onpolicy')

@@ -4,10 +4,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, KL_TYPES, LOSS_PRESETS, PPOLoss, calculate_kl_div, efficient_method, \
-    entropy, exact_kl, group_advantage, grpo_data, grpo_error, grpo_policy_data, grpo_policy_error, kl_estimate, \
-    less_efficient_method, linear_log_prob, naive_method, ppo_data, ppo_error, rloo_policy_data, rloo_policy_error, \
-    straight_through_kl
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, DIVERGENCES, KL_TYPES, LOSS_PRESETS, LinearOutput, PPOLoss, \
+    calculate_kl_div, efficient_method, entropy, exact_kl, group_advantage, grpo_data, grpo_error, grpo_policy_data, \
+    grpo_policy_error, kl_estimate, less_efficient_method, linear_divergence, linear_log_prob, naive_method, ppo_data, \
+    ppo_error, rloo_policy_data, rloo_policy_error, straight_through_kl
 
 METHODS = [naive_method, efficient_method, less_efficient_method]
 SIZES = st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(1, 6))  # B, S, V
@@ -104,6 +104,25 @@ class TestExtremes:
         assert_finite(torch.stack([logp, h]), *leaves)
         assert (h >= -1e-4).all() and (h <= torch.tensor(vocabulary).log() + 1e-4).all()
         assert not kept or (logp.abs() < 1e-6).all()  # the only token that was kept
+
+    @pytest.mark.parametrize('kind', DIVERGENCES)
+    @many
+    @given(batch=batches(), softcap=st.sampled_from([None, 30.]), masked=st.booleans())
+    def test_linear_divergence(self, kind, batch, softcap, masked):
+        rows, tokens, vocabulary = batch.size
+        student, teacher = (
+            LinearOutput(
+                batch.number(rows, tokens, 3, scale=batch.scale),
+                batch.number(vocabulary, 3),
+                batch.number(vocabulary),
+                softcap=softcap
+            ) for _ in range(2)
+        )
+        leaves = [x.requires_grad_() for x in student[:3]]
+        found, kl = linear_divergence(student, teacher, batch.weight if masked else None, kind)
+        assert_finite(torch.stack([found, kl]), *leaves)
+        least = -1e-4 - 1e-6 * batch.scale
+        assert (found >= least).all() and (kl >= least).all()
 
     @pytest.mark.parametrize('kl_type', KL_TYPES)
     @many
