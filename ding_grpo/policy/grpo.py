@@ -50,7 +50,7 @@ from .step_actor import StepActor
 from .teacher import Teacher, make_teacher
 from .token_actor import TokenActor
 from .token_record import Change, token_records
-from .update import Updater
+from .update import Extras, Updater
 from .value_learning import ValueLearning
 from .watch import Watch
 
@@ -193,10 +193,8 @@ class GRPOPolicy(Policy):
         self._shadow, left_out = Shadow.of(self._cfg, self._check_run)
         for line in left_out if parallel.rank() == 0 else ():
             click.echo(line)
-        self._updater = Updater(
-            cfg, size, options, self._actor, self._model, self._optimizer, values, self._shadow, self._teacher,
-            self._demonstrations
-        )
+        extras = Extras(values, self._teacher, self._demonstrations, self._shadow)
+        self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, extras)
         self._updates = 0
         self._watch = Watch(self._cfg, self._actor, self._model, self._updater)
 

@@ -9,7 +9,7 @@ value_weight (V - R)^2 / 2 is added, where R is the return that V has to predict
 the same mean of weight D(pi, pi_teacher) is added, see ``teacher.py``. With ``demonstrations``, the same mean of
 -weight log pi over demonstrated tokens is added, see ``demonstrations.py``.
 """
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,18 @@ from .teacher import Teacher
 from .value_learning import ValueLearning
 
 
+class Extras(NamedTuple):
+    """
+    Overview:
+        What an update has besides the policy's loss, None where the config does not ask for it: a critic, a teacher, \
+        demonstrations, and losses that are only measured.
+    """
+    values: Optional[ValueLearning] = None
+    teacher: Optional[Teacher] = None
+    demonstrations: Optional[Demonstrations] = None
+    shadow: Optional[Shadow] = None
+
+
 class Updater:
     """Trains the model of ``actor`` on batches with advantages; ``cfg`` is ``policy.learn``, ``batch_size`` groups."""
 
@@ -41,14 +53,10 @@ class Updater:
             actor: Actor,
             model: nn.Module,
             optimizer: torch.optim.Optimizer,
-            values: Optional[ValueLearning] = None,
-            shadow: Optional[Shadow] = None,
-            teacher: Optional[Teacher] = None,
-            demonstrations: Optional[Demonstrations] = None,
+            extras: Extras = Extras(),
     ) -> None:
         self._cfg, self._batch_size, self._loss_options = cfg, batch_size, loss_options
-        self._actor, self._model, self._optimizer, self._values = actor, model, optimizer, values
-        self._shadow, self._teacher, self._demonstrations = shadow, teacher, demonstrations
+        self._actor, self._model, self._optimizer, self._extras = actor, model, optimizer, extras
         self._trained: List[nn.Parameter] = [p for section in optimizer.param_groups for p in section['params']]
         self._device = self._trained[0].device
         surrogate = _surrogate(loss_options)
@@ -65,10 +73,10 @@ class Updater:
         """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. Returns metrics (docs/metrics.md)."""
         steps: List[Dict[str, float]] = []
         empty, noise = 0, self._noise(batch, update)
-        if self._values is not None:
-            self._values.begin(update)
-        if self._shadow is not None:
-            self._shadow.begin(update)
+        if self._extras.values is not None:
+            self._extras.values.begin(update)
+        if self._extras.shadow is not None:
+            self._extras.shadow.begin(update)
         for mini_batch in self._mini_batches(batch):
             if not mini_batch.weight.any():  # all rows are truncated and masked, so there is nothing to measure
                 empty += 1
@@ -104,72 +112,84 @@ class Updater:
 
     def step(self, mini_batch: Batch) -> Dict[str, float]:
         """Take one optimizer step, unless the outcome forbids it. Returns metrics and the outcome."""
-        cfg, batch = self._cfg, mini_batch.to(self._device)
-        tokens = batch.weight.sum().item() if self._loss_options.get('reduction') == 'token' else None
-        given = dict(critic=self._values and self._values.critic, teacher=self._teacher)
-        names = ['logp', 'entropy', *(['value'] if self._values else []), *(OF_TEACHER if self._teacher else [])]
-        read = {name: torch.zeros_like(batch.logp_old) for name in names}  # (B, S) each
+        cfg, batch, extras = self._cfg, mini_batch.to(self._device), self._extras
         self._optimizer.zero_grad()
-        slope = self._slope(mini_batch) if self._loss_of_whole else None  # (B, S)
-        for rows, part in batch.parts(cfg.micro_batch_tokens):
-            share = len(rows) / len(batch)  # of the part in a mean over rows
-            of_loss = 1 if tokens is not None else share
-            found = self._actor.read(self._model, part, self.entropy_weight > 0, **given)  # (b, s) each
-            if slope is None:
-                loss = self._loss(part, found.logp, tokens)[0] * of_loss
-            else:
-                loss = (found.logp * slope[rows, :found.logp.shape[1]]).sum()
-            if self.entropy_weight > 0:
-                loss = loss - self.entropy_weight * share * sequence_mean(found.entropy, part.weight)
-            if self._teacher is not None:
-                loss = loss + self._of_teacher(part, found.divergence, found.teacher_kl, tokens)[0] * of_loss
-            if self._values is not None:
-                loss = self._values.add(loss, part, found.value, tokens, of_loss)
-            loss.backward()
-            for name, whole in read.items():
-                of_part = getattr(found, name).detach()
-                whole[rows, :of_part.shape[1]] = of_part
-        shown = None if self._demonstrations is None else self._learn_demonstrations(len(batch))
-        trained = self._trained if self._values is None else self._values.trained(self._trained)
+        read = self._learn_rows(batch, self._slope(mini_batch) if self._loss_of_whole else None)
+        shown = None if extras.demonstrations is None else self._learn_demonstrations(len(batch))
+        trained = self._trained if extras.values is None else extras.values.trained(self._trained)
         for p in trained:
             if p.grad is None:  # no row of this process uses it
                 p.grad = torch.zeros_like(p)
         parallel.all_reduce([*(p.grad for p in trained), *read.values(), *([] if shown is None else [shown[0]])])
-        logp = read['logp']
         if not self._actor.exact and mini_batch.logp_first is None:
-            mini_batch.logp_first = self._logp_old(batch, logp).cpu()  # for further epochs
+            mini_batch.logp_first = self._logp_old(batch, read['logp']).cpu()  # for further epochs
         # clip_grad_norm_ in two steps, because it makes all gradients NaN if one is NaN or infinite
         norm = torch.nn.utils.get_total_norm([p.grad for p in trained])
-        with torch.no_grad():
-            loss, info = self._loss(batch, logp)
-            metrics = step_metrics(
-                batch, loss, info, logp, self._logp_old(batch, logp), read['entropy'], self.entropy_weight, norm,
-                fresh_rows(batch, self.optimizer_steps)
-            )
-            if self._teacher is not None:
-                loss, of_teacher = self._of_teacher(batch, *(read[name] for name in OF_TEACHER))
-                metrics.update(of_teacher, total_loss=metrics['total_loss'] + loss.item())
-            if shown is not None:
-                loss, of_shown = self._demonstrations.loss(*shown, self._actor.max_length)
-                metrics.update(of_shown, total_loss=metrics['total_loss'] + loss.item())
-            if self._values is not None:
-                metrics.update(self._values.metrics(metrics['total_loss'], batch, read['value']))
+        metrics = self._metrics(batch, read, shown, norm)
         outcome = outcome_of(metrics, cfg.target_kl, cfg.max_ratio)
-        if self._shadow is not None and outcome != 'skipped_steps':
-            metrics.update(self._shadow_metrics(batch, logp))
+        if extras.shadow is not None and outcome != 'skipped_steps':
+            metrics.update(self._shadow_metrics(batch, read['logp']))
         if outcome == 'optimizer_steps':
             torch.nn.utils.clip_grads_with_norm_(trained, cfg.grad_clip_value, norm)
             self._optimizer.step()
             self.optimizer_steps += 1
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})
 
+    def _learn_rows(self, batch: Batch, slope: Optional[Tensor]) -> Dict[str, Tensor]:
+        """Add the gradients of a mini-batch, by its parts. ``slope`` (B, S), the gradient of the policy's loss with
+        respect to log-probabilities, replaces this loss. Returns what was read, (B, S) by name."""
+        values, teacher = self._extras.values, self._extras.teacher
+        given = dict(critic=values and values.critic, teacher=teacher)
+        names = ['logp', 'entropy', *(['value'] if values else []), *(OF_TEACHER if teacher else [])]
+        read = {name: torch.zeros_like(batch.logp_old) for name in names}
+        tokens = batch.weight.sum().item() if self._loss_options.get('reduction') == 'token' else None
+        for rows, part in batch.parts(self._cfg.micro_batch_tokens):
+            found = self._actor.read(self._model, part, self.entropy_weight > 0, **given)  # (b, s) each
+            share = len(rows) / len(batch)  # of the part in a mean over rows
+            of_loss = share if tokens is None else 1
+            if slope is None:
+                loss = self._loss(part, found.logp, tokens)[0] * of_loss
+            else:
+                loss = (found.logp * slope[rows, :found.logp.shape[1]]).sum()
+            if self.entropy_weight > 0:
+                loss = loss - self.entropy_weight * share * sequence_mean(found.entropy, part.weight)
+            if teacher is not None:
+                loss = loss + self._of_teacher(part, found.divergence, found.teacher_kl, tokens)[0] * of_loss
+            if values is not None:
+                loss = values.add(loss, part, found.value, tokens, of_loss)
+            loss.backward()
+            for name, whole in read.items():
+                of_part = getattr(found, name).detach()
+                whole[rows, :of_part.shape[1]] = of_part
+        return read
+
+    @torch.no_grad()
+    def _metrics(self, batch: Batch, read: Dict[str, Tensor], shown: Optional[Tuple[Tensor, Tensor]],
+                 norm: Tensor) -> Dict[str, float]:
+        """Metrics of a step, from what was read of its rows and of its demonstrations, and the gradient's norm."""
+        logp, extras = read['logp'], self._extras
+        loss, info = self._loss(batch, logp)
+        metrics = step_metrics(
+            batch, loss, info, logp, self._logp_old(batch, logp), read['entropy'], self.entropy_weight, norm,
+            fresh_rows(batch, self.optimizer_steps)
+        )
+        if extras.teacher is not None:
+            loss, of_teacher = self._of_teacher(batch, *(read[name] for name in OF_TEACHER))
+            metrics.update(of_teacher, total_loss=metrics['total_loss'] + loss.item())
+        if shown is not None:
+            loss, of_shown = extras.demonstrations.loss(*shown, self._actor.max_length)
+            metrics.update(of_shown, total_loss=metrics['total_loss'] + loss.item())
+        if extras.values is not None:
+            metrics.update(extras.values.metrics(metrics['total_loss'], batch, read['value']))
+        return metrics
+
     def _learn_demonstrations(self, rows: int) -> Tuple[Tensor, Tensor]:
         """Add the gradients of demonstrations to those of ``rows`` rows; their log-probabilities and weights."""
-        batch = self._demonstrations.draw(rows, self._seed + self.optimizer_steps).to(self._device)
-        logp, tokens = torch.zeros_like(batch.logp_old), self._demonstrations.num_tokens(batch)  # (b, s)
+        batch = self._extras.demonstrations.draw(rows, self._seed + self.optimizer_steps).to(self._device)
+        logp, tokens = torch.zeros_like(batch.logp_old), self._extras.demonstrations.num_tokens(batch)  # (b, s)
         for at, part in batch.parts(self._cfg.micro_batch_tokens):
             found = self._actor.read(self._model, part).logp
-            loss, _ = self._demonstrations.loss(found, part.weight, self._actor.max_length, tokens)
+            loss, _ = self._extras.demonstrations.loss(found, part.weight, self._actor.max_length, tokens)
             (loss * (1 if tokens is not None else len(at) / len(batch))).backward()
             logp[at, :found.shape[1]] = found.detach()
         return logp, batch.weight
@@ -194,17 +214,17 @@ class Updater:
 
     def _shadow_metrics(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
         """What ``Shadow`` measures on a mini-batch. Neither weights nor their ``grad`` change."""
-        metrics, slopes = self._shadow.measure(
+        metrics, slopes = self._extras.shadow.measure(
             batch, logp, lambda batch, logp, options: self._loss(batch, logp, None, options, with_info=False)[0]
         )
-        if self._shadow.weights_due:
+        if self._extras.shadow.weights_due:
             parts = self._parts(batch)
-            metrics.update(self._shadow.measure_weights(slopes, parts, self._read_with_gradient, self._trained))
+            metrics.update(self._extras.shadow.measure_weights(slopes, parts, self._read_with_gradient, self._trained))
         return metrics
 
     def _of_teacher(self, batch: Batch, divergence: Tensor, kl: Tensor, tokens: Optional[float] = None) -> Tuple:
         """Loss and metrics of the teacher; ``tokens`` as in ``_loss``."""
-        return self._teacher.loss(divergence, kl, batch.weight, self._actor.max_length, tokens)
+        return self._extras.teacher.loss(divergence, kl, batch.weight, self._actor.max_length, tokens)
 
     def _slope(self, mini_batch: Batch) -> Tensor:
         """Gradient (B, S) of the loss with respect to log-probabilities, from all rows, which are read once more."""
@@ -254,7 +274,7 @@ class Updater:
 
     def with_values(self, batch: Batch, discount_factor: float) -> Batch:
         """See ``ValueLearning.with_values``."""
-        return self._values.with_values(batch, discount_factor, self._read_rows, self._device)
+        return self._extras.values.with_values(batch, discount_factor, self._read_rows, self._device)
 
     @torch.no_grad()
     def _read_rows(self, read: Callable[[Batch], Tensor], batch: Batch) -> Tensor:

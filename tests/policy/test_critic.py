@@ -12,7 +12,7 @@ from ding_common import ConfigError
 from ding_grpo.policy.actor import Reading
 from ding_grpo.policy.batch import Batch
 from ding_grpo.policy.critic import Critic, StepCritic, head_of
-from ding_grpo.policy.update import Updater
+from ding_grpo.policy.update import Extras, Updater
 from ding_grpo.policy.value_learning import ValueLearning
 from ding_grpo.rl_utils import gae_advantage
 from tests.policy.helper import make_batch, make_policy, sample_groups
@@ -78,7 +78,9 @@ class TestLoss:
             )
             loss_options = dict(reduction='token', beta=0., clip_ratio=options.get('epsilon', 0.1))
             values = ValueLearning(cfg, loss_options, model, model, StepCritic())
-            updater = Updater(cfg, 1, loss_options, model, model, torch.optim.SGD(model.parameters(), lr=0.1), values)
+            updater = Updater(
+                cfg, 1, loss_options, model, model, torch.optim.SGD(model.parameters(), lr=0.1), Extras(values)
+            )
             metrics = updater.step(batch)
             gradient = {'pi_logprobs': model.logp, 'phi_values': model.value}[name].grad
             expected = torch.tensor(case[f'grad_{name}'], dtype=torch.float64)
