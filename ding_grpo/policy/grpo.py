@@ -14,7 +14,6 @@ Group Relative Policy Optimization as a DI-engine policy. Departures from https:
 5. ``advantage='return_to_go'`` compares each step by its later rewards, like the paper's process supervision (section
    4.1.3), which compares their sums. A discount and the extension of truncated episodes are added.
 """
-import copy
 import time
 from dataclasses import replace
 from functools import singledispatch
@@ -43,13 +42,14 @@ from .half_weights import bfloat16_notice, check_trained
 from .loss_options import adv_method, loss_options
 from .memory import memory_advice
 from .metrics import DEMONSTRATION_METRICS, TEACHER_METRICS, batch_metrics, logged_metrics
+from .reference import Reference, make_reference
 from .sample import fold_group
 from .schedule import Schedule
 from .shadow import Shadow
 from .step_actor import StepActor
 from .teacher import Teacher, make_teacher
 from .token_actor import TokenActor
-from .token_record import Change, token_records
+from .token_record import TokenRecorder
 from .update import Extras, Updater
 from .value_learning import ValueLearning
 from .watch import Watch
@@ -134,8 +134,8 @@ class GRPOPolicy(Policy):
             self._advantage = self._advantage._replace(by_turn=spec.max_turns > 1)
         if self._cfg.learn.reward_aggregation == 'normalize_then_sum':
             self._advantage = self._advantage._replace(part_weights=spec.reward_weights)
-        if self._reference is not None:
-            self._actor.bind_reference(self._reference)
+        if self._reference is not None and self._reference.copy is not None:
+            self._actor.bind_reference(self._reference.copy)
         if self._critic is not None and self._critic.model is not None:
             self._actor.bind_reference(self._critic.model)
         if self._demonstrations is not None:
@@ -155,7 +155,7 @@ class GRPOPolicy(Policy):
     _shadow: Optional[Shadow] = None
     _teacher: Optional[Teacher] = None
     _demonstrations: Optional[Demonstrations] = None
-    _reference: Optional[torch.nn.Module] = None  # also None if ``_model`` without its adapters is the reference
+    _reference: Optional[Reference] = None
     _tokens: List[Dict[str, Any]] = []  # of the last update, for the workers; empty unless ``tokens_freq`` is due
 
     def _init_learn(self) -> None:
@@ -166,13 +166,7 @@ class GRPOPolicy(Policy):
         notice = bfloat16_notice(trained, cfg.learning_rate)
         if notice is not None and parallel.rank() == 0:
             click.echo(notice)
-        if cfg.beta > 0 and not self._actor.has_adapters:
-            self._reference = copy.deepcopy(self._model).requires_grad_(False)
-        if self._actor.has_adapters and cfg.ref_sync_freq is not None:
-            raise ConfigError(
-                f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: with policy.model.lora the reference is the '
-                'pretrained model, which cannot be renewed. Set it to None.'
-            )
+        self._reference = make_reference(cfg, self._actor, self._model)
         options, of_critic, values = loss_options(cfg)[0], [], None
         if cfg.advantage == 'gae':
             self._critic = self._actor.make_critic(cfg)
@@ -225,17 +219,18 @@ class GRPOPolicy(Policy):
                 metrics['explained_variance'] = explained_variance(learned.value, learned.return_, learned.weight)
             self._updater.beta = 0.0 if cfg.kl_in_reward else self._coefficients.beta
             self._updater.entropy_weight = self._coefficients.entropy_weight
-            recorded = cfg.tokens_freq is not None and self._updates % cfg.tokens_freq == 0
-            before = (self._updater.read(batch), self._updater.entropy(batch)) if recorded else None
+            recorder = self._recorder(batch)
             look = self._watch.look(learned)
             metrics.update(self._updater.run(learned, self._updates), **self._coefficients.metrics())
             used = torch.tensor([g.get('use', 1) > 1 for g in data])  # by a replay buffer
-            self._watch.add(batch.without(used[batch.group]), learned, metrics, look, self._frozen)
-            self._tokens = self._records(batch, learned, *before) if recorded else []
+            frozen = None if self._reference is None else self._reference.frozen
+            self._watch.add(batch.without(used[batch.group]), learned, metrics, look, frozen)
+            self._tokens = [] if recorder is None else recorder.records(learned)
         self._coefficients.follow(metrics, len(learned))
         self._updates += 1
         if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
-            self._sync_reference(cfg.ref_sync_mixup)
+            self._watch.reference_renewed()
+            self._reference.renew(cfg.ref_sync_mixup)
         for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
             metrics[name] = float(sum(g[name] for g in data))
         metrics['seconds_updating'] = time.perf_counter() - start
@@ -243,17 +238,18 @@ class GRPOPolicy(Policy):
         metrics[self._actor.rate_name] = batch.weight.sum().item() / seconds
         return metrics
 
-    def _records(self, batch: Batch, learned: Batch, logp: torch.Tensor, entropy: torch.Tensor) -> List[Dict[str, Any]]:
-        spec = self._actor.spec
-        change = Change(logp, entropy, self._updater.read(batch))
-        return token_records(batch, learned, change, None if spec is None else spec.tokenizer)
+    def _recorder(self, batch: Batch) -> Optional[TokenRecorder]:
+        """Records what this update does to each token, if ``tokens_freq`` asks for it."""
+        every, spec = self._cfg.learn.tokens_freq, self._actor.spec
+        if every is None or self._updates % every != 0:
+            return None
+        return TokenRecorder(batch, self._updater, None if spec is None else spec.tokenizer)
 
     def _to_learn(self, batch: Batch) -> Batch:
         """The rows of a batch to learn from, with their advantages and, for a KL term, ``logp_ref``."""
         cfg = self._cfg.learn
         if cfg.kl_in_reward:
-            with self._actor.without_adapters():
-                batch = replace(batch, logp_ref=self._updater.read(batch, self._reference))
+            batch = replace(batch, logp_ref=self._reference.read(self._updater, batch))
             batch = with_kl_in_reward(batch, self._coefficients.beta, cfg.kl_type)
         if self._critic is not None:
             batch = self._updater.with_values(batch, self._cfg.collect.discount_factor)
@@ -270,21 +266,8 @@ class GRPOPolicy(Policy):
         if cfg.top_entropy is not None:
             learned = of_high_entropy(learned, self._updater.entropy(learned), cfg.top_entropy)
         if cfg.beta > 0 and not cfg.kl_in_reward:
-            with self._actor.without_adapters():
-                learned.logp_ref = self._updater.read(learned, self._reference)
+            learned.logp_ref = self._reference.read(self._updater, learned)
         return learned
-
-    @property
-    def _frozen(self) -> Optional[torch.nn.Module]:
-        """The model whose weights without a gradient are the reference; None without a KL."""
-        of_adapters = self._cfg.learn.beta > 0 and self._actor.has_adapters
-        return self._model if of_adapters else self._reference
-
-    @torch.no_grad()
-    def _sync_reference(self, mixup: float) -> None:
-        self._watch.reference_renewed()
-        for ref, new in zip(self._reference.parameters(), self._model.parameters()):
-            ref.lerp_(new, mixup)
 
     def _advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
         """The advantages (G, ) of each group's rows, or their means over steps, for the collector's table. None with a
@@ -324,7 +307,7 @@ class GRPOPolicy(Policy):
         if self._critic is not None:
             state['critic'] = self._critic.state_dict()
         if self._cfg.learn.ref_sync_freq is not None:  # otherwise the config determines the reference
-            state['reference'] = self._reference.state_dict()
+            state['reference'] = self._reference.copy.state_dict()
         return state
 
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
@@ -350,7 +333,7 @@ class GRPOPolicy(Policy):
                     f'policy.learn.ref_sync_freq = {self._cfg.learn.ref_sync_freq}: the checkpoint contains no '
                     'reference, because its run did not set this key. Remove it to load the checkpoint.'
                 )
-            self._reference.load_state_dict(state_dict['reference'])
+            self._reference.copy.load_state_dict(state_dict['reference'])
 
     # ---------------------------------------------------------------- collect
     def _init_collect(self) -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from .batch import Batch
+from .update import Updater
 
 
 class Change(NamedTuple):
@@ -21,22 +22,40 @@ class Change(NamedTuple):
     logp_new: Tensor
 
 
-def token_records(batch: Batch, learned: Batch, change: Change, tokenizer: Optional[Any]) -> List[Dict[str, Any]]:
+class TokenRecorder:
     """
     Overview:
-        One record for each group of an update.
-    Arguments:
-        - batch (:obj:`Batch`): All rows of the update.
-        - learned (:obj:`Batch`): The rows that it learned from, with advantages.
-        - change (:obj:`Change`): What it changed.
-        - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): None if steps are not tokens.
-    Returns:
-        - records (:obj:`List[Dict]`): ``group``, its number in its collect; ``collect_iter``, the number of updates \
-            before it was collected; ``prompt``; and ``rows``. A row has ``row``, ``reward``, ``reward_parts``, \
-            ``truncated``, ``failed`` and these lists over its steps: ``action`` (token ids), ``text``, ``logp_old`` \
-            (of the sampler), ``logp``, ``entropy``, ``logp_new``, ``advantage`` (0 where nothing is learned), and \
-            ``own``, False on tokens of the environment.
+        Records an update. Made before it, since it reads the rows then.
     """
+
+    def __init__(self, batch: Batch, updater: Updater, tokenizer: Optional[Any]) -> None:
+        """
+        Arguments:
+            - batch (:obj:`Batch`): All rows of the update.
+            - updater (:obj:`Updater`): Reads them under the trained model.
+            - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): None if steps are not tokens.
+        """
+        self._batch, self._updater, self._tokenizer = batch, updater, tokenizer
+        self._before = updater.read(batch), updater.entropy(batch)
+
+    def records(self, learned: Batch) -> List[Dict[str, Any]]:
+        """
+        Overview:
+            One record for each group, after the update.
+        Arguments:
+            - learned (:obj:`Batch`): The rows that it learned from, with advantages.
+        Returns:
+            - records (:obj:`List[Dict]`): ``group``, its number in its collect; ``collect_iter``, the number of \
+                updates before it was collected; ``prompt``; and ``rows``. A row has ``row``, ``reward``, \
+                ``reward_parts``, ``truncated``, ``failed`` and these lists over its steps: ``action`` (token ids), \
+                ``text``, ``logp_old`` (of the sampler), ``logp``, ``entropy``, ``logp_new``, ``advantage`` (0 where \
+                nothing is learned), and ``own``, False on tokens of the environment.
+        """
+        change = Change(*self._before, self._updater.read(self._batch))
+        return _records(self._batch, learned, change, self._tokenizer)
+
+
+def _records(batch: Batch, learned: Batch, change: Change, tokenizer: Optional[Any]) -> List[Dict[str, Any]]:
     advantage = _advantages(batch, learned)
     texts = _Texts(tokenizer)
     records: List[Dict[str, Any]] = []

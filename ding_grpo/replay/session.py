@@ -21,7 +21,8 @@ class Replayed(NamedTuple):
     """
     Overview:
         A group after its update. ``record`` is its line in ``log/learner/tokens.jsonl``, had the run written one \
-        (``token_records``); ``metrics`` are those of the update; ``groups`` is the number of groups in the collect.
+        (``TokenRecorder.records``); ``metrics`` are those of the update; ``groups`` is the number of groups in the \
+        collect.
     """
     record: Dict[str, Any]
     metrics: Dict[str, float]
