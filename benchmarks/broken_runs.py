@@ -72,7 +72,7 @@ def _invert_mask() -> ContextManager:
 def _drift() -> ContextManager:
 
     def changed(policy: GRPOPolicy, batch: Batch) -> Batch:
-        for ref, new in zip(policy._reference.parameters(), policy._model.parameters()):
+        for ref, new in zip(policy._reference.copy.parameters(), policy._model.parameters()):
             ref.data.lerp_(new.data, 0.1)
         return batch
 

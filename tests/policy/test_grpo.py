@@ -48,7 +48,7 @@ class TestOnPolicyIdentity:
         main.policy.learn.update(beta=0.3, entropy_weight=0.1)
         policy = make_policy(main, create)
         with torch.no_grad():  # a reference unlike the policy, so that the KL is not 0
-            for p in policy._reference.parameters():
+            for p in policy._reference.copy.parameters():
                 p.mul_(1.1)
         metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
         assert metrics['ratio_mean'] == pytest.approx(1, abs=1e-5)
@@ -61,7 +61,7 @@ class TestOnPolicyIdentity:
         main.policy.learn.update(beta=0.3, entropy_weight=0.0)
         policy = make_policy(main, create)
         with torch.no_grad():
-            for p in policy._reference.parameters():
+            for p in policy._reference.copy.parameters():
                 p.mul_(1.3)
         data = sample_groups(policy, [0, 1], reward=reward)
         for sample in data:  # rows of one length, so that the KL's mean over tokens is its mean over rows
@@ -80,7 +80,7 @@ class TestOnPolicyIdentity:
         main.policy.learn.update(beta=0.3, entropy_weight=0.0, grad_clip_value=1e9)
         policy = make_policy(main, create)
         with torch.no_grad():
-            for p in policy._reference.parameters():
+            for p in policy._reference.copy.parameters():
                 p.mul_(1.1)
         data = sample_groups(policy, [0, 1], reward=reward)
         lm = copy.deepcopy(policy._model.lm)
@@ -106,7 +106,7 @@ class TestOnPolicyIdentity:
             for row in range(len(sample['action'])):
                 logp = log_prob(lm, sample, row)
                 with torch.no_grad():
-                    ratio = (log_prob(policy._reference.lm, sample, row) - logp).exp()
+                    ratio = (log_prob(policy._reference.copy.lm, sample, row) - logp).exp()
                 total = total - ((adv[row] + 0.3 * (ratio - 1)) * logp).mean()
                 rows += 1
         (total / rows).backward()
@@ -131,8 +131,8 @@ class TestLearn:
         policy = make_policy(main, create, model=tiny_model)
         metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
         assert metrics['kl'] == pytest.approx(0, abs=1e-6)
-        assert torch.equal(vector(policy._reference.parameters()), start)
-        assert not any(p.requires_grad for p in policy._reference.parameters())
+        assert torch.equal(vector(policy._reference.copy.parameters()), start)
+        assert not any(p.requires_grad for p in policy._reference.copy.parameters())
         assert not torch.equal(vector(policy._model.parameters()), start)
         assert not any('reference' in key for key in policy.learn_mode.state_dict())
 
@@ -148,8 +148,8 @@ class TestLearn:
         main.policy.learn.update(beta=0.1, epoch_per_collect=4, batch_size=1)
         policy = make_policy(main, create)
         asked = []
-        read = policy._reference.completion_hidden
-        policy._reference.completion_hidden = lambda *args: asked.append(1) or read(*args)
+        read = policy._reference.copy.completion_hidden
+        policy._reference.copy.completion_hidden = lambda *args: asked.append(1) or read(*args)
         policy.learn_mode.forward(sample_groups(policy, [0, 1, 2]))
         assert len(asked) == 3
 
@@ -195,7 +195,7 @@ class TestLearn:
         main.policy.learn.update(reduction='constant', entropy_weight=0.0, beta=0.1)
         policy = make_policy(main, create)
         with torch.no_grad():
-            for p in policy._reference.parameters():
+            for p in policy._reference.copy.parameters():
                 p.mul_(1.3)
         data = sample_groups(policy, [0, 1], reward=lambda group, row: 1.)  # no advantage: the loss is the KL's
         tokens = sum(sample['weight'].sum().item() for sample in data)

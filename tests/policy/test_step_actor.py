@@ -162,7 +162,7 @@ class TestStepActor:
         learned = []
         for learn in (dict(batch_size=2, reduction='token'), dict(batch_steps=100)):
             policy = make(DISCRETE, learn=dict(learn, advantage='return_to_go', beta=0.1))
-            for p in policy._reference.parameters():
+            for p in policy._reference.copy.parameters():
                 p.data.mul_(1.3)
             groups = [
                 sample_group(policy, lengths, lambda row, step: float(row + step), number=n)

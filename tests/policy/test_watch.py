@@ -94,7 +94,7 @@ class TestFound:
     def test_a_reference_that_moves(self, think_answer, monkeypatch):
         policy = train(think_answer, updates=1, beta=0.1)
         assert policy._watch.history.found == []
-        next(policy._reference.parameters()).data += 1e-7
+        next(policy._reference.copy.parameters()).data += 1e-7
         policy.learn_mode.forward(sample_groups(policy, [0, 1], collect=1))
         assert [f['cause'] for f in policy._watch.history.found] == ['drift']
 
