@@ -1,8 +1,4 @@
-from ding_common import import_ding
-
-import_ding()
-
-from .command import main  # noqa: E402
+from .command import main
 
 if __name__ == '__main__':
     main()

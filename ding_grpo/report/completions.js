@@ -7,7 +7,7 @@ const SOURCES = {
 // Value of token t of a row, and whether zero is the neutral colour.
 const COLOUR_BY = {
   advantage: ['advantage', (row, t) => Array.isArray(row.advantage) ? row.advantage[t] : row.advantage, true],
-  change: ['change of log-probability in the update', (row, t) => row.logp_new[t] - row.logp[t], true],
+  change: ['change in the update', (row, t) => row.logp_new[t] - row.logp[t], true],
   logp: ['log-probability', (row, t) => row.logp[t], false],
   ratio: ['log of the ratio, update to sampler', (row, t) => row.logp_new[t] - row.logp_old[t], true],
   entropy: ['entropy', (row, t) => row.entropy[t], false],
