@@ -14,7 +14,7 @@ from .log_probs import fresh_rows
 from .probes import of_probes
 from .update import Updater
 
-EACH_BEFORE, EVERY = 10, 10  # an update is looked at closely if it is one of the first ten, or of every ten
+EACH_BEFORE, EVERY = 10, 20  # an update is looked at closely if it is one of the first ten, or every twentieth
 GROUPS = 4  # groups that are read before and after such an update
 
 

@@ -9,6 +9,7 @@ from ding.entry import serial_pipeline_onpolicy
 from ding_common import ConfigError, read_json_lines
 from ding_grpo import check
 from ding_grpo.__main__ import main as command
+from ding_grpo.worker import GroupCollector
 from dizoo_llm.tasks import ThinkAnswerTask
 
 from tests.shipped import path_of, small, write
@@ -113,6 +114,13 @@ class TestBroken:
         assert len(found) == 12
         assert {name: of_run[0]['cause'] for name, of_run in found.items() if of_run} == \
             {name: run.cause for name, run in broken.BROKEN.items()}
+
+    @pytest.mark.parametrize('cause', ['no_success', 'always_paid', 'no_end'])
+    def test_in_the_run_where_no_demonstration_tells_before_it(self, broken, monkeypatch, cause):
+        monkeypatch.setattr(GroupCollector, 'probe', lambda self, problems: [])
+        run, = (run for run in broken.BROKEN.values() if run.cause == cause)
+        found = broken.findings_of(run, 'run', updates=6)
+        assert [(f['cause'], f['update']) for f in found] == [(cause, 5)]
 
     def test_whole_ones_have_no_cause(self, broken):
         assert [broken.findings_of(broken.Broken(''), f'run{seed}', seed) for seed in range(3)] == [[]] * 3
