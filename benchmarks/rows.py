@@ -33,5 +33,6 @@ def batch_of(prompts: List[Tensor], action: Tensor, weight: Tensor) -> Batch:
         truncated=zero.bool(),
         failed=zero.bool(),
         equal=zero.bool(),
+        filtered=zero.bool(),
         prompts=prompts,
     )
