@@ -6,6 +6,8 @@ from ding_common import ConfigError
 from .grpo_config import DEFAULTS
 
 _NO_USE = ('config', 'lora', 'save_merged', 'gradient_checkpointing')  # of the arguments of a model
+# What changes the sampling distribution, apart from the temperature.
+_SAMPLING = ('top_k', 'top_p', 'min_p', 'typical_p', 'repetition_penalty', 'logit_bias', 'allowed_tokens')
 
 
 def check_distillation(cfg: Dict) -> None:
@@ -49,11 +51,15 @@ def check_distillation(cfg: Dict) -> None:
     for key in _NO_USE:
         if teacher.get(key):
             raise ConfigError(f'policy.teacher.{key} = {teacher[key]!r}: not available, the teacher is not trained.')
-    for section, key, value, reason in (
-        ('learn', 'log_prob_fn', 'linear_log_prob', 'which reads the hidden states that the teacher is compared with'),
-        ('collect', 'top_k', None, 'because the teacher is compared over the whole vocabulary'),
-    ):
-        if cfg[section][key] != value:
+    if learn['log_prob_fn'] != 'linear_log_prob':
+        raise ConfigError(
+            f"policy.learn.log_prob_fn = {learn['log_prob_fn']!r}: must be 'linear_log_prob' with policy.teacher, "
+            'which reads the hidden states that the teacher is compared with.'
+        )
+    for key in _SAMPLING:
+        value, default = cfg['collect'].get(key), DEFAULTS['collect'].get(key)
+        if value != default:
             raise ConfigError(
-                f'policy.{section}.{key} = {cfg[section][key]!r}: must be {value!r} with policy.teacher, {reason}.'
+                f'policy.collect.{key} = {value!r}: must be {default!r} with policy.teacher, because the teacher is '
+                'compared over the whole vocabulary.'
             )

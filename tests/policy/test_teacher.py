@@ -65,7 +65,7 @@ class TestAlone:
         policy = taught(folder, learning_rate=1e-9, weight_decay=0.)
         batch = Batch.of(sample_groups(policy, [0, 1]))
         vocabulary = len(TokenEnv().tokenizer)
-        assert policy._updater._teacher.model.output_tokens == vocabulary
+        assert policy._teacher.model.output_tokens == vocabulary
         teacher = policy._teacher.model
         kl = exact_kl(*(plain_logits(m, batch, vocabulary) for m in (policy._model, teacher)))
         expected = sequence_mean(kl, batch.weight)
