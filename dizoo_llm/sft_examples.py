@@ -1,5 +1,5 @@
 """What the warm start trains on: right completions and dialogues as token ids."""
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 import torch
 from torch.utils.data import Dataset
@@ -30,7 +30,7 @@ class Examples(Dataset):
                     'several turns. Implement its demonstration.'
                 )
         elif env.has_turns:
-            self._play(first % len(env.task))
+            self._check_dialogue(first % len(env.task))
         else:
             self._check(env.task.checked_problem(first % len(env.task)))
 
@@ -50,14 +50,23 @@ class Examples(Dataset):
     def __getitem__(self, index: int) -> Dict[str, List[int]]:
         index = (self._first + index) % len(self._env.task)
         if self._env.has_turns:
-            return self._play(index)
+            return self._play(index)[0]
         problem = self._env.task.checked_problem(index)
         text = self._env.task.demonstration(problem) if self._answer is None else self._answered(problem, index)
         prompt, answer = self._env.encode(problem), self._env.encode_answer(text)
         return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)
 
-    def _play(self, index: int) -> Dict[str, List[int]]:
-        """The dialogue that a task of several turns demonstrates. The labels mask prompt and replies."""
+    def _check_dialogue(self, index: int) -> None:
+        """As ``_check``, for a task of several turns. Later demonstrations may be wrong."""
+        _, reward = self._play(index)
+        if reward <= 0:
+            raise ConfigError(
+                f'main_config.env.task: {type(self._env.task).__name__} gives its own demonstration of problem {index} '
+                f'the reward {reward:g}, must give more than 0.'
+            )
+
+    def _play(self, index: int) -> Tuple[Dict[str, List[int]], float]:
+        """The dialogue that a task of several turns demonstrates, and its reward. The labels mask prompt and replies."""
         env = self._env
         obs, _ = env.reset(seed=index, options=dict(index=index))
         ids, labels, total, done = obs[obs >= 0].tolist(), [], 0.0, False
@@ -73,12 +82,7 @@ class Examples(Dataset):
             total, done = total + reward, terminated or truncated
             if not done:
                 ids = obs[obs >= 0].tolist()
-        if total <= 0:
-            raise ConfigError(
-                f'main_config.env.task: {type(env.task).__name__} gives its own demonstration of problem {index} the '
-                f'reward {total:g}, must give more than 0.'
-            )
-        return dict(input_ids=ids, labels=labels)
+        return dict(input_ids=ids, labels=labels), total
 
     def _answered(self, problem: Problem, index: int) -> str:
         try:
