@@ -66,7 +66,7 @@ class Examples(Dataset):
             )
 
     def _play(self, index: int) -> Tuple[Dict[str, List[int]], float]:
-        """The dialogue that a task of several turns demonstrates, and its reward. The labels mask prompt and replies."""
+        """The dialogue that a task demonstrates, and its reward. The labels mask prompt and replies."""
         env = self._env
         obs, _ = env.reset(seed=index, options=dict(index=index))
         ids, labels, total, done = obs[obs >= 0].tolist(), [], 0.0, False
