@@ -8,7 +8,7 @@ calculator_grpo_config = dict(
         collector_env_num=8 * group_size,
         evaluator_env_num=100,
         n_evaluator_episode=200,
-        stop_value=1.0,  # all held-out products
+        stop_value=1.0,  # all held-out products with greedy decoding
         task=dict(type='tools', task=dict(type='products'), functions=['dizoo_llm.tasks.calculator:calc']),
         tokenizer=dict(pretrained='runs/calculator_sft/model'),
         max_turns=2,  # the call and the answer
@@ -22,7 +22,7 @@ calculator_grpo_config = dict(
         model=dict(pretrained='runs/calculator_sft/model'),  # output of python -m dizoo_llm.sft
         learn=dict(
             batch_size=8,
-            learning_rate=2e-4,
+            learning_rate=1e-4,
             adv_method='no_std',
             reduction='constant',
         ),

@@ -28,10 +28,10 @@ calculator_sft_config = dict(
     train=dict(
         examples=None,  # new ones in every step
         batch_size=32,
-        max_steps=1000,
+        max_steps=600,
         learning_rate=2e-3,
         lr_scheduler='cosine',
-        eval_freq=250,
+        eval_freq=200,
         eval_problems=100,
     ),
 )

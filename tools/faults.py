@@ -100,8 +100,8 @@ class Kill(NamedTuple):
 def killed(folder: str, updates: int, kills: int, seed: int, name: str) -> List[Kill]:
     """
     Overview:
-        Kill a run of a shipped config ``kills`` times, in turn at a random moment of training, while a checkpoint is being written, and at
-        a random moment since its start; then let it come to its end.
+        Kill a run of a shipped config ``kills`` times, in turn at a random moment of training, while a checkpoint is
+        being written, and at a random moment since its start; then let it come to its end.
     """
     chosen, done = random.Random(seed), []
     write_config(folder, dict(policy=dict(learn=dict(resume_training=True))), name)

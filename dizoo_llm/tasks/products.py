@@ -1,9 +1,9 @@
 """
 Products of two numbers of two digits, for the task ``tools``. A sample problem with the shipped calculator:
 
-    prompt:  12*34=
-    turn 0:  <tool_call>{"name":"calc","arguments":{"expression":"12*34"}}</tool_call>   reply:  408
-    turn 1:  408
+    prompt:  34*56=
+    turn 0:  <tool_call>{"name":"calc","arguments":{"expression":"34*56"}}</tool_call>   reply:  1904
+    turn 1:  1904
 """
 import json
 import random
@@ -14,14 +14,14 @@ from ding_common import ConfigError
 
 from .base import TASK_REGISTRY, Problem, Task
 
-NUMBERS = range(10, 100)
+NUMBERS = range(32, 100)  # every product has four digits
 
 
 @TASK_REGISTRY.register('products')
 class ProductsTask(Task):
     """
     Overview:
-        All 8,100 products, some of them held out. Reward part: ``right``, 1 if the completion is the number and nothing
+        All 4,624 products of four digits, some of them held out. Reward part: ``right``, 1 if the completion is the number and nothing
         else.
     """
 
@@ -77,13 +77,12 @@ def demonstrate(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
 def half_right(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
     """
     Overview:
-        ``demonstrate`` for problems with an even index; for the others a number of the right length, without a call,
-        which is wrong but for a chance of one in thousands.
+        ``demonstrate`` for problems with an even index; for the others a number of four digits, without a call, which is
+        wrong but for a chance of one in 9,000.
     Arguments:
         - problem, turns: As in ``demonstrate``.
     """
     index = problem.metadata['index']
     if index % 2 == 0:
         return demonstrate(problem, turns)
-    low = 10 ** (len(problem.answer) - 1)
-    return str(random.Random(index).randrange(low, 10 * low))
+    return str(random.Random(index).randrange(1000, 10_000))
