@@ -21,8 +21,8 @@ NUMBERS = range(32, 100)  # every product has four digits
 class ProductsTask(Task):
     """
     Overview:
-        All 4,624 products of four digits, some of them held out. Reward part: ``right``, 1 if the completion is the number and nothing
-        else.
+        All 4,624 products, of four digits each, some of them held out. Reward part: ``right``, 1 if the completion is
+        the number and nothing else.
     """
 
     weights = dict(right=1.0)
@@ -77,8 +77,8 @@ def demonstrate(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
 def half_right(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
     """
     Overview:
-        ``demonstrate`` for problems with an even index; for the others a number of four digits, without a call, which is
-        wrong but for a chance of one in 9,000.
+        ``demonstrate`` for problems with an even index. For the others a number of four digits without a call, which
+        is wrong but for a chance of one in 9,000.
     Arguments:
         - problem, turns: As in ``demonstrate``.
     """

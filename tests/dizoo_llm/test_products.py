@@ -21,7 +21,9 @@ class TestProducts:
         prompts = {part.problem(i).prompt for part in (task, held_out) for i in range(len(part))}
         assert prompts == {f'{a}*{b}=' for a in NUMBERS for b in NUMBERS}
 
-    @pytest.mark.parametrize('text, right', [('1904', 1), ('', 0), ('1904 ', 0), ('01904', 0), ('190', 0), ('34*56', 0)])
+    @pytest.mark.parametrize(
+        'text, right', [('1904', 1), ('', 0), ('1904 ', 0), ('01904', 0), ('190', 0), ('34*56', 0)]
+    )
     def test_the_number_and_nothing_else(self, text, right):
         task = ProductsTask()
         index = next(i for i in range(len(task)) if task.problem(i).prompt == '34*56=')
