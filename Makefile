@@ -31,7 +31,7 @@ CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning critic-time soak why bench bench-limit bench-beginnings bench-losses docs clean
+.PHONY: help install train test test-all test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time soak why bench bench-limit bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -47,6 +47,8 @@ help:
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make kl             GRPO and PPO with k1, k2 and k3 at three coefficients on five seeds; picture and table in docs/ (long)"
 	@echo "make reward-hacking train a reward model, and learn from it with and without a KL; picture and table in docs/ (long)"
+	@echo "make calculator     a warm start and GRPO on products with a calculator, five seeds; table on the screen (long)"
+	@echo "make shuffled       guess with the replies of other rows, beside its own; table on the screen"
 	@echo "make tuning         several settings of each algorithm on four tasks, one seed each; table in docs/ (long)"
 	@echo "make critic-time    updates with a critic beside GRPO's; table in docs/"
 	@echo "make score-batch    updates of think_answer with a slow scorer of completions, and of batches; table in docs/"
@@ -157,6 +159,14 @@ kl: install
 reward-hacking: $(VENV)/.text
 	@echo "== a reward model, and GRPO against it with and without a KL"
 	$(BIN)/python benchmarks/reward_hacking.py
+
+calculator: $(VENV)/.text
+	@echo "== products with a calculator: warm start and GRPO on five seeds, and without the tool"
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/calculator.py
+
+shuffled: install
+	@echo "== guess with replies as they are, and shuffled between rows"
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shuffled_replies.py
 
 tuning: $(VENV)/.text runs/spell_backward_sft/model
 	@echo "== several settings of GRPO, the critic and PPO on four tasks"

@@ -39,9 +39,9 @@ frozenlake_grpo_config = dict(
             advantage='return_to_go_by_step',  # by turn
             adv_method='no_std',
             reduction='constant',
-            entropy_weight=0.02,
+            entropy_weight=0.005,
         ),
-        collect=dict(n_sample=8),
+        collect=dict(n_sample=8, discount_factor=0.9),  # short ways are better
         eval=dict(evaluator=dict(eval_freq=10)),
     ),
 )

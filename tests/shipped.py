@@ -65,6 +65,8 @@ def _shrink_language_model(main: EasyDict, folder: str) -> None:
         return
     main.env.tokenizer.pretrained = main.policy.model.pretrained = os.path.join(folder, 'base')
     main.env.update(max_new_tokens=8, max_prompt_length=496)
+    if 'max_turns' in main.env:
+        main.env.update(max_reply_tokens=8, max_prompt_length=488)
     if 'overlong_buffer' in main.env:
         main.env.overlong_buffer = 4
     for key in ('path', 'eval_path'):

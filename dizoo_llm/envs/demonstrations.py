@@ -1,6 +1,6 @@
 """Right completions and dialogues of a task, as token ids, for learning from them."""
 import copy
-from typing import TYPE_CHECKING, Dict, List, Optional
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from ding_common import ConfigError, describe, run_file
 from dizoo_llm.tasks import Problem
@@ -43,14 +43,20 @@ class Demonstrations:
     def check(self, index: int) -> None:
         """
         Overview:
-            Check that the scorer rewards the demonstration of a problem. Answers of a file may be wrong.
+            Check that the scorer rewards the demonstration of a problem. Answers of a file, and further \
+            demonstrations, may be wrong.
         Raises:
             - ConfigError: If it does not.
         """
         if self._answer is not None:
             return
         if self._env.has_turns:
-            self._play(index)
+            _, reward = self._play(index)
+            if reward <= 0:
+                raise ConfigError(
+                    f'{self._config}env.task: {type(self._env.task).__name__} gives its own demonstration of problem '
+                    f'{index} the reward {reward:g}, must give more than 0.'
+                )
             return
         problem = self._env.task.checked_problem(index)
         text = self._env.task.demonstration(problem)
@@ -67,14 +73,14 @@ class Demonstrations:
 
     def __getitem__(self, index: int) -> Dict[str, List[int]]:
         if self._env.has_turns:
-            return self._play(index)
+            return self._play(index)[0]
         problem = self._env.task.checked_problem(index)
         text = self._env.task.demonstration(problem) if self._answer is None else self._answered(problem, index)
         prompt, answer = self._env.encode(problem), self._env.encode_answer(text)
         return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)
 
-    def _play(self, index: int) -> Dict[str, List[int]]:
-        """The dialogue that a task of several turns demonstrates. The labels mask prompt and replies."""
+    def _play(self, index: int) -> Tuple[Dict[str, List[int]], float]:
+        """The dialogue that a task demonstrates, and its reward. The labels mask prompt and replies."""
         env = copy.copy(self._env)
         obs, _ = env.reset(seed=index, options=dict(index=index))
         ids, labels, total, done = obs[obs >= 0].tolist(), [], 0.0, False
@@ -90,12 +96,7 @@ class Demonstrations:
             total, done = total + reward, terminated or truncated
             if not done:
                 ids = obs[obs >= 0].tolist()
-        if total <= 0:
-            raise ConfigError(
-                f'{self._config}env.task: {type(env.task).__name__} gives its own demonstration of problem {index} the '
-                f'reward {total:g}, must give more than 0.'
-            )
-        return dict(input_ids=ids, labels=labels)
+        return dict(input_ids=ids, labels=labels), total
 
     def _answered(self, problem: Problem, index: int) -> str:
         key = f'{self._config}train.answers'

@@ -6,6 +6,7 @@ from .key_and_door import KeyAndDoorTask
 from .listed import FileTask, ListTask
 from .mixture import MixtureTask
 from .multi_turn import MultiTurnTask, Reply, Turn
+from .products import ProductsTask
 from .python_file import PythonTask
 from .reasoning_gym import ReasoningGymTask
 from .think_answer import ThinkAnswerTask

@@ -27,6 +27,14 @@ def test_demonstrations_without_a_reward_are_refused(monkeypatch):
         Examples(TokenEnv(**ENV), 3, 7)
 
 
+@pytest.mark.unittest
+def test_a_later_demonstration_may_be_wrong(monkeypatch):
+    """A careless teacher is wrong now and then; that of the first problem shows that the scorer works."""
+    monkeypatch.setattr(GuessTask, 'demonstration', lambda *args: '4')
+    examples = Examples(TokenEnv(**ENV), 3, 7)
+    assert examples[1]['labels'].count(3) == 3  # the secret 5: guessed 4 three times
+
+
 @pytest.mark.envtest
 def test_a_game_is_learned(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

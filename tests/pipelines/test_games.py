@@ -4,12 +4,13 @@ import copy
 import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
+from ding.policy import PPOPolicy
 
 from ding_common import read_json_lines
-from dizoo_llm.tasks import GuessTask
+from dizoo_llm.tasks import GuessTask, KeyAndDoorTask
 
 from tests.same import same
-from tests.shipped import load, small
+from tests.shipped import small
 
 
 def run(name, folder, updates=3, manager='base', **changes):
@@ -64,14 +65,34 @@ class TestRun:
         episodes = read_json_lines('a/log/evaluator/evaluations.jsonl')[-1]['completions']
         assert [e['index'] for e in episodes] == [0, 1, 2, 3] and all(e['turns'] for e in episodes)
 
-    def test_di_engines_ppo_learns_from_turns(self):
-        main, create = load('think_answer_ppo')
-        game, _ = small('guess_grpo')
-        main.env, main.policy.model.config, main.exp_name = game.env, game.policy.model.config, 'p'
-        main.policy.collect.n_sample, main.policy.learn.batch_size = 64, 32
-        policy = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=4)
+    @pytest.mark.parametrize('name', ['guess_ppo', 'key_and_door_ppo'])
+    def test_di_engines_ppo_learns_from_turns(self, name):
+        options = dict(collect=dict(n_sample=64), learn=dict(batch_size=32, epoch_per_collect=2))
+        main, create = small(name, env=dict(collector_env_num=8), policy=options)
+        main.policy.eval.evaluator.eval_freq = 4
+        policy = serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=8)
         assert policy._model.critic.weight.any()
-        assert read_json_lines('p/log/evaluator/evaluations.jsonl')[-1]['turns'] > 1
+        assert read_json_lines('run/log/evaluator/evaluations.jsonl')[-1]['turns'] > 1
+
+    def test_rewards_of_turns_reach_ppo(self, monkeypatch):
+        """Each at the last token of its turn, within whole episodes; a reply is part of the next observation."""
+        collected = []
+        learn = PPOPolicy._forward_learn
+        monkeypatch.setattr(PPOPolicy, '_forward_learn', lambda self, data: collected.extend(data) or learn(self, data))
+        options = dict(collect=dict(n_sample=256), learn=dict(batch_size=128, epoch_per_collect=1))
+        main, create = small('key_and_door_ppo', env=dict(collector_env_num=8), policy=options)
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=2)
+        key, rewarded = KeyAndDoorTask.words.index('key'), 0
+        observations = [step['obs'].long()[step['obs'] >= 0].tolist() for step in collected]
+        for step, before, following in zip(collected, observations, observations[1:]):
+            told = following[len(before) + 1:]
+            if step['reward'] == 0 or step['done']:
+                continue
+            assert step['reward'] == 0.25 and following[:len(before) + 1] == [*before, step['action']]
+            if len(before) <= 2:  # in the first turn, which took the key
+                assert key in told[:2]
+                rewarded += 1
+        assert rewarded > 0 and sum(bool(step['done']) for step in collected) > 8
 
 
 CALL = '<tool_call>{"name":"calc","arguments":{"expression":"%s"}}</tool_call>'

@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch, tiny_config):
 class TestTextConfigs:
 
     @pytest.mark.parametrize(
-        'name', ['spell_backward', 'chain_sum', 'reasoning_mixture', 'gsm8k', 'gsm8k_lora'], ids=str
+        'name', ['spell_backward', 'chain_sum', 'reasoning_mixture', 'gsm8k', 'gsm8k_lora', 'calculator'], ids=str
     )
     def test_runs_on_a_folder(self, folder, name):
         if 'lora' in name:
@@ -41,7 +41,8 @@ class TestTextConfigs:
             assert prompt == 'What is 100 + 1?' and len(evaluation['completions']) == 8
             assert {'reward_right_mean', 'reward_overlong_mean'} <= set(metrics)
         else:
-            assert {'reward_score_mean', 'reward_right_mean'} <= set(metrics)
+            other = 'calls' if name == 'calculator' else 'score'
+            assert {f'reward_{other}_mean', 'reward_right_mean'} <= set(metrics)
         assert ('kinds' in evaluation) == (name == 'reasoning_mixture')
         assert os.path.getsize('run/log/collector/completions.jsonl') > 0
         for which in ('best', 'last'):

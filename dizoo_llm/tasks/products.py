@@ -1,0 +1,88 @@
+"""
+Products of two numbers of two digits, for the task ``tools``. A sample problem with the shipped calculator:
+
+    prompt:  34*56=
+    turn 0:  <tool_call>{"name":"calc","arguments":{"expression":"34*56"}}</tool_call>   reply:  1904
+    turn 1:  1904
+"""
+import json
+import random
+from itertools import product
+from typing import Dict, List, Sequence, Tuple
+
+from ding_common import ConfigError
+
+from .base import TASK_REGISTRY, Problem, Task
+
+NUMBERS = range(32, 100)  # every product has four digits
+
+
+@TASK_REGISTRY.register('products')
+class ProductsTask(Task):
+    """
+    Overview:
+        All 4,624 products, of four digits each, some of them held out. Reward part: ``right``, 1 if the completion is
+        the number and nothing else.
+    """
+
+    weights = dict(right=1.0)
+    return_part = 'right'
+    must_end = True
+    chars = '0123456789*='
+
+    def __init__(self, eval_size: int = 200, seed: int = 0) -> None:
+        """
+        Arguments:
+            - eval_size (:obj:`int`): Number of held-out problems.
+            - seed (:obj:`int`): Seed of the order of the problems, and so of the division.
+        Raises:
+            - ConfigError: If no problem is left for training or for evaluation.
+        """
+        pairs = list(product(NUMBERS, NUMBERS))
+        if not 0 < eval_size < len(pairs):
+            raise ConfigError(f'env.task.eval_size = {eval_size}: must be from 1 to {len(pairs) - 1}.')
+        random.Random(seed).shuffle(pairs)
+        self._held_out, self._pairs = pairs[:eval_size], pairs[eval_size:]
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def problem(self, index: int) -> Problem:
+        a, b = self._pairs[index]
+        return Problem(f'{a}*{b}=', str(a * b), dict(index=index))
+
+    def score(self, problem: Problem, completion: str) -> Dict[str, float]:
+        return dict(right=float(completion == problem.answer))
+
+    def evaluation(self) -> Task:
+        other = ProductsTask.__new__(ProductsTask)
+        other._pairs: List[Tuple[int, int]] = self._held_out
+        return other
+
+
+def demonstrate(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
+    """
+    Overview:
+        A right dialogue: call ``calc``, and answer with its result.
+    Arguments:
+        - problem (:obj:`Problem`): The problem.
+        - turns (:obj:`Sequence[Tuple[str, str]]`): Text and reply of each turn so far.
+    """
+    if turns:
+        return turns[-1][1].rpartition('tool: ')[2]
+    call = dict(name='calc', arguments=dict(expression=problem.prompt.rstrip('=')))
+    return f"<tool_call>{json.dumps(call, separators=(',', ':'))}</tool_call>"
+
+
+def half_right(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
+    """
+    Overview:
+        ``demonstrate`` for problems with an even index. For the others a number of four digits without a call, which
+        is wrong but for a chance of one in 9,000.
+    Arguments:
+        - problem, turns: As in ``demonstrate``.
+    """
+    index = problem.metadata['index']
+    if index % 2 == 0:
+        return demonstrate(problem, turns)
+    return str(random.Random(index).randrange(1000, 10_000))
