@@ -148,6 +148,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
         known, writer = self._info, self._tb_logger
         if writer is not None:
             self._tb_logger = SummaryWriter(writer.logdir, filename_suffix=END_SUFFIX)
+            if hasattr(writer, 'mirror'):
+                writer.mirror.copy(self._tb_logger)
         try:
             self.eval(save_ckpt_fn, train_iter, envstep)
         finally:

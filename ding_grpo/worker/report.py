@@ -20,6 +20,7 @@ from .findings import FindingsHook, FindingsPageHook
 from .scalars import add_scalars
 from .screen import keep_off_screen, run_folder, show, show_progress
 from .shadow_picture import draw_shadow
+from .wandb_mirror import WandbHook
 
 SILENCE = 10.  # seconds after which an update prints its line, whatever its number
 
@@ -33,9 +34,11 @@ class ReportHook(LearnerHook):
         - progress_freq (:obj:`int`): Number of updates between two progress lines when the output is not a terminal. \
             After ten seconds without a line, the next update prints one in any case.
         - export (:obj:`bool`): Whether to write the models as Hugging Face folders at the end.
+        - wandb (:obj:`Optional[Dict]`): Copies what is written to TensorBoard to Weights & Biases. A dict, which may \
+            contain ``mode`` ('offline' or 'online') and ``project``; None makes no copy.
     """
 
-    default = dict(progress_freq=10, export=True)
+    default = dict(progress_freq=10, export=True, wandb=None)
     rules = dict(progress_freq=Rule.integer(1))
     token_spec: Optional[Any] = None  # of the environment; for policies that do not receive it
 
@@ -43,6 +46,8 @@ class ReportHook(LearnerHook):
         super().__init__(*args, **kwargs)
         check_config(ext_args, self.default, self.rules, 'policy.learn.learner.hook.report.ext_args')
         self._args = {**self.default, **ext_args}
+        wandb = self._args['wandb']
+        self._wandb = None if wandb is None else WandbHook('wandb', 130, position='after_run', cfg=wandb)
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         from_groups = learns_from_groups(engine.policy)
@@ -64,6 +69,9 @@ class ReportHook(LearnerHook):
         if self._args['export']:
             engine.register_hook(ExportHook('export', 100, position='after_run', token_spec=self.token_spec))
         engine.register_hook(CurveHook('curve', 110, position='after_run'))
+        if self._wandb is not None:
+            self._wandb.begin(engine)
+            engine.register_hook(self._wandb)
 
 
 def _sizes(policy: NamedTuple) -> str:
