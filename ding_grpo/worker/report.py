@@ -54,6 +54,7 @@ class ReportHook(LearnerHook):
         if from_groups:
             for logger in (engine.logger, logging.getLogger('buffer_logger')):  # DI-engine's names
                 keep_off_screen(logger)
+            engine.register_hook(FindingsHook('findings', 20, position='after_iter'))  # in every process
         if engine.rank != 0:
             return
         if from_groups:
@@ -61,7 +62,6 @@ class ReportHook(LearnerHook):
             show(_sizes(engine.policy))
             engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
             engine.register_hook(TokensHook('tokens', 15, position='after_iter'))
-            engine.register_hook(FindingsHook('findings', 20, position='after_iter'))
             engine.register_hook(FindingsPageHook('findings_page', 120, position='after_run'))
             self.token_spec = engine.policy.get_attribute('token_spec')
         else:
