@@ -1,7 +1,7 @@
 import pytest
 
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.sft_examples import Examples
+from dizoo_llm.envs.demonstrations import Demonstrations
 from dizoo_llm.tasks import ProductsTask, create_task
 from dizoo_llm.tasks.products import NUMBERS
 from ding_common import ConfigError
@@ -38,7 +38,7 @@ class TestProducts:
         main = load('calculator_grpo')[0]
         task = dict(main.env.task, demonstration='dizoo_llm.tasks.products:half_right')
         env = TokenEnv(task, max_turns=2, max_new_tokens=76, max_reply_tokens=64)
-        examples, rewards = Examples(env, 0, 200), []
+        examples, rewards = Demonstrations(env), []
         for index in range(200):
             row, reward = examples._play(index)
             own = [i for i in row['labels'] if i >= 0]

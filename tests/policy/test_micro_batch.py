@@ -150,8 +150,10 @@ class TestUpdate:
         main, create = think_answer
         main.policy.learn.update(micro_batch_tokens=30, batch_size=3)
         policy = make_policy(main, create)
+        policy._watch.look = lambda batch: None  # reads some rows once more
         seen, read = [], policy._actor.read
-        policy._actor.read = lambda model, part, *args: seen.append(part) or read(model, part, *args)
+        policy._actor.read = lambda model, part, *args, **kwargs: seen.append(part
+                                                                              ) or read(model, part, *args, **kwargs)
         policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
         assert len(seen) > 3 and sum(len(part.weight) for part in seen) == 12
         for part in seen:

@@ -74,14 +74,14 @@ def wrong_sampler(policy, data):
 
 def wrong_reference(policy, data):
     with torch.no_grad():
-        next(policy._reference.parameters()).fill_(NAN)
+        next(policy._reference.copy.parameters()).fill_(NAN)
 
 
 def wrong_policy(policy, data):
     read = policy._actor.read
 
-    def broken(model, batch, *args):
-        reading = read(model, batch, *args)
+    def broken(model, batch, *args, **kwargs):
+        reading = read(model, batch, *args, **kwargs)
         if model is not policy._model:
             return reading
         row = (batch.logp_old == data[1]['logp_old'][ROW, 1]).any(1).nonzero().flatten()
