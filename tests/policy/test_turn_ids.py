@@ -50,8 +50,8 @@ def test_learned_ids_are_the_sampled_ids_with_byte_pairs(think_answer, monkeypat
     policy, sampled = make_policy(main, create, env=env), {}
     generate = policy._actor._generate
 
-    def noted(obs, uniform, row_keys):
-        output = generate(obs, uniform, row_keys)
+    def noted(obs, uniform, row_keys, *args):
+        output = generate(obs, uniform, row_keys, *args)
         for i in obs:
             sampled.setdefault(row_keys[i][1:], []).append((output[i]['prompt'], output[i]['action'].tolist()))
         return output
