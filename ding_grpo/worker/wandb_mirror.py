@@ -10,8 +10,10 @@ from ding_common import ConfigError, Rule, check_config, describe, require_dict
 from .screen import run_folder, show
 
 WHERE = 'policy.learn.learner.hook.report.ext_args.wandb'
-DEFAULT = dict(
-    mode='offline',  # or 'online', which needs an account; ``wandb sync`` sends an offline run later
+OPTIONS = dict(
+    # (str) 'offline', or 'online', which needs an account. ``wandb sync`` sends an offline run later.
+    mode='offline',
+    # (str) Project of the run.
     project='ding-grpo',
 )
 RULES = dict(mode=Rule.one_of('offline', 'online'))
@@ -28,14 +30,14 @@ class WandbHook(LearnerHook):
     def __init__(self, *args, cfg: Dict, **kwargs) -> None:
         """
         Arguments:
-            - cfg (:obj:`Dict`): Changes of ``DEFAULT``.
+            - cfg (:obj:`Dict`): Changes of ``OPTIONS``.
         Raises:
             - ConfigError: If a key or a value is wrong.
         """
         super().__init__(*args, **kwargs)
         require_dict(cfg, WHERE)
-        check_config(cfg, DEFAULT, RULES, WHERE)
-        self._cfg = {**DEFAULT, **cfg}
+        check_config(cfg, OPTIONS, RULES, WHERE)
+        self._cfg = {**OPTIONS, **cfg}
         self._run: Any = None
 
     def begin(self, engine: 'BaseLearner') -> None:  # noqa

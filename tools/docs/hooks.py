@@ -59,7 +59,7 @@ def api(package: str) -> str:
         - package (:obj:`str`): Such as ``ding_grpo.rl_utils``.
     """
     names, elsewhere = [], []
-    for node in _read(os.path.join(ROOT, *package.split('.'), '__init__.py')).tree.body:
+    for node in ast.walk(_read(os.path.join(ROOT, *package.split('.'), '__init__.py')).tree):
         if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
             module = f'{package}.{node.module}'
             for alias in node.names:
