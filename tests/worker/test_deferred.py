@@ -171,6 +171,8 @@ class TestEvaluate:
         same(*found)
         assert found[0][0]['failed'] == 0.25 and found[0][0]['sampled_failed'] == 0.25
         sizes = [len(completions) for _, completions in calls]
+        assert sizes.count(15) == 1  # demonstrations and junk of three problems, before the run
+        sizes.remove(15)
         if manager == 'base':
             steps = [4] if number == 4 else [3, 3]  # with three environments two of the six episodes do not count
             sampled = [4] * 2 if number == 4 else [3, 1] * 2
