@@ -117,6 +117,8 @@ class Watch:
         history.add(samples, of_mask(learned), metrics, closely)
         if reference is not None and (closely is not None or history.reference is None):
             history.add_reference(checksum(reference, trained=reference is not self._model))
+        if not history.recent:  # every sample has failed so far
+            return
         setting = self._setting()
         for name, find in CAUSES.items():
             if name in {found['cause'] for found in history.found}:
