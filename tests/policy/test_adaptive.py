@@ -26,7 +26,7 @@ def policy_of(think_answer, **learn):
 def move_reference(policy):
     """A reference that differs from the policy."""
     with torch.no_grad():
-        for p in policy._reference.parameters():
+        for p in policy._reference.copy.parameters():
             p.mul_(1.3)
     return policy
 
@@ -118,7 +118,7 @@ class TestKLInReward:
 
 def _same_reference(policy, data):
     from contextlib import nullcontext
-    policy._reference.load_state_dict(policy._model.state_dict())
+    policy._reference.copy.load_state_dict(policy._model.state_dict())
     return nullcontext()
 
 

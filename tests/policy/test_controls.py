@@ -88,7 +88,8 @@ class TestLeftOut:
                         equal=False,
                         **{
                             key: data[0][key][:2]
-                            for key in ('action', 'logp_old', 'weight', 'reward', 'truncated', 'failed')
+                            for key in
+                            ('action', 'logp_old', 'weight', 'length', 'turn', 'reward', 'truncated', 'failed')
                         }
                     )
                 return data

@@ -6,7 +6,7 @@ import torch
 
 from ding_common import ConfigError
 from ding_grpo.policy.batch import Batch
-from ding_grpo.policy.token_record import Change, token_records
+from ding_grpo.policy.token_record import TokenRecorder
 from dizoo_llm.tokenizer import build_char_tokenizer
 from tests.policy.helper import make_batch, make_policy, sample_groups
 
@@ -64,10 +64,17 @@ def test_rows_that_are_not_learned_from_have_advantage_0(think_answer):
     assert other['rows'][3]['failed'] and not other['rows'][0]['failed']
 
 
+class Zeros:
+
+    def read(self, batch):
+        return torch.zeros_like(batch.weight)
+
+    entropy = read
+
+
 def record_of(action, weight, tokenizer=None, prompts=None, **fields):
     batch = make_batch(weight, action=action, prompts=prompts, adv=torch.tensor([2.0] * len(weight)), **fields)
-    change = Change(*torch.zeros(3, *weight.shape))
-    return token_records(batch, batch, change, tokenizer)
+    return TokenRecorder(batch, Zeros(), tokenizer).records(batch)
 
 
 def test_texts_of_tokens_join_to_the_text():
