@@ -156,19 +156,19 @@ class TestResume:
     @pytest.mark.parametrize('name', list(RUNS))
     def test_stopped_and_resumed_is_not_stopped(self, think_answer, name):
         pipeline, main, create = RUNS[name](think_answer)
-        main.policy.eval.evaluator.eval_freq = 4
+        main.policy.eval.evaluator.eval_freq = 3
         main.env.stop_value = 1e9
-        for exp_name, stops in (('whole', [12]), ('run', [6, 9, 12])):
+        for exp_name, stops in (('whole', [9]), ('run', [3, 6, 9])):
             main.exp_name = exp_name
             for i, stop in enumerate(stops):
                 main.policy.learn.resume_training = i > 0
                 pipeline((main, create), seed=3, max_train_iter=stop)
-        same(state(12, 'whole'), state(12))
-        assert len(state(12)['run']) >= 5 and state(12)['last_iter'] == 12
+        same(state(9, 'whole'), state(9))
+        assert len(state(9)['run']) >= 5 and state(9)['last_iter'] == 9
         logs = 'learner/metrics', 'learner/tokens', 'evaluator/evaluations', 'collector/completions'
         for log in logs:
             assert timeless(f'whole/log/{log}.jsonl') == timeless(f'run/log/{log}.jsonl'), log
-        assert len(timeless('run/log/learner/metrics.jsonl')) == 12
+        assert len(timeless('run/log/learner/metrics.jsonl')) == 9
         assert not glob.glob('run_*')  # it goes on in its folder
 
     def test_tensorboard(self, think_answer):
