@@ -1,6 +1,7 @@
 import contextlib
 import gc
 import logging
+import os
 import sys
 import warnings
 from typing import Iterator
@@ -13,7 +14,11 @@ def importing() -> Iterator[None]:
         For imports of many modules: no garbage is collected meanwhile, and collections ignore afterwards what has been
         imported (``gc.freeze``). PyTorch, DI-engine and transformers are 5,000 modules with a million objects; to look
         through them takes a second at the end of a process alone.
+
+        Idle threads of torch's OpenMP spin before they sleep, by default for so long that a run on a busy machine takes
+        up to ten times as long. A short spin costs nothing on a quiet one. A value that the user has set stays.
     """
+    os.environ.setdefault('GOMP_SPINCOUNT', '1000')  # read when torch is imported
     was_enabled = gc.isenabled()
     gc.disable()
     try:

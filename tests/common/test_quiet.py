@@ -48,3 +48,22 @@ def test_collections_ignore_what_was_imported_and_go_on_as_before(collects):
     )
     run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('given, found', [(None, '1000'), ('5', '5')])
+def test_idle_threads_spin_for_a_short_time_unless_the_user_says_otherwise(given, found):
+    variables = {name: value for name, value in os.environ.items() if name != 'GOMP_SPINCOUNT'}
+    if given is not None:
+        variables['GOMP_SPINCOUNT'] = given
+    code = 'import os, sys, ding_common; ' \
+        'exec("with ding_common.importing(): import torch"); print(os.environ["GOMP_SPINCOUNT"])'
+    run = subprocess.run([sys.executable, '-c', code], env=variables, capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout) == (0, f'{found}\n'), run.stderr
+
+
+@pytest.mark.unittest
+def test_common_parts_import_no_torch():
+    """Otherwise variables that ``importing`` sets came too late."""
+    code = 'import sys, ding_common; assert "torch" not in sys.modules'
+    assert subprocess.run([sys.executable, '-c', code], timeout=120).returncode == 0
