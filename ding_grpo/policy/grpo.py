@@ -33,7 +33,7 @@ from ding_grpo.rl_utils import explained_variance, row_mean
 from .adaptive import Coefficients
 from .advantage import Advantage, of_high_entropy, with_kl_in_reward
 from .batch import Batch
-from .demonstrations import Demonstrations, make_demonstrations
+from .demonstrations import make_demonstrations
 from .diagnose import check_weights
 from .config_keys import model_type
 from .grpo_check import check_for_turns, check_policy_config
@@ -47,7 +47,7 @@ from .sample import fold_group
 from .schedule import Schedule
 from .shadow import Shadow
 from .step_actor import StepActor
-from .teacher import Teacher, make_teacher
+from .teacher import make_teacher
 from .token_actor import TokenActor
 from .token_record import TokenRecorder
 from .update import Extras, Updater
@@ -138,10 +138,10 @@ class GRPOPolicy(Policy):
             self._actor.bind_reference(self._reference.copy)
         if self._critic is not None and self._critic.model is not None:
             self._actor.bind_reference(self._critic.model)
-        if self._demonstrations is not None:
-            self._demonstrations.bind(spec)
-        if self._teacher is not None:
-            self._teacher.bind(spec.tokenizer, spec.vocab_size, spec.max_prompt_length + spec.max_tokens)
+        if self._extras.demonstrations is not None:
+            self._extras.demonstrations.bind(spec)
+        if self._extras.teacher is not None:
+            self._extras.teacher.bind(spec.tokenizer, spec.vocab_size, spec.max_prompt_length + spec.max_tokens)
 
     def _get_token_spec(self) -> Any:
         return self._actor.spec
@@ -152,9 +152,7 @@ class GRPOPolicy(Policy):
     # ------------------------------------------------------------------ learn
     _updater: Optional[Updater] = None
     _critic: Optional[torch.nn.Module] = None
-    _shadow: Optional[Shadow] = None
-    _teacher: Optional[Teacher] = None
-    _demonstrations: Optional[Demonstrations] = None
+    _extras = Extras()
     _reference: Optional[Reference] = None
     _tokens: List[Dict[str, Any]] = []  # of the last update, for the workers; empty unless ``tokens_freq`` is due
 
@@ -181,14 +179,14 @@ class GRPOPolicy(Policy):
         self._schedule = Schedule(cfg.lr_scheduler, cfg.learning_rate)
         self._coefficients = Coefficients(cfg)
         reduction = options.get('reduction', 'sequence')
-        self._teacher = make_teacher(self._cfg, reduction, self._device)
-        self._demonstrations = make_demonstrations(cfg, reduction)
         size = self._get_batch_size()
-        self._shadow, left_out = Shadow.of(self._cfg, self._check_run)
+        shadow, left_out = Shadow.of(self._cfg, self._check_run)
         for line in left_out if parallel.rank() == 0 else ():
             click.echo(line)
-        extras = Extras(values, self._teacher, self._demonstrations, self._shadow)
-        self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, extras)
+        self._extras = Extras(
+            values, make_teacher(self._cfg, reduction, self._device), make_demonstrations(cfg, reduction), shadow
+        )
+        self._updater = Updater(cfg, size, options, self._actor, self._model, self._optimizer, self._extras)
         self._updates = 0
         self._watch = Watch(self._cfg, self._actor, self._model, self._updater)
 
@@ -256,7 +254,9 @@ class GRPOPolicy(Policy):
         if self._needs_score_norm:
             batch = replace(batch, score_norm=self._updater.score_norm(batch))
         adv = self._advantage.of(batch)
-        shadow_adv = None if self._shadow is None else self._shadow.advantages(self._advantage, batch, adv)
+        shadow_adv = None if self._extras.shadow is None else self._extras.shadow.advantages(
+            self._advantage, batch, adv
+        )
         learned = replace(batch, adv=adv, shadow_adv=shadow_adv, score_norm=None, final_obs=None)
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
@@ -285,9 +285,9 @@ class GRPOPolicy(Policy):
     def _monitor_vars_learn(self) -> List[str]:
         actor = self._actor
         names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0, self._critic is not None)
-        if self._teacher is not None:
+        if self._extras.teacher is not None:
             names += TEACHER_METRICS
-        if self._demonstrations is not None:
+        if self._extras.demonstrations is not None:
             names += DEMONSTRATION_METRICS
         return names + self._coefficients.names
 

@@ -189,7 +189,7 @@ def _only(head: OutputHead, tokens: Tensor) -> OutputHead:
 
 
 def _tokenizer_of(arguments: Dict, other: Any) -> Any:
-    """The tokenizer beside a model; None if there is none, or if it is another one itself."""
+    """The tokenizer beside a model; None without one, or if ``other`` was loaded from there."""
     pretrained, key = arguments['pretrained'], 'policy.teacher'
     found = Pretrained.locate(pretrained, arguments.get('gguf_file'), key)
     if other.name_or_path in (pretrained, found.path):

@@ -9,6 +9,23 @@ if TYPE_CHECKING:
     from .token_env import TokenEnv
 
 
+def demonstrated_turn(env: 'TokenEnv', config: str = '') -> List[int]:
+    """
+    Overview:
+        Token ids of the turn that the task demonstrates next.
+    Arguments:
+        - env (:obj:`TokenEnv`): Environment within an episode.
+        - config (:obj:`str`): See ``Demonstrations``.
+    Raises:
+        - ConfigError: If the task raises.
+    """
+    try:
+        text = env.task.demonstration(*[env.problem, env.turns][:1 + env.has_turns])
+    except Exception as error:  # a user's task may raise anything
+        raise ConfigError(f'{config}env.task: demonstration raised {describe(error)}') from error
+    return env.encode_answer(text)
+
+
 class Demonstrations:
     """
     Overview:
@@ -85,11 +102,7 @@ class Demonstrations:
         obs, _ = env.reset(seed=index, options=dict(index=index))
         ids, labels, total, done = obs[obs >= 0].tolist(), [], 0.0, False
         while not done:
-            try:
-                text = env.task.demonstration(env.problem, env.turns)
-            except Exception as error:  # a user's task may raise anything
-                raise ConfigError(f'{self._config}env.task: demonstration raised {describe(error)}') from error
-            turn = env.encode_answer(text)
+            turn = demonstrated_turn(env, self._config)
             labels += [-100] * (len(ids) - len(labels)) + turn
             ids += turn
             obs, reward, terminated, truncated, _ = env.step(turn)

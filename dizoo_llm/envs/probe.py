@@ -4,8 +4,9 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from ding_common import ConfigError, TaskError, describe
+from ding_common import ConfigError, TaskError
 
+from .demonstrations import demonstrated_turn
 from .token_env import TokenEnv
 
 
@@ -64,7 +65,7 @@ def _run(env: TokenEnv, index: int, kind: str, tokens: Optional[List[int]]) -> D
     total, done = 0.0, False
     try:
         while not done:
-            turn = _demonstration(env) if tokens is None else tokens
+            turn = demonstrated_turn(env) if tokens is None else tokens
             _, reward, terminated, truncated, info = env.step(turn)
             total, done = total + reward, terminated or truncated
     except (ConfigError, TaskError) as error:  # such as a demonstration of too many tokens
@@ -77,11 +78,3 @@ def _scores(reward: float, info: Dict[str, Any]) -> Dict[str, Any]:
     failed = info['failed']
     known = dict(reward=reward, value=info['return']) if failed is None else dict(reward=None, value=None)
     return dict(known, failed=failed)
-
-
-def _demonstration(env: TokenEnv) -> List[int]:
-    try:
-        text = env.task.demonstration(*[env.problem, env.turns][:1 + env.has_turns])
-    except Exception as error:  # a user's task may raise anything
-        raise TaskError(f'{type(env.task).__name__}.demonstration raised {describe(error)}') from error
-    return env.encode_answer(text)

@@ -8,7 +8,7 @@ Products of two numbers of two digits, for the task ``tools``. A sample problem 
 import json
 import random
 from itertools import product
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, Sequence, Tuple
 
 from ding_common import ConfigError
 
@@ -56,7 +56,7 @@ class ProductsTask(Task):
 
     def evaluation(self) -> Task:
         other = ProductsTask.__new__(ProductsTask)
-        other._pairs: List[Tuple[int, int]] = self._held_out
+        other.__dict__.update(self.__dict__, _pairs=self._held_out)
         return other
 
 

@@ -22,6 +22,12 @@ from .tool_process import Answer, ToolProcess
 
 OPEN, CLOSE = '<tool_call>', '</tool_call>'
 COUNTS = ('calls', 'call_errors')
+RULES = dict(
+    seconds=Rule.number(0, 3600, True),
+    max_chars=Rule.integer(1, 1_000_000),
+    max_calls=Rule.integer(1, 1000),
+    functions=Rule('a list of at least one', bool),
+)
 PRINTABLE = ''.join(map(chr, range(32, 127))) + '\n'
 _KINDS = {int: 'an integer', float: 'a number', str: 'text', bool: 'true or false'}
 
@@ -62,14 +68,10 @@ class ToolsTask(MultiTurnTask):
         Raises:
             - ConfigError: If an argument is invalid.
         """
-        for key, value, rule in (('seconds', seconds, Rule.number(0, 3600, True)), ('max_chars', max_chars,
-                                                                                    Rule.integer(1, 1_000_000)),
-                                 ('max_calls', max_calls, Rule.integer(1,
-                                                                       1000)), ('functions', functions
-                                                                                or None, Rule('a list of at least one',
-                                                                                              bool))):
-            if not rule.holds(value):
-                raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
+        given = dict(seconds=seconds, max_chars=max_chars, max_calls=max_calls, functions=functions or None)
+        for key, rule in RULES.items():
+            if not rule.holds(given[key]):
+                raise ConfigError(f'env.task.{key} = {given[key]!r}: must be {rule.allowed}.')
         self._task = _inner(task)
         self._max_chars, self._max_calls = max_chars, max_calls
         self._functions: Dict[str, Callable] = {}
