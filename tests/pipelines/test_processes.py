@@ -61,7 +61,7 @@ def write_config(folder, name, config, changes, processes, code='', **learn):
     changes['env'] = dict(changes['env'], stop_value=1e9)
     learn = dict(changes['policy'].get('learn', {}), **learn)
     changes['policy'] = dict(changes['policy'], learn=learn, multi_gpu=processes > 1)
-    changes['policy']['eval'] = dict(evaluator=dict(eval_freq=8))
+    changes['policy']['eval'] = dict(evaluator=dict(eval_freq=4))
     write(folder / f'{name}_config.py', load(config, **changes), code)
 
 
@@ -124,20 +124,20 @@ class TestTwoProcesses:
         ]
     )
     def test_the_weights_of_one(self, tmp_path, config, changes, mode, start):
-        runs = [cls(tmp_path, f'p{n}', config, changes, mode, 20, n) for n, cls in ((1, Run), (2, start))]
+        runs = [cls(tmp_path, f'p{n}', config, changes, mode, 10, n) for n, cls in ((1, Run), (2, start))]
         for run in runs:
             code, out = run.end()
             assert code == 0, out
-        one, two = (run.weights(20) for run in runs)
+        one, two = (run.weights(10) for run in runs)
         assert furthest(one, two) < 1e-6
         lengths = {
             r.get('completion_length_min', r.get('episode_length_min'))
             for r in read_json_lines(str(runs[1].folder / 'log/learner/metrics.jsonl'))
         }
         assert len(lengths) > 1  # rows are of uneven lengths
-        assert runs[1].updates() == 20  # written by one of them
+        assert runs[1].updates() == 10  # written by one of them
         evaluations = read_json_lines(str(runs[1].folder / 'log/evaluator/evaluations.jsonl'))
-        assert [e['train_iter'] for e in evaluations] == [0, 8, 16, 20]
+        assert [e['train_iter'] for e in evaluations] == [0, 4, 8, 10]
         assert not list(tmp_path.glob('p2_[0-9]*'))  # in one folder
 
     def test_measure_the_same_of_shadow_losses_and_noise(self, tmp_path):
@@ -171,17 +171,17 @@ class TestTwoProcesses:
 
     def test_resumed_by_another_number(self, tmp_path):
         args = ('run', 'think_answer_grpo', TOKENS, 'serial_onpolicy')
-        for updates, processes in ((8, 2), (14, 1), (20, 2)):
-            code, out = Run(tmp_path, *args, updates, processes, resume_training=updates > 8).end()
+        for updates, processes in ((4, 2), (7, 1), (10, 2)):
+            code, out = Run(tmp_path, *args, updates, processes, resume_training=updates > 4).end()
             assert code == 0, out
-        whole = Run(tmp_path, 'whole', *args[1:], 20, 1)
+        whole = Run(tmp_path, 'whole', *args[1:], 10, 1)
         whole.end()
-        run = torch.load(tmp_path / 'run/ckpt/iteration_20.pth.tar', weights_only=True)
-        assert furthest(run['model'], whole.weights(20)) < 1e-6
-        assert len(read_json_lines(str(tmp_path / 'run/log/learner/metrics.jsonl'))) == 20
+        run = torch.load(tmp_path / 'run/ckpt/iteration_10.pth.tar', weights_only=True)
+        assert furthest(run['model'], whole.weights(10)) < 1e-6
+        assert len(read_json_lines(str(tmp_path / 'run/log/learner/metrics.jsonl'))) == 10
         for name in ('run', 'whole'):
             evaluations = read_json_lines(str(tmp_path / name / 'log/evaluator/evaluations.jsonl'))
-            assert [e['train_iter'] for e in evaluations] == [0, 8, 16, 20]
+            assert [e['train_iter'] for e in evaluations] == [0, 4, 8, 10]
 
     def test_one_that_dies_ends_the_other(self, tmp_path):
         run = Torchrun(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)

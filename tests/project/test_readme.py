@@ -28,20 +28,25 @@ def learn(folder, module, source, config, changes, updates):
     return read_json_lines(str(folder / 'runs' / config / 'log' / 'evaluator' / 'evaluations.jsonl'))[-1]
 
 
-@pytest.mark.envtest
-def test_own_task_in_20_lines_is_learned(tmp_path):
+def begun_or_learned(updates):
+    """A few updates in every run of the tests; learned to the end among the long checks."""
+    return pytest.mark.parametrize(
+        'updates, found', [
+            pytest.param(10, 0, marks=pytest.mark.envtest, id='begins'),
+            pytest.param(updates, 1, marks=pytest.mark.algotest, id='is_learned'),
+        ]
+    )
+
+
+@begun_or_learned(150)
+def test_own_task_in_20_lines(tmp_path, updates, found):
     task, changes = re.findall(r'```python\n(.*?)```', README, re.DOTALL)[:2]
     assert len(task.splitlines()) <= 20
-    last = learn(tmp_path, 'my_task', task, 'think_answer_grpo', changes, 150)
-    assert last['eval_episode_return'] == 1 and len(last['completions']) == 7
+    last = learn(tmp_path, 'my_task', task, 'think_answer_grpo', changes, updates)
+    assert last['eval_episode_return'] >= found and len(last['completions']) == 7
 
 
-@pytest.mark.parametrize(
-    'updates, found', [
-        pytest.param(10, 0, marks=pytest.mark.envtest, id='begins'),
-        pytest.param(200, 1, marks=pytest.mark.algotest, id='is_learned'),
-    ]
-)
+@begun_or_learned(200)
 def test_own_game(tmp_path, updates, found):
     page = open(os.path.join(ROOT, 'docs', 'tutorials', 'own_game.md'), encoding='utf-8').read()
     game, changes = re.findall(r'```python\n(.*?)```', page, re.DOTALL)[:2]
