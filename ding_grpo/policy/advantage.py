@@ -1,13 +1,13 @@
 """Advantages: compares the rows of a batch with the rows of their group. What changes rewards and advantages."""
 from dataclasses import replace
-from typing import Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from ding_common import ConfigError
-from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS, anchor_advantage, group_advantage, high_entropy, kl_estimate, \
-    return_to_go, step_advantage, token_advantage
+from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS, anchor_advantage, far_rows, group_advantage, high_entropy, \
+    kl_estimate, masked_mean, return_to_go, sampler_correction, step_advantage, token_advantage
 
 from .batch import Batch, map_tensors
 
@@ -186,11 +186,45 @@ def of_high_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
         - share (:obj:`float`): Share of the tokens, in (0, 1].
     """
     chosen = high_entropy(entropy, batch.weight, share)
+    return _with_advantages(batch, lambda adv: adv * chosen)
 
-    def of_chosen(adv: Tensor) -> Tensor:
-        return (adv.unsqueeze(1) if adv.dim() == 1 else adv) * chosen
 
-    return replace(batch, adv=of_chosen(batch.adv), shadow_adv=map_tensors(of_chosen, batch.shadow_adv))
+def corrected(batch: Batch, logp: Tensor, cfg: Dict) -> Tuple[Batch, Dict[str, float]]:
+    """
+    Overview:
+        The batch corrected for the difference between the policy that sampled it and the one that learns from it, by \
+        ``sampler_correction`` and ``off_policy_mask``.
+    Arguments:
+        - batch (:obj:`Batch`): Rows with advantages.
+        - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy at the start of the update.
+        - cfg (:obj:`Dict`): The section ``policy.learn``.
+    Returns:
+        - batch (:obj:`Batch`): The corrected batch. With ``sampler_correction``, ratios are relative to ``logp``.
+        - metrics (:obj:`Dict[str, float]`): See docs/metrics.md.
+    Shapes:
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    """
+    metrics, given = {}, (logp, batch.logp_old, batch.weight)
+    if cfg.off_policy_mask is not None:
+        far = far_rows(*given, cfg.off_policy_mask).unsqueeze(1)  # (B, 1)
+        negative = (batch.adv.unsqueeze(1) if batch.adv.dim() == 1 else batch.adv) < 0
+        masked = far & negative & (batch.weight != 0)  # (B, S)
+        metrics['off_policy_masked'] = masked.sum().item() / max(1, (batch.weight != 0).sum().item())
+        batch = _with_advantages(batch, lambda adv: adv.masked_fill(far & (adv < 0), 0))
+    if cfg.sampler_correction is not None:
+        factor, cut = sampler_correction(*given, cfg.sampler_correction, cfg.sampler_correction_bound)
+        metrics.update(correction_mean=masked_mean(factor, batch.weight).item(), correction_cut=cut)
+        batch = replace(_with_advantages(batch, lambda adv: adv * factor), logp_first=logp)
+    return batch, metrics
+
+
+def _with_advantages(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
+    """The batch with ``function`` applied to its advantages (B, S), and to those of shadow losses."""
+
+    def of_steps(adv: Tensor) -> Tensor:
+        return function(adv.unsqueeze(1).expand_as(batch.weight) if adv.dim() == 1 else adv)
+
+    return replace(batch, adv=of_steps(batch.adv), shadow_adv=map_tensors(of_steps, batch.shadow_adv))
 
 
 def _check_anchors(batch: Batch) -> None:

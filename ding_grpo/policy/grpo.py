@@ -31,7 +31,7 @@ from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import explained_variance, row_mean
 
 from .adaptive import Coefficients
-from .advantage import Advantage, of_high_entropy, with_kl_in_reward
+from .advantage import Advantage, corrected, of_high_entropy, with_kl_in_reward
 from .batch import Batch
 from .demonstrations import make_demonstrations
 from .diagnose import check_weights
@@ -213,6 +213,9 @@ class GRPOPolicy(Policy):
             section['lr'] = metrics['cur_lr']
         with memory_advice('learning', self._actor.memory_advice(self._cfg)):
             learned = self._to_learn(batch)
+            if cfg.sampler_correction is not None or cfg.off_policy_mask is not None:
+                learned, of_correction = corrected(learned, self._updater.read(learned), cfg)
+                metrics.update(of_correction)
             if self._critic is not None:
                 metrics['explained_variance'] = explained_variance(learned.value, learned.return_, learned.weight)
             self._updater.beta = 0.0 if cfg.kl_in_reward else self._coefficients.beta

@@ -7,8 +7,8 @@ from typing import Any, Dict, NamedTuple, Tuple
 from transformers import SchedulerType
 
 from ding_common import MOST, Rule
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, DIVERGENCES, KL_TYPES, LOSS_PRESETS, RATIOS, REDUCTIONS, \
-    efficient_method, less_efficient_method, linear_log_prob, naive_method
+from ding_grpo.rl_utils import ADVANTAGE_METHODS, CORRECTIONS, DIVERGENCES, KL_TYPES, LOSS_PRESETS, RATIOS, \
+    REDUCTIONS, efficient_method, less_efficient_method, linear_log_prob, naive_method
 
 LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
 
@@ -236,6 +236,20 @@ KEYS = dict(
         # all tokens. 0.2 in https://arxiv.org/abs/2506.01939.
         top_entropy=Key(None,
                         Rule.number(0, 1, open_low=True).or_none()),
+        # (Optional[str]) For groups that older weights sampled, and for sampling in another number format. Ratios are
+        # relative to the policy at the start of the update, and each advantage is multiplied by the truncated
+        # importance weight of this policy relative to the sampler: of each 'token', or of the whole 'sequence'
+        # (docs/losses.md). Costs one more forward pass. None: ratios are relative to the sampler.
+        sampler_correction=Key(None,
+                               Rule.one_of(*CORRECTIONS).or_none()),
+        # (float) Largest importance weight of ``sampler_correction``, at least 1. ``correction_cut`` shows how often
+        # it acts.
+        sampler_correction_bound=Key(2.0, Rule.number(1)),
+        # (Optional[float]) Mask negative advantages in rows from which the policy has moved far away: more than this
+        # mean of ``logp_old - logp_new`` over the row's tokens, in nats. None: no row. It costs the same forward pass
+        # (off-policy sequence masking, https://arxiv.org/abs/2512.02556).
+        off_policy_mask=Key(None,
+                            Rule.number(0, open_low=True).or_none()),
         # (bool) Whether to skip groups with equal rewards. It saves time and changes the mean of the loss.
         drop_equal_groups=False,
         # (bool) Whether completions that the length limit truncated are masked in the loss. They still count in the

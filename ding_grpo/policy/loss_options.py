@@ -88,10 +88,16 @@ def _check_surrogate(learn: Dict, options: Dict) -> None:
             f"policy.learn.reduction = {reduction!r}: must be 'sequence' with surrogate {name!r}, whose loss is a mean "
             'over rows.'
         )
-    if learn['top_entropy'] is not None and not needs_advantage(options['surrogate'], options['surrogate_options']):
+    for key in ('top_entropy', 'sampler_correction', 'off_policy_mask'):  # these change advantages of single tokens
+        if learn[key] is not None and not needs_advantage(options['surrogate'], options['surrogate_options']):
+            raise ConfigError(
+                f'policy.learn.{key} = {learn[key]!r}: not available with surrogate {name!r}. Its loss of a token does '
+                'not vanish with the advantage of the token, or it depends on other advantages.'
+            )
+    bound = learn['sampler_correction_bound']
+    if bound != DEFAULTS['learn']['sampler_correction_bound'] and learn['sampler_correction'] is None:
         raise ConfigError(
-            f"policy.learn.top_entropy = {learn['top_entropy']}: not available with surrogate {name!r}. Its loss of a "
-            'token does not vanish with the advantage of the token, or it depends on other advantages.'
+            f'policy.learn.sampler_correction_bound = {bound}: only available with policy.learn.sampler_correction.'
         )
 
 

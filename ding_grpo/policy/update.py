@@ -98,7 +98,7 @@ class Updater:
         cfg, size = self._cfg, self._batch_size
         if cfg.batch_steps is not None:
             batch, size = batch.steps(), cfg.batch_steps
-        if self._actor.exact:
+        if self._actor.exact or batch.logp_first is not None:
             for _ in range(cfg.epoch_per_collect):
                 yield from batch.mini_batches(size, self.shuffle)
             return
@@ -236,7 +236,7 @@ class Updater:
         batch, every = batch.to(self._device), self._cfg.noise_every
         if len(batch.group.unique()) < 2:
             return {}
-        logp = batch.logp_old.detach().clone().requires_grad_()
+        logp = self._logp_old(batch, batch.logp_old).detach().clone().requires_grad_()
         slope, = torch.autograd.grad(self._loss(batch, logp, with_info=False)[0], logp)  # (B, S)
         found = {} if batch.action.is_floating_point() else noise_of_table(batch, slope)
         if every > 0 and update % every == 0:

@@ -7,6 +7,7 @@ from .grpo import RATIOS, grpo_data, grpo_error, grpo_info, grpo_policy_data, gr
 from .kl import KL_TYPES, calculate_kl_div, exact_kl, kl_estimate, straight_through_kl
 from .linear_log_prob import linear_log_prob
 from .log_prob import LogProbFunction, efficient_method, entropy, less_efficient_method, naive_method, sum_of_squares
+from .off_policy import CORRECTIONS, far_rows, sampler_correction
 from .ppo import ppo_data, ppo_data_continuous, ppo_error, ppo_error_continuous, ppo_info, ppo_loss, ppo_policy_data, \
     ppo_policy_data_continuous, ppo_policy_error, ppo_policy_error_continuous, ppo_policy_loss, ppo_value_data, \
     ppo_value_error, shape_fn_ppo
