@@ -146,6 +146,9 @@ class GRPOPolicy(Policy):
     def _get_token_spec(self) -> Any:
         return self._actor.spec
 
+    def _get_optimizer_steps(self) -> int:
+        return 0 if self._updater is None else self._updater.optimizer_steps
+
     def _get_watch(self) -> Watch:
         return self._watch
 
@@ -384,8 +387,7 @@ class GRPOPolicy(Policy):
         """
         sample = fold_group(transitions, self._cfg.collect.shared_start)
         equal = self._advantage.equal(Batch.of([sample]))
-        steps = 0 if self._updater is None else self._updater.optimizer_steps
-        return [dict(sample, equal=equal, sampled_after=steps)]
+        return [dict(sample, equal=equal, sampled_after=self._get_optimizer_steps())]
 
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
         self._actor.forget(data_id)

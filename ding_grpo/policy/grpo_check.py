@@ -33,6 +33,7 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
     check_keys(cfg, default)
     _check_sampling(cfg)
     _check_buffer(cfg)
+    _check_stale(cfg)
     check_loss(cfg['learn'])
     _check_critic(cfg)
     check_distillation(cfg)
@@ -75,6 +76,15 @@ def _check_sampling(cfg: Dict) -> None:
             f"policy.eval.evaluator.pass_at = {list(evaluator['pass_at'])!r}: needs samples_per_start of at least "
             f"{max(evaluator['pass_at'])}, which is {evaluator['samples_per_start']}."
         )
+
+
+def _check_stale(cfg: Dict) -> None:
+    for key in ('cuda', 'multi_gpu'):
+        if cfg['collect']['stale'] > 0 and cfg[key]:
+            raise ConfigError(
+                f"policy.collect.stale = {cfg['collect']['stale']}: not available with policy.{key} = True. Set it to "
+                '0.'
+            )
 
 
 def _check_buffer(cfg: Dict) -> None:
@@ -301,6 +311,11 @@ def check_replay(cfg: Dict) -> None:
         raise ConfigError(
             f'policy.other.replay_buffer.thruput_controller.push_sample_rate_limit = {dict(limits)!r}: depends on '
             'wall-clock time, so a run could neither be resumed nor shared by several processes. Remove it.'
+        )
+    if cfg.get('collect', {}).get('stale', 0) != 0:
+        raise ConfigError(
+            f"policy.collect.stale = {cfg['collect']['stale']}: only available with ding -m serial_onpolicy. With a "
+            'replay buffer, set it to 0.'
         )
     for key in ('target_kl', 'max_ratio'):
         value = cfg.get('learn', {}).get(key)

@@ -365,6 +365,9 @@ KEYS = dict(
         # (bool) Whether the trajectories of a group start in the same state. False gives each its own start, for
         # environments whose starts hardly differ. Completions of a group always have the same prompt.
         shared_start=True,
+        # (int) 1: sample the groups of the next update in another process while this one learns, with the weights
+        # before the update (docs/scaling.md). For ``-m serial_onpolicy`` on CPUs, in a run of one process.
+        stale=Key(0, Rule.one_of(0, 1)),
         # (int) Read by DI-engine's collectors. A group is always whole, whatever its length.
         unroll_len=Key(1, Rule.integer(1)),
         collector=dict(),

@@ -8,13 +8,13 @@ import signal
 import weakref
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
-import numpy as np
 import torch
 from ding.worker import BaseSerialCommander, LearnerHook
 
 from ding_common import CheckpointError, ConfigError, parallel, read_json_lines
 from ding_grpo.compat import private
 
+from .ahead import plain
 from .capability import learns_from_groups
 from .checkpoint import Found, newest, number_of, numbered, prune, save_checkpoint
 from .evaluator import END_SUFFIX, GroupEvaluator
@@ -240,7 +240,7 @@ class RunCommander(BaseSerialCommander):
         if self._replay_buffer is not None:
             # the trees of priorities are rebuilt from the data
             kept = {k: v for k, v in self._replay_buffer.state_dict().items() if k not in ('sum_tree', 'min_tree')}
-            state['buffer'] = _plain(kept)
+            state['buffer'] = plain(kept)
         return state
 
     def _restore(self, found: Found) -> None:
@@ -342,12 +342,3 @@ class EndHook(LearnerHook):
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         self._commander.evaluate_end()
-
-
-def _plain(value: Any) -> Any:
-    """The value with NumPy scalars converted to Python numbers, because no safe loader accepts NumPy scalars."""
-    if isinstance(value, dict):
-        return {_plain(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_plain, value))
-    return value.item() if isinstance(value, np.generic) else value

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
-from ding.envs import BaseEnvManager
+from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager
 from ding.torch_utils import to_ndarray
 from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
@@ -13,6 +13,7 @@ from ding.worker.collector.base_serial_collector import ISerialCollector
 from ding_common import ConfigError, parallel, unwrap_task_error
 from ding_grpo.compat import private
 
+from .ahead import Ahead, AheadSampler, Sampled
 from .capability import learns_from_groups
 from .collect_log import CollectLog
 from .completion_table import CompletionTable
@@ -100,6 +101,7 @@ class GroupCollector(ISerialCollector):
         self._started = 0  # before this update
         self._envstep = 0
         self._closed = False
+        self._ahead: Optional[AheadSampler] = None  # with ``collect.stale``
         self.reset(policy, env)
 
     def reset_env(self, _env: Optional[BaseEnvManager] = None) -> None:
@@ -128,6 +130,7 @@ class GroupCollector(ISerialCollector):
                     f'{self._group_size}, because a group uses {self._group_size} environments at once.'
                 )
             self._check_episodes(cfg.collect.max_episodes_per_env)
+            self._ahead = self._make_ahead(_policy) if cfg.collect.stale > 0 else None
             self._shared_start = cfg.collect.shared_start
             self._needs_greedy = _policy.get_attribute('needs_greedy')
             self._order = self._problem_order(cfg.collect)
@@ -156,6 +159,14 @@ class GroupCollector(ISerialCollector):
                 'Lower n_sample, or raise max_episodes_per_env.'
             )
 
+    def _make_ahead(self, policy: NamedTuple) -> AheadSampler:
+        if isinstance(self._env, AsyncSubprocessEnvManager):
+            raise ConfigError(
+                "create_config.env_manager.type = 'subprocess': must be 'base' with policy.collect.stale = 1, whose "
+                'environments are in the process that samples.'
+            )
+        return AheadSampler(policy)
+
     def probe(self, problems: int) -> List[Dict[str, Any]]:
         """
         Overview:
@@ -182,20 +193,23 @@ class GroupCollector(ISerialCollector):
 
     def state_dict(self) -> Dict[str, Any]:
         """The state of the collects so far that a resumed run needs."""
-        pools = dict(pools=self._order.state_dict()) if isinstance(self._order, ProblemPools) else {}
-        return dict({name: getattr(self, f'_{name}') for name in COUNTERS}, **self._log.state_dict(), **pools)
+        ahead = {} if self._ahead is None else self._ahead.state_dict()
+        return dict(self._counters(), **self._log.state_dict(), **self._pools(), **ahead)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Restore ``state_dict``."""
-        for name in COUNTERS:
-            setattr(self, f'_{name}', state.get(name, 0))  # checkpoints of older versions lack ``started``
+        self._set_counters(state)
         self._log.load_state_dict(state)
         if isinstance(self._order, ProblemPools) and 'pools' in state:
             self._order.load_state_dict(state['pools'])
+        if self._ahead is not None:
+            self._ahead.load_state_dict(state)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            if self._ahead is not None:
+                self._ahead.close()
             try:
                 self._env.close()
             except (OSError, EOFError) as error:  # worker processes that have already exited
@@ -241,18 +255,10 @@ class GroupCollector(ISerialCollector):
         if random_collect and self._collect_iter is not None:  # a resumed run has already done this
             return []
         target = self._n_sample if n_sample is None else n_sample
-        if train_iter != self._collect_iter:
-            self._started += self._groups
-            self._collect_iter, self._groups = train_iter, 0
-        clock = dict(sampling=0., scoring=0.)
-        done: List[Collected] = []
-        replaced: List[Collected] = []
-        while len(done) < target:
-            for group in self._run(target - len(done), train_iter, policy_kwargs or {}, clock):
-                group.filter(self._cfg.reward_range)
-                useless = group.sample['equal'] or group.sample['filtered']
-                replace = useless and len(replaced) < self._cfg.max_replacements
-                (replaced if replace else done).append(group)
+        found = None if self._ahead is None else self._ahead.take(train_iter)
+        if found is not None:
+            self._set_counters(found.counters)
+        done, replaced, clock = found.sampled if found else self._sample(target, train_iter, policy_kwargs or {})
         self._rate_problems([*done, *replaced])
         failures = [info.get('failed') for group in [*done, *replaced] for info in group.infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')
@@ -262,7 +268,48 @@ class GroupCollector(ISerialCollector):
         advantages = self._policy.get_attribute('advantages')
         sizes = self._order.sizes() if isinstance(self._order, ProblemPools) else {}
         self._log.write(done, clock, train_iter, self._envstep, advantages, sizes)
+        if self._ahead is not None:
+            steps = self._policy.get_attribute('optimizer_steps')
+            further = steps, target, train_iter + 1, policy_kwargs or {}
+            self._ahead.begin(self._sample_ahead, (self._counters(), self._pools(), *further))
         return [group.sample for group in done]
+
+    def _sample(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
+        """Sample groups until there are ``target`` to learn from."""
+        if train_iter != self._collect_iter:
+            self._started += self._groups
+            self._collect_iter, self._groups = train_iter, 0
+        clock = dict(sampling=0., scoring=0.)
+        done: List[Collected] = []
+        replaced: List[Collected] = []
+        while len(done) < target:
+            for group in self._run(target - len(done), train_iter, policy_kwargs, clock):
+                group.filter(self._cfg.reward_range)
+                useless = group.sample['equal'] or group.sample['filtered']
+                replace = useless and len(replaced) < self._cfg.max_replacements
+                (replaced if replace else done).append(group)
+        return Sampled(done, replaced, clock)
+
+    def _counters(self) -> Dict[str, Any]:
+        return {name: getattr(self, f'_{name}') for name in COUNTERS}
+
+    def _set_counters(self, counters: Dict[str, Any]) -> None:
+        for name in COUNTERS:
+            setattr(self, f'_{name}', counters.get(name, 0))  # checkpoints of older versions lack ``started``
+
+    def _pools(self) -> Dict[str, Any]:
+        return dict(pools=self._order.state_dict()) if isinstance(self._order, ProblemPools) else {}
+
+    def _sample_ahead(self, request: Tuple) -> Ahead:
+        """Sample for the next update, in the process of ``AheadSampler``."""
+        counters, pools, steps, target, train_iter, policy_kwargs = request
+        self._set_counters(counters)
+        if pools:
+            self._order.load_state_dict(pools['pools'])
+        sampled = self._sample(target, train_iter, policy_kwargs)
+        for group in [*sampled.done, *sampled.replaced]:
+            group.sample.update(sampled_after=steps, staleness=1)
+        return Ahead(train_iter, sampled, self._counters())
 
     def _run(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float]) -> List[Collected]:
         """

@@ -100,6 +100,13 @@ def buffer(think_answer):
     return serial_pipeline, main, create
 
 
+def stale(think_answer):
+    pipeline, main, create = dynamic(think_answer)
+    main.policy.collect.stale = 1
+    main.policy.learn.sampler_correction = 'token'
+    return pipeline, main, create
+
+
 def turns(think_answer):
     main, create = small('key_and_door_grpo')
     main.policy.learn.update(advantage='anchor', epoch_per_collect=2, batch_size=1, learning_rate=1e-3)
@@ -122,6 +129,7 @@ RUNS = dict(
     hybrid=hybrid,
     replay_buffer=buffer,
     turns=turns,
+    stale=stale,
     cartpole=steps,
     critic=critic,
     teacher=teacher,
