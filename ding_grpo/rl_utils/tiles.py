@@ -11,6 +11,9 @@ from .token_rules import CountedRules
 # The logits in memory at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones exceed the
 # cache; this one is within 3 % of the best of 11 shapes tried.
 TOKENS, VOCABULARY = 2048, 1024
+# On a GPU larger ones, 128 MiB, so that there are few of them: each takes about ten launches. Chosen by count, not
+# measured.
+VOCABULARY_ON_GPU = 16384
 
 Slope = Union[Tensor, float, None]  # a derivative, None if it is 1
 
@@ -140,4 +143,4 @@ def slices(length: int, size: int) -> Iterator[slice]:
 
 def vocabulary_slices(weight: Tensor) -> Iterator[slice]:
     """The parts of the vocabulary of an output matrix (V, H) that are in memory at a time."""
-    return slices(len(weight), VOCABULARY)
+    return slices(len(weight), VOCABULARY if weight.device.type == 'cpu' else VOCABULARY_ON_GPU)

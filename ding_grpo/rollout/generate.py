@@ -100,25 +100,26 @@ def _generate(
             for line, row in enumerate(live.tolist()) if forced else ():
                 if (row, t) in forced:
                     force(distribution, kept, line, forced[row, t], token, taken)
-            logp[live[running], t] = taken[running]
+            logp[live, t] = torch.where(running, taken, 0).to(logp.dtype)
             if kept is not None and kept.dtype == torch.bool:
                 kept_sets.append(KeptSets.of(kept[running]))
                 rows_of_sets.append(live[running])
             elif kept is not None:
                 token = kept.gather(-1, token.unsqueeze(-1)).squeeze(-1)
                 kept_ids.append(torch.full((rows, kept.shape[-1]), -1, dtype=torch.long, device=device))
-                kept_ids[-1][live[running]] = kept[running]
-        action[live[running], t] = token[running]
-        length[live[running]] += 1
+                kept_ids[-1][live] = torch.where(running.unsqueeze(-1), kept, -1)
+        action[live, t] = torch.where(running, token, -1)
+        length[live] += running
         running &= ~torch.isin(token, eos)
         if limit is not None:
             running &= length[live] < limit[live]
         if ends is not None:
             for line in running.nonzero().squeeze(-1).tolist():
                 running[line] = not ends(action[live[line], :t + 1].tolist())
-        if t + 1 == max_new_tokens or not running.any():
+        number = int(running.sum())  # of what a token computes, a GPU sends only this to the CPU
+        if t + 1 == max_new_tokens or number == 0:
             break
-        if running.sum() <= 0.75 * len(running):  # copying keys and values pays off only if enough rows have ended
+        if number <= 0.75 * len(running):  # copying keys and values pays off only if enough rows have ended
             stay = running.nonzero().squeeze(-1)
             decoding.keep(stay)
             prefixes.keep(stay)
