@@ -31,12 +31,13 @@ CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time soak why bench bench-limit bench-beginnings bench-losses docs clean
+.PHONY: help install train test test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time soak why bench bench-limit bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
 	@echo "make test           the test suite"
 	@echo "make test-all       the test suite with the long checks"
+	@echo "make test-cuda      the tests that need a GPU; without one, their list"
 	@echo "make fuzz           wrong configs (CASES=600, SEED=0): each trains or ends in one line that names the key"
 	@echo "make test-faults    kill a run again and again, and inject every other fault; table in docs/ (10 minutes)"
 	@echo "make style          yapf and flake8, without changing anything"
@@ -83,6 +84,11 @@ test: install
 test-all: install
 	@echo "== testing, the long checks included"
 	$(BIN)/python -m pytest -q
+
+# TEST_DEVICE=cpu: the same tests try themselves on a CPU, in a few minutes.
+test-cuda: install
+	@echo "== tests that need a GPU"
+	@$(BIN)/python tools/cuda.py
 
 test-faults: install
 	@echo "== kills, full disks, damaged checkpoints, broken input: all for real"
