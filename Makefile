@@ -31,7 +31,7 @@ CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time soak why bench bench-limit bench-beginnings bench-losses docs clean
+.PHONY: help install train test test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time soak why bench bench-cuda bench-limit bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -42,6 +42,7 @@ help:
 	@echo "make test-faults    kill a run again and again, and inject every other fault; table in docs/ (10 minutes)"
 	@echo "make style          yapf and flake8, without changing anything"
 	@echo "make bench          losses, whole updates and time to solve beside TRL's; tables in docs/, benchmarks/results.json (long)"
+	@echo "make bench-cuda     tokens per second and memory on a GPU; table on the screen"
 	@echo "make bench-limit    whole updates beside their matrix products alone; table in docs/"
 	@echo "make bench-beginnings  updates with and without common beginnings of prompts read once; table in docs/"
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
@@ -89,6 +90,9 @@ test-all: install
 test-cuda: install
 	@echo "== tests that need a GPU"
 	@$(BIN)/python tools/cuda.py
+
+bench-cuda: install
+	@$(BIN)/python benchmarks/cuda.py
 
 test-faults: install
 	@echo "== kills, full disks, damaged checkpoints, broken input: all for real"

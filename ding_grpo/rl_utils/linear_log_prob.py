@@ -6,7 +6,7 @@ from torch.autograd.function import once_differentiable
 
 from .check import check_leading, check_number, check_tensor
 from .kept_log_prob import KeptLogProb
-from .tiles import TOKENS, VOCABULARY, Head, Tile, slices, vocabulary_slices, wide_type, without_autocast
+from .tiles import TOKENS, Head, Tile, slices, tile_width, vocabulary_slices, wide_type, without_autocast
 from .token_rules import CountedRules, TokenRules
 
 
@@ -96,7 +96,7 @@ def linear_log_prob(
             raise ValueError('kept: must contain the sampled token of each position that the mask counts')
         if chosen.numel() and not -1 <= chosen.min() <= chosen.max() < len(weight):
             raise ValueError(f'kept from {chosen.min()} to {chosen.max()}: must be tokens, or -1 for padding')
-        size = chunk_size or max(1, TOKENS * VOCABULARY // max(chosen.shape[-1] * hidden.shape[-1], 1))
+        size = chunk_size or max(1, TOKENS * tile_width(weight) // max(chosen.shape[-1] * hidden.shape[-1], 1))
         logp, *others = KeptLogProb.apply(read, weight, bias, taken, chosen, head, of_counted, size)
 
     def place(values: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from .check import check_leading, check_tensor
 LogProbFunction = Callable[[Tensor, Tensor], Tensor]
 
 CHUNK_ELEMENTS = 2 ** 17  # logits per chunk: 512 KiB in float32, about the cache of a core
+CHUNK_ELEMENTS_ON_GPU = 2 ** 25  # 128 MiB: few launches; chosen by count, not measured
 
 
 def naive_method(logits: Tensor, index: Tensor) -> Tensor:
@@ -90,7 +91,8 @@ def _differentiable_gradient(logits: Tensor, index: Tensor, grad: Tensor) -> Ten
 
 def _chunks(logits: Tensor, *others: Tensor) -> Iterator[Tuple[Tensor, ...]]:
     """Views of a few tokens each, of the logits (..., V) and of tensors with the same leading shape."""
-    tokens = max(1, CHUNK_ELEMENTS // max(logits.shape[-1], 1))
+    numbers = CHUNK_ELEMENTS if logits.device.type == 'cpu' else CHUNK_ELEMENTS_ON_GPU
+    tokens = max(1, numbers // max(logits.shape[-1], 1))
     pages = zip(logits, *others) if logits.dim() == 3 else [(logits, *others)]
     for page in pages:
         for start in range(0, page[0].shape[0], tokens):

@@ -143,4 +143,9 @@ def slices(length: int, size: int) -> Iterator[slice]:
 
 def vocabulary_slices(weight: Tensor) -> Iterator[slice]:
     """The parts of the vocabulary of an output matrix (V, H) that are in memory at a time."""
-    return slices(len(weight), VOCABULARY if weight.device.type == 'cpu' else VOCABULARY_ON_GPU)
+    return slices(len(weight), tile_width(weight))
+
+
+def tile_width(weight: Tensor) -> int:
+    """The number of tokens of the vocabulary in a tile."""
+    return VOCABULARY if weight.device.type == 'cpu' else VOCABULARY_ON_GPU

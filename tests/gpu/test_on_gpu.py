@@ -74,7 +74,9 @@ def plain_log_probs(model, rows, action):
     return torch.stack(found)
 
 
-@pytest.mark.parametrize('options, most', [(dict(), 1e-4), (dict(autocast='bfloat16'), 0.1), (dict(dtype='bfloat16'), 0.2)])
+@pytest.mark.parametrize(
+    'options, most', [(dict(), 1e-4), (dict(autocast='bfloat16'), 0.1), (dict(dtype='bfloat16'), 0.2)]
+)
 @pytest.mark.parametrize('kind', list(MODELS))
 def test_sampler_and_learner_are_the_model(kind, options, most):
     model = model_of(kind, **options)
