@@ -1,5 +1,5 @@
 """Batches of groups with their probabilities: all of them, or a sample."""
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 from math import comb, lgamma
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class Batches(NamedTuple):
     Overview:
         K batches of B rows; a batch has one group of G rows for each prompt.
     Interfaces:
-        ``make``, ``count``, ``all``, ``sample``
+        ``make``, ``count``, ``all``, ``sample``, ``without_longest``
     """
     row: Tensor  # (K, B): completion of each row
     probability: Tensor  # (K, ), sums to 1
@@ -81,3 +81,24 @@ class Batches(NamedTuple):
         drawn = torch.multinomial(p, number * group_size, replacement=True, generator=generator)
         drawn = (drawn + torch.arange(prompts).unsqueeze(1) * p.shape[1]).view(prompts, number, group_size)
         return cls(drawn.transpose(0, 1).flatten(1), torch.full((number, ), 1 / number, dtype=torch.double), False)
+
+    def without_longest(self, world: World, extra: int) -> 'Batches':
+        """
+        Overview:
+            The batches that are left of groups of one prompt when the longest rows of each are dropped, as \
+            ``policy.collect.extra_rows`` does. Rows of one length are in any order, so each choice among them is \
+            equally likely; in a sample of batches the order is that of the draws.
+        Arguments:
+            - world (:obj:`World`): The completions, of one prompt.
+            - extra (:obj:`int`): Number of rows to drop.
+        """
+        rows = self.row.shape[1]
+        kept = torch.tensor(list(combinations(range(rows), rows - extra)))  # (N, B - extra)
+        length = world.weight.sum(1)[self.row][:, kept].sum(-1)  # (K, N)
+        shortest = length == length.min(1, keepdim=True).values
+        if self.exact:
+            batch, choice = shortest.nonzero().T
+        else:
+            batch, choice = torch.arange(len(self.row)), shortest.int().argmax(1)  # the first rows among equal ones
+        probability = self.probability / (shortest.sum(1) if self.exact else 1)
+        return Batches(self.row[batch.unsqueeze(1), kept[choice]], probability[batch], self.exact)

@@ -78,21 +78,33 @@ class Values(click.ParamType):
 @click.option(
     '--calls', default=150, show_default=True, type=click.IntRange(2), help='The same for clip_cov and kl_cov.'
 )
+@click.option(
+    '--extra-rows',
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 8),
+    help='Rows that are sampled in addition; the longest of a group, as many, are dropped. Needs one prompt.'
+)
 @click.option('--out', default=f'runs/{NAME}', show_default=True, help='Output folder.')
 def main(
         losses: List[str], advantages: List[str], group_sizes: List[int], staleness: List[float], seeds: List[int],
-        vocabulary: int, length: int, prompts: int, rewards: List[float], samples: int, calls: int, out: str
+        vocabulary: int, length: int, prompts: int, rewards: List[float], samples: int, calls: int, extra_rows: int,
+        out: str
 ) -> None:
     """Compare the gradient of every loss and advantage with the true gradient of the expected reward, in worlds that
     are small enough to enumerate. Writes gradient_bench.md, gradient_bench.csv and gradient_bench.png into --out."""
     if len(rewards) < 2:
         raise click.BadParameter('at least two values are needed', param_hint='--rewards')
+    if extra_rows > 0 and prompts > 1:
+        raise click.BadParameter(f'{extra_rows}: needs --prompts 1', param_hint='--extra-rows')
     try:
         os.makedirs(out, exist_ok=True)
     except OSError as error:
         raise click.BadParameter(f'{out!r}: {error.strerror}', param_hint='--out') from error
     torch.set_num_threads(1)
-    bench = Bench(losses, advantages, group_sizes, staleness, vocabulary, length, prompts, rewards, samples, calls)
+    bench = Bench(
+        losses, advantages, group_sizes, staleness, vocabulary, length, prompts, rewards, samples, calls, extra_rows
+    )
     begun, lines = time.perf_counter(), []
     for number, seed in enumerate(seeds, 1):
         lines += bench.run(seed)
@@ -120,9 +132,11 @@ def notes(bench: Bench, lines: List[dict]) -> str:
     )
     exact = all(line['standard_error'] == 0 for line in lines)
     sampled = '' if exact else ' ± is the standard error of the mean step where batches were sampled.'
+    dropped = bench.extra_rows
+    extra = f' Of G + {dropped} sampled rows, the longest {dropped} are dropped.' if dropped else ''
     return (
         f"Vocabulary {bench.vocabulary}, length {bench.length}, {bench.prompts} prompt(s), rewards "
         f"{', '.join(f'{r:g}' for r in bench.rewards)}; worlds {', '.join(map(str, distinct(lines, 'seed')))}. Values "
-        f"are medians over the worlds.{sampled} KL of the sampling policy to the trained one in nats per completion, "
-        f"by staleness and world: {kls}."
+        f"are medians over the worlds.{extra}{sampled} KL of the sampling policy to the trained one in nats per "
+        f"completion, by staleness and world: {kls}."
     )

@@ -82,6 +82,7 @@ class Bench(NamedTuple):
     rewards: Sequence[float] = (0., 0.2, 1.)
     samples: int = 20_000  # batches: all if they are no more, otherwise so many samples
     calls: int = 150  # the same for a loss that needs a call for each batch
+    extra_rows: int = 0  # rows that are sampled in addition to those of a group, of which the longest are dropped
 
     def run(self, seed: int) -> Iterator[Dict[str, Any]]:
         """
@@ -106,7 +107,9 @@ class Bench(NamedTuple):
             for losses, most in ((together, self.samples), (one_by_one, self.calls)):
                 if not losses:
                     continue
-                batches = Batches.make(world, sampler, size, most, generator)
+                batches = Batches.make(world, sampler, size + self.extra_rows, most, generator)
+                if self.extra_rows > 0:
+                    batches = batches.without_longest(world, self.extra_rows)
                 adv = torch.stack([advantages(name, world, learner, sampler, batches.row) for name in self.methods])
                 for loss in losses:
                     gradients = loss_gradients(_options(loss, generator), world, learner, sampler, batches.row, adv)

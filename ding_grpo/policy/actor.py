@@ -77,10 +77,13 @@ class Actor(Protocol):
     def bind_reference(self, reference: nn.Module) -> None:
         """Give a copy of the model what ``bind`` gave the model."""
 
-    def sample(self,
-               obs: Dict[int, Any],
-               row_keys: Dict[int, RowKey],
-               forced: Dict[int, Forced] = {}) -> Dict[int, Dict[str, Any]]:
+    def sample(
+            self,
+            obs: Dict[int, Any],
+            row_keys: Dict[int, RowKey],
+            forced: Dict[int, Forced] = {},
+            enough: Optional[int] = None
+    ) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
             Sample an action for each environment.
@@ -90,9 +93,11 @@ class Actor(Protocol):
                 they seed the row's random numbers, which therefore do not depend on the other rows.
             - forced (:obj:`Dict[int, Forced]`): By environment, a step from now on, 0 for the first, and the action \
                 that is taken there whatever is sampled. Ignored if the row ends before it.
+            - enough (:obj:`Optional[int]`): For language models: rows of a group that count, the first to end. None: \
+                all of them.
         Returns:
             - output (:obj:`Dict[int, Dict]`): By environment, ``action``, ``logp`` and other entries that \
-                ``transition`` needs.
+                ``transition`` needs; with ``enough`` also ``dropped``, whether the row does not count.
         Raises:
             - NumericError: If the model's output is NaN or infinite.
         """

@@ -237,6 +237,8 @@ class GRPOPolicy(Policy):
             self._reference.renew(cfg.ref_sync_mixup)
         for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
             metrics[name] = float(sum(g[name] for g in data))
+        if self._cfg.collect.extra_rows > 0:  # absent in groups of older versions
+            metrics['dropped_tokens'] = float(sum(g.get('dropped_tokens', 0) for g in data))
         metrics['seconds_updating'] = time.perf_counter() - start
         seconds = sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
         metrics[self._actor.rate_name] = batch.weight.sum().item() / seconds
@@ -363,10 +365,14 @@ class GRPOPolicy(Policy):
                 collector; None for the most probable token or action.
             - forced (:obj:`Dict[int, Tuple]`): See ``Actor.sample``.
         Returns:
-            - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment.
+            - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment; with ``extra_rows`` also \
+                ``dropped``, whether the row is one of the longest.
         """
         with memory_advice('sampling', f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
-            return self._actor.greedy(data) if row_keys is None else self._actor.sample(data, row_keys, forced)
+            if row_keys is None:
+                return self._actor.greedy(data)
+            enough = self._cfg.group_size if self._cfg.collect.extra_rows > 0 else None
+            return self._actor.sample(data, row_keys, forced, enough)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """

@@ -215,6 +215,11 @@ def check_for_turns(cfg: Dict, max_turns: int) -> None:
         if advantage == 'anchor':
             raise ConfigError("policy.learn.advantage = 'anchor': needs env.max_turns above 1, which is 1.")
         return
+    if cfg.collect.extra_rows > 0:
+        raise ConfigError(
+            f'policy.collect.extra_rows = {cfg.collect.extra_rows}: not available with env.max_turns = {max_turns}, '
+            'because how long a row becomes is known after its last turn only. Set it to 0.'
+        )
     if advantage == 'return_to_go':
         raise ConfigError(
             f"policy.learn.advantage = 'return_to_go': biased with env.max_turns = {max_turns}. It compares all turns "
@@ -243,7 +248,8 @@ def check_for_steps(cfg: Dict) -> None:
     of_tokens = dict(
         learn=('micro_batch_tokens', 'mask_truncated', 'reward_aggregation'),
         collect=(
-            'top_k', 'top_p', 'min_p', 'typical_p', 'repetition_penalty', 'logit_bias', 'allowed_tokens', 'autocast'
+            'extra_rows', 'top_k', 'top_p', 'min_p', 'typical_p', 'repetition_penalty', 'logit_bias', 'allowed_tokens',
+            'autocast'
         ),
     )
     for section, key in ((section, key) for section, keys in of_tokens.items() for key in keys):

@@ -302,9 +302,14 @@ KEYS = dict(
     collect=dict(
         # (int) Groups in one collect.
         n_sample=Key(8, Rule.integer(1, MOST)),
+        # (int) Number of rows that a group samples in addition to ``group_size``. As many of its rows, the longest, are
+        # dropped unscored, and sampling stops when all others have ended. Faster where few rows are much longer than
+        # most, and biased towards short rows (docs/controls.md). ``env.collector_env_num`` must be a multiple of
+        # ``group_size`` + ``extra_rows``. For language models. 0: none.
+        extra_rows=Key(0, Rule.integer(0, MOST)),
         # (int) Largest number of episodes that each collector environment runs in a collect, which is ``n_sample`` x
-        # ``group_size`` / ``env.collector_env_num``. A larger number is an error, because it is mostly a number of
-        # steps by mistake. Raise it if it is meant.
+        # (``group_size`` + ``extra_rows``) / ``env.collector_env_num``. A larger number is an error, because it is
+        # mostly a number of steps by mistake. Raise it if it is meant.
         max_episodes_per_env=Key(16, Rule.integer(1)),
         # (str) Which problem each group of a token environment gets. 'epoch': in shuffled epochs, every problem once
         # before any of them twice. 'random': each drawn from all problems, with replacement. 'pools': in shuffled

@@ -105,10 +105,13 @@ class StepActor:
     def bind_reference(self, reference: nn.Module) -> None:
         pass
 
-    def sample(self,
-               obs: Dict[int, Any],
-               row_keys: Dict[int, RowKey],
-               forced: Dict[int, Forced] = {}) -> Dict[int, Dict[str, Any]]:
+    def sample(
+            self,
+            obs: Dict[int, Any],
+            row_keys: Dict[int, RowKey],
+            forced: Dict[int, Forced] = {},
+            enough: Optional[int] = None
+    ) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
             Sample an action for each environment.
@@ -116,6 +119,7 @@ class StepActor:
             - obs (:obj:`Dict[int, Any]`): Observations by environment.
             - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
             - forced (:obj:`Dict[int, Forced]`): See ``Actor.sample``.
+            - enough (:obj:`Optional[int]`): Not used: ``check_for_steps`` refuses ``extra_rows``.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and ``logp`` of each.
         Shapes:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ding_common import ConfigError, parallel
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
-from ding_grpo.rollout import KeptSets, Rollout, Sampling, generate
+from ding_grpo.rollout import EarlyStop, KeptSets, Rollout, Sampling, generate
 
 from .actor import Forced, Reading
 from .batch import Batch
@@ -158,10 +158,13 @@ class TokenActor:
         reference.limit_length(self._spec.max_prompt_length + self._spec.max_tokens)
         reference.load_reading_state(self._model.reading_state())
 
-    def sample(self,
-               obs: Dict[int, Any],
-               row_keys: Dict[int, RowKey],
-               forced: Dict[int, Forced] = {}) -> Dict[int, Dict[str, Any]]:
+    def sample(
+            self,
+            obs: Dict[int, Any],
+            row_keys: Dict[int, RowKey],
+            forced: Dict[int, Forced] = {},
+            enough: Optional[int] = None
+    ) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
             Sample a completion, or the next turn, for each environment.
@@ -169,9 +172,10 @@ class TokenActor:
             - obs (:obj:`Dict[int, Any]`): Token ids by environment, -1 after the last.
             - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
             - forced (:obj:`Dict[int, Forced]`): See ``Actor.sample``.
+            - enough (:obj:`Optional[int]`): See ``Actor.sample``.
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``prompt``, ``action``, ``logp`` and ``kept`` (or None) of each. \
-                ``kept`` is a ``KeptSets`` where the sets have any size.
+                ``kept`` is a ``KeptSets`` where the sets have any size. With ``enough`` also ``dropped``.
         Shapes:
             - obs (:obj:`torch.Tensor`): :math:`(N, )`
             - prompt (:obj:`torch.LongTensor`): :math:`(L, )`
@@ -183,7 +187,7 @@ class TokenActor:
         uniform = np.stack([self._generators.of(i, row_keys[i]).random(most) for i in obs])  # (B, T)
         device = self._model.device
         with torch.autocast(device.type, torch.bfloat16) if self._autocast else nullcontext():
-            return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys, forced)
+            return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys, forced, enough)
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         return self._generate(obs)
@@ -306,17 +310,19 @@ class TokenActor:
             uniform: Optional[Tensor] = None,
             row_keys: Dict[int, RowKey] = {},
             forced: Dict[int, Forced] = {},
+            enough: Optional[int] = None,
     ) -> Dict[int, Dict[str, Any]]:
         stripped = [strip(o) for o in obs.values()]
         prompts, spec = PromptBatch.of(stripped, self._model.device), self._known_spec
         room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
         limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
         kept = self._keeps_cache()
+        early_stop = None if enough is None else EarlyStop([row_keys[i][1:] for i in obs], enough, self._model.device)
         rollout: Rollout = generate(
             self._cache.begin(list(obs), stripped) if kept else self._model, prompts, spec.max_new_tokens,
             spec.eos_token_ids, self._sampling, uniform, limit, spec.ends,
             {(line, forced[i][0]): forced[i][1]
-             for line, i in enumerate(obs) if i in forced}
+             for line, i in enumerate(obs) if i in forced}, early_stop
         )
         if kept:
             self._cache.end(rollout.action, rollout.length)
@@ -330,6 +336,8 @@ class TokenActor:
                 logp=logp[line, :n],
                 kept=_of_line(rollout.kept, line, n),
             )
+        for i, counts in zip(obs, [] if early_stop is None else early_stop.counted(rollout.length)):
+            output[i]['dropped'] = not counts
         return output
 
 

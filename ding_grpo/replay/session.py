@@ -86,6 +86,12 @@ def _config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
         raise ConfigError(f"policy.type = {cfg['policy'].get('type')!r}: only groups of grpo can be replayed.")
     cfg = copy.deepcopy(cfg)
     changes.apply(cfg)
+    extra = cfg['policy']['collect'].get('extra_rows', 0)
+    if extra > 0 and (changes.forces or changes.rewards):
+        raise ConfigError(
+            f'policy.collect.extra_rows = {extra}: --force and --reward are not available, because a change of one row '
+            'changes which rows are dropped.'
+        )
     # one process makes the same groups as several; each update is recorded
     cfg['policy']['multi_gpu'], cfg['policy']['learn']['tokens_freq'] = False, 1
     return EasyDict(cfg)

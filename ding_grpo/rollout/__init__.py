@@ -1,3 +1,4 @@
+from .early_stop import EarlyStop
 from .generate import Rollout, generate
 from .kept_sets import KeptSets
 from .sampling import AllowedTokens, Sampling, draw

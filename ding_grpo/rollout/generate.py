@@ -3,6 +3,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, 
 import torch
 from torch import Tensor
 
+from .early_stop import EarlyStop
 from .kept_sets import KeptSets
 from .prefixes import Prefixes
 from .sampling import Sampling, draw, force
@@ -37,6 +38,7 @@ def generate(
     limit: Optional[Tensor] = None,
     ends: Optional[Callable[[List[int]], bool]] = None,
     forced: Dict[Tuple[int, int], int] = {},
+    early_stop: Optional[EarlyStop] = None,
 ) -> Rollout:
     """
     Overview:
@@ -54,6 +56,7 @@ def generate(
         - ends (:obj:`Optional[Callable]`): Whether the last of a row's tokens ends it, beside end-of-sequence tokens.
         - forced (:obj:`Dict[Tuple[int, int], int]`): Tokens by row and place in the row, in place of what is sampled \
             there. They use up its random number.
+        - early_stop (:obj:`Optional[EarlyStop]`): Ends rows that do not count before their end; None: there are none.
     Returns:
         - rollout (:obj:`Rollout`): The completions.
     Shapes:
@@ -61,13 +64,15 @@ def generate(
         - limit (:obj:`torch.LongTensor`): :math:`(B, )`
     """
     with torch.no_grad(), model.arithmetic():
-        return _generate(model, prompts, max_new_tokens, eos_token_ids, sampling, uniform, limit, ends, forced)
+        return _generate(
+            model, prompts, max_new_tokens, eos_token_ids, sampling, uniform, limit, ends, forced, early_stop
+        )
 
 
 def _generate(
         model: object, prompts: NamedTuple, max_new_tokens: int, eos_token_ids: Sequence[int], sampling: Sampling,
         uniform: Optional[Tensor], limit: Optional[Tensor], ends: Optional[Callable[[List[int]], bool]],
-        forced: Dict[Tuple[int, int], int]
+        forced: Dict[Tuple[int, int], int], early_stop: Optional[EarlyStop]
 ) -> Rollout:
     device = prompts.ids.device
     rows = len(prompts.row)
@@ -116,6 +121,8 @@ def _generate(
         if ends is not None:
             for line in running.nonzero().squeeze(-1).tolist():
                 running[line] = not ends(action[live[line], :t + 1].tolist())
+        if early_stop is not None and t + 1 < max_new_tokens:
+            running = early_stop.after_token(live, running)
         number = int(running.sum())  # of what a token computes, a GPU sends only this to the CPU
         if t + 1 == max_new_tokens or number == 0:
             break

@@ -25,6 +25,8 @@ class Group:
 
     def begin(self) -> None:
         self.running = set(self.env_ids)
+        self.rows = list(self.env_ids)  # of the group's sample
+        self.dropped_tokens = 0
         self.return_ = 0.0  # of a greedy episode
         self.episodes: Dict[int, List[Dict[str, Any]]] = {i: [] for i in self.env_ids}
         self.last_info: Dict[int, Dict[str, Any]] = {}
@@ -40,6 +42,12 @@ class Group:
         if step.done:
             self.last_info[env_id] = step.info
 
+    def drop(self, env_id: int, output: Dict[str, Any]) -> None:
+        """Leave out the row of an environment, which the policy has sampled in addition to the group's size."""
+        self.running.discard(env_id)
+        self.rows.remove(env_id)
+        self.dropped_tokens += len(output['action'])
+
     def compare_with(self, greedy: 'Group') -> None:
         """Take the return of a finished greedy episode as the baseline."""
         self.baseline = greedy
@@ -50,24 +58,26 @@ class Group:
         if self.baseline is not None:
             info, = self.baseline.last_info.values()
             reason = info.get('failed')
-            for i in self.env_ids:
+            for i in self.rows:
                 self.episodes[i][-1]['baseline'] = self.baseline.return_
                 if reason is not None:  # without a baseline nothing can be learned
                     self.episodes[i][-1]['failed'] = True
                     self.last_info[i] = dict(self.last_info[i], failed=f'the greedy completion of its group: {reason}')
-        sample, = policy.get_train_sample([self.episodes[i] for i in self.env_ids])
+        sample, = policy.get_train_sample([self.episodes[i] for i in self.rows])
         sample.update(group_id=self.number, collect_iter=train_iter)
-        return Collected(sample, [self.last_info[i] for i in self.env_ids], self.steps)
+        return Collected(sample, [self.last_info[i] for i in self.rows], self.steps, self.dropped_tokens)
 
 
 class Collected(NamedTuple):
     """
     Overview:
-        A finished group: its sample, the last info of each row, and its number of environment steps.
+        A finished group: its sample, the last info of each row, its number of environment steps, and the number of \
+        tokens of rows that were dropped.
     """
     sample: Dict[str, Any]
     infos: List[Dict[str, Any]]
     steps: int
+    dropped_tokens: int
 
     def returns(self) -> Tensor:
         """The returns of the rows that could be scored, :math:`(G, )`."""

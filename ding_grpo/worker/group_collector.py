@@ -122,12 +122,14 @@ class GroupCollector(ISerialCollector):
                     f"create_config.collector.type = 'group': policy.type = {cfg.get('type')!r} does not learn "
                     'from groups. Remove the collector, or use grpo.'
                 )
-            self._group_size = cfg.group_size
+            extra = cfg.collect.extra_rows
+            self._rows = cfg.group_size + extra  # of a group, as they are sampled
             self._n_sample = _policy.get_attribute('n_sample')
-            if self._env.env_num % self._group_size != 0:
+            if self._env.env_num % self._rows != 0:
+                of_extra = f' + policy.collect.extra_rows = {self._rows}' if extra else f' = {self._rows}'
                 raise ConfigError(
-                    f'env.collector_env_num = {self._env.env_num}: must be a multiple of policy.group_size = '
-                    f'{self._group_size}, because a group uses {self._group_size} environments at once.'
+                    f'env.collector_env_num = {self._env.env_num}: must be a multiple of policy.group_size'
+                    f'{of_extra}, because a group uses {self._rows} environments at once.'
                 )
             self._check_episodes(cfg.collect.max_episodes_per_env)
             self._ahead = self._make_ahead(_policy) if cfg.collect.stale > 0 else None
@@ -150,11 +152,11 @@ class GroupCollector(ISerialCollector):
         return ProblemOrder(self._seed, problems) if order == 'epoch' else ProblemPools(self._seed, problems, cfg.pools)
 
     def _check_episodes(self, most: int) -> None:
-        episodes = self._n_sample * self._group_size
+        episodes = self._n_sample * self._rows
         if episodes > most * self._env.env_num:
             raise ConfigError(
                 f'policy.collect.n_sample = {self._n_sample}: counts groups, not steps. {self._n_sample} groups x '
-                f'{self._group_size} = {episodes:,} episodes in a collect are {episodes / self._env.env_num:g} for '
+                f'{self._rows} = {episodes:,} episodes in a collect are {episodes / self._env.env_num:g} for '
                 f'each of {self._env.env_num} environments, more than policy.collect.max_episodes_per_env = {most}. '
                 'Lower n_sample, or raise max_episodes_per_env.'
             )
@@ -245,7 +247,8 @@ class GroupCollector(ISerialCollector):
         Returns:
             - samples (:obj:`List[Dict]`): One sample per group, ordered by the groups' numbers, which start at 0 \
                 with each update. See ``fold_group`` for the keys; further keys are ``group_id``, ``collect_iter``, \
-                ``seconds_sampling``, ``seconds_scoring`` and ``replaced_groups`` (the group's share).
+                ``seconds_sampling``, ``seconds_scoring``, ``replaced_groups`` and ``dropped_tokens`` (the group's \
+                share).
         Raises:
             - TaskError: If the share of completions that could not be scored is larger than ``max_failed``.
 
@@ -263,6 +266,7 @@ class GroupCollector(ISerialCollector):
         failures = [info.get('failed') for group in [*done, *replaced] for info in group.infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
+        shares['dropped_tokens'] = sum(group.dropped_tokens for group in [*done, *replaced])
         for group in done:
             group.sample.update({name: value / target for name, value in shares.items()})
         advantages = self._policy.get_attribute('advantages')
@@ -343,7 +347,7 @@ class GroupCollector(ISerialCollector):
               clock: Dict[str, float],
               greedy: bool = False) -> List[Group]:
         """Play groups, or the greedy row of each, to their end. Returns them by number, whichever finished first."""
-        size, ids, waiting = 1 if greedy else self._group_size, list(range(self._env.env_num)), list(numbers)
+        size, ids, waiting = 1 if greedy else self._rows, list(range(self._env.env_num)), list(numbers)
         free, running, finished = [ids[i:i + size] for i in ids[::size]], [], []
         while waiting or running:
             while free and waiting:
@@ -380,7 +384,7 @@ class GroupCollector(ISerialCollector):
         obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
         outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)
         sampled = time.perf_counter()
-        actions = to_ndarray({i: output['action'] for i, output in outputs.items()})
+        actions = to_ndarray({i: o['action'] for i, o in outputs.items() if not o.get('dropped', False)})
         try:
             timesteps = self._env.step(actions)
         except RuntimeError as error:
@@ -412,6 +416,10 @@ class GroupCollector(ISerialCollector):
             self._logger.warning(f'environments {abnormal} ended abnormally: restarting group {group.number}')
             self._begin(group)
             return
+        for i in group.env_ids:
+            if i in outputs and i not in timesteps:  # the policy has marked it as dropped
+                group.drop(i, outputs[i])
+                self._policy.reset([i])
         for i in members:
             step = timesteps[i]
             if self._deferred.is_unscored(step):

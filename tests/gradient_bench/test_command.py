@@ -44,6 +44,7 @@ class TestCommand:
             '--prompts', '2', '--rewards', '0,1', '--samples', '10'
         )
         assert result.exit_code == 0, result.output
+        assert 'rows are dropped' not in result.output
         assert '10' in {line['batches'] for line in csv.DictReader(open(tmp_path / 'gradient_bench.csv'))}
 
     @pytest.mark.parametrize(
@@ -55,6 +56,7 @@ class TestCommand:
             (['--staleness', 'nan'], 'must be finite numbers of at least 0'),
             (['--seeds', '1,1'], 'contains a value twice'),
             (['--rewards', '1'], 'at least two values'),
+            (['--extra-rows', '1', '--prompts', '2'], '1: needs --prompts 1'),
             (['--out', '/dev/null/x'], "'/dev/null/x'"),
         ]
     )

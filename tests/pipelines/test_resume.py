@@ -50,7 +50,8 @@ def curriculum(think_answer):
         top_p=0.9,
         min_p=0.01,
         repetition_penalty=1.2,
-        logit_bias=[(3, 0.5)]
+        logit_bias=[(3, 0.5)],
+        extra_rows=4
     )
     return pipeline, main, create
 

@@ -176,6 +176,13 @@ def test_errors(runs, group, changes, message):
         runs['think_answer_grpo'].replay(1, group, **changes)
 
 
+def test_a_change_of_a_row_where_the_longest_rows_are_dropped():
+    cfg = dict(policy=dict(type='grpo', collect=dict(extra_rows=2), learn={}))
+    for changes in (Changes(rewards={0: 1.}), Changes(forces=[Force(0, 1, 5)])):
+        with pytest.raises(ConfigError, match='policy.collect.extra_rows = 2: --force and --reward are not available'):
+            replay(cfg, {}, 0, changes, False)
+
+
 def test_a_checkpoint_without_the_state_of_its_run(runs):
     run = runs['think_answer_grpo']
     state = {key: value for key, value in run.state(1).items() if key != 'run'}

@@ -1,0 +1,61 @@
+"""Oversampling: groups that sample more rows than count, and end when enough of them have ended."""
+from typing import Dict, List, Tuple
+
+import torch
+from torch import Tensor
+
+
+class EarlyStop:
+    """
+    Overview:
+        The rows of a batch that count: of each group the first ``enough`` by (length, row). The other rows of a group \
+        end as soon as this many have ended, so the longest rows of a batch are often not sampled to their end.
+    Interfaces:
+        ``after_token``, ``counted``
+    """
+
+    def __init__(self, keys: List[Tuple[int, int]], enough: int, device: torch.device) -> None:
+        """
+        Arguments:
+            - keys (:obj:`List[Tuple[int, int]]`): (group, row) of each of the B rows; all rows of a group are present.
+            - enough (:obj:`int`): Number of rows of a group that count, at least 1.
+            - device (:obj:`torch.device`): Where rows are sampled.
+        """
+        index: Dict[int, int] = {}
+        self._group = torch.tensor([index.setdefault(group, len(index)) for group, _ in keys], device=device)  # (B, )
+        self._keys, self._groups, self._enough = keys, len(index), enough
+        self._stopped = torch.zeros(len(keys), dtype=torch.bool, device=device)
+
+    def after_token(self, live: Tensor, running: Tensor) -> Tensor:
+        """
+        Overview:
+            Stop the rows of groups of which enough rows have ended.
+        Arguments:
+            - live (:obj:`torch.LongTensor`): The rows in the shrinking batch; all others have ended.
+            - running (:obj:`torch.BoolTensor`): Whether each of them goes on after its last token.
+        Returns:
+            - running (:obj:`torch.BoolTensor`): The same without the rows that are stopped.
+        Shapes:
+            - live, running (:obj:`torch.Tensor`): :math:`(b, )`
+        """
+        runs = torch.zeros_like(self._stopped).index_put((live, ), running)  # (B, )
+        ended = (~runs).long()  # with those that were stopped, whose group is full already
+        full = ended.new_zeros(self._groups).index_add(0, self._group, ended) >= self._enough  # (groups, )
+        self._stopped |= runs & full[self._group]
+        return running & ~full[self._group[live]]
+
+    def counted(self, length: Tensor) -> List[bool]:
+        """
+        Overview:
+            Whether each row counts, when all rows have ended or were stopped.
+        Arguments:
+            - length (:obj:`torch.LongTensor`): Length of each row, :math:`(B, )`.
+        """
+        rows = zip(self._keys, self._stopped.tolist(), length.tolist())
+        # a row that ended is before one that was stopped with the same length, which would have become longer
+        order = sorted((group, stopped, n, row, line) for line, ((group, row), stopped, n) in enumerate(rows))
+        counted, taken = [False] * len(order), dict.fromkeys((group for group, _ in self._keys), 0)
+        for group, _, _, _, line in order:
+            counted[line] = taken[group] < self._enough
+            taken[group] += 1
+        return counted

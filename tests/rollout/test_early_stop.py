@@ -1,0 +1,93 @@
+"""Oversampling: which rows count, and where the others stop."""
+import pytest
+import torch
+
+from ding_grpo.model.decoding import PromptBatch, SharedDecoding
+from ding_grpo.rollout import EarlyStop, Sampling, generate
+
+from test_generate import prompts_of, uniform_of
+
+CPU = torch.device('cpu')
+
+
+def play(keys, enough, lengths):
+    """(length at which each row ended or was stopped, whether it counts) of rows that would have these lengths."""
+    stop, at = EarlyStop(keys, enough, CPU), torch.zeros(len(keys)).long()
+    live, running = torch.arange(len(keys)), torch.ones(len(keys)).bool()
+    for t in range(1, max(lengths) + 1):
+        at[live[running]] = t
+        running = running & (torch.tensor(lengths)[live] > t)
+        if t < max(lengths):
+            running = stop.after_token(live, running)
+        if t % 2 == 0:  # lines leave the batch now and then, as in ``generate``
+            live, running = live[running], running[running]
+    return at.tolist(), stop.counted(at)
+
+
+@pytest.mark.unittest
+class TestByHand:
+
+    def test_the_first_to_end_count(self):
+        # Row 1 ends first, then rows 2 and 0: three of four have ended after 5 tokens, where row 3 is stopped.
+        assert play([(0, 0), (0, 1), (0, 2), (0, 3)], 3, [5, 2, 4, 9]) == ([5, 2, 4, 5], [True, True, True, False])
+
+    def test_of_rows_of_one_length_the_first_count(self):
+        # Row 2 has ended, the others end together: row 0 counts, although row 1 has been sampled to its end too.
+        assert play([(0, 0), (0, 1), (0, 2), (0, 3)], 2, [3, 3, 1, 7]) == ([3, 3, 1, 3], [True, False, True, False])
+
+    def test_a_row_that_is_stopped_is_longer_than_one_that_ended_there(self):
+        # Row 0 is stopped after 3 tokens. It has as many tokens as row 1 then, and a smaller number, but it goes on.
+        assert play([(0, 0), (0, 1), (0, 2)], 2, [8, 3, 2]) == ([3, 3, 2], [False, True, True])
+
+    def test_rows_of_the_limit_are_those_of_the_largest_length(self):
+        assert play([(0, 0), (0, 1), (0, 2)], 2, [6, 6, 6]) == ([6, 6, 6], [True, True, False])
+
+    def test_a_group_stops_without_the_others(self):
+        # Groups 7 and 4, whose rows are mixed and in another order than their numbers.
+        keys = [(7, 1), (4, 0), (7, 0), (4, 1), (7, 2), (4, 2)]
+        at, counted = play(keys, 2, [2, 6, 2, 5, 4, 9])
+        assert at == [2, 6, 2, 5, 2, 6] and counted == [True, True, True, True, False, False]
+
+    def test_ties_go_by_the_number_of_the_row_and_not_by_its_line(self):
+        assert play([(0, 2), (0, 0), (0, 1)], 2, [4, 4, 4])[1] == [False, True, True]
+
+
+@pytest.mark.unittest
+class TestGenerate:
+    EOS, ROWS, ENOUGH, MOST = [1, 2, 3, 4], 5, 3, 14
+
+    def sample(self, model, early):
+        prompts = [p for p in prompts_of([4, 7, 5]) for _ in range(self.ROWS)]
+        keys = [(group, row) for group in (5, 0, 2) for row in range(self.ROWS)]
+        stop = EarlyStop(keys, self.ENOUGH, CPU) if early else None
+        batch, uniform = PromptBatch.of(prompts, CPU), uniform_of(len(keys), self.MOST)
+        out = generate(model, batch, self.MOST, self.EOS, Sampling(), uniform, early_stop=stop)
+        return out, stop
+
+    def test_counted_rows_are_the_shortest_of_those_that_are_all_sampled(self, tiny_model):
+        whole, _ = self.sample(tiny_model, early=False)
+        out, stop = self.sample(tiny_model, early=True)
+        counted = stop.counted(out.length)
+        assert len(set(whole.length.tolist())) > 4
+        for start in range(0, 3 * self.ROWS, self.ROWS):
+            lines = range(start, start + self.ROWS)
+            shortest = sorted(lines, key=lambda line: (int(whole.length[line]), line))[:self.ENOUGH]
+            assert [line for line in lines if counted[line]] == sorted(shortest)
+            last = max(int(whole.length[line]) for line in shortest)
+            for line in lines:  # the others are as long as the longest that counts, or ended together with it
+                n = int(out.length[line])
+                assert n == int(whole.length[line]) if counted[line] else n == last
+                assert torch.equal(out.action[line, :n], whole.action[line, :n]) and (out.action[line, n:] == -1).all()
+                assert torch.allclose(out.logp[line, :n], whole.logp[line, :n], atol=1e-5)
+
+    def test_sampling_ends_with_the_last_row_that_counts(self, tiny_model, monkeypatch):
+        assert tiny_model.shares_prompts  # the trial decodes too
+        steps = []
+        step = SharedDecoding.step
+        monkeypatch.setattr(SharedDecoding, 'step', lambda self, token: steps.append(1) or step(self, token))
+        whole, _ = self.sample(tiny_model, early=False)
+        before = len(steps)
+        out, stop = self.sample(tiny_model, early=True)
+        counted = torch.tensor(stop.counted(out.length))
+        assert before == int(whole.length.max()) - 1
+        assert len(steps) - before == int(out.length[counted].max()) - 1 < before
