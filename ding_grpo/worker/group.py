@@ -13,10 +13,18 @@ class Group:
         environment, whose greedy episode is a baseline for the group of the same number.
     """
 
-    def __init__(self, number: int, seed: int, env_ids: List[int], greedy: bool = False) -> None:
+    def __init__(
+            self,
+            number: int,
+            seed: int,
+            env_ids: List[int],
+            problem: Optional[int] = None,
+            greedy: bool = False
+    ) -> None:
         self.number = number
         self.seed = seed
         self.env_ids = env_ids
+        self.problem = problem  # None: the environment draws it from the seed
         self.greedy = greedy
         self.baseline: Optional[Group] = None
         self.restarts = 0

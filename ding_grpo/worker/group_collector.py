@@ -1,26 +1,25 @@
 import os
 import random
-import time
+from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
 from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager
-from ding.torch_utils import to_ndarray
 from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
 
-from ding_common import ConfigError, parallel, unwrap_task_error
+from ding_common import ConfigError, parallel
 from ding_grpo.compat import private
 
 from .ahead import Ahead, AheadSampler, Sampled
 from .capability import learns_from_groups
 from .collect_log import CollectLog
 from .completion_table import CompletionTable
-from .deferred import Deferred
 from .failures import check_failures
 from .findings import probe
-from .group import Collected, Group, Share
+from .group import Collected, Share
+from .group_player import GroupPlayer
 from .problem_order import ProblemOrder
 from .problem_pools import ProblemPools
 from .screen import keep_off_screen, run_folder
@@ -102,6 +101,7 @@ class GroupCollector(ISerialCollector):
         self._envstep = 0
         self._closed = False
         self._ahead: Optional[AheadSampler] = None  # with ``collect.stale``
+        self._policy: Optional[NamedTuple] = None
         self.reset(policy, env)
 
     def reset_env(self, _env: Optional[BaseEnvManager] = None) -> None:
@@ -110,8 +110,9 @@ class GroupCollector(ISerialCollector):
         else:
             self._env = _env
             private.disable_auto_reset(self._env)
-            self._deferred = Deferred(self._env)
             self._env.launch()
+            if self._policy is not None:
+                self._player = self._make_player()
 
     def reset_policy(self, _policy: Optional[NamedTuple] = None) -> None:
         if _policy is not None:
@@ -133,12 +134,15 @@ class GroupCollector(ISerialCollector):
                 )
             self._check_episodes(cfg.collect.max_episodes_per_env)
             self._ahead = self._make_ahead(_policy) if cfg.collect.stale > 0 else None
-            self._shared_start = cfg.collect.shared_start
             self._needs_greedy = _policy.get_attribute('needs_greedy')
             self._order = self._problem_order(cfg.collect)
             spaces = self._env.observation_space, self._env.action_space
             _policy.get_attribute('bind')(getattr(self._env.env_ref, 'token_spec', None), spaces)
+            self._player = self._make_player()
         self._policy.reset()
+
+    def _make_player(self) -> GroupPlayer:
+        return GroupPlayer(self._env, self._policy, self._seed, self._rows, self._cfg.max_restarts, self._logger)
 
     def _problem_order(self, cfg: Dict) -> Union[ProblemOrder, ProblemPools, None]:
         problems, order = getattr(self._env.env_ref, 'num_problems', None), cfg.problem_order
@@ -323,9 +327,9 @@ class GroupCollector(ISerialCollector):
         numbers = [self._groups + i for i in parallel.share(number)]
         self._groups += number
         seconds = dict.fromkeys(clock, 0.)
-        groups = self._play(numbers, policy_kwargs, seconds)
-        greedy = self._play(numbers, policy_kwargs, seconds, greedy=True) if self._needs_greedy else []
-        self._score([group for group in [*groups, *greedy] if group.unscored], seconds)
+        play = partial(self._player.play, numbers, self._collect_iter, self._problem, policy_kwargs, seconds)
+        groups, greedy = play(), play(greedy=True) if self._needs_greedy else []
+        self._player.score([group for group in [*groups, *greedy] if group.unscored], seconds)
         for group, row in zip(groups, greedy):
             group.compare_with(row)
         mine = [group.fold(self._policy, train_iter) for group in groups]
@@ -341,95 +345,9 @@ class GroupCollector(ISerialCollector):
         self._envstep += sum(group.steps for group in collected)
         return collected
 
-    def _play(self,
-              numbers: List[int],
-              policy_kwargs: Dict,
-              clock: Dict[str, float],
-              greedy: bool = False) -> List[Group]:
-        """Play groups, or the greedy row of each, to their end. Returns them by number, whichever finished first."""
-        size, ids, waiting = 1 if greedy else self._rows, list(range(self._env.env_num)), list(numbers)
-        free, running, finished = [ids[i:i + size] for i in ids[::size]], [], []
-        while waiting or running:
-            while free and waiting:
-                running.append(self._start(waiting.pop(0), free.pop(0), greedy))
-            timesteps, outputs, obs = self._step(running, policy_kwargs, clock)
-            for group in list(running):
-                self._take(group, timesteps, outputs, obs)
-                if not group.running:
-                    running.remove(group)
-                    free.append(group.env_ids)
-                    finished.append(group)
-        return sorted(finished, key=lambda group: group.number)
-
-    def _start(self, number: int, env_ids: List[int], greedy: bool) -> Group:
-        # A function of (run seed, update, group), so that a resumed run gets the same starts as an uninterrupted one.
-        state = np.random.SeedSequence([self._seed, self._collect_iter, number]).generate_state(1)[0]
-        # 30 bits and one above them. Evaluators use smaller seeds, so that training and evaluation share no start.
-        group = Group(number, 2 ** 30 + int(state >> 2), env_ids, greedy)
-        self._begin(group)
-        return group
-
-    def _begin(self, group: Group) -> None:
-        group.begin()
-        seeds = {i: group.seed + (0 if self._shared_start else row) for row, i in enumerate(group.env_ids)}
-        # Without dynamic_seed=False on every call, environments add a random number to the seed.
-        self._env.seed(seeds, dynamic_seed=False)
-        start = None if self._order is None else dict(index=self._order.problem(self._started + group.number))
-        self._env.reset({i: self._deferred.start(start) for i in group.env_ids})
-        self._policy.reset(group.env_ids)
-
-    def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float]) -> Tuple[Dict, Dict, Dict]:
-        start = time.perf_counter()
-        keys = {i: (self._collect_iter, g.number, g.env_ids.index(i)) for g in running for i in sorted(g.running)}
-        obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
-        outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)
-        sampled = time.perf_counter()
-        actions = to_ndarray({i: o['action'] for i, o in outputs.items() if not o.get('dropped', False)})
-        try:
-            timesteps = self._env.step(actions)
-        except RuntimeError as error:
-            unwrap_task_error(error)
-        if len(timesteps) < len(actions):
-            raise ConfigError(
-                "create_config.env_manager.type: must be 'base' or 'subprocess'. This one returns before all "
-                'environments have stepped, but the environments of a group step together.'
-            )
-        clock['sampling'] += sampled - start
-        clock['scoring'] += time.perf_counter() - sampled
-        return timesteps, outputs, obs
-
-    def _take(self, group: Group, timesteps: Dict, outputs: Dict, obs: Dict) -> None:
-        """Append each environment's step to its episode; restart the group if one of them ended abnormally."""
-        members = [i for i in group.env_ids if i in timesteps]
-        # A completion that could not be scored is also marked abnormal, for DI-engine's collectors. Here only its row
-        # is dropped, not the group.
-        infos = {i: timesteps[i].info for i in members}
-        abnormal = [i for i, info in infos.items() if info.get('abnormal', False) and info.get('failed') is None]
-        if abnormal:
-            group.restarts += 1
-            if group.restarts > self._cfg.max_restarts:
-                raise RuntimeError(
-                    f'environment {abnormal[0]} ended abnormally {group.restarts} times in group {group.number}, more '
-                    f'than policy.collect.collector.max_restarts = {self._cfg.max_restarts}: '
-                    f'{timesteps[abnormal[0]].info}'
-                )
-            self._logger.warning(f'environments {abnormal} ended abnormally: restarting group {group.number}')
-            self._begin(group)
-            return
-        for i in group.env_ids:
-            if i in outputs and i not in timesteps:  # the policy has marked it as dropped
-                group.drop(i, outputs[i])
-                self._policy.reset([i])
-        for i in members:
-            step = timesteps[i]
-            if self._deferred.is_unscored(step):
-                group.unscored[i] = obs[i], outputs[i], step
-            else:
-                group.append(self._policy, i, obs[i], outputs[i], step)
-            group.steps += step.info.get('taken', 1)
-            if step.done:
-                group.running.discard(i)
-                self._policy.reset([i])
+    def _problem(self, number: int) -> Optional[int]:
+        """The problem of a group of this update; None if the environment draws it from its seed."""
+        return None if self._order is None else self._order.problem(self._started + number)
 
     def _rate_problems(self, groups: List[Collected]) -> None:
         """Tell the pools of problems how often these were solved."""
@@ -439,16 +357,5 @@ class GroupCollector(ISerialCollector):
         for group in sorted(groups, key=lambda group: group.sample['group_id']):
             returns = group.returns()
             if len(returns):
-                problem = self._order.problem(self._started + group.sample['group_id'])
-                rates.append((problem, (returns >= least).float().mean().item()))
+                rates.append((self._problem(group.sample['group_id']), (returns >= least).float().mean().item()))
         self._order.finish(self._started + self._groups, rates)
-
-    def _score(self, groups: List[Group], clock: Dict[str, float]) -> None:
-        """Score the episodes that their environments left unscored, all of them at once."""
-        start = time.perf_counter()
-        rows = [(g, i) for g in sorted(groups, key=lambda g: g.number) for i in g.env_ids if i in g.unscored]
-        steps = self._deferred.score([(i, group.unscored[i][-1]) for group, i in rows])
-        for (group, i), step in zip(rows, steps):
-            obs, output, _ = group.unscored[i]
-            group.append(self._policy, i, obs, output, step)
-        clock['scoring'] += time.perf_counter() - start

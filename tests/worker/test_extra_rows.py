@@ -80,7 +80,7 @@ class TestCollect:
             sampled.extend(len(output['action']) for output in outputs.values())
             return outputs
 
-        collector._policy = collector._policy._replace(forward=noted)
+        collector._player._policy = collector._policy._replace(forward=noted)
         samples = collector.collect(n_sample=4)
         assert CountedEnv.steps == 4 * GROUP and len(sampled) == 4 * (GROUP + EXTRA)
         tokens = sum(int(s['weight'].sum()) for s in samples)

@@ -84,14 +84,14 @@ class TestGreedyBaseline:
         main, create = remax(think_answer)
         policy = make_policy(main, create)
         collector = make_collector(main, create, tmp_path, env_cls=FailingEnv, policy=policy, max_failed=1.0)
-        play = collector._play
+        play = collector._player.play
 
         def noted(*args, greedy=False):
             FailingEnv.alone.append(greedy)
             return play(*args, greedy=greedy)
 
         monkeypatch.setattr(FailingEnv, 'alone', [])
-        collector._play = noted
+        collector._player.play = noted
         samples = collector.collect(n_sample=2)
         assert all((s['failed'] == 1).all() for s in samples)
         assert policy.learn_mode.forward(samples)['failed'] == 1

@@ -1,0 +1,156 @@
+"""Plays the groups of a collect in the environments of a manager."""
+import time
+from logging import Logger
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+from ding.envs import BaseEnvManager
+from ding.torch_utils import to_ndarray
+
+from ding_common import ConfigError, unwrap_task_error
+
+from .deferred import Deferred
+from .group import Group
+
+
+class GroupPlayer:
+    """
+    Overview:
+        Plays groups to their end. All environments of the running groups step together.
+    Interfaces:
+        ``play``, ``score``
+    """
+
+    def __init__(
+            self, env: BaseEnvManager, policy: NamedTuple, seed: int, rows: int, max_restarts: int, logger: Logger
+    ) -> None:
+        """
+        Arguments:
+            - env (:obj:`BaseEnvManager`): The environments.
+            - policy (:obj:`NamedTuple`): Collect mode of a ``grpo`` policy.
+            - seed (:obj:`int`): The seed of the run.
+            - rows (:obj:`int`): Number of rows of a group.
+            - max_restarts (:obj:`int`): See ``GroupCollector.config``.
+            - logger (:obj:`Logger`): For restarts.
+        """
+        self._env, self._policy, self._seed, self._rows = env, policy, seed, rows
+        self._max_restarts, self._logger = max_restarts, logger
+        self._shared_start = policy.get_attribute('cfg').collect.shared_start
+        self._deferred = Deferred(env)
+
+    def play(
+            self,
+            numbers: List[int],
+            collect_iter: int,
+            problem: Callable[[int], Optional[int]],
+            policy_kwargs: Dict,
+            clock: Dict[str, float],
+            greedy: bool = False
+    ) -> List[Group]:
+        """
+        Overview:
+            Play groups, or the greedy row of each.
+        Arguments:
+            - numbers (:obj:`List[int]`): Their numbers in the update.
+            - collect_iter (:obj:`int`): Number of updates before it.
+            - problem (:obj:`Callable`): Maps a number to the group's problem, or to None.
+            - policy_kwargs (:obj:`Dict`): Further arguments of the policy's forward.
+            - clock (:obj:`Dict[str, float]`): Seconds of ``sampling`` and ``scoring``, to which this adds.
+            - greedy (:obj:`bool`): Whether to play one row of each group, of the most probable actions.
+        Returns:
+            - groups (:obj:`List[Group]`): The finished groups by number, whichever finished first.
+        """
+        self._collect_iter = collect_iter
+        size, ids, waiting = 1 if greedy else self._rows, list(range(self._env.env_num)), list(numbers)
+        free, running, finished = [ids[i:i + size] for i in ids[::size]], [], []
+        while waiting or running:
+            while free and waiting:
+                running.append(self._start(waiting[0], free.pop(0), problem(waiting.pop(0)), greedy))
+            timesteps, outputs, obs = self._step(running, policy_kwargs, clock)
+            for group in list(running):
+                self._take(group, timesteps, outputs, obs)
+                if not group.running:
+                    running.remove(group)
+                    free.append(group.env_ids)
+                    finished.append(group)
+        return sorted(finished, key=lambda group: group.number)
+
+    def _start(self, number: int, env_ids: List[int], problem: Optional[int], greedy: bool) -> Group:
+        # A function of (run seed, update, group), so that a resumed run gets the same starts as an uninterrupted one.
+        state = np.random.SeedSequence([self._seed, self._collect_iter, number]).generate_state(1)[0]
+        # 30 bits and one above them. Evaluators use smaller seeds, so that training and evaluation share no start.
+        group = Group(number, 2 ** 30 + int(state >> 2), env_ids, problem, greedy)
+        self._begin(group)
+        return group
+
+    def _begin(self, group: Group) -> None:
+        group.begin()
+        seeds = {i: group.seed + (0 if self._shared_start else row) for row, i in enumerate(group.env_ids)}
+        # Without dynamic_seed=False on every call, environments add a random number to the seed.
+        self._env.seed(seeds, dynamic_seed=False)
+        start = None if group.problem is None else dict(index=group.problem)
+        self._env.reset({i: self._deferred.start(start) for i in group.env_ids})
+        self._policy.reset(group.env_ids)
+
+    def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float]) -> Tuple[Dict, Dict, Dict]:
+        start = time.perf_counter()
+        keys = {i: (self._collect_iter, g.number, g.env_ids.index(i)) for g in running for i in sorted(g.running)}
+        obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
+        outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)
+        sampled = time.perf_counter()
+        actions = to_ndarray({i: o['action'] for i, o in outputs.items() if not o.get('dropped', False)})
+        try:
+            timesteps = self._env.step(actions)
+        except RuntimeError as error:
+            unwrap_task_error(error)
+        if len(timesteps) < len(actions):
+            raise ConfigError(
+                "create_config.env_manager.type: must be 'base' or 'subprocess'. This one returns before all "
+                'environments have stepped, but the environments of a group step together.'
+            )
+        clock['sampling'] += sampled - start
+        clock['scoring'] += time.perf_counter() - sampled
+        return timesteps, outputs, obs
+
+    def _take(self, group: Group, timesteps: Dict, outputs: Dict, obs: Dict) -> None:
+        """Append each environment's step to its episode; restart the group if one of them ended abnormally."""
+        members = [i for i in group.env_ids if i in timesteps]
+        # A completion that could not be scored is also marked abnormal, for DI-engine's collectors. Here only its row
+        # is dropped, not the group.
+        infos = {i: timesteps[i].info for i in members}
+        abnormal = [i for i, info in infos.items() if info.get('abnormal', False) and info.get('failed') is None]
+        if abnormal:
+            group.restarts += 1
+            if group.restarts > self._max_restarts:
+                raise RuntimeError(
+                    f'environment {abnormal[0]} ended abnormally {group.restarts} times in group {group.number}, more '
+                    f'than policy.collect.collector.max_restarts = {self._max_restarts}: '
+                    f'{timesteps[abnormal[0]].info}'
+                )
+            self._logger.warning(f'environments {abnormal} ended abnormally: restarting group {group.number}')
+            self._begin(group)
+            return
+        for i in group.env_ids:
+            if i in outputs and i not in timesteps:  # the policy has marked it as dropped
+                group.drop(i, outputs[i])
+                self._policy.reset([i])
+        for i in members:
+            step = timesteps[i]
+            if self._deferred.is_unscored(step):
+                group.unscored[i] = obs[i], outputs[i], step
+            else:
+                group.append(self._policy, i, obs[i], outputs[i], step)
+            group.steps += step.info.get('taken', 1)
+            if step.done:
+                group.running.discard(i)
+                self._policy.reset([i])
+
+    def score(self, groups: List[Group], clock: Dict[str, float]) -> None:
+        """Score the episodes that their environments left unscored, all of them at once."""
+        start = time.perf_counter()
+        rows = [(g, i) for g in sorted(groups, key=lambda g: g.number) for i in g.env_ids if i in g.unscored]
+        steps = self._deferred.score([(i, group.unscored[i][-1]) for group, i in rows])
+        for (group, i), step in zip(rows, steps):
+            obs, output, _ = group.unscored[i]
+            group.append(self._policy, i, obs, output, step)
+        clock['scoring'] += time.perf_counter() - start
