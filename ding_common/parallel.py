@@ -7,9 +7,11 @@ import io
 import os
 import pickle
 import re
+import socket
+import time
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Iterator, List, NoReturn
+from typing import Any, Iterator, List, NoReturn, Tuple
 
 import torch
 import torch.distributed as dist
@@ -19,6 +21,8 @@ from .errors import ConfigError, PeerError
 
 # A process gives up after this wait. It is long, since the others may evaluate or sample long completions meanwhile.
 TIMEOUT = timedelta(minutes=30)
+SECONDS_TO_END = 3.  # how long after its connections close a process may take to end
+_PLACES: List[Tuple[str, int]] = []  # machine and process id of each process, by rank
 
 # How gloo, NCCL and the store of torch.distributed report a process that has exited, and one that does not respond.
 # Errors of this process have the same types, so that only the text tells them apart.
@@ -93,6 +97,7 @@ def start(cuda: bool) -> None:
             f"policy.multi_gpu = True: the processes cannot be connected ({' '.join(str(error).split()):.300}); start "
             'them with torchrun.'
         ) from error
+    _PLACES[:] = all_gather((socket.gethostname(), os.getpid()))
     if cuda:
         _check_own_gpus()
 
@@ -274,10 +279,32 @@ def watched() -> Iterator[None]:
             raise
         minutes = TIMEOUT.total_seconds() / 60
         what = 'has exited' if gone else f'has not responded for {minutes:g} minutes'
+        who = _who_ended() if gone else 'another process'
         raise PeerError(
-            f"process {os.environ.get('RANK')}: another process of this run {what}, so this one exits too; that "
-            f'process reports the reason ({text.strip().splitlines()[0]:.200})'
+            f"process {os.environ.get('RANK')}: {who} of this run {what}, so this one exits too; that process reports "
+            f'the reason, unless it was killed ({text.strip().splitlines()[0]:.200})'
         ) from error
+
+
+def _who_ended() -> str:
+    """The first process of this machine that has ended, by rank; another one if none is found."""
+    deadline = time.monotonic() + SECONDS_TO_END
+    while time.monotonic() < deadline:
+        for number, (machine, pid) in enumerate(_PLACES):
+            if machine == socket.gethostname() and _has_ended(pid):
+                return f'process {number} (pid {pid})'
+        time.sleep(0.05)
+    return 'another process'
+
+
+def _has_ended(pid: int) -> bool:
+    if not os.path.exists('/proc/self/stat'):  # not Linux
+        return False
+    try:
+        with open(f'/proc/{pid}/stat') as f:
+            return f.read().rpartition(')')[2].split()[0] in 'ZX'  # its parent has not asked for its status yet
+    except FileNotFoundError:
+        return True
 
 
 def check_launch(asked: bool) -> None:

@@ -1,5 +1,7 @@
 """Two processes make the run of one; one that dies ends the other."""
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import torch
 
 from ding_common import read_json_lines
 from ding_grpo.model import CausalLM
+from ding_grpo.worker.checkpoint import read_checkpoint
 from dizoo_llm.envs import TokenEnv
 
 from tests.processes import ROOT, connected, run_ding
@@ -195,7 +198,40 @@ class TestTwoProcesses:
         code, out = run.end(40)
         assert time.monotonic() - since < 20
         assert code == 1 and 'Signal 9 (SIGKILL)' in out
-        assert 'Error: process 0: another process of this run has exited, so this one exits too' in out
+        assert f'Error: process 0: process 1 (pid {workers[1]}) of this run has exited, so this one exits too' in out
+
+    @pytest.mark.algotest
+    def test_twenty_kills(self, tmp_path):
+        """Each run goes on from what the killed one left, which is whole."""
+        moment = random.Random(0)
+        for kill in range(20):
+            run = Run(
+                tmp_path,
+                'run',
+                'think_answer_grpo',
+                TOKENS,
+                'serial_onpolicy',
+                10 ** 6,
+                2,
+                resume_training=True,
+                keep_ckpt=2,
+                learner=dict(hook=dict(save_ckpt_after_iter=3))
+            )
+            before = run.updates()
+            while run.updates() < before + 4:
+                assert all(p.poll() is None for p in run._processes), run._processes[0].out()
+                time.sleep(0.05)
+            time.sleep(moment.uniform(0, 1))
+            died, other = run._processes[kill % 2], run._processes[1 - kill % 2]
+            os.kill(died.pid, signal.SIGKILL)
+            since = time.monotonic()
+            code, out = other.end(40)
+            assert code == 1 and time.monotonic() - since < 30
+            line = f'process {1 - kill % 2}: process {kill % 2} (pid {died.pid}) of this run has exited'
+            assert out.count(line) == 1, out
+            for path in (tmp_path / 'run/ckpt').glob('*.pth.tar'):
+                read_checkpoint(str(path))
+            died.end()
 
     def test_a_signal_saves_and_ends_all(self, tmp_path):
         run = Torchrun(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
@@ -238,8 +274,9 @@ class TestWhoFailed:
         status, out = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 4, 2, code).end()
         assert status == 1
         assert out.count('RuntimeError: injected') == 1 and 'in fail\n' in out
-        assert out.count('another process of this run') == 1
-        assert f'Error: process {1 - rank}: another process of this run has exited, so this one exits too' in out
+        who = rf'(another process|process {rank} \(pid \d+\))'
+        assert len(re.findall(f'{who} of this run', out)) == 1
+        assert re.search(f'Error: process {1 - rank}: {who} of this run has exited, so this one exits too', out)
 
 
 @pytest.mark.envtest
