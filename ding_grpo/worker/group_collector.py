@@ -11,6 +11,7 @@ from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
 
 from ding_common import ConfigError, parallel, unwrap_task_error
+from ding_common.memory import MemoryMeter
 from ding_grpo.compat import private
 
 from .capability import learns_from_groups
@@ -234,7 +235,7 @@ class GroupCollector(ISerialCollector):
             - samples (:obj:`List[Dict]`): One sample per group, ordered by the groups' numbers, which start at 0 \
                 with each update. See ``fold_group`` for the keys; further keys are ``group_id``, ``collect_iter``, \
                 ``seconds_sampling``, ``seconds_scoring``, ``replaced_groups`` and ``dropped_tokens`` (the group's \
-                share).
+                share), and ``memory_mib_sampling`` and ``memory_mib_scoring`` of the collect.
         Raises:
             - TaskError: If the share of completions that could not be scored is larger than ``max_failed``.
 
@@ -247,7 +248,7 @@ class GroupCollector(ISerialCollector):
         if train_iter != self._collect_iter:
             self._started += self._groups
             self._collect_iter, self._groups = train_iter, 0
-        clock = dict(sampling=0., scoring=0.)
+        clock, self._memory = dict(sampling=0., scoring=0.), MemoryMeter(self._policy.get_attribute('device'))
         done: List[Collected] = []
         replaced: List[Collected] = []
         while len(done) < target:
@@ -263,6 +264,7 @@ class GroupCollector(ISerialCollector):
         shares['dropped_tokens'] = sum(group.dropped_tokens for group in [*done, *replaced])
         for group in done:
             group.sample.update({name: value / target for name, value in shares.items()})
+            group.sample.update({f'memory_mib_{part}': value for part, value in self._memory.most.items()})
         advantages = self._policy.get_attribute('advantages')
         sizes = self._order.sizes() if isinstance(self._order, ProblemPools) else {}
         self._log.write(done, clock, train_iter, self._envstep, advantages, sizes)
@@ -284,12 +286,13 @@ class GroupCollector(ISerialCollector):
         mine = [group.fold(self._policy, train_iter) for group in groups]
         # Environments seed the generators of Python and NumPy, so that these differ between processes here. What draws
         # from them next, such as a replay buffer, must draw the same numbers in all processes.
-        shares = parallel.all_gather(Share(mine, seconds, random.getstate(), np.random.get_state()))
+        shares = parallel.all_gather(Share(mine, seconds, self._memory.most, random.getstate(), np.random.get_state()))
         if parallel.rank() > 0:
             random.setstate(shares[0].python_random)
             np.random.set_state(shares[0].numpy_random)
         for part in clock:
             clock[part] += max(share.seconds[part] for share in shares)  # the slowest process
+            self._memory.most[part] = max(share.memory.get(part, 0.) for share in shares)
         collected = [group for share in shares for group in share.groups]
         self._envstep += sum(group.steps for group in collected)
         return collected
@@ -335,11 +338,13 @@ class GroupCollector(ISerialCollector):
         start = time.perf_counter()
         keys = {i: (self._collect_iter, g.number, g.env_ids.index(i)) for g in running for i in sorted(g.running)}
         obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
-        outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)
+        with self._memory.part('sampling'):
+            outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)
         sampled = time.perf_counter()
         actions = to_ndarray({i: o['action'] for i, o in outputs.items() if not o.get('dropped', False)})
         try:
-            timesteps = self._env.step(actions)
+            with self._memory.part('scoring'):
+                timesteps = self._env.step(actions)
         except RuntimeError as error:
             unwrap_task_error(error)
         if len(timesteps) < len(actions):
@@ -400,7 +405,8 @@ class GroupCollector(ISerialCollector):
         """Score the episodes that their environments left unscored, all of them at once."""
         start = time.perf_counter()
         rows = [(g, i) for g in sorted(groups, key=lambda g: g.number) for i in g.env_ids if i in g.unscored]
-        steps = self._deferred.score([(i, group.unscored[i][-1]) for group, i in rows])
+        with self._memory.part('scoring'):
+            steps = self._deferred.score([(i, group.unscored[i][-1]) for group, i in rows])
         for (group, i), step in zip(rows, steps):
             obs, output, _ = group.unscored[i]
             group.append(self._policy, i, obs, output, step)
