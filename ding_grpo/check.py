@@ -3,7 +3,6 @@
 for junk, lengths of prompts and demonstrations, and time and memory of two trial updates. It leaves no file.
 """
 import os
-import resource
 import shutil
 import statistics
 import tempfile
@@ -22,6 +21,7 @@ from tabulate import tabulate
 
 from ding_common import ConfigError, ConfigFile, read_config_file
 from ding_common.create_config import check_names
+from ding_common.memory import peak_memory
 
 PROBLEMS, UPDATES = 20, 2
 MODES = ('serial_onpolicy', 'serial')
@@ -124,26 +124,27 @@ def describe_probes(probes: List[Dict[str, Any]]) -> List[str]:
 def _trial(policy: Any, collector: Any, replays: bool) -> List[str]:
     """Two updates; the second one is described, because the first includes the warm-up."""
     cuda = torch.cuda.is_available() and policy.learn_mode.get_attribute('cuda')
-    before = _peak(cuda)
+    before = most = _peak(cuda)
     for update in range(UPDATES):
         groups = collector.collect(train_iter=update)
-        most = policy.learn_mode.get_attribute('batch_size') if replays else len(groups)
-        metrics = policy.learn_mode.forward(groups[:most])
+        number = policy.learn_mode.get_attribute('batch_size') if replays else len(groups)
+        metrics = policy.learn_mode.forward(groups[:number])
+        # an update starts the peak of a GPU anew with each part
+        most = max(most, _peak(cuda), *(value for name, value in metrics.items() if name.startswith('memory_mib_')))
     parts = ('sampling', 'scoring', 'updating')
     seconds = ', '.join(f"{part} {metrics[f'seconds_{part}']:.2f} s" for part in parts)
     total = sum(metrics[f'seconds_{part}'] for part in parts)
     shown = ('reward_mean', 'equal_groups', 'truncated', 'entropy')
     return [
         f'an update takes {total:.2f} s ({seconds})',
-        f"peak memory{' of the GPU' if cuda else ''} {_peak(cuda):,.0f} MiB, {before:,.0f} before the updates",
+        f"peak memory{' of the GPU' if cuda else ''} {most:,.0f} MiB, {before:,.0f} before the updates",
         'of the second update: ' + ', '.join(f'{name} {metrics[name]:.3g}' for name in shown if name in metrics),
     ]
 
 
 def _peak(cuda: bool) -> float:
     """Peak memory so far in MiB: of the GPU, or of this process."""
-    return torch.cuda.max_memory_allocated() / 2 ** 20 if cuda else \
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** 10
+    return torch.cuda.max_memory_allocated() / 2 ** 20 if cuda else peak_memory()
 
 
 def _range(values: List[float]) -> str:

@@ -27,6 +27,7 @@ from ding.utils import POLICY_REGISTRY
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, parallel
+from ding_common.memory import MemoryMeter
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import explained_variance, row_mean
 
@@ -214,7 +215,8 @@ class GRPOPolicy(Policy):
         metrics['cur_lr'] = self._schedule.rate(self._updates)
         for section in self._optimizer.param_groups:
             section['lr'] = metrics['cur_lr']
-        with memory_advice('learning', self._actor.memory_advice(self._cfg)):
+        memory = MemoryMeter(self._device)
+        with memory.part('updating'), memory_advice('learning', self._actor.memory_advice(self._cfg)):
             learned = self._to_learn(batch)
             if cfg.sampler_correction is not None or cfg.off_policy_mask is not None:
                 learned, of_correction = corrected(learned, self._updater.read(learned), cfg)
@@ -240,6 +242,10 @@ class GRPOPolicy(Policy):
         if self._cfg.collect.extra_rows > 0:  # absent in groups of older versions
             metrics['dropped_tokens'] = float(sum(g.get('dropped_tokens', 0) for g in data))
         metrics['seconds_updating'] = time.perf_counter() - start
+        for name in ('memory_mib_sampling', 'memory_mib_scoring'):
+            if all(name in g for g in data):  # absent in groups of older versions
+                metrics[name] = max(g[name] for g in data)
+        metrics['memory_mib_updating'] = memory.most['updating']
         seconds = sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
         metrics[self._actor.rate_name] = batch.weight.sum().item() / seconds
         return metrics

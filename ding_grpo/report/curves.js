@@ -5,7 +5,7 @@ const SECTIONS = [
   ['Evaluation', name => name.startsWith('eval:')],
   ['Reward', name => /^reward|^equal_groups|^failed/.test(name)],
   ['Completions and episodes', name => /length|truncated|repetition|turn/.test(name)],
-  ['Time', name => /second|memory/.test(name)],
+  ['Time and memory', name => /second|memory/.test(name)],
   ['Loss and policy', () => true],
 ];
 const charts = new Map(); // by element: function that draws

@@ -71,9 +71,14 @@ function times() {
       const name = part === 'other' ? 'other (evaluation, saving)' : part;
       add(key, add(make('span'), dot, `${name} ${duration(seconds)} (${(100 * seconds / total).toFixed(0)} %)`));
     });
-    const memory = best(run.metrics.memory_mib);
-    if (memory !== null) add(key, make('span', `largest memory ${short(memory)} MiB`));
-    add(parent, bar, key);
+    const table = make('table');
+    add(table, row(['part', 'time', 'share', 'memory, largest', 'memory, last update'], 'th'));
+    Object.entries(run.seconds).forEach(([part, seconds]) => {
+      const mib = value => value === undefined || value === null ? '–' : `${value.toFixed(0)} MiB`;
+      add(table, row([part, duration(seconds), `${(100 * seconds / total).toFixed(0)} %`, mib(run.memory[part]),
+        mib(last(run.metrics[`memory_mib_${part}`]))]));
+    });
+    add(parent, bar, key, add(make('div', null, 'scroll'), table));
   });
 }
 

@@ -9,7 +9,7 @@ from .config_diff import Setting, read_settings
 
 MOST_POINTS = 2000  # of a curve
 AXES = ('train_iter', 'envstep', 'seconds')
-PARTS_OF_TIME = ('sampling', 'scoring', 'updating')
+PARTS = ('sampling', 'scoring', 'updating')
 
 
 class Run(NamedTuple):
@@ -22,6 +22,7 @@ class Run(NamedTuple):
     evaluations: Dict[str, List[Optional[float]]]
     updates: int
     seconds: Dict[str, float]  # by part of the run
+    memory: Dict[str, float]  # largest of an update in MiB, by part; without parts that have no record
     findings: Optional[List[Dict[str, Any]]]  # None if the run wrote no file of findings
     settings: Optional[List[Setting]]  # None if its config cannot be read
     sources: List[Source]
@@ -45,6 +46,7 @@ def read_run(folder: str) -> Run:
         evaluations=curves(thinned(evaluations)),
         updates=len(metrics),
         seconds=_seconds(metrics),
+        memory=_memory(metrics),
         findings=read_json_lines(findings) if os.path.exists(findings) else None,
         settings=read_settings(folder),
         sources=read_sources(os.path.join(folder, 'log')),
@@ -98,6 +100,12 @@ def number(value: Any) -> Optional[float]:
 
 def _seconds(metrics: List[Dict[str, Any]]) -> Dict[str, float]:
     """The seconds of each part, and ``other``: evaluation, checkpoints and logs."""
-    seconds = {part: sum(number(m.get(f'seconds_{part}')) or 0 for m in metrics) for part in PARTS_OF_TIME}
+    seconds = {part: sum(number(m.get(f'seconds_{part}')) or 0 for m in metrics) for part in PARTS}
     total = (number(metrics[-1].get('seconds')) or 0) if metrics else 0
     return dict(seconds, other=max(0., total - sum(seconds.values())))
+
+
+def _memory(metrics: List[Dict[str, Any]]) -> Dict[str, float]:
+    by_part = {part: [number(m.get(f'memory_mib_{part}')) for m in metrics] for part in PARTS}
+    known = {part: [value for value in values if value is not None] for part, values in by_part.items()}
+    return {part: max(values) for part, values in known.items() if values}

@@ -25,11 +25,12 @@ from .group import Collected
 class Sampled(NamedTuple):
     """
     Overview:
-        The groups of a collect: those to learn from, those that they replaced, and the seconds of its parts.
+        The groups of a collect: those to learn from, those that they replaced, and seconds and memory of its parts.
     """
     done: List[Collected]
     replaced: List[Collected]
     clock: Dict[str, float]
+    memory: Dict[str, float]
 
 
 class Ahead(NamedTuple):
@@ -50,7 +51,7 @@ class Ahead(NamedTuple):
     def of_state(cls, state: Dict[str, Any]) -> 'Ahead':
         """Restore ``state_dict``."""
         groups = {name: [Collected(**group) for group in found] for name, found in state['sampled'].items()}
-        return cls(**dict(state, sampled=Sampled(clock={}, **groups)))
+        return cls(**dict(state, sampled=Sampled(clock={}, memory={}, **groups)))
 
 
 def plain_group(group: Collected) -> Dict[str, Any]:

@@ -103,9 +103,11 @@ class Collected(NamedTuple):
 class Share(NamedTuple):
     """
     Overview:
-        The groups that one of several processes has collected, its seconds by part, and its random states.
+        The groups that one of several processes has collected, its seconds and its memory by part, and its random \
+        states.
     """
     groups: List[Collected]
     seconds: Dict[str, float]
+    memory: Dict[str, float]
     python_random: Any
     numpy_random: Any

@@ -10,6 +10,7 @@ from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
 
 from ding_common import ConfigError, parallel
+from ding_common.memory import MemoryMeter
 from ding_grpo.compat import private
 
 from .ahead import Ahead, AheadSampler, Sampled
@@ -252,7 +253,7 @@ class GroupCollector(ISerialCollector):
             - samples (:obj:`List[Dict]`): One sample per group, ordered by the groups' numbers, which start at 0 \
                 with each update. See ``fold_group`` for the keys; further keys are ``group_id``, ``collect_iter``, \
                 ``seconds_sampling``, ``seconds_scoring``, ``replaced_groups`` and ``dropped_tokens`` (the group's \
-                share).
+                share), and ``memory_mib_sampling`` and ``memory_mib_scoring`` of the collect.
         Raises:
             - TaskError: If the share of completions that could not be scored is larger than ``max_failed``.
 
@@ -265,7 +266,8 @@ class GroupCollector(ISerialCollector):
         found = None if self._ahead is None else self._ahead.take(train_iter)
         if found is not None:
             self._set_counters(found.counters)
-        done, replaced, clock = found.sampled if found else self._sample(target, train_iter, policy_kwargs or {})
+        sampled = found.sampled if found else self._sample(target, train_iter, policy_kwargs or {})
+        done, replaced, clock, memory = sampled
         self._rate_problems([*done, *replaced])
         failures = [info.get('failed') for group in [*done, *replaced] for info in group.infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')
@@ -273,6 +275,7 @@ class GroupCollector(ISerialCollector):
         shares['dropped_tokens'] = sum(group.dropped_tokens for group in [*done, *replaced])
         for group in done:
             group.sample.update({name: value / target for name, value in shares.items()})
+            group.sample.update({f'memory_mib_{part}': value for part, value in memory.items()})
         advantages = self._policy.get_attribute('advantages')
         sizes = self._order.sizes() if isinstance(self._order, ProblemPools) else {}
         self._log.write(done, clock, train_iter, self._envstep, advantages, sizes)
@@ -287,16 +290,16 @@ class GroupCollector(ISerialCollector):
         if train_iter != self._collect_iter:
             self._started += self._groups
             self._collect_iter, self._groups = train_iter, 0
-        clock = dict(sampling=0., scoring=0.)
+        clock, memory = dict(sampling=0., scoring=0.), MemoryMeter(self._policy.get_attribute('device'))
         done: List[Collected] = []
         replaced: List[Collected] = []
         while len(done) < target:
-            for group in self._run(target - len(done), train_iter, policy_kwargs, clock):
+            for group in self._run(target - len(done), train_iter, policy_kwargs, clock, memory):
                 group.filter(self._cfg.reward_range)
                 useless = group.sample['equal'] or group.sample['filtered']
                 replace = useless and len(replaced) < self._cfg.max_replacements
                 (replaced if replace else done).append(group)
-        return Sampled(done, replaced, clock)
+        return Sampled(done, replaced, clock, memory.most)
 
     def _counters(self) -> Dict[str, Any]:
         return {name: getattr(self, f'_{name}') for name in COUNTERS}
@@ -319,7 +322,8 @@ class GroupCollector(ISerialCollector):
             group.sample.update(sampled_after=steps, staleness=1)
         return Ahead(train_iter, sampled, self._counters())
 
-    def _run(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float]) -> List[Collected]:
+    def _run(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float],
+             memory: MemoryMeter) -> List[Collected]:
         """
         Overview:
             Run the next ``number`` groups. Each process runs its share, and every process gets all groups.
@@ -327,20 +331,21 @@ class GroupCollector(ISerialCollector):
         numbers = [self._groups + i for i in parallel.share(number)]
         self._groups += number
         seconds = dict.fromkeys(clock, 0.)
-        play = partial(self._player.play, numbers, self._collect_iter, self._problem, policy_kwargs, seconds)
+        play = partial(self._player.play, numbers, self._collect_iter, self._problem, policy_kwargs, seconds, memory)
         groups, greedy = play(), play(greedy=True) if self._needs_greedy else []
-        self._player.score([group for group in [*groups, *greedy] if group.unscored], seconds)
+        self._player.score([group for group in [*groups, *greedy] if group.unscored], seconds, memory)
         for group, row in zip(groups, greedy):
             group.compare_with(row)
         mine = [group.fold(self._policy, train_iter) for group in groups]
         # Environments seed the generators of Python and NumPy, so that these differ between processes here. What draws
         # from them next, such as a replay buffer, must draw the same numbers in all processes.
-        shares = parallel.all_gather(Share(mine, seconds, random.getstate(), np.random.get_state()))
+        shares = parallel.all_gather(Share(mine, seconds, memory.most, random.getstate(), np.random.get_state()))
         if parallel.rank() > 0:
             random.setstate(shares[0].python_random)
             np.random.set_state(shares[0].numpy_random)
         for part in clock:
             clock[part] += max(share.seconds[part] for share in shares)  # the slowest process
+            memory.most[part] = max(share.memory.get(part, 0.) for share in shares)
         collected = [group for share in shares for group in share.groups]
         self._envstep += sum(group.steps for group in collected)
         return collected

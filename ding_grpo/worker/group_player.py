@@ -8,6 +8,7 @@ from ding.envs import BaseEnvManager
 from ding.torch_utils import to_ndarray
 
 from ding_common import ConfigError, unwrap_task_error
+from ding_common.memory import MemoryMeter
 
 from .deferred import Deferred
 from .group import Group
@@ -45,6 +46,7 @@ class GroupPlayer:
             problem: Callable[[int], Optional[int]],
             policy_kwargs: Dict,
             clock: Dict[str, float],
+            memory: MemoryMeter,
             greedy: bool = False
     ) -> List[Group]:
         """
@@ -56,6 +58,7 @@ class GroupPlayer:
             - problem (:obj:`Callable`): Maps a number to the group's problem, or to None.
             - policy_kwargs (:obj:`Dict`): Further arguments of the policy's forward.
             - clock (:obj:`Dict[str, float]`): Seconds of ``sampling`` and ``scoring``, to which this adds.
+            - memory (:obj:`MemoryMeter`): Measures these parts.
             - greedy (:obj:`bool`): Whether to play one row of each group, of the most probable actions.
         Returns:
             - groups (:obj:`List[Group]`): The finished groups by number, whichever finished first.
@@ -66,7 +69,7 @@ class GroupPlayer:
         while waiting or running:
             while free and waiting:
                 running.append(self._start(waiting[0], free.pop(0), problem(waiting.pop(0)), greedy))
-            timesteps, outputs, obs = self._step(running, policy_kwargs, clock)
+            timesteps, outputs, obs = self._step(running, policy_kwargs, clock, memory)
             for group in list(running):
                 self._take(group, timesteps, outputs, obs)
                 if not group.running:
@@ -92,15 +95,18 @@ class GroupPlayer:
         self._env.reset({i: self._deferred.start(start) for i in group.env_ids})
         self._policy.reset(group.env_ids)
 
-    def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float]) -> Tuple[Dict, Dict, Dict]:
+    def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float],
+              memory: MemoryMeter) -> Tuple[Dict, Dict, Dict]:
         start = time.perf_counter()
         keys = {i: (self._collect_iter, g.number, g.env_ids.index(i)) for g in running for i in sorted(g.running)}
         obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
-        outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)
+        with memory.part('sampling'):
+            outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)
         sampled = time.perf_counter()
         actions = to_ndarray({i: o['action'] for i, o in outputs.items() if not o.get('dropped', False)})
         try:
-            timesteps = self._env.step(actions)
+            with memory.part('scoring'):
+                timesteps = self._env.step(actions)
         except RuntimeError as error:
             unwrap_task_error(error)
         if len(timesteps) < len(actions):
@@ -145,11 +151,12 @@ class GroupPlayer:
                 group.running.discard(i)
                 self._policy.reset([i])
 
-    def score(self, groups: List[Group], clock: Dict[str, float]) -> None:
+    def score(self, groups: List[Group], clock: Dict[str, float], memory: MemoryMeter) -> None:
         """Score the episodes that their environments left unscored, all of them at once."""
         start = time.perf_counter()
         rows = [(g, i) for g in sorted(groups, key=lambda g: g.number) for i in g.env_ids if i in g.unscored]
-        steps = self._deferred.score([(i, group.unscored[i][-1]) for group, i in rows])
+        with memory.part('scoring'):
+            steps = self._deferred.score([(i, group.unscored[i][-1]) for group, i in rows])
         for (group, i), step in zip(rows, steps):
             obs, output, _ = group.unscored[i]
             group.append(self._policy, i, obs, output, step)

@@ -144,17 +144,17 @@ def state(number, run='run'):
 
 
 def timeless(path):
-    clock = ('seconds', 'per_second')
-    return [{k: v for k, v in r.items() if not any(c in k for c in clock)} for r in read_json_lines(path)]
+    measured = ('seconds', 'per_second', 'memory_mib')
+    return [{k: v for k, v in r.items() if not any(m in k for m in measured)} for r in read_json_lines(path)]
 
 
 def board(run):
-    """Step and value of every scalar of TensorBoard but the clock's; what was written twice, once."""
+    """Step and value of every scalar of TensorBoard but those of clock and memory; what was written twice, once."""
     found = {}
     for file in sorted(glob.glob(f'{run}/log/serial/events*')):
         events = EventAccumulator(file, size_guidance=dict(scalars=0)).Reload()
         for tag in events.Tags()['scalars']:
-            if not any(word in tag for word in ('second', '_avg', 'time', 'per_sec', 'buffer')):
+            if not any(word in tag for word in ('second', '_avg', 'time', 'per_sec', 'buffer', 'memory_mib')):
                 found.setdefault(tag, {}).update({e.step: e.value for e in events.Scalars(tag)})
     return found
 

@@ -44,7 +44,8 @@ def write_run(folder, name, updates=(0, 10), groups=6, rows=10, text=('a', ' b')
     run = folder / name
     write(run / 'log' / 'learner' / 'metrics.jsonl', [
         dict(train_iter=u, envstep=10 * u, seconds=u + 1., reward_mean=u / 20, reward_right_mean=u / 20,
-             entropy=1. / (1 + u), seconds_sampling=.25, seconds_scoring=.25, seconds_updating=.25, constant=7.)
+             entropy=1. / (1 + u), seconds_sampling=.25, seconds_scoring=.25, seconds_updating=.25, constant=7.,
+             memory_mib_sampling=100. - u, memory_mib_updating=300. + u)
         for u in range(20)
     ])  # yapf: disable
     write(
@@ -135,6 +136,21 @@ def test_the_policy_stops_what_is_inserted_as_html(page):
 def test_nothing_is_loaded_and_no_error_is_logged(page):
     assert page.errors == []
     assert all(url.startswith(('file:', 'data:', 'blob:')) for url in page.requests if '127.0.0.1:9' not in url)
+
+
+def test_time_and_memory_by_part(page):
+    """Of 20 updates of a quarter of a second each part; the run lasted 20 s. Memory as in ``write_run``."""
+    rows = page.value(
+        '[...document.querySelector("#time-parts table").rows].map(row => [...row.cells].map(cell => cell.textContent))'
+    )
+    assert rows == [
+        ['part', 'time', 'share', 'memory, largest', 'memory, last update'],
+        ['sampling', '0:05 min', '25 %', '100 MiB', '81 MiB'],
+        ['scoring', '0:05 min', '25 %', '–', '–'],
+        ['updating', '0:05 min', '25 %', '319 MiB', '319 MiB'],
+        ['other', '0:05 min', '25 %', '–', '–'],
+    ]
+    assert page.value('document.querySelectorAll("#m-sections [data-name^=memory_mib]").length') == 2  # curves
 
 
 def test_groups_are_sorted_and_paged(page):

@@ -64,6 +64,16 @@ def test_seconds_by_part_sum_to_the_duration(tmp_path):
     assert read_run(str(tmp_path)).seconds == dict(sampling=2., scoring=1., updating=4., other=3.)
 
 
+def test_memory_by_part_is_the_largest_of_an_update(tmp_path):
+    write(
+        tmp_path / 'log' / 'learner' / 'metrics.jsonl', dict(memory_mib_sampling=7., memory_mib_updating=3.),
+        dict(memory_mib_sampling=5., memory_mib_updating=float('nan')), dict(memory_mib_updating=4.)
+    )
+    run = read_run(str(tmp_path))
+    assert run.memory == dict(sampling=7., updating=4.)  # scoring has no record
+    assert run.metrics['memory_mib_sampling'] == [7., 5., None]
+
+
 def test_kinds_and_estimates_of_evaluations_are_curves(tmp_path):
     kinds = dict(sum=dict(mean=.25, episodes=4), product=dict(mean=.5, episodes=2))
     write(

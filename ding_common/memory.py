@@ -1,0 +1,71 @@
+"""How much memory the parts of an update hold."""
+import os
+import resource
+import sys
+from contextlib import contextmanager
+from typing import Dict, Iterator, Union
+
+import torch
+
+STATM = '/proc/self/statm'  # of Linux
+MEBI = 2 ** 20
+
+
+def peak_memory() -> float:
+    """The largest resident memory of this process since its start, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (MEBI if sys.platform == 'darwin' else 2 ** 10)
+
+
+def resident_memory() -> float:
+    """The resident memory of this process now, in MiB; 0 on systems other than Linux."""
+    try:
+        with open(STATM) as f:
+            return int(f.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / MEBI
+    except FileNotFoundError:
+        return 0.
+
+
+class MemoryMeter:
+    """
+    Overview:
+        The largest memory of each part of an update, in MiB. On a GPU it is the peak of what torch allocated on it \
+        during the part. On a CPU it is the resident memory of this process at the borders of the part, or the peak \
+        of the process if the part raised it: a part that holds less than an earlier one and frees it is seen at its \
+        borders only.
+
+        Of the blocks of a part, the first, second, fourth, eighth and so on are measured, so that many short blocks \
+        cost little.
+    Interfaces:
+        ``part``
+    Property:
+        ``most``: by name of the part
+    """
+
+    def __init__(self, device: Union[str, torch.device]) -> None:
+        self._device = torch.device(device)
+        self._blocks: Dict[str, int] = {}
+        self.most: Dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """
+        Overview:
+            Measure a block.
+        Arguments:
+            - name (:obj:`str`): Its part.
+        """
+        number = self._blocks[name] = self._blocks.get(name, 0) + 1
+        if number & (number - 1):
+            yield
+            return
+        cuda = self._device.type == 'cuda'
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(self._device)
+        else:
+            before, peak = resident_memory(), peak_memory()
+        yield
+        if cuda:
+            found = torch.cuda.max_memory_allocated(self._device) / MEBI
+        else:
+            found = max(before, resident_memory(), peak_memory() if peak_memory() > peak else 0.)
+        self.most[name] = max(found, self.most.get(name, 0.))
