@@ -1,4 +1,8 @@
 """What the processes of ``tests/pipelines/test_sharding.py`` run: updates of a policy on rows of its own samples."""
+import ctypes
+import gc
+import threading
+
 import torch
 
 from ding_common import parallel
@@ -71,5 +75,78 @@ def learn_all(cases):
     try:
         for case in cases:
             torch.save(learn(case), f"{case['name']}_{parallel.rank()}.pt")
+    finally:
+        parallel.end()
+
+
+class _Heap(ctypes.Structure):
+    """What ``mallinfo2`` of glibc returns."""
+    _fields_ = [(f'f{i}', ctypes.c_size_t) for i in range(4)] + [('mapped', ctypes.c_size_t)] + \
+        [(f'f{i}', ctypes.c_size_t) for i in (5, 6)] + [('in_arenas', ctypes.c_size_t)] + \
+        [(f'f{i}', ctypes.c_size_t) for i in (8, 9)]
+
+
+def peak_of(function):
+    """
+    The largest number of bytes allocated while a function runs, beyond those at its start; sampled every millisecond.
+    torch's profiler misses what FSDP2 frees by resizing.
+    """
+    library = ctypes.CDLL('libc.so.6')
+    library.mallinfo2.restype = _Heap
+
+    def held():
+        heap = library.mallinfo2()
+        return heap.mapped + heap.in_arenas
+
+    gc.collect()
+    start, ended, most = held(), threading.Event(), [0]
+
+    def watch():
+        while not ended.wait(0.001):
+            most[0] = max(most[0], held() - start)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    function()
+    ended.set()
+    thread.join()
+    return most[0]
+
+
+def size(tensors):
+    return sum(own(t).numel() * t.element_size() for t in tensors)
+
+
+def measure(case):
+    """Bytes of the weights of a case as a whole, those of the sampling copy, and the most that learning held."""
+    policy, found = policy_of(case), {}
+    run = policy._updater.run
+
+    def measured(*args):
+        found['copy_while_learning'] = 0 if policy._sharding is None else size(policy._sharding.copy.parameters())
+        moments = [value for state in policy._optimizer.state.values() for value in state.values()]
+        gradients = [p.grad for p in policy._updater._trained]  # of the last update
+        kept = size([*policy._model.parameters(), *policy._model.buffers(), *moments, *gradients])
+        del moments, gradients
+        results = []
+        found['learning'] = kept + peak_of(lambda: results.append(run(*args)))
+        return results[0]
+
+    for update in range(2):  # the first makes the optimizer's state
+        if update == 1:
+            policy._updater.run = measured
+        policy.learn_mode.forward(groups(policy, update, 0))
+    found['weights'] = sum(p.numel() * p.element_size() for p in policy._model.parameters())
+    found['copy'] = 0 if policy._sharding is None else size(policy._sharding.copy.parameters())
+    return found
+
+
+def measure_all(case):
+    """``measure`` in each process; the first one writes what all of them find into the current folder."""
+    parallel.start(False)
+    try:
+        found = parallel.all_gather(measure(case))
+        if parallel.rank() == 0:
+            torch.save(found, 'memory.pt')
     finally:
         parallel.end()

@@ -25,7 +25,7 @@ class Sharding:
         A model whose weights are divided among the processes, and a plain copy with whole weights for sampling, \
         evaluation and export. The copy is empty while the model learns.
     Interfaces:
-        ``gather``, ``release``, ``duplicate``
+        ``gather``, ``release``, ``duplicate``, ``check_reading``
     """
 
     def __init__(self, model: CausalLM, cuda: bool) -> None:
@@ -80,11 +80,17 @@ class Sharding:
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Give the copy the current weights. All processes call it together."""
-        parts = dict(self._model.named_parameters())
-        for name, p in self.copy.named_parameters():
+        """Give the copy the current weights, one layer at a time. All processes call it together."""
+        copies = dict(self.copy.named_parameters())
+        for prefix, module in self._model.named_modules():
+            if not isinstance(module, FSDPModule):
+                continue
             with parallel.watched():
-                p.data = whole(parts[name].detach())
+                module.unshard()
+            for name, p in module.named_parameters(prefix):
+                if not isinstance(p, DTensor):  # the layers are divided at the moment, but for this one
+                    copies[name].data = p.detach().clone()
+            module.reshard()
 
     def release(self) -> None:
         """Free the weights of the copy."""

@@ -7,8 +7,10 @@ previous checkpoint, and a folder that no file names, which the next save delete
 import glob
 import os
 import shutil
+import warnings
 import zlib
-from typing import Any, Collection, Dict, Optional
+from contextlib import contextmanager
+from typing import Any, Collection, Dict, Iterator, Optional
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -42,7 +44,7 @@ def write_shards(path: str, state: Dict[str, Any]) -> Dict[str, Any]:
     folder = parallel.broadcast_object(_new_folder(path) if parallel.rank() == 0 else None)
     rest, tensors = _divide(state)
     try:
-        with parallel.watched():
+        with _quiet(), parallel.watched():
             writer = HuggingFaceStorageWriter(folder, save_distributed=True)
             dcp.save(tensors, storage_writer=writer, no_dist=parallel.world_size() == 1)
     except CheckpointException as error:
@@ -92,7 +94,7 @@ def read_shards(
         found = {name: m for name, m in reader.read_metadata().state_dict_metadata.items() if name.startswith(only)}
         tensors = {name: _empty(m, None if _plain(name, m, buffers) else mesh) for name, m in found.items()}
         if tensors:
-            with parallel.watched():
+            with _quiet(), parallel.watched():
                 dcp.load(tensors, storage_reader=reader, no_dist=mesh is None)
     except CheckpointException as error:
         raise _damaged(path, '; '.join(describe(e) for e, _ in error.failures.values())) from error
@@ -185,6 +187,14 @@ def _empty(found: TensorStorageMetadata, mesh: Optional[DeviceMesh]) -> Tensor:
     if mesh is None:
         return torch.empty(found.size, dtype=found.properties.dtype)
     return empty(found.size, dtype=found.properties.dtype, device_mesh=mesh, placements=[Shard(0)])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide torch's warning that a process alone reads and writes alone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'torch.distributed is disabled', UserWarning)
+        yield
 
 
 def _sum(file: str) -> int:
