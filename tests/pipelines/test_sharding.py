@@ -11,7 +11,7 @@ from ding_grpo.worker.checkpoint import read_checkpoint
 
 from tests.pipelines.test_processes import Run
 from tests.processes import connected
-from tests.sharded import learn_all
+from tests.sharded import learn_all, measure_all
 from tests.shipped import load
 
 SHAPE = dict(hidden_size=32, intermediate_size=64)
@@ -32,9 +32,11 @@ CASES = [
     case('sgd_tied', dict(tie_word_embeddings=True), dict(learning_rate=0.1), updates=20, sgd=True),
     case('adamw_untied_top_k', dict(tie_word_embeddings=False), collect=dict(top_k=7), updates=20),
     case('reference', learn=dict(beta=0.1, ref_sync_freq=3, ref_sync_mixup=0.5, epoch_per_collect=2)),
+    case('checkpointed', updates=2),
     case('empty_share', learn=dict(batch_size=1), failed=3),  # one row in each mini-batch
 ]
 
+CASES[-2]['policy']['model']['gradient_checkpointing'] = True
 # Many layers, so that the few that are whole at a time are a small share. Few tokens, so that activations are.
 DEEP = case('deep', dict(hidden_size=128, intermediate_size=256, num_hidden_layers=36))
 DEEP['policy']['model']['gradient_checkpointing'] = True
@@ -77,7 +79,9 @@ def found(request, tmp_path_factory):
 @pytest.mark.envtest
 class TestLearning:
 
-    @pytest.mark.parametrize('name', ['sgd_tied', 'adamw_untied_top_k', 'reference', 'empty_share', 'lora'])
+    @pytest.mark.parametrize(
+        'name', ['sgd_tied', 'adamw_untied_top_k', 'reference', 'checkpointed', 'empty_share', 'lora']
+    )
     def test_the_weights_of_one_process(self, found, name):
         one, many = found[name]
         assert distance(one['start'], one['end']) > 1e-3  # it learns
@@ -177,4 +181,23 @@ class TestRuns:
         hook = dict(hook=dict(load_ckpt_before_run='plain/ckpt/iteration_2.pth.tar'))
         code, out = run(tmp_path, 'run', 4, 2, learner=hook).end()
         assert code == 1
-        assert 'Error: policy.shard = True: the run of the checkpoint plain/ckpt/iteration_2.pth.tar did not set it' in out
+        assert 'Error: policy.shard = True: the run of the checkpoint' in out
+
+
+@pytest.mark.algotest
+def test_memory(tmp_path):
+    """Relative to weights, gradients and two moments of one process: the copy for sampling is freed before learning."""
+    found = {}
+    for processes in (1, 2, 4):
+        ended = [
+            p.end(500) for p in connected(measure_all, DEEP, [tmp_path / f'{processes}{i}' for i in range(processes)])
+        ]
+        assert all(code == 0 for code, _ in ended), ended[0][1]
+        found[processes] = torch.load(tmp_path / f'{processes}0' / 'memory.pt')
+        print(processes, found[processes])
+    whole = 4 * found[1][0]['weights']
+    assert 0.95 * whole < found[1][0]['learning'] < 1.1 * whole  # the measurement sees all of them
+    for processes, most in ((2, 0.6), (4, 0.35)):
+        for other in found[processes]:
+            assert other['learning'] < most * whole
+            assert other['copy_while_learning'] == 0 and other['copy'] == other['weights']
