@@ -26,6 +26,12 @@ class _Fast:
             self.__dict__.update({f'_{name}_key': key, f'_{name}_cast': value.detach().to(dtype)})
         return self.__dict__[f'_{name}_cast']
 
+    def forget(self) -> None:
+        """Drop converted weights."""
+        for name in ('weight', 'bias'):
+            for kind in ('key', 'cast'):
+                self.__dict__.pop(f'_{name}_{kind}', None)
+
 
 class FastLinear(_Fast, nn.Linear):
     """
@@ -64,3 +70,15 @@ def make_fast(module: nn.Module) -> None:
             layer.__class__ = FastLinear
         elif type(layer) is Conv1D:
             layer.__class__ = FastConv1D
+
+
+def forget_casts(module: nn.Module) -> None:
+    """
+    Overview:
+        Drop the converted weights of the linear layers inside a module. New weights may have the address of old ones.
+    Arguments:
+        - module (:obj:`torch.nn.Module`): Changed in place.
+    """
+    for layer in module.modules():
+        if isinstance(layer, _Fast):
+            layer.forget()

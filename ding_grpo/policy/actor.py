@@ -57,8 +57,8 @@ class Actor(Protocol):
     def has_adapters(self) -> bool:
         """Whether only adapters are trained, so that the model without them is the reference."""
 
-    def without_adapters(self) -> ContextManager:
-        """Switches adapters off."""
+    def without_adapters(self, model: nn.Module) -> ContextManager:
+        """Switches the adapters of a model off."""
 
     def check_learning(self, cfg: Dict) -> None:
         """Raise a ``ConfigError`` if ``cfg``, the section ``policy``, does not fit the model."""

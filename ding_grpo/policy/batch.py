@@ -7,7 +7,7 @@ from ding.torch_utils import to_device
 from torch import Tensor
 from torch.nn import functional as F
 
-from .micro_batch import share_rows, split_rows
+from .micro_batch import cheapest_row, most_parts, share_rows, split_rows
 
 Obs = Union[Tensor, Dict[str, Tensor]]
 
@@ -242,19 +242,27 @@ class Batch:
         for chosen in order.split(size) if len(count) > 0 else ():
             yield by_group[_ranges(start[chosen], count[chosen])]
 
-    def parts(self, most_tokens: Optional[int]) -> Iterator[Tuple[Tensor, 'Batch']]:
+    def parts(self, most_tokens: Optional[int], in_step: bool = False) -> Iterator[Tuple[Tensor, 'Batch']]:
         """
         Overview:
             Yield the rows that this process reads, in micro-batches, which limit memory.
         Arguments:
             - most_tokens (:obj:`Optional[int]`): Maximum number of tokens of a part, see ``split_rows``; None for one \
                 part.
+            - in_step (:obj:`bool`): Whether all processes need the same number of parts, since each part is read by \
+                all of them together. A process that has fewer adds parts with one row, whose weights are 0.
         Returns:
-            - rows (:obj:`torch.LongTensor`): Indices of a part's rows.
+            - rows (:obj:`torch.LongTensor`): Indices of a part's rows; none for an added part.
             - part (:obj:`Batch`): The part.
         """
-        for rows in split_rows(self, most_tokens, share_rows(self)):
+        own = split_rows(self, most_tokens, share_rows(self))
+        for rows in own:
             yield rows, self.take(rows)
+        missing = most_parts(self, most_tokens) - len(own) if in_step else 0
+        if missing > 0:
+            idle = self.take(torch.tensor([cheapest_row(self)]))
+            for _ in range(missing):
+                yield torch.tensor([], dtype=torch.long), replace(idle, weight=torch.zeros_like(idle.weight))
 
     def to(self, device: torch.device) -> 'Batch':
         """The batch on a device; prompts stay where they are."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_common import NumericError, parallel
+from ding_grpo.model.sharding import whole
 
 from .batch import Batch
 from .row_generators import RowKey
@@ -183,6 +184,7 @@ def _of_weights(model: nn.Module) -> List[str]:
 
 def _first_of(tensors: Iterable[Tuple[str, Tensor]], what: str) -> List[str]:
     for name, x in tensors:
+        x = whole(x)
         wrong = x.numel() - int(x.isfinite().sum())
         if wrong:
             return [f'{what} {name}: {wrong} of {x.numel()} numbers are NaN or infinite']

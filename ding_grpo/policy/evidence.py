@@ -5,6 +5,8 @@ from typing import Any, Dict, List, Optional
 import torch
 from torch import Tensor, nn
 
+from ding_grpo.model.sharding import whole
+
 from .batch import Batch
 
 RANGE = 1.2  # ratios outside [1 / 1.2, 1.2] count as out of range: the usual clipping range, on both sides
@@ -131,6 +133,6 @@ def checksum(model: nn.Module, trained: bool) -> int:
     sums: List[int] = []
     for p in model.parameters():
         if trained or not p.requires_grad:
-            bits = p.detach().contiguous().view(kinds[p.element_size()])
+            bits = whole(p.detach()).contiguous().view(kinds[p.element_size()])
             sums.append(int(bits.sum(dtype=torch.int64)))
     return sum((2 * i + 1) * s for i, s in enumerate(sums)) % 2 ** 63

@@ -14,6 +14,7 @@ Group Relative Policy Optimization as a DI-engine policy. Departures from https:
 5. ``advantage='return_to_go'`` compares each step by its later rewards, like the paper's process supervision (section
    4.1.3), which compares their sums. A discount and the extension of truncated episodes are added.
 """
+import copy
 import time
 from dataclasses import replace
 from functools import singledispatch
@@ -24,11 +25,13 @@ import torch
 from ding.policy import Policy
 from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
 from ding.utils import POLICY_REGISTRY
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, parallel
 from ding_common.memory import MemoryMeter
 from ding_grpo.model import CausalLM
+from ding_grpo.model.sharding import Sharding
 from ding_grpo.rl_utils import explained_variance, row_mean
 
 from .adaptive import Coefficients
@@ -109,9 +112,20 @@ class GRPOPolicy(Policy):
         check_weights(model, 'policy.model')
         self._actor = make_actor(model, cfg, torch.initial_seed())  # the seed that DI-engine set
         self._actor.check_learning(cfg)
+        if cfg.shard and cfg.multi_gpu:
+            self._shard(model)
         return model
 
-    def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool) -> None:
+    def _shard(self, model: CausalLM) -> None:
+        """Divide the model among the processes before it is moved to a GPU; sampling uses a plain copy of it."""
+        self._init_multi_gpu_setting(model)
+        if parallel.world_size() > 1:
+            self._sharding = Sharding(model, self._cfg.cuda)
+            self._actor = make_actor(self._sharding.copy, self._cfg, torch.initial_seed())
+
+    def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool = True) -> None:
+        if self._sharding is not None:
+            return
         if parallel.world_size() != parallel.launched():
             raise ConfigError(
                 f'policy.multi_gpu = True: torchrun has started {parallel.launched()} processes, which are not '
@@ -130,6 +144,9 @@ class GRPOPolicy(Policy):
             - ConfigError: If environment and model do not fit.
         """
         self._actor.bind(spec, spaces)
+        if self._sharding is not None:
+            self._sharding.check_reading()
+            self._actor.bind_reference(self._model)
         if spec is not None:
             check_for_turns(self._cfg, spec.max_turns)
             self._advantage = self._advantage._replace(by_turn=spec.max_turns > 1)
@@ -144,6 +161,9 @@ class GRPOPolicy(Policy):
         if self._extras.teacher is not None:
             self._extras.teacher.bind(spec.tokenizer, spec.vocab_size, spec.max_prompt_length + spec.max_tokens)
 
+    def _get_mesh(self) -> Optional[DeviceMesh]:
+        return None if self._sharding is None else self._sharding.mesh
+
     def _get_token_spec(self) -> Any:
         return self._actor.spec
 
@@ -153,7 +173,12 @@ class GRPOPolicy(Policy):
     def _get_watch(self) -> Watch:
         return self._watch
 
+    def _get_model(self) -> torch.nn.Module:
+        """The model with whole weights. While the policy learns with ``shard``, it is empty."""
+        return self._model if self._sharding is None else self._sharding.copy
+
     # ------------------------------------------------------------------ learn
+    _sharding: Optional[Sharding] = None
     _updater: Optional[Updater] = None
     _critic: Optional[torch.nn.Module] = None
     _extras = Extras()
@@ -165,10 +190,14 @@ class GRPOPolicy(Policy):
         self._learn_model = self._model
         trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         check_trained(trained)
-        notice = bfloat16_notice(trained, cfg.learning_rate)
+        notice = bfloat16_notice(
+            {n: p
+             for n, p in self._get_model().named_parameters() if n in trained}, cfg.learning_rate
+        )
         if notice is not None and parallel.rank() == 0:
             click.echo(notice)
-        self._reference = make_reference(cfg, self._actor, self._model)
+        duplicate = copy.deepcopy if self._sharding is None else self._sharding.duplicate
+        self._reference = make_reference(cfg, self._actor, self._model, duplicate)
         options, of_critic, values = loss_options(cfg)[0], [], None
         if cfg.advantage == 'gae':
             self._critic = self._actor.make_critic(cfg)
@@ -209,6 +238,8 @@ class GRPOPolicy(Policy):
         """
         start = time.perf_counter()
         cfg = self._cfg.learn
+        if self._sharding is not None:
+            self._sharding.release()
         batch = Batch.of(data)
         metrics = batch_metrics(batch, self._actor.length_name)
         metrics['staleness_max'] = float(max(g.get('staleness', 0) for g in data))
@@ -237,6 +268,8 @@ class GRPOPolicy(Policy):
         if self._reference is not None and cfg.ref_sync_freq is not None and self._updates % cfg.ref_sync_freq == 0:
             self._watch.reference_renewed()
             self._reference.renew(cfg.ref_sync_mixup)
+        if self._sharding is not None:
+            self._sharding.gather()
         for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
             metrics[name] = float(sum(g[name] for g in data))
         if self._cfg.collect.extra_rows > 0:  # absent in groups of older versions
@@ -306,7 +339,7 @@ class GRPOPolicy(Policy):
         return names + self._coefficients.names
 
     def _state_dict_learn(self) -> Dict[str, Any]:
-        check_weights(self._model, f'after update {self._updates}')  # a run cannot resume from NaN or Inf
+        check_weights(self._get_model(), f'after update {self._updates}')  # a run cannot resume from NaN or Inf
         state = dict(
             model=self._model.state_dict(),
             optimizer=self._optimizer.state_dict(),
@@ -351,7 +384,7 @@ class GRPOPolicy(Policy):
 
     # ---------------------------------------------------------------- collect
     def _init_collect(self) -> None:
-        self._collect_model = self._model
+        self._collect_model = self._get_model()
         self._unroll_len = self._cfg.collect.unroll_len
         self._priority = self._cfg.priority
 
@@ -406,7 +439,7 @@ class GRPOPolicy(Policy):
 
     # ------------------------------------------------------------------- eval
     def _init_eval(self) -> None:
-        self._eval_model = self._model
+        self._eval_model = self._get_model()
 
     def _forward_eval(self, data: Dict[int, Any], row_keys: Optional[Dict[int, Tuple]] = None) -> Dict[int, Any]:
         """
@@ -425,7 +458,9 @@ class GRPOPolicy(Policy):
             raise ConfigError(
                 f'policy.model = {dict(self._cfg.model)!r:.300}: the checkpoint is of another model ({describe(error)})'
             ) from error
-        check_weights(self._model, 'the checkpoint')
+        if self._sharding is not None:
+            self._sharding.gather()
+        check_weights(self._get_model(), 'the checkpoint')
 
     def _reset_eval(self, data_id: Optional[List[int]] = None) -> None:
         self._actor.forget(data_id)

@@ -10,6 +10,7 @@ from .distillation_check import check_distillation
 from .grpo_config import DEFAULTS
 from .loss_options import adv_method, check_loss, loss_options, surrogate_name
 from .schedule import Schedule
+from .shard_check import check_shard
 
 GAE_METHODS = ('batch', 'no_std')
 # Keys that need a critic, with their defaults.
@@ -37,6 +38,7 @@ def check_policy_config(cfg: Dict, default: Dict) -> None:
     check_loss(cfg['learn'])
     _check_critic(cfg)
     check_distillation(cfg)
+    check_shard(cfg)
     _check_schedule(cfg['learn']['lr_scheduler'], cfg['learn']['learning_rate'])
     if cfg['cuda']:
         parallel.check_gpu()

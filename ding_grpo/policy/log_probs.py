@@ -10,7 +10,12 @@ from .batch import Batch
 
 
 def read_rows(
-        read: Callable[[Batch], Tensor], batch: Batch, size: int, most_tokens: Optional[int], device: torch.device
+        read: Callable[[Batch], Tensor],
+        batch: Batch,
+        size: int,
+        most_tokens: Optional[int],
+        device: torch.device,
+        in_step: bool = False
 ) -> Tensor:
     """
     Overview:
@@ -21,6 +26,7 @@ def read_rows(
         - size (:obj:`int`): Number of groups that are read at a time.
         - most_tokens (:obj:`Optional[int]`): Maximum number of tokens that are read at a time.
         - device (:obj:`torch.device`): That of the model.
+        - in_step (:obj:`bool`): Whether all processes read the same number of parts, see ``Batch.parts``.
     Returns:
         - numbers (:obj:`torch.FloatTensor`): On the CPU; 0 in rows without a weight.
     Shapes:
@@ -28,8 +34,8 @@ def read_rows(
     """
     numbers = torch.zeros_like(batch.logp_old, device=device)
     for rows in batch.divide(size):
-        for of_chunk, part in batch.take(rows).to(device).parts(most_tokens):
-            found = read(part)
+        for of_chunk, part in batch.take(rows).to(device).parts(most_tokens, in_step):
+            found = read(part)[:len(of_chunk)]
             numbers[rows[of_chunk], :found.shape[1]] = found
     parallel.all_reduce([numbers])
     return numbers.cpu()

@@ -43,10 +43,29 @@ def share_rows(batch: 'Batch') -> Sequence[int]:
     Returns:
         - rows (:obj:`Sequence[int]`): Their indices; empty if there are fewer rows than processes.
     """
-    processes = parallel.world_size()
-    if processes == 1:
+    if parallel.world_size() == 1:
         return range(len(batch))
+    blocks = _blocks(_costs(batch), parallel.world_size())
+    return blocks[parallel.rank()] if parallel.rank() < len(blocks) else []
+
+
+def most_parts(batch: 'Batch', most: Optional[int]) -> int:
+    """The largest number of parts that a process has, of ``split_rows`` with its own ``share_rows``."""
     costs = _costs(batch)
+    blocks = _blocks(costs, parallel.world_size())
+    if most is None or batch.prompts is None:
+        return min(len(blocks), 1)
+    return max((len(_fill({row: costs[row] for row in block}, most)) for block in blocks), default=0)
+
+
+def cheapest_row(batch: 'Batch') -> int:
+    """The index of a row that has a weight and the fewest tokens to read."""
+    costs = _costs(batch)
+    return min(costs, key=lambda row: costs[row][0] + costs[row][2])
+
+
+def _blocks(costs: Dict[int, Tuple[int, int, int]], processes: int) -> List[List[int]]:
+    """The rows of each process, see ``share_rows``; fewer blocks than processes if there are few rows."""
     if not costs:
         return []
     prompts = {group: prompt for _, group, prompt in costs.values()}
@@ -57,8 +76,7 @@ def share_rows(batch: 'Batch') -> Sequence[int]:
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if len(_fill(costs, middle)) <= processes else (middle + 1, high)
-    blocks = _fill(costs, high)
-    return blocks[parallel.rank()] if parallel.rank() < len(blocks) else []
+    return _fill(costs, high)
 
 
 def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:

@@ -1,11 +1,11 @@
 """The policy that a KL term is relative to (``policy.learn.beta``)."""
-import copy
-from typing import Dict, Optional
+from typing import Callable, Dict, Optional
 
 import torch
 from torch import Tensor, nn
 
 from ding_common import ConfigError
+from ding_grpo.model.sharding import own
 
 from .actor import Actor
 from .batch import Batch
@@ -18,9 +18,9 @@ class Reference:
         The policy at the start: a copy of the model, or, if adapters are trained, the model without them.
     """
 
-    def __init__(self, actor: Actor, model: nn.Module) -> None:
+    def __init__(self, actor: Actor, model: nn.Module, duplicate: Callable[[nn.Module], nn.Module]) -> None:
         self._actor, self._policy = actor, model
-        self.copy = None if actor.has_adapters else copy.deepcopy(model).requires_grad_(False)
+        self.copy = None if actor.has_adapters else duplicate(model).requires_grad_(False)
 
     @property
     def frozen(self) -> nn.Module:
@@ -29,20 +29,21 @@ class Reference:
 
     def read(self, updater: Updater, batch: Batch) -> Tensor:
         """Log-probabilities (B, S) under the reference, without gradients."""
-        with self._actor.without_adapters():
+        with self._actor.without_adapters(self._policy):
             return updater.read(batch, self.copy)
 
     @torch.no_grad()
     def renew(self, mixup: float) -> None:
         """Move the copy towards the policy; ``mixup`` is the policy's share."""
         for ref, new in zip(self.copy.parameters(), self._policy.parameters()):
-            ref.lerp_(new, mixup)
+            own(ref).lerp_(own(new), mixup)
 
 
-def make_reference(cfg: Dict, actor: Actor, model: nn.Module) -> Optional[Reference]:
+def make_reference(cfg: Dict, actor: Actor, model: nn.Module, duplicate: Callable[[nn.Module],
+                                                                                  nn.Module]) -> Optional[Reference]:
     """
     Overview:
-        The reference for ``cfg``, the section ``policy.learn``; None without a KL.
+        The reference for ``cfg``, the section ``policy.learn``; None without a KL. ``duplicate`` copies the model.
     Raises:
         - ConfigError: If adapters are trained and the reference is to be renewed.
     """
@@ -51,4 +52,4 @@ def make_reference(cfg: Dict, actor: Actor, model: nn.Module) -> Optional[Refere
             f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: with policy.model.lora the reference is the '
             'pretrained model, which cannot be renewed. Set it to None.'
         )
-    return Reference(actor, model) if cfg.beta > 0 else None
+    return Reference(actor, model, duplicate) if cfg.beta > 0 else None

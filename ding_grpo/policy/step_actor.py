@@ -54,7 +54,7 @@ class StepActor:
         """From the section ``policy`` of a config."""
         return cls(model, cfg.collect.temperature, seed)
 
-    def without_adapters(self) -> ContextManager:
+    def without_adapters(self, model: nn.Module) -> ContextManager:
         return nullcontext()
 
     def check_learning(self, cfg: Dict) -> None:

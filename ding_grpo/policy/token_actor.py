@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ding_common import ConfigError, parallel
 from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model.sharding import reshard
 from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
 from ding_grpo.rollout import EarlyStop, KeptSets, Rollout, Sampling, generate
 
@@ -107,8 +108,8 @@ class TokenActor:
     def has_adapters(self) -> bool:
         return self._model.has_adapters
 
-    def without_adapters(self) -> ContextManager:
-        return self._model.without_adapters()
+    def without_adapters(self, model: CausalLM) -> ContextManager:
+        return model.without_adapters()
 
     def check_learning(self, cfg: Dict) -> None:
         check_for_tokens(cfg)
@@ -223,6 +224,15 @@ class TokenActor:
             critic: Optional[TokenCritic] = None,
             squares: bool = False,
             teacher: Optional[Teacher] = None
+    ) -> Reading:
+        try:
+            return self._read(model, batch, train_entropy, critic, squares, teacher)
+        finally:
+            reshard(model)
+
+    def _read(
+            self, model: CausalLM, batch: Batch, train_entropy: bool, critic: Optional[TokenCritic], squares: bool,
+            teacher: Optional[Teacher]
     ) -> Reading:
         prompts = PromptBatch.of(batch.prompts, model.device)
         length, vocabulary = batch.length, model.output_tokens  # (B, )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_common import parallel
+from ding_grpo.model.sharding import clip, gradient_norm, is_sharded
 from ding_grpo.rl_utils import BATCH_SURROGATES, SURROGATES, Surrogate, grpo_data, grpo_error, sequence_mean, \
     surrogate_arguments
 
@@ -59,6 +60,7 @@ class Updater:
         self._actor, self._model, self._optimizer, self._extras = actor, model, optimizer, extras
         self._trained: List[nn.Parameter] = [p for section in optimizer.param_groups for p in section['params']]
         self._device = self._trained[0].device
+        self._sharded = is_sharded(model)  # by FSDP2, which sums gradients itself
         surrogate = _surrogate(loss_options)
         # in several parts, such a surrogate would choose among the tokens of each part
         divided = cfg.micro_batch_tokens is not None or parallel.world_size() > 1
@@ -120,17 +122,18 @@ class Updater:
         for p in trained:
             if p.grad is None:  # no row of this process uses it
                 p.grad = torch.zeros_like(p)
-        parallel.all_reduce([*(p.grad for p in trained), *read.values(), *([] if shown is None else [shown[0]])])
+        gradients = [] if self._sharded else [p.grad for p in trained]
+        parallel.all_reduce([*gradients, *read.values(), *([] if shown is None else [shown[0]])])
         if not self._actor.exact and mini_batch.logp_first is None:
             mini_batch.logp_first = self._logp_old(batch, read['logp']).cpu()  # for further epochs
         # clip_grad_norm_ in two steps, because it makes all gradients NaN if one is NaN or infinite
-        norm = torch.nn.utils.get_total_norm([p.grad for p in trained])
+        norm = gradient_norm([p.grad for p in trained])
         metrics = self._metrics(batch, read, shown, norm)
         outcome = outcome_of(metrics, cfg.target_kl, cfg.max_ratio)
         if extras.shadow is not None and outcome != 'skipped_steps':
             metrics.update(self._shadow_metrics(batch, read['logp']))
         if outcome == 'optimizer_steps':
-            torch.nn.utils.clip_grads_with_norm_(trained, cfg.grad_clip_value, norm)
+            clip(trained, cfg.grad_clip_value, norm)
             self._optimizer.step()
             self.optimizer_steps += 1
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})
@@ -143,14 +146,14 @@ class Updater:
         names = ['logp', 'entropy', *(['value'] if values else []), *(OF_TEACHER if teacher else [])]
         read = {name: torch.zeros_like(batch.logp_old) for name in names}
         tokens = batch.weight.sum().item() if self._loss_options.get('reduction') == 'token' else None
-        for rows, part in batch.parts(self._cfg.micro_batch_tokens):
+        for rows, part in batch.parts(self._cfg.micro_batch_tokens, self._sharded):
             found = self._actor.read(self._model, part, self.entropy_weight > 0, **given)  # (b, s) each
             share = len(rows) / len(batch)  # of the part in a mean over rows
             of_loss = share if tokens is None else 1
             if slope is None:
                 loss = self._loss(part, found.logp, tokens)[0] * of_loss
             else:
-                loss = (found.logp * slope[rows, :found.logp.shape[1]]).sum()
+                loss = (found.logp[:len(rows)] * slope[rows, :found.logp.shape[1]]).sum()
             if self.entropy_weight > 0:
                 loss = loss - self.entropy_weight * share * sequence_mean(found.entropy, part.weight)
             if teacher is not None:
@@ -159,7 +162,7 @@ class Updater:
                 loss = values.add(loss, part, found.value, tokens, of_loss)
             loss.backward()
             for name, whole in read.items():
-                of_part = getattr(found, name).detach()
+                of_part = getattr(found, name).detach()[:len(rows)]
                 whole[rows, :of_part.shape[1]] = of_part
         return read
 
@@ -278,7 +281,8 @@ class Updater:
 
     @torch.no_grad()
     def _read_rows(self, read: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
-        return read_rows(read, batch, self._batch_size, self._cfg.micro_batch_tokens, self._device)
+        most = self._cfg.micro_batch_tokens
+        return read_rows(read, batch, self._batch_size, most, self._device, self._sharded)
 
 
 def _surrogate(options: Dict) -> Surrogate:

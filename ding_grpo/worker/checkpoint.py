@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from ding_common import CheckpointError
 
 from .screen import show
+from .sharded_checkpoint import ENTRY, check_shards, prune_shards, read_shards
 
 _NUMBERED = re.compile(r'iteration_(\d+)\.pth\.tar')
 
@@ -73,18 +74,29 @@ def _reason(error: BaseException) -> str:
     return getattr(error, 'strerror', None) or str(error).strip().splitlines()[0]
 
 
-def read_checkpoint(path: str, mapped: bool = False) -> Dict[str, Any]:
+def read_checkpoint(path: str, mapped: bool = False, parts: bool = True) -> Dict[str, Any]:
     """
     Overview:
-        Read a checkpoint without executing any code that it contains.
+        Read a checkpoint without executing any code that it contains, whole also if processes have divided it.
     Arguments:
         - path (:obj:`str`): Path of the file.
         - mapped (:obj:`bool`): Whether tensors stay in the file until they are used. The optimizer's state, twice as \
-            large as the model, then needs no memory if it is not used. The file must not change meanwhile.
+            large as the model, then needs no memory if it is not used. The file must not change meanwhile. Of a \
+            divided checkpoint only the model is then read.
+        - parts (:obj:`bool`): Whether to read the tensors of a divided checkpoint; they are checked in any case.
     Raises:
         - CheckpointError: If it is missing or damaged, or contains anything but tensors and plain objects.
     """
     path = os.path.normpath(path)
+    state = _read_file(path, mapped)
+    if isinstance(state, dict) and ENTRY in state:
+        check_shards(path, state)
+        if parts:
+            state = read_shards(path, state, only='model' if mapped else '')
+    return state
+
+
+def _read_file(path: str, mapped: bool) -> Any:
     try:
         with open(path, 'rb') as file, zipfile.ZipFile(file) as archive:
             tensors = [
@@ -231,9 +243,10 @@ def prune(folder: str, keep: int) -> None:
     """
     for path in numbered(folder)[keep:] + glob.glob(os.path.join(glob.escape(folder), '*.tmp')):
         os.remove(path)
+    prune_shards(folder)
 
 
-def newest(folder: str, asked: str = '') -> Optional[Found]:
+def newest(folder: str, asked: str = '', parts: bool = True) -> Optional[Found]:
     """
     Overview:
         The checkpoint to resume from: ``asked``, or the newest in a folder. A damaged checkpoint is skipped in favour \
@@ -241,6 +254,7 @@ def newest(folder: str, asked: str = '') -> Optional[Found]:
     Arguments:
         - folder (:obj:`str`): The run's folder of checkpoints.
         - asked (:obj:`str`): Path of a file, or ''.
+        - parts (:obj:`bool`): As of ``read_checkpoint``.
     Returns:
         - found (:obj:`Optional[Found]`): None if the folder contains no checkpoint.
     Raises:
@@ -254,7 +268,7 @@ def newest(folder: str, asked: str = '') -> Optional[Found]:
         candidates.append(os.path.join(folder, 'ckpt_best.pth.tar'))
     for path in candidates:
         try:
-            return Found(path, read_checkpoint(path))
+            return Found(path, read_checkpoint(path, parts=parts))
         except CheckpointError as error:
             if path == candidates[-1]:
                 raise CheckpointError(f'{error.message}, and there is no good earlier checkpoint') from error

@@ -10,6 +10,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import torch
 from ding.worker import BaseSerialCommander, LearnerHook
+from torch.distributed.device_mesh import DeviceMesh
 
 from ding_common import CheckpointError, ConfigError, parallel, read_json_lines
 from ding_grpo.compat import private
@@ -23,6 +24,7 @@ from .interrupt import Interrupt
 from .random_state import random_state, random_state_kept, set_random_state
 from .report import MetricsHook, ReportHook
 from .screen import run_folder, show
+from .sharded_checkpoint import ENTRY, read_shards, write_shards
 
 # Files under log/ that a run appends to. A resumed run truncates them to their size at the checkpoint.
 LOGS = (
@@ -112,6 +114,14 @@ class RunCommander(BaseSerialCommander):
             )
             return
         state, learner = found.state, self._learner
+        if self._mesh is not None:
+            if ENTRY not in state:
+                raise ConfigError(
+                    f'policy.shard = True: the run of the checkpoint {found.path} did not set it, so that it is not '
+                    'divided. Set it to False.'
+                )
+            buffers = [name for name, _ in learner.policy.get_attribute('model').named_buffers()]
+            state = read_shards(found.path, state, self._mesh, buffers)
         if 'model' not in state:
             raise ConfigError(
                 f'policy.learn.learner.hook.load_ckpt_before_run = {found.path!r}: contains no model of grpo, only '
@@ -124,6 +134,11 @@ class RunCommander(BaseSerialCommander):
         self._found = Found(found.path, dict(run=state.get('run')))  # without weights, which the model has a copy of
 
     @property
+    def _mesh(self) -> Optional[DeviceMesh]:
+        """The processes among which the model is divided; None if each has it whole."""
+        return self._learner.policy.get_attribute('mesh')
+
+    @property
     def _asked(self) -> str:
         return self._policy_cfg.learn.learner.hook.get('load_ckpt_before_run', '')
 
@@ -133,23 +148,29 @@ class RunCommander(BaseSerialCommander):
         if resumes and numbered(self._folder) and \
                 os.path.realpath(os.path.dirname(asked)) != os.path.realpath(self._folder):
             asked = ''  # a checkpoint of another run, from which this run started
-        return newest(self._folder, asked)
+        return newest(self._folder, asked, parts=self._mesh is None)
 
     def save(self, name: Optional[str] = None) -> None:
         """
         Overview:
-            Write a checkpoint from which the run resumes bit-identically.
+            Write a checkpoint from which the run resumes bit-identically. With ``policy.shard`` all processes call \
+            this together; otherwise it has no effect in the others than the first.
         Arguments:
             - name (:obj:`Optional[str]`): File name; None uses the name of a periodic checkpoint.
         """
-        learner = self._learner
+        learner, divided = self._learner, self._policy_cfg.shard
+        if learner.rank != 0 and not divided:
+            return
+        path = os.path.join(self._folder, name or f'iteration_{learner.train_iter}.pth.tar')
+        state = learner.policy.state_dict()
+        if divided:
+            state = write_shards(path, state)
         if learner.rank != 0:
             return
         learner.tb_logger.flush()  # so that TensorBoard's files reach the checkpoint whatever happens next
-        state = learner.policy.state_dict()
         run = self._end_state or self._run_state()
         state.update(last_iter=learner.train_iter, last_step=learner.collector_envstep, run=run)
-        save_checkpoint(os.path.join(self._folder, name or f'iteration_{learner.train_iter}.pth.tar'), state)
+        save_checkpoint(path, state)
         prune(self._folder, self._policy_cfg.learn.keep_ckpt)
 
     def save_end(self) -> None:

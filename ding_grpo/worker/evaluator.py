@@ -93,6 +93,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         value = float(np.mean(info['eval_episode_return']))
         self._last, self._info = (value, train_iter), info
         if parallel.rank() > 0:  # only the first process evaluates
+            self._save(save_ckpt_fn, to_save)
             return stop, info
         seconds = begun - self._since - self._evaluating  # duration of the run so far, without evaluations
         found = Evaluation(train_iter, envstep, seconds, value)
@@ -112,11 +113,16 @@ class GroupEvaluator(InteractionSerialEvaluator):
         most = self._cfg.get('max_failed', 0.1)
         check_failures(found.failures, most, 'policy.eval.evaluator.max_failed', 'count as 0')
         self._evaluating += time.monotonic() - begun
-        if save_ckpt_fn is not None:
-            for name in to_save:
-                save_ckpt_fn(name)
+        self._save(save_ckpt_fn, to_save)
         show(found.line(best))
         return stop, info
+
+    def _save(self, save_ckpt_fn: Optional[Callable], names: List[str]) -> None:
+        """Save checkpoints under the names of the first process. Where the model is divided, each saves its part."""
+        if save_ckpt_fn is None:
+            return
+        for name in parallel.broadcast_object(names) if self._policy_cfg.get('shard', False) else names:
+            save_ckpt_fn(name)
 
     def should_eval(self, train_iter: int) -> bool:
         if self._finished:  # returns before a due evaluation is recorded as done

@@ -1,0 +1,182 @@
+"""
+Divides a language model among the processes of a run by torch's FSDP2 (``torch.distributed.fsdp.fully_shard``): each
+process keeps its part of every weight, of its gradient and of the optimizer's state. A layer is whole while it computes
+and is freed afterwards. Sampling takes a different number of steps in each process, so that it needs a plain copy.
+"""
+import copy
+from typing import List, Set
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ding_common import ConfigError, parallel
+
+from .causal_lm import CausalLM
+from .fast_linear import forget_casts
+
+
+class Sharding:
+    """
+    Overview:
+        A model whose weights are divided among the processes, and a plain copy with whole weights for sampling, \
+        evaluation and export. The copy is empty while the model learns.
+    Interfaces:
+        ``gather``, ``release``, ``duplicate``, ``check_reading``
+    """
+
+    def __init__(self, model: CausalLM, cuda: bool) -> None:
+        """
+        Arguments:
+            - model (:obj:`CausalLM`): The same in all processes, on the CPU. It is divided in place.
+            - cuda (:obj:`bool`): Whether the parts are on GPUs, one GPU per process.
+        Raises:
+            - ConfigError: If the architecture cannot be divided by layers.
+        """
+        check_layers(model)
+        self.mesh: DeviceMesh = init_device_mesh('cuda' if cuda else 'cpu', (parallel.world_size(), ))
+        self.copy, self._model = _alias(model), model
+        self._divide(model)
+        self.copy.to(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parts are."""
+        return next(self._model.parameters()).device
+
+    def check_reading(self) -> None:
+        """
+        Overview:
+            Check that the model reads a part of a batch in one pass. Each pass gathers the layers from all processes, \
+            and other ways of reading take as many passes as the lengths of rows ask for.
+        Raises:
+            - ConfigError: If it does not.
+        """
+        if not self.copy.shares_prompts:
+            raise ConfigError(
+                f'policy.shard = True: {type(self.copy.lm).__name__} cannot share prompts, so that processes would '
+                'read their rows in different numbers of passes. Set it to False.'
+            )
+
+    def duplicate(self, model: CausalLM) -> CausalLM:
+        """Another model with the current weights, without gradients, divided as ``model`` is."""
+        other = _alias(self.copy).requires_grad_(False)
+        self._divide(other)
+        return other
+
+    def _divide(self, model: CausalLM) -> None:
+        for layer in layers_of(model):
+            fully_shard(layer, mesh=self.mesh)
+        fully_shard(model, mesh=self.mesh)  # embeddings, last norm and output matrix, which may be tied
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                # The loss of a process is divided by the normalisers of all processes, so that gradients are summed.
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
+        register_fsdp_forward_method(model, 'completion_hidden')  # this, not ``forward``, is what learning calls
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Give the copy the current weights, one layer at a time. All processes call it together."""
+        copies = dict(self.copy.named_parameters())
+        for prefix, module in self._model.named_modules():
+            if not isinstance(module, FSDPModule):
+                continue
+            with parallel.watched():
+                module.unshard()
+            for name, p in module.named_parameters(prefix):
+                if not isinstance(p, DTensor):  # the layers are divided at the moment, but for this one
+                    copies[name].data = p.detach().clone()
+            module.reshard()
+
+    def release(self) -> None:
+        """Free the weights of the copy."""
+        for p in self.copy.parameters():
+            p.data = p.data.new_empty(0)
+        forget_casts(self.copy)
+
+
+def _alias(model: CausalLM) -> CausalLM:
+    """A copy of a model with the same storage of weights, but parameters of its own."""
+    shared = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in model.parameters()}
+    return copy.deepcopy(model, shared)
+
+
+def layers_of(model: CausalLM) -> List[nn.Module]:
+    """The layers of a model, each of which is divided and gathered by itself."""
+    return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+
+
+def check_layers(model: CausalLM) -> None:
+    """
+    Overview:
+        Check that a model has layers, and that every token needs all of their weights. Otherwise processes that read \
+        other tokens would have gradients of other weights, which they could not sum.
+    Raises:
+        - ConfigError: If it does not.
+    """
+    name = type(model.lm).__name__
+    if not layers_of(model):
+        raise ConfigError(f'policy.shard = True: {name} has no layers that can be divided one by one.')
+    with torch.enable_grad():
+        hidden = model.trunk(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=False).last_hidden_state
+    used = _leaves(hidden)
+    for parameter, p in model.trunk.named_parameters():
+        if p.requires_grad and p not in used:
+            raise ConfigError(
+                f'policy.shard = True: in {name} some tokens do not use the weight {parameter}, so that processes with '
+                'different tokens could not sum their gradients.'
+            )
+
+
+def _leaves(result: Tensor) -> Set[Tensor]:
+    """The tensors that a result was computed from and that get a gradient."""
+    leaves, seen, todo = set(), set(), [result.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, 'variable'):
+            leaves.add(node.variable)
+        todo += [following for following, _ in node.next_functions]
+    return leaves
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether a model is divided among processes."""
+    return isinstance(model, FSDPModule)
+
+
+def reshard(model: nn.Module) -> None:
+    """Free the weights outside of layers, which stay whole after a pass without gradients; no effect otherwise."""
+    if is_sharded(model) and not torch.is_grad_enabled():
+        model.reshard()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole of a tensor that may be divided. All processes call it together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def own(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor that may be divided."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def gradient_norm(gradients: List[Tensor]) -> Tensor:
+    """The norm of all gradients together, the same in all processes; gradients may be divided."""
+    norm = torch.nn.utils.get_total_norm([own(g) for g in gradients])
+    if not any(isinstance(g, DTensor) for g in gradients):
+        return norm
+    squares = norm.double().square()
+    parallel.all_reduce([squares])
+    return squares.sqrt().to(norm.dtype)
+
+
+def clip(parameters: List[nn.Parameter], most: float, norm: Tensor) -> None:
+    """Scale gradients, which may be divided, so that their norm is at most ``most``; ``norm`` is theirs."""
+    torch.nn.utils.clip_grads_with_norm_(parameters, most, norm)

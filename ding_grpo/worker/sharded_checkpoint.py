@@ -1,0 +1,213 @@
+"""
+Checkpoints of a model that is divided among processes (``policy.shard``). Each process writes its parts of the tensors
+into a folder, by ``torch.distributed.checkpoint`` in safetensors files. The checkpoint's file is written last. It
+contains the rest of the state, the name of the folder and a CRC-32 of each file in it. A kill therefore leaves the
+previous checkpoint, and a folder that no file names, which the next save deletes. Any number of processes can read it.
+"""
+import glob
+import os
+import shutil
+import warnings
+import zlib
+from contextlib import contextmanager
+from typing import Any, Collection, Dict, Iterator, Optional
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, empty
+
+from ding_common import CheckpointError, describe, parallel
+
+SUFFIX = '.shards'
+ENTRY = 'shards'  # of a checkpoint's state: what is known about its folder
+_PIECE = 2 ** 24  # bytes that are read at a time
+
+
+def write_shards(path: str, state: Dict[str, Any]) -> Dict[str, Any]:
+    """
+    Overview:
+        Write the tensors of a checkpoint. All processes call it together.
+    Arguments:
+        - path (:obj:`str`): Path of the checkpoint's file, in the first process.
+        - state (:obj:`Dict[str, Any]`): ``model``, ``optimizer`` as ``torch.optim.Optimizer.state_dict`` returns it, \
+            maybe ``reference``, and other entries, which are not written.
+    Returns:
+        - state (:obj:`Dict[str, Any]`): The state without these tensors, for the checkpoint's file.
+    Raises:
+        - CheckpointError: If they cannot be written, or the processes have no common folder.
+    """
+    folder = parallel.broadcast_object(_new_folder(path) if parallel.rank() == 0 else None)
+    rest, tensors = _divide(state)
+    try:
+        with _quiet(), parallel.watched():
+            writer = HuggingFaceStorageWriter(folder, save_distributed=True)
+            dcp.save(tensors, storage_writer=writer, no_dist=parallel.world_size() == 1)
+    except CheckpointException as error:
+        raise _not_written(path, '; '.join(describe(e) for e, _ in error.failures.values())) from error
+    except OSError as error:
+        raise _not_written(path, describe(error)) from error
+    mine = glob.glob(os.path.join(glob.escape(folder), f'shard-{parallel.rank() + 1:05d}-*'))
+    sums = {
+        name: number
+        for own in parallel.all_gather({os.path.basename(f): _sum(f)
+                                        for f in mine}) for name, number in own.items()
+    }
+    if parallel.rank() == 0:
+        missing = [name for name in sums if not os.path.exists(os.path.join(folder, name))]
+        if missing:
+            raise _not_written(
+                path, f'{missing[0]}, which another process wrote, is not in {os.path.normpath(folder)}; with '
+                'policy.shard = True all machines need a common folder for checkpoints'
+            )
+    return dict(rest, **{ENTRY: dict(folder=os.path.basename(folder), sums=sums)})
+
+
+def read_shards(
+        path: str,
+        state: Dict[str, Any],
+        mesh: Optional[DeviceMesh] = None,
+        buffers: Collection[str] = (),
+        only: str = ''
+) -> Dict[str, Any]:
+    """
+    Overview:
+        Add to the state in a checkpoint's file the tensors from its folder.
+    Arguments:
+        - path (:obj:`str`): Path of the checkpoint's file.
+        - state (:obj:`Dict[str, Any]`): Its content.
+        - mesh (:obj:`Optional[DeviceMesh]`): The processes among which the tensors are divided; all of them call this \
+            together. None for whole tensors, on the CPU.
+        - buffers (:obj:`Collection[str]`): Names of the model's buffers, which every process has whole.
+        - only (:obj:`str`): The entry to read, such as ``model``; '' for all.
+    Returns:
+        - state (:obj:`Dict[str, Any]`): As ``write_shards`` got it.
+    Raises:
+        - CheckpointError: If a file is missing or damaged.
+    """
+    try:
+        reader = HuggingFaceStorageReader(folder_of(path, state))
+        found = {name: m for name, m in reader.read_metadata().state_dict_metadata.items() if name.startswith(only)}
+        tensors = {name: _empty(m, None if _plain(name, m, buffers) else mesh) for name, m in found.items()}
+        if tensors:
+            with _quiet(), parallel.watched():
+                dcp.load(tensors, storage_reader=reader, no_dist=mesh is None)
+    except CheckpointException as error:
+        raise _damaged(path, '; '.join(describe(e) for e, _ in error.failures.values())) from error
+    except Exception as error:  # a damaged file may raise anything, from OSError to SafetensorError
+        raise _damaged(path, describe(error)) from error
+    return _join(state, tensors)
+
+
+def check_shards(path: str, state: Dict[str, Any]) -> None:
+    """
+    Overview:
+        Compare the files in the folder of a checkpoint with their checksums.
+    Arguments:
+        - path (:obj:`str`): Path of the checkpoint's file.
+        - state (:obj:`Dict[str, Any]`): Its content.
+    Raises:
+        - CheckpointError: If one is missing or damaged.
+    """
+    for name, number in state[ENTRY]['sums'].items():
+        file = os.path.join(folder_of(path, state), name)
+        if not os.path.isfile(file):
+            raise _damaged(path, f'its file {os.path.normpath(file)} is missing')
+        if _sum(file) != number:
+            raise _damaged(path, f'the checksum of {os.path.normpath(file)} does not match')
+
+
+def folder_of(path: str, state: Dict[str, Any]) -> str:
+    """The folder with the tensors of a checkpoint, which is beside its file."""
+    return os.path.join(os.path.dirname(path), os.path.basename(state[ENTRY]['folder']))
+
+
+def prune_shards(folder: str) -> None:
+    """
+    Overview:
+        Delete the folders that no checkpoint names: those of deleted or replaced checkpoints, and what a kill left. \
+        If a checkpoint cannot be read, all of them are kept.
+    """
+    folders = glob.glob(os.path.join(glob.escape(folder), f'*{SUFFIX}'))
+    if not folders:
+        return
+    named = set()
+    for path in glob.glob(os.path.join(glob.escape(folder), '*.pth.tar*')):
+        try:
+            state = torch.load(path, map_location='cpu', weights_only=True, mmap=True)
+        except Exception:  # damaged files raise many kinds
+            return
+        if ENTRY in state:
+            named.add(state[ENTRY]['folder'])
+    for path in folders:
+        if os.path.basename(path) not in named:
+            shutil.rmtree(path)
+
+
+def _new_folder(path: str) -> str:
+    """A folder that does not exist: a checkpoint of the same name keeps its own until it is replaced."""
+    number = 0
+    while os.path.exists(folder := f"{path.removesuffix('.pth.tar')}.{number}{SUFFIX}"):
+        number += 1
+    return folder
+
+
+def _divide(state: Dict[str, Any]) -> tuple:
+    """The state without its large tensors, and these by name."""
+    tensors = {f'{entry}/{name}': t for entry in ('model', 'reference') for name, t in state.get(entry, {}).items()}
+    for number, values in state['optimizer']['state'].items():
+        tensors.update({f'optimizer/{number}/{name}': value for name, value in values.items()})
+    rest = {name: value for name, value in state.items() if name not in ('model', 'reference')}
+    return dict(rest, optimizer=dict(state['optimizer'], state={})), tensors
+
+
+def _join(state: Dict[str, Any], tensors: Dict[str, Tensor]) -> Dict[str, Any]:
+    """The reverse of ``_divide``."""
+    joined: Dict[str, Any] = dict(state, optimizer=dict(state['optimizer'], state={}))
+    for name, tensor in tensors.items():
+        entry, name = name.split('/', 1)
+        if entry == 'optimizer':
+            number, name = name.split('/', 1)
+            joined['optimizer']['state'].setdefault(int(number), {})[name] = tensor
+        else:
+            joined.setdefault(entry, {})[name] = tensor
+    return joined
+
+
+def _plain(name: str, found: TensorStorageMetadata, buffers: Collection[str]) -> bool:
+    """Whether every process has a tensor whole: a buffer, or a number, such as the optimizer's count of steps."""
+    return len(found.size) == 0 or name.split('/', 1)[1] in buffers
+
+
+def _empty(found: TensorStorageMetadata, mesh: Optional[DeviceMesh]) -> Tensor:
+    if mesh is None:
+        return torch.empty(found.size, dtype=found.properties.dtype)
+    return empty(found.size, dtype=found.properties.dtype, device_mesh=mesh, placements=[Shard(0)])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide torch's warning that a process alone reads and writes alone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'torch.distributed is disabled', UserWarning)
+        yield
+
+
+def _sum(file: str) -> int:
+    total = 0
+    with open(file, 'rb') as f:
+        while piece := f.read(_PIECE):
+            total = zlib.crc32(piece, total)
+    return total
+
+
+def _not_written(path: str, reason: str) -> CheckpointError:
+    return CheckpointError(f'the checkpoint {os.path.normpath(path)} could not be written ({reason})')
+
+
+def _damaged(path: str, reason: str) -> CheckpointError:
+    return CheckpointError(f'the checkpoint {os.path.normpath(path)} is damaged ({reason})')

@@ -1,0 +1,203 @@
+"""Processes that divide a model by FSDP2 (``policy.shard``) make the run of one process with the whole model."""
+import signal
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ding_common import read_json_lines
+from ding_grpo.model import CausalLM
+from ding_grpo.worker.checkpoint import read_checkpoint
+
+from tests.pipelines.test_processes import Run
+from tests.processes import connected
+from tests.sharded import learn_all, measure_all
+from tests.shipped import load
+
+SHAPE = dict(hidden_size=32, intermediate_size=64)
+LEARN = dict(batch_size=3, epoch_per_collect=1, micro_batch_tokens=35)
+
+
+def case(name, model={}, learn={}, collect={}, updates=5, **more):
+    policy = dict(
+        group_size=4,
+        model=dict(config=dict(SHAPE, **model)),
+        learn=dict(LEARN, **learn),
+        collect=dict(n_sample=6, **collect)
+    )
+    return dict(dict(name=name, policy=policy, updates=updates), **more)
+
+
+CASES = [
+    case('sgd_tied', dict(tie_word_embeddings=True), dict(learning_rate=0.1), updates=20, sgd=True),
+    case('adamw_untied_top_k', dict(tie_word_embeddings=False), collect=dict(top_k=7), updates=20),
+    case('reference', learn=dict(beta=0.1, ref_sync_freq=3, ref_sync_mixup=0.5, epoch_per_collect=2)),
+    case('checkpointed', updates=2),
+    case('empty_share', learn=dict(batch_size=1), failed=3),  # one row in each mini-batch
+]
+
+CASES[-2]['policy']['model']['gradient_checkpointing'] = True
+# Many layers, so that the few that are whole at a time are a small share. Few tokens, so that activations are.
+DEEP = case('deep', dict(hidden_size=128, intermediate_size=256, num_hidden_layers=36))
+DEEP['policy']['model']['gradient_checkpointing'] = True
+DEEP['policy']['collect']['n_sample'] = DEEP['policy']['learn']['batch_size'] = 1
+
+
+def adapters(folder):
+    """A case with LoRA, and its base model in a folder."""
+    model = dict(load('think_answer_grpo')[0].policy.model.config, **SHAPE)
+    torch.manual_seed(1)
+    CausalLM(config=model).save_pretrained(str(folder / 'base'))
+    found = case('lora', learn=dict(beta=0.1))
+    found['policy']['model'] = dict(pretrained=str(folder / 'base'), lora=dict(r=4))
+    return found
+
+
+def distance(a, b):
+    """The largest distance of two weights, relative to their size."""
+    return max(((a[name] - b[name]).norm() / a[name].norm().clamp(min=1e-9)).item() for name in a)
+
+
+def learned(folder, cases, processes):
+    """What each process finds of each case, by name."""
+    ended = [p.end() for p in connected(learn_all, cases, [folder / str(rank) for rank in range(processes)])]
+    assert all(code == 0 for code, _ in ended), ended[0][1] + ended[-1][1]
+    return {
+        c['name']: [torch.load(folder / str(rank) / f"{c['name']}_{rank}.pt") for rank in range(processes)]
+        for c in cases
+    }
+
+
+@pytest.fixture(scope='class', params=[2, pytest.param(4, marks=pytest.mark.algotest)])
+def found(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('sharding')
+    cases = [*CASES, adapters(folder)]
+    one, many = learned(folder / 'one', cases, 1), learned(folder / 'many', cases, request.param)
+    return {name: (one[name][0], many[name]) for name in one}
+
+
+@pytest.mark.envtest
+class TestLearning:
+
+    @pytest.mark.parametrize(
+        'name', ['sgd_tied', 'adamw_untied_top_k', 'reference', 'checkpointed', 'empty_share', 'lora']
+    )
+    def test_the_weights_of_one_process(self, found, name):
+        one, many = found[name]
+        assert distance(one['start'], one['end']) > 1e-3  # it learns
+        for other in many:
+            assert torch.equal(one['start']['lm.model.norm.weight'], other['start']['lm.model.norm.weight'])
+            assert distance(one['end'], other['end']) < (1e-6 if 'sgd' in name else 1e-5)
+
+    @pytest.mark.parametrize('name', ['sgd_tied', 'empty_share'])
+    def test_a_process_with_fewer_parts_keeps_step(self, found, name):
+        assert sum(other['added'] for other in found[name][1]) > 0
+
+    def test_no_process_has_all_of_a_gradient_or_of_the_optimizer(self, found):
+        one, many = found['adamw_untied_top_k']
+        total = sum(one['sizes'])
+        for kind, copies in (('weights', 1), ('gradients', 1), ('moments', 2)):
+            held = [sum(other['kept'][kind]) for other in many]
+            assert sum(held) == copies * total == sum(one['kept'][kind])
+            assert max(held) < copies * total / len(many) * 1.1  # uneven matrices
+
+    @pytest.mark.parametrize('name', ['adamw_untied_top_k', 'lora'])
+    def test_samples_from_the_weights_of_the_last_update(self, found, name):
+        for other in found[name][1]:
+            assert all(torch.equal(other['sampled'][key], value) for key, value in other['end'].items())
+
+
+RUN = dict(
+    env=dict(collector_env_num=24),
+    policy=dict(
+        shard=True,
+        group_size=4,
+        model=dict(config=SHAPE),
+        learn=dict(batch_size=3, beta=0.1, micro_batch_tokens=60, learner=dict(hook=dict(save_ckpt_after_iter=2))),
+        collect=dict(n_sample=6),
+    ),
+)
+KILL = '''
+import os, signal
+from ding_grpo.worker import sharded_checkpoint
+class Writer(sharded_checkpoint.HuggingFaceStorageWriter):
+    def write_data(self, plan, planner):
+        if os.environ['RANK'] == '1' and 'iteration_4' in str(self.path):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().write_data(plan, planner)
+sharded_checkpoint.HuggingFaceStorageWriter = Writer
+'''
+
+
+def run(folder, name, updates, processes, code='', shard=True, **learn):
+    changes = dict(RUN, policy=dict(RUN['policy'], shard=shard, model=dict(config=dict(SHAPE))))
+    return Run(folder, name, 'think_answer_grpo', changes, 'serial_onpolicy', updates, processes, code, **learn)
+
+
+def names(run):
+    return sorted(path.name for path in (run.folder / 'ckpt').iterdir())
+
+
+@pytest.mark.envtest
+class TestRuns:
+
+    @pytest.mark.parametrize('numbers', [(2, 1, 2), pytest.param((4, 2, 4), marks=pytest.mark.algotest)])
+    def test_killed_while_a_checkpoint_is_written_and_resumed_by_other_numbers(self, tmp_path, numbers):
+        first = run(tmp_path, 'run', 7, numbers[0], KILL)
+        ended = [process.end() for process in first._processes]
+        assert ended[1][0] == -signal.SIGKILL
+        assert ended[0][0] == 1 and 'another process of this run has exited' in ended[0][1], ended[0][1]
+        assert names(first) == [
+            'ckpt_best.0.shards', 'ckpt_best.pth.tar', 'iteration_2.0.shards', 'iteration_2.pth.tar',
+            'iteration_4.0.shards'
+        ]
+        for updates, processes in ((5, numbers[1]), (7, numbers[2])):
+            resumed = run(tmp_path, 'run', updates, processes, resume_training=True)
+            code, out = resumed.end()
+            assert code == 0, out
+            assert f'resuming from run/ckpt/iteration_{2 if updates == 5 else 5}.pth.tar' in out
+        # the folder that the kill left is deleted, and those of older checkpoints
+        numbered = [name for name in names(resumed) if name.startswith('iteration')]
+        assert numbered == [f'iteration_{n}.{end}' for n in (5, 6, 7) for end in ('0.shards', 'pth.tar')]
+        plain = run(tmp_path, 'plain', 7, 1, shard=False)
+        assert plain.end()[0] == 0
+        one, many = plain.weights(7), read_checkpoint(str(resumed.folder / 'ckpt/iteration_7.pth.tar'))
+        assert distance(one, many['model']) < 1e-5
+        assert [e['train_iter'] for e in read_json_lines(str(resumed.folder / 'log/evaluator/evaluations.jsonl'))
+                ] == [e['train_iter'] for e in read_json_lines(str(plain.folder / 'log/evaluator/evaluations.jsonl'))]
+        # the exported folder is the whole model, for transformers alone
+        lm = AutoModelForCausalLM.from_pretrained(resumed.folder / 'model/last')
+        for name, value in many['model'].items():
+            assert torch.equal(lm.state_dict()[name.removeprefix('lm.')], value)
+        assert (resumed.folder / 'model/best').exists()
+        ids = torch.arange(1, 8).unsqueeze(0)
+        policy = CausalLM(config=dict(load('think_answer_grpo')[0].policy.model.config, **SHAPE))
+        policy.load_state_dict(many['model'])
+        assert torch.equal(lm(ids).logits, policy.lm(ids).logits)
+
+    def test_a_checkpoint_that_is_not_divided_is_refused(self, tmp_path):
+        plain = run(tmp_path, 'plain', 2, 1, shard=False)
+        assert plain.end()[0] == 0
+        hook = dict(hook=dict(load_ckpt_before_run='plain/ckpt/iteration_2.pth.tar'))
+        code, out = run(tmp_path, 'run', 4, 2, learner=hook).end()
+        assert code == 1
+        assert 'Error: policy.shard = True: the run of the checkpoint' in out
+
+
+@pytest.mark.algotest
+def test_memory(tmp_path):
+    """Relative to weights, gradients and two moments of one process: the copy for sampling is freed before learning."""
+    found = {}
+    for processes in (1, 2, 4):
+        ended = [
+            p.end(500) for p in connected(measure_all, DEEP, [tmp_path / f'{processes}{i}' for i in range(processes)])
+        ]
+        assert all(code == 0 for code, _ in ended), ended[0][1]
+        found[processes] = torch.load(tmp_path / f'{processes}0' / 'memory.pt')
+        print(processes, found[processes])
+    whole = 4 * found[1][0]['weights']
+    assert 0.95 * whole < found[1][0]['learning'] < 1.1 * whole  # the measurement sees all of them
+    for processes, most in ((2, 0.6), (4, 0.35)):
+        for other in found[processes]:
+            assert other['learning'] < most * whole
+            assert other['copy_while_learning'] == 0 and other['copy'] == other['weights']
