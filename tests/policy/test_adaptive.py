@@ -100,7 +100,7 @@ class TestKLInReward:
         """Equal rewards without a KL between them: nothing is left to learn from, unlike with the KL in the loss."""
         policy = policy_of(think_answer, beta=0.5, kl_in_reward=True, kl_type='k2')
         data = sample_groups(policy, [0, 1], reward=lambda group, row: 1.)
-        policy._actor.without_adapters = lambda: _same_reference(policy, data)
+        policy._actor.without_adapters = lambda model: _same_reference(policy, data)
         metrics = policy.learn_mode.forward(data)
         assert metrics['policy_loss'] == pytest.approx(0, abs=1e-6) and metrics['kl'] == pytest.approx(0, abs=1e-6)
 

@@ -176,7 +176,7 @@ class TestConfig:
         ]
     )
     def test_refused_with_the_reason(self, learn, collect, turns, told):
-        cfg = EasyDict(learn=dict(DEFAULTS['learn'], **learn), collect=dict(dict(discount_factor=1.), **collect))
+        cfg = EasyDict(learn=dict(DEFAULTS['learn'], **learn), collect=dict(DEFAULTS['collect'], **collect))
         with pytest.raises(ConfigError, match=told):
             check_for_turns(cfg, turns)
 
