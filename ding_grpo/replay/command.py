@@ -36,6 +36,11 @@ def main(
     cfg = read_total_config(run or os.path.dirname(os.path.dirname(os.path.abspath(checkpoint))))
     found = replay(cfg, state, group, Changes(), alone)
     changed = replay(cfg, state, group, changes, alone) if any(changes) else None
+    if 'buffer' in state['run']:
+        click.echo(
+            'The run has a replay buffer: the group is the one that it sampled, but its update learned from groups of '
+            'other collects too. This one learns from the groups of one collect.'
+        )
     click.echo(group_text(found, changed))
     for row in rows:
         if row >= len(found.record['rows']):

@@ -33,7 +33,8 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
     """
     Overview:
         Sample the groups that a run samples after a checkpoint, and do the update. Rows are functions of (seed, \
-        update, group, row), so without changes all of this is bit-identical to the run.
+        update, group, row), so without changes all of this is bit-identical to the run. With a replay buffer only the \
+        sampling is: the update of the run mixes groups of several collects, this one learns from one collect.
     Arguments:
         - cfg (:obj:`Dict[str, Any]`): The run's complete config.
         - state (:obj:`Dict[str, Any]`): The checkpoint.

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from click.testing import CliRunner
-from ding.entry import serial_pipeline_onpolicy
+from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 from easydict import EasyDict
 
 from ding_common import ConfigError, read_json_lines, read_total_config
@@ -24,13 +24,13 @@ UPDATES = 4
 class Run:
     """A finished run with a checkpoint and a record of each update."""
 
-    def __init__(self, folder, name, **changes):
+    def __init__(self, folder, name, pipeline=serial_pipeline_onpolicy, **changes):
         self.folder, self.name = folder / name, name
         configs = small(name, **changes)
         configs[0].policy.learn.update(tokens_freq=1, keep_ckpt=9)
         configs[0].policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=1))
         configs[0].exp_name = name
-        serial_pipeline_onpolicy(configs, seed=3, max_train_iter=UPDATES)
+        pipeline(configs, seed=3, max_train_iter=UPDATES)
         self.cfg = read_total_config(name)
         self.records = read_json_lines(f'{name}/log/learner/tokens.jsonl')
 
@@ -84,6 +84,28 @@ def test_the_numbers_of_an_update_are_the_recorded_ones(runs):
     metrics = run.replay(2, 0).metrics
     measured = ('seconds', 'per_second', 'memory_mib')
     assert {k: v for k, v in metrics.items() if not any(m in k for m in measured)}.items() <= recorded.items()
+
+
+def test_a_group_of_a_run_with_a_replay_buffer(runs, tmp_path, monkeypatch):
+    """Its sampling is the recorded one to the last bit. The update of the run learned from other groups too."""
+    monkeypatch.chdir(tmp_path)
+    changes = dict(collect=dict(n_sample=4), learn=dict(update_per_collect=2, batch_size=4, learning_rate=1e-3))
+    changes['other'] = dict(replay_buffer=dict(max_use=4))
+    run = Run(tmp_path, 'think_answer_grpo_serial', serial_pipeline, policy=changes)
+    own = [r for r in run.records if r['train_iter'] == r['collect_iter'] == 2]
+    assert own and any(r['train_iter'] == 2 > r['collect_iter'] for r in run.records)  # an update of both kinds
+    sampled = ('row', 'action', 'logp_old', 'text', 'own', 'reward', 'reward_parts', 'truncated', 'failed')
+    for record in own:
+        found = run.replay(2, record['group']).record
+        assert found['prompt'] == record['prompt'] and len(found['rows']) == len(record['rows']) == 4
+        for old, new in zip(record['rows'], found['rows']):
+            assert {name: new[name] for name in sampled} == {name: old[name] for name in sampled}
+            assert new['advantage'] == old['advantage']
+            assert new['logp'] == pytest.approx(old['logp'], abs=1e-6)
+    line = 'The run has a replay buffer: the group is the one that it sampled, but its update learned from groups of'
+    for folder, has in ((run.folder, True), (runs['think_answer_grpo'].folder, False)):
+        shown = CliRunner().invoke(main, [str(folder / 'ckpt' / 'iteration_2.pth.tar')], catch_exceptions=False)
+        assert shown.exit_code == 0 and shown.output.startswith(line) == has
 
 
 @pytest.mark.parametrize('name', list(CONFIGS))

@@ -1,0 +1,79 @@
+"""Every loss preset is documented with its values, and is in the benchmark."""
+import importlib.util
+import os
+import re
+import sys
+
+import pytest
+
+from ding_grpo.policy.grpo_config import KEYS
+from ding_grpo.rl_utils import LOSS_PRESETS
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
+COLUMNS = ('ratio', 'surrogate', 'reduction', 'clip', 'adv_method')
+RANGE = ('clip', 'dppo_tv', 'dppo_kl', 'geo_mean', 'clip_cov', 'cpgd')  # surrogates with a clipping range
+
+
+def read(*path):
+    with open(os.path.join(ROOT, *path), encoding='utf-8') as f:
+        return f.read()
+
+
+def documented():
+    """Columns by preset, of the first table of docs/losses.md whose rows have a preset and its choices."""
+    rows = re.findall(
+        r'^\| `(\w+)` \| (\w+) \| (\w+) \| (\w+) \| ([^|]*) \| ([^|]*) \|$', read('docs', 'losses.md'), re.M
+    )
+    return {name: dict(zip(COLUMNS, (*columns[:-1], columns[-1].strip().strip('`')))) for name, *columns in rows}
+
+
+def expected(preset):
+    surrogate, bounds = preset.get('surrogate', 'clip'), [preset.get('clip_ratio', 0.2)]
+    if 'clip_ratio_high' in preset:
+        bounds.append(preset['clip_ratio_high'])
+    other = f'bound {bounds[-1]}' if surrogate == 'cispo' else 'none'
+    return dict(
+        ratio=preset.get('ratio', 'token'),
+        surrogate=surrogate,
+        reduction=preset['reduction'],
+        clip=bounds if surrogate in RANGE else other,
+        adv_method=preset.get('adv_method', ''),
+    )
+
+
+@pytest.mark.unittest
+class TestPresets:
+
+    @pytest.mark.parametrize('name', LOSS_PRESETS)
+    def test_is_documented_with_its_values(self, name):
+        found = documented()[name]
+        if found['surrogate'] in RANGE:
+            found['clip'] = [float(bound) for bound in found['clip'].split(', ')]
+        assert found == expected(LOSS_PRESETS[name])
+
+    @pytest.mark.parametrize('name', LOSS_PRESETS)
+    def test_its_formula_is_documented(self, name):
+        """By its own name, or by that of its surrogate, beside the row of the table above."""
+        text, surrogate = read('docs', 'losses.md'), LOSS_PRESETS[name].get('surrogate')
+        assert text.count(f'| `{name}` |') >= 2 or f'| `{surrogate}` |' in text
+
+    def test_no_other_is_documented(self):
+        assert list(documented()) == list(LOSS_PRESETS)
+
+    def test_are_in_the_comment_of_the_key(self):
+        comment = re.search(
+            r'# \(str\) A preset of the choices below.*?loss=', read('ding_grpo', 'policy', 'grpo_config.py'), re.S
+        )
+        names = comment.group().split('paper: ')[1].split(' (docs')[0]
+        assert [name.strip(' #\n') for name in names.split(',')] == list(LOSS_PRESETS)
+        assert all(KEYS['learn']['loss'].rule.holds(name) for name in LOSS_PRESETS)
+
+    def test_are_in_the_benchmark(self, monkeypatch):
+        monkeypatch.setattr(sys, 'path', [os.path.join(ROOT, 'benchmarks'), *sys.path])
+        spec = importlib.util.spec_from_file_location(
+            'presets', os.path.join(ROOT, 'benchmarks', 'think_answer_presets.py')
+        )
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        default, = (option.default for option in module.main.params if option.name == 'presets')
+        assert default.split(',') == list(LOSS_PRESETS)
