@@ -1,4 +1,4 @@
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 import click
 import transformers
@@ -15,6 +15,11 @@ _SLOWER = dict(
     by_length='every row reads its prompt again, in one batch per prompt length, which takes longer',
     reread='every row is read from its start for every token, which takes much longer',
 )
+
+
+# Results of trials by architecture: a trial does not depend on weights. Further models of a process, such as a
+# reference or a critic, need none.
+_FOUND: Dict[Tuple, Trial] = {}
 
 
 class Reader:
@@ -52,13 +57,26 @@ class Reader:
     def way(self, model: Any) -> str:
         """How a ``CausalLM`` reads rows, one of ``WAYS``; a trial at the first call determines it."""
         if self._trial is None:
-            with model.without_adapters():
-                self._trial = choose(model, self._longest or model.max_positions or UNLIMITED)
-            if self._trial is None:  # every way gives NaN; the policy reports where
-                return PADDED
+            key = self._architecture(model)
+            found = _FOUND.get(key)
+            if found is None or found.way == SHARED and not shared_prompt.install(model.lm):
+                with model.without_adapters():
+                    found = choose(model, self._longest or model.max_positions or UNLIMITED)
+                if found is None:  # every way gives NaN; the policy reports where
+                    return PADDED
+                _FOUND[key] = found
+            self._trial = found
             if self._trial.way != SHARED:
                 click.echo(f'{type(model.lm).__name__}: {_SLOWER[self._trial.way]} ({self._trial.reason})')
         return self._trial.way
+
+    def _architecture(self, model: Any) -> Tuple:
+        lm = model.lm
+        layers = tuple(type(module) for module in lm.modules())
+        return (
+            layers, lm.config.to_json_string(use_diff=False), self._depends_on(lm)['attention'], self._longest,
+            model.output_tokens, model.device.type
+        )
 
     def state_dict(self, model: Any) -> Dict[str, Any]:
         """The way, and the facts that its choice depends on."""
