@@ -16,7 +16,6 @@ _SLOWER = dict(
     reread='every row is read from its start for every token, which takes much longer',
 )
 
-
 # Results of trials by architecture: a trial does not depend on weights. Further models of a process, such as a
 # reference or a critic, need none.
 _FOUND: Dict[Tuple, Trial] = {}
