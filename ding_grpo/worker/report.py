@@ -76,7 +76,7 @@ class ReportHook(LearnerHook):
 
 def _sizes(policy: NamedTuple) -> str:
     cfg = policy.get_attribute('cfg')
-    groups, rows = policy.get_attribute('n_sample'), cfg.group_size
+    groups, rows = policy.get_attribute('n_sample'), cfg.group_size + cfg.collect.extra_rows
     per = 'a collect' if private.pipeline() == 'serial_pipeline' else 'an update'
     batch_size, steps = policy.get_attribute('batch_size'), cfg.learn.batch_steps
     batches = f'{batch_size} groups' if steps is None else f'{steps} steps'
