@@ -175,8 +175,3 @@ def gradient_norm(gradients: List[Tensor]) -> Tensor:
     squares = norm.double().square()
     parallel.all_reduce([squares])
     return squares.sqrt().to(norm.dtype)
-
-
-def clip(parameters: List[nn.Parameter], most: float, norm: Tensor) -> None:
-    """Scale gradients, which may be divided, so that their norm is at most ``most``; ``norm`` is theirs."""
-    torch.nn.utils.clip_grads_with_norm_(parameters, most, norm)

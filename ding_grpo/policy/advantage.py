@@ -207,10 +207,9 @@ def corrected(batch: Batch, logp: Tensor, cfg: Dict) -> Tuple[Batch, Dict[str, f
     metrics, given = {}, (logp, batch.logp_old, batch.weight)
     if cfg.off_policy_mask is not None:
         far = far_rows(*given, cfg.off_policy_mask).unsqueeze(1)  # (B, 1)
-        negative = (batch.adv.unsqueeze(1) if batch.adv.dim() == 1 else batch.adv) < 0
-        masked = far & negative & (batch.weight != 0)  # (B, S)
-        metrics['off_policy_masked'] = masked.sum().item() / max(1, (batch.weight != 0).sum().item())
+        before = _with_advantages(batch, lambda adv: adv)
         batch = _with_advantages(batch, lambda adv: adv.masked_fill(far & (adv < 0), 0))
+        metrics['off_policy_masked'] = masked_mean((batch.adv != before.adv).float(), batch.weight).item()
     if cfg.sampler_correction is not None:
         factor, cut = sampler_correction(*given, cfg.sampler_correction, cfg.sampler_correction_bound)
         metrics.update(correction_mean=masked_mean(factor, batch.weight).item(), correction_cut=cut)

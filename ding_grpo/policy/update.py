@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_common import parallel
-from ding_grpo.model.sharding import clip, gradient_norm, is_sharded
+from ding_grpo.model.sharding import gradient_norm, is_sharded
 from ding_grpo.rl_utils import BATCH_SURROGATES, SURROGATES, Surrogate, grpo_data, grpo_error, sequence_mean, \
     surrogate_arguments
 
@@ -133,7 +133,7 @@ class Updater:
         if extras.shadow is not None and outcome != 'skipped_steps':
             metrics.update(self._shadow_metrics(batch, read['logp']))
         if outcome == 'optimizer_steps':
-            clip(trained, cfg.grad_clip_value, norm)
+            torch.nn.utils.clip_grads_with_norm_(trained, cfg.grad_clip_value, norm)
             self._optimizer.step()
             self.optimizer_steps += 1
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})

@@ -15,11 +15,11 @@ import warnings
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .group import Collected
+from .plain import plain
 
 
 class Sampled(NamedTuple):
@@ -44,7 +44,10 @@ class Ahead(NamedTuple):
 
     def state_dict(self) -> Dict[str, Any]:
         """The same as tensors and plain objects, for a checkpoint."""
-        groups = {name: [plain_group(group) for group in getattr(self.sampled, name)] for name in ('done', 'replaced')}
+        groups = {
+            name: [plain(group._asdict()) for group in getattr(self.sampled, name)]
+            for name in ('done', 'replaced')
+        }
         return dict(self._asdict(), sampled=groups)
 
     @classmethod
@@ -52,20 +55,6 @@ class Ahead(NamedTuple):
         """Restore ``state_dict``."""
         groups = {name: [Collected(**group) for group in found] for name, found in state['sampled'].items()}
         return cls(**dict(state, sampled=Sampled(clock={}, memory={}, **groups)))
-
-
-def plain_group(group: Collected) -> Dict[str, Any]:
-    """A group with its infos as plain objects, because no safe loader accepts those of NumPy."""
-    return dict(group._asdict(), infos=plain(group.infos))
-
-
-def plain(value: Any) -> Any:
-    """The value with arrays and scalars of NumPy as lists and numbers."""
-    if isinstance(value, dict):
-        return {plain(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(plain, value))
-    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 class AheadSampler:

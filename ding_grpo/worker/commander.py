@@ -15,12 +15,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from ding_common import CheckpointError, ConfigError, parallel, read_json_lines
 from ding_grpo.compat import private
 
-from .ahead import plain
 from .capability import learns_from_groups
 from .checkpoint import Found, newest, number_of, numbered, prune, save_checkpoint
 from .evaluator import END_SUFFIX, GroupEvaluator
 from .findings import FINDINGS, FindingsHook
 from .interrupt import Interrupt
+from .plain import plain
 from .random_state import random_state, random_state_kept, set_random_state
 from .report import MetricsHook, ReportHook
 from .screen import run_folder, show

@@ -39,6 +39,7 @@ class TestShard:
             (dict(learn__log_prob_fn='naive_method'), "policy.learn.log_prob_fn = 'naive_method': not available"),
             (dict(learn__demonstrations__share=0.5), 'policy.learn.demonstrations.share = 0.5: not available'),
             (dict(learn__shadow=['dapo']), r"policy.learn.shadow = \['dapo'\]: not available"),
+            (dict(collect__autocast='bfloat16'), "policy.collect.autocast = 'bfloat16': not available"),
             (dict(learn__noise_every=3), 'policy.learn.noise_every = 3: not available'),
         ]
     )

@@ -10,7 +10,8 @@ from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 from ding_common import ConfigError, TaskError, read_json_lines
 from ding_grpo.policy import GRPOPolicy
 from ding_grpo.policy.batch import Batch
-from ding_grpo.worker.ahead import AheadProcess, plain
+from ding_grpo.worker.ahead import AheadProcess
+from ding_grpo.worker.plain import plain
 
 from tests.shipped import small
 
