@@ -8,8 +8,8 @@ from runs import load_config  # first, so that DI-engine's import is quiet
 from ding.entry import serial_pipeline_onpolicy
 
 from ding_common import read_json_lines
-from ding_grpo.policy import GRPOPolicy
 from ding_grpo.policy.batch import Batch
+from ding_grpo.policy.learning import Learning
 from ding_grpo.policy.token_actor import TokenActor
 from ding_grpo.rollout import Sampling
 from dizoo_llm.tasks import TASK_REGISTRY, Problem
@@ -54,25 +54,25 @@ class WrongKey(ThinkAnswerTask):
 
 
 @contextlib.contextmanager
-def _learned_rows(change: Callable[[GRPOPolicy, Batch], Batch]) -> Iterator[None]:
+def _learned_rows(change: Callable[[Learning, Batch], Batch]) -> Iterator[None]:
     """Change the rows that every update learns from."""
-    to_learn = GRPOPolicy._to_learn
+    to_learn = Learning.to_learn
 
-    def changed(policy: GRPOPolicy, batch: Batch) -> Batch:
-        return change(policy, to_learn(policy, batch))
+    def changed(learning: Learning, batch: Batch) -> Batch:
+        return change(learning, to_learn(learning, batch))
 
-    with mock.patch.object(GRPOPolicy, '_to_learn', changed):
+    with mock.patch.object(Learning, 'to_learn', changed):
         yield
 
 
 def _invert_mask() -> ContextManager:
-    return _learned_rows(lambda policy, batch: replace(batch, weight=1 - batch.weight))
+    return _learned_rows(lambda learning, batch: replace(batch, weight=1 - batch.weight))
 
 
 def _drift() -> ContextManager:
 
-    def changed(policy: GRPOPolicy, batch: Batch) -> Batch:
-        for ref, new in zip(policy._reference.copy.parameters(), policy._model.parameters()):
+    def changed(learning: Learning, batch: Batch) -> Batch:
+        for ref, new in zip(learning.reference.copy.parameters(), learning.model.parameters()):
             ref.data.lerp_(new.data, 0.1)
         return batch
 

@@ -22,7 +22,9 @@ def policy_of(case):
         main.policy.model.pop('config')
     policy = make_policy(main, create)
     if case.get('sgd'):
-        policy._optimizer = policy._updater._optimizer = torch.optim.SGD(policy._updater._trained)
+        policy._learning.optimizer = policy._learning.updater._optimizer = torch.optim.SGD(
+            policy._learning.updater._trained
+        )
     return policy
 
 
@@ -57,8 +59,10 @@ def learn(case):
     finally:
         Batch.parts = parts
     end = {name: whole(p.detach()).clone() for name, p in policy._model.named_parameters()}
-    trained = policy._updater._trained
-    moments = [value for state in policy._optimizer.state.values() for value in state.values() if value.dim() > 0]
+    trained = policy._learning.updater._trained
+    moments = [
+        value for state in policy._learning.optimizer.state.values() for value in state.values() if value.dim() > 0
+    ]
     kept = {
         'weights': [own(p).numel() for p in trained],
         'gradients': [own(p.grad).numel() for p in trained],
@@ -120,12 +124,12 @@ def size(tensors):
 def measure(case):
     """Bytes of the weights of a case as a whole, those of the sampling copy, and the most that learning held."""
     policy, found = policy_of(case), {}
-    run = policy._updater.run
+    run = policy._learning.updater.run
 
     def measured(*args):
         found['copy_while_learning'] = 0 if policy._sharding is None else size(policy._sharding.copy.parameters())
-        moments = [value for state in policy._optimizer.state.values() for value in state.values()]
-        gradients = [p.grad for p in policy._updater._trained]  # of the last update
+        moments = [value for state in policy._learning.optimizer.state.values() for value in state.values()]
+        gradients = [p.grad for p in policy._learning.updater._trained]  # of the last update
         kept = size([*policy._model.parameters(), *policy._model.buffers(), *moments, *gradients])
         del moments, gradients
         results = []
@@ -134,7 +138,7 @@ def measure(case):
 
     for update in range(2):  # the first makes the optimizer's state
         if update == 1:
-            policy._updater.run = measured
+            policy._learning.updater.run = measured
         policy.learn_mode.forward(groups(policy, update, 0))
     found['weights'] = sum(p.numel() * p.element_size() for p in policy._model.parameters())
     found['copy'] = 0 if policy._sharding is None else size(policy._sharding.copy.parameters())

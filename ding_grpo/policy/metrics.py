@@ -1,6 +1,6 @@
 """Metrics of batches and of steps; docs/metrics.md gives the formulas."""
 import math
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 from torch import Tensor
@@ -95,6 +95,25 @@ def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[
             metrics[f'reward_{name}_mean'] = part.mean()
             metrics[f'reward_{name}_std'] = part.std(unbiased=False)
     return {name: float(value) for name, value in metrics.items()}
+
+
+def group_metrics(data: List[Dict[str, Any]], with_dropped: bool) -> Dict[str, float]:
+    """
+    Overview:
+        Metrics of how the groups of an update were collected.
+    Arguments:
+        - data (:obj:`List[Dict]`): The groups, completed by the collector.
+        - with_dropped (:obj:`bool`): Whether rows of the groups may have been dropped (``extra_rows``).
+    """
+    metrics = dict(staleness_max=float(max(group.get('staleness', 0) for group in data)))
+    for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
+        metrics[name] = float(sum(group[name] for group in data))
+    if with_dropped:  # absent in groups of older versions
+        metrics['dropped_tokens'] = float(sum(group.get('dropped_tokens', 0) for group in data))
+    for name in ('memory_mib_sampling', 'memory_mib_scoring'):
+        if all(name in group for group in data):  # absent in groups of older versions
+            metrics[name] = max(group[name] for group in data)
+    return metrics
 
 
 def repetition(action: Tensor, weight: Tensor, n: int = 4) -> Tensor:

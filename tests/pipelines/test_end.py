@@ -101,7 +101,7 @@ class TestWhatIsEvaluated:
         forward = GRPOPolicy._forward_learn
 
         def interrupted(self, data):
-            if self._updates == 2:
+            if self._learning.updates == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
             return forward(self, data)
 

@@ -258,7 +258,7 @@ import os
 from ding_grpo.policy import GRPOPolicy
 method = GRPOPolicy.{method}
 def fail(self, *args, **kwargs):
-    if os.environ['RANK'] == '{rank}' and self._updates == 2:  # the other waits in a call of torch's or DI-engine's
+    if os.environ['RANK'] == '{rank}' and self._learning.updates == 2:
         raise RuntimeError('injected')
     return method(self, *args, **kwargs)
 GRPOPolicy.{method} = fail
@@ -269,8 +269,9 @@ main_config.policy.eval.evaluator.eval_freq = 2
 @pytest.mark.envtest
 class TestWhoFailed:
 
-    @pytest.mark.parametrize('method, rank', [('_to_learn', 1), ('_forward_eval', 0)])
+    @pytest.mark.parametrize('method, rank', [('_forward_learn', 1), ('_forward_eval', 0)])
     def test_an_error_of_one_process_in_a_run(self, tmp_path, method, rank):
+        """The other one waits in a call of torch's or DI-engine's."""
         code = FAILS.format(method=method, rank=rank)
         status, out = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 4, 2, code).end()
         assert status == 1

@@ -390,7 +390,7 @@ class TestDamage:
 
         def break_down(self, data):
             found = forward(self, data)
-            if self._updates == 3:
+            if self._learning.updates == 3:
                 with torch.no_grad():
                     next(self._model.parameters()).fill_(float('nan'))
             return found

@@ -26,7 +26,7 @@ def policy_of(think_answer, **learn):
 def move_reference(policy):
     """A reference that differs from the policy."""
     with torch.no_grad():
-        for p in policy._reference.copy.parameters():
+        for p in policy._learning.reference.copy.parameters():
             p.mul_(1.3)
     return policy
 
@@ -113,12 +113,12 @@ class TestKLInReward:
 
     def test_the_collectors_table_shows_no_advantages(self, think_answer):
         policy = policy_of(think_answer, beta=0.5, kl_in_reward=True)
-        assert policy._advantages(sample_groups(policy, [0])) == [None]
+        assert policy._learning.advantages(sample_groups(policy, [0])) == [None]
 
 
 def _same_reference(policy, data):
     from contextlib import nullcontext
-    policy._reference.copy.load_state_dict(policy._model.state_dict())
+    policy._learning.reference.copy.load_state_dict(policy._model.state_dict())
     return nullcontext()
 
 
@@ -176,7 +176,7 @@ class TestTopEntropy:
         policy = policy_of(think_answer, top_entropy=0.2)
         data = sample_groups(policy, [0, 1], reward=reward)
         plain, _ = learned_advantages(policy_of(think_answer, top_entropy=None), copy.deepcopy(data))
-        entropy = policy._updater.entropy(batch_of(data))
+        entropy = policy._learning.updater.entropy(batch_of(data))
         adv, batch = learned_advantages(policy_of(think_answer, top_entropy=0.2), data)
         high = high_entropy(entropy, batch.weight, 0.2)
         assert 0 < high.sum() < 0.3 * batch.weight.sum()

@@ -230,13 +230,13 @@ class TestReference:
         main, create = think_answer
         main.policy.learn.update(beta=0.1, learning_rate=1e-2, ref_sync_freq=2, ref_sync_mixup=mixup)
         policy = make_policy(main, create)
-        start = vector(policy._reference.copy.parameters())
+        start = vector(policy._learning.reference.copy.parameters())
         data = sample_groups(policy, [0, 1], reward=reward)
         policy.learn_mode.forward(data)
-        assert torch.equal(vector(policy._reference.copy.parameters()), start)
+        assert torch.equal(vector(policy._learning.reference.copy.parameters()), start)
         policy.learn_mode.forward(data)
         expected = start.lerp(vector(policy._model.parameters()), mixup)
-        assert torch.allclose(vector(policy._reference.copy.parameters()), expected)
+        assert torch.allclose(vector(policy._learning.reference.copy.parameters()), expected)
 
     def test_resumed_it_goes_on(self, think_answer):
         main, create = think_answer
@@ -269,7 +269,7 @@ class TestReference:
         policy = make_policy(main, create)
         base = {n: p.clone() for n, p in policy._model.named_parameters() if not p.requires_grad}
         kls = [policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))['kl'] for _ in range(4)]
-        assert kls[0] == pytest.approx(0, abs=1e-6) and kls[-1] > 1e-6 and policy._reference.copy is None
+        assert kls[0] == pytest.approx(0, abs=1e-6) and kls[-1] > 1e-6 and policy._learning.reference.copy is None
         assert all(torch.equal(p, base[n]) for n, p in policy._model.named_parameters() if n in base)
         state = policy.learn_mode.state_dict()
         assert all('lora_' in name for name in state['model'])

@@ -43,7 +43,7 @@ class TestDemonstrations:
     def test_the_gradient_is_that_of_the_answers_under_transformers(self):
         policy = shown(**ALONE, demonstrations=dict(share=0.5, weight=2.), learning_rate=1e-9)
         batch, lm = Batch.of(sample_groups(policy, [0, 1])), policy._model.lm
-        drawn = policy._extras.demonstrations.draw(len(batch), policy._updater._seed)
+        drawn = policy._learning.extras.demonstrations.draw(len(batch), policy._learning.updater._seed)
         assert len(drawn) == 4
         losses = []
         for row, prompt in enumerate(drawn.prompts):
@@ -52,7 +52,7 @@ class TestDemonstrations:
             losses.append(-logp.gather(1, answer.unsqueeze(1)).mean())
         expected = sum(losses) / 4
         gradients = torch.autograd.grad(2 * expected, list(lm.parameters()))
-        metrics = policy._updater.step(policy._to_learn(batch))
+        metrics = policy._learning.updater.step(policy._learning.to_learn(batch))
         clipped = min(1, policy.cfg.learn.grad_clip_value / metrics['grad_norm'])
         for p, g in zip(lm.parameters(), gradients):
             assert torch.allclose(p.grad, g * clipped, atol=1e-6)
@@ -61,7 +61,7 @@ class TestDemonstrations:
 
     def test_the_tokens_are_right_answers_of_training_problems(self):
         env = TokenEnv(**ENV)
-        drawn = shown(demonstrations=dict(share=1.))._extras.demonstrations.draw(64, 3)
+        drawn = shown(demonstrations=dict(share=1.))._learning.extras.demonstrations.draw(64, 3)
         texts = set()
         for row, prompt in enumerate(drawn.prompts):
             answer = drawn.action[row, :drawn.length[row]]
@@ -90,7 +90,7 @@ class TestDemonstrations:
 
     def test_each_step_has_its_own_and_the_same_when_repeated(self):
         policy = shown(demonstrations=dict(share=1.))
-        draw = policy._extras.demonstrations.draw
+        draw = policy._learning.extras.demonstrations.draw
         first, second = draw(32, 0), draw(32, 1)
         assert [p.tolist() for p in first.prompts] != [p.tolist() for p in second.prompts]
         assert [p.tolist() for p in first.prompts] == [p.tolist() for p in draw(32, 0).prompts]
@@ -135,7 +135,7 @@ class TestConfig:
     def test_answers_that_are_too_long(self):
         policy = shown(TokenEnv(max_new_tokens=3), demonstrations=dict(share=1.))
         with pytest.raises(ConfigError, match='env.max_new_tokens = 3: the answer .* has 6 tokens'):
-            policy._extras.demonstrations.draw(64, 0)
+            policy._learning.extras.demonstrations.draw(64, 0)
 
     def test_other_models(self):
         with pytest.raises(ConfigError, match='demonstrations.share = 1.0: only available for language models'):

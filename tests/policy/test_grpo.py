@@ -48,7 +48,7 @@ class TestOnPolicyIdentity:
         main.policy.learn.update(beta=0.3, entropy_weight=0.1)
         policy = make_policy(main, create)
         with torch.no_grad():  # a reference unlike the policy, so that the KL is not 0
-            for p in policy._reference.copy.parameters():
+            for p in policy._learning.reference.copy.parameters():
                 p.mul_(1.1)
         metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
         assert metrics['ratio_mean'] == pytest.approx(1, abs=1e-5)
@@ -61,7 +61,7 @@ class TestOnPolicyIdentity:
         main.policy.learn.update(beta=0.3, entropy_weight=0.0)
         policy = make_policy(main, create)
         with torch.no_grad():
-            for p in policy._reference.copy.parameters():
+            for p in policy._learning.reference.copy.parameters():
                 p.mul_(1.3)
         data = sample_groups(policy, [0, 1], reward=reward)
         for sample in data:  # rows of one length, so that the KL's mean over tokens is its mean over rows
@@ -80,7 +80,7 @@ class TestOnPolicyIdentity:
         main.policy.learn.update(beta=0.3, entropy_weight=0.0, grad_clip_value=1e9)
         policy = make_policy(main, create)
         with torch.no_grad():
-            for p in policy._reference.copy.parameters():
+            for p in policy._learning.reference.copy.parameters():
                 p.mul_(1.1)
         data = sample_groups(policy, [0, 1], reward=reward)
         lm = copy.deepcopy(policy._model.lm)
@@ -106,7 +106,7 @@ class TestOnPolicyIdentity:
             for row in range(len(sample['action'])):
                 logp = log_prob(lm, sample, row)
                 with torch.no_grad():
-                    ratio = (log_prob(policy._reference.copy.lm, sample, row) - logp).exp()
+                    ratio = (log_prob(policy._learning.reference.copy.lm, sample, row) - logp).exp()
                 total = total - ((adv[row] + 0.3 * (ratio - 1)) * logp).mean()
                 rows += 1
         (total / rows).backward()
@@ -121,7 +121,7 @@ class TestLearn:
     def test_without_beta_no_reference_is_kept(self, think_answer):
         main, create = think_answer
         policy = make_policy(main, create)
-        assert policy._reference is None and 'kl' not in policy.learn_mode.monitor_vars()
+        assert policy._learning.reference is None and 'kl' not in policy.learn_mode.monitor_vars()
 
     def test_reference_is_a_frozen_copy_of_the_start(self, think_answer, tiny_model):
         # The tutorial notebook's reference is a second random model: its KL is large from the first update on.
@@ -131,8 +131,8 @@ class TestLearn:
         policy = make_policy(main, create, model=tiny_model)
         metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
         assert metrics['kl'] == pytest.approx(0, abs=1e-6)
-        assert torch.equal(vector(policy._reference.copy.parameters()), start)
-        assert not any(p.requires_grad for p in policy._reference.copy.parameters())
+        assert torch.equal(vector(policy._learning.reference.copy.parameters()), start)
+        assert not any(p.requires_grad for p in policy._learning.reference.copy.parameters())
         assert not torch.equal(vector(policy._model.parameters()), start)
         assert not any('reference' in key for key in policy.learn_mode.state_dict())
 
@@ -148,8 +148,8 @@ class TestLearn:
         main.policy.learn.update(beta=0.1, epoch_per_collect=4, batch_size=1)
         policy = make_policy(main, create)
         asked = []
-        read = policy._reference.copy.completion_hidden
-        policy._reference.copy.completion_hidden = lambda *args: asked.append(1) or read(*args)
+        read = policy._learning.reference.copy.completion_hidden
+        policy._learning.reference.copy.completion_hidden = lambda *args: asked.append(1) or read(*args)
         policy.learn_mode.forward(sample_groups(policy, [0, 1, 2]))
         assert len(asked) == 3
 
@@ -195,7 +195,7 @@ class TestLearn:
         main.policy.learn.update(reduction='constant', entropy_weight=0.0, beta=0.1)
         policy = make_policy(main, create)
         with torch.no_grad():
-            for p in policy._reference.copy.parameters():
+            for p in policy._learning.reference.copy.parameters():
                 p.mul_(1.3)
         data = sample_groups(policy, [0, 1], reward=lambda group, row: 1.)  # no advantage: the loss is the KL's
         tokens = sum(sample['weight'].sum().item() for sample in data)
@@ -263,8 +263,8 @@ class TestLearn:
         main.policy.learn.batch_size = 1
         policy = make_policy(main, create)
         steps = []
-        update = policy._updater.step
-        policy._updater.step = lambda batch: steps.append(len(by_prompt(batch))) or update(batch)
+        update = policy._learning.updater.step
+        policy._learning.updater.step = lambda batch: steps.append(len(by_prompt(batch))) or update(batch)
         data = sample_groups(policy, [0, 1], reward=lambda group, row: float(group == 0 and row == 0))
         metrics = policy.learn_mode.forward(data)
         assert steps == [1] and metrics['equal_groups'] == 0.5
@@ -279,8 +279,8 @@ class TestLearn:
         main.policy.learn.update(epoch_per_collect=3, batch_size=2)
         policy = make_policy(main, create)
         seen = []
-        update = policy._updater.step
-        policy._updater.step = lambda batch: seen.append(by_prompt(batch)) or update(batch)
+        update = policy._learning.updater.step
+        policy._learning.updater.step = lambda batch: seen.append(by_prompt(batch)) or update(batch)
         policy.learn_mode.forward(sample_groups(policy, [0, 1, 2]))
         assert [len(s) for s in seen] == [2, 1] * 3
         assert all(len({**seen[i], **seen[i + 1]}) == 3 for i in (0, 2, 4))
@@ -293,7 +293,7 @@ class TestLearn:
             main.policy.learn.batch_size = batch_size
             policy = make_policy(main, create)
             found = {}
-            policy._updater.step = lambda batch: found.update(by_prompt(batch)) or stood_still()
+            policy._learning.updater.step = lambda batch: found.update(by_prompt(batch)) or stood_still()
             policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
             advs.append(found)
         assert advs[0] == advs[1] and len(advs[0]) == 3
@@ -305,7 +305,7 @@ class TestLearn:
             main.policy.learn.adv_method = method
             policy = make_policy(main, create)
             found = []
-            policy._updater.step = lambda batch: found.extend(batch.adv.tolist()) or stood_still()
+            policy._learning.updater.step = lambda batch: found.extend(batch.adv.tolist()) or stood_still()
             policy.learn_mode.forward(sample_groups(policy, [0], reward=lambda group, row: float(row == 0)))
             assert found[0] == pytest.approx(expected, rel=1e-3)
 
@@ -433,7 +433,7 @@ class TestTargetKL:
         main, create = copy.deepcopy(think_answer)
         main.policy.learn.update(learning_rate=1e-2, **learn)
         policy = make_policy(main, create)
-        update, seen = policy._updater.step, []
+        update, seen = policy._learning.updater.step, []
 
         def note(batch):
             before = vector(policy._model.parameters())
@@ -444,7 +444,7 @@ class TestTargetKL:
             seen.append((kl.item(), not torch.equal(before, vector(policy._model.parameters()))))
             return metrics
 
-        policy._updater.step = note
+        policy._learning.updater.step = note
         metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
         return vector(policy._model.parameters()), metrics, seen
 

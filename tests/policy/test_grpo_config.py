@@ -67,11 +67,11 @@ class TestPolicyConfig:
         main, create = think_answer
         main.policy.learn.update(loss='dapo', clip_ratio=None, adv_method=None)
         policy = make_policy(main, create)
-        assert policy._updater._loss_options['clip_ratio_high'] == 0.28 and policy._updater._loss_options['reduction'
-                                                                                                          ] == 'token'
+        assert policy._learning.updater._loss_options[
+            'clip_ratio_high'] == 0.28 and policy._learning.updater._loss_options['reduction'] == 'token'
         main.policy.learn.update(clip_ratio_high=0.5, adv_method='rloo')
         policy = make_policy(main, create)
-        assert policy._updater._loss_options['clip_ratio_high'] == 0.5 and policy._advantage.method == 'rloo'
+        assert policy._learning.updater._loss_options['clip_ratio_high'] == 0.5 and policy._advantage.method == 'rloo'
 
     def test_choices_that_do_not_go_together(self, think_answer):
         main, create = think_answer
@@ -99,7 +99,7 @@ class TestPolicyConfig:
     def test_schedules_without_an_end(self, think_answer, schedule):
         main, create = think_answer
         main.policy.learn.lr_scheduler = schedule
-        assert make_policy(main, create)._schedule.rate(10 ** 6) > 0
+        assert make_policy(main, create)._learning.schedule.rate(10 ** 6) > 0
 
     def test_the_group_collector_is_needed(self, think_answer):
         main, create = think_answer

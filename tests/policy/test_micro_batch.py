@@ -135,8 +135,8 @@ class TestUpdate:
         for most, of_whole in ((None, False), (40, True), (1, True), (1, False)):
             main.policy.learn.micro_batch_tokens = most
             policy = make_policy(main, create)
-            assert policy._updater._loss_of_whole == (most is not None)
-            policy._updater._loss_of_whole = of_whole
+            assert policy._learning.updater._loss_of_whole == (most is not None)
+            policy._learning.updater._loss_of_whole = of_whole
             data = sample_groups(policy, [0, 1, 2], reward=reward)
             for sample in data:
                 sample['logp_old'] -= 0.1  # the penalty of kl_cov needs a distance
@@ -150,7 +150,7 @@ class TestUpdate:
         main, create = think_answer
         main.policy.learn.update(micro_batch_tokens=30, batch_size=3)
         policy = make_policy(main, create)
-        policy._watch.look = lambda batch: None  # reads some rows once more
+        policy._learning.watch.look = lambda batch: None  # reads some rows once more
         seen, read = [], policy._actor.read
         policy._actor.read = lambda model, part, *args, **kwargs: seen.append(part
                                                                               ) or read(model, part, *args, **kwargs)

@@ -61,7 +61,7 @@ class TestInWeights:
                 rows = zip(batch.group.tolist(), batch.row.tolist())
                 return adv(batch) * torch.tensor([float(chosen(*row)) for row in rows])
 
-            policy._advantage = type('OfRows', (), dict(of=staticmethod(of_rows), method='no_std'))
+            policy._learning._advantage = type('OfRows', (), dict(of=staticmethod(of_rows), method='no_std'))
             policy.learn_mode.forward(data)
             return vector(p.grad for p in policy._model.parameters()).double()
 

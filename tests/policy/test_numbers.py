@@ -59,7 +59,7 @@ def wrong_advantage(policy, data, value=NAN):
         adv[4 + ROW] = value
         return adv
 
-    policy._advantage = types.SimpleNamespace(of=broken, equal=policy._advantage.equal)
+    policy._learning._advantage = types.SimpleNamespace(of=broken, method='grpo')
 
 
 def large_advantage(policy, data):
@@ -74,7 +74,7 @@ def wrong_sampler(policy, data):
 
 def wrong_reference(policy, data):
     with torch.no_grad():
-        next(policy._reference.copy.parameters()).fill_(NAN)
+        next(policy._learning.reference.copy.parameters()).fill_(NAN)
 
 
 def wrong_policy(policy, data):

@@ -36,11 +36,11 @@ class TestCorrection:
         off = dict(sampler_correction=None, sampler_correction_bound=2.0)
         plain, _ = learned_advantages(policy_of(think_answer, **off), copy.deepcopy(data))
         batch = Batch.of(data)
-        logp = policy._updater.read(batch)
+        logp = policy._learning.updater.read(batch)
         factor, cut = sampler_correction(logp, batch.logp_old, batch.weight, level, 1.5)
         assert 0.1 < cut < 0.9
-        run, seen = policy._updater.run, []
-        policy._updater.run = lambda batch, update: seen.append(batch) or run(batch, update)
+        run, seen = policy._learning.updater.run, []
+        policy._learning.updater.run = lambda batch, update: seen.append(batch) or run(batch, update)
         metrics = policy.learn_mode.forward(data)
         assert torch.equal(seen[0].adv, plain.unsqueeze(1) * factor)
         assert metrics['correction_cut'] == cut and metrics['ratio_max'] == pytest.approx(1, abs=1e-5)
@@ -54,9 +54,9 @@ class TestCorrection:
         main.policy.model.update(model)
         policy = policy_of(think_answer, sampler_correction='token', batch_size=1, epoch_per_collect=2)
         data = stale_groups(policy)
-        first = policy._updater.read(Batch.of(data))
-        used, find = [], policy._updater._logp_old
-        policy._updater._logp_old = lambda batch, new: used.append((batch, find(batch, new))) or used[-1][1]
+        first = policy._learning.updater.read(Batch.of(data))
+        used, find = [], policy._learning.updater._logp_old
+        policy._learning.updater._logp_old = lambda batch, new: used.append((batch, find(batch, new))) or used[-1][1]
         metrics = policy.learn_mode.forward(data)
         groups = Batch.of(data).group
         assert metrics['optimizer_steps'] == 6 and metrics['ratio_max'] > 1.01
@@ -82,9 +82,9 @@ class TestMask:
         data = stale_groups(policy)
         batch = Batch.of(data)
         plain, _ = learned_advantages(policy_of(think_answer, off_policy_mask=None), copy.deepcopy(data))
-        far = far_rows(policy._updater.read(batch), batch.logp_old, batch.weight, 0.5)
-        run, seen = policy._updater.run, []
-        policy._updater.run = lambda batch, update: seen.append(batch) or run(batch, update)
+        far = far_rows(policy._learning.updater.read(batch), batch.logp_old, batch.weight, 0.5)
+        run, seen = policy._learning.updater.run, []
+        policy._learning.updater.run = lambda batch, update: seen.append(batch) or run(batch, update)
         metrics = policy.learn_mode.forward(data)
         hidden = far & (plain < 0)
         assert hidden.any() and (far & (plain > 0)).any() and (~far & (plain < 0)).any()

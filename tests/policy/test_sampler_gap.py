@@ -92,7 +92,7 @@ class TestOnPolicy:
         """Not to those of the mini-batch before: what was learned since is in the ratio."""
         policy = noisy(think_answer, model, dict(batch_size=2, learning_rate=1e-2, epoch_per_collect=2))
         data, read = groups(policy), policy._actor.read
-        before, update, kls = copy.deepcopy(policy._model), policy._updater.step, []
+        before, update, kls = copy.deepcopy(policy._model), policy._learning.updater.step, []
 
         def measure(batch):
             with torch.no_grad():
@@ -102,7 +102,7 @@ class TestOnPolicy:
             kls.append((step['kl_old'], kl.item()))
             return step
 
-        policy._updater.step = measure
+        policy._learning.updater.step = measure
         policy.learn_mode.forward(data)
         assert len(kls) == 4 and kls[0][0] == 0
         for found, expected in kls[1:]:
@@ -115,10 +115,10 @@ class TestOnPolicy:
         data = groups(policy)
         policy.learn_mode.forward(data)
         data = data if share == 0 else [*data[:2], *groups(policy)[:2]]
-        update, expected = policy._updater.step, []
+        update, expected = policy._learning.updater.step, []
 
         def measure(batch):
-            fresh = fresh_rows(batch, policy._updater.optimizer_steps)
+            fresh = fresh_rows(batch, policy._learning.updater.optimizer_steps)
             assert fresh.float().mean() == share
             with torch.no_grad():
                 log_ratio = policy._actor.read(policy._model, batch)[0] - batch.logp_old
@@ -126,7 +126,7 @@ class TestOnPolicy:
             expected.append(((log_ratio.exp() - 1 - log_ratio).sum() / batch.weight.sum()).item())
             return update(batch)
 
-        policy._updater.step = measure
+        policy._learning.updater.step = measure
         metrics = policy.learn_mode.forward(data)
         assert expected[0] > 1e-4 and metrics['kl_old'] == pytest.approx(expected[0], rel=1e-4)
         assert ('sampler_gap_max' in metrics) == (share > 0)
@@ -157,7 +157,7 @@ class TestCost:
         self, think_answer, model, batch_size, epochs, passes
     ):
         policy = noisy(think_answer, model, dict(batch_size=batch_size, epoch_per_collect=epochs))
-        policy._watch.look = lambda batch: None  # reads some rows once more
+        policy._learning.watch.look = lambda batch: None  # reads some rows once more
         asked, read = [], policy._actor.read
         policy._actor.read = lambda *args, **kwargs: asked.append(1) or read(*args, **kwargs)
         data = groups(policy)
@@ -171,8 +171,9 @@ class TestCost:
     def test_further_epochs(self, think_answer, model):
         """They have the mini-batches of the first where rounding depends on what is read together, else others."""
         policy = noisy(think_answer, model, dict(batch_size=2, epoch_per_collect=6, learning_rate=1e-12))
-        seen, update = [], policy._updater.step
-        policy._updater.step = lambda batch: seen.append(tuple(p.tolist()[-4] for p in batch.prompts)) or update(batch)
+        seen, update = [], policy._learning.updater.step
+        policy._learning.updater.step = lambda batch: seen.append(tuple(p.tolist()[-4]
+                                                                        for p in batch.prompts)) or update(batch)
         policy.learn_mode.forward(groups(policy))
         assert len(seen) == 12 and (len(set(seen)) == 2) == bool(model)
         orders = {tuple(seen[i:i + 2]) for i in range(0, 12, 2)}

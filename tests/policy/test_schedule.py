@@ -68,7 +68,7 @@ class TestUpdates:
         policy = self.policy(think_answer, dict(type='constant_with_warmup', num_warmup_steps=4))
         before = vector(policy._model.parameters())
         metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
-        assert metrics['cur_lr'] == 1e-2 / 4 == policy._optimizer.param_groups[0]['lr']
+        assert metrics['cur_lr'] == 1e-2 / 4 == policy._learning.optimizer.param_groups[0]['lr']
         assert not torch.equal(vector(policy._model.parameters()), before)
 
     def test_a_decay_ends_on_time_whatever_the_updates_did(self, think_answer):

@@ -151,7 +151,7 @@ class TestStepActor:
                 sample_group(policy, lengths, lambda row, step: float(row + step), number=n)
                 for n, lengths in enumerate(([3, 1], [2, 5]))
             ]
-            policy._updater._optimizer = torch.optim.SGD(policy._model.parameters(), lr=1.)
+            policy._learning.updater._optimizer = torch.optim.SGD(policy._model.parameters(), lr=1.)
             policy._cfg.learn.grad_clip_value = 1e9
             before = torch.cat([p.detach().flatten() for p in policy._model.parameters()])
             policy.learn_mode.forward([groups[i] for i in batch])
@@ -162,7 +162,7 @@ class TestStepActor:
         learned = []
         for learn in (dict(batch_size=2, reduction='token'), dict(batch_steps=100)):
             policy = make(DISCRETE, learn=dict(learn, advantage='return_to_go', beta=0.1))
-            for p in policy._reference.copy.parameters():
+            for p in policy._learning.reference.copy.parameters():
                 p.data.mul_(1.3)
             groups = [
                 sample_group(policy, lengths, lambda row, step: float(row + step), number=n)
@@ -177,8 +177,8 @@ class TestStepActor:
     def test_mini_batches_of_steps_take_each_step_once_an_epoch(self):
         policy = make(DISCRETE, learn=dict(batch_steps=4, epoch_per_collect=3))
         seen = []
-        update = policy._updater.step
-        policy._updater.step = lambda batch: seen.append(batch.obs) or update(batch)
+        update = policy._learning.updater.step
+        policy._learning.updater.step = lambda batch: seen.append(batch.obs) or update(batch)
         groups = [sample_group(policy, lengths, number=n) for n, lengths in enumerate(([3, 1], [2, 5]))]
         policy.learn_mode.forward(groups)
         assert [len(x) for x in seen] == [4, 4, 3] * 3

@@ -14,8 +14,8 @@ from .test_step_actor import DISCRETE, make, sample_group
 def learned_advantages(policy, data):
     """The advantages (B, S) that the update learns from, and its batch."""
     seen = []
-    run = policy._updater.run
-    policy._updater.run = lambda batch, update: seen.append(batch) or run(batch, update)
+    run = policy._learning.updater.run
+    policy._learning.updater.run = lambda batch, update: seen.append(batch) or run(batch, update)
     policy.learn_mode.forward(data)
     batch, = seen
     return batch.adv, batch
@@ -80,7 +80,7 @@ class TestTokenAdvantages:
         main, create = think_answer
         for main.policy.learn.adv_method, known in (('optimal_token_baseline', False), ('reinforce_plus_plus', True)):
             policy = make_policy(main, create)
-            shown = policy._advantages(sample_groups(policy, [0], reward=reward))
+            shown = policy._learning.advantages(sample_groups(policy, [0], reward=reward))
             assert (shown[0] is not None) == known
 
     def test_one_row_a_group(self, think_answer):

@@ -90,7 +90,7 @@ class TestMasks:
         found = []
         for data in (samples, other):
             policy._model.load_state_dict(state)
-            policy._updater.shuffle.manual_seed(0)
+            policy._learning.updater.shuffle.manual_seed(0)
             metrics = policy.learn_mode.forward(data)
             assert metrics['optimizer_steps'] > 0 and metrics['grad_norm'] > 0
             found.append([p.grad.clone() for p in policy._model.parameters()])

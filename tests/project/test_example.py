@@ -45,7 +45,7 @@ class TestExample:
         assert given.reward.unique().numel() > 2
         optimizer = torch.optim.AdamW(model.parameters(), lr=example['RATE'], weight_decay=0.0, fused=True)
         order = torch.Generator()
-        order.set_state(policy._updater.shuffle.get_state())
+        order.set_state(policy._learning.updater.shuffle.get_state())
         before = [p.detach().clone() for p in model.parameters()]
         entropy = example['update'](model, optimizer, given, order)
         metrics = policy.learn_mode.forward(data)

@@ -54,7 +54,7 @@ class TestRun:
             gaps = []
             for weights in (before, own):
                 policy._model.load_state_dict(weights)
-                gap = (policy._updater.read(batch) - batch.logp_old)[batch.weight != 0].abs().max().item()
+                gap = (policy._learning.updater.read(batch) - batch.logp_old)[batch.weight != 0].abs().max().item()
                 gaps.append(gap)
             assert gaps[0] < 2e-5
             if any(not torch.equal(own[name], before[name]) for name in own):  # the last update had a gradient

@@ -54,7 +54,7 @@ class TestRun:
         forward, before = GRPOPolicy._forward_learn, signal.getsignal(number)
 
         def interrupted(self, data):
-            if self._updates == 3:
+            if self._learning.updates == 3:
                 os.kill(os.getpid(), number)
             return forward(self, data)
 
