@@ -45,6 +45,13 @@ def think_answer(tmp_path, monkeypatch):
     return small('think_answer_grpo')
 
 
+@pytest.fixture(autouse=True)
+def _curves(request, monkeypatch):
+    """A run within a test draws its curve, half of the time of a short run, only where the test looks at it."""
+    if request.node.get_closest_marker('curves') is None:
+        monkeypatch.setattr('ding_grpo.worker.report.draw_curves', lambda runs, path: None)
+
+
 @pytest.fixture(params=['cpu', pytest.param('cuda', marks=pytest.mark.cudatest)])
 def device(request):
     return request.param

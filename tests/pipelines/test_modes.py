@@ -15,6 +15,8 @@ from tests.shipped import load, write
 
 STEPS = dict(evaluator_env_num=3, n_evaluator_episode=3, env_kwargs=dict(max_episode_steps=15))
 
+SMALL_PPO = dict(env=dict(collector_env_num=32), policy=dict(collect=dict(n_sample=320)))
+
 
 @pytest.fixture
 def ding(tmp_path, monkeypatch):
@@ -22,7 +24,8 @@ def ding(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(name, *options, env=STEPS):
-        write(f'{name}_config.py', load(name, exp_name='run', env=dict(env, stop_value=1e9)))
+        sizes = SMALL_PPO if name == 'think_answer_ppo' else dict(env=env)
+        write(f'{name}_config.py', load(name, **dict(sizes, exp_name='run', env=dict(sizes['env'], stop_value=1e9))))
         result = CliRunner().invoke(cli, ['-c', f'{name}_config.py', *options])
         assert result.exception is None, result.output
         return result.output

@@ -60,11 +60,13 @@ class TestPPO:
             assert record['value_loss'] == pytest.approx(sum(s['value_loss'] for s in steps) / 4)
             assert record['adv_max'] == max(s['adv_max'] for s in steps)
 
+    @pytest.mark.curves
     def test_curve_and_no_model_of_an_environment_without_tokens(self):
         run('cartpole_ppo')
         assert open('run/curve.png', 'rb').read(4) == b'\x89PNG'
         assert not os.path.exists('run/model')  # the checkpoints contain it
 
+    @pytest.mark.curves
     def test_the_screen_keeps_di_engines_log(self, capfd, caplog):
         run('cartpole_ppo')
         out = capfd.readouterr().out

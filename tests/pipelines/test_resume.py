@@ -360,6 +360,7 @@ class TestDamage:
             self.run_twice(think_answer, replace)
         assert not os.path.exists('executed')
 
+    @pytest.mark.curves
     def test_the_best_one_costs_its_model_alone(self, think_answer, capfd):
         self.run_twice(think_answer, lambda folder: os.truncate(f'{folder}/ckpt_best.pth.tar', 100))
         assert 'ckpt_best.pth.tar is damaged' in capfd.readouterr().out

@@ -72,6 +72,7 @@ def learned(policy):
 @pytest.mark.envtest
 class TestPipeline:
 
+    @pytest.mark.curves
     @pytest.mark.parametrize('name', ['cartpole_grpo', 'acrobot_grpo', 'pendulum_grpo', 'cartpole_gae'])
     def test_learns_and_leaves_its_record(self, small, name):
         configs = small(name, policy__eval=dict(evaluator=dict(eval_freq=1, samples_per_start=2)))

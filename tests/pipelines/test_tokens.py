@@ -43,6 +43,7 @@ class TestRun:
         # in a process begun in the background this is SIG_IGN, which is no function
         assert getattr(signal.getsignal(signal.SIGINT), '__name__', '') != '_note'
 
+    @pytest.mark.curves
     def test_what_lies_in_the_folder(self, run):
         metrics = read_json_lines('run/log/learner/metrics.jsonl')
         assert [m['train_iter'] for m in metrics] == [0, 1, 2, 3, 4]

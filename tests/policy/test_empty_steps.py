@@ -29,8 +29,14 @@ def same(group, row):
 @pytest.mark.unittest
 class TestEmptySteps:
 
-    @pytest.mark.parametrize('options', [dict(), dict(log_prob_fn='efficient_method'), dict(micro_batch_tokens=30)])
-    @pytest.mark.parametrize('loss', [name for name in LOSS_PRESETS if name != 'dro'])
+    @pytest.mark.parametrize(
+        'loss, options', [
+            *((name, {}) for name in LOSS_PRESETS if name != 'dro'),
+            *((name, dict(micro_batch_tokens=30)) for name in ('grpo', 'dapo', 'gspo', 'clip_cov')),
+            ('grpo', dict(log_prob_fn='efficient_method')),
+        ],
+        ids=str
+    )
     def test_equal_rewards_move_nothing(self, think_answer, loss, options):
         policy = with_momentum(think_answer, loss=loss, adv_method=None, clip_ratio=None, **options)
         before = state(policy)

@@ -40,9 +40,14 @@ def play(think_answer, setting, kept, monkeypatch, groups=6, model=LLAMA, tokens
 @pytest.mark.unittest
 class TestKeptCache:
 
-    @pytest.mark.parametrize('model', [LLAMA, WINDOW, LEARNED], ids=['llama', 'window', 'gpt2'])
-    @pytest.mark.parametrize('setting', SETTINGS)
-    def test_equals_reading_again(self, think_answer, monkeypatch, setting, model):
+    @pytest.mark.parametrize(
+        'model, setting', [
+            *((LLAMA, setting) for setting in SETTINGS),
+            *((model, setting) for model in (WINDOW, LEARNED) for setting in ('plain', 'cut turns')),
+        ],
+        ids=lambda value: value if isinstance(value, str) else value['model_type']
+    )
+    def test_equals_reading_again(self, think_answer, monkeypatch, model, setting):
         policy, kept = play(think_answer, setting, True, monkeypatch, model=model)
         _, again = play(think_answer, setting, False, monkeypatch, model=model)
         assert policy._model.shares_prompts

@@ -119,7 +119,9 @@ class TestPPOKL:
     def test_on_tokens_through_the_pipeline(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         main, create = load('think_answer_ppo')
-        main.policy.learn.update(beta=0.1, kl_type='k3')
+        main.env.collector_env_num = 32
+        main.policy.collect.n_sample = 320
+        main.policy.learn.update(beta=0.1, kl_type='k3', batch_size=80)
         create.policy.type = 'ppo_kl'
         kls = []
         update = PPOKLPolicy._update

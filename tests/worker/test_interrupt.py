@@ -48,6 +48,7 @@ class TestInterrupt:
 @pytest.mark.unittest
 class TestRun:
 
+    @pytest.mark.curves
     @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
     def test_the_update_under_way_is_finished_and_saved(self, think_answer, monkeypatch, capfd, number):
         main, create = think_answer
