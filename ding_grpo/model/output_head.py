@@ -1,4 +1,4 @@
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +9,9 @@ from ding_common import ConfigError, describe
 from ding_grpo.rl_utils.matrix_product import linear
 
 from .float64 import in_float64
+
+# Results of ``measure_head`` by architecture.
+_MEASURED: Dict[Tuple, Tuple[float, Optional[float]]] = {}
 
 
 class OutputHead(NamedTuple):
@@ -44,7 +47,7 @@ def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional
         factor in one and a divisor in another (``logits_scaling`` of HyperCLOVA X and of Granite). Chosen numbers \
         replace the output layer's product, and both values follow from the resulting logits. Then the model's own \
         logits must match the formula. Changes to the logits are not detected if they occur only beyond the eight \
-        tokens and the chosen numbers.
+        tokens and the chosen numbers. Models of one architecture are measured once in a process.
     Arguments:
         - lm (:obj:`PreTrainedModel`): A causal language model of ``transformers``.
         - trunk (:obj:`torch.nn.Module`): The model below its output layer.
@@ -57,6 +60,27 @@ def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional
     layer = lm.get_output_embeddings()
     if type(layer) is not nn.Linear:
         raise _refusal(lm, f'its output layer is {type(layer).__name__}, not a torch.nn.Linear')
+    known = {*trunk.parameters(), *layer.parameters()}
+    if any(p.requires_grad and p not in known for p in lm.parameters()):
+        raise _refusal(lm, 'it has trainable weights besides its trunk and its output layer')
+    architecture = _architecture(lm)
+    if architecture is None:
+        return _measure(lm, trunk, layer)
+    if architecture not in _MEASURED:
+        _MEASURED[architecture] = _measure(lm, trunk, layer)
+    return _MEASURED[architecture]
+
+
+def _architecture(lm: PreTrainedModel) -> Optional[Tuple]:
+    """All that scale and soft cap depend on; None if a module of the model has another ``forward`` than its class."""
+    modules = list(lm.modules())
+    if any('forward' in vars(module) or module._forward_hooks or module._forward_pre_hooks for module in modules):
+        return None
+    return tuple(map(type, modules)), lm.config.to_json_string(use_diff=False), lm.get_output_embeddings().weight.dtype
+
+
+def _measure(lm: PreTrainedModel, trunk: nn.Module, layer: nn.Linear) -> Tuple[float, Optional[float]]:
+    """``measure_head`` by running the model."""
     ids = torch.arange(8, device=lm.device).remainder(layer.out_features).unsqueeze(0)  # (1, 8)
     try:
         with torch.no_grad():
@@ -65,13 +89,10 @@ def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional
         raise ConfigError(f'policy.model: {type(lm).__name__} fails to read tokens: {describe(error)}') from error
     if hidden is None or hidden.dtype != layer.weight.dtype or hidden.shape[-1] != layer.in_features:
         raise _refusal(lm, 'its output layer does not read the last hidden states directly')
-    known = {*trunk.parameters(), *layer.parameters()}
-    if any(p.requires_grad and p not in known for p in lm.parameters()):
-        raise _refusal(lm, 'it has trainable weights besides its trunk and its output layer')
     try:
         with in_float64():  # otherwise scale and soft cap would have the precision of the weights
             hidden, logits = trunk(input_ids=ids, use_cache=False).last_hidden_state, lm(ids, use_cache=False).logits
-            scale, softcap = _measure(lm, layer, ids)
+            scale, softcap = _scale_and_softcap(lm, layer, ids)
             expected = _softcapped(F.linear(hidden, layer.weight, layer.bias), scale, softcap)
     except ConfigError:
         raise
@@ -83,7 +104,7 @@ def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional
     return scale, softcap
 
 
-def _measure(lm: PreTrainedModel, layer: nn.Linear, ids: Tensor) -> Tuple[float, Optional[float]]:
+def _scale_and_softcap(lm: PreTrainedModel, layer: nn.Linear, ids: Tensor) -> Tuple[float, Optional[float]]:
     tried = torch.tensor([2. ** -7, 8192., -64., -1., 0.5, 8.], dtype=torch.double, device=lm.device)
     product: List[Tensor] = []
 
