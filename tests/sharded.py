@@ -6,7 +6,7 @@ import threading
 import torch
 
 from ding_common import parallel
-from ding_grpo.model.sharding import own, whole
+from ding_grpo.model.sharding import layers_of, own, whole
 from ding_grpo.policy.batch import Batch
 
 from tests.policy.helper import make_policy, sample_groups
@@ -52,7 +52,9 @@ def learn(case):
             added[0] += len(rows) == 0
             yield rows, part
 
-    Batch.parts = counted
+    Batch.parts, types = counted, set()
+    multiplied = next(m for m in layers_of(policy._model)[0].modules() if isinstance(m, torch.nn.Linear))
+    multiplied.register_forward_pre_hook(lambda module, args: types.add(module.weight.dtype))
     try:
         for update in range(case['updates']):
             policy.learn_mode.forward(groups(policy, update, case.get('failed', 0)))
@@ -70,7 +72,7 @@ def learn(case):
     }
     sampled = {name: p.detach().clone() for name, p in policy._get_model().named_parameters()}
     whole_sizes = [p.numel() for p in trained]
-    return dict(start=start, end=end, added=added[0], kept=kept, sizes=whole_sizes, sampled=sampled)
+    return dict(start=start, end=end, added=added[0], kept=kept, sizes=whole_sizes, sampled=sampled, types=types)
 
 
 def learn_all(cases):

@@ -117,7 +117,12 @@ class CausalLM(nn.Module):
     @property
     def exact_arithmetic(self) -> bool:
         """Whether layers compute in float32 or wider, where the order of sums changes only the last digits."""
-        return not self._autocast and all(p.dtype in (torch.float32, torch.float64) for p in self.parameters())
+        return self.autocast_dtype is None and all(p.dtype in (torch.float32, torch.float64) for p in self.parameters())
+
+    @property
+    def autocast_dtype(self) -> Optional[torch.dtype]:
+        """The type in which layers multiply if it is not that of their weights."""
+        return torch.bfloat16 if self._autocast else None
 
     def without_adapters(self) -> ContextManager:
         """Context in which the model is the pretrained one."""
@@ -228,7 +233,8 @@ class CausalLM(nn.Module):
         Context in which layers compute in the type of ``autocast``. ``completion_hidden`` and ``completion_logits``
         enter it themselves. Decoding enters it once around all steps, so that weights are converted once.
         """
-        return torch.autocast(self.device.type, torch.bfloat16) if self._autocast else nullcontext()
+        dtype = self.autocast_dtype
+        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
     def start(self, prompts: PromptBatch, max_new_tokens: int = 0) -> Decoding:
         """

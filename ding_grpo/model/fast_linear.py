@@ -18,9 +18,9 @@ class _Fast:
     def _cast(self, name: str, x: Tensor) -> Optional[Tensor]:
         """The weight or the bias in autocast's type for ``x``."""
         value: Optional[Tensor] = getattr(self, name)
-        if value is None or value.requires_grad:
-            return value
         dtype = torch.get_autocast_dtype(x.device.type)
+        if value is None or value.requires_grad or value.dtype is dtype:
+            return value
         key = (dtype, value.device, value.data_ptr(), value._version)
         if self.__dict__.get(f'_{name}_key') != key:
             self.__dict__.update({f'_{name}_key': key, f'_{name}_cast': value.detach().to(dtype)})

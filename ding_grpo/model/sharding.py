@@ -9,7 +9,7 @@ from typing import List, Set
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -68,8 +68,10 @@ class Sharding:
         return other
 
     def _divide(self, model: CausalLM) -> None:
+        # Under autocast, layers are gathered in its type: half as many bytes. Their inputs stay in float32.
+        policy = MixedPrecisionPolicy(model.autocast_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for layer in layers_of(model):
-            fully_shard(layer, mesh=self.mesh)
+            fully_shard(layer, mesh=self.mesh, **({} if model.autocast_dtype is None else dict(mp_policy=policy)))
         fully_shard(model, mesh=self.mesh)  # embeddings, last norm and output matrix, which may be tied
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -80,17 +82,11 @@ class Sharding:
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Give the copy the current weights, one layer at a time. All processes call it together."""
+        """Give the copy the current weights, one after the other. All processes call it together."""
         copies = dict(self.copy.named_parameters())
-        for prefix, module in self._model.named_modules():
-            if not isinstance(module, FSDPModule):
-                continue
+        for name, p in self._model.named_parameters():
             with parallel.watched():
-                module.unshard()
-            for name, p in module.named_parameters(prefix):
-                if not isinstance(p, DTensor):  # the layers are divided at the moment, but for this one
-                    copies[name].data = p.detach().clone()
-            module.reshard()
+                copies[name].data = whole(p.detach())
 
     def release(self) -> None:
         """Free the weights of the copy."""

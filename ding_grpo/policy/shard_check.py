@@ -13,7 +13,6 @@ _WHOLE = (
     ('learn', 'demonstrations', 'share'),
     ('learn', 'shadow'),
     ('learn', 'noise_every'),
-    ('collect', 'autocast'),
 )
 
 
@@ -34,8 +33,6 @@ def check_shard(cfg: Dict) -> None:
         raise ConfigError(
             f"policy.shard = True: needs policy.model.type = 'causal_lm', not {model_type(cfg['model'])!r}."
         )
-    if cfg['model'].get('autocast') is not None:
-        raise _refusal('model.autocast', cfg['model']['autocast'], None)
     if cfg['learn']['advantage'] == 'gae':
         raise _refusal('learn.advantage', 'gae', 'outcome')
     for path in _WHOLE:

@@ -35,10 +35,13 @@ CASES = [
     case('checkpointed', updates=2),
     case('empty_share', learn=dict(batch_size=1), failed=3),  # one row in each mini-batch
 ]
+CASES[-2]['policy']['model']['gradient_checkpointing'] = True
+SGD = dict(learn=dict(learning_rate=0.1, beta=0.1), sgd=True)
+CASES += [case('sgd_sampled_by_autocast', collect=dict(autocast='bfloat16'), **SGD), case('autocast', **SGD)]
+CASES[-1]['policy']['model']['autocast'] = 'bfloat16'
 
 # In every run of the tests; the others among the long checks.
-SHORT = ('sgd_tied', 'empty_share', 'lora')
-CASES[-2]['policy']['model']['gradient_checkpointing'] = True
+SHORT = ('sgd_tied', 'empty_share', 'lora', 'autocast')
 # Many layers, so that the few that are whole at a time are a small share. Few tokens, so that activations are.
 DEEP = case('deep', dict(hidden_size=128, intermediate_size=256, num_hidden_layers=36))
 DEEP['policy']['model']['gradient_checkpointing'] = True
@@ -94,7 +97,10 @@ def of_case(found, name):
 class TestLearning:
 
     @pytest.mark.parametrize(
-        'name', ['sgd_tied', 'adamw_untied_top_k', 'reference', 'checkpointed', 'empty_share', 'lora']
+        'name', [
+            'sgd_tied', 'adamw_untied_top_k', 'reference', 'checkpointed', 'empty_share', 'sgd_sampled_by_autocast',
+            'lora'
+        ]
     )
     def test_the_weights_of_one_process(self, found, name):
         one, many = of_case(found, name)
@@ -102,6 +108,14 @@ class TestLearning:
         for other in many:
             assert torch.equal(one['start']['lm.model.norm.weight'], other['start']['lm.model.norm.weight'])
             assert distance(one['end'], other['end']) < (1e-6 if 'sgd' in name else 1e-5)
+
+    def test_autocast_gathers_layers_in_its_type(self, found):
+        """Gradients of other parts of a batch round differently."""
+        one, many = of_case(found, 'autocast')
+        assert one['types'] == {torch.float32}
+        for other in many:
+            assert other['types'] == {torch.bfloat16}
+            assert distance(one['end'], other['end']) < 0.005 * distance(one['start'], one['end'])
 
     @pytest.mark.parametrize('name', ['sgd_tied', 'empty_share'])
     def test_a_process_with_fewer_parts_keeps_step(self, found, name):

@@ -33,13 +33,11 @@ class TestShard:
         'changes, message', [
             (dict(multi_gpu=False), 'policy.shard = True: needs policy.multi_gpu = True'),
             (dict(model=dict(type='vac')), "policy.shard = True: needs policy.model.type = 'causal_lm', not 'vac'"),
-            (dict(model__autocast='bfloat16'), "policy.model.autocast = 'bfloat16': not available"),
             (dict(learn__advantage='gae'), "policy.learn.advantage = 'gae': not available"),
             (dict(teacher=dict(pretrained='a')), 'policy.teacher = .*: not available'),
             (dict(learn__log_prob_fn='naive_method'), "policy.learn.log_prob_fn = 'naive_method': not available"),
             (dict(learn__demonstrations__share=0.5), 'policy.learn.demonstrations.share = 0.5: not available'),
             (dict(learn__shadow=['dapo']), r"policy.learn.shadow = \['dapo'\]: not available"),
-            (dict(collect__autocast='bfloat16'), "policy.collect.autocast = 'bfloat16': not available"),
             (dict(learn__noise_every=3), 'policy.learn.noise_every = 3: not available'),
         ]
     )
