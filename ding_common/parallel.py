@@ -136,6 +136,22 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def processes_per_machine() -> int:
+    """
+    Overview:
+        The number of processes of this run on each machine, which torchrun tells each of them.
+    Raises:
+        - ConfigError: If it is not the same on all machines.
+    """
+    numbers = all_gather(int(os.environ.get('LOCAL_WORLD_SIZE', world_size())))
+    if len(set(numbers)) > 1:
+        raise ConfigError(
+            f"policy.shard = 'machine': machines run {min(numbers)} and {max(numbers)} processes; must be the same "
+            'number on all of them (torchrun --nproc_per_node).'
+        )
+    return numbers[0]
+
+
 def share(number: int) -> range:
     """This process's share of ``number`` items: one contiguous block per process, in the order of ranks."""
     return range(rank() * number // world_size(), (rank() + 1) * number // world_size())

@@ -95,16 +95,18 @@ def _work(function, argument, folder, out, variables):
     os._exit(code)
 
 
-def connected(function, argument, folders):
-    """Processes of one run, as torchrun would start them, one in each of the folders."""
+def connected(function, argument, folders, machines=1):
+    """Processes of one run, as torchrun would start them on so many machines, one in each of the folders."""
     if len(folders) == 1:
         return [Process(function, argument, folders[0])]
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = str(free.getsockname()[1])
     address = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE=str(len(folders)))
+    on_each = len(folders) // machines
+    address['LOCAL_WORLD_SIZE'] = str(on_each)
     return [
-        Process(function, argument, folder, RANK=str(rank), LOCAL_RANK=str(rank), **address)
+        Process(function, argument, folder, RANK=str(rank), LOCAL_RANK=str(rank % on_each), **address)
         for rank, folder in enumerate(folders)
     ]
 

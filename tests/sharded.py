@@ -17,7 +17,7 @@ def policy_of(case):
     """A small policy of think_answer with the changes of a case, divided among the processes of this run."""
     main, create = load('think_answer_grpo', policy=case.get('policy', {}))
     processes = parallel.world_size()
-    main.policy.update(multi_gpu=processes > 1, shard=processes > 1)
+    main.policy.update(multi_gpu=processes > 1, shard=processes > 1 and case.get('shard', True))
     if 'pretrained' in main.policy.model:
         main.policy.model.pop('config')
     policy = make_policy(main, create)

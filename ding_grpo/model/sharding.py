@@ -28,16 +28,19 @@ class Sharding:
         ``gather``, ``release``, ``duplicate``, ``check_reading``
     """
 
-    def __init__(self, model: CausalLM, cuda: bool) -> None:
+    def __init__(self, model: CausalLM, cuda: bool, within_machine: bool = False) -> None:
         """
         Arguments:
             - model (:obj:`CausalLM`): The same in all processes, on the CPU. It is divided in place.
             - cuda (:obj:`bool`): Whether the parts are on GPUs, one GPU per process.
+            - within_machine (:obj:`bool`): Whether each machine has all parts, so that only gradients travel between \
+                machines; otherwise the parts are divided among the processes of all machines.
         Raises:
-            - ConfigError: If the architecture cannot be divided by layers.
+            - ConfigError: If the architecture cannot be divided by layers, or machines have unequal numbers of \
+                processes.
         """
         check_layers(model)
-        self.mesh: DeviceMesh = init_device_mesh('cuda' if cuda else 'cpu', (parallel.world_size(), ))
+        self.mesh = _mesh('cuda' if cuda else 'cpu', within_machine)
         self.copy, self._model = _alias(model), model
         self._divide(model)
         self.copy.to(self.device)
@@ -93,6 +96,15 @@ class Sharding:
         for p in self.copy.parameters():
             p.data = p.data.new_empty(0)
         forget_casts(self.copy)
+
+
+def _mesh(device: str, within_machine: bool) -> DeviceMesh:
+    """The processes, by machine and part, or by part alone."""
+    processes = parallel.world_size()
+    parts = parallel.processes_per_machine() if within_machine else processes
+    if parts == processes:
+        return init_device_mesh(device, (parts, ))
+    return init_device_mesh(device, (processes // parts, parts), mesh_dim_names=('machine', 'part'))
 
 
 def _alias(model: CausalLM) -> CausalLM:
@@ -166,8 +178,10 @@ def own(tensor: Tensor) -> Tensor:
 def gradient_norm(gradients: List[Tensor]) -> Tensor:
     """The norm of all gradients together, the same in all processes; gradients may be divided."""
     norm = torch.nn.utils.get_total_norm([own(g) for g in gradients])
-    if not any(isinstance(g, DTensor) for g in gradients):
+    mesh = next((g.device_mesh for g in gradients if isinstance(g, DTensor)), None)
+    if mesh is None:
         return norm
     squares = norm.double().square()
     parallel.all_reduce([squares])
+    squares = squares * mesh.size(mesh.ndim - 1) / mesh.size()  # every machine has all parts
     return squares.sqrt().to(norm.dtype)

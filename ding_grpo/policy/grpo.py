@@ -103,7 +103,7 @@ class GRPOPolicy(Policy):
         """Divide the model among the processes before it is moved to a GPU; sampling uses a plain copy of it."""
         self._init_multi_gpu_setting(model)
         if parallel.world_size() > 1:
-            self._sharding = Sharding(model, self._cfg.cuda)
+            self._sharding = Sharding(model, self._cfg.cuda, within_machine=self._cfg.shard == 'machine')
             self._actor = make_actor(self._sharding.copy, self._cfg, torch.initial_seed())
 
     def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool = True) -> None:

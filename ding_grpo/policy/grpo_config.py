@@ -48,9 +48,10 @@ KEYS = dict(
     # (bool) Whether the processes that ``torchrun`` started share one run, on GPUs or not (docs/scaling.md). Groups,
     # mini-batches and results are the same as with one process.
     multi_gpu=Key(False, Rule.one_of(True, False)),
-    # (bool) Whether each process keeps only its part of the weights, the gradients and the optimizer's state (FSDP2,
-    # docs/scaling.md), for a model that does not fit on one GPU. Needs ``multi_gpu``. For language models.
-    shard=Key(False, Rule.one_of(True, False)),
+    # (Union[bool, str]) Whether each process keeps only its part of the weights, the gradients and the optimizer's
+    # state (FSDP2, docs/scaling.md), for a model that does not fit on one GPU. True: the model is divided among all
+    # processes. 'machine': among those of each machine. Needs ``multi_gpu``. For language models.
+    shard=Key(False, Rule.one_of(True, False, 'machine')),
     # (bool) Whether the data comes from the policy that is trained. Read by DI-engine's collectors.
     on_policy=True,
     # (bool) Priorities of a replay buffer, which are not supported. Read by DI-engine's pipelines.

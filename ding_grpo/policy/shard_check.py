@@ -28,22 +28,25 @@ def check_shard(cfg: Dict) -> None:
     if not cfg['shard']:
         return
     if not cfg['multi_gpu']:
-        raise ConfigError('policy.shard = True: needs policy.multi_gpu = True, since processes share the model.')
+        raise ConfigError(
+            f"policy.shard = {cfg['shard']!r}: needs policy.multi_gpu = True, since processes share the model."
+        )
     if model_type(cfg['model']) != 'causal_lm':
         raise ConfigError(
-            f"policy.shard = True: needs policy.model.type = 'causal_lm', not {model_type(cfg['model'])!r}."
+            f"policy.shard = {cfg['shard']!r}: needs policy.model.type = 'causal_lm', not {model_type(cfg['model'])!r}."
         )
     if cfg['learn']['advantage'] == 'gae':
-        raise _refusal('learn.advantage', 'gae', 'outcome')
+        raise _refusal(cfg, 'learn.advantage', 'gae', 'outcome')
     for path in _WHOLE:
         value, default = cfg, DEFAULTS
         for key in path:
             value, default = value[key], default[key]
         if value != default:
-            raise _refusal('.'.join(path), value, default)
+            raise _refusal(cfg, '.'.join(path), value, default)
 
 
-def _refusal(key: str, value: object, allowed: object) -> ConfigError:
+def _refusal(cfg: Dict, key: str, value: object, allowed: object) -> ConfigError:
     return ConfigError(
-        f'policy.{key} = {value!r}: not available with policy.shard = True. Set it to {allowed!r}, or shard to False.'
+        f"policy.{key} = {value!r}: not available with policy.shard = {cfg['shard']!r}. Set it to {allowed!r}, or "
+        'shard to False.'
     )

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard, empty
+from torch.distributed.tensor import Replicate, Shard, empty
 
 from ding_common import CheckpointError, describe, parallel
 
@@ -186,7 +186,8 @@ def _plain(name: str, found: TensorStorageMetadata, buffers: Collection[str]) ->
 def _empty(found: TensorStorageMetadata, mesh: Optional[DeviceMesh]) -> Tensor:
     if mesh is None:
         return torch.empty(found.size, dtype=found.properties.dtype)
-    return empty(found.size, dtype=found.properties.dtype, device_mesh=mesh, placements=[Shard(0)])
+    placements = [*(Replicate() for _ in range(mesh.ndim - 1)), Shard(0)]
+    return empty(found.size, dtype=found.properties.dtype, device_mesh=mesh, placements=placements)
 
 
 @contextmanager

@@ -45,6 +45,15 @@ parallel.all_gather(1)
         assert 'process 0: another process of this run has not responded for 0.0333333 minutes' in first
         assert re.search(GONE.format(1, 0), second)
 
+    def test_machines_with_unequal_numbers_of_processes(self, tmp_path):
+        for _, out in meet(tmp_path, """
+import os
+assert parallel.processes_per_machine() == 2
+os.environ['LOCAL_WORLD_SIZE'] = str(1 + parallel.rank())
+parallel.processes_per_machine()
+"""):
+            assert "ConfigError: policy.shard = 'machine': machines run 1 and 2 processes; must be the same" in out
+
     def test_other_tensors_than_the_others(self, tmp_path):
         # gloo adds up what is there, hangs, or aborts
         outs = meet(

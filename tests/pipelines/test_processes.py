@@ -63,7 +63,7 @@ def write_config(folder, name, config, changes, processes, code='', **learn):
     changes = dict(changes, exp_name=name)
     changes['env'] = dict(changes['env'], stop_value=1e9)
     learn = dict(changes['policy'].get('learn', {}), **learn)
-    multi_gpu = processes > 1 or changes['policy'].get('shard', False)
+    multi_gpu = processes > 1 or bool(changes['policy'].get('shard', False))
     changes['policy'] = dict(changes['policy'], learn=learn, multi_gpu=multi_gpu)
     changes['policy']['eval'] = dict(evaluator=dict(eval_freq=4))
     write(folder / f'{name}_config.py', load(config, **changes), code)

@@ -10,7 +10,7 @@ from ding_grpo.model import CausalLM
 from ding_grpo.worker.checkpoint import read_checkpoint
 
 from tests.pipelines.test_processes import Run
-from tests.processes import connected
+from tests.processes import connected, run_ding
 from tests.sharded import learn_all, measure_all
 from tests.shipped import load
 
@@ -63,9 +63,12 @@ def distance(a, b):
     return max(((a[name] - b[name]).norm() / a[name].norm().clamp(min=1e-9)).item() for name in a)
 
 
-def learned(folder, cases, processes):
-    """What each process finds of each case, by name."""
-    ended = [p.end() for p in connected(learn_all, cases, [folder / str(rank) for rank in range(processes)])]
+def learned(folder, cases, processes, machines=1):
+    """What each process finds of each case, by name. Several machines have all parts each."""
+    if machines > 1:
+        cases = [dict(c, shard='machine') for c in cases]
+    folders = [folder / str(rank) for rank in range(processes)]
+    ended = [p.end() for p in connected(learn_all, cases, folders, machines)]
     assert all(code == 0 for code, _ in ended), ended[0][1] + ended[-1][1]
     return {
         c['name']: [torch.load(folder / str(rank) / f"{c['name']}_{rank}.pt") for rank in range(processes)]
@@ -73,18 +76,28 @@ def learned(folder, cases, processes):
     }
 
 
-ALL = [pytest.param((processes, False), marks=pytest.mark.algotest, id=f'{processes}-all') for processes in (2, 4)]
+ALL = [
+    pytest.param((processes, machines, False), marks=pytest.mark.algotest, id=f'{processes}-on-{machines}-all')
+    for processes, machines in ((2, 1), (4, 1), (4, 2))
+]
 
 
-@pytest.fixture(scope='class', params=[pytest.param((2, True), id='2-short'), *ALL])
+class Found(dict):
+    """For each case, what one process found, and what each of several did."""
+    machines = 1
+
+
+@pytest.fixture(scope='class', params=[pytest.param((2, 1, True), id='2-on-1-short'), *ALL])
 def found(request, tmp_path_factory):
-    processes, short = request.param
+    processes, machines, short = request.param
     folder = tmp_path_factory.mktemp('sharding')
     cases = [*CASES, adapters(folder)]
     if short:
         cases = [dict(c, updates=min(4, c['updates'])) for c in cases if c['name'] in SHORT]
-    one, many = learned(folder / 'one', cases, 1), learned(folder / 'many', cases, processes)
-    return {name: (one[name][0], many[name]) for name in one}
+    one, many = learned(folder / 'one', cases, 1), learned(folder / 'many', cases, processes, machines)
+    results = Found({name: (one[name][0], many[name]) for name in one})
+    results.machines = machines
+    return results
 
 
 def of_case(found, name):
@@ -126,8 +139,8 @@ class TestLearning:
         total = sum(one['sizes'])
         for kind, copies in (('weights', 1), ('gradients', 1), ('moments', 2)):
             held = [sum(other['kept'][kind]) for other in many]
-            assert sum(held) == copies * total == sum(one['kept'][kind])
-            assert max(held) < copies * total / len(many) * 1.1  # uneven matrices
+            assert sum(held) == found.machines * copies * total and copies * total == sum(one['kept'][kind])
+            assert max(held) < copies * total / (len(many) / found.machines) * 1.1  # uneven matrices
 
     @pytest.mark.parametrize('name', ['adamw_untied_top_k', 'lora'])
     def test_samples_from_the_weights_of_the_last_update(self, found, name):
@@ -157,9 +170,16 @@ sharded_checkpoint.HuggingFaceStorageWriter = Writer
 '''
 
 
+class OnTwoMachines(Run):
+
+    def _start(self, folder, options, processes):
+        self._processes = connected(run_ding, options, [folder] * processes, machines=min(2, processes))
+
+
 def run(folder, name, updates, processes, code='', shard=True, **learn):
     changes = dict(RUN, policy=dict(RUN['policy'], shard=shard, model=dict(config=dict(SHAPE))))
-    return Run(folder, name, 'think_answer_grpo', changes, 'serial_onpolicy', updates, processes, code, **learn)
+    kind = OnTwoMachines if shard == 'machine' else Run
+    return kind(folder, name, 'think_answer_grpo', changes, 'serial_onpolicy', updates, processes, code, **learn)
 
 
 def names(run):
@@ -169,18 +189,25 @@ def names(run):
 @pytest.mark.envtest
 class TestRuns:
 
-    @pytest.mark.parametrize('numbers', [(2, 1, 2), pytest.param((4, 2, 4), marks=pytest.mark.algotest)])
-    def test_killed_while_a_checkpoint_is_written_and_resumed_by_other_numbers(self, tmp_path, numbers):
-        first = run(tmp_path, 'run', 7, numbers[0], KILL)
+    @pytest.mark.parametrize(
+        'numbers, shard', [
+            ((2, 1, 2), True),
+            pytest.param((4, 2, 4), True, marks=pytest.mark.algotest),
+            pytest.param((4, 1, 4), 'machine', marks=pytest.mark.algotest),
+        ]
+    )
+    def test_killed_while_a_checkpoint_is_written_and_resumed_by_other_numbers(self, tmp_path, numbers, shard):
+        first = run(tmp_path, 'run', 7, numbers[0], KILL, shard)
         ended = [process.end() for process in first._processes]
         assert ended[1][0] == -signal.SIGKILL
-        assert ended[0][0] == 1 and 'of this run has exited' in ended[0][1], ended[0][1]
+        assert all(code == 1 for code, _ in ended[:1] + ended[2:]), ended[0][1]
+        assert 'of this run has exited' in ended[0][1]
         assert names(first) == [
             'ckpt_best.0.shards', 'ckpt_best.pth.tar', 'iteration_2.0.shards', 'iteration_2.pth.tar',
             'iteration_4.0.shards'
         ]
         for updates, processes in ((5, numbers[1]), (7, numbers[2])):
-            resumed = run(tmp_path, 'run', updates, processes, resume_training=True)
+            resumed = run(tmp_path, 'run', updates, processes, shard=shard, resume_training=True)
             code, out = resumed.end()
             assert code == 0, out
             assert f'resuming from run/ckpt/iteration_{2 if updates == 5 else 5}.pth.tar' in out

@@ -32,6 +32,7 @@ class TestShard:
     @pytest.mark.parametrize(
         'changes, message', [
             (dict(multi_gpu=False), 'policy.shard = True: needs policy.multi_gpu = True'),
+            (dict(multi_gpu=False, shard='machine'), "policy.shard = 'machine': needs policy.multi_gpu = True"),
             (dict(model=dict(type='vac')), "policy.shard = True: needs policy.model.type = 'causal_lm', not 'vac'"),
             (dict(learn__advantage='gae'), "policy.learn.advantage = 'gae': not available"),
             (dict(teacher=dict(pretrained='a')), 'policy.teacher = .*: not available'),
