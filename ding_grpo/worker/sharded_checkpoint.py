@@ -22,9 +22,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, empty
 
 from ding_common import CheckpointError, describe, parallel
+from ding_grpo.model.sharding import own
 
 SUFFIX = '.shards'
 ENTRY = 'shards'  # of a checkpoint's state: what is known about its folder
+TIED = 'tied'  # of its state: the names of weights that are another weight
 _PIECE = 2 ** 24  # bytes that are read at a time
 
 
@@ -157,17 +159,31 @@ def _new_folder(path: str) -> str:
 
 
 def _divide(state: Dict[str, Any]) -> tuple:
-    """The state without its large tensors, and these by name."""
+    """The state without its large tensors, and these by name. Of tied weights only the first is there."""
     tensors = {f'{entry}/{name}': t for entry in ('model', 'reference') for name, t in state.get(entry, {}).items()}
+    tied = parallel.broadcast_object(_tied(tensors))  # the first process has a part of every weight
+    tensors = {name: t for name, t in tensors.items() if name not in tied}
     for number, values in state['optimizer']['state'].items():
         tensors.update({f'optimizer/{number}/{name}': value for name, value in values.items()})
     rest = {name: value for name, value in state.items() if name not in ('model', 'reference')}
-    return dict(rest, optimizer=dict(state['optimizer'], state={})), tensors
+    return dict(rest, optimizer=dict(state['optimizer'], state={}), **{TIED: tied}), tensors
+
+
+def _tied(tensors: Dict[str, Tensor]) -> Dict[str, str]:
+    """The names of weights that are another weight, with its name."""
+    tied: Dict[str, str] = {}
+    first: Dict[int, str] = {}
+    for name, part in ((name, own(t)) for name, t in tensors.items()):
+        if part.numel() > 0 and first.setdefault(part.data_ptr(), name) != name:
+            tied[name] = first[part.data_ptr()]
+    return tied
 
 
 def _join(state: Dict[str, Any], tensors: Dict[str, Tensor]) -> Dict[str, Any]:
     """The reverse of ``_divide``."""
     joined: Dict[str, Any] = dict(state, optimizer=dict(state['optimizer'], state={}))
+    tied = joined.pop(TIED, {})  # absent in checkpoints of older versions
+    tensors = dict(tensors, **{name: tensors[first] for name, first in tied.items() if first in tensors})
     for name, tensor in tensors.items():
         entry, name = name.split('/', 1)
         if entry == 'optimizer':

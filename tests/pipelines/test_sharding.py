@@ -3,6 +3,7 @@ import signal
 
 import pytest
 import torch
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM
 
 from ding_common import read_json_lines
@@ -148,12 +149,13 @@ class TestLearning:
             assert all(torch.equal(other['sampled'][key], value) for key, value in other['end'].items())
 
 
+TIED = dict(SHAPE, tie_word_embeddings=True)
 RUN = dict(
     env=dict(collector_env_num=24),
     policy=dict(
         shard=True,
         group_size=4,
-        model=dict(config=SHAPE),
+        model=dict(config=TIED),
         learn=dict(batch_size=3, beta=0.1, micro_batch_tokens=60, learner=dict(hook=dict(save_ckpt_after_iter=2))),
         collect=dict(n_sample=6),
     ),
@@ -177,7 +179,7 @@ class OnTwoMachines(Run):
 
 
 def run(folder, name, updates, processes, code='', shard=True, **learn):
-    changes = dict(RUN, policy=dict(RUN['policy'], shard=shard, model=dict(config=dict(SHAPE))))
+    changes = dict(RUN, policy=dict(RUN['policy'], shard=shard, model=dict(config=dict(TIED))))
     kind = OnTwoMachines if shard == 'machine' else Run
     return kind(folder, name, 'think_answer_grpo', changes, 'serial_onpolicy', updates, processes, code, **learn)
 
@@ -225,8 +227,11 @@ class TestRuns:
         for name, value in many['model'].items():
             assert torch.equal(lm.state_dict()[name.removeprefix('lm.')], value)
         assert (resumed.folder / 'model/best').exists()
+        kept = HuggingFaceStorageReader(str(resumed.folder / 'ckpt/iteration_7.0.shards')).read_metadata()
+        assert 'model/lm.model.embed_tokens.weight' in kept.state_dict_metadata
+        assert 'model/lm.lm_head.weight' not in kept.state_dict_metadata  # tied weights are written once
         ids = torch.arange(1, 8).unsqueeze(0)
-        policy = CausalLM(config=dict(load('think_answer_grpo')[0].policy.model.config, **SHAPE))
+        policy = CausalLM(config=dict(load('think_answer_grpo')[0].policy.model.config, **TIED))
         policy.load_state_dict(many['model'])
         assert torch.equal(lm(ids).logits, policy.lm(ids).logits)
 
