@@ -167,20 +167,21 @@ DI-engine's PPO takes several times as long for a token, so its runs are shorter
 
 READING = '''## What the tables show
 
-- **Estimating.** The medians of k1 and k3 agree with the exact KL within 10 % in every row. k2 is right only near the start: once the policy is more than
-  1 nat per token away, k2 is about 1.8 times too large.
-- **k1 in the loss hardly restrains the policy.** Its gradient is that of log pi, which is 0 in expectation under the policy that sampled.
-  With `beta` 0.01 GRPO learns and moves away as without a KL. With 0.1 it learns more slowly, because the estimate adds noise.
-- **k2 and k3 in the loss restrain it.** With `beta` 0.1 GRPO stays within 0.2 nats of the start and solves nothing on any seed:
-  think_answer begins with a random model, so that a policy that solves it is about 2.5 nats away.
-- **k2 is stronger than k3 at the same `beta`.** k2's gradient is that of KL(policy || start). k3's has a bounded weight, 1 - start / policy,
-  so that its pull ceases to grow where the policy is much more probable than the start. With 0.01, k3 costs nothing here, and k2 leaves two of
-  five seeds unsolved within the budget.
-- **PPO** shows the same order: k1 leaves it as far away as no KL, and k2 and k3 with 0.1 halve the distance. The same `beta` restrains it less than
-  GRPO: the two normalise advantages differently, so that their coefficients cannot be compared. Within its shorter budget no setting solves the
-  task, and its rewards say little.
-- **Which to use.** k3 for a KL in the loss, as in the GRPO paper. k1 for `learn.kl_in_reward`, where its gradient is that of the KL.
-  k2 to hold the policy closely.
+- **Estimating.** The medians of k1 and k3 agree with the exact KL within 10 % in every row. k2 is right only near the
+  start: once the policy is more than 1 nat per token away, k2 is about 1.8 times too large.
+- **k1 in the loss hardly restrains the policy.** Its gradient is that of log pi, which is 0 in expectation under the
+  policy that sampled. With `beta` 0.01 GRPO learns and moves away as without a KL. With 0.1 it learns more slowly,
+  because the estimate adds noise.
+- **k2 and k3 in the loss restrain it.** With `beta` 0.1 GRPO stays within 0.2 nats of the start and solves nothing on
+  any seed: think_answer begins with a random model, so that a policy that solves it is about 2.5 nats away.
+- **k2 is stronger than k3 at the same `beta`.** k2's gradient is that of KL(policy || start). k3's has a bounded
+  weight, 1 - start / policy, so that its pull ceases to grow where the policy is much more probable than the start.
+  With 0.01, k3 costs nothing here, and k2 leaves two of five seeds unsolved within the budget.
+- **PPO** shows the same order: k1 leaves it as far away as no KL, and k2 and k3 with 0.1 halve the distance. The same
+  `beta` restrains it less than GRPO: the two normalise advantages differently, so that their coefficients cannot be
+  compared. Within its shorter budget no setting solves the task, and its rewards say little.
+- **Which to use.** k3 for a KL in the loss, as in the GRPO paper. k1 for `learn.kl_in_reward`, where its gradient is
+  that of the KL. k2 to hold the policy closely.
 '''
 
 

@@ -19,10 +19,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard, empty
+from torch.distributed.tensor import DTensor, Replicate, Shard, empty
 
 from ding_common import CheckpointError, describe, parallel
-from ding_grpo.model.sharding import own
 
 SUFFIX = '.shards'
 ENTRY = 'shards'  # of a checkpoint's state: what is known about its folder
@@ -173,7 +172,8 @@ def _tied(tensors: Dict[str, Tensor]) -> Dict[str, str]:
     """The names of weights that are another weight, with its name."""
     tied: Dict[str, str] = {}
     first: Dict[int, str] = {}
-    for name, part in ((name, own(t)) for name, t in tensors.items()):
+    for name, tensor in tensors.items():
+        part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         if part.numel() > 0 and first.setdefault(part.data_ptr(), name) != name:
             tied[name] = first[part.data_ptr()]
     return tied
