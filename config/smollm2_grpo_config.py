@@ -5,7 +5,7 @@ group_size = 16
 smollm2_grpo_config = dict(
     exp_name='runs/smollm2_grpo',
     env=dict(
-        collector_env_num=16 * group_size,
+        collector_env_num=32 * group_size,
         evaluator_env_num=128,
         n_evaluator_episode=128,
         stop_value=1.0,
@@ -21,12 +21,13 @@ smollm2_grpo_config = dict(
         model=dict(pretrained='smollm2-135m-instruct', autocast='bfloat16'),
         learn=dict(
             batch_size=8,
-            learning_rate=1.2e-5,
+            learning_rate=2e-5,
             clip_ratio=0.2,
             beta=0.0,
             entropy_weight=0.03,
+            drop_equal_groups=True,  # most groups, once most problems are solved
         ),
-        collect=dict(n_sample=16, temperature=1.0),
+        collect=dict(n_sample=32, temperature=1.0, problem_order='pools'),  # easy problems come less often
         eval=dict(evaluator=dict(eval_freq=10)),
     ),
 )
