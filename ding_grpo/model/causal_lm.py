@@ -81,8 +81,8 @@ class CausalLM(nn.Module):
             self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
             self.eval()  # includes the adapters
         self._save_merged = save_merged
-        self._autocast = autocast is not None
-        if onednn or self._autocast:  # autocast does not use oneDNN
+        self.autocast_dtype = None if autocast is None else torch.bfloat16
+        if onednn or autocast is not None:  # autocast does not use oneDNN
             make_fast(self.trunk)
         if gradient_checkpointing:
             self._checkpoint_layers()
@@ -101,7 +101,7 @@ class CausalLM(nn.Module):
         self._measured: Tuple = (None, None)  # an output layer; its scale and soft cap
         self._peft: Tuple = ()
         self._save_merged = False
-        self._autocast = False
+        self.autocast_dtype: Optional[torch.dtype] = None  # in which layers multiply if not in that of their weights
         self._layers: List[nn.Module] = []  # the layers that learning recomputes
         self._reader = Reader()
         self.eval()
@@ -118,11 +118,6 @@ class CausalLM(nn.Module):
     def exact_arithmetic(self) -> bool:
         """Whether layers compute in float32 or wider, where the order of sums changes only the last digits."""
         return self.autocast_dtype is None and all(p.dtype in (torch.float32, torch.float64) for p in self.parameters())
-
-    @property
-    def autocast_dtype(self) -> Optional[torch.dtype]:
-        """The type in which layers multiply if it is not that of their weights."""
-        return torch.bfloat16 if self._autocast else None
 
     def without_adapters(self) -> ContextManager:
         """Context in which the model is the pretrained one."""

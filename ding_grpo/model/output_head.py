@@ -8,9 +8,10 @@ from transformers import PreTrainedModel
 from ding_common import ConfigError, describe
 from ding_grpo.rl_utils.matrix_product import linear
 
+from .architecture import architecture_of
 from .float64 import in_float64
 
-# Results of ``measure_head`` by architecture.
+# Results of ``measure_head`` by architecture and type.
 _MEASURED: Dict[Tuple, Tuple[float, Optional[float]]] = {}
 
 
@@ -63,20 +64,13 @@ def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional
     known = {*trunk.parameters(), *layer.parameters()}
     if any(p.requires_grad and p not in known for p in lm.parameters()):
         raise _refusal(lm, 'it has trainable weights besides its trunk and its output layer')
-    architecture = _architecture(lm)
+    architecture = architecture_of(lm)
     if architecture is None:
         return _measure(lm, trunk, layer)
-    if architecture not in _MEASURED:
-        _MEASURED[architecture] = _measure(lm, trunk, layer)
-    return _MEASURED[architecture]
-
-
-def _architecture(lm: PreTrainedModel) -> Optional[Tuple]:
-    """All that scale and soft cap depend on; None if a module of the model has another ``forward`` than its class."""
-    modules = list(lm.modules())
-    if any('forward' in vars(module) or module._forward_hooks or module._forward_pre_hooks for module in modules):
-        return None
-    return tuple(map(type, modules)), lm.config.to_json_string(use_diff=False), lm.get_output_embeddings().weight.dtype
+    key = architecture, layer.weight.dtype
+    if key not in _MEASURED:
+        _MEASURED[key] = _measure(lm, trunk, layer)
+    return _MEASURED[key]
 
 
 def _measure(lm: PreTrainedModel, trunk: nn.Module, layer: nn.Linear) -> Tuple[float, Optional[float]]:

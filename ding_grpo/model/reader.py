@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 from ding_common import ConfigError
 
 from . import shared_prompt
+from .architecture import architecture_of
 from .reading import PADDED, SHARED, Trial, choose, length_limit
 
 UNLIMITED = 65536  # maximum number of tokens of a row, if neither config nor model sets one
@@ -56,26 +57,27 @@ class Reader:
     def way(self, model: Any) -> str:
         """How a ``CausalLM`` reads rows, one of ``WAYS``; a trial at the first call determines it."""
         if self._trial is None:
-            key = self._architecture(model)
-            found = _FOUND.get(key)
+            key = self._key(model)
+            found = None if key is None else _FOUND.get(key)
             if found is None or found.way == SHARED and not shared_prompt.install(model.lm):
                 with model.without_adapters():
                     found = choose(model, self._longest or model.max_positions or UNLIMITED)
                 if found is None:  # every way gives NaN; the policy reports where
                     return PADDED
-                _FOUND[key] = found
+                if key is not None:
+                    _FOUND[key] = found
             self._trial = found
             if self._trial.way != SHARED:
                 click.echo(f'{type(model.lm).__name__}: {_SLOWER[self._trial.way]} ({self._trial.reason})')
         return self._trial.way
 
-    def _architecture(self, model: Any) -> Tuple:
-        lm = model.lm
-        layers = tuple(type(module) for module in lm.modules())
-        return (
-            layers, lm.config.to_json_string(use_diff=False), self._depends_on(lm)['attention'], self._longest,
-            model.output_tokens, model.device.type
-        )
+    def _key(self, model: Any) -> Optional[Tuple]:
+        """What a trial depends on; None if no other model can have the same."""
+        architecture = architecture_of(model.lm)
+        if architecture is None:
+            return None
+        attention = self._depends_on(model.lm)['attention']
+        return architecture, attention, self._longest, model.output_tokens, model.device.type
 
     def state_dict(self, model: Any) -> Dict[str, Any]:
         """The way, and the facts that its choice depends on."""

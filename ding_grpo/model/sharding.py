@@ -4,7 +4,7 @@ process keeps its part of every weight, of its gradient and of the optimizer's s
 and is freed afterwards. Sampling takes a different number of steps in each process, so that it needs a plain copy.
 """
 import copy
-from typing import List, Set
+from typing import List, Set, Union
 
 import torch
 from torch import Tensor, nn
@@ -28,19 +28,19 @@ class Sharding:
         ``gather``, ``release``, ``duplicate``, ``check_reading``
     """
 
-    def __init__(self, model: CausalLM, cuda: bool, within_machine: bool = False) -> None:
+    def __init__(self, model: CausalLM, cuda: bool, shard: Union[bool, str] = True) -> None:
         """
         Arguments:
             - model (:obj:`CausalLM`): The same in all processes, on the CPU. It is divided in place.
             - cuda (:obj:`bool`): Whether the parts are on GPUs, one GPU per process.
-            - within_machine (:obj:`bool`): Whether each machine has all parts, so that only gradients travel between \
-                machines; otherwise the parts are divided among the processes of all machines.
+            - shard (:obj:`Union[bool, str]`): ``policy.shard``. With 'machine', each machine has all parts, so that \
+                only gradients travel between machines; with True, the parts are divided among the processes of all.
         Raises:
             - ConfigError: If the architecture cannot be divided by layers, or machines have unequal numbers of \
                 processes.
         """
-        check_layers(model)
-        self.mesh = _mesh('cuda' if cuda else 'cpu', within_machine)
+        check_layers(model, shard)
+        self._shard, self.mesh = shard, _mesh('cuda' if cuda else 'cpu', shard == 'machine')
         self.copy, self._model = _alias(model), model
         self._divide(model)
         self.copy.to(self.device)
@@ -60,8 +60,8 @@ class Sharding:
         """
         if not self.copy.shares_prompts:
             raise ConfigError(
-                f'policy.shard = True: {type(self.copy.lm).__name__} cannot share prompts, so that processes would '
-                'read their rows in different numbers of passes. Set it to False.'
+                f'policy.shard = {self._shard!r}: {type(self.copy.lm).__name__} cannot share prompts, so that '
+                'processes would read their rows in different numbers of passes. Set it to False.'
             )
 
     def duplicate(self, model: CausalLM) -> CausalLM:
@@ -72,9 +72,10 @@ class Sharding:
 
     def _divide(self, model: CausalLM) -> None:
         # Under autocast, layers are gathered in its type: half as many bytes. Their inputs stay in float32.
-        policy = MixedPrecisionPolicy(model.autocast_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        dtype = model.autocast_dtype
+        policy = MixedPrecisionPolicy(dtype, None if dtype is None else torch.float32, cast_forward_inputs=False)
         for layer in layers_of(model):
-            fully_shard(layer, mesh=self.mesh, **({} if model.autocast_dtype is None else dict(mp_policy=policy)))
+            fully_shard(layer, mesh=self.mesh, mp_policy=policy)
         fully_shard(model, mesh=self.mesh)  # embeddings, last norm and output matrix, which may be tied
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -118,25 +119,25 @@ def layers_of(model: CausalLM) -> List[nn.Module]:
     return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
 
 
-def check_layers(model: CausalLM) -> None:
+def check_layers(model: CausalLM, shard: Union[bool, str] = True) -> None:
     """
     Overview:
         Check that a model has layers, and that every token needs all of their weights. Otherwise processes that read \
-        other tokens would have gradients of other weights, which they could not sum.
+        other tokens would have gradients of other weights, which they could not sum. ``shard`` is ``policy.shard``.
     Raises:
         - ConfigError: If it does not.
     """
     name = type(model.lm).__name__
     if not layers_of(model):
-        raise ConfigError(f'policy.shard = True: {name} has no layers that can be divided one by one.')
+        raise ConfigError(f'policy.shard = {shard!r}: {name} has no layers that can be divided one by one.')
     with torch.enable_grad():
         hidden = model.trunk(input_ids=torch.zeros(1, 1, dtype=torch.long), use_cache=False).last_hidden_state
     used = _leaves(hidden)
     for parameter, p in model.trunk.named_parameters():
         if p.requires_grad and p not in used:
             raise ConfigError(
-                f'policy.shard = True: in {name} some tokens do not use the weight {parameter}, so that processes with '
-                'different tokens could not sum their gradients.'
+                f'policy.shard = {shard!r}: in {name} some tokens do not use the weight {parameter}, so that processes '
+                'with different tokens could not sum their gradients.'
             )
 
 

@@ -15,7 +15,7 @@ Group Relative Policy Optimization as a DI-engine policy. Departures from https:
    4.1.3), which compares their sums. A discount and the extension of truncated episodes are added.
 """
 from functools import singledispatch
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from ding.policy import Policy
@@ -27,6 +27,7 @@ from transformers import PreTrainedModel
 from ding_common import ConfigError, describe, parallel
 from ding_grpo.model import CausalLM
 from ding_grpo.model.sharding import Sharding
+from ding_grpo.rl_utils import row_mean
 
 from .advantage import Advantage
 from .batch import Batch
@@ -103,7 +104,7 @@ class GRPOPolicy(Policy):
         """Divide the model among the processes before it is moved to a GPU; sampling uses a plain copy of it."""
         self._init_multi_gpu_setting(model)
         if parallel.world_size() > 1:
-            self._sharding = Sharding(model, self._cfg.cuda, within_machine=self._cfg.shard == 'machine')
+            self._sharding = Sharding(model, self._cfg.cuda, self._cfg.shard)
             self._actor = make_actor(self._sharding.copy, self._cfg, torch.initial_seed())
 
     def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool = True) -> None:
@@ -156,9 +157,6 @@ class GRPOPolicy(Policy):
 
     def _get_tokens(self) -> List[Dict[str, Any]]:
         return self._learning.tokens
-
-    def _get_advantages(self) -> Callable:
-        return self._learning.advantages
 
     def _get_model(self) -> torch.nn.Module:
         """The model with whole weights. While the policy learns with ``shard``, it is empty."""
@@ -249,6 +247,20 @@ class GRPOPolicy(Policy):
         sample = fold_group(transitions, self._cfg.collect.shared_start)
         equal = self._advantage.equal(Batch.of([sample]))
         return [dict(sample, equal=equal, sampled_after=self._get_optimizer_steps())]
+
+    def _advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
+        """The advantages (G, ) of each group's rows, or their means over steps, for the collector's table. None with a
+        critic, ``optimal_token_baseline`` or ``kl_in_reward``, which need the model and are computed in the update.
+        Called through ``get_attribute('advantages')``.
+        """
+        learn = self._cfg.learn
+        if learn.advantage == 'gae' or learn.kl_in_reward or self._advantage.method == 'optimal_token_baseline':
+            return [None for _ in samples]
+        batch = Batch.of(samples)
+        adv = self._advantage.of(batch)
+        if adv.dim() == 2:
+            adv = row_mean(adv, batch.weight)
+        return list(adv.split([len(s['action']) for s in samples]))
 
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
         self._actor.forget(data_id)

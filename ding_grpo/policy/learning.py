@@ -11,7 +11,7 @@ from torch import nn
 from ding_common import ConfigError, parallel
 from ding_common.memory import MemoryMeter
 from ding_grpo.model.sharding import Sharding
-from ding_grpo.rl_utils import explained_variance, row_mean
+from ding_grpo.rl_utils import explained_variance
 
 from .actor import Actor
 from .adaptive import Coefficients
@@ -39,7 +39,7 @@ class Learning:
         What an update learns from, and all that is kept between updates: the optimizer, the schedule, the reference, \
         the critic and the coefficients. ``Updater`` takes the optimizer steps.
     Interfaces:
-        ``bind``, ``update``, ``to_learn``, ``advantages``, ``metric_names``, ``state_dict``, ``load_state_dict``
+        ``bind``, ``update``, ``to_learn``, ``metric_names``, ``state_dict``, ``load_state_dict``
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Learning:
             batch = with_kl_in_reward(batch, self._coefficients.beta, cfg.kl_type)
         if self.critic is not None:
             batch = self.updater.with_values(batch, self._cfg.collect.discount_factor)
-        if self._needs_score_norm:
+        if self._advantage.method == 'optimal_token_baseline':
             batch = replace(batch, score_norm=self.updater.score_norm(batch))
         adv, shadow = self._advantage.of(batch), self.extras.shadow
         shadow_adv = None if shadow is None else shadow.advantages(self._advantage, batch, adv)
@@ -195,30 +195,6 @@ class Learning:
         if cfg.beta > 0 and not cfg.kl_in_reward:
             learned.logp_ref = self.reference.read(self.updater, learned)
         return learned
-
-    @property
-    def _needs_score_norm(self) -> bool:
-        return self._advantage.method == 'optimal_token_baseline'
-
-    def advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
-        """
-        Overview:
-            The advantages of each group's rows, or their means over steps, for the collector's table.
-        Arguments:
-            - samples (:obj:`List[Dict]`): Groups.
-        Returns:
-            - advantages (:obj:`List[Optional[torch.Tensor]]`): None with a critic, ``optimal_token_baseline`` or \
-                ``kl_in_reward``, which need the model and are computed in the update.
-        Shapes:
-            - advantages (:obj:`List[torch.FloatTensor]`): :math:`(G, )` each
-        """
-        if self.critic is not None or self._needs_score_norm or self._cfg.learn.kl_in_reward:
-            return [None for _ in samples]
-        batch = Batch.of(samples)
-        adv = self._advantage.of(batch)
-        if adv.dim() == 2:
-            adv = row_mean(adv, batch.weight)
-        return list(adv.split([len(s['action']) for s in samples]))
 
     @property
     def metric_names(self) -> List[str]:

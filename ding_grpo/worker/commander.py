@@ -117,8 +117,8 @@ class RunCommander(BaseSerialCommander):
         if self._mesh is not None:
             if ENTRY not in state:
                 raise ConfigError(
-                    f'policy.shard = True: the run of the checkpoint {found.path} did not set it, so that it is not '
-                    'divided. Set it to False.'
+                    f'policy.shard = {self._policy_cfg.shard!r}: the run of the checkpoint {found.path} did not set '
+                    'it, so that it is not divided. Set it to False.'
                 )
             buffers = [name for name, _ in learner.policy.get_attribute('model').named_buffers()]
             state = read_shards(found.path, state, self._mesh, buffers)

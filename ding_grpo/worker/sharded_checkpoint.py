@@ -63,7 +63,7 @@ def write_shards(path: str, state: Dict[str, Any]) -> Dict[str, Any]:
         if missing:
             raise _not_written(
                 path, f'{missing[0]}, which another process wrote, is not in {os.path.normpath(folder)}; with '
-                'policy.shard = True all machines need a common folder for checkpoints'
+                'policy.shard all machines need a common folder for checkpoints'
             )
     return dict(rest, **{ENTRY: dict(folder=os.path.basename(folder), sums=sums)})
 

@@ -67,8 +67,8 @@ class TestPolicyConfig:
         main, create = think_answer
         main.policy.learn.update(loss='dapo', clip_ratio=None, adv_method=None)
         policy = make_policy(main, create)
-        assert policy._learning.updater._loss_options[
-            'clip_ratio_high'] == 0.28 and policy._learning.updater._loss_options['reduction'] == 'token'
+        options = policy._learning.updater._loss_options
+        assert options['clip_ratio_high'] == 0.28 and options['reduction'] == 'token'
         main.policy.learn.update(clip_ratio_high=0.5, adv_method='rloo')
         policy = make_policy(main, create)
         assert policy._learning.updater._loss_options['clip_ratio_high'] == 0.5 and policy._advantage.method == 'rloo'

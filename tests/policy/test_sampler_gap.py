@@ -171,9 +171,9 @@ class TestCost:
     def test_further_epochs(self, think_answer, model):
         """They have the mini-batches of the first where rounding depends on what is read together, else others."""
         policy = noisy(think_answer, model, dict(batch_size=2, epoch_per_collect=6, learning_rate=1e-12))
-        seen, update = [], policy._learning.updater.step
-        policy._learning.updater.step = lambda batch: seen.append(tuple(p.tolist()[-4]
-                                                                        for p in batch.prompts)) or update(batch)
+        seen, updater = [], policy._learning.updater
+        update = updater.step
+        updater.step = lambda batch: seen.append(tuple(p.tolist()[-4] for p in batch.prompts)) or update(batch)
         policy.learn_mode.forward(groups(policy))
         assert len(seen) == 12 and (len(set(seen)) == 2) == bool(model)
         orders = {tuple(seen[i:i + 2]) for i in range(0, 12, 2)}

@@ -205,8 +205,8 @@ class TestOtherVocabulary:
 
     def test_a_folder_without_a_tokenizer(self, tmp_path, capsys):
         policy = taught(save(tmp_path / 'bare', None))
-        assert 'no tokenizer could be loaded' in capsys.readouterr(
-        ).out and policy._learning.extras.teacher._ids is None
+        assert 'no tokenizer could be loaded' in capsys.readouterr().out
+        assert policy._learning.extras.teacher._ids is None
         with pytest.raises(ConfigError, match='has no tokenizer and 8 tokens, the policy has'):
             taught(save(tmp_path / 'small', None, 8))
 
