@@ -10,6 +10,7 @@ from ding_grpo.model.decoding import CachedDecoding, PromptBatch, SharedDecoding
 from ding_grpo.model.prompt_tree import PromptTree
 from ding_grpo.rollout import Sampling, generate
 
+from tests.cases import long
 from tests.model.test_architectures import CONFIGS, CPU
 
 LENGTHS = {
@@ -59,11 +60,15 @@ def gradient(model, loss):
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+def crossed(names, cases):
+    """In `make test` every architecture with the case that has most in it, and llama with every case."""
+    return [(n, c) if n == 'llama' or c == 'beginnings' else long(n, c) for n in names for c in cases]
+
+
 @pytest.mark.unittest
 class TestLearning:
 
-    @pytest.mark.parametrize('case', list(LENGTHS))
-    @pytest.mark.parametrize('name', list(CONFIGS))
+    @pytest.mark.parametrize('name, case', crossed(CONFIGS, LENGTHS))
     def test_hidden_states_and_gradients(self, name, case):
         model = make(name)
         prompts, completion, length = rows(case)
@@ -96,8 +101,7 @@ class TestLearning:
 @pytest.mark.unittest
 class TestSampling:
 
-    @pytest.mark.parametrize('case', ['uneven', 'even', 'beginnings'])
-    @pytest.mark.parametrize('name', list(CONFIGS))
+    @pytest.mark.parametrize('name, case', crossed(CONFIGS, ['uneven', 'even', 'beginnings']))
     def test_tokens_are_those_of_the_copied_cache(self, name, case, monkeypatch):
         """40 tokens a row: the room for keys doubles twice, rows end and leave, windows close."""
         model = make(name)

@@ -50,6 +50,7 @@ class TestCompare:
             other = call(*files, *options, changed, '30')
             assert other.exit_code == 1 and f'out/grpo seed 0: this run finished with another {name}.' in other.output
 
+    @pytest.mark.algotest
     def test_one_bar_for_all(self, tmp_path, monkeypatch):
         """The configs would end at a return of 20 and of 475."""
         monkeypatch.chdir(tmp_path)

@@ -11,6 +11,7 @@ from ding.entry.cli import cli
 from ding_common import read_json_lines
 from ding_grpo.worker import GroupEvaluator
 
+from tests.cases import long
 from tests.shipped import load, write
 
 STEPS = dict(evaluator_env_num=3, n_evaluator_episode=3, env_kwargs=dict(max_episode_steps=15))
@@ -114,7 +115,10 @@ class TestOptions:
         assert 2 <= len(first) == len(second) and first[0]['reward_mean'] != second[0]['reward_mean']
 
     @pytest.mark.parametrize(
-        'mode, name', [('serial_onpolicy', 'think_answer_grpo'), ('serial', 'think_answer_grpo_serial')]
+        'mode, name', [
+            ('serial_onpolicy', 'think_answer_grpo'),
+            long('serial', 'think_answer_grpo_serial'),
+        ]
     )
     def test_environment_steps_are_tokens(self, ding, mode, name):
         ding(name, '-m', mode, '--env-step', '5000', env={})

@@ -15,6 +15,7 @@ from ding_grpo.model import CausalLM
 from ding_grpo.worker.checkpoint import read_checkpoint
 from dizoo_llm.envs import TokenEnv
 
+from tests.cases import long
 from tests.processes import ROOT, connected, run_ding
 from tests.shipped import load, write
 
@@ -120,9 +121,10 @@ class TestTwoProcesses:
 
     @pytest.mark.parametrize(
         'config, changes, mode, start', [
-            pytest.param('think_answer_grpo', TOKENS, 'serial_onpolicy', Torchrun, id='tokens'),
-            pytest.param('think_answer_grpo', CRITIC, 'serial_onpolicy', Run, id='critic'),
-            pytest.param('key_and_door_grpo', TURNS, 'serial_onpolicy', Run, id='turns'),
+            pytest.param('think_answer_grpo', TOKENS, 'serial_onpolicy', Run, id='tokens'),
+            long('think_answer_grpo', TOKENS, 'serial_onpolicy', Torchrun, id='torchrun'),
+            long('think_answer_grpo', CRITIC, 'serial_onpolicy', Run, id='critic'),
+            long('key_and_door_grpo', TURNS, 'serial_onpolicy', Run, id='turns'),
             pytest.param('cartpole_grpo', STEPS, 'serial_onpolicy', Run, id='steps'),
             pytest.param('think_answer_grpo_serial', BUFFER, 'serial', Run, id='replay_buffer'),
         ]
@@ -144,6 +146,7 @@ class TestTwoProcesses:
         assert [e['train_iter'] for e in evaluations] == [0, 4, 8, 10]
         assert not list(tmp_path.glob('p2_[0-9]*'))  # in one folder
 
+    @pytest.mark.algotest
     def test_measure_the_same_of_shadow_losses_and_noise(self, tmp_path):
         """Each process reads its own rows: without the sum over processes, norms would be those of a part."""
         learn = dict(shadow=['dapo', 'gspo'], shadow_every=1, noise_every=1)
@@ -157,6 +160,7 @@ class TestTwoProcesses:
         assert {'shadow/gspo/weights_cosine', 'noise/weights/within'} <= set(found[0])
         assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-7)
 
+    @pytest.mark.algotest
     def test_a_teacher_and_demonstrations(self, tmp_path):
         """Each process adds the divergence and the demonstrations of its own rows."""
         model = dict(load('think_answer_grpo')[0].policy.model.config, **TOKENS['policy']['model']['config'])
@@ -187,6 +191,7 @@ class TestTwoProcesses:
             evaluations = read_json_lines(str(tmp_path / name / 'log/evaluator/evaluations.jsonl'))
             assert [e['train_iter'] for e in evaluations] == [0, 4, 8, 10]
 
+    @pytest.mark.algotest
     def test_one_that_dies_ends_the_other(self, tmp_path):
         run = Torchrun(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
         while run.updates() < 3:
@@ -201,11 +206,11 @@ class TestTwoProcesses:
         assert code == 1 and 'Signal 9 (SIGKILL)' in out
         assert f'Error: process 0: process 1 (pid {workers[1]}) of this run has exited, so this one exits too' in out
 
-    @pytest.mark.algotest
-    def test_twenty_kills(self, tmp_path):
+    @pytest.mark.parametrize('kills', [1, long(20)])
+    def test_kills(self, tmp_path, kills):
         """Each run goes on from what the killed one left, which is whole."""
         moment = random.Random(0)
-        for kill in range(20):
+        for kill in range(kills):
             run = Run(
                 tmp_path,
                 'run',

@@ -14,6 +14,7 @@ from ding_common import CheckpointError, ConfigError, NumericError, read_json_li
 from ding_grpo.model import CausalLM
 from ding_grpo.policy import GRPOPolicy
 
+from tests.cases import brief
 from tests.same import same
 from tests.shipped import small
 
@@ -136,6 +137,7 @@ RUNS = dict(
     teacher=teacher,
     value_head=value_head,
 )
+ALWAYS = ('tokens', 'replay_buffer', 'turns', 'stale', 'cartpole', 'critic')
 STOPS = dict(tokens=[2, 4, 6], reference=[2, 4, 6], replay_buffer=[2, 4, 6])  # resumed after it was resumed
 
 
@@ -162,7 +164,7 @@ def board(run):
 @pytest.mark.envtest
 class TestResume:
 
-    @pytest.mark.parametrize('name', list(RUNS))
+    @pytest.mark.parametrize('name', brief(RUNS, ALWAYS))
     def test_stopped_and_resumed_is_not_stopped(self, think_answer, name):
         pipeline, main, create = RUNS[name](think_answer)
         main.policy.eval.evaluator.eval_freq = 2

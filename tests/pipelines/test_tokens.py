@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ding_common import ConfigError, TaskError, read_json_lines
 from dizoo_llm.tasks import ThinkAnswerTask
 
+from tests.cases import long
 from tests.processes import Process, call, run_ding
 from tests.shipped import path_of, small, write
 
@@ -291,7 +292,7 @@ class TestCommandLine:
         assert 'ThinkAnswerTask raised ZeroDivisionError' in last and '<think> 2 3 4' in last
         assert len(out.splitlines()) <= 5
 
-    @pytest.mark.parametrize('manager, number', [('base', signal.SIGINT), ('subprocess', signal.SIGTERM)])
+    @pytest.mark.parametrize('manager, number', [('base', signal.SIGINT), long('subprocess', signal.SIGTERM)])
     def test_interrupt_saves_and_ends_without_a_traceback(self, tmp_path, manager, number):
         path = write_config(tmp_path, f"main_config.env.stop_value = 9.0\ncreate_config.env_manager.type = '{manager}'")
         process = subprocess.Popen(

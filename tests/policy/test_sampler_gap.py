@@ -8,6 +8,7 @@ from ding_grpo.policy.log_probs import fresh_rows
 from ding_grpo.policy.metrics import sampler_gap
 from dizoo_llm.envs import TokenEnv
 
+from tests.cases import long
 from .helper import make_batch, make_policy, sample_groups
 from .test_grpo import reward, vector
 from .test_step_actor import DISCRETE, make, sample_group
@@ -41,9 +42,9 @@ class TestOnPolicy:
     @pytest.mark.parametrize(
         'learn', [
             dict(batch_size=4),
-            dict(batch_size=4, epoch_per_collect=2, learning_rate=1e-12),
-            dict(batch_size=2, learning_rate=1e-12),
-            dict(batch_size=2, epoch_per_collect=2, learning_rate=1e-12),
+            long(dict(batch_size=4, epoch_per_collect=2, learning_rate=1e-12)),
+            long(dict(batch_size=2, learning_rate=1e-12)),
+            long(dict(batch_size=2, epoch_per_collect=2, learning_rate=1e-12)),
             dict(batch_size=3, epoch_per_collect=2, learning_rate=1e-12, micro_batch_tokens=90, entropy_weight=0.01),
             dict(batch_size=2, epoch_per_collect=2, learning_rate=1e-12, log_prob_fn='efficient_method'),
         ],

@@ -13,6 +13,7 @@ from ding_grpo.policy.sampling_rules import seen_tokens, token_rules
 from ding_grpo.rollout import Sampling
 from dizoo_llm.envs import TokenEnv
 
+from tests.cases import long
 from .helper import make_batch, make_policy, sample_dialogues, sample_groups
 from .test_grpo import reward, vector
 from .test_turn_masks import Chatter
@@ -195,7 +196,7 @@ class TestOneTurn:
 
 
 @pytest.mark.unittest
-@pytest.mark.parametrize('options', OPTIONS + TOGETHER, ids=str)
+@pytest.mark.parametrize('options', [*(long(option) for option in OPTIONS), *TOGETHER], ids=str)
 class TestTurns:
 
     def test_sampler_learner_and_transformers_agree(self, think_answer, options):

@@ -9,6 +9,7 @@ from ding_grpo.policy import shadow as module
 from ding_grpo.policy.shadow import compare, shares
 from ding_grpo.rl_utils import LOSS_PRESETS
 
+from tests.cases import long
 from .helper import make_policy, sample_groups
 from .test_grpo import reward, vector
 from .test_step_actor import CONTINUOUS, DISCRETE, make, sample_group
@@ -100,7 +101,7 @@ class TestNothingIsChanged:
     @pytest.mark.parametrize(
         'learn', [
             dict(),
-            dict(loss='clip_cov', adv_method='no_std'),
+            long(dict(loss='clip_cov', adv_method='no_std')),
             dict(micro_batch_tokens=30, loss='clip_cov'),
             dict(advantage='gae', adv_method=None),
         ]

@@ -8,6 +8,7 @@ from dizoo_llm import MultiTurnTask, Problem, Reply
 from dizoo_llm.envs import TokenEnv
 from ding_grpo.policy.batch import Batch
 
+from tests.cases import brief
 from .helper import make_policy, sample_dialogues
 
 
@@ -38,6 +39,7 @@ SETTINGS = {
     'budgets': (dict(max_turns=5, max_new_tokens=5, max_reply_tokens=6, max_tokens=17), dict(temperature=0.7)),
     'top-k': (dict(max_turns=4, max_new_tokens=5, max_reply_tokens=10, stop=['a']), dict(top_k=4, top_p=0.9)),
 }
+ALWAYS = ('stop strings', 'budgets', 'top-k')
 
 
 def sampled(think_answer, setting, groups=25, seed=0, **learn):
@@ -52,7 +54,7 @@ def sampled(think_answer, setting, groups=25, seed=0, **learn):
 
 
 @pytest.mark.unittest
-@pytest.mark.parametrize('setting', SETTINGS)
+@pytest.mark.parametrize('setting', brief(SETTINGS, ALWAYS))
 class TestMasks:
 
     def test_the_learner_computes_what_the_sampler_reported(self, think_answer, setting):

@@ -7,6 +7,8 @@ from click.testing import CliRunner
 
 from ding_grpo.model import CausalLM
 
+from tests.cases import long
+
 BENCHMARKS = os.path.join(os.path.dirname(__file__), '..', '..', 'benchmarks')
 # One of each kind: windows in the attention's arguments and in the mask only, sinks, attention outside of transformers'
 # interface, latent keys, two values a head, states beside keys, states alone, positions that the model counts itself.
@@ -33,7 +35,7 @@ def measure(program):
 @pytest.mark.unittest
 class TestArchitectures:
 
-    @pytest.mark.parametrize('dtype', ['float32', 'bfloat16', 'float16'])
+    @pytest.mark.parametrize('dtype', ['float32', long('bfloat16'), long('float16')])
     @pytest.mark.parametrize('name', WORK)
     def test_log_probabilities_are_those_of_plain_transformers(self, measure, name, dtype):
         result = measure(name, dtype, 4)

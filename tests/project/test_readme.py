@@ -1,15 +1,14 @@
 """What the README and the tutorial on tasks promise, done as they say."""
 import os
 import re
-import subprocess
-import sys
 from typing import NamedTuple
 
 import pytest
 
 from ding_common import read_json_lines
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+from tests.processes import ROOT, Process, run_ding
+
 README = open(os.path.join(ROOT, 'README.md'), encoding='utf-8').read()
 
 
@@ -22,9 +21,9 @@ def learn(folder, module, source, config, changes, updates):
         text, found = re.subn(rf'^( *){key}=.*$', rf'\g<1>{line.strip()}', text, count=1, flags=re.MULTILINE)
         assert found == 1, key
     (folder / 'my_config.py').write_text(text)
-    command = f'-m ding_grpo -m serial_onpolicy -c my_config.py -s 0 --train-iter {updates}'.split()
-    run = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
+    command = f'-m serial_onpolicy -c my_config.py -s 0 --train-iter {updates}'
+    code, out = Process(run_ding, command, folder).end(300)
+    assert code == 0, out
     return read_json_lines(str(folder / 'runs' / config / 'log' / 'evaluator' / 'evaluations.jsonl'))[-1]
 
 
@@ -32,7 +31,7 @@ def begun_or_learned(updates):
     """A few updates in every run of the tests; learned to the end among the long checks."""
     return pytest.mark.parametrize(
         'updates, found', [
-            pytest.param(10, 0, marks=pytest.mark.envtest, id='begins'),
+            pytest.param(3, 0, marks=pytest.mark.envtest, id='begins'),
             pytest.param(updates, 1, marks=pytest.mark.algotest, id='is_learned'),
         ]
     )

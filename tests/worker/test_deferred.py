@@ -10,6 +10,7 @@ from ding.entry import serial_pipeline_onpolicy
 from dizoo_llm.tasks import Task, ThinkAnswerTask
 from ding_common import TaskError, read_json_lines
 
+from tests.cases import long
 from tests.same import same
 from tests.shipped import small
 from tests.tasks import in_batches
@@ -47,7 +48,7 @@ def collected(think_answer, tmp_path, *args, **kwargs):
 @pytest.mark.envtest
 class TestCollect:
 
-    @pytest.mark.parametrize('order', ['epoch', 'random'])
+    @pytest.mark.parametrize('order', ['epoch', long('random')])
     @pytest.mark.parametrize('manager, env_num', [('base', 8), ('base', 4), ('base', 24), ('subprocess', 8)])
     def test_groups_are_those_of_single_scores(
         self, think_answer, tmp_path, monkeypatch, uneven, manager, env_num, order
@@ -154,7 +155,7 @@ class TestCollect:
 class TestEvaluate:
 
     @pytest.mark.parametrize('manager', ['base', 'subprocess'])
-    @pytest.mark.parametrize('number', [4, 3])
+    @pytest.mark.parametrize('number', [3, long(4)])
     def test_records_are_those_of_single_scores(self, think_answer, monkeypatch, uneven, manager, number):
         """The greedy and the sampled episodes, with failures; one call for all that end in one step."""
         main, create = think_answer

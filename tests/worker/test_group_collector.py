@@ -13,6 +13,7 @@ from tensorboardX import SummaryWriter
 from dizoo_llm.envs import DingTokenEnv
 from ding_common import ConfigError, TaskError, read_json_lines
 from ding_grpo.worker import GroupCollector
+from tests.cases import long
 from tests.policy.helper import make_policy
 
 
@@ -221,8 +222,14 @@ class TestFailures:
 
         return patch
 
-    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
-    @pytest.mark.parametrize('how', ['raises', 'hangs'])
+    @pytest.mark.parametrize(
+        'manager, how', [
+            ('base', 'raises'),
+            ('subprocess', 'raises'),
+            ('subprocess', 'hangs'),
+            long('base', 'hangs'),
+        ]
+    )
     def test_costs_its_own_row(self, think_answer, tmp_path, task, manager, how, capsys):
         main, create = think_answer
 

@@ -6,6 +6,7 @@ import pytest
 from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply
 from dizoo_llm.envs import TokenEnv
 from ding_common import read_json_lines
+from tests.cases import long
 from tests.policy.helper import make_policy
 from tests.worker.test_group_collector import make_collector
 
@@ -65,7 +66,7 @@ def collected(think_answer, folder, manager, harm):
 
 
 @pytest.mark.envtest
-@pytest.mark.parametrize('manager', ['base', 'subprocess'])
+@pytest.mark.parametrize('manager', ['base', long('subprocess')])
 def test_harm_costs_its_row_alone(think_answer, tmp_path, manager, capsys):
     peaceful = collected(think_answer, tmp_path / 'a', 'base', False)
     capsys.readouterr()
