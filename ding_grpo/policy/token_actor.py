@@ -19,6 +19,7 @@ from .actor import Forced, Reading
 from .batch import Batch
 from .critic import TokenCritic
 from .diagnose import check_sampled
+from .equal_rows import merge_equal_rows, spread
 from .grpo_check import check_for_tokens
 from .grpo_config import LOG_PROB_FNS
 from .kept_cache import KeptCache
@@ -225,10 +226,12 @@ class TokenActor:
             squares: bool = False,
             teacher: Optional[Teacher] = None
     ) -> Reading:
+        merged, kind = merge_equal_rows(batch)
         try:
-            return self._read(model, batch, train_entropy, critic, squares, teacher)
+            reading = self._read(model, merged, train_entropy, critic, squares, teacher)
         finally:
             reshard(model)
+        return reading if kind is None else Reading(*(spread(x, kind, batch.action.shape[1]) for x in reading))
 
     def _read(
             self, model: CausalLM, batch: Batch, train_entropy: bool, critic: Optional[TokenCritic], squares: bool,

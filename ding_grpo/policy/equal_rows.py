@@ -1,0 +1,62 @@
+"""Equal rows are read once. Short completions of a group are often equal, above all of a policy that has learned."""
+from typing import Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .batch import Batch
+
+
+def merge_equal_rows(batch: Batch) -> Tuple[Batch, Optional[Tensor]]:
+    """
+    Overview:
+        Keep one of the rows that have the same prompt, tokens, turns and kept tokens. A language model computes the \
+        same for all of them. ``spread`` gives each row what was computed for it; gradients of equal rows are summed.
+    Arguments:
+        - batch (:obj:`Batch`): B rows with prompts.
+    Returns:
+        - merged (:obj:`Batch`): The D different rows, in the order of the batch; the batch itself if all differ.
+        - kind (:obj:`Optional[torch.LongTensor]`): The index among them of each row, :math:`(B, )`; None if all differ.
+    """
+    keys = _keys(batch)
+    first: Dict[Tuple, int] = {}
+    for row, key in enumerate(keys):
+        first.setdefault(key, row)
+    if len(first) == len(batch):
+        return batch, None
+    number = {key: i for i, key in enumerate(first)}
+    kind = torch.tensor([number[key] for key in keys], device=batch.action.device)
+    return batch.take(torch.tensor(list(first.values()))), kind
+
+
+def spread(found: Optional[Tensor], kind: Tensor, steps: int) -> Optional[Tensor]:
+    """
+    Overview:
+        What was computed for different rows, for each row.
+    Arguments:
+        - found (:obj:`Optional[torch.FloatTensor]`): Computed for D rows, :math:`(D, s)`; None stays None.
+        - kind (:obj:`torch.LongTensor`): As from ``merge_equal_rows``, :math:`(B, )`.
+        - steps (:obj:`int`): Number of steps S of the batch, at least s.
+    Returns:
+        - found (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`
+    """
+    if found is None:
+        return None
+    return torch.nn.functional.pad(found[kind], (0, steps - found.shape[1]))
+
+
+def _keys(batch: Batch) -> List[Tuple]:
+    """For each row what a model reads of it."""
+    step = torch.arange(batch.action.shape[1], device=batch.action.device)
+    counted = step < batch.length.unsqueeze(1)  # (B, S)
+    parts = [batch.length.unsqueeze(1), batch.action * counted, batch.turn * counted, (batch.weight != 0) * counted]
+    if batch.kept is not None:
+        parts.append((batch.kept * counted.unsqueeze(-1)).flatten(1))
+    if batch.kept_width is not None:
+        parts.append(batch.kept_width * counted)
+    tokens = [row.tobytes() for row in torch.cat([part.long() for part in parts], dim=1).cpu().numpy()]
+    words = [b''] * len(batch)
+    if batch.kept_words is not None:
+        sets = batch.kept_words.cpu().split(batch.kept_width.sum(1).tolist())
+        words = [row.numpy().tobytes() for row in sets]
+    return [(p.numpy().tobytes(), t, w) for p, t, w in zip(batch.prompts, tokens, words)]
