@@ -83,7 +83,7 @@ class Decoding(ABC):
     def keep(self, lines: Tensor) -> None:
         """
         Overview:
-            Continue with the given lines only, which are in ascending order.
+            Continue with the given lines only, in any order. A line that is given several times becomes several lines.
         Shapes:
             - lines (:obj:`torch.LongTensor`): :math:`(b, )`
         """
@@ -230,11 +230,11 @@ class ByLengthDecoding(Decoding):
     def keep(self, lines: Tensor) -> None:
         parts, kept = [], []
         for part, own in zip(self._parts, self._lines):
-            here = torch.isin(own, lines).nonzero().squeeze(1)
+            here = torch.isin(lines, own).nonzero().squeeze(1)
             if len(here):
-                part.keep(here)
+                part.keep(torch.searchsorted(own, lines[here]))
                 parts.append(part)
-                kept.append(torch.searchsorted(lines, own[here]))
+                kept.append(here)
         self._parts, self._lines = parts, kept
 
     def _join(self, logits: List[Tensor]) -> Tensor:

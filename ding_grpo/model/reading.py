@@ -212,7 +212,7 @@ def _check(model: Any, way: str, rows: _Rows, longest: int, tolerance: float) ->
     decoding = start(model, way, rows.prompts, least=0)
     compare(decoding.logit, rows.logit[:, 0], 'logits after prompts')
     compare(decoding.step(rows.completion[:, 0]), rows.logit[:, 1], 'logits after first tokens')
-    left = torch.tensor([0, 2], device=model.device)
+    left = torch.tensor([2, 0, 2], device=model.device)
     decoding.keep(left)
     compare(decoding.step(rows.completion[left, 1]), rows.logit[left, 2], 'logits after second tokens')
     if way == SHARED:  # the same tokens, read in turns of different lengths

@@ -332,10 +332,18 @@ class TokenActor:
         kept = self._keeps_cache()
         early_stop = None if enough is None else EarlyStop([row_keys[i][1:] for i in obs], enough, self._model.device)
         rollout: Rollout = generate(
-            self._cache.begin(list(obs), stripped) if kept else self._model, prompts, spec.max_new_tokens,
-            spec.eos_token_ids, self._sampling, uniform, limit, spec.ends,
+            self._cache.begin(list(obs), stripped) if kept else self._model,
+            prompts,
+            spec.max_new_tokens,
+            spec.eos_token_ids,
+            self._sampling,
+            uniform,
+            limit,
+            spec.ends,
             {(line, forced[i][0]): forced[i][1]
-             for line, i in enumerate(obs) if i in forced}, early_stop
+             for line, i in enumerate(obs) if i in forced},
+            early_stop,
+            merge=not kept  # the lines of rows that wait for their next turn stay as they are
         )
         if kept:
             self._cache.end(rollout.action, rollout.length)

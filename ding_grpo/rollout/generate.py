@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .early_stop import EarlyStop
 from .kept_sets import KeptSets
+from .lines import Lines
 from .prefixes import Prefixes
 from .sampling import Sampling, draw, force
 
@@ -39,10 +40,11 @@ def generate(
     ends: Optional[Callable[[List[int]], bool]] = None,
     forced: Dict[Tuple[int, int], int] = {},
     early_stop: Optional[EarlyStop] = None,
+    merge: bool = True,
 ) -> Rollout:
     """
     Overview:
-        Complete prompts token by token. Finished rows leave the batch.
+        Complete prompts token by token. Finished rows leave the batch. Rows are decoded once as long as they are equal.
     Arguments:
         - model (:obj:`CausalLM`): Model with the methods ``start`` and ``arithmetic``.
         - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
@@ -57,6 +59,7 @@ def generate(
         - forced (:obj:`Dict[Tuple[int, int], int]`): Tokens by row and place in the row, in place of what is sampled \
             there. They use up its random number.
         - early_stop (:obj:`Optional[EarlyStop]`): Ends rows that do not count before their end; None: there are none.
+        - merge (:obj:`bool`): Whether equal rows may be one line of the decoding.
     Returns:
         - rollout (:obj:`Rollout`): The completions.
     Shapes:
@@ -65,14 +68,14 @@ def generate(
     """
     with torch.no_grad(), model.arithmetic():
         return _generate(
-            model, prompts, max_new_tokens, eos_token_ids, sampling, uniform, limit, ends, forced, early_stop
+            model, prompts, max_new_tokens, eos_token_ids, sampling, uniform, limit, ends, forced, early_stop, merge
         )
 
 
 def _generate(
         model: object, prompts: NamedTuple, max_new_tokens: int, eos_token_ids: Sequence[int], sampling: Sampling,
         uniform: Optional[Tensor], limit: Optional[Tensor], ends: Optional[Callable[[List[int]], bool]],
-        forced: Dict[Tuple[int, int], int], early_stop: Optional[EarlyStop]
+        forced: Dict[Tuple[int, int], int], early_stop: Optional[EarlyStop], merge: bool
 ) -> Rollout:
     device = prompts.ids.device
     rows = len(prompts.row)
@@ -87,24 +90,24 @@ def _generate(
     if limit is not None:
         limit = limit.clamp(max=max_new_tokens)
         room = int((prompts.length[prompts.row] + limit).max()) - prompts.ids.shape[1]
-    decoding = model.start(prompts, room)
-    logit = decoding.logit  # (B, V)
-    logp = torch.zeros(rows, max_new_tokens, dtype=torch.promote_types(logit.dtype, torch.float32), device=device)
-    prefixes = Prefixes(sampling, prompts, logit.shape[-1])
-    live = torch.arange(rows, device=device)  # the row of each line in the shrinking batch
-    running = torch.ones(rows, dtype=torch.bool, device=device)  # per line, whether it has not ended yet
+    lines = Lines(model, prompts, room, merge)
+    logp = torch.zeros(rows, max_new_tokens, dtype=torch.promote_types(lines.logit.dtype, torch.float32), device=device)
+    prefixes = Prefixes(sampling, prompts, lines.logit.shape[-1])
+    live = torch.arange(rows, device=device)  # the rows in the shrinking batch
+    running = torch.ones(rows, dtype=torch.bool, device=device)  # whether each of them has not ended yet
     for t in range(max_new_tokens):
-        seen, allowed = prefixes.rules(action, t, live, running)
+        seen, allowed = prefixes.rules(action, t, live, running, lines.first)  # (L, V), as the logits
         if uniform is None:
-            top, token = sampling.process(logit, seen, allowed).max(-1)
+            top, token = map(lines.of_rows, sampling.process(lines.logit, seen, allowed).max(-1))
             top = torch.where(running, top * 0, 0)  # NaN if the logits are NaN or Inf
             logp[live, t] = top.to(logp.dtype)
         else:
-            distribution, kept = sampling.restrict(logit, seen, allowed)
-            token, taken = draw(distribution, uniform[live, t])
-            for line, row in enumerate(live.tolist()) if forced else ():
+            distribution, kept = sampling.restrict(lines.logit, seen, allowed)
+            token, taken = draw(distribution, uniform[live, t], lines.row)
+            kept = lines.of_rows(kept)
+            for i, row in enumerate(live.tolist()) if forced else ():
                 if (row, t) in forced:
-                    force(distribution, kept, line, forced[row, t], token, taken)
+                    force(lines.of_rows(distribution), kept, i, forced[row, t], token, taken)
             logp[live, t] = torch.where(running, taken, 0).to(logp.dtype)
             if kept is not None and kept.dtype == torch.bool:
                 kept_sets.append(KeptSets.of(kept[running]))
@@ -126,13 +129,13 @@ def _generate(
         number = int(running.sum())  # of what a token computes, a GPU sends only this to the CPU
         if t + 1 == max_new_tokens or number == 0:
             break
-        if number <= 0.75 * len(running):  # copying keys and values pays off only if enough rows have ended
+        if lines.merged or number <= 0.75 * len(running):  # copying keys pays off only if enough rows have ended
             stay = running.nonzero().squeeze(-1)
-            decoding.keep(stay)
+            lines.keep(stay)
             prefixes.keep(stay)
             live, token, running = live[stay], token[stay], running[stay]
         prefixes.add(token)
-        logit = decoding.step(token)
+        lines.step(token)
     longest = int(length.max())
     kept = torch.stack(kept_ids, dim=1) if kept_ids else None  # (B, T, K)
     if kept_sets:

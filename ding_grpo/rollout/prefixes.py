@@ -33,18 +33,28 @@ class Prefixes:
             self._prompts = [row[of].tolist() for row, of in zip(ids, mask)]
             self._row = prompts.row.tolist()
 
-    def rules(self, action: Tensor, t: int, live: Tensor, running: Tensor) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+    def rules(self,
+              action: Tensor,
+              t: int,
+              live: Tensor,
+              running: Tensor,
+              rows: Optional[Tensor] = None) -> Tuple[Optional[Tensor], Optional[Tensor]]:
         """
         Overview:
             The arguments ``seen`` and ``allowed`` of ``Sampling.process`` for the token at position ``t``.
         Arguments:
             - action (:obj:`torch.LongTensor`): The tokens so far, :math:`(B, T)`.
             - t (:obj:`int`): Number of tokens so far.
-            - live (:obj:`torch.LongTensor`): The row of each line, :math:`(b, )`.
-            - running (:obj:`torch.BoolTensor`): Whether the line still grows, :math:`(b, )`.
+            - live (:obj:`torch.LongTensor`): The rows in the shrinking batch, :math:`(b, )`.
+            - running (:obj:`torch.BoolTensor`): Whether each of them still grows, :math:`(b, )`.
+            - rows (:obj:`Optional[torch.LongTensor]`): The indices in ``live`` whose arguments are returned, \
+                :math:`(L, )`; None for all.
         """
+        seen = self._seen if self._seen is None or rows is None else self._seen[rows]
         if self._allowed is None:
-            return self._seen, None
+            return seen, None
+        if rows is not None:
+            live, running = live[rows], running[rows]
         allowed = torch.ones(len(live), self._vocabulary, dtype=torch.bool)
         for line in running.nonzero().squeeze(-1).tolist():
             row = int(live[line])
@@ -53,14 +63,14 @@ class Prefixes:
             if ids is not None:
                 allowed[line] = False
                 allowed[line, list(ids)] = True
-        return self._seen, allowed.to(action.device)
+        return seen, allowed.to(action.device)
 
     def add(self, token: Tensor) -> None:
-        """Append a token to each line."""
+        """Append a token to each row."""
         if self._seen is not None:
             self._seen.scatter_(1, token.unsqueeze(1), True)
 
-    def keep(self, lines: Tensor) -> None:
-        """Continue with the given lines only."""
+    def keep(self, rows: Tensor) -> None:
+        """Continue with the given rows of ``live`` only."""
         if self._seen is not None:
-            self._seen = self._seen[lines]
+            self._seen = self._seen[rows]

@@ -162,7 +162,7 @@ def _beyond(score: Tensor, probability: Tensor, mass: float) -> Tensor:
         size = min(8 * size, number)
 
 
-def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
+def draw(logit: Tensor, uniform: Tensor, line: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
     """
     Overview:
         Sample by inverting the cumulative distribution, first over blocks of the vocabulary, then within a block. It \
@@ -170,37 +170,39 @@ def draw(logit: Tensor, uniform: Tensor) -> Tuple[Tensor, Tensor]:
     Arguments:
         - logit (:obj:`torch.FloatTensor`): Logits; a position with -inf is never drawn.
         - uniform (:obj:`torch.DoubleTensor`): Random numbers in [0, 1).
+        - line (:obj:`Optional[torch.LongTensor]`): Which logits each row is drawn from; None for its own.
     Returns:
         - index (:obj:`torch.LongTensor`): The drawn positions.
         - logp (:obj:`torch.FloatTensor`): Their log-probabilities, in nats. NaN, with an arbitrary position, in a row \
             whose logits do not define a distribution: they are NaN, infinite, or all -inf.
     Shapes:
-        - logit (:obj:`torch.FloatTensor`): :math:`(B, K)`
-        - uniform (:obj:`torch.DoubleTensor`): :math:`(B, )`
+        - logit (:obj:`torch.FloatTensor`): :math:`(L, K)`, L is B without ``line``
+        - uniform, line (:obj:`torch.Tensor`): :math:`(B, )`
         - index (:obj:`torch.LongTensor`): :math:`(B, )`
         - logp (:obj:`torch.FloatTensor`): :math:`(B, )`
     """
-    shifted = logit - logit.amax(-1, keepdim=True)  # (B, K)
+    line = torch.arange(len(logit), device=logit.device) if line is None else line
+    shifted = logit - logit.amax(-1, keepdim=True)  # (L, K)
     mass = shifted.exp()
     if mass.shape[1] <= BLOCK:
-        up_to = mass.cumsum(-1, dtype=torch.double)
+        up_to = mass.cumsum(-1, dtype=torch.double)[line]
         total = up_to[:, -1]
         point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
         index = torch.searchsorted(up_to, point.unsqueeze(1), right=True).clamp_(max=mass.shape[1] - 1)  # NaN: any
-        return index.squeeze(1), shifted.gather(1, index).squeeze(1) - total.log().to(shifted.dtype)
+        return index.squeeze(1), shifted[line, index.squeeze(1)] - total.log().to(shifted.dtype)
     if mass.shape[1] % BLOCK:
         mass = F.pad(mass, (0, -mass.shape[1] % BLOCK))
-    mass = mass.unflatten(1, (-1, BLOCK))  # (B, blocks, BLOCK)
-    up_to = mass.sum(-1, dtype=torch.double).cumsum(-1)  # (B, blocks)
+    mass = mass.unflatten(1, (-1, BLOCK))  # (L, blocks, BLOCK)
+    up_to = mass.sum(-1, dtype=torch.double).cumsum(-1)[line]  # (B, blocks)
     total = up_to[:, -1]
     point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total))).unsqueeze(1)
     block = torch.searchsorted(up_to, point, right=True).clamp_(max=mass.shape[1] - 1)  # (B, 1)
     before = F.pad(up_to, (1, 0)).gather(1, block)
-    within = mass.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1).double()  # (B, BLOCK)
+    within = mass[line, block.squeeze(1)].double()  # (B, BLOCK)
     last = BLOCK - 1 - (within > 0).flip(1).long().argmax(1)  # rounding must not select a position after it
     index = torch.searchsorted(before + within.cumsum(-1), point, right=True).squeeze(1)
     index = (block.squeeze(1) * BLOCK + torch.minimum(index, last)).clamp_(max=logit.shape[1] - 1)
-    return index, shifted.gather(1, index.unsqueeze(1)).squeeze(1) - total.log().to(shifted.dtype)
+    return index, shifted[line, index] - total.log().to(shifted.dtype)
 
 
 def force(logit: Tensor, kept: Optional[Tensor], row: int, token: int, index: Tensor, logp: Tensor) -> None:
