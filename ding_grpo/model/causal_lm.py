@@ -1,5 +1,5 @@
-from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+from contextlib import contextmanager, nullcontext
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from ding.utils import MODEL_REGISTRY
@@ -122,6 +122,15 @@ class CausalLM(nn.Module):
     def without_adapters(self) -> ContextManager:
         """Context in which the model is the pretrained one."""
         return self._peft[0].disable_adapter() if self._peft else nullcontext()
+
+    @contextmanager
+    def without_autocast(self) -> Iterator[None]:
+        """Context in which layers compute in the type of their weights."""
+        before, self.autocast_dtype = self.autocast_dtype, None
+        try:
+            yield
+        finally:
+            self.autocast_dtype = before
 
     def state_dict(self, *args, **kwargs) -> Dict[str, Tensor]:
         """The weights; with adapters, the adapters' only, because the pretrained weights can be loaded again."""

@@ -105,6 +105,9 @@ class Actor(Protocol):
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         """As ``sample``, with the most probable action or token."""
 
+    def evaluating(self) -> ContextManager:
+        """Context of evaluations."""
+
     def forget(self, env_ids: Optional[List[int]]) -> None:
         """Drop the random numbers of environments whose episode has ended; None for all."""
 

@@ -274,7 +274,8 @@ class GRPOPolicy(Policy):
         Overview:
             Choose the most probable token or action; with ``row_keys``, sample as in ``_forward_collect``.
         """
-        return self._actor.greedy(data) if row_keys is None else self._actor.sample(data, row_keys)
+        with self._actor.evaluating():
+            return self._actor.greedy(data) if row_keys is None else self._actor.sample(data, row_keys)
 
     def _load_state_dict_eval(self, state_dict: Dict[str, Any]) -> None:
         self._load_weights(state_dict)

@@ -253,6 +253,7 @@ def check_for_steps(cfg: Dict) -> None:
             'extra_rows', 'top_k', 'top_p', 'min_p', 'typical_p', 'repetition_penalty', 'logit_bias', 'allowed_tokens',
             'autocast'
         ),
+        eval=('autocast', ),
     )
     for section, key in ((section, key) for section, keys in of_tokens.items() for key in keys):
         if cfg[section][key] != DEFAULTS[section][key]:

@@ -382,6 +382,9 @@ KEYS = dict(
         collector=dict(),
     ),
     eval=dict(
+        # (bool) False: evaluate in the type of the weights where ``policy.model.autocast`` learns in another. The saved
+        # folder then has the evaluated accuracy also in plain transformers. For language models.
+        autocast=Key(True, Rule.one_of(True, False)),
         evaluator=dict(
             # (int) Updates between two evaluations.
             eval_freq=Key(10, Rule.integer(1)),

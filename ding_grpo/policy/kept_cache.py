@@ -21,7 +21,7 @@ class KeptCache:
     def __init__(self, model: CausalLM) -> None:
         self._model = model
         self._parts: List[_Part] = []
-        self._read_with: Optional[Tuple[int, bool]] = None  # changes with the weights, and with autocast
+        self._read_with: Optional[Tuple] = None  # changes with the weights, and with autocast
         self._turn: Optional[_Turn] = None
 
     def begin(self, env_ids: Sequence[int], contexts: List[Tensor]) -> '_Turn':
@@ -35,7 +35,7 @@ class KeptCache:
             - turn (:obj:`_Turn`): The rows as a model that ``generate`` can start.
         """
         weights = sum(p._version for p in self._model.parameters())
-        reads_with = weights, torch.is_autocast_enabled(self._model.device.type)
+        reads_with = weights, torch.is_autocast_enabled(self._model.device.type), self._model.autocast_dtype
         if reads_with != self._read_with:
             self._parts, self._read_with = [], reads_with
         rows = {i: context.tolist() for i, context in zip(env_ids, contexts)}

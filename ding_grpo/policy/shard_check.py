@@ -13,6 +13,7 @@ _WHOLE = (
     ('learn', 'demonstrations', 'share'),
     ('learn', 'shadow'),
     ('learn', 'noise_every'),
+    ('eval', 'autocast'),
 )
 
 

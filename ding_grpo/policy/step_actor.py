@@ -151,6 +151,9 @@ class StepActor:
         check_sampled(top.isfinite().cpu(), self._model, list(obs), obs=batch)
         return {i: dict(action=a) for i, a in zip(obs, action.cpu())}
 
+    def evaluating(self) -> ContextManager:
+        return nullcontext()
+
     def forget(self, env_ids: Optional[List[int]]) -> None:
         self._generators.forget(env_ids)
 

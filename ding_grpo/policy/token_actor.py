@@ -83,6 +83,7 @@ class TokenActor:
         self._generators = RowGenerators(seed)
         self._autocast = autocast
         self._spec: Optional[NamedTuple] = None
+        self._eval_autocast = True
         self._logit_bias: List[Tuple] = []  # (token, bias), until the environment's tokenizer is known
         self._cache = KeptCache(model)
         self._told = False  # that conversations are read again
@@ -94,7 +95,7 @@ class TokenActor:
         self = cls(
             model, find_sampling(collect), LOG_PROB_FNS[cfg.learn.log_prob_fn], seed, collect.autocast is not None
         )
-        self._logit_bias = collect.logit_bias
+        self._logit_bias, self._eval_autocast = collect.logit_bias, cfg.eval.autocast
         return self
 
     @property
@@ -193,6 +194,9 @@ class TokenActor:
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         return self._generate(obs)
+
+    def evaluating(self) -> ContextManager:
+        return nullcontext() if self._eval_autocast else self._model.without_autocast()
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         self._generators.forget(env_ids)

@@ -4,15 +4,15 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
-MERGED = 0.5  # largest number of lines per row for which rows are merged: later, copying keys costs more than it saves
+MERGED = 0.5  # largest number of lines per row: with more of them, dividing lines costs more than it saves
 
 
 class Lines:
     """
     Overview:
-        The lines of a decoding, and the line of each row that still grows. All rows of a prompt begin as one line, which
-        divides when its rows sample different tokens. Once lines are more than ``MERGED`` of the rows, each row is a
-        line of its own.
+        The lines of a decoding, and the line of each row that still grows. The rows of a prompt begin as one line, \
+        which divides when its rows sample different tokens. Once there are more than ``MERGED`` lines per row, each \
+        row is a line of its own.
     Interfaces:
         ``step``, ``keep``, ``of_rows``
     Property:

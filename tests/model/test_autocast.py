@@ -8,6 +8,10 @@ from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
+from dizoo_llm.envs import TokenEnv
+
+from tests.policy.helper import make_policy
+from tests.shipped import small
 
 CPU = torch.device('cpu')
 SHAPES = dict(vocab_size=30, max_position_embeddings=64)
@@ -102,3 +106,27 @@ def test_a_token_converts_no_weights(config, lora, tmp_path):
             layer.weight.mul_(2)
             with model.arithmetic():
                 assert not torch.equal(model.start(batch).step(torch.arange(3)), logit)
+
+
+@pytest.mark.unittest
+class TestEvaluation:
+
+    def test_in_the_type_of_the_weights(self, think_answer):
+        main, create = think_answer
+        found = {}
+        for name, autocast, in_eval in (('exact', None, True), ('half', 'bfloat16', True), ('asked', 'bfloat16',
+                                                                                            False)):
+            main.policy.model.autocast, main.policy.eval.autocast = autocast, in_eval
+            policy = make_policy(main, create, field=['eval', 'collect'])
+            obs = {i: TokenEnv().reset(options=dict(index=i % 4))[0] for i in range(4)}
+            sampled = policy.eval_mode.forward(obs, row_keys={i: (0, 0, i) for i in obs})
+            found[name] = torch.cat([sampled[i]['logp'] for i in obs])
+            found[f'greedy {name}'] = [out['action'].tolist() for out in policy.eval_mode.forward(obs).values()]
+        assert torch.equal(found['asked'], found['exact']) and found['greedy asked'] == found['greedy exact']
+        assert not torch.equal(found['half'], found['exact'])
+
+    def test_for_language_models_only(self):
+        main, create = small('cartpole_grpo')
+        main.policy.eval.autocast = False
+        with pytest.raises(ConfigError, match='policy.eval.autocast = False: only available for language models'):
+            make_policy(main, create)
