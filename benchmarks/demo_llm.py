@@ -287,7 +287,7 @@ def of_run(way: str, seed: int, updates: int) -> Dict[str, Any]:
 @click.command()
 @click.option('--seeds', default='0', show_default=True, help='Comma-separated.')
 @click.option('--ways', default='full', show_default=True, help=f'Comma-separated: {", ".join(WAYS)}.')
-@click.option('--updates', default=100, show_default=True, help='Updates of each run.')
+@click.option('--updates', default=120, show_default=True, help='Updates of each run.')
 @click.option('--elsewhere/--no-elsewhere', default=False, show_default=True, help='Measure what it costs elsewhere.')
 @click.option('--write', is_flag=True, help='Write docs/demo_llm.md and .png; otherwise runs/demo_llm/.')
 def main(seeds: str, ways: str, updates: int, elsewhere: bool, write: bool) -> None:

@@ -22,13 +22,14 @@ smollm2_grpo_config = dict(
         learn=dict(
             batch_size=8,
             learning_rate=2e-5,
+            lr_scheduler=dict(type='linear', num_warmup_steps=4, num_training_steps=120),
             clip_ratio=0.2,
             beta=0.0,
             entropy_weight=0.03,
             drop_equal_groups=True,  # most groups, once most problems are solved
         ),
         collect=dict(n_sample=32, temperature=1.0, problem_order='pools'),  # easy problems come less often
-        eval=dict(evaluator=dict(eval_freq=10)),
+        eval=dict(autocast=False, evaluator=dict(eval_freq=20)),  # as the saved folder is in plain transformers
     ),
 )
 main_config = EasyDict(smollm2_grpo_config)
