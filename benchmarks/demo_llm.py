@@ -55,7 +55,8 @@ WAYS = dict(
         'LoRA, rank 16', "main_config.policy.model.update(lora=dict(r=16, lora_alpha=32, target_modules='all-linear'), "
         'save_merged=True)\nmain_config.policy.learn.learning_rate = 3e-4'
     ),
-    kl=Way('all weights, `beta=0.05`', 'main_config.policy.learn.beta = 0.05'),
+    # k3's gradient grows with exp(ref - new), which was 160,000 for one token after a few steps
+    kl=Way('all weights, `beta=0.05`, k2', "main_config.policy.learn.update(beta=0.05, kl_type='k2')"),
 )
 CONFIG = '''from ding_common import read_config_file
 
@@ -269,6 +270,7 @@ def of_run(way: str, seed: int, updates: int) -> Dict[str, Any]:
     """
     shutil.rmtree(folder(way, seed), ignore_errors=True)
     result = dict(way=way, seed=seed, **train(way, seed, updates), curve=curve(way, seed))
+    shutil.rmtree(os.path.join(folder(way, seed), 'ckpt'))  # 3 GB, and the run has ended
     model = AutoModelForCausalLM.from_pretrained(os.path.join(folder(way, seed), 'model', 'last'))
     result['plain'] = evaluate(model, environment(), config().env.n_evaluator_episode)
     last = result['curve'][-1][1]

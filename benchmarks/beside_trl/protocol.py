@@ -3,11 +3,14 @@ What the two sides of the benchmark of whole updates have in common. Each is a p
 whenever it is told to, so that the sides can alternate; standard library and torch alone, since they live in different
 virtual environments.
 """
+import atexit
 import json
 import math
 import os
 import resource
+import shutil
 import sys
+import tempfile
 import time
 from typing import Any, Callable, Dict, Tuple
 
@@ -25,6 +28,16 @@ def read_work(folder: str) -> Dict[str, Any]:
     """
     with open(os.path.join(folder, 'work.json')) as f:
         return json.load(f)
+
+
+def own_folder() -> str:
+    """
+    Overview:
+        A new folder, which is removed when the process ends.
+    """
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def equal_data(work: Dict[str, Any], tokenizer: Any) -> Dict[str, torch.Tensor]:

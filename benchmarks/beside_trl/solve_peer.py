@@ -3,12 +3,11 @@ import json
 import os
 import runpy
 import sys
-import tempfile
 import time
 
 import torch
 from datasets import Dataset
-from protocol import versions
+from protocol import own_folder, versions
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -85,7 +84,7 @@ def main(folder: str, seed: int) -> None:
         train_dataset=Dataset.from_list(problems),
         callbacks=[evaluate],
         args=GRPOConfig(
-            output_dir=tempfile.mkdtemp(),
+            output_dir=own_folder(),
             use_cpu=True,
             bf16=False,
             gradient_checkpointing=False,

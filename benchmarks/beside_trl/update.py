@@ -258,6 +258,7 @@ Reasons for the difference:
 
 - Prompts are read once per group, in sampling and in learning, and their keys and values are never copied.
 - Only completion positions reach the output matrix.
+- Equal rows of a group are computed once, in sampling and in learning; the random models of this table have few.
 - Nothing is padded outside the attention, and rows that have ended leave the batch.
 - Values that the sampler reports are not computed again.
 - Linear layers use oneDNN.

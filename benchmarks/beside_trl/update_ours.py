@@ -3,7 +3,6 @@ import contextlib
 import functools
 import os
 import sys
-import tempfile
 import time
 from typing import Any, Dict, Iterator, Optional, Tuple
 
@@ -14,7 +13,7 @@ from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 from products import Recorder
-from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, read_work
+from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work
 
 from ding_common import read_config_file
 from dizoo_llm import TASK_REGISTRY, Problem, Task
@@ -160,7 +159,7 @@ def main(folder: str, threads: int) -> None:
     """Make an update for each line of standard input."""
     torch.set_num_threads(threads)
     Alternate.gate, work = Gate(), read_work(folder)
-    os.chdir(tempfile.mkdtemp())  # DI-engine makes its folder below the current one
+    os.chdir(own_folder())  # DI-engine makes its folder below the current one
     Alternate.rows = work['groups'] * work['group_size']
     register_learner_hook('note', Note)
     register_learner_hook('done', Done)

@@ -1,11 +1,10 @@
 """TRL's side of the benchmark of whole updates: ``python update_peer.py FOLDER THREADS``."""
 import os
 import sys
-import tempfile
 
 import torch
 from datasets import Dataset
-from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, read_work
+from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -59,7 +58,7 @@ def main(folder: str, threads: int) -> None:
         train_dataset=Dataset.from_dict(data),
         callbacks=[alternate],
         args=GRPOConfig(
-            output_dir=tempfile.mkdtemp(),
+            output_dir=own_folder(),
             use_cpu=True,
             bf16=False,
             gradient_checkpointing=False,
