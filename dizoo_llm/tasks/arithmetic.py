@@ -11,7 +11,7 @@ import operator
 import random
 import re
 from itertools import product
-from typing import Dict, List
+from typing import Dict, List, Optional
 
 from ding_common import ConfigError, Rule
 
@@ -41,6 +41,7 @@ class ArithmeticTask(Task):
             eval_size: int = 128,
             negative: bool = True,
             near: float = 0.0,
+            train_high: Optional[int] = None,
             seed: int = 0,
     ) -> None:
         """
@@ -53,6 +54,8 @@ class ArithmeticTask(Task):
             - negative (:obj:`bool`): Whether results may be negative.
             - near (:obj:`float`): Weight of ``near`` beside 1 for ``right``. A model that is rarely right learns from \
                 near misses.
+            - train_high (:obj:`Optional[int]`): The largest number of a training problem, at least ``high``; None for \
+                ``high``. More problems than can be memorised in a run are learned by rule.
             - seed (:obj:`int`): Seed of the division into examples, evaluation and training.
         Raises:
             - ConfigError: If an argument is invalid, or no problem is left for training.
@@ -64,17 +67,20 @@ class ArithmeticTask(Task):
                                  ('near', near, Rule.number(0)), ('seed', seed, Rule.integer(0))):
             if not rule.holds(value):
                 raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
-        if high < low or (high - low + 1) ** 2 * len(set(operations)) > MOST:
+        if not Rule.integer(high).or_none().holds(train_high):
+            raise ConfigError(f'env.task.train_high = {train_high!r}: must be {Rule.integer(high).or_none().allowed}.')
+        key, largest = ('high', high) if train_high is None else ('train_high', train_high)
+        if high < low or (largest - low + 1) ** 2 * len(set(operations)) > MOST:
             raise ConfigError(
-                f'env.task.high = {high!r} with env.task.low = {low!r}: must be at least as large, and the task may '
-                f'have at most {MOST:,} problems.'
+                f'env.task.{key} = {largest!r} with env.task.low = {low!r}: must be at least as large, and the task '
+                f'may have at most {MOST:,} problems.'
             )
-        numbers = range(low, high + 1)
         if negative not in (True, False):
             raise ConfigError(f'env.task.negative = {negative!r}: must be True or False.')
-        problems = list(product(numbers, dict.fromkeys(operations), numbers))
-        if not negative:
-            problems = [p for p in problems if int(_written(*p)[1]) >= 0]
+        numbers = range(low, largest + 1)
+        found = product(numbers, dict.fromkeys(operations), numbers)
+        found = [p for p in found if negative or int(_written(*p)[1]) >= 0]
+        problems = [(a, o, b) for a, o, b in found if max(a, b) <= high]
         if len(problems) <= examples + eval_size:
             raise ConfigError(
                 f'env.task.eval_size = {eval_size} with env.task.examples = {examples}: of {len(problems)} problems '
@@ -87,6 +93,7 @@ class ArithmeticTask(Task):
             question, answer = _written(*problem)
             self._shown += [dict(role='user', content=question), dict(role='assistant', content=answer)]
         self._held_out, self._problems = problems[examples:examples + eval_size], problems[examples + eval_size:]
+        self._problems += [(a, o, b) for a, o, b in found if max(a, b) > high]
 
     def __len__(self) -> int:
         return len(self._problems)

@@ -30,6 +30,15 @@ class TestArithmetic:
         assert held_out.problem(0).prompt[:-1] == task.problem(5).prompt[:-1]
         assert task.problem(0) == create_task(SUMS).problem(0) != create_task(dict(SUMS, seed=1)).problem(0)
 
+    def test_training_numbers_may_be_larger(self):
+        small, large = create_task(SUMS), create_task(dict(SUMS, train_high=12))
+        assert [small.problem(i) for i in range(len(small))] == [large.problem(i) for i in range(len(small))]
+        held_out = [task.evaluation() for task in (small, large)]
+        assert [held_out[0].problem(i) for i in range(20)] == [held_out[1].problem(i) for i in range(20)]
+        assert len(large) - len(small) == 2 * (12 ** 2 - 9 ** 2)
+        more = [last(large.problem(i)).removesuffix('?').split()[2::2] for i in range(len(small), len(large))]
+        assert all(max(map(int, numbers)) in (10, 11, 12) for numbers in more)
+
     def test_score(self):
         task = create_task(SUMS)
         problem = task.problem(0)._replace(answer='-7')
@@ -56,6 +65,8 @@ class TestArithmetic:
         'changes, message', [
             (dict(negative=1.5), 'negative = 1.5: must be True or False'),
             (dict(near=-1), 'near = -1: must be a number in'),
+            (dict(train_high=8), 'train_high = 8: must be an integer of at least 9'),
+            (dict(train_high=1000), 'train_high = 1000 with env.task.low = 1: must .* at most 1,000,000 problems'),
             (dict(operations='/'), r"operations = '/': must be some of '\+-\*'"),
             (dict(operations=''), 'operations'),
             (dict(examples=-1), 'examples = -1: must be an integer of at least 0'),
