@@ -316,7 +316,7 @@ def main(seeds: str, ways: str, updates: int, elsewhere: bool, write: bool) -> N
     draw(results, os.path.join(where, 'demo_llm.png'))
     path = os.path.join(where, 'demo_llm.md')
     with open(path, 'w') as f:
-        f.write(report(results, updates, 'make demo-llm-all' if write else 'make demo-llm'))
+        f.write(report(results, updates, f'benchmarks/demo_llm.py --seeds {seeds} --ways {ways}'))
     click.echo(table_of(results))
     click.echo(f'{path} and {os.path.splitext(path)[0]}.png')
 

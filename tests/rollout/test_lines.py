@@ -52,7 +52,7 @@ class TestRows:
             Sampling(0.02, repetition_penalty=1.5),
             Sampling(0.02, allowed_tokens=odd_tokens),
         ],
-        ids=str
+        ids=['plain', 'top-k', 'top-p', 'repetition', 'grammar']
     )
     def test_are_those_of_lines_of_their_own(self, tiny_model, sampling, decoded):
         once, steps = rollout(tiny_model, True, sampling), decoded[:]
