@@ -104,7 +104,10 @@ class Code:
 class TestOptions:
 
     @pytest.mark.parametrize(
-        'mode, name', [('serial_onpolicy', 'cartpole_grpo'), ('serial', 'think_answer_grpo_serial')]
+        'mode, name', [
+            ('serial_onpolicy', 'cartpole_grpo'),
+            long('serial', 'think_answer_grpo_serial'),
+        ]
     )
     def test_several_seeds_and_a_name(self, ding, mode, name):
         env = STEPS if name.startswith('cartpole') else {}

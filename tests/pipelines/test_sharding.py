@@ -193,7 +193,7 @@ class TestRuns:
 
     @pytest.mark.parametrize(
         'numbers, shard', [
-            ((2, 1, 2), True),
+            pytest.param((2, 1, 2), True, marks=pytest.mark.algotest),
             pytest.param((4, 2, 4), True, marks=pytest.mark.algotest),
             pytest.param((4, 1, 4), 'machine', marks=pytest.mark.algotest),
         ]
