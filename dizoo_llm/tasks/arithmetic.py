@@ -69,7 +69,7 @@ class ArithmeticTask(Task):
                 raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
         if not Rule.integer(high).or_none().holds(train_high):
             raise ConfigError(f'env.task.train_high = {train_high!r}: must be {Rule.integer(high).or_none().allowed}.')
-        key, largest = ('high', high) if train_high is None else ('train_high', train_high)
+        key, largest = ('high', high) if train_high is None or high < low else ('train_high', train_high)
         if high < low or (largest - low + 1) ** 2 * len(set(operations)) > MOST:
             raise ConfigError(
                 f'env.task.{key} = {largest!r} with env.task.low = {low!r}: must be at least as large, and the task '

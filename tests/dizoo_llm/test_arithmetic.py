@@ -65,6 +65,7 @@ class TestArithmetic:
         'changes, message', [
             (dict(negative=1.5), 'negative = 1.5: must be True or False'),
             (dict(near=-1), 'near = -1: must be a number in'),
+            (dict(high=0, train_high=9), 'high = 0 with env.task.low = 1: must be at least as large'),
             (dict(train_high=8), 'train_high = 8: must be an integer of at least 9'),
             (dict(train_high=1000), 'train_high = 1000 with env.task.low = 1: must .* at most 1,000,000 problems'),
             (dict(operations='/'), r"operations = '/': must be some of '\+-\*'"),

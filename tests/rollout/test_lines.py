@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from ding_grpo.model import CausalLM
-from ding_grpo.model.decoding import Decoding, PromptBatch, SharedDecoding
+from ding_grpo.model.decoding import PromptBatch, SharedDecoding
 from ding_grpo.rollout import EarlyStop, Sampling, generate
 
 from test_generate import CPU, prompts_of, uniform_of
@@ -102,6 +102,9 @@ class TestLines:
 
     def test_prompts_with_one_row_each_are_not_divided(self, tiny_model, monkeypatch):
         kept = []
-        monkeypatch.setattr(Decoding, 'keep', lambda self, lines: kept.append(lines))
-        generate(tiny_model, PromptBatch.of(prompts_of([3, 7, 5]), CPU), 2, [], Sampling(), uniform_of(3, 2))
+        monkeypatch.setattr(SharedDecoding, 'keep', lambda self, lines: kept.append(lines))
+        prompts, uniform = PromptBatch.of(prompts_of([3, 7, 5, 4, 6]), CPU), uniform_of(5, 3)
+        first = generate(tiny_model, prompts, 1, [], Sampling(), uniform).action[:, 0].tolist()
+        assert first.count(first[0]) == 1  # a row that ends alone waits in the batch
+        assert generate(tiny_model, prompts, 3, first[:1], Sampling(), uniform).length[0] == 1
         assert not kept
