@@ -1,7 +1,12 @@
 """A calculator for the task ``tools``: ``functions=['dizoo_llm.tasks.calculator:calc']``."""
 import ast
+import json
 import operator
+import re
 from fractions import Fraction
+from typing import Sequence, Tuple
+
+from .base import Problem
 
 MOST = 200  # characters of an expression
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
@@ -25,6 +30,21 @@ def calc(expression: str) -> str:
     except ZeroDivisionError:
         raise ValueError('division by zero') from None
     return str(value.numerator) if value.denominator == 1 else f'{float(value):.10g}'
+
+
+def demonstrate(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
+    """
+    Overview:
+        A right dialogue: call ``calc`` with the last expression of the prompt, and answer with its result.
+    Arguments:
+        - problem (:obj:`Problem`): The problem.
+        - turns (:obj:`Sequence[Tuple[str, str]]`): Text and reply of each turn so far.
+    """
+    if turns:
+        return turns[-1][1].rpartition('tool: ')[2]
+    expression = re.findall(r'[\d(](?:[\d\s+*/().-]*[\d)])?', problem.text)[-1]
+    call = dict(name='calc', arguments=dict(expression=expression))
+    return f"<tool_call>{json.dumps(call, separators=(',', ':'))}</tool_call>"
 
 
 def _value(node: ast.AST) -> Fraction:

@@ -5,7 +5,6 @@ Products of two numbers of two digits, for the task ``tools``. A sample problem 
     turn 0:  <tool_call>{"name":"calc","arguments":{"expression":"34*56"}}</tool_call>   reply:  1904
     turn 1:  1904
 """
-import json
 import random
 from itertools import product
 from typing import Dict, Sequence, Tuple
@@ -13,6 +12,7 @@ from typing import Dict, Sequence, Tuple
 from ding_common import ConfigError
 
 from .base import TASK_REGISTRY, Problem, Task
+from .calculator import demonstrate
 
 NUMBERS = range(32, 100)  # every product has four digits
 
@@ -60,25 +60,11 @@ class ProductsTask(Task):
         return other
 
 
-def demonstrate(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
-    """
-    Overview:
-        A right dialogue: call ``calc``, and answer with its result.
-    Arguments:
-        - problem (:obj:`Problem`): The problem.
-        - turns (:obj:`Sequence[Tuple[str, str]]`): Text and reply of each turn so far.
-    """
-    if turns:
-        return turns[-1][1].rpartition('tool: ')[2]
-    call = dict(name='calc', arguments=dict(expression=problem.prompt.rstrip('=')))
-    return f"<tool_call>{json.dumps(call, separators=(',', ':'))}</tool_call>"
-
-
 def half_right(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
     """
     Overview:
-        ``demonstrate`` for problems with an even index. For the others a number of four digits without a call, which
-        is wrong but for a chance of one in 9,000.
+        The calculator's ``demonstrate`` for problems with an even index. For the others a number of four digits \
+        without a call, which is wrong but for a chance of one in 9,000.
     Arguments:
         - problem, turns: As in ``demonstrate``.
     """

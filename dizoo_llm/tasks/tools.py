@@ -22,10 +22,12 @@ from .tool_process import Answer, ToolProcess
 
 OPEN, CLOSE = '<tool_call>', '</tool_call>'
 COUNTS = ('calls', 'call_errors')
+MOST_TURNS = 100  # of a demonstration
 RULES = dict(
     seconds=Rule.number(0, 3600, True),
     max_chars=Rule.integer(1, 1_000_000),
     max_calls=Rule.integer(1, 1000),
+    examples=Rule.integer(0),
     functions=Rule('a list of at least one', bool),
 )
 PRINTABLE = ''.join(map(chr, range(32, 127))) + '\n'
@@ -52,6 +54,7 @@ class ToolsTask(MultiTurnTask):
             max_chars: int = 1000,
             max_calls: int = 4,
             demonstration: Optional[str] = None,
+            examples: int = 0,
     ) -> None:
         """
         Arguments:
@@ -65,14 +68,17 @@ class ToolsTask(MultiTurnTask):
             - max_calls (:obj:`int`): Maximum number of calls of a turn; others are answered with an error.
             - demonstration (:obj:`Optional[str]`): ``'module:function'``: the next turn for supervised learning, \
                 with the arguments of ``MultiTurnTask.demonstration``. None: the answer of the inner task.
+            - examples (:obj:`int`): Number of demonstrated dialogues that each prompt begins with. They are the first \
+                problems of the inner task, which are not trained then.
         Raises:
             - ConfigError: If an argument is invalid.
         """
-        given = dict(seconds=seconds, max_chars=max_chars, max_calls=max_calls, functions=functions or None)
+        given = dict(seconds=seconds, max_chars=max_chars, max_calls=max_calls, examples=examples)
+        given['functions'] = functions or None
         for key, rule in RULES.items():
             if not rule.holds(given[key]):
                 raise ConfigError(f'env.task.{key} = {given[key]!r}: must be {rule.allowed}.')
-        self._task = _inner(task)
+        self._task = task = _inner(task)
         self._max_chars, self._max_calls = max_chars, max_calls
         self._functions: Dict[str, Callable] = {}
         for name in functions:
@@ -84,6 +90,14 @@ class ToolsTask(MultiTurnTask):
         self._process = ToolProcess.of(self._functions, seconds, max_chars)
         self._demonstration = None if demonstration is None else import_name(demonstration, 'env.task.demonstration')
         self._take(self._task)
+        self._shown: List[Dict[str, str]] = []
+        self._skipped = examples
+        if examples >= len(task):
+            raise ConfigError(
+                f'env.task.examples = {examples}: of {len(task)} problems none is left for training. Lower it.'
+            )
+        for i in range(examples):
+            self._shown += self._dialogue(task.checked_problem(i))
 
     def _take(self, task: Task) -> None:
         self._task, self.return_part = task, task.return_part
@@ -101,10 +115,11 @@ class ToolsTask(MultiTurnTask):
         return [get_json_schema(function) for function in self._functions.values()]
 
     def __len__(self) -> int:
-        return len(self._task)
+        return len(self._task) - self._skipped
 
     def problem(self, index: int) -> Problem:
-        return self._task.problem(index)
+        problem = self._task.problem(index + self._skipped)
+        return problem._replace(prompt=self._shown + _messages(problem)) if self._shown else problem
 
     def begin(self, problem: Problem, seed: int) -> None:
         return None
@@ -132,7 +147,21 @@ class ToolsTask(MultiTurnTask):
         other = ToolsTask.__new__(ToolsTask)
         other.__dict__.update(self.__dict__)
         other._take(self._task.evaluation())
+        other._skipped = 0
         return other
+
+    def _dialogue(self, problem: Problem) -> List[Dict[str, str]]:
+        """The prompt and the demonstrated turns, with what the functions answer."""
+        messages, turns = _messages(problem), []
+        for _ in range(MOST_TURNS):
+            text = self.demonstration(problem, turns)
+            reply = self.checked_respond(problem, None, Turn(text, len(turns), cut=False))
+            messages.append(dict(role='assistant', content=text))
+            if reply.done:
+                return messages
+            messages += reply.text
+            turns.append((text, Problem(reply.text).text))
+        raise ConfigError(f'env.task.demonstration: it still calls functions after {MOST_TURNS} turns, must answer.')
 
     def _score(self, problem: Problem, turn: Turn) -> Dict[str, Optional[float]]:
         try:
@@ -166,6 +195,11 @@ def _inner(task: Union[Dict[str, Any], Task]) -> Task:
     if isinstance(task, MultiTurnTask):
         raise ConfigError(f'env.task.task: {type(task).__name__} has several turns, must be a task of one turn.')
     return task
+
+
+def _messages(problem: Problem) -> List[Dict[str, str]]:
+    prompt = problem.prompt
+    return [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
 
 
 def _check_function(function: Any, name: str) -> None:

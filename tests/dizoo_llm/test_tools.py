@@ -112,6 +112,10 @@ def answer_or_call(problem, turns):
     return turns[-1][1] if turns else call('calc', expression=problem.prompt)
 
 
+def only_call(problem, turns):
+    return call('calc', expression='1')
+
+
 def call(name, **arguments):
     return f'<tool_call>{json.dumps(dict(name=name, arguments=arguments))}</tool_call>'
 
@@ -212,6 +216,34 @@ class TestCalls:
         assert said(task, first) == ['408'] and task.demonstration(problem, [(first, '408')]) == '408'
         assert tools().demonstration(problem) == '408'
 
+    def test_examples_are_demonstrated_dialogues_and_not_trained(self):
+        inner = dict(type='arithmetic', operations='*', low=10, high=20, examples=0, eval_size=7)
+        options = dict(type='tools', functions=[CALC], demonstration='dizoo_llm.tasks.calculator:demonstrate')
+        plain, task = create_task(dict(options, task=inner)), create_task(dict(options, task=inner, examples=2))
+        first, second = plain.problem(0), plain.problem(1)
+        expression = first.prompt[0]['content'][len('What is '):-1]
+        shown = task.problem(0).prompt[:-1]
+        assert shown[:4] == [
+            *first.prompt,
+            dict(
+                role='assistant',
+                content='<tool_call>{"name":"calc","arguments":{"expression":"%s"}}</tool_call>' % expression
+            ),
+            dict(role='tool', content=first.answer),
+            dict(role='assistant', content=first.answer),
+        ]
+        assert shown[4:5] == second.prompt and len(shown) == 8
+        assert len(task) == len(plain) - 2 and task.problem(0).prompt[-1:] == plain.problem(2).prompt
+        held_out, own = task.evaluation(), plain.evaluation()
+        assert len(held_out) == 7
+        for i in range(7):
+            assert held_out.problem(i).prompt == shown + own.problem(i).prompt
+        assert task.demonstration(task.problem(3)) == plain.demonstration(plain.problem(5))
+
+    def test_a_demonstration_that_never_answers(self):
+        with pytest.raises(ConfigError, match='still calls functions after 100 turns'):
+            tools(demonstration=HERE + 'only_call', examples=1)
+
     def test_evaluation_is_that_of_the_inner_task(self):
         task = create_task(dict(type='tools', task=dict(type='arithmetic', eval_size=7), functions=[CALC]))
         assert len(task.evaluation()) == 7 and isinstance(task.evaluation(), ToolsTask)
@@ -228,6 +260,8 @@ class TestCalls:
             (dict(seconds=0), 'env.task.seconds = 0: must be a number in'),
             (dict(max_chars=0), 'env.task.max_chars = 0'),
             (dict(max_calls=0), 'env.task.max_calls = 0'),
+            (dict(examples=-1), 'env.task.examples = -1'),
+            (dict(examples=2), 'env.task.examples = 2: of 2 problems none is left'),
             (dict(task=dict(type='guess')), 'has several turns'),
             (dict(task=dict(type='gess')), 'env.task.task.type = .gess.'),
             (dict(task=Counted()), "a part 'calls'"),
