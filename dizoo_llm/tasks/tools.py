@@ -154,8 +154,11 @@ class ToolsTask(MultiTurnTask):
         """The prompt and the demonstrated turns, with what the functions answer."""
         messages, turns = _messages(problem), []
         for _ in range(MOST_TURNS):
-            text = self.demonstration(problem, turns)
-            reply = self.checked_respond(problem, None, Turn(text, len(turns), cut=False))
+            try:
+                text = self.demonstration(problem, turns)
+                reply = self.checked_respond(problem, None, Turn(text, len(turns), cut=False))
+            except Exception as error:  # a user's function may raise anything
+                raise ConfigError(f'env.task.demonstration raised {describe(error)}') from error
             messages.append(dict(role='assistant', content=text))
             if reply.done:
                 return messages

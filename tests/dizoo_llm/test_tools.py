@@ -112,6 +112,10 @@ def answer_or_call(problem, turns):
     return turns[-1][1] if turns else call('calc', expression=problem.prompt)
 
 
+def raising(problem, turns):
+    return turns[0]
+
+
 def only_call(problem, turns):
     return call('calc', expression='1')
 
@@ -239,6 +243,10 @@ class TestCalls:
         for i in range(7):
             assert held_out.problem(i).prompt == shown + own.problem(i).prompt
         assert task.demonstration(task.problem(3)) == plain.demonstration(plain.problem(5))
+
+    def test_a_demonstration_that_raises(self):
+        with pytest.raises(ConfigError, match='env.task.demonstration raised IndexError'):
+            tools(demonstration=HERE + 'raising', examples=1)
 
     def test_a_demonstration_that_never_answers(self):
         with pytest.raises(ConfigError, match='still calls functions after 100 turns'):
