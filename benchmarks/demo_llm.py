@@ -28,7 +28,8 @@ from dizoo_llm.tokenizer import encode_prompt
 OUT = os.path.join('runs', 'demo_llm')
 MODEL = 'smollm2-135m-instruct'
 ELSEWHERE = ('letter_counting', 'gcd')  # tasks that are not trained
-PROBLEMS = 64  # of each of them
+PROBLEMS = 64  # of each of them, and for the KL
+TASK = dict(type='reasoning_gym', size=1, eval_size=PROBLEMS, examples=3)  # none is trained
 QUESTIONS = (
     'What is a good breakfast?', 'Why is the sky blue?', 'Name three animals that live in the sea.',
     'How do I boil an egg?', 'Write a short poem about rain.', 'What does a baker do?',
@@ -95,7 +96,7 @@ COSTS = '''
 What the trained models lose in other respects. Tasks of reasoning-gym that were not trained: greedy accuracy on
 {problems} problems each, with three worked examples. Chat: the mean log-probability of a token in {chat} answers that
 the start gave to general questions, sampled at temperature 1. KL: exact KL(policy || start) over the vocabulary, in
-nats per token, on completions sampled for the held-out problems.
+nats per token, on completions sampled for {problems} held-out problems.
 
 | model | seed | {elsewhere} | chat, log-probability | KL |
 |---|---|---|---|---|---|
@@ -155,15 +156,12 @@ def costs(model: PreTrainedModel, start: PreTrainedModel, answers: List[Tuple[Li
         Accuracy on tasks that were not trained, log-probability of the start's answers, and KL to the start, by plain
         ``transformers``.
     """
-    found = {
-        name: evaluate(model, environment(type='reasoning_gym', name=name, eval_size=PROBLEMS, examples=3), PROBLEMS)
-        for name in ELSEWHERE
-    }
+    found = {name: evaluate(model, environment(**TASK, name=name), PROBLEMS) for name in ELSEWHERE}
     logp = [log_probs(model, prompt, answer) for prompt, answer in answers]
     found['chat'] = torch.cat(logp).mean().item()
     env, kl = environment(), []
     torch.manual_seed(0)
-    for i in range(len(env.problems)):
+    for i in range(PROBLEMS):
         prompt = env.encode(env.problems.checked_problem(i))
         ids = sample(model, prompt, env.max_new_tokens, env.tokenizer.eos_token_id)
         row = torch.tensor([prompt + ids])
@@ -296,27 +294,34 @@ def main(seeds: str, ways: str, updates: int, elsewhere: bool, write: bool) -> N
     """Train SmolLM2 in several ways on several seeds, one after the other."""
     os.chdir(ROOT)
     os.makedirs(OUT, exist_ok=True)
-    start = build_causal_lm(MODEL, None, 'float32', None, 'MODEL').eval() if elsewhere else None
-    answers = answers_of(start) if elsewhere else []
-    results = dict(start=costs(start, start, answers) if elsewhere else {}, runs=[])
+    results: Dict[str, Any] = dict(start={}, runs=[])
+    if elsewhere:
+        start = build_causal_lm(MODEL, None, 'float32', None, 'MODEL').eval()
+        answers = answers_of(start)
+        results['start'] = kept(os.path.join(OUT, 'start costs.json'), MODEL, lambda: costs(start, start, answers))
+    where = 'docs' if write else OUT
+    path = os.path.join(where, 'demo_llm.md')
     for way in ways.split(','):
         for seed in map(int, seeds.split(',')):
-            path = os.path.join(OUT, f'{way} seed {seed}.json')
+            name = os.path.join(OUT, f'{way} seed {seed}')
             settings = repr((load_config('smollm2_grpo'), WAYS[way], updates, torch.get_num_threads()))
-            result = kept(path, settings, lambda: of_run(way, seed, updates))
+            result = kept(f'{name}.json', settings, lambda: of_run(way, seed, updates))
             if elsewhere:
-                model = AutoModelForCausalLM.from_pretrained(os.path.join(folder(way, seed), 'model', 'last'))
-                result.update(costs(model, start, answers))
+                last = os.path.join(folder(way, seed), 'model', 'last')
+                result.update(
+                    kept(
+                        f'{name} costs.json', settings,
+                        lambda: costs(AutoModelForCausalLM.from_pretrained(last), start, answers)
+                    )
+                )
             results['runs'].append(result)
             click.echo(
                 f"{way} seed {seed}: {result['curve'][0][1]:.1%} before, {result['plain']:.1%} after "
                 f"{result['seconds']:.0f} s"
             )
-    where = 'docs' if write else OUT
-    draw(results, os.path.join(where, 'demo_llm.png'))
-    path = os.path.join(where, 'demo_llm.md')
-    with open(path, 'w') as f:
-        f.write(report(results, updates, f'benchmarks/demo_llm.py --seeds {seeds} --ways {ways}'))
+            draw(results, os.path.join(where, 'demo_llm.png'))  # after each run, so that none is lost
+            with open(path, 'w') as f:
+                f.write(report(results, updates, f'benchmarks/demo_llm.py --seeds {seeds} --ways {ways}'))
     click.echo(table_of(results))
     click.echo(f'{path} and {os.path.splitext(path)[0]}.png')
 

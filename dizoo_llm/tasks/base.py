@@ -32,6 +32,11 @@ class Problem(NamedTuple):
             return self.prompt
         return '\n'.join(f"{message['role']}: {message['content']}" for message in self.prompt)
 
+    @property
+    def messages(self) -> List[Dict[str, str]]:
+        """The prompt as chat messages; text becomes a message of the user."""
+        return [dict(role='user', content=self.prompt)] if isinstance(self.prompt, str) else list(self.prompt)
+
 
 class Task(ABC):
     """

@@ -28,23 +28,31 @@ class GuessTask(MultiTurnTask):
 
     weights = dict(right=1.0)
 
-    def __init__(self, highest: int = 7) -> None:
+    def __init__(self, highest: int = 7, prompt: str = 'guess', examples: Sequence[int] = ()) -> None:
         """
         Arguments:
             - highest (:obj:`int`): The largest number, at least 2.
+            - prompt (:obj:`str`): What the policy reads first. A pretrained model needs the rules.
+            - examples (:obj:`Sequence[int]`): Secrets of demonstrated games that each prompt begins with.
         Raises:
-            - ConfigError: If it is smaller.
+            - ConfigError: If an argument is invalid.
         """
         if highest < 2:
             raise ConfigError(f'env.task.highest = {highest}: must be at least 2.')
-        self._highest = highest
-        self.words = [*map(str, range(1, highest + 1)), 'guess', 'higher', 'lower', 'right']
+        if not isinstance(prompt, str) or not prompt:
+            raise ConfigError(f'env.task.prompt = {prompt!r}: must be a text.')
+        if not isinstance(examples, (list, tuple)) or any(e not in range(1, highest + 1) for e in examples):
+            raise ConfigError(f'env.task.examples = {examples!r}: must be a list of numbers from 1 to {highest}.')
+        self._highest, self._prompt = highest, prompt
+        self.words = [*dict.fromkeys([*map(str, range(1, highest + 1)), *prompt.split(), 'higher', 'lower', 'right'])]
+        self._shown = [message for secret in examples for message in self.dialogue(Problem(prompt, str(secret)))]
 
     def __len__(self) -> int:
         return self._highest
 
     def problem(self, index: int) -> Problem:
-        return Problem('guess', str(index + 1))
+        problem = Problem(self._prompt, str(index + 1))
+        return problem._replace(prompt=self._shown + problem.messages) if self._shown else problem
 
     def begin(self, problem: Problem, seed: int) -> Dict[str, Any]:
         return dict(low=1, high=self._highest)

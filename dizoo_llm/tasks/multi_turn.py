@@ -10,6 +10,8 @@ from ding_common import ConfigError, TaskError, describe
 
 from .base import Parts, Problem, Task, is_prompt, is_score
 
+MOST_TURNS = 100  # of a demonstration
+
 
 class Turn(NamedTuple):
     """
@@ -90,6 +92,31 @@ class MultiTurnTask(Task):
             - turns (:obj:`Sequence[Tuple[str, str]]`): Text and reply of each turn so far.
         """
         raise NotImplementedError(f'{type(self).__name__} has no demonstrations')
+
+    def dialogue(self, problem: Problem) -> List[Dict[str, str]]:
+        """
+        Overview:
+            The prompt and the demonstrated turns with their replies, up to the last turn, as chat messages. A prompt \
+            may begin with such examples.
+        Arguments:
+            - problem (:obj:`Problem`): The problem.
+        Raises:
+            - ConfigError: If ``demonstration`` raises, or the dialogue does not end.
+        """
+        messages, turns, state = problem.messages, [], self.checked_begin(problem, 0)
+        for number in range(MOST_TURNS):
+            try:
+                text = self.demonstration(problem, turns)
+                reply = self.checked_respond(problem, state, Turn(text, number, cut=False))
+            except Exception as error:  # a user's function may raise anything
+                raise ConfigError(f'env.task.demonstration raised {describe(error)}') from error
+            messages.append(dict(role='assistant', content=text))
+            if reply.done:
+                return messages
+            answer = Problem(reply.text)
+            messages += answer.messages
+            turns.append((text, answer.text))
+        raise ConfigError(f'env.task.demonstration: the dialogue has not ended after {MOST_TURNS} turns.')
 
     @property
     def demonstrates(self) -> bool:

@@ -22,7 +22,6 @@ from .tool_process import Answer, ToolProcess
 
 OPEN, CLOSE = '<tool_call>', '</tool_call>'
 COUNTS = ('calls', 'call_errors')
-MOST_TURNS = 100  # of a demonstration
 RULES = dict(
     seconds=Rule.number(0, 3600, True),
     max_chars=Rule.integer(1, 1_000_000),
@@ -97,7 +96,7 @@ class ToolsTask(MultiTurnTask):
                 f'env.task.examples = {examples}: of {len(task)} problems none is left for training. Lower it.'
             )
         for i in range(examples):
-            self._shown += self._dialogue(task.checked_problem(i))
+            self._shown += self.dialogue(task.checked_problem(i))
 
     def _take(self, task: Task) -> None:
         self._task, self.return_part = task, task.return_part
@@ -119,7 +118,7 @@ class ToolsTask(MultiTurnTask):
 
     def problem(self, index: int) -> Problem:
         problem = self._task.problem(index + self._skipped)
-        return problem._replace(prompt=self._shown + _messages(problem)) if self._shown else problem
+        return problem._replace(prompt=self._shown + problem.messages) if self._shown else problem
 
     def begin(self, problem: Problem, seed: int) -> None:
         return None
@@ -149,22 +148,6 @@ class ToolsTask(MultiTurnTask):
         other._take(self._task.evaluation())
         other._skipped = 0
         return other
-
-    def _dialogue(self, problem: Problem) -> List[Dict[str, str]]:
-        """The prompt and the demonstrated turns, with what the functions answer."""
-        messages, turns = _messages(problem), []
-        for _ in range(MOST_TURNS):
-            try:
-                text = self.demonstration(problem, turns)
-                reply = self.checked_respond(problem, None, Turn(text, len(turns), cut=False))
-            except Exception as error:  # a user's function may raise anything
-                raise ConfigError(f'env.task.demonstration raised {describe(error)}') from error
-            messages.append(dict(role='assistant', content=text))
-            if reply.done:
-                return messages
-            messages += reply.text
-            turns.append((text, Problem(reply.text).text))
-        raise ConfigError(f'env.task.demonstration: it still calls functions after {MOST_TURNS} turns, must answer.')
 
     def _score(self, problem: Problem, turn: Turn) -> Dict[str, Optional[float]]:
         try:
@@ -198,11 +181,6 @@ def _inner(task: Union[Dict[str, Any], Task]) -> Task:
     if isinstance(task, MultiTurnTask):
         raise ConfigError(f'env.task.task: {type(task).__name__} has several turns, must be a task of one turn.')
     return task
-
-
-def _messages(problem: Problem) -> List[Dict[str, str]]:
-    prompt = problem.prompt
-    return [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
 
 
 def _check_function(function: Any, name: str) -> None:

@@ -249,7 +249,7 @@ class TestCalls:
             tools(demonstration=HERE + 'raising', examples=1)
 
     def test_a_demonstration_that_never_answers(self):
-        with pytest.raises(ConfigError, match='still calls functions after 100 turns'):
+        with pytest.raises(ConfigError, match='dialogue has not ended after 100 turns'):
             tools(demonstration=HERE + 'only_call', examples=1)
 
     def test_evaluation_is_that_of_the_inner_task(self):

@@ -180,6 +180,9 @@ class TestTurns:
             (dict(reward_models=[dict(pretrained='x')]), 'env.reward_models = .*: not available'),
             (dict(task=dict(type='mixture', parts=[dict(type='guess')])), r'parts\[0\]: GuessTask has several turns'),
             (dict(task=dict(type='guess', highest=1)), 'env.task.highest = 1'),
+            (dict(task=dict(type='guess', prompt='')), "env.task.prompt = ''"),
+            (dict(task=dict(type='guess', examples=[8])), r'env.task.examples = \[8\]: .* from 1 to 7'),
+            (dict(task=dict(type='guess', examples=2)), 'env.task.examples = 2: .* a list'),
             (dict(stop=['']), 'env.stop'),
         ]
     )
@@ -209,6 +212,18 @@ class TestTasks:
         problem = task.problem(3)
         turn = EasyDict(text=text, number=0, cut=False)
         assert task.respond(problem, task.begin(problem, 0), turn).text == told
+
+    def test_each_prompt_begins_with_the_demonstrated_games(self):
+        task = GuessTask(prompt='find it', examples=[5, 4])
+        rules, of_5 = ('user', 'find it'), [('assistant', '4'), ('user', 'higher'), ('assistant', '6')]
+        of_5 += [('user', 'lower'), ('assistant', '5')]
+        for i in range(7):
+            problem = task.problem(i)
+            assert problem.answer == str(i + 1)
+            assert [(m['role'], m['content'])
+                    for m in problem.prompt] == [rules, *of_5, rules, ('assistant', '4'), rules]
+        assert GuessTask(prompt='find it').problem(0).prompt == 'find it'
+        assert GuessTask(prompt='find it').words == [*'1234567', 'find', 'it', 'higher', 'lower', 'right']
 
     def test_the_door_needs_key_and_colour(self):
         task = KeyAndDoorTask()

@@ -125,7 +125,7 @@ class TestTwoProcesses:
             long('think_answer_grpo', TOKENS, 'serial_onpolicy', Torchrun, id='torchrun'),
             long('think_answer_grpo', CRITIC, 'serial_onpolicy', Run, id='critic'),
             long('key_and_door_grpo', TURNS, 'serial_onpolicy', Run, id='turns'),
-            pytest.param('cartpole_grpo', STEPS, 'serial_onpolicy', Run, id='steps'),
+            long('cartpole_grpo', STEPS, 'serial_onpolicy', Run, id='steps'),
             pytest.param('think_answer_grpo_serial', BUFFER, 'serial', Run, id='replay_buffer'),
         ]
     )
@@ -177,6 +177,7 @@ class TestTwoProcesses:
         for name in ('teacher_kl', 'teacher_loss', 'demonstration_nll', 'total_loss'):
             assert [r[name] for r in two] == pytest.approx([r[name] for r in one], abs=1e-5)
 
+    @pytest.mark.algotest
     def test_resumed_by_another_number(self, tmp_path):
         args = ('run', 'think_answer_grpo', TOKENS, 'serial_onpolicy')
         for updates, processes in ((4, 2), (7, 1), (10, 2)):
@@ -206,11 +207,11 @@ class TestTwoProcesses:
         assert code == 1 and 'Signal 9 (SIGKILL)' in out
         assert f'Error: process 0: process 1 (pid {workers[1]}) of this run has exited, so this one exits too' in out
 
-    @pytest.mark.parametrize('kills', [1, long(20)])
-    def test_kills(self, tmp_path, kills):
+    @pytest.mark.algotest
+    def test_kills(self, tmp_path):
         """Each run goes on from what the killed one left, which is whole."""
         moment = random.Random(0)
-        for kill in range(kills):
+        for kill in range(20):
             run = Run(
                 tmp_path,
                 'run',
