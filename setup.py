@@ -48,9 +48,10 @@ setup(
         'parquet': ['pyarrow<22'],  # later ones need numpy 2
         'reasoning-gym': ['reasoning-gym'],
         'sft': ['accelerate'],
+        'textarena': ['textarena'],
         'test': [
             'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17',
-            'math-verify', 'pyarrow<22', 'reasoning-gym', 'accelerate', 'gguf>=0.10'
+            'math-verify', 'pyarrow<22', 'reasoning-gym', 'accelerate', 'gguf>=0.10', 'textarena'
         ],
     },
     entry_points={'ding_grpo.plugins': ['dizoo_llm = dizoo_llm']},

@@ -9,5 +9,6 @@ from .multi_turn import MultiTurnTask, Reply, Turn
 from .products import ProductsTask
 from .python_file import PythonTask
 from .reasoning_gym import ReasoningGymTask
+from .textarena import TextArenaTask
 from .think_answer import ThinkAnswerTask
 from .tools import ToolsTask
