@@ -19,6 +19,7 @@ function best(values) {
 
 function duration(seconds) {
   if (seconds === null) return '–';
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
   const minutes = Math.floor(seconds / 60);
   return minutes < 60 ? `${minutes}:${String(Math.floor(seconds % 60)).padStart(2, '0')} min` :
     `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, '0')} h`;

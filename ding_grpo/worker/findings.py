@@ -56,14 +56,17 @@ class FindingsHook(LearnerHook):
     def begin(self, engine: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
         """
         Overview:
-            Compare what the scorer pays for demonstrations and for junk, unless this is a resumed run. Called before \
-            the first collect.
+            Make the file, and compare what the scorer pays for demonstrations and for junk, unless this is a resumed \
+            run. Called before the first collect.
         Arguments:
             - engine (:obj:`BaseLearner`): The learner.
             - collector (:obj:`GroupCollector`): Its environments have the scorer.
         """
         watch = engine.policy.get_attribute('watch')
         self._told = len(watch.history.found)
+        if parallel.rank() == 0:  # a file without findings says that they were looked for
+            os.makedirs(run_folder(engine.exp_name), exist_ok=True)
+            open(self._path(engine), 'a').close()
         if watch.history.updates == 0:
             watch.probed(parallel.broadcast_object(collector.probe(PROBED) if parallel.rank() == 0 else None))
             self(engine)
@@ -74,8 +77,11 @@ class FindingsHook(LearnerHook):
         if parallel.rank() > 0:
             return
         for finding in new:
-            append_json(os.path.join(run_folder(engine.exp_name), FINDINGS), finding)
+            append_json(self._path(engine), finding)
             show(f"finding after update {finding['update']}, {finding['cause']}: {finding['message']}")
+
+    def _path(self, engine: 'BaseLearner') -> str:  # noqa
+        return os.path.join(run_folder(engine.exp_name), FINDINGS)
 
 
 class FindingsPageHook(LearnerHook):

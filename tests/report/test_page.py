@@ -145,10 +145,10 @@ def test_time_and_memory_by_part(page):
     )
     assert rows == [
         ['part', 'time', 'share', 'memory, largest', 'memory, last update'],
-        ['sampling', '0:05 min', '25 %', '100 MiB', '81 MiB'],
-        ['scoring', '0:05 min', '25 %', '–', '–'],
-        ['updating', '0:05 min', '25 %', '319 MiB', '319 MiB'],
-        ['other', '0:05 min', '25 %', '–', '–'],
+        ['sampling', '5.0 s', '25 %', '100 MiB', '81 MiB'],
+        ['scoring', '5.0 s', '25 %', '–', '–'],
+        ['updating', '5.0 s', '25 %', '319 MiB', '319 MiB'],
+        ['other', '5.0 s', '25 %', '–', '–'],
     ]
     assert page.value('document.querySelectorAll("#m-sections [data-name^=memory_mib]").length') == 2  # curves
 
