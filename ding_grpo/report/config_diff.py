@@ -55,6 +55,8 @@ def read_settings(folder: str) -> Optional[List[Setting]]:
     defaults = dict(_leaves(_defaults(cfg)))
     settings = []
     for key, value in _leaves(cfg):
+        if key == 'policy.type':
+            value = str(value).removesuffix('_command')  # DI-engine's pipelines add it
         default = defaults.get(key, _NOTHING)
         known = None if default is _NOTHING else repr(default)
         settings.append(Setting(key, repr(value), known, default is _NOTHING or value != default))

@@ -252,6 +252,23 @@ def test_the_page_is_not_wider_than_the_window(page, width):
     page.wait(f'document.documentElement.scrollWidth <= {width}', seconds=10)
 
 
+def test_a_long_prompt_shows_its_end(browser, tmp_path):
+    write_run(tmp_path, 'run', updates=[0], groups=1)
+    write(
+        tmp_path / 'run' / 'log' / 'learner' / 'tokens.jsonl',
+        [dict(train_iter=0, group=0, prompt='example\n' * 30 + 'question', rows=[token_row(0, 1.0, ('a', 'b'))])]
+    )
+    run = read_run(str(tmp_path / 'run'))
+    write_page(str(tmp_path / 'report.html'), [run])
+    browser.open(tmp_path / 'report.html')
+    browser.wait(SHOWN)
+    place = """(() => { const box = document.querySelector("#c-groups .prompt"), range = document.createRange();
+        const text = box.firstChild; range.setStart(text, text.length - 8); range.setEnd(text, text.length);
+        const a = range.getBoundingClientRect(), b = box.getBoundingClientRect();
+        return [range.toString(), a.top >= b.top && a.bottom <= b.bottom, box.scrollHeight > box.clientHeight]; })()"""
+    assert browser.value(place) == ['question', True, True]
+
+
 @pytest.mark.algotest
 def test_50_mb_of_completions_stay_quick(browser, tmp_path):
     """Compared with the same page without them, on the same machine: other work on it slows both."""

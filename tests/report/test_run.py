@@ -138,6 +138,7 @@ def test_settings_that_differ_from_their_defaults(tmp_path):
     assert found['policy.learn.learning_rate'][1:] == ('1e-05', '1e-05', False)
     assert found['policy.learn.learner.log_policy'].differs is False  # the policy's default, not DI-engine's
     assert found['env.stop_value'].value == 'inf'
+    assert found['policy.type'][1:] == ("'grpo'", "'grpo'", False)
 
 
 @pytest.mark.parametrize('text', ['exp_config = {"env": __import__("os").getcwd()}', 'x = 1', 'exp_config = {', None])
