@@ -11,7 +11,8 @@ PARTS = [
     'ding_grpo.worker', 'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'ding_grpo.from_ppo',
     'ding_grpo.check', 'ding_grpo.gradient_bench', 'ding_grpo.replay', 'ding_grpo.report', 'dizoo_llm',
     'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.reward_model', 'dizoo_llm.tokenizer',
-    'dizoo_llm.generation', 'dizoo_llm.sft', 'dizoo_llm.sft_examples', 'dizoo_llm.play', 'dizoo_llm.train_reward_model'
+    'dizoo_llm.generation', 'dizoo_llm.sft', 'dizoo_llm.sft_examples', 'dizoo_llm.play', 'dizoo_llm.interpolate',
+    'dizoo_llm.train_reward_model'
 ]
 ALLOWED = {
     'ding_common': set(),
@@ -51,6 +52,7 @@ ALLOWED = {
     'dizoo_llm.train_reward_model': {
         'ding_common', 'dizoo_llm.envs', 'dizoo_llm.reward_model', 'dizoo_llm.tasks', 'dizoo_llm.tokenizer'
     },
+    'dizoo_llm.interpolate': {'ding_common', 'dizoo_llm.tokenizer'},
     'dizoo_llm.play': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.tokenizer'},
 }
 
@@ -102,7 +104,7 @@ def test_ppo_is_made_of_di_engines_losses():
 def test_no_weights_in_the_environment():
     others = (
         'dizoo_llm.play', 'dizoo_llm.sft', 'dizoo_llm.sft_examples', 'dizoo_llm.generation', 'dizoo_llm.reward_model',
-        'dizoo_llm.train_reward_model'
+        'dizoo_llm.train_reward_model', 'dizoo_llm.interpolate'
     )
     outside = {b.split('.')[0] for a, b in imports() if part_of(a).startswith('dizoo_llm.') and a not in others}
     assert 'torch' not in outside
