@@ -37,6 +37,10 @@ class Problem(NamedTuple):
         """The prompt as chat messages; text becomes a message of the user."""
         return [dict(role='user', content=self.prompt)] if isinstance(self.prompt, str) else list(self.prompt)
 
+    def after(self, examples: List[Dict[str, str]]) -> 'Problem':
+        """The problem with example messages before its prompt; without examples the same one."""
+        return self._replace(prompt=[*examples, *self.messages]) if examples else self
+
 
 class Task(ABC):
     """

@@ -51,8 +51,7 @@ class GuessTask(MultiTurnTask):
         return self._highest
 
     def problem(self, index: int) -> Problem:
-        problem = Problem(self._prompt, str(index + 1))
-        return problem._replace(prompt=self._shown + problem.messages) if self._shown else problem
+        return Problem(self._prompt, str(index + 1)).after(self._shown)
 
     def begin(self, problem: Problem, seed: int) -> Dict[str, Any]:
         return dict(low=1, high=self._highest)

@@ -22,7 +22,7 @@ from .multi_turn import MultiTurnTask, Reply, Turn
 
 _GLOBAL = threading.Lock()  # held while a game uses Python's global random numbers; DI-engine resets in threads
 INVALID = 'garbage'  # no game takes it for a move
-MOST_INVALID = 10  # turns after which a game must have ended
+TRIED = 10  # invalid moves at most, before a run
 
 
 @TASK_REGISTRY.register('textarena')
@@ -53,8 +53,8 @@ class TextArenaTask(MultiTurnTask):
             if not Rule.integer(low, 1_000_000).holds(value):
                 raise ConfigError(f'env.task.{key} = {value!r}: must be {Rule.integer(low, 1_000_000).allowed}.')
         self._id, self._arguments = id, dict(env_kwargs)
-        self._check()
         self._starts: Dict[int, _Start] = {}
+        self._check()
         self._seeds = range(games)
         self._held_out = range(games, games + eval_size)
 
@@ -106,7 +106,6 @@ class TextArenaTask(MultiTurnTask):
         where = f'env.task.id = {self._id!r}'
         if self._arguments:
             where += f', env.task.env_kwargs = {self._arguments!r}'
-        self._starts = {}
         try:
             with contextlib.redirect_stderr(io.StringIO()):
                 env = self._start(0).env
@@ -118,7 +117,7 @@ class TextArenaTask(MultiTurnTask):
             raise ConfigError(f'{where}: is a game of several players, must be one of a single player.')
         game, done = _Game(copy.deepcopy(env), 0), False
         try:
-            for _ in range(MOST_INVALID):
+            for _ in range(TRIED):
                 done = done or game.step(INVALID)[-1]
             if done:
                 float(game.reward)

@@ -117,8 +117,7 @@ class ToolsTask(MultiTurnTask):
         return len(self._task) - self._skipped
 
     def problem(self, index: int) -> Problem:
-        problem = self._task.problem(index + self._skipped)
-        return problem._replace(prompt=self._shown + problem.messages) if self._shown else problem
+        return self._task.problem(index + self._skipped).after(self._shown)
 
     def begin(self, problem: Problem, seed: int) -> None:
         return None
