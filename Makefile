@@ -22,9 +22,8 @@ pip_install = $(if $(OVERRIDES),$(NO_UV))$(1)/bin/python -m pip install
 NO_UV = $(error OVERRIDES=$(OVERRIDES) needs uv: pip has no option that overrides what a package requires)
 NO_PYTHON = $(error no Python 3.10 to 3.12 that runs was found. Name one, make PYTHON=/path/to/python3.11, or install \
 	uv, which downloads one: uv venv --python 3.11 $(VENV))
-# Idle threads of torch's OpenMP spin for long before they sleep: on a busy machine a run then takes up to ten times as
-# long. A short spin costs nothing on a quiet one.
-export GOMP_SPINCOUNT ?= 1000
+# How long idle threads of torch's OpenMP spin before they sleep (docs/get_started/first_run.md, "Threads").
+export GOMP_SPINCOUNT ?= 10000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks tools examples
 
 CASES ?= 600

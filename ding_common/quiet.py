@@ -15,10 +15,11 @@ def importing() -> Iterator[None]:
         imported (``gc.freeze``). PyTorch, DI-engine and transformers are 5,000 modules with a million objects; to look
         through them takes a second at the end of a process alone.
 
-        Idle threads of torch's OpenMP spin before they sleep, by default for so long that a run on a busy machine takes
-        up to ten times as long. A short spin costs nothing on a quiet one. A value that the user has set stays.
+        Idle threads of torch's OpenMP spin before they sleep, by default (300,000 rounds) for so long that a run of two
+        threads beside another process takes up to ten times as long. 10,000 rounds are enough to stay awake from one
+        operation of a small model to the next. A value that the user has set stays.
     """
-    os.environ.setdefault('GOMP_SPINCOUNT', '1000')  # read when torch is imported
+    os.environ.setdefault('GOMP_SPINCOUNT', '10000')  # read when torch is imported
     was_enabled = gc.isenabled()
     gc.disable()
     try:

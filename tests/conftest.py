@@ -1,7 +1,7 @@
 import os
 
 os.environ.setdefault('HF_HUB_OFFLINE', '1')  # no test may ask a hub
-os.environ.setdefault('GOMP_SPINCOUNT', '1000')  # see the Makefile
+os.environ.setdefault('GOMP_SPINCOUNT', '1000')  # tests run side by side
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

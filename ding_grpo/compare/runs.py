@@ -145,7 +145,7 @@ def start(run: Run, env_step: Optional[int], threads: int) -> subprocess.Popen:
     ]
     if env_step is not None:
         command += ['--env-step', str(env_step)]
-    env = dict(os.environ, OMP_NUM_THREADS=str(threads), GOMP_SPINCOUNT=os.environ.get('GOMP_SPINCOUNT', '1000'))
+    env = dict(os.environ, OMP_NUM_THREADS=str(threads))
     with open(f'{run.folder}.txt', 'w') as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
 

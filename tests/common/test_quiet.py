@@ -44,7 +44,7 @@ def test_a_warning_is_dropped_also_after_gym_has_asked_for_it(tmp_path):
 
 
 @pytest.mark.unittest
-@pytest.mark.parametrize('given, found', [(None, '1000'), ('5', '5')])
+@pytest.mark.parametrize('given, found', [(None, '10000'), ('5', '5')])
 def test_idle_threads_spin_for_a_short_time_unless_the_user_says_otherwise(given, found):
     variables = {name: value for name, value in os.environ.items() if name != 'GOMP_SPINCOUNT'}
     if given is not None:
