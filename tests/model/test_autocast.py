@@ -4,7 +4,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM
+from ding_grpo.model import CausalLM, shared_whole
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
@@ -57,6 +57,20 @@ class TestAutocast:
             assert half.dtype is torch.float32
             assert (full - half).norm() <= 0.03 * full.norm()  # bfloat16 has 8 bits
         assert 0 < (found[0][0] - found[1][0]).abs().max()  # it does something
+
+    def test_attention_is_differentiated_in_float32(self, monkeypatch):
+        torch.manual_seed(0)
+        _, half = both(LLAMA)
+        types, backward = [], shared_whole.flash_backward
+
+        def recorded(*args, **options):
+            types.append({x.dtype for x in args[:6]})
+            return backward(*args, **options)
+
+        monkeypatch.setattr(shared_whole, 'flash_backward', recorded)
+        prompts = [torch.tensor([1, 2, 3, 4, 5])] * 3 + [torch.tensor([6, 7])] * 3
+        log_prob(half, prompts, torch.randint(0, 30, (6, 7))).sum().backward()
+        assert len(types) >= 4 and all(t == {torch.float32} for t in types)
 
     @pytest.mark.parametrize('config', [LLAMA, GPT2], ids=lambda c: c['model_type'])
     def test_what_is_sampled_is_what_is_learned(self, config):
