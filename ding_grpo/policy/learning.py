@@ -71,9 +71,12 @@ class Learning:
             self.critic = actor.make_critic(learn)
             of_critic = [p for p in self.critic.parameters() if p.requires_grad]
             values = ValueLearning(learn, options, actor, model, self.critic)
+        weights = [*trained.values(), *of_critic]
         self.optimizer = torch.optim.AdamW(
-            [*trained.values(), *of_critic], lr=learn.learning_rate, weight_decay=learn.weight_decay, fused=actor.fused
+            weights, lr=learn.learning_rate, weight_decay=learn.weight_decay, fused=actor.fused
         )
+        # torch's fused step does not tell that it changes weights; what was computed from them is kept until then
+        self.optimizer.register_step_post_hook(lambda *_: torch.autograd.graph.increment_version(weights))
         self.schedule = Schedule(learn.lr_scheduler, learn.learning_rate)
         self._coefficients = Coefficients(learn)
         reduction = options.get('reduction', 'sequence')

@@ -69,7 +69,8 @@ class TestKeptCache:
         # and a reply of at most 10 tokens of 8 lines.
         assert max(counts[True]) <= 8 * 11 and sum(counts[True]) < 0.7 * sum(counts[False])
 
-    def test_new_weights_forget_what_old_ones_read(self, think_answer):
+    @pytest.mark.parametrize('by', ['in place', 'optimizer'])
+    def test_new_weights_forget_what_old_ones_read(self, think_answer, by):
         main, create = think_answer
         env = TokenEnv(Chatter(), **SETTINGS['plain'][0])
         policy = make_policy(main, create, env=env)
@@ -78,9 +79,13 @@ class TestKeptCache:
         obs = {0: env.step(out[0]['action'].numpy())[0]}
         assert (obs[0] >= 0).sum() > 5 + len(out[0]['action'])
         for each in (policy, other):
-            with torch.no_grad():
-                for p in each._model.parameters():
-                    p.mul_(1.5)
+            for p in each._model.parameters():
+                if by == 'in place':
+                    torch.no_grad()(p.mul_)(1.5)
+                else:  # a fused one, of which torch does not tell that it changes weights
+                    p.grad = p.detach().clone()
+            if by == 'optimizer':
+                each._learning.optimizer.step()
         found = [each.eval_mode.forward(obs)[0] for each in (policy, other)]
         assert torch.equal(found[0]['action'], found[1]['action'])
         assert len(policy._actor._cache._parts) == 1 and policy._actor._cache._parts[0].starts == [(obs[0] >= 0).sum()]
