@@ -30,7 +30,7 @@ CASES ?= 600
 # Processes of `make test` and `make architectures`, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time soak why bench bench-cuda bench-limit bench-beginnings bench-losses docs clean
+.PHONY: help install train test test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -43,6 +43,8 @@ help:
 	@echo "make bench          losses, whole updates and time to solve beside TRL's; tables in docs/, benchmarks/results.json (long)"
 	@echo "make bench-cuda     tokens per second and memory on a GPU; table on the screen"
 	@echo "make bench-limit    whole updates beside their matrix products alone; table in docs/"
+	@echo "make bench-turns    a game of several turns beside TRL's environments; table in docs/"
+	@echo "make bench-llm      SmolLM2-135M-Instruct beside TRL; table in docs/ (long)"
 	@echo "make bench-beginnings  updates with and without common beginnings of prompts read once; table in docs/"
 	@echo "make bench-losses   time and memory of the losses beside Liger and DI-engine main; table in docs/"
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
@@ -192,6 +194,14 @@ critic-time: install
 bench-limit: $(VENV)/.llm
 	@echo "== whole updates and their matrix products"
 	$(BIN)/python benchmarks/beside_trl/limit.py
+
+bench-turns: install $(TRL)/.installed
+	@echo "== a game of several turns beside TRL's environments"
+	$(BIN)/python benchmarks/beside_trl/turns.py --peer-python $(TRL)/bin/python
+
+bench-llm: $(VENV)/.llm $(TRL)/.installed
+	@echo "== SmolLM2-135M-Instruct beside TRL"
+	$(BIN)/python benchmarks/beside_trl/llm.py --peer-python $(TRL)/bin/python
 
 bench-beginnings: $(VENV)/.llm
 	@echo "== updates with and without common beginnings"

@@ -12,11 +12,12 @@ import torch
 from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
+from game import HIGHEST, QUESTION, TURNS, answer, called, response
 from products import Recorder
 from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work
 
 from ding_common import read_config_file
-from dizoo_llm import TASK_REGISTRY, Problem, Task
+from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn
 from dizoo_llm.tokenizer import load_tokenizer
 from ding_grpo.model import CausalLM, prompt_tree
 from ding_grpo.model.decoding import PromptBatch
@@ -48,6 +49,34 @@ class BenchmarkTask(Task):
     def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         words = completion.split()
         return dict(low=sum(word in self._low for word in words) / max(len(words), 1))
+
+
+@TASK_REGISTRY.register('benchmark_game')
+class BenchmarkGame(MultiTurnTask):
+    """
+    Overview:
+        The game of the work. The reward is 1 if the last turn guesses the number.
+    """
+    weights = dict(right=1.0)
+
+    def __init__(self, folder: str) -> None:
+        self._system = read_work(folder)['system']
+
+    def __len__(self) -> int:
+        return HIGHEST
+
+    def problem(self, index: int) -> Problem:
+        messages = [dict(role='system', content=self._system), dict(role='user', content=QUESTION)]
+        return Problem(messages, str(index + 1))
+
+    def begin(self, problem: Problem, seed: int) -> None:
+        return None
+
+    def respond(self, problem: Problem, state: None, turn: Turn) -> Reply:
+        number = called(turn.text)
+        told = answer(number, int(problem.answer))
+        done = number is None or turn.number == TURNS - 1
+        return Reply(response(told), dict(right=float(done and told == 'right')), done=done)
 
 
 class Alternate:
@@ -132,10 +161,11 @@ def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
             collector_env_num=rows,
             evaluator_env_num=1,
             n_evaluator_episode=1,
-            task=dict(type='benchmark', folder=folder),
+            task=dict(type='benchmark_game' if 'game' in work else 'benchmark', folder=folder),
             tokenizer=dict(pretrained=model),
             max_new_tokens=work['tokens'],
             max_prompt_length=work['prompt_tokens'],
+            **(dict(max_turns=TURNS, max_reply_tokens=40) if 'game' in work else {}),
         ),
         policy=dict(
             cuda=False,
@@ -211,7 +241,7 @@ def main(folder: str, threads: int) -> None:
         Clock.measure(owner, name)
     LOG_PROB_FNS['linear_log_prob'] = token_actor.linear_log_prob  # the policy tells it by identity
     GroupCollector.collect = gated
-    if work.get('config') is None:
+    if work.get('config') is None and 'game' not in work:
         CausalLM.limit_vocabulary = words_alone
     note = dict(name='note', type='note', position='after_iter', priority=11, ext_args=dict())
     done = dict(name='done', type='done', position='after_iter', priority=1000, ext_args=dict())

@@ -4,6 +4,7 @@ import sys
 
 import torch
 from datasets import Dataset
+from game import HIGHEST, QUESTION, TURNS, answer
 from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -37,6 +38,34 @@ def right(completions, answer, **kwargs):
     return [float(completion[0]['content'].strip() == a) for completion, a in zip(completions, answer)]
 
 
+class Game:
+    """An ``environment_factory``. TRL takes the docstrings of its methods as descriptions of functions."""
+
+    def reset(self, secret: int, **kwargs) -> None:
+        self._secret = secret
+
+    def guess(self, number: int) -> str:
+        """
+        Guess the number.
+
+        Args:
+            number: The guess.
+
+        Returns:
+            What the guess is answered.
+        """
+        return answer(number, self._secret)
+
+
+def last_guess(completions, secret, **kwargs):
+    """A reward: 1 if the last turn, whose call is not answered any more, guesses the number."""
+    last = [(completion[-1].get('tool_calls') or [None])[0] for completion in completions]
+    return [
+        float(call is not None and answer(call['function']['arguments'].get('number'), s) == 'right')
+        for call, s in zip(last, secret)
+    ]
+
+
 def main(folder: str, threads: int) -> None:
     """Make an update for each line of standard input."""
     torch.set_num_threads(threads)
@@ -45,8 +74,14 @@ def main(folder: str, threads: int) -> None:
     model = AutoModelForCausalLM.from_pretrained(os.path.join(folder, 'model'), dtype=torch.float32)
     rows = work['groups'] * work['group_size']
     at_a_time = work.get('rows', rows)
+    more = {}
     if 'messages' in work:  # of a pretrained language model
         reward, data, options = right, dict(prompt=work['messages'], answer=work['answers']), None
+    elif 'game' in work:
+        secrets = list(range(1, HIGHEST + 1)) * work['groups']
+        question = [[dict(role='user', content=QUESTION)]] * len(secrets)
+        reward, data, options = last_guess, dict(prompt=question, secret=secrets), None
+        more = dict(environment_factory=Game)
     else:
         reward, data = share_of_low(work['low']), dict(prompt=work['prompts'])
         options = dict(suppress_tokens=list(range(len(tokenizer) - 3, len(tokenizer))))
@@ -57,6 +92,7 @@ def main(folder: str, threads: int) -> None:
         reward_funcs=reward,
         train_dataset=Dataset.from_dict(data),
         callbacks=[alternate],
+        **more,
         args=GRPOConfig(
             output_dir=own_folder(),
             use_cpu=True,
@@ -65,7 +101,8 @@ def main(folder: str, threads: int) -> None:
             per_device_train_batch_size=at_a_time,
             gradient_accumulation_steps=rows // at_a_time,
             num_generations=work['group_size'],
-            max_completion_length=work['tokens'],
+            max_completion_length=work.get('most_tokens', work['tokens']),
+            max_tool_calling_iterations=TURNS - 1,
             generation_kwargs=options,
             temperature=1.0,
             beta=0.0,
