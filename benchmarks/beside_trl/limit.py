@@ -16,6 +16,7 @@ from update import ROOT, WORKS, Side, make_work  # first, so that DI-engine's im
 import click
 import torch
 from products import Replay
+from runs import processor
 from tabulate import tabulate
 
 LLM = 'smollm2_grpo'
@@ -112,13 +113,6 @@ def replay(path: str) -> None:
         products = Replay(json.load(f))
     for _ in sys.stdin:
         print(json.dumps(dict(products.seconds(), operations=products.operations())), flush=True)
-
-
-def processor() -> str:
-    """Name, family and model of the processor."""
-    with open('/proc/cpuinfo') as f:
-        found = dict(map(str.strip, line.split(':', 1)) for line in f.read().split('\n\n')[0].splitlines())
-    return f"{found['model name']}, family {found['cpu family']}, model {found['model']}"
 
 
 def table(found: List[Measured]) -> str:

@@ -13,7 +13,8 @@ from update import ROOT, Side  # first, so that DI-engine's import is quiet
 
 import click
 import torch
-from limit import LLM, processor
+from limit import LLM
+from runs import processor
 from tabulate import tabulate
 from transformers import AutoModelForCausalLM
 

@@ -222,10 +222,10 @@ def main(folder: str, threads: int) -> None:
         found = Recorder({p.data_ptr() for p in model.parameters()})
         generate = token_actor.generate
 
-        def marked(*args):
+        def marked(*args, **options):
             found.sampling = True
             try:
-                return generate(*args)
+                return generate(*args, **options)
             finally:
                 found.sampling = False
 
@@ -241,7 +241,7 @@ def main(folder: str, threads: int) -> None:
         Clock.measure(owner, name)
     LOG_PROB_FNS['linear_log_prob'] = token_actor.linear_log_prob  # the policy tells it by identity
     GroupCollector.collect = gated
-    if work.get('config') is None and 'game' not in work:
+    if 'low' in work:
         CausalLM.limit_vocabulary = words_alone
     note = dict(name='note', type='note', position='after_iter', priority=11, ext_args=dict())
     done = dict(name='done', type='done', position='after_iter', priority=1000, ext_args=dict())

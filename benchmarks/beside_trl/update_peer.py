@@ -74,14 +74,14 @@ def main(folder: str, threads: int) -> None:
     model = AutoModelForCausalLM.from_pretrained(os.path.join(folder, 'model'), dtype=torch.float32)
     rows = work['groups'] * work['group_size']
     at_a_time = work.get('rows', rows)
-    more = {}
+    more, limits = {}, {}
     if 'messages' in work:  # of a pretrained language model
         reward, data, options = right, dict(prompt=work['messages'], answer=work['answers']), None
     elif 'game' in work:
         secrets = list(range(1, HIGHEST + 1)) * work['groups']
         question = [[dict(role='user', content=QUESTION)]] * len(secrets)
         reward, data, options = last_guess, dict(prompt=question, secret=secrets), None
-        more = dict(environment_factory=Game)
+        more, limits = dict(environment_factory=Game), dict(max_tool_calling_iterations=TURNS - 1)
     else:
         reward, data = share_of_low(work['low']), dict(prompt=work['prompts'])
         options = dict(suppress_tokens=list(range(len(tokenizer) - 3, len(tokenizer))))
@@ -102,7 +102,7 @@ def main(folder: str, threads: int) -> None:
             gradient_accumulation_steps=rows // at_a_time,
             num_generations=work['group_size'],
             max_completion_length=work.get('most_tokens', work['tokens']),
-            max_tool_calling_iterations=TURNS - 1,
+            **limits,
             generation_kwargs=options,
             temperature=1.0,
             beta=0.0,

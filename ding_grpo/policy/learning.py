@@ -75,7 +75,7 @@ class Learning:
         self.optimizer = torch.optim.AdamW(
             weights, lr=learn.learning_rate, weight_decay=learn.weight_decay, fused=actor.fused
         )
-        # torch's fused step does not tell that it changes weights; what was computed from them is kept until then
+        # torch's fused step does not count in Tensor._version, by which KeptCache tells that weights have changed
         self.optimizer.register_step_post_hook(lambda *_: torch.autograd.graph.increment_version(weights))
         self.schedule = Schedule(learn.lr_scheduler, learn.learning_rate)
         self._coefficients = Coefficients(learn)

@@ -80,12 +80,13 @@ class TestKeptCache:
         assert (obs[0] >= 0).sum() > 5 + len(out[0]['action'])
         for each in (policy, other):
             for p in each._model.parameters():
-                if by == 'in place':
-                    torch.no_grad()(p.mul_)(1.5)
-                else:  # a fused one, of which torch does not tell that it changes weights
-                    p.grad = p.detach().clone()
-            if by == 'optimizer':
+                p.grad = p.detach().clone()
+            if by == 'optimizer':  # a fused one, whose steps torch does not count
                 each._learning.optimizer.step()
+                continue
+            with torch.no_grad():
+                for p in each._model.parameters():
+                    p.mul_(1.5)
         found = [each.eval_mode.forward(obs)[0] for each in (policy, other)]
         assert torch.equal(found[0]['action'], found[1]['action'])
         assert len(policy._actor._cache._parts) == 1 and policy._actor._cache._parts[0].starts == [(obs[0] >= 0).sum()]
