@@ -24,7 +24,7 @@ smollm2_calculator_grpo_config = dict(
     policy=dict(
         cuda=False,
         group_size=group_size,
-        model=dict(pretrained='smollm2-135m-instruct', autocast='bfloat16'),
+        model=dict(pretrained='smollm2-135m-instruct', autocast='auto'),
         learn=dict(
             batch_size=4,
             learning_rate=1e-5,

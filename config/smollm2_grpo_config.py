@@ -18,7 +18,7 @@ smollm2_grpo_config = dict(
     policy=dict(
         cuda=False,
         group_size=group_size,
-        model=dict(pretrained='smollm2-135m-instruct', autocast='bfloat16'),
+        model=dict(pretrained='smollm2-135m-instruct', autocast='auto'),
         learn=dict(
             batch_size=8,
             learning_rate=2e-5,

@@ -9,6 +9,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ding_common import ConfigError
 from ding_common.language_model import build_causal_lm
+from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
 
 from .decoding import Decoding, PromptBatch
 from .export import save_folder
@@ -61,8 +62,8 @@ class CausalLM(nn.Module):
             - onednn (:obj:`bool`): Whether oneDNN computes linear layers in float32 on a CPU. It is up to twice as \
                 fast; only the order of the sums differs.
             - autocast (:obj:`Optional[str]`): With ``bfloat16``, layers compute in bfloat16; weights, updates, output \
-                layer and loss keep ``dtype``. It is faster if the machine multiplies bfloat16 (docs/speed.md). With \
-                ``lora``, the weights of linear layers are stored in both types.
+                layer and loss keep ``dtype``. ``auto``: the same if the device multiplies bfloat16, otherwise without \
+                autocast. With ``lora``, the weights of linear layers are stored in both types.
             - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
                 and saved as an ordinary folder.
         Raises:
@@ -73,15 +74,15 @@ class CausalLM(nn.Module):
         for name, value in flags.items():
             if not isinstance(value, bool):
                 raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')
-        if autocast not in (None, 'bfloat16'):
-            raise ConfigError(f"policy.model.autocast = {autocast!r}: must be None or 'bfloat16'.")
+        if autocast not in (None, 'auto', 'bfloat16'):
+            raise ConfigError(f"policy.model.autocast = {autocast!r}: must be None, 'auto' or 'bfloat16'.")
         check_base(lora, save_merged, pretrained, gguf_file)
         self._own(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file))
         if lora is not None:
             self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
             self.eval()  # includes the adapters
         self._save_merged = save_merged
-        self.autocast_dtype = None if autocast is None else torch.bfloat16
+        self._autocast = autocast
         if onednn or autocast is not None:  # autocast does not use oneDNN
             make_fast(self.trunk)
         if gradient_checkpointing:
@@ -101,7 +102,7 @@ class CausalLM(nn.Module):
         self._measured: Tuple = (None, None)  # an output layer; its scale and soft cap
         self._peft: Tuple = ()
         self._save_merged = False
-        self.autocast_dtype: Optional[torch.dtype] = None  # in which layers multiply if not in that of their weights
+        self._autocast: Optional[str] = None
         self._layers: List[nn.Module] = []  # the layers that learning recomputes
         self._reader = Reader()
         self.eval()
@@ -115,6 +116,26 @@ class CausalLM(nn.Module):
         return bool(self._peft)
 
     @property
+    def autocast_dtype(self) -> Optional[torch.dtype]:
+        """The type in which layers multiply, None for that of their weights."""
+        if self._autocast is None or self._autocast == 'auto' and not multiplies_bfloat16(self.device.type):
+            return None
+        return torch.bfloat16
+
+    def emulation_notice(self) -> Optional[str]:
+        """A line for the start of a run on a device that emulates bfloat16; None if there is nothing to say."""
+        half = any(p.dtype is torch.bfloat16 for p in self.parameters())
+        if multiplies_bfloat16(self.device.type) or not (half or self._autocast is not None):
+            return None
+        if self._autocast == 'auto' and not half:
+            return "policy.model.autocast = 'auto': float32, because this device does not multiply bfloat16."
+        key, remedy = ('dtype', "'float32'") if half else ('autocast', "'auto'")
+        return (
+            f"policy.model.{key} = 'bfloat16': this device emulates products of bfloat16, up to 100 times slower than "
+            f'float32. Use {remedy}.'
+        )
+
+    @property
     def exact_arithmetic(self) -> bool:
         """Whether layers compute in float32 or wider, where the order of sums changes only the last digits."""
         return self.autocast_dtype is None and all(p.dtype in (torch.float32, torch.float64) for p in self.parameters())
@@ -126,11 +147,11 @@ class CausalLM(nn.Module):
     @contextmanager
     def without_autocast(self) -> Iterator[None]:
         """Context in which layers compute in the type of their weights."""
-        before, self.autocast_dtype = self.autocast_dtype, None
+        before, self._autocast = self._autocast, None
         try:
             yield
         finally:
-            self.autocast_dtype = before
+            self._autocast = before
 
     def state_dict(self, *args, **kwargs) -> Dict[str, Tensor]:
         """The weights; with adapters, the adapters' only, because the pretrained weights can be loaded again."""

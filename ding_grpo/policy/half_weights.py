@@ -70,5 +70,5 @@ def bfloat16_notice(trained: Dict[str, Tensor], learning_rate: float) -> Optiona
         f'{share:.1%} of the trained weights.'
     return notice if share == 1 else (
         f"{notice} The others are too large for this step and do not change. policy.model.dtype = 'float32' with "
-        "policy.model.autocast = 'bfloat16' computes in bfloat16 and keeps weights that every step can move."
+        "policy.model.autocast = 'auto' computes in bfloat16 and keeps weights that every step can move."
     )

@@ -148,9 +148,10 @@ class TokenActor:
                 f'{turns}: {longest} tokens are more than the {positions} positions of policy.model. Lower one of them'
                 f"{', or env.max_tokens' if turns else ''}."
             )
-        notice = tokenizer_notice(self._model.lm.name_or_path, spec.tokenizer)
-        if notice is not None and parallel.rank() == 0:
-            click.echo(notice)
+        notices = tokenizer_notice(self._model.lm.name_or_path, spec.tokenizer), self._model.emulation_notice()
+        for notice in notices if parallel.rank() == 0 else ():
+            if notice is not None:
+                click.echo(notice)
         self._model.limit_vocabulary(spec.vocab_size)
         self._model.limit_length(longest)
         self._sampling = bind_sampling(self._unbound, self._logit_bias, spec, self._model.device)

@@ -2,6 +2,7 @@
 Matrix products in float32 on a CPU with oneDNN. The library that torch uses by default reaches only half of the speed
 of recent AMD processors (docs/speed.md has figures). In all other cases, and for small products, torch's own function.
 """
+from functools import lru_cache
 from typing import Any, Optional, Tuple
 
 import torch
@@ -33,6 +34,20 @@ def pays(a: Tensor, b: Tensor) -> bool:
         a.numel() * b.shape[0] >= FROM and a.dtype is torch.float32 and b.dtype is torch.float32 and _AVAILABLE
         and not a.is_cuda and a.device.type == 'cpu'
     )
+
+
+@lru_cache(maxsize=None)
+def multiplies_bfloat16(device_type: str) -> bool:
+    """
+    Overview:
+        Whether a device has instructions for products of bfloat16: GPUs since NVIDIA's Ampere, CPUs with AVX-512 or \
+        AMX. Others emulate them; on a CPU with AVX2 alone that takes about a hundred times as long as float32.
+    Arguments:
+        - device_type (:obj:`str`): ``cpu`` or ``cuda``.
+    """
+    if device_type == 'cuda':
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return _AVAILABLE and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:

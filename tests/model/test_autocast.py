@@ -4,7 +4,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, shared_whole
+from ding_grpo.model import CausalLM, causal_lm, shared_whole
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
@@ -83,7 +83,7 @@ class TestAutocast:
 
     @pytest.mark.parametrize('value', [True, 'float16', 'bf16'])
     def test_another_value(self, value):
-        with pytest.raises(ConfigError, match=r"policy\.model\.autocast = .*: must be None or 'bfloat16'"):
+        with pytest.raises(ConfigError, match=r"policy\.model\.autocast = .*: must be None, 'auto' or 'bfloat16'"):
             CausalLM(config=LLAMA, autocast=value)
 
 
@@ -144,3 +144,36 @@ class TestEvaluation:
         main.policy.eval.autocast = False
         with pytest.raises(ConfigError, match='policy.eval.autocast = False: only available for language models'):
             make_policy(main, create)
+
+
+@pytest.mark.unittest
+class TestAuto:
+
+    @pytest.mark.parametrize(
+        'given, native, dtype, part',
+        [
+            (dict(), False, None, None),
+            (dict(autocast='auto'), True, torch.bfloat16, None),
+            (dict(autocast='auto'), False, None, "autocast = 'auto': float32, because"),
+            (dict(autocast='bfloat16'), True, torch.bfloat16, None),
+            (dict(autocast='bfloat16'), False, torch.bfloat16, "autocast = 'bfloat16': this device emulates"),
+            (dict(dtype='bfloat16'), True, None, None),
+            (dict(dtype='bfloat16'), False, None, "dtype = 'bfloat16': this device emulates"),
+        ],
+    )
+    def test_it_uses_bfloat16_where_the_device_multiplies_it(self, monkeypatch, given, native, dtype, part):
+        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: native)
+        model = CausalLM(config=LLAMA, **given)
+        assert model.autocast_dtype is dtype
+        assert model.exact_arithmetic is (dtype is None and 'dtype' not in given)
+        notice = model.emulation_notice()
+        assert notice is None if part is None else f'policy.model.{part}' in notice
+        with model.without_autocast():
+            assert model.autocast_dtype is None
+
+    def test_the_run_says_when_the_device_does_not_multiply_bfloat16(self, monkeypatch, think_answer, capsys):
+        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: False)
+        main, create = think_answer
+        main.policy.model.autocast = 'auto'
+        make_policy(main, create)
+        assert "policy.model.autocast = 'auto': float32, because" in capsys.readouterr().out
