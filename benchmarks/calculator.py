@@ -6,6 +6,7 @@ import os
 import runpy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict
 
 import click
@@ -80,10 +81,12 @@ def train(seed: int, out: str) -> str:
 
 @click.command()
 @click.option('--seeds', default=5, show_default=True)
+@click.option('--jobs', default=1, show_default=True, help='Seeds at a time.')
 @click.option('--out', default='runs/calculator', show_default=True)
-def main(seeds: int, out: str) -> None:
+def main(seeds: int, jobs: int, out: str) -> None:
     """Train on some seeds; how often the tool is used, and how often the answer is right with it and without."""
-    rows = [train(seed, out) for seed in range(seeds)]
+    with ThreadPoolExecutor(jobs) as pool:
+        rows = list(pool.map(lambda seed: train(seed, out), range(seeds)))
     click.echo(
         '| seed | right before, greedy | sampled | updates | right after, greedy | sampled | tool used | right without '
         'the tool | seconds |\n|---|---|---|---|---|---|---|---|---|'

@@ -22,6 +22,8 @@ from ding_common import read_json_lines
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
 
+CONSTANT = dict(type='constant')  # ``learn.lr_scheduler``: the full rate in every update
+
 Work, Result = TypeVar('Work'), TypeVar('Result')
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import click
-from runs import ROOT, kept, load_config, machine, middle, run, run_each
+from runs import CONSTANT, ROOT, kept, load_config, machine, middle, run, run_each
 
 from ding_grpo.rl_utils import LOSS_PRESETS
 
@@ -54,7 +54,8 @@ def report(runs: Dict[str, List[Outcome]], updates: int, jobs: int) -> str:
 def learn(updates: int, work: Tuple[str, int]) -> Outcome:
     """The outcome of a preset and a seed; a finished one with the same config is not repeated."""
     preset, seed = work
-    folder, loss = os.path.join('presets', f'{preset} seed {seed}'), dict(loss=preset, adv_method=None)
+    folder = os.path.join('presets', f'{preset} seed {seed}')
+    loss = dict(loss=preset, adv_method=None, lr_scheduler=CONSTANT)
 
     def train() -> Dict[str, Any]:
         found = run(CONFIG, seed, folder, bar=1, learn=loss, max_train_iter=updates)

@@ -29,6 +29,12 @@ think_answer_grpo_config = dict(
         learn=dict(
             batch_size=8,
             learning_rate=1e-4,
+            # Full rate for 200 updates, then down to a tenth until update 300, so that what is solved stays solved.
+            lr_scheduler=dict(
+                type='warmup_stable_decay',
+                num_training_steps=300,
+                specific=dict(num_decay_steps=100, min_lr_ratio=0.1),
+            ),
             clip_ratio=0.2,
             beta=0.0,
             adv_method='no_std',

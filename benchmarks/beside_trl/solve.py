@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.dirname(HERE))
-from runs import ROOT, load_config, machine, middle, run  # noqa: E402
+from runs import CONSTANT, ROOT, load_config, machine, middle, run  # noqa: E402
 
 import click  # noqa: E402
 import torch  # noqa: E402
@@ -83,6 +83,7 @@ def peer(python: str, seed: int, updates: int) -> Solved:
 
 def ours(seed: int, updates: int, **learn: Any) -> Solved:
     """This project's run."""
+    learn['lr_scheduler'] = CONSTANT  # as in TRL's run
     r = run(CONFIG, seed, os.path.join('solve', f'seed {seed}'), 1, learn=learn, max_train_iter=updates)
     return Solved(r.solved, r.seconds, versions())
 

@@ -17,6 +17,7 @@ GONE = r'process {}: (another process|process {} \(pid \d+\)) of this run has ex
 @pytest.mark.unittest
 class TestMeet:
 
+    @pytest.mark.algotest
     def test_an_error_within_a_call_of_torch_is_its_own(self, tmp_path):
         (_, first), (_, second) = meet(
             tmp_path, """

@@ -67,6 +67,7 @@ class TestCompare:
             reached = [r['eval_episode_return'] >= 9 and r['train_iter'] > 0 for r in records]
             assert reached.index(True) == len(records) - 1  # and the run ends there
 
+    @pytest.mark.algotest
     def test_a_run_that_fails_is_named(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         file = cartpole('grpo', tmp_path, 'wrong', "main_config.policy.learn.clip_ratoi = 1")

@@ -240,6 +240,7 @@ class TestTwoProcesses:
                 read_checkpoint(str(path))
             died.end()
 
+    @pytest.mark.algotest
     def test_a_signal_saves_and_ends_all(self, tmp_path):
         run = Torchrun(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
         while run.updates() < 3:

@@ -101,6 +101,7 @@ class TestVerdict:
         assert line.wrong == ['float32 ×1: IndexError: out of range']
         assert '| llama | float32 ×1: IndexError: out of range |' in program.page([line])
 
+    @pytest.mark.algotest
     def test_a_process_that_dies_is_a_wrong_line(self, program):
         line, = program.examine_all([Killer()], jobs=1)
         assert len(line.wrong) == 1 and line.wrong[0].startswith('run: the process ended with 3')

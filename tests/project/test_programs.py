@@ -1,7 +1,7 @@
 """Programs outside the packages: what they import from the packages exists."""
 import ast
 import glob
-import importlib
+import importlib.util
 import os
 
 import pytest
@@ -46,3 +46,13 @@ class TestImports:
         path = tmp_path / 'wrong.py'
         path.write_text('from ding_grpo.rl_utils.products import product\nfrom ding_grpo.policy import nothing\n')
         assert [exists(*name) for name in imported(path)] == [False, False]
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('path', FILES, ids=os.path.basename)
+def test_a_program_hides_no_package(path):
+    """Its folder comes first in ``sys.path`` when it runs: torch would import ``cuda.bindings`` from a ``cuda.py``."""
+    found = importlib.util.find_spec(os.path.splitext(os.path.basename(path))[0])
+    places = [] if found is None else found.submodule_search_locations or [found.origin]
+    own = os.path.abspath(ROOT) + os.sep
+    assert all(place.startswith(own) and 'site-packages' not in place for place in places)  # a folder such as runs/
