@@ -118,7 +118,11 @@ class CausalLM(nn.Module):
     @property
     def autocast_dtype(self) -> Optional[torch.dtype]:
         """The type in which layers multiply, None for that of their weights."""
-        if self._autocast is None or self._autocast == 'auto' and not multiplies_bfloat16(self.device.type):
+        return self.autocast_dtype_on(self.device.type)
+
+    def autocast_dtype_on(self, device_type: str) -> Optional[torch.dtype]:
+        """The same where the model is on another device, ``cpu`` or ``cuda``."""
+        if self._autocast is None or self._autocast == 'auto' and not multiplies_bfloat16(device_type):
             return None
         return torch.bfloat16
 

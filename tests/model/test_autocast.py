@@ -171,6 +171,11 @@ class TestAuto:
         with model.without_autocast():
             assert model.autocast_dtype is None
 
+    def test_a_model_that_is_still_on_the_cpu(self, monkeypatch):
+        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: device == 'cuda')
+        model = CausalLM(config=LLAMA, autocast='auto')
+        assert model.autocast_dtype is None and model.autocast_dtype_on('cuda') is torch.bfloat16
+
     def test_the_run_says_when_the_device_does_not_multiply_bfloat16(self, monkeypatch, think_answer, capsys):
         monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: False)
         main, create = think_answer
