@@ -4,6 +4,7 @@ Products with a calculator: a warm start, GRPO, and the trained model without th
 """
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from dizoo_llm.envs import TokenEnv  # noqa: E402
 from dizoo_llm.sft import evaluate  # noqa: E402
 
+UPDATES = 40
 ENV = ('max_turns', 'max_new_tokens', 'max_reply_tokens', 'max_prompt_length')
 CONFIG = '''
 import runpy
@@ -28,6 +30,8 @@ import runpy
 found = runpy.run_path({path!r})
 main_config, create_config = found['main_config'], found['create_config']
 main_config.env.tokenizer.pretrained = main_config.policy.model.pretrained = {model!r}
+main_config.env.stop_value = 1e9  # the greedy policy is right after the warm start; go on for the sampled one
+main_config.policy.eval.evaluator.eval_freq = 20
 '''
 
 
@@ -63,11 +67,16 @@ def train(seed: int, out: str) -> str:
     with open(config, 'w') as f:
         f.write(CONFIG.format(path=path, model=os.path.join(warm, 'model')))
     sft_config = os.path.join(ROOT, 'config', 'calculator_sft_config.py')
-    for command in (
-        ['dizoo_llm.sft', '-c', sft_config, '-s', str(seed), '--exp-name', warm],
-        ['ding_grpo', '-m', 'serial_onpolicy', '-c', config, '-s', str(seed), '--exp-name', run, '--train-iter', '100'],
-    ):
-        subprocess.run([sys.executable, '-m', *command], check=True, env=dict(os.environ, PYTHONPATH=ROOT))
+    commands = {
+        warm: ['dizoo_llm.sft', '-c', sft_config],
+        run: ['ding_grpo', '-m', 'serial_onpolicy', '-c', config, '--train-iter', str(UPDATES)],
+    }
+    for folder, command in commands.items():
+        if os.path.isdir(os.path.join(folder, 'model')):
+            continue  # made by an earlier call
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [sys.executable, '-m', *command, '-s', str(seed), '--exp-name', folder]
+        subprocess.run(command, check=True, env=dict(os.environ, PYTHONPATH=ROOT))
     first, *_, last = read_json_lines(os.path.join(run, 'log', 'evaluator', 'evaluations.jsonl'))
     env = runpy.run_path(path)['main_config'].env
     alone = without_tool(os.path.join(run, 'model', 'last'), env, env.n_evaluator_episode)
