@@ -69,7 +69,8 @@ def train(seed: int, out: str) -> str:
     sft_config = os.path.join(ROOT, 'config', 'calculator_sft_config.py')
     commands = {
         warm: ['dizoo_llm.sft', '-c', sft_config],
-        run: ['ding_grpo', '-m', 'serial_onpolicy', '-c', config, '--train-iter', str(UPDATES)],
+        run: ['ding_grpo', '-m', 'serial_onpolicy', '-c', config, '--train-iter',
+              str(UPDATES)],
     }
     for folder, command in commands.items():
         if os.path.isdir(os.path.join(folder, 'model')):
