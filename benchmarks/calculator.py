@@ -7,23 +7,21 @@ import runpy
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Dict
 
 import click
+from runs import ROOT, kept, load_config, machine, run_each  # first, so that DI-engine's import is quiet
+from tabulate import tabulate
+from transformers import AutoModelForCausalLM
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
-sys.path.insert(0, ROOT)
-from ding_common import import_ding, read_json_lines  # noqa: E402
-
-import_ding()
-from transformers import AutoModelForCausalLM  # noqa: E402
-
-from dizoo_llm.envs import TokenEnv  # noqa: E402
-from dizoo_llm.sft import evaluate  # noqa: E402
+from ding_common import read_json_lines
+from dizoo_llm.envs import TokenEnv
+from dizoo_llm.sft import evaluate
 
 UPDATES = 40
 ENV = ('max_turns', 'max_new_tokens', 'max_reply_tokens', 'max_prompt_length')
+SFT, GRPO = (os.path.join(ROOT, 'config', f'calculator_{kind}_config.py') for kind in ('sft', 'grpo'))
 CONFIG = '''
 import runpy
 
@@ -53,40 +51,48 @@ def without_tool(model: str, env: Dict[str, Any], problems: int) -> float:
     return evaluate(AutoModelForCausalLM.from_pretrained(model), held_out, problems)
 
 
-def train(seed: int, out: str) -> str:
+def measure(out: str, seed: int) -> Dict[str, Any]:
+    """The figures of one seed; a finished one with the same configs is not repeated."""
+    os.makedirs(out, exist_ok=True)
+    settings = repr((load_config('calculator_grpo'), sft_config(), seed, UPDATES))
+    return kept(os.path.join(out, f'seed {seed}.json'), settings, lambda: train(seed, out))
+
+
+def sft_config() -> Dict[str, Any]:
+    return runpy.run_path(SFT)['main_config']
+
+
+def train(seed: int, out: str) -> Dict[str, Any]:
     """
     Overview:
         Warm start and GRPO with one seed, each in a process.
     Returns:
-        - row (:obj:`str`): A row of the table.
+        - figures (:obj:`Dict[str, Any]`): The columns of the table.
     """
     warm, run = os.path.join(out, f'sft seed {seed}'), os.path.join(out, f'grpo seed {seed}')
-    os.makedirs(out, exist_ok=True)
-    path = os.path.join(ROOT, 'config', 'calculator_grpo_config.py')
     config = os.path.join(out, f'seed{seed}_config.py')
     with open(config, 'w') as f:
-        f.write(CONFIG.format(path=path, model=os.path.join(warm, 'model')))
-    sft_config = os.path.join(ROOT, 'config', 'calculator_sft_config.py')
+        f.write(CONFIG.format(path=GRPO, model=os.path.join(warm, 'model')))
     commands = {
-        warm: ['dizoo_llm.sft', '-c', sft_config],
-        run: ['ding_grpo', '-m', 'serial_onpolicy', '-c', config, '--train-iter',
-              str(UPDATES)],
+        warm: ['dizoo_llm.sft', '-c', SFT],
+        run: ['ding_grpo', '-m', 'serial_onpolicy', '-c', config, f'--train-iter={UPDATES}'],
     }
     for folder, command in commands.items():
-        if os.path.isdir(os.path.join(folder, 'model')):
-            continue  # made by an earlier call
         shutil.rmtree(folder, ignore_errors=True)
         command = [sys.executable, '-m', *command, '-s', str(seed), '--exp-name', folder]
-        subprocess.run(command, check=True, env=dict(os.environ, PYTHONPATH=ROOT))
+        subprocess.run(command, check=True, env=dict(os.environ, PYTHONPATH=ROOT), stdout=subprocess.DEVNULL)
     first, *_, last = read_json_lines(os.path.join(run, 'log', 'evaluator', 'evaluations.jsonl'))
-    env = runpy.run_path(path)['main_config'].env
-    alone = without_tool(os.path.join(run, 'model', 'last'), env, env.n_evaluator_episode)
+    env = load_config('calculator_grpo')[0].env
     used = sum(any('<tool_call>' in turn['text'] for turn in e['turns']) for e in last['completions'])
-    return (
-        f"| {seed} | {first['eval_episode_return']:.3f} | {first['sampled_return']:.3f} | {last['train_iter']} | "
-        f"{last['eval_episode_return']:.3f} | {last['sampled_return']:.3f} | {used / len(last['completions']):.3f} | "
-        f"{alone:.3f} | {last['seconds']:.0f} |"
-    )
+    return {
+        'right before, greedy': first['eval_episode_return'],
+        'sampled': first['sampled_return'],
+        'right after, greedy': last['eval_episode_return'],
+        'sampled after': last['sampled_return'],
+        'tool used': used / len(last['completions']),
+        'right without the tool': without_tool(os.path.join(run, 'model', 'last'), env, env.n_evaluator_episode),
+        'seconds': last['seconds'],
+    }
 
 
 @click.command()
@@ -95,13 +101,11 @@ def train(seed: int, out: str) -> str:
 @click.option('--out', default='runs/calculator', show_default=True)
 def main(seeds: int, jobs: int, out: str) -> None:
     """Train on some seeds; how often the tool is used, and how often the answer is right with it and without."""
-    with ThreadPoolExecutor(jobs) as pool:
-        rows = list(pool.map(lambda seed: train(seed, out), range(seeds)))
-    click.echo(
-        '| seed | right before, greedy | sampled | updates | right after, greedy | sampled | tool used | right without '
-        'the tool | seconds |\n|---|---|---|---|---|---|---|---|---|'
-    )
-    click.echo('\n'.join(rows))
+    os.chdir(ROOT)
+    found = run_each(partial(measure, out), list(range(seeds)), jobs)
+    click.echo(f'{UPDATES} updates. {machine(jobs)}.\n')
+    rows = [dict(seed=seed, **figures) for seed, figures in found.items()]
+    click.echo(tabulate(rows, headers='keys', tablefmt='github', floatfmt='.3f'))
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ from typing import Dict, List, NamedTuple, Tuple
 
 import click
 import numpy as np
-from runs import CONSTANT, ROOT, kept, load_config, machine, middle, run, run_each  # first, for a quiet import
+from runs import ROOT, kept, load_config, machine, middle, run, run_each  # first, for a quiet import
 from exact_kl import KLHook
 
 from ding_common import read_json_lines
@@ -65,9 +65,7 @@ def train_policy(folder: str, updates: int, work: Work) -> Outcome:
         folder,
         bar=1,
         go_on=True,
-        learn=dict(
-            beta=work.beta, entropy_weight=0.0, lr_scheduler=CONSTANT, learner=dict(hook=dict(kl=KLHook.begin(curve)))
-        ),
+        learn=dict(beta=work.beta, entropy_weight=0.0, learner=dict(hook=dict(kl=KLHook.begin(curve)))),
         env=dict(reward_models=[dict(pretrained=MODEL)], reward_weights=dict.fromkeys(ThinkAnswerTask.weights, 0.0)),
         max_train_iter=updates
     )

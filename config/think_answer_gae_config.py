@@ -1,4 +1,4 @@
-"""A critic on the rollouts of grpo: as think_answer_grpo_config.py, with the value head's advantages."""
+"""A critic on the rollouts of grpo: think_answer_grpo_config.py at a constant rate, with a value head's advantages."""
 from easydict import EasyDict
 
 group_size = 16

@@ -30,6 +30,7 @@ think_answer_grpo_config = dict(
             batch_size=8,
             learning_rate=1e-4,
             # Full rate for 200 updates, then down to a tenth until update 300, so that what is solved stays solved.
+            # A task that needs more updates: raise num_training_steps, or remove lr_scheduler.
             lr_scheduler=dict(
                 type='warmup_stable_decay',
                 num_training_steps=300,

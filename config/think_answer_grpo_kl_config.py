@@ -1,4 +1,4 @@
-"""GRPO on think_answer with a KL to the model at the start: think_answer_grpo_config.py with beta and kl_type."""
+"""GRPO on think_answer with a KL to the model at the start: at a constant rate, with beta and kl_type."""
 from easydict import EasyDict
 
 group_size = 16

@@ -3,9 +3,10 @@ GRPO (https://arxiv.org/abs/2402.03300) on a tiny language model, from top to bo
 
     python examples/grpo_in_150_lines.py --seed 0
 
-It learns the task of config/think_answer_grpo_config.py with the same settings, in about as many updates. The first
-update equals that of the policy ``grpo`` (tests/project/test_example.py). The policy adds configs, checkpoints, exact
-resume, logs, evaluation records, micro-batches, several processes, other losses, adapters and environments.
+It learns the task of config/think_answer_grpo_config.py with the same settings at a constant learning rate, in about as
+many updates. The first update equals that of the policy ``grpo`` (tests/project/test_example.py). The policy adds
+configs, checkpoints, exact resume, logs, evaluation records, micro-batches, several processes, other losses, adapters
+and environments.
 
 Letters in shapes: P prompts, G rows a group, B = P G rows, L tokens of a prompt, S tokens of the longest completion,
 V tokens of the vocabulary, H hidden size.

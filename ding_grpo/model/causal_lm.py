@@ -20,6 +20,11 @@ from .reader import Reader
 from .reading import SHARED, start
 from .rows import read_plain, read_shared
 
+EMULATED = dict(
+    cpu='this processor emulates products of bfloat16, up to 100 times slower than float32.',
+    cuda='this GPU emulates products of bfloat16.'
+)
+
 
 @MODEL_REGISTRY.register('causal_lm')
 class CausalLM(nn.Module):
@@ -83,8 +88,8 @@ class CausalLM(nn.Module):
             self.eval()  # includes the adapters
         self._save_merged = save_merged
         self._autocast = autocast
-        if onednn or autocast is not None:  # autocast does not use oneDNN
-            make_fast(self.trunk)
+        if onednn or autocast is not None:
+            make_fast(self.trunk, onednn)
         if gradient_checkpointing:
             self._checkpoint_layers()
 
@@ -126,18 +131,23 @@ class CausalLM(nn.Module):
             return None
         return torch.bfloat16
 
-    def emulation_notice(self) -> Optional[str]:
-        """A line for the start of a run on a device that emulates bfloat16; None if there is nothing to say."""
-        half = any(p.dtype is torch.bfloat16 for p in self.parameters())
-        if multiplies_bfloat16(self.device.type) or not (half or self._autocast is not None):
+    def arithmetic_notice(self, key: str = 'policy.model') -> Optional[str]:
+        """
+        Overview:
+            A line for the log: the type that ``autocast='auto'`` has chosen, or that the device emulates bfloat16.
+        Arguments:
+            - key (:obj:`str`): Config key of the model.
+        Returns:
+            - notice (:obj:`Optional[str]`): None if neither applies.
+        """
+        device, half = self.device.type, any(p.dtype is torch.bfloat16 for p in self.parameters())
+        native = multiplies_bfloat16(device)
+        if self._autocast == 'auto' and (native or not half):
+            return f"{key}.autocast = 'auto': layers compute in {'bfloat16' if native else 'float32'}."
+        if native or not (half or self._autocast):
             return None
-        if self._autocast == 'auto' and not half:
-            return "policy.model.autocast = 'auto': float32, because this device does not multiply bfloat16."
-        key, remedy = ('dtype', "'float32'") if half else ('autocast', "'auto'")
-        return (
-            f"policy.model.{key} = 'bfloat16': this device emulates products of bfloat16, up to 100 times slower than "
-            f'float32. Use {remedy}.'
-        )
+        name, other = ('dtype', 'float32') if half else ('autocast', 'auto')
+        return f"{key}.{name} = 'bfloat16': {EMULATED[device]} Use {other!r}."
 
     @property
     def exact_arithmetic(self) -> bool:

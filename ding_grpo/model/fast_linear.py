@@ -14,6 +14,7 @@ class _Fast:
         A layer that multiplies by its weight. Under autocast, a frozen weight is converted once instead of at every \
         call. Torch caches conversions of trained weights only, until the autocast context ends.
     """
+    onednn = True  # without autocast
 
     def _cast(self, name: str, x: Tensor) -> Optional[Tensor]:
         """The weight or the bias in autocast's type for ``x``."""
@@ -42,7 +43,7 @@ class FastLinear(_Fast, nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_autocast_enabled(x.device.type):
             return F.linear(x, self._cast('weight', x), self._cast('bias', x))
-        return linear(x, self.weight, self.bias)
+        return (linear if self.onednn else F.linear)(x, self.weight, self.bias)
 
 
 class FastConv1D(_Fast, Conv1D):
@@ -55,21 +56,22 @@ class FastConv1D(_Fast, Conv1D):
         if torch.is_autocast_enabled(x.device.type):  # torch does not cache the conversion of a transposed weight
             rows = torch.addmm(self._cast('bias', x), x.view(-1, x.shape[-1]), self._cast('weight', x))
             return rows.view(*x.shape[:-1], self.nf)
-        return linear(x, self.weight.t(), self.bias)
+        return (linear if self.onednn else F.linear)(x, self.weight.t(), self.bias)
 
 
-def make_fast(module: nn.Module) -> None:
+def make_fast(module: nn.Module, onednn: bool = True) -> None:
     """
     Overview:
         Make the linear layers inside a module faster. Parameters and their names do not change.
     Arguments:
         - module (:obj:`torch.nn.Module`): Changed in place.
+        - onednn (:obj:`bool`): Whether oneDNN computes them in float32.
     """
+    fast = {nn.Linear: FastLinear, Conv1D: FastConv1D}
     for layer in module.modules():
-        if type(layer) is nn.Linear:
-            layer.__class__ = FastLinear
-        elif type(layer) is Conv1D:
-            layer.__class__ = FastConv1D
+        if type(layer) in fast:
+            layer.__class__ = fast[type(layer)]
+            layer.onednn = onednn
 
 
 def forget_casts(module: nn.Module) -> None:

@@ -1,10 +1,11 @@
 """The critic of ``learn.advantage='gae'``: values of states for generalized advantage estimation."""
 from typing import Any, Dict, List, Optional
 
+import click
 import torch
 from torch import Tensor, nn
 
-from ding_common import ConfigError, check_arguments, describe
+from ding_common import ConfigError, check_arguments, describe, parallel
 from ding_grpo.model import CausalLM, PromptBatch
 
 
@@ -56,7 +57,7 @@ class TokenCritic(Critic):
             - ConfigError: If such a model cannot be built.
         """
         super().__init__()
-        self.model = None if arguments is None else own_model(arguments, 'policy.learn.critic').to(policy.device)
+        self.model = None if arguments is None else own_model(arguments, 'policy.learn.critic', policy.device)
         size = (self.model or policy).lm.config.get_text_config().hidden_size
         self.head = nn.Linear(size, 1, device=policy.device)
         nn.init.zeros_(self.head.weight)
@@ -91,22 +92,27 @@ def head_of(policy: nn.Module, critic: nn.Module) -> List[nn.Parameter]:
     return [p for p in policy.critic.parameters() if p not in shared]
 
 
-def own_model(arguments: Dict[str, Any], key: str) -> CausalLM:
+def own_model(arguments: Dict[str, Any], key: str, device: torch.device) -> CausalLM:
     """
     Overview:
         A language model beside the policy's.
     Arguments:
         - arguments (:obj:`Dict`): Arguments of ``CausalLM``.
         - key (:obj:`str`): Config key that gives them, for messages.
+        - device (:obj:`torch.device`): Where it is put.
     Raises:
         - ConfigError: If it cannot be built.
     """
     check_arguments(arguments, CausalLM, key)
     try:
-        return CausalLM(**arguments)
+        model = CausalLM(**arguments)
     except ConfigError as error:
         raise ConfigError(str(error).replace('policy.model', key)) from error
     except Exception as error:  # an architecture may raise any exception for its arguments
         raise ConfigError(
             f'{key} = {arguments!r}: a causal language model cannot be built with them ({describe(error)})'
         ) from error
+    notice = model.to(device).arithmetic_notice(key)
+    if notice is not None and parallel.rank() == 0:
+        click.echo(notice)
+    return model

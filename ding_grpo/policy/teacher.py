@@ -41,7 +41,7 @@ class Teacher:
         """
         self._arguments, self._cfg, self._reduction = arguments, cfg, reduction
         self._where = f"policy.teacher.pretrained = {arguments['pretrained']!r}"
-        self.model = own_model(arguments, 'policy.teacher').to(device).requires_grad_(False)
+        self.model = own_model(arguments, 'policy.teacher', device).requires_grad_(False)
         check_weights(self.model, 'policy.teacher')
         try:
             self.model.output_head()

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from ding_common import ConfigError, parallel
 from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model.causal_lm import EMULATED
 from ding_grpo.model.sharding import reshard
 from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
+from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
 from ding_grpo.rollout import EarlyStop, KeptSets, Rollout, Sampling, generate
 
 from .actor import Forced, Reading
@@ -148,7 +150,9 @@ class TokenActor:
                 f'{turns}: {longest} tokens are more than the {positions} positions of policy.model. Lower one of them'
                 f"{', or env.max_tokens' if turns else ''}."
             )
-        notices = tokenizer_notice(self._model.lm.name_or_path, spec.tokenizer), self._model.emulation_notice()
+        notices = [tokenizer_notice(self._model.lm.name_or_path, spec.tokenizer), self._model.arithmetic_notice()]
+        if self._autocast and not multiplies_bfloat16(self._model.device.type):
+            notices.append(f"policy.collect.autocast = 'bfloat16': {EMULATED[self._model.device.type]} Use None.")
         for notice in notices if parallel.rank() == 0 else ():
             if notice is not None:
                 click.echo(notice)

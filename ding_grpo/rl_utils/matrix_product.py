@@ -2,6 +2,7 @@
 Matrix products in float32 on a CPU with oneDNN. The library that torch uses by default reaches only half of the speed
 of recent AMD processors (docs/speed.md has figures). In all other cases, and for small products, torch's own function.
 """
+import platform
 from functools import lru_cache
 from typing import Any, Optional, Tuple
 
@@ -40,13 +41,17 @@ def pays(a: Tensor, b: Tensor) -> bool:
 def multiplies_bfloat16(device_type: str) -> bool:
     """
     Overview:
-        Whether a device has instructions for products of bfloat16: GPUs since NVIDIA's Ampere, CPUs with AVX-512 or \
-        AMX. Others emulate them; on a CPU with AVX2 alone that takes about a hundred times as long as float32.
+        Whether a device has instructions for products of bfloat16: NVIDIA's GPUs since Ampere, x86 processors with \
+        AVX512_BF16 or AMX, and ARM processors for which oneDNN says so. Others emulate them; a CPU with AVX2 alone \
+        then takes up to a hundred times as long as in float32.
     Arguments:
         - device_type (:obj:`str`): ``cpu`` or ``cuda``.
     """
     if device_type == 'cuda':
         return torch.cuda.is_bf16_supported(including_emulation=False)
+    if platform.machine() in ('x86_64', 'AMD64'):  # where oneDNN also says yes to AVX-512 without these instructions
+        kinds = (getattr(torch.cpu, f'_is_{name}_supported', None) for name in ('avx512_bf16', 'amx_tile'))
+        return _AVAILABLE and any(has is not None and has() for has in kinds)
     return _AVAILABLE and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

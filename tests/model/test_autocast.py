@@ -4,8 +4,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, causal_lm, shared_whole
+from ding_grpo.model import CausalLM, causal_lm, fast_linear, shared_whole
 from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.policy import token_actor
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv
@@ -153,12 +154,12 @@ class TestAuto:
         'given, native, dtype, part',
         [
             (dict(), False, None, None),
-            (dict(autocast='auto'), True, torch.bfloat16, None),
-            (dict(autocast='auto'), False, None, "autocast = 'auto': float32, because"),
+            (dict(autocast='auto'), True, torch.bfloat16, "autocast = 'auto': layers compute in bfloat16."),
+            (dict(autocast='auto'), False, None, "autocast = 'auto': layers compute in float32."),
             (dict(autocast='bfloat16'), True, torch.bfloat16, None),
-            (dict(autocast='bfloat16'), False, torch.bfloat16, "autocast = 'bfloat16': this device emulates"),
+            (dict(autocast='bfloat16'), False, torch.bfloat16, "autocast = 'bfloat16': this processor emulates"),
             (dict(dtype='bfloat16'), True, None, None),
-            (dict(dtype='bfloat16'), False, None, "dtype = 'bfloat16': this device emulates"),
+            (dict(dtype='bfloat16'), False, None, "dtype = 'bfloat16': this processor emulates"),
         ],
     )
     def test_it_uses_bfloat16_where_the_device_multiplies_it(self, monkeypatch, given, native, dtype, part):
@@ -166,19 +167,36 @@ class TestAuto:
         model = CausalLM(config=LLAMA, **given)
         assert model.autocast_dtype is dtype
         assert model.exact_arithmetic is (dtype is None and 'dtype' not in given)
-        notice = model.emulation_notice()
-        assert notice is None if part is None else f'policy.model.{part}' in notice
+        notice = model.arithmetic_notice('policy.teacher')
+        assert notice is None if part is None else notice.startswith(f'policy.teacher.{part}')
         with model.without_autocast():
             assert model.autocast_dtype is None
+
+    @pytest.mark.parametrize(
+        'model, collect, start', [
+            (dict(autocast='auto'), dict(), "policy.model.autocast = 'auto': layers compute in float32."),
+            (dict(), dict(autocast='bfloat16'), "policy.collect.autocast = 'bfloat16': this processor emulates"),
+        ]
+    )
+    def test_the_log_of_a_run_on_a_device_without_it(self, monkeypatch, think_answer, capsys, model, collect, start):
+        for module in (causal_lm, token_actor):
+            monkeypatch.setattr(module, 'multiplies_bfloat16', lambda device: False)
+        main, create = think_answer
+        main.policy.model.update(model)
+        main.policy.collect.update(collect)
+        make_policy(main, create)
+        assert capsys.readouterr().out.startswith(start)
+
+    @pytest.mark.parametrize('onednn', [True, False])
+    def test_float32_with_and_without_onednn(self, monkeypatch, onednn):
+        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: False)
+        called = []
+        monkeypatch.setattr(fast_linear, 'linear', lambda *args: called.append(0) or torch.nn.functional.linear(*args))
+        model = CausalLM(config=LLAMA, autocast='auto', onednn=onednn)
+        model.completion_hidden(PromptBatch.of([torch.arange(5)], CPU), torch.randint(0, 30, (1, 7)))
+        assert bool(called) is onednn
 
     def test_a_model_that_is_still_on_the_cpu(self, monkeypatch):
         monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: device == 'cuda')
         model = CausalLM(config=LLAMA, autocast='auto')
         assert model.autocast_dtype is None and model.autocast_dtype_on('cuda') is torch.bfloat16
-
-    def test_the_run_says_when_the_device_does_not_multiply_bfloat16(self, monkeypatch, think_answer, capsys):
-        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: False)
-        main, create = think_answer
-        main.policy.model.autocast = 'auto'
-        make_policy(main, create)
-        assert "policy.model.autocast = 'auto': float32, because" in capsys.readouterr().out
