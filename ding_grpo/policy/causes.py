@@ -260,6 +260,8 @@ CAUSES: Dict[str, Callable[[History, Setting], Figures]] = dict(
     entropy_gone=entropy_gone,
     equal=equal,
 )
+# What is no cause where the reward is not learned from (``learn.advantage='none'``).
+OF_REWARD = ('no_success', 'always_paid', 'wrong_key', 'junk_pays', 'one_part', 'copies', 'equal', 'entropy_gone')
 _NOTHING_TO_COMPARE = ('equal', 'copies', 'entropy_gone')
 _COLLAPSE = ('no_success', 'always_paid', 'one_part', 'no_end', 'cut', 'against', *_NOTHING_TO_COMPARE)
 EXPLAINS: Dict[str, Tuple[str, ...]] = dict(

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .actor import Actor
 from .batch import Batch
-from .causes import CAUSES, EXPLAINS
+from .causes import CAUSES, EXPLAINS, OF_REWARD
 from .evidence import checksum, of_change, of_mask, of_samples
 from .history import History, Setting
 from .log_probs import fresh_rows
@@ -72,7 +72,7 @@ class Watch:
         """
         self.history.probes = probes
         cause = of_probes(probes)
-        if cause is not None:
+        if cause is not None and self._concerned(cause[0]):
             self._tell(*cause)
 
     def look(self, batch: Batch) -> Optional[Look]:
@@ -121,13 +121,16 @@ class Watch:
             return
         setting = self._setting()
         for name, find in CAUSES.items():
-            if name in {found['cause'] for found in history.found}:
+            if name in {found['cause'] for found in history.found} or not self._concerned(name):
                 continue
             if any(name in EXPLAINS.get(found['cause'], ()) for found in history.found):
                 continue
             figures = find(history, setting)
             if figures is not None:
                 self._tell(name, figures)
+
+    def _concerned(self, cause: str) -> bool:
+        return self._cfg.learn.advantage != 'none' or cause not in OF_REWARD
 
     def _tell(self, cause: str, figures: Dict[str, Any]) -> None:
         self.history.found.append(dict(dict(update=self.history.updates, cause=cause), **figures))

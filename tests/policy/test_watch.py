@@ -6,6 +6,7 @@ from easydict import EasyDict
 from ding_grpo.policy import evidence, watch
 from ding_grpo.policy.history import History
 from ding_grpo.policy.watch import Watch
+from dizoo_llm.envs import TokenEnv
 
 from tests.same import same
 
@@ -115,6 +116,16 @@ class TestFound:
         for update in range(1, 8):  # all rewards equal: no_success after the fifth of 20 rows, and equal groups
             policy.learn_mode.forward(sample_groups(policy, [0, 1], collect=update, reward=lambda g, i: 0.0))
         assert [f['cause'] for f in policy._learning.watch.history.found] == ['mask']
+
+    @pytest.mark.parametrize('learn, causes', [(dict(), ['no_success']), (dict(advantage='none', adv_method=None), [])])
+    def test_a_reward_that_is_not_learned_from_is_no_cause(self, think_answer, learn, causes):
+        main, create = think_answer
+        main.policy.learn.update(dict(demonstrations=dict(share=0.5), learning_rate=1e-3), **learn)
+        policy = make_policy(main, create, env=TokenEnv(max_new_tokens=10))
+        policy._learning.watch.probed([])
+        for update in range(14):
+            policy.learn_mode.forward(sample_groups(policy, [0, 1], collect=update, reward=lambda g, i: 0.0))
+        assert [f['cause'] for f in policy._learning.watch.history.found] == causes
 
     def test_groups_that_were_used_before_do_not_count(self, think_answer):
         main, create = think_answer
