@@ -40,10 +40,11 @@ def groups(policy, update, failed):
 
 def learn(case):
     """
-    Updates of a case. Saves the weights before and after them, the number of parts that this process added to keep
-    step with the others, and the sizes of what it held after the last backward pass.
+    Updates of a case. Returns the weights before and after them, the number of parts that this process added to keep
+    step with the others, the optimizer steps of each update, and the sizes of what it held after the last backward
+    pass.
     """
-    policy, added = policy_of(case), [0]
+    policy, added, steps = policy_of(case), [0], []
     start = {name: whole(p.detach()).clone() for name, p in policy._model.named_parameters()}
     parts = Batch.parts
 
@@ -57,7 +58,8 @@ def learn(case):
     multiplied.register_forward_pre_hook(lambda module, args: types.add(module.weight.dtype))
     try:
         for update in range(case['updates']):
-            policy.learn_mode.forward(groups(policy, update, case.get('failed', 0)))
+            metrics = policy.learn_mode.forward(groups(policy, update, case.get('failed', 0)))
+            steps.append(metrics['optimizer_steps'])
     finally:
         Batch.parts = parts
     end = {name: whole(p.detach()).clone() for name, p in policy._model.named_parameters()}
@@ -72,7 +74,16 @@ def learn(case):
     }
     sampled = {name: p.detach().clone() for name, p in policy._get_model().named_parameters()}
     whole_sizes = [p.numel() for p in trained]
-    return dict(start=start, end=end, added=added[0], kept=kept, sizes=whole_sizes, sampled=sampled, types=types)
+    return dict(
+        start=start,
+        end=end,
+        added=added[0],
+        kept=kept,
+        sizes=whole_sizes,
+        sampled=sampled,
+        types=types,
+        steps=steps,
+    )
 
 
 def learn_all(cases):

@@ -41,6 +41,17 @@ SGD = dict(learn=dict(learning_rate=0.1, beta=0.1), sgd=True)
 CASES += [case('sgd_sampled_by_autocast', collect=dict(autocast='bfloat16'), **SGD), case('autocast', **SGD)]
 CASES[-1]['policy']['model']['autocast'] = 'bfloat16'
 
+# Options that gather over all rows, stop epochs, or read the model once more.
+OPTIONS = [
+    case('optimal_token_baseline', learn=dict(adv_method='optimal_token_baseline')),
+    case('top_entropy', learn=dict(top_entropy=0.2, entropy_weight=0.01)),
+    case('target_kl', learn=dict(target_kl=1e-5, epoch_per_collect=4, learning_rate=1e-3)),
+    case('kl_in_reward', learn=dict(kl_in_reward=True, kl_type='k1', beta=0.1, kl_target=1e-3)),
+    case('off_policy', learn=dict(sampler_correction='token', off_policy_mask=0.1, epoch_per_collect=2)),
+]
+CASES += [*OPTIONS, case('bfloat16', learn=dict(learning_rate=1e-3))]
+CASES[-1]['policy']['model']['dtype'] = 'bfloat16'
+
 # In every run of the tests; the others among the long checks.
 SHORT = ('sgd_tied', 'empty_share', 'lora', 'autocast')
 # Many layers, so that the few that are whole at a time are a small share. Few tokens, so that activations are.
@@ -113,7 +124,7 @@ class TestLearning:
     @pytest.mark.parametrize(
         'name', [
             'sgd_tied', 'adamw_untied_top_k', 'reference', 'checkpointed', 'empty_share', 'sgd_sampled_by_autocast',
-            'lora'
+            'lora', *(c['name'] for c in OPTIONS)
         ]
     )
     def test_the_weights_of_one_process(self, found, name):
@@ -130,6 +141,18 @@ class TestLearning:
         for other in many:
             assert other['types'] == {torch.bfloat16}
             assert distance(one['end'], other['end']) < 0.005 * distance(one['start'], one['end'])
+
+    def test_epochs_end_at_the_same_mini_batch(self, found):
+        one, many = of_case(found, 'target_kl')
+        assert all(0 < steps < 8 for steps in one['steps'])  # two mini-batches, four epochs
+        assert all(other['steps'] == one['steps'] for other in many)
+
+    def test_weights_in_bfloat16(self, found):
+        one, many = of_case(found, 'bfloat16')
+        assert {p.dtype for p in one['end'].values()} == {torch.bfloat16}
+        for other in many:
+            assert {p.dtype for p in other['end'].values()} == {torch.bfloat16}
+            assert distance(one['end'], other['end']) < 0.1 * distance(one['start'], one['end'])
 
     @pytest.mark.parametrize('name', ['sgd_tied', 'empty_share'])
     def test_a_process_with_fewer_parts_keeps_step(self, found, name):
