@@ -10,7 +10,15 @@ smollm2_grpo_config = dict(
         n_evaluator_episode=128,
         stop_value=1.0,
         task=dict(
-            type='arithmetic', operations='+-', low=1, high=20, negative=False, near=0.5, examples=3, eval_size=128
+            type='arithmetic',
+            operations='+-',
+            low=1,
+            high=20,
+            train_high=25,  # more problems to learn from than those of 1 to 20, which it would memorise
+            negative=False,
+            near=0.5,
+            examples=3,
+            eval_size=128,
         ),
         tokenizer=dict(pretrained='smollm2-135m-instruct'),
         max_new_tokens=4,  # a number of two digits, and the end of the turn
@@ -22,7 +30,7 @@ smollm2_grpo_config = dict(
         learn=dict(
             batch_size=8,
             learning_rate=2e-5,
-            lr_scheduler=dict(type='polynomial', num_warmup_steps=4, num_training_steps=120, specific=dict(power=2.0)),
+            lr_scheduler=dict(type='polynomial', num_warmup_steps=4, num_training_steps=200, specific=dict(power=2.0)),
             clip_ratio=0.2,
             beta=0.0,
             entropy_weight=0.03,
