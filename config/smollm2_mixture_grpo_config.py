@@ -31,16 +31,17 @@ smollm2_mixture_grpo_config = dict(
     policy=dict(
         cuda=False,
         group_size=group_size,
-        model=dict(pretrained='smollm2-135m-instruct'),
+        model=dict(pretrained='smollm2-135m-instruct', autocast='auto'),
         learn=dict(
             batch_size=8,
             learning_rate=1e-5,
             clip_ratio=0.2,
             beta=0.0,
             entropy_weight=0.01,
+            drop_equal_groups=True,
         ),
         collect=dict(n_sample=16, temperature=1.0),
-        eval=dict(evaluator=dict(eval_freq=10)),
+        eval=dict(autocast=False, evaluator=dict(eval_freq=10)),
     ),
 )
 main_config = EasyDict(smollm2_mixture_grpo_config)
