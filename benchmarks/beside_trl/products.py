@@ -24,8 +24,8 @@ ATTENTION = {  # number of products
 class Recorder(TorchDispatchMode):
     """
     Overview:
-        Writes down the products that run while it is entered. ``calls`` has, for each, the operator, the shapes and
-        strides of both factors, and the number of the weight that is the second one, or None. ``attention`` counts the
+        Writes down the products that run while it is entered. ``calls`` has, for each, the operator, the shapes,
+        strides and types of both factors, and which weight the second one is, or None. ``attention`` counts the
         operations of attention. The caller sets ``sampling``.
     """
 
@@ -41,35 +41,37 @@ class Recorder(TorchDispatchMode):
         part = 'sampling' if self.sampling else 'learning'
         if name in FACTORS:
             a, b = (args[i] for i in FACTORS[name][:2])
-            number = self._numbers.get(b.data_ptr())
-            self.calls.append(dict(operator=name, part=part, a=_form(a), b=_form(b), weight=number))
+            weight = self._numbers.get(b.data_ptr())
+            if weight is None and b.dtype == torch.bfloat16:  # perhaps autocast's copy of a weight
+                weight = f'copy at {b.data_ptr()}'
+            self.calls.append(dict(operator=name, part=part, a=_form(a), b=_form(b), weight=weight))
         elif name in ATTENTION:
             q, k = args[1:3] if name.endswith('backward') else args[:2]
             self.attention[part] += ATTENTION[name] * 2 * q.numel() * k.shape[-2]
         return func(*args, **(kwargs or {}))
 
 
-def _form(x: Tensor) -> Tuple[List[int], List[int]]:
-    return list(x.shape), list(x.stride())
+def _form(x: Tensor) -> Tuple[List[int], List[int], str]:
+    return list(x.shape), list(x.stride()), str(x.dtype).rpartition('.')[2]
 
 
 class Replay:
     """
     Overview:
-        Makes the recorded products by themselves: same operators, shapes, strides and order, and as many different
-        weights.
+        Makes the recorded products by themselves: same operators, shapes, strides, types and order, and as many
+        different weights.
     """
 
     def __init__(self, calls: List[Dict[str, Any]]) -> None:
         self._tensors: Dict[str, Tensor] = {}
         self._calls = [(call, self._tensor(call['a'], 'a'), self._tensor(call['b'], call['weight'])) for call in calls]
 
-    def _tensor(self, form: Tuple[List[int], List[int]], which: Any) -> Tensor:
+    def _tensor(self, form: Tuple[List[int], List[int], str], which: Any) -> Tensor:
         key = repr((form, which))
         if key not in self._tensors:
-            shape, stride = form
+            shape, stride, dtype = form
             size = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
-            self._tensors[key] = torch.randn(size).as_strided(shape, stride)
+            self._tensors[key] = torch.randn(size, dtype=getattr(torch, dtype)).as_strided(shape, stride)
         return self._tensors[key]
 
     def seconds(self) -> Dict[str, float]:

@@ -38,6 +38,13 @@ class TestProducts:
         seconds = replay.seconds()
         assert set(seconds) == {'sampling', 'learning'} and min(seconds.values()) > 0
 
+    def test_the_type_is_kept(self):
+        weight, x = torch.randn(3, 64), torch.randn(5, 64)
+        with Recorder({weight.data_ptr()}) as found, torch.autocast('cpu', torch.bfloat16):
+            torch.nn.functional.linear(x, weight)
+        (call, a, b), = Replay(found.calls)._calls
+        assert a.dtype == b.dtype == torch.bfloat16 and (a @ b.mT if b.shape == (3, 64) else a @ b).shape == (5, 3)
+
     def test_attention_is_counted(self):
         q = torch.randn(1, 2, 7, 8)
         with Recorder(set()) as found:
