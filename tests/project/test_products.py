@@ -42,8 +42,8 @@ class TestProducts:
         weight, x = torch.randn(3, 64), torch.randn(5, 64)
         with Recorder({weight.data_ptr()}) as found, torch.autocast('cpu', torch.bfloat16):
             torch.nn.functional.linear(x, weight)
-        (call, a, b), = Replay(found.calls)._calls
-        assert a.dtype == b.dtype == torch.bfloat16 and (a @ b.mT if b.shape == (3, 64) else a @ b).shape == (5, 3)
+        (_, a, b), = Replay(found.calls)._calls
+        assert a.dtype == b.dtype == torch.bfloat16
 
     def test_attention_is_counted(self):
         q = torch.randn(1, 2, 7, 8)
