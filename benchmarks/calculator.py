@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, Dict
 
 import click
-from runs import ROOT, kept, load_config, machine, run_each  # first, so that DI-engine's import is quiet
+from runs import ROOT, kept, load_config, run_each  # first, so that DI-engine's import is quiet
+from hardware import machine
 from tabulate import tabulate
 from transformers import AutoModelForCausalLM
 

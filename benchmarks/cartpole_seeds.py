@@ -6,7 +6,8 @@ import os
 from typing import List
 
 import click
-from runs import ROOT, Run, cell, machine, middle, run
+from hardware import machine
+from runs import ROOT, Run, cell, middle, run
 
 from ding_grpo.worker.curve import draw_curves
 

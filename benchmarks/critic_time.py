@@ -8,7 +8,8 @@ from typing import Dict, List
 
 import click
 import numpy as np
-from runs import ROOT, load_config, machine, middle  # first, so that DI-engine's import is quiet
+from runs import ROOT, load_config, middle  # first, so that DI-engine's import is quiet
+from hardware import machine
 
 from ding.entry import serial_pipeline_onpolicy
 from ding_common import read_json_lines

@@ -13,7 +13,8 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import click
 import torch
-from runs import ROOT, cell, kept, load_config, machine, middle, run, run_each  # first, so that the import is quiet
+from runs import ROOT, cell, kept, load_config, middle, run, run_each  # first, so that the import is quiet
+from hardware import machine
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ding_common import read_json_lines

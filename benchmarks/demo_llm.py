@@ -13,7 +13,8 @@ import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 import click
 import numpy as np
 import torch
-from runs import ROOT, kept, load_config, machine
+from hardware import machine
+from runs import ROOT, kept, load_config
 from tabulate import tabulate
 from transformers import AutoModelForCausalLM, PreTrainedModel
 

@@ -14,7 +14,8 @@ import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
 import click
 import numpy as np
-from runs import ROOT, machine
+from hardware import machine
+from runs import ROOT
 from transformers import AutoModelForCausalLM
 
 from ding_common import read_json_lines

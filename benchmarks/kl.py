@@ -7,7 +7,8 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import click
 import numpy as np
-from runs import ROOT, kept, load_config, machine, middle, run, run_each  # first, so that DI-engine's import is quiet
+from runs import ROOT, kept, load_config, middle, run, run_each  # first, so that DI-engine's import is quiet
+from hardware import machine
 from exact_kl import KLHook, measure
 from transformers import AutoModelForCausalLM
 

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import click
 import torch
+from hardware import processor_with_rates
 from results import PATH, add
 from tabulate import tabulate
 from torch import Tensor
@@ -240,10 +241,8 @@ and their gradients. {machine}; torch threads: {threads}.
 
 
 def _machine() -> str:
-    with open('/proc/cpuinfo') as file:
-        cpu = next((line.split(':')[1].strip() for line in file if line.startswith('model name')), platform.machine())
     packages = ', '.join(f'{name} {version(name)}' for name in ('torch', 'liger-kernel'))
-    return f'{cpu}, {os.cpu_count()} cores; Python {platform.python_version()}, {packages}'
+    return f'{processor_with_rates()}, {os.cpu_count()} cores; Python {platform.python_version()}, {packages}'
 
 
 if __name__ == '__main__':

@@ -10,7 +10,8 @@ from typing import Dict, List, NamedTuple, Tuple
 
 import click
 import numpy as np
-from runs import ROOT, kept, load_config, machine, middle, run, run_each  # first, for a quiet import
+from runs import ROOT, kept, load_config, middle, run, run_each  # first, for a quiet import
+from hardware import machine
 from exact_kl import KLHook
 
 from ding_common import read_json_lines

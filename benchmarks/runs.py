@@ -4,7 +4,6 @@ import copy
 import json
 import multiprocessing
 import os
-import platform
 import runpy
 import shutil
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -136,28 +135,6 @@ def kept(path: str, settings: str, compute: Callable[[], Dict[str, Any]]) -> Dic
         json.dump(dict(settings=settings, result=result), f)
     os.replace(f'{path}.part', path)
     return result
-
-
-def processor() -> str:
-    """Name, family and model of the processor; where the system does not tell them, its architecture."""
-    found: Dict[str, str] = {}
-    if os.path.exists('/proc/cpuinfo'):
-        with open('/proc/cpuinfo') as f:
-            first = f.read().split('\n\n')[0].splitlines()
-        found = dict(map(str.strip, line.split(':', 1)) for line in first if ':' in line)
-    if 'model name' not in found:
-        return platform.machine()
-    return f"{found['model name']}, family {found.get('cpu family')}, model {found.get('model')}"
-
-
-def machine(jobs: Optional[int] = None) -> str:
-    """What the figures were measured on; ``jobs`` as in ``run_each``, if that was used."""
-    threads = torch.get_num_threads() if jobs is None else 1
-    parallel = '' if jobs in (None, 1) else f', {jobs} runs at a time'
-    return (
-        f'{processor()}, {threads} thread{"" if threads == 1 else "s"}{parallel}, '
-        f'torch {torch.__version__.split("+")[0]}'
-    )
 
 
 def cell(value: Any, form: str) -> str:

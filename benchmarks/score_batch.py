@@ -11,7 +11,8 @@ from typing import Dict, List, NamedTuple, Tuple
 import click
 import numpy as np
 import torch
-from runs import ROOT, load_config, machine, middle
+from hardware import machine
+from runs import ROOT, load_config, middle
 
 from ding.entry import serial_pipeline_onpolicy
 from ding_common import read_json_lines

@@ -11,7 +11,8 @@ import tempfile
 import time
 from typing import Any, Dict, List
 
-from runs import ROOT, machine  # first, so that DI-engine's import is quiet
+from runs import ROOT  # first, so that DI-engine's import is quiet
+from hardware import machine
 
 import click
 import torch

@@ -11,7 +11,8 @@ from typing import Dict, List, NamedTuple
 
 import click
 import numpy as np
-from runs import ROOT, load_config, machine  # first, so that DI-engine's import is quiet
+from runs import ROOT, load_config  # first, so that DI-engine's import is quiet
+from hardware import machine
 from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
 

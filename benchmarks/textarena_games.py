@@ -12,7 +12,8 @@ import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
 import click
 import textarena
-from runs import ROOT, machine
+from hardware import machine
+from runs import ROOT
 from tabulate import tabulate
 
 from ding_common import ConfigError

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import click
-from runs import CONSTANT, ROOT, kept, load_config, machine, middle, run, run_each
+from hardware import machine
+from runs import CONSTANT, ROOT, kept, load_config, middle, run, run_each
 
 from ding_grpo.rl_utils import LOSS_PRESETS
 

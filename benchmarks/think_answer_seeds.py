@@ -7,7 +7,8 @@ from functools import partial
 from typing import Dict, List
 
 import click
-from runs import ROOT, Run, cell, machine, middle, run, run_each
+from hardware import machine
+from runs import ROOT, Run, cell, middle, run, run_each
 
 from ding_grpo.worker.curve import draw_curves
 

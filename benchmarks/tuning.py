@@ -7,7 +7,8 @@ from itertools import product
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import click
-from runs import ROOT, machine  # first, so that DI-engine's import is quiet
+from runs import ROOT  # first, so that DI-engine's import is quiet
+from hardware import machine
 
 from ding_grpo.compare.runs import Outcome, Run, plan, run_all
 

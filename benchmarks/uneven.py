@@ -8,7 +8,8 @@ from typing import List
 
 import click
 import torch
-from runs import ROOT, machine
+from hardware import machine
+from runs import ROOT
 
 from ding_common import import_ding
 

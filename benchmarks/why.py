@@ -8,7 +8,8 @@ import sys
 from typing import Dict, List, Tuple
 
 import click
-from runs import ROOT, load_config, machine, run_each  # first, so that DI-engine's import is quiet
+from runs import ROOT, load_config, run_each  # first, so that DI-engine's import is quiet
+from hardware import machine
 from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 
 from broken_runs import BROKEN, UPDATES, findings_of

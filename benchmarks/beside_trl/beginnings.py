@@ -13,8 +13,8 @@ from update import ROOT, Side  # first, so that DI-engine's import is quiet
 
 import click
 import torch
-from limit import LLM
-from runs import processor
+from limit import LLM, SIZES
+from hardware import processor_with_rates
 from tabulate import tabulate
 from torch import Tensor
 from update_ours import without_beginnings
@@ -83,11 +83,11 @@ def differences() -> Tuple[List[List[str]], Dict[str, int]]:
         Rows of the second table, and the numbers of tokens.
     """
     main, _ = read_config_file(CONFIG)
-    env, groups, size = main.env, main.policy.collect.n_sample, main.policy.group_size
+    env, groups, size = main.env, SIZES['groups'], SIZES['group_size']
     task = TokenEnv(task=env.task, tokenizer=env.tokenizer, max_new_tokens=env.max_new_tokens)
     encoded = [torch.tensor(task.encode(task.problems.checked_problem(i))) for i in range(groups)]
     prompts = PromptBatch.of([ids for ids in encoded for _ in range(size)], torch.device('cpu'))
-    model = CausalLM(**main.policy.model)
+    model = CausalLM(**dict(main.policy.model, autocast=None))
     uniform = torch.rand(groups * size, env.max_new_tokens, dtype=torch.double, generator=torch.manual_seed(0))
     rollout = generate(model, prompts, env.max_new_tokens, task.eos_token_ids, Sampling(), uniform)
     given = prompts, rollout.action.clamp(min=0), rollout.length
@@ -116,7 +116,7 @@ def times(numbers: Dict[str, int], threads: int, rounds: int) -> List[List[str]]
         for once in found:
             own = os.path.join(folder, str(once))
             os.makedirs(own)
-            work = dict(config=CONFIG, groups=numbers['groups'], group_size=numbers['size'], beginnings=once)
+            work = dict(config=CONFIG, as_peer=True, beginnings=once, **SIZES)
             with open(os.path.join(own, 'work.json'), 'w') as f:
                 json.dump(work, f)
             sides[once] = Side(sys.executable, 'update_ours.py', own, threads)
@@ -147,7 +147,7 @@ def main(threads: int, rounds: int, written: bool) -> None:
     measured = times(numbers, threads, rounds)
     text = TEXT.format(
         llm=LLM,
-        machine=processor(),
+        machine=processor_with_rates(),
         threads=threads,
         rounds=rounds,
         times=tabulate(

@@ -14,7 +14,8 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.dirname(HERE))
-from runs import CONSTANT, ROOT, load_config, machine, middle, run  # noqa: E402
+from hardware import processor_with_rates  # noqa: E402
+from runs import CONSTANT, ROOT, load_config, middle, run  # noqa: E402
 
 import click  # noqa: E402
 import torch  # noqa: E402
@@ -109,7 +110,7 @@ def report(sides: Dict[str, List[Solved]], seeds: List[str], updates: int) -> st
         updates=updates,
         rows=policy.collect.n_sample * policy.group_size,
         steps=policy.collect.n_sample // policy.learn.batch_size,
-        machine=machine(),
+        machine=f'{processor_with_rates()}; {torch.get_num_threads()} threads',
         table='\n'.join(lines),
         versions=', '.join(map(' '.join,
                                _versions(sides).items()))

@@ -15,7 +15,7 @@ from update import ROOT, Side  # first, so that DI-engine's import is quiet
 import click
 import torch
 from game import HIGHEST, QUESTION, TURNS, answer, call, response
-from runs import processor
+from hardware import processor_with_rates
 from tabulate import tabulate
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -234,7 +234,7 @@ def main(peer_python: str, threads: str, groups: int, size: int, updates: int, w
         groups=groups,
         size=size,
         difference=max(f['difference'] for f in found),
-        machine=processor(),
+        machine=processor_with_rates(),
         versions=', '.join(f'{name} {number}' for name, number in found[0]['versions'].items()),
         table=tabulate(rows, head, tablefmt='pipe', disable_numparse=True),
         updates=updates,

@@ -22,6 +22,7 @@ from dizoo_llm.tokenizer import build_word_tokenizer
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.append(os.path.dirname(HERE))
+from hardware import processor_with_rates  # noqa: E402
 from results import add  # noqa: E402
 
 PROBLEMS = 400
@@ -212,6 +213,7 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
     rates, beside = found['rates'], next(r for r in results if 'trl' in r['versions'])
     return TEXT.format(
         versions=', '.join(f'{name} {number}' for name, number in beside['versions'].items()),
+        machine=processor_with_rates(),
         cores=os.cpu_count(),
         whole=tabulate(whole, head, tablefmt='pipe', disable_numparse=True),
         growth=tabulate(
@@ -245,7 +247,9 @@ The first update of each is not counted. First, both sides must compute the same
 and each update must sample the same number of tokens; otherwise the benchmark stops.
 
 Values are medians. The ratio is computed for each pair of updates. An update is everything between two updates:
-sampling, decoding, scoring, loss, optimizer and logging. {versions}.
+sampling, decoding, scoring, loss, optimizer and logging.
+{machine}.
+{versions}.
 
 Column names: L is the length of the prompt, T that of the completion, G the group size, and V the vocabulary if it is
 not 32. "Overhead" is the time outside the model, the arithmetic of sampling and loss, and the optimizer; parts of it

@@ -154,6 +154,10 @@ def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
         main_config.env.update(collector_env_num=rows, evaluator_env_num=1, n_evaluator_episode=1)
         main_config.policy.group_size, main_config.policy.collect.n_sample = work['group_size'], work['groups']
         main_config.policy.learn.entropy_weight = 0.0  # the peer has none
+        if work.get('as_peer', False):
+            main_config.policy.model.autocast = None
+            main_config.policy.learn.update(drop_equal_groups=False, lr_scheduler=dict(type='constant'))
+            main_config.policy.collect.problem_order = 'epoch'
         return main_config, create_config
     model = os.path.join(folder, 'model')
     main_config = EasyDict(

@@ -1,5 +1,6 @@
 """TRL's side of the benchmark of whole updates: ``python update_peer.py FOLDER THREADS``."""
 import os
+import re
 import sys
 
 import torch
@@ -36,6 +37,13 @@ def share_of_low(low):
 def right(completions, answer, **kwargs):
     """A reward: 1 for the answer and nothing else."""
     return [float(completion[0]['content'].strip() == a) for completion, a in zip(completions, answer)]
+
+
+def near(completions, answer, **kwargs):
+    """A reward: 1 / (1 + d) for a number, with the distance d to the answer."""
+    texts = [completion[0]['content'].strip() for completion in completions]
+    numbers = [int(t) if re.fullmatch(r'-?\d{1,9}', t, re.ASCII) else None for t in texts]
+    return [0.0 if number is None else 1 / (1 + abs(number - int(a))) for number, a in zip(numbers, answer)]
 
 
 class Game:
@@ -76,7 +84,9 @@ def main(folder: str, threads: int) -> None:
     at_a_time = work.get('rows', rows)
     more, limits = {}, {}
     if 'messages' in work:  # of a pretrained language model
-        reward, data, options = right, dict(prompt=work['messages'], answer=work['answers']), None
+        reward, options = [right, near], None
+        data = dict(prompt=work['messages'], answer=work['answers'])
+        limits = dict(reward_weights=[1.0, work['near']])
     elif 'game' in work:
         secrets = list(range(1, HIGHEST + 1)) * work['groups']
         question = [[dict(role='user', content=QUESTION)]] * len(secrets)

@@ -1,0 +1,63 @@
+"""What figures were measured on, and how fast it multiplies."""
+import os
+import platform
+import statistics
+import time
+from typing import Dict, Iterator, Optional
+
+import torch
+
+PRODUCT = (2048, 256, 512)  # (rows, inputs, outputs) of a linear layer
+
+
+def processor() -> str:
+    """Name, family and model of the processor; where the system does not tell them, its architecture."""
+    found: Dict[str, str] = {}
+    if os.path.exists('/proc/cpuinfo'):
+        with open('/proc/cpuinfo') as f:
+            first = f.read().split('\n\n')[0].splitlines()
+        found = dict(map(str.strip, line.split(':', 1)) for line in first if ':' in line)
+    if 'model name' not in found:
+        return platform.machine()
+    return f"{found['model name']}, family {found.get('cpu family')}, model {found.get('model')}"
+
+
+def machine(jobs: Optional[int] = None) -> str:
+    """What the figures were measured on; ``jobs`` as in ``run_each``, if that was used."""
+    threads = torch.get_num_threads() if jobs is None else 1
+    parallel = '' if jobs in (None, 1) else f', {jobs} runs at a time'
+    return (
+        f'{processor()}, {threads} thread{"" if threads == 1 else "s"}{parallel}, '
+        f'torch {torch.__version__.split("+")[0]}'
+    )
+
+
+def processor_with_rates() -> str:
+    """The processor, and the rates of bare matrix products, for pages about speed."""
+    rows, inner, columns = PRODUCT
+    rates = '; '.join(
+        f"{str(dtype).split('.')[1]} {' and '.join(f'{rate:.0f}' for rate in _rates(dtype))}"
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    return (
+        f'{processor()}; bare products of {rows} x {inner} by {inner} x {columns} with one and two threads, in '
+        f'GFLOP/s: {rates}'
+    )
+
+
+def _rates(dtype: torch.dtype) -> Iterator[float]:
+    """GFLOP/s of bare products with one and with two threads, medians."""
+    rows, inner, columns = PRODUCT
+    a, b = torch.randn(rows, inner).to(dtype), torch.randn(inner, columns).to(dtype)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            seconds = []
+            for _ in range(60):
+                start = time.perf_counter()
+                a @ b
+                seconds.append(time.perf_counter() - start)
+            yield 2 * rows * inner * columns / statistics.median(seconds) / 1e9
+    finally:
+        torch.set_num_threads(before)
