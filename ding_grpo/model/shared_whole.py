@@ -8,7 +8,9 @@ from torch import Tensor
 
 from .bands import Band, Packed, divide
 from .prompt_tree import PromptTree
-from .shared_attention import CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain
+from .shared_attention import (
+    CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain, type_of_backward
+)
 
 
 class _Above(NamedTuple):
@@ -181,10 +183,9 @@ def _unfold(x: Tensor, repeat: int) -> Tensor:
 class _Flash(torch.autograd.Function):
     """
     Overview:
-        ``Whole.attend`` by the flash attention for CPUs, to the tokens' own segments and to those above, joined \
-        by their normalisers. The backward pass uses the joint result and normaliser for all parts, so that the \
-        gradient of each part is the gradient of the joint result. It computes in float32 or wider: in bfloat16 it \
-        takes up to 15 times as long for short segments, and no less for long ones.
+        ``Whole.attend`` by flash attention, to the tokens' own segments and to those above, joined by their \
+        normalisers. The backward pass uses the joint result and normaliser for all parts, so that the gradient of \
+        each part is the gradient of the joint result.
     Shapes:
         As in ``Whole.attend``, without the leading 1.
     """
@@ -194,7 +195,7 @@ class _Flash(torch.autograd.Function):
         parts = []
         for band in plan.own:
             x = _own(band, q, k, v)
-            out, lse = flash(*x, is_causal=True, scale=scale)
+            out, lse = flash(*x, scale, causal=True)
             parts.append((band.take(out.transpose(1, 2)), band.take(lse.transpose(1, 2))))
         out, lse = (plan.packed.join(list(x)) for x in zip(*parts))  # (N, H, D), (N, H)
         repeat = len(q) // len(k)
@@ -202,7 +203,7 @@ class _Flash(torch.autograd.Function):
             parts = []
             for queries, keys in above.bands:
                 x, mask = _above(queries, keys, q, k, v)
-                parts.append(tuple(queries.take(_unfold(y, repeat)) for y in flash(*x, attn_mask=mask, scale=scale)))
+                parts.append(tuple(queries.take(_unfold(y, repeat)) for y in flash(*x, scale, mask)))
             out[above.tokens], lse[above.tokens] = above.join(parts, out, lse)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.plan, ctx.scale = plan, scale
@@ -210,8 +211,8 @@ class _Flash(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-        dtype, *saved = grad.dtype, grad, *ctx.saved_tensors
-        grad, q, k, v, out, lse = (x.to(torch.promote_types(dtype, torch.float32)) for x in saved)
+        dtype, (*saved, lse) = grad.dtype, (grad, *ctx.saved_tensors)
+        grad, q, k, v, out = (x.to(type_of_backward(grad)) for x in saved)
         plan, groups, repeat = ctx.plan, len(k), len(q) // len(k)
         grad, out, lse = (x.transpose(0, 1) for x in (grad, out, lse))  # (H, N, D), (H, N)
         parts = []
@@ -220,7 +221,7 @@ class _Flash(torch.autograd.Function):
             # a padded cell sees later tokens, whose scores may exceed its normaliser by far: its weights become 0
             o, g = (band.place_filled(y).transpose(0, 1).contiguous() for y in (out, grad))
             m = band.place_filled(lse, math.inf).transpose(0, 1).contiguous()
-            dq, dk, dv = flash_backward(g, *x, o, m, 0.0, True, scale=ctx.scale)
+            dq, dk, dv = flash_backward(g, *x, o, m, ctx.scale, causal=True)
             if repeat > 1:
                 dk, dv = (y.unflatten(1, (groups, repeat)).sum(2) for y in (dk, dv))
             parts.append(tuple(band.take(y.transpose(1, 2)) for y in (dq, dk, dv)))
@@ -231,7 +232,7 @@ class _Flash(torch.autograd.Function):
                 x, mask = _above(queries, keys, q, k, v)
                 o, m = (_fold(queries.place(y).transpose(0, 1), groups).contiguous() for y in (out, lse))
                 g = _fold(queries.place_filled(grad).transpose(0, 1), groups).contiguous()
-                da, dka, dva = flash_backward(g, *x, o, m, 0.0, False, attn_mask=mask, scale=ctx.scale)
+                da, dka, dva = flash_backward(g, *x, o, m, ctx.scale, mask)
                 parts.append(queries.take(_unfold(da, repeat)))
                 for total, y in ((dk, dka), (dv, dva)):
                     total[keys.tokens] += keys.take(y.transpose(1, 2))

@@ -9,6 +9,7 @@ from ding.entry import serial_pipeline_onpolicy
 from ding_common import read_json_lines
 from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.model.shared_attention import Options, flash, flash_backward, plain
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
 
@@ -115,6 +116,27 @@ def test_memory_of_the_output_layer_does_not_grow_with_the_vocabulary():
     assert weight.grad.isfinite().all()
     if DEVICE.type == 'cuda':
         assert torch.cuda.max_memory_allocated() - before < 2 ** 30
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+def test_attention_equals_plain_attention_and_stores_no_scores(dtype):
+    """4,096 queries and keys in 8 heads: 256 MiB of scores in bfloat16, 512 in float32."""
+    tokens = 4096 if DEVICE.type == 'cuda' else 256
+    q, k, v, grad = (torch.randn(1, 8, tokens, 64, device=DEVICE).to(dtype) for _ in range(4))
+    mask = torch.zeros(1, 1, 1, tokens, device=DEVICE, dtype=dtype)
+    mask[..., -7:] = float('-inf')
+    exact = [x.float().requires_grad_() for x in (q, k, v)]
+    wanted, normaliser = plain(*exact, mask == 0, Options(0.1))
+    wanted = [wanted.detach(), normaliser.detach(), *torch.autograd.grad(wanted, exact, grad.float())]
+    if DEVICE.type == 'cuda':
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    out, lse = flash(q, k, v, 0.1, mask)
+    found = [out, lse, *flash_backward(grad, q, k, v, out, lse, 0.1, mask)]
+    for a, b in zip(found, wanted):
+        assert (a.float() - b).norm() <= (2e-3 if dtype is torch.float32 else 2e-2) * b.norm()  # GPUs may use TF32
+    if DEVICE.type == 'cuda':
+        assert torch.cuda.max_memory_allocated() - before < 2 ** 27
 
 
 def config_of(name, folder, monkeypatch, **changes):

@@ -11,6 +11,7 @@ from ding_grpo.model.reading import TOLERANCE, length_limit
 from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
 
+from tests import gpu_kernel
 from tests.cases import long
 
 CPU = torch.device('cpu')
@@ -336,12 +337,13 @@ class TestLength:
 
 
 @pytest.mark.unittest
-@pytest.mark.parametrize('fast', [True, False], ids=['processor', 'plain'])
+@pytest.mark.parametrize('attention', ['cpu', 'gpu', 'plain'])
 @pytest.mark.parametrize('name', SHARED)
-def test_both_attentions_give_the_same(name, fast, monkeypatch):
-    """The plain one is a GPU's."""
+def test_all_attentions_give_the_same(name, attention, monkeypatch):
     model = make(name)
-    if not fast:
+    if attention == 'gpu':
+        gpu_kernel.use(monkeypatch)
+    if attention == 'plain':
         for module in (shared_attention, shared_whole):
             monkeypatch.setattr(module, 'is_fast', lambda *args: False)
     rows = prompts()
