@@ -10,7 +10,7 @@ from ding_common import read_json_lines
 from ding_grpo.model import CausalLM
 from ding_grpo.worker.checkpoint import read_checkpoint
 
-from tests.pipelines.test_processes import Run
+from tests.pipelines.test_processes import BUFFER, TURNS, Run
 from tests.processes import connected, run_ding
 from tests.sharded import learn_all, measure_all
 from tests.shipped import load
@@ -257,6 +257,24 @@ class TestRuns:
         policy = CausalLM(config=dict(load('think_answer_grpo')[0].policy.model.config, **TIED))
         policy.load_state_dict(many['model'])
         assert torch.equal(lm(ids).logits, policy.lm(ids).logits)
+
+    @pytest.mark.algotest
+    @pytest.mark.parametrize(
+        'config, changes, mode', [
+            ('key_and_door_grpo', TURNS, 'serial_onpolicy'),
+            ('think_answer_grpo_serial', BUFFER, 'serial'),
+        ],
+        ids=['turns', 'replay_buffer']
+    )
+    def test_the_run_of_one_process(self, tmp_path, config, changes, mode):
+        divided = dict(changes, policy=dict(changes['policy'], shard=True))
+        one = Run(tmp_path, 'one', config, changes, mode, 10, 1)
+        many = Run(tmp_path, 'many', config, divided, mode, 10, 2)
+        for each in (one, many):
+            code, out = each.end()
+            assert code == 0, out
+        found = read_checkpoint(str(many.folder / 'ckpt/iteration_10.pth.tar'))['model']
+        assert distance(one.weights(10), found) < 1e-5
 
     def test_a_checkpoint_that_is_not_divided_is_refused(self, tmp_path):
         plain = run(tmp_path, 'plain', 2, 1, shard=False)
