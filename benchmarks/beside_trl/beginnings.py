@@ -39,7 +39,8 @@ read each prompt once for the {size} completions of its group. An update has {gr
 {times}
 
 Updates alternate, in two processes of which one waits. The first update of each is not counted. Medians of {rounds}
-updates, with smallest and largest in parentheses.
+updates, with smallest and largest in parentheses. None of them is one that the instruments look at closely, as they do
+at the first ten of a run and at every twentieth.
 
 ## Differences
 

@@ -35,7 +35,8 @@ Both sides train SmolLM2-135M-Instruct on sums and differences, from the same we
 entropy bonus. Problems come in shuffled epochs, and completions are sampled at temperature 1. TRL reads {rows} rows at
 a time, because more do not fit into 24 GiB; this project does the same in one row of the table, and reads all rows at
 once in the other. Before that, all sides computed the same loss and gradient norm on equal data (relative difference of
-the loss {difference:.1e}). The sides alternate; the first update of each is not counted.
+the loss {difference:.1e}). The sides alternate; the first update of each is not counted, and none that is counted is
+one of those that the instruments look at closely, the first ten of a run and every twentieth.
 {machine}, {threads} threads, {versions}.
 
 {table}

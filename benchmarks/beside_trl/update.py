@@ -248,6 +248,8 @@ and each update must sample the same number of tokens; otherwise the benchmark s
 
 Values are medians. The ratio is computed for each pair of updates. An update is everything between two updates:
 sampling, decoding, scoring, loss, optimizer and logging.
+Updates that the instruments look at closely, the first ten of a run and every twentieth, are not among those that are
+counted: at these sizes their learning takes up to 1.5 times as long.
 {machine}.
 {versions}.
 

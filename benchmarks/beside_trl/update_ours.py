@@ -21,7 +21,7 @@ from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn
 from dizoo_llm.tokenizer import load_tokenizer
 from ding_grpo.model import CausalLM, prompt_tree
 from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.policy import token_actor
+from ding_grpo.policy import token_actor, watch
 from ding_grpo.policy.grpo_config import LOG_PROB_FNS
 from ding_grpo.policy.update import Updater
 from ding_grpo.rl_utils import grpo_data, grpo_error, linear_log_prob
@@ -243,6 +243,7 @@ def main(folder: str, threads: int) -> None:
                         (Updater, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'get_total_norm'),
                         (torch.nn.utils, 'clip_grads_with_norm_'), (torch.optim.AdamW, 'step')):
         Clock.measure(owner, name)
+    watch.EACH_BEFORE, watch.EVERY = 1, 10 ** 6  # the first update is not counted
     LOG_PROB_FNS['linear_log_prob'] = token_actor.linear_log_prob  # the policy tells it by identity
     GroupCollector.collect = gated
     if 'low' in work:
