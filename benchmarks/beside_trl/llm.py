@@ -37,7 +37,7 @@ a time, because more do not fit into 24 GiB; this project does the same in one r
 once in the other. Before that, all sides computed the same loss and gradient norm on equal data (relative difference of
 the loss {difference:.1e}). The sides alternate; the first update of each is not counted, and none that is counted is
 one of those that the instruments look at closely, the first ten of a run and every twentieth.
-{machine}, {threads} threads, {versions}.
+{machine}. {threads} threads, {versions}.
 
 {table}
 
@@ -117,7 +117,7 @@ def check(sides: Dict[str, Side]) -> float:
 @click.command()
 @click.option('--peer-python', required=True, type=click.Path(exists=True), help='Of an environment with TRL.')
 @click.option('--threads', default=2, show_default=True)
-@click.option('--updates', default=4, show_default=True, help='That are counted.')
+@click.option('--updates', default=3, show_default=True, help='That are counted.')
 @click.option('--write/--no-write', 'written', default=True, help='Whether to write docs/llm_beside_trl.md.')
 def main(peer_python: str, threads: int, updates: int, written: bool) -> None:
     """Alternate the sides; then this project trains on for as many seconds as TRL had."""

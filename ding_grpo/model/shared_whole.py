@@ -8,9 +8,7 @@ from torch import Tensor
 
 from .bands import Band, Packed, divide
 from .prompt_tree import PromptTree
-from .shared_attention import (
-    CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain, type_of_backward
-)
+from .shared_attention import (CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain, type_of_backward)
 
 
 class _Above(NamedTuple):
