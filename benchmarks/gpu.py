@@ -3,7 +3,7 @@ Sampling and learning at the sizes of Qwen2.5 on a GPU: tokens per second and pe
 a table for docs/gpu.md. `--device cpu --small` tries itself without a GPU.
 """
 import time
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
@@ -37,7 +37,7 @@ class Size(NamedTuple):
     prompt: int = 256
     tokens: int = 256
 
-    def model(self, autocast: Optional[str], device: str) -> CausalLM:
+    def model(self, arithmetic: str, device: str) -> CausalLM:
         torch.manual_seed(0)
         config = dict(
             model_type='qwen2',
@@ -51,7 +51,7 @@ class Size(NamedTuple):
             tie_word_embeddings=True,
         )
         with torch.device(device):
-            return CausalLM(config=config, autocast=autocast).to(device)
+            return CausalLM(config=config, **ARITHMETIC[arithmetic]).to(device)
 
 
 SIZES = (
@@ -59,6 +59,11 @@ SIZES = (
     Size('1.5 B', 1536, 8960, 28, 12, 2),
 )
 SMALL = (Size('toy', 64, 128, 2, 4, 2, vocabulary=1000, prompts=2, rows=4, prompt=20, tokens=8), )
+ARITHMETIC = {
+    'float32': dict(),
+    'bfloat16': dict(autocast='bfloat16'),
+    'bfloat16, with output layer': dict(autocast='bfloat16', autocast_output=True),
+}
 PARTS = 4  # micro-batches of an update
 
 
@@ -86,9 +91,9 @@ def learn(model: CausalLM, prompts: List[Tensor], rollout: Rollout, device: str)
         (-logp.mean() / PARTS).backward()
 
 
-def measure(size: Size, autocast: Optional[str], device: str, rounds: int) -> Dict[str, List[float]]:
+def measure(size: Size, arithmetic: str, device: str, rounds: int) -> Dict[str, List[float]]:
     """Tokens per second of sampling and of learning in each round but the first, and GiB at most."""
-    model = size.model(autocast, device)
+    model = size.model(arithmetic, device)
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(3, size.vocabulary, (size.prompt, ), generator=generator) for _ in range(size.prompts)]
     rows = [prompt for prompt in prompts for _ in range(size.rows)]
@@ -120,17 +125,17 @@ def spread(values: List[float], digits: str) -> str:
 @click.option('--small', is_flag=True, help='A model of 0.1 M parameters.')
 @click.option('--rounds', default=3, show_default=True, help='Measured rounds of each row, after one that is not.')
 def main(device: str, small: bool, rounds: int) -> None:
-    """Measure all sizes, with and without autocast."""
+    """Measure all sizes in all kinds of arithmetic."""
     if device == 'cuda' and not torch.cuda.is_available():
         raise click.ClickException('no GPU was found by torch, so nothing was measured')
     lines: List[Tuple[str, ...]] = []
     for size in SMALL if small else SIZES:
-        for autocast in (None, 'bfloat16'):
-            found = measure(size, autocast, device, rounds)
+        for arithmetic in ARITHMETIC:
+            found = measure(size, arithmetic, device, rounds)
             rates = (spread(found[part], ',.0f') for part in ('sampling', 'learning'))
             memory = spread(found['memory'], '.1f') if device == 'cuda' else 'not measured'
-            lines.append((size.name, autocast or 'float32', *rates, memory))
-            click.echo(f'{size.name}, {autocast or "float32"}: done', err=True)
+            lines.append((size.name, arithmetic, *rates, memory))
+            click.echo(f'{size.name}, {arithmetic}: done', err=True)
     head = ('model', 'arithmetic', 'sampling, tokens/s', 'learning, tokens/s', 'memory, GiB')
     where = torch.cuda.get_device_name() if device == 'cuda' else 'CPU'
     click.echo(

@@ -9,7 +9,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ding_common import ConfigError
 from ding_common.language_model import build_causal_lm
-from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
+from ding_grpo.rl_utils.matrix_product import SUMS_IN_FLOAT32, multiplies_bfloat16
 
 from .decoding import Decoding, PromptBatch
 from .export import save_folder
@@ -49,6 +49,7 @@ class CausalLM(nn.Module):
             gradient_checkpointing: bool = False,
             onednn: bool = True,
             autocast: Optional[str] = None,
+            autocast_output: bool = False,
             gguf_file: Optional[str] = None,
     ) -> None:
         """
@@ -69,25 +70,37 @@ class CausalLM(nn.Module):
             - autocast (:obj:`Optional[str]`): With ``bfloat16``, layers compute in bfloat16; weights, updates, output \
                 layer and loss keep ``dtype``. ``auto``: the same if the device multiplies bfloat16, otherwise without \
                 autocast. With ``lora``, the weights of linear layers are stored in both types.
+            - autocast_output (:obj:`bool`): Whether ``autocast`` includes the output layer, with sums in float32. Set \
+                it to True on a GPU, where this layer otherwise takes more time than the others (docs/gpu.md). A CPU \
+                gains nothing.
             - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
                 and saved as an ordinary folder.
         Raises:
             - ConfigError: If a value is invalid; the message names the key.
         """
         super().__init__()
-        flags = dict(save_merged=save_merged, gradient_checkpointing=gradient_checkpointing, onednn=onednn)
+        flags = dict(
+            save_merged=save_merged,
+            gradient_checkpointing=gradient_checkpointing,
+            onednn=onednn,
+            autocast_output=autocast_output
+        )
         for name, value in flags.items():
             if not isinstance(value, bool):
                 raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')
         if autocast not in (None, 'auto', 'bfloat16'):
             raise ConfigError(f"policy.model.autocast = {autocast!r}: must be None, 'auto' or 'bfloat16'.")
+        if autocast_output and autocast is None:
+            raise ConfigError("policy.model.autocast_output = True: needs policy.model.autocast = 'auto' or 'bfloat16'.")
+        if autocast_output and not SUMS_IN_FLOAT32:
+            raise ConfigError(f'policy.model.autocast_output = True: needs torch 2.8 or later, not {torch.__version__}.')
         check_base(lora, save_merged, pretrained, gguf_file)
         self._own(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file))
         if lora is not None:
             self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
             self.eval()  # includes the adapters
         self._save_merged = save_merged
-        self._autocast = autocast
+        self._autocast, self._autocast_output = autocast, autocast_output
         if onednn or autocast is not None:
             make_fast(self.trunk, onednn)
         if gradient_checkpointing:
@@ -108,6 +121,7 @@ class CausalLM(nn.Module):
         self._peft: Tuple = ()
         self._save_merged = False
         self._autocast: Optional[str] = None
+        self._autocast_output = False
         self._layers: List[nn.Module] = []  # the layers that learning recomputes
         self._reader = Reader()
         self.eval()
@@ -353,7 +367,8 @@ class CausalLM(nn.Module):
             with torch.autocast(self.device.type, enabled=False), self.without_adapters():
                 self._measured = (layer, measure_head(self.lm, self.trunk))
         bias = None if layer.bias is None else layer.bias[:self._tokens]
-        return OutputHead(layer.weight[:self._tokens], bias, *self._measured[1])
+        rounded = self._autocast_output and self.autocast_dtype is not None
+        return OutputHead(layer.weight[:self._tokens], bias, *self._measured[1], rounded)
 
     def save_pretrained(
             self,

@@ -19,7 +19,8 @@ class OutputHead(NamedTuple):
     """
     Overview:
         How logits are computed from hidden states: ``softcap * tanh(scale * (hidden weight^T + bias) / softcap)``, or \
-        without the tanh if ``softcap`` is None. The fields are arguments of ``ding_grpo.rl_utils.linear_log_prob``.
+        without the tanh if ``softcap`` is None. With ``rounded``, both factors are rounded to bfloat16. The fields \
+        are arguments of ``ding_grpo.rl_utils.linear_log_prob``.
     Shapes:
         - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
         - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
@@ -28,6 +29,7 @@ class OutputHead(NamedTuple):
     bias: Optional[Tensor]
     scale: float
     softcap: Optional[float]
+    rounded: bool = False
 
     def logits(self, hidden: Tensor) -> Tensor:
         """
@@ -38,7 +40,8 @@ class OutputHead(NamedTuple):
             - logits (:obj:`torch.FloatTensor`): :math:`(*, V)`
         """
         with torch.autocast(hidden.device.type, enabled=False):
-            return _softcapped(linear(hidden.to(self.weight.dtype), self.weight, self.bias), self.scale, self.softcap)
+            product = linear(hidden.to(self.weight.dtype), self.weight, self.bias, self.rounded)
+            return _softcapped(product, self.scale, self.softcap)
 
 
 def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional[float]]:

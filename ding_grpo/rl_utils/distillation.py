@@ -77,6 +77,7 @@ class LinearOutput(NamedTuple):
     bias: Optional[Tensor] = None
     scale: float = 1.0
     softcap: Optional[float] = None
+    rounded: bool = False
 
 
 def linear_divergence(
@@ -127,7 +128,7 @@ def linear_divergence(
     counted = torch.ones(lead, dtype=torch.bool, device=device) if mask is None else mask != 0
     at = counted.flatten().nonzero().squeeze(1)  # (N, )
     tiles = [
-        Tile(x.hidden.flatten(0, 1).index_select(0, at), x.weight, x.bias, Head(x.scale, x.softcap, temperature))
+        Tile(x.hidden.flatten(0, 1).index_select(0, at), x.weight, x.bias, Head(x.scale, x.softcap, temperature, x.rounded))
         for x in (student, teacher)
     ]
     own, other = tiles[0], Tile(*(x.detach() if isinstance(x, Tensor) else x for x in tiles[1]))

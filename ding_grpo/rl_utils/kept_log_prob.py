@@ -52,9 +52,9 @@ class KeptLogProb(torch.autograd.Function):
             grad = (grad if slope is None else grad.mul_(slope)).to(hidden.dtype)  # (N, K)
             ids = kept[rows].clamp(min=0)
             if needs_hidden:
-                grad_hidden[rows] = torch.bmm(grad.unsqueeze(1), weight[ids]).squeeze(1)
+                grad_hidden[rows] = torch.bmm(grad.unsqueeze(1), ctx.head.factor(weight[ids])).squeeze(1)
             if needs_weight:
-                outer = grad.unsqueeze(-1) * h.unsqueeze(1)  # (N, K, H)
+                outer = grad.unsqueeze(-1) * ctx.head.factor(h).unsqueeze(1)  # (N, K, H)
                 grad_weight.index_add_(0, ids.flatten(), outer.flatten(0, 1).to(wide))
             if needs_bias:
                 grad_bias.index_add_(0, ids.flatten(), grad.flatten().to(wide))
@@ -83,7 +83,7 @@ def _kept_logits(
     """Logits (N, K), their slope, and the position of the sampled token in them, (N, 1)."""
     kept = kept[rows]
     ids = kept.clamp(min=0)
-    z = torch.bmm(weight[ids], hidden[rows].unsqueeze(-1)).squeeze(-1)
+    z = torch.bmm(head.factor(weight[ids]), head.factor(hidden[rows]).unsqueeze(-1)).squeeze(-1)
     x = head.logits(z if bias is None else z + bias[ids])
     slope = with_rules(x, head, rules, rows, ids, with_slope)
     taken = (kept == index[rows].unsqueeze(-1)).to(torch.uint8).argmax(-1, keepdim=True)

@@ -21,6 +21,7 @@ def linear_log_prob(
         kept: Optional[Tensor] = None,
         scale: float = 1.0,
         softcap: Optional[float] = None,
+        rounded: bool = False,
         return_entropy: bool = False,
         return_squares: bool = False,
         rules: Optional[TokenRules] = None,
@@ -48,6 +49,8 @@ def linear_log_prob(
             with -1. The distribution is over these, which must include the sampled token.
         - scale (:obj:`float`): Factor of the logits.
         - softcap (:obj:`Optional[float]`): Bound of the logits.
+        - rounded (:obj:`bool`): Whether the factors of all matrix products are rounded to bfloat16, with sums in \
+            float32. Faster on a GPU.
         - return_entropy (:obj:`bool`): Whether to also return the entropies of the distributions.
         - return_squares (:obj:`bool`): Whether to also return the sums of their squared probabilities.
         - rules (:obj:`Optional[TokenRules]`): What the sampler did to the logits before the division by the \
@@ -76,7 +79,7 @@ def linear_log_prob(
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size >= 1):
         raise ValueError(f'chunk_size = {chunk_size!r}: must be an integer of at least 1')
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
-    taken, head = index[counted], Head(scale, softcap, temperature)
+    taken, head = index[counted], Head(scale, softcap, temperature, rounded)
     # hidden[counted], (N, H), whose backward would sort
     read = hidden.flatten(0, 1).index_select(0, counted.flatten().nonzero().squeeze(1))
     if taken.numel() and not 0 <= taken.min() <= taken.max() < len(weight):

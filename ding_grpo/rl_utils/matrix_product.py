@@ -1,6 +1,7 @@
 """
 Matrix products in float32 on a CPU with oneDNN. The library that torch uses by default reaches only half of the speed
 of recent AMD processors (docs/speed.md has figures). In all other cases, and for small products, torch's own function.
+And products of bfloat16 whose sums stay in float32.
 """
 import platform
 from functools import lru_cache
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 FROM = 2 ** 21  # minimum number of multiplications; in smaller products the set-up costs more than it saves
+SUMS_IN_FLOAT32 = 'dtype' in torch.ops.aten.mm.overloads()  # of products of bfloat16; since torch 2.8
 _AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_linear_pointwise')
 
 
@@ -37,6 +39,21 @@ def pays(a: Tensor, b: Tensor) -> bool:
     )
 
 
+def rounded_product(a: Tensor, b: Tensor) -> Tensor:
+    """
+    Overview:
+        a b^T of factors that are rounded to bfloat16, with sums in float32 or wider. A GPU multiplies bfloat16; a CPU \
+        has no such product, so that this one takes as long as in float32. Use ``linear`` for a differentiable product.
+    Shapes:
+        As of ``matrix_product``.
+    """
+    rounded = a.to(torch.bfloat16), b.to(torch.bfloat16)
+    if a.device.type == 'cuda':
+        return torch.mm(rounded[0], rounded[1].t(), out_dtype=torch.float32)
+    wide = torch.promote_types(a.dtype, torch.float32)
+    return matrix_product(*(x.to(wide) for x in rounded))
+
+
 @lru_cache(maxsize=None)
 def multiplies_bfloat16(device_type: str) -> bool:
     """
@@ -55,37 +72,50 @@ def multiplies_bfloat16(device_type: str) -> bool:
     return _AVAILABLE and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, rounded: bool = False) -> Tensor:
     """
     Overview:
-        ``torch.nn.functional.linear`` through ``matrix_product``, differentiable.
+        ``torch.nn.functional.linear`` through ``matrix_product``, or with ``rounded`` through ``rounded_product``, \
+        differentiable.
     Shapes:
         - x (:obj:`torch.FloatTensor`): :math:`(*, H)`
         - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
         - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
         - out (:obj:`torch.FloatTensor`): :math:`(*, V)`
     """
-    if not pays(x, weight) or torch.is_autocast_enabled(x.device.type):
+    if not rounded and (not pays(x, weight) or torch.is_autocast_enabled(x.device.type)):
         return torch.nn.functional.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    out = _Linear.apply(rows, weight, bias) if torch.is_grad_enabled() else matrix_product(rows, weight, bias)
+    if torch.is_grad_enabled():
+        out = _Linear.apply(rows, weight, bias, rounded)
+    else:
+        out = _product(rows, weight, bias, rounded)
     return out.view(*x.shape[:-1], len(weight))
+
+
+def _product(a: Tensor, b: Tensor, bias: Optional[Tensor], rounded: bool) -> Tensor:
+    if not rounded:
+        return matrix_product(a, b, bias)
+    out = rounded_product(a, b)
+    return out if bias is None else out.add_(bias)
 
 
 class _Linear(torch.autograd.Function):
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], rounded: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return matrix_product(x, weight, bias)
+        ctx.rounded = rounded
+        return _product(x, weight, bias, rounded)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
         x, weight = ctx.saved_tensors
-        grad = grad.contiguous()
+        grad, product = grad.contiguous(), rounded_product if ctx.rounded else matrix_product
         return (
-            matrix_product(grad, weight.t()) if ctx.needs_input_grad[0] else None,
-            matrix_product(grad.t(), x.t()) if ctx.needs_input_grad[1] else None,
+            product(grad, weight.t()).to(x.dtype) if ctx.needs_input_grad[0] else None,
+            product(grad.t(), x.t()).to(weight.dtype) if ctx.needs_input_grad[1] else None,
             grad.sum(0) if ctx.needs_input_grad[2] else None,
+            None,
         )

@@ -5,7 +5,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Tupl
 import torch
 from torch import Tensor
 
-from .matrix_product import matrix_product
+from .matrix_product import matrix_product, rounded_product
 from .token_rules import CountedRules
 
 # The logits in memory at a time: 8 MiB in float32. Much smaller tiles are slower to multiply, larger ones exceed the
@@ -19,10 +19,19 @@ Slope = Union[Tensor, float, None]  # a derivative, None if it is 1
 
 
 class Head(NamedTuple):
-    """Turns the product of hidden states and output matrix into logits."""
+    """Multiplies hidden states by an output matrix, and turns the product into logits."""
     scale: float
     softcap: Optional[float]
     temperature: float
+    rounded: bool = False
+
+    @property
+    def product(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return rounded_product if self.rounded else matrix_product
+
+    def factor(self, x: Tensor) -> Tensor:
+        """A factor of a product that is computed in the type of x."""
+        return x.to(torch.bfloat16).to(x.dtype) if self.rounded else x
 
     def logits(self, z: Tensor) -> Tensor:
         """Logits of the product z, computed in place if z is float32 or wider."""
@@ -76,7 +85,7 @@ class Tile(NamedTuple):
         return self.logits_and_slope(rows, columns, False)[0]
 
     def logits_and_slope(self, rows: slice, columns: slice, with_slope: bool = True) -> Tuple[Tensor, Slope]:
-        z = matrix_product(self.hidden[rows], self.weight[columns])
+        z = self.head.product(self.hidden[rows], self.weight[columns])
         x = self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
         return x, with_rules(x, self.head, self.rules, rows, columns, with_slope)
 
@@ -100,7 +109,7 @@ class Tile(NamedTuple):
             - needs (:obj:`Sequence[bool]`): Which of the three are needed; the others are None.
             - tokens (:obj:`int`): Number of tokens at a time.
         """
-        hidden, weight, bias = self.hidden, self.weight, self.bias
+        hidden, weight, bias, product = self.hidden, self.weight, self.bias, self.head.product
         needs_hidden, needs_weight, needs_bias = needs
         wide = wide_type(hidden)
         turned = hidden.T.contiguous() if needs_weight else None  # (H, N)
@@ -114,9 +123,9 @@ class Tile(NamedTuple):
             for rows in slices(len(hidden), tokens):
                 grad = grad_of(rows, columns).to(hidden.dtype)  # (N, tile)
                 if needs_hidden:
-                    grad_hidden[rows] += matrix_product(grad, w.T)
+                    grad_hidden[rows] += product(grad, w.T)
                 if needs_weight:
-                    sum_weight += matrix_product(turned[:, rows], grad.T)
+                    sum_weight += product(turned[:, rows], grad.T)
                 if needs_bias:
                     sum_bias += grad.sum(0)
             if needs_weight:

@@ -11,6 +11,7 @@ from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.model.shared_attention import Options, flash, flash_backward, plain
 from ding_grpo.rl_utils import linear_log_prob
+from ding_grpo.rl_utils.matrix_product import rounded_product
 from ding_grpo.rollout import Sampling, generate
 
 from tests.shipped import load
@@ -76,7 +77,12 @@ def plain_log_probs(model, rows, action):
 
 
 @pytest.mark.parametrize(
-    'options, most', [(dict(), 1e-4), (dict(autocast='bfloat16'), 0.1), (dict(dtype='bfloat16'), 0.2)]
+    'options, most', [
+        (dict(), 1e-4),
+        (dict(autocast='bfloat16'), 0.1),
+        (dict(autocast='bfloat16', autocast_output=True), 0.1),
+        (dict(dtype='bfloat16'), 0.2),
+    ]
 )
 @pytest.mark.parametrize('kind', list(MODELS))
 def test_sampler_and_learner_are_the_model(kind, options, most):
@@ -103,7 +109,14 @@ def test_gradients_of_shared_prompts_are_those_of_plain_rows():
     assert (found[0] - found[1]).abs().max() < 1e-4 * found[1].abs().max()
 
 
-def test_memory_of_the_output_layer_does_not_grow_with_the_vocabulary():
+def test_products_of_bfloat16_with_sums_in_float32():
+    a, b = (torch.randn(300, 200, device=DEVICE) for _ in range(2))
+    exact = a.bfloat16().double() @ b.bfloat16().double().t()
+    assert (rounded_product(a, b) - exact).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize('rounded', [False, True])
+def test_memory_of_the_output_layer_does_not_grow_with_the_vocabulary(rounded):
     """16,384 tokens at 152,000 ids: 9.3 GiB of logits in float32, of which tiles of 128 MiB exist at a time."""
     tokens, vocabulary = (16384, 152000) if DEVICE.type == 'cuda' else (256, 5000)
     hidden = torch.randn(tokens, 64, device=DEVICE, requires_grad=True)
@@ -112,7 +125,7 @@ def test_memory_of_the_output_layer_does_not_grow_with_the_vocabulary():
     if DEVICE.type == 'cuda':
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-    linear_log_prob(hidden.unsqueeze(0), weight, index.unsqueeze(0)).sum().backward()
+    linear_log_prob(hidden.unsqueeze(0), weight, index.unsqueeze(0), rounded=rounded).sum().backward()
     assert weight.grad.isfinite().all()
     if DEVICE.type == 'cuda':
         assert torch.cuda.max_memory_allocated() - before < 2 ** 30

@@ -1,6 +1,7 @@
 """``policy.model.autocast``: layers in bfloat16, everything that is kept in float32."""
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ding_common import ConfigError
@@ -8,7 +9,10 @@ from ding_grpo.model import CausalLM, causal_lm, fast_linear, shared_whole
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.policy import token_actor
 from ding_grpo.rl_utils import linear_log_prob
-from ding_grpo.rollout import Sampling, generate
+from ding_grpo.rl_utils.matrix_product import linear, rounded_product
+from ding_grpo.rl_utils.token_rules import TokenRules
+from ding_grpo.rollout import Sampling, draw, generate
+from ding_grpo.rollout.kept_sets import KeptSets
 from dizoo_llm.envs import TokenEnv
 
 from tests.policy.helper import make_policy
@@ -195,6 +199,49 @@ class TestAuto:
         model = CausalLM(config=LLAMA, autocast='auto', onednn=onednn)
         model.completion_hidden(PromptBatch.of([torch.arange(5)], CPU), torch.randint(0, 30, (1, 7)))
         assert bool(called) is onednn
+
+    @pytest.mark.parametrize('options', [dict(), dict(top_k=5), dict(top_p=0.9)], ids=str)
+    def test_output_layer_of_sampler_and_learner(self, options):
+        """With hidden states in float32, both round the same factors, so that their results agree as without it."""
+        torch.manual_seed(0)
+        plain = CausalLM(config=LLAMA)
+        model = CausalLM(config=LLAMA, autocast='bfloat16', autocast_output=True)
+        model.load_state_dict(plain.state_dict())
+        assert model.shares_prompts and not plain.output_head().rounded
+        head = model.output_head()
+        assert head.rounded
+        with model.without_autocast():
+            assert not model.output_head().rounded
+        hidden = torch.randn(6, 7, 64)
+        sampling, uniform = Sampling(temperature=0.9, **options), torch.rand(42, dtype=torch.double)
+        distribution, kept = sampling.restrict(head.logits(hidden).flatten(0, 1))
+        token, logp = draw(distribution, uniform)
+        rules = None
+        if kept is not None and kept.dtype == torch.bool:
+            rules, kept = TokenRules(kept_bits=KeptSets.of(kept).bits(30).unflatten(0, (6, 7))), None
+        elif kept is not None:
+            token, kept = kept.gather(1, token.unsqueeze(1)).squeeze(1), kept.unflatten(0, (6, 7))
+        token = token.view(6, 7)
+        found = linear_log_prob(hidden, index=token, temperature=0.9, kept=kept, rules=rules, **head._asdict())
+        assert torch.allclose(found.flatten(), logp, atol=2e-6)
+        exact = linear_log_prob(
+            hidden, index=token, temperature=0.9, kept=kept, rules=rules, **plain.output_head()._asdict()
+        )
+        assert 1e-5 < (found - exact).abs().max() < 0.05
+
+    def test_output_layer_needs_autocast(self):
+        with pytest.raises(ConfigError, match='autocast_output = True: needs policy.model.autocast'):
+            CausalLM(config=LLAMA, autocast_output=True)
+
+    def test_output_layer_on_a_gpu(self):
+        """Tensors without contents: torch checks the call of its product with sums in float32."""
+        with FakeTensorMode(), torch.device('cuda'), torch.no_grad():
+            hidden, weight, bias = torch.randn(3, 5, 64), torch.randn(30, 64), torch.randn(30)
+            out = linear(hidden, weight, bias, rounded=True)
+            assert out.dtype is torch.float32 and out.shape == (3, 5, 30)
+            for a, b in ((out, weight.t()), (out.transpose(1, 2), hidden.transpose(1, 2))):
+                product = rounded_product(a[0], b if b.dim() == 2 else b[0])  # as in the backward pass
+                assert product.dtype is torch.float32 and product.shape == (len(a[0]), 64)
 
     def test_a_model_that_is_still_on_the_cpu(self, monkeypatch):
         monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: device == 'cuda')

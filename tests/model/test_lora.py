@@ -65,7 +65,7 @@ class TestLoRA:
         base.save_pretrained(str(tmp_path / 'moe'))
         model = CausalLM(pretrained=str(tmp_path / 'moe'), lora=dict(r=4, lora_alpha=8, target_modules='all-linear'))
         assert any('experts' in name for name, p in model.named_parameters() if p.requires_grad)
-        assert model.output_head()[2:] == (1, None) and model.shares_prompts
+        assert model.output_head()[2:4] == (1, None) and model.shares_prompts
 
     def test_no_part_of_it_is_in_training_mode(self, model):
         assert not any(module.training for module in model.modules())

@@ -127,6 +127,25 @@ class TestLinearLogProb:
         found = linear_log_prob(hidden, weight, index, bias=bias, return_entropy=True)
         assert_same(found, plain(hidden, weight, bias, index), (hidden, weight))
 
+    @pytest.mark.parametrize('with_kept', [False, True])
+    def test_rounded_factors(self, with_kept):
+        """Products of bfloat16 are exact in float64, so that only their own rounding could make a difference."""
+        hidden, weight, bias, index = inputs()
+        with torch.no_grad():
+            for x in (hidden, weight):
+                x.copy_(x.bfloat16())
+        kept = torch.stack([(index + 1) % V, index], dim=-1) if with_kept else None
+        given = dict(bias=bias, kept=kept, return_entropy=True)
+        found = linear_log_prob(hidden, weight, index, rounded=True, **given)
+        for a, b in zip(found, plain(hidden, weight, bias, index, kept=kept)):
+            assert torch.allclose(a, b, atol=1e-12)
+        hidden, weight, bias, index = inputs(seed=1)
+        given.update(bias=bias, kept=None if kept is None else torch.stack([(index + 1) % V, index], dim=-1))
+        found, exact = (linear_log_prob(hidden, weight, index, rounded=r, **given) for r in (True, False))
+        grads = [torch.autograd.grad(sum(x.sum() for x in out), (hidden, weight, bias)) for out in (found, exact)]
+        for a, b in zip((*found, *grads[0]), (*exact, *grads[1])):
+            assert 0 < (a - b).norm() < 0.02 * b.norm()  # bfloat16 has 8 bits
+
     def test_half_types_are_normalised_in_float32(self):
         hidden, weight, _, index = inputs(torch.bfloat16)
         logp = linear_log_prob(hidden, weight, index)
