@@ -30,7 +30,7 @@ CASES ?= 600
 # Processes of `make test`, and runs at a time of some long commands, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
+.PHONY: help install train test test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time turn-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -54,6 +54,7 @@ help:
 	@echo "make shuffled       guess with the replies of other rows, beside its own; table on the screen"
 	@echo "make tuning         several settings of each algorithm on four tasks, one seed each; table in docs/ (long)"
 	@echo "make critic-time    updates with a critic beside GRPO's; table in docs/"
+	@echo "make turn-time      a turn with the cache kept and without, updates by number of turns; table in docs/"
 	@echo "make score-batch    updates of think_answer with a slow scorer of completions, and of batches; table in docs/"
 	@echo "make demo-text      warm start, GRPO and supervised training beside it on words; picture and table in docs/ (long)"
 	@echo "make demo-llm       SmolLM2-135M-Instruct learns sums and differences, one seed; table and picture in runs/ (long)"
@@ -211,6 +212,10 @@ bench-llm: $(VENV)/.llm $(TRL)/.installed
 bench-beginnings: $(VENV)/.llm
 	@echo "== updates with and without common beginnings"
 	$(BIN)/python benchmarks/beside_trl/beginnings.py
+
+turn-time: install
+	@echo "== where the time of several turns goes"
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/turn_time.py
 
 score-batch: install
 	@echo "== updates with a slow scorer: once a completion, and once a batch"
