@@ -235,7 +235,9 @@ def main(rounds: int, updates: int, threads: int, written: bool) -> None:
         skipped=SKIPPED,
         turn=table(turn_rows(rounds), 'way', 'reading, ms', 'ratio', 'whole turn, ms', 'ratio'),
         growth=table(growth_rows(updates), 'turns', 'update, ms', 'of a turn', *parts),
-        parts=table(game_rows(updates), 'config', 'updates per second', 'update, ms', 'sampling', 'scoring', 'learning')
+        parts=table(
+            game_rows(updates), 'config', 'updates per second', 'update, ms', 'sampling', 'scoring', 'learning'
+        )
     )
     if written:
         with open(os.path.join('docs', 'turn_time.md'), 'w') as f:

@@ -15,11 +15,13 @@ from update import ROOT, WORKS, Side, make_work  # first, so that DI-engine's im
 
 import click
 import torch
+from operations import BETWEEN, NAMES
 from products import Replay
 from hardware import processor_with_rates
 from tabulate import tabulate
 
 LLM = 'smollm2_grpo'
+PROFILED = 3  # updates of each work
 SIZES = dict(groups=16, group_size=8)  # of its updates; with the config's own, one of TRL's takes ten minutes
 TEXT = """# Whole updates and their matrix products
 
@@ -41,13 +43,33 @@ are its parts; bare products of each stand beside them. Updates that the instrum
 run and every twentieth, are not among those that are counted: at these sizes their learning takes up to 1.5 times as
 long. `smollm2_grpo` is the shipped config with SmolLM2-135M-Instruct and {rows} completions per update, in one
 mini-batch, in bfloat16 where the processor multiplies it.
+
+## What the rest is
+
+Shares of an update by kind of operation, from torch's profiler (medians of {profiled} further updates; profiling makes
+small operations longer). Products are a smaller share of time in an update than alone: factors come from memory where
+other operations have left the cache.
+
+{kinds}
+
+- **Elementwise and other**: norms, rotary embedding, SwiGLU and the loss, forward and backward. Each reads and writes a
+  number once for few operations, at the rate of memory.
+- **Copies**: packing rows, adding a token's keys, gathering rows of the output matrix, conversions of types.
+- **Between operations**: Python, scoring and logs. The shorter the operations, the larger its share.
+
+Tried without gain: torch.compile, which cannot call oneDNN's products ([Speed](speed.md#options-that-were-tried));
+gradients kept as zeros instead of freed; weights converted to bfloat16 once per step into the same memory. Attention
+is differentiated in float32 under `autocast`, since torch's kernel takes up to 15 times as long in bfloat16. Memory
+from glibc that is never returned (`MALLOC_MMAP_MAX_=0` and a large `MALLOC_TRIM_THRESHOLD_`) saved 8 to 10 % of an
+update of SmolLM2 where new memory is slow, and held 0.4 GiB more.
 """
 
 
 class Measured(NamedTuple):
     """
     Overview:
-        Seconds of a work, as medians, and the share with its spread.
+        Seconds of a work, as medians, and the share with its spread. ``kinds`` has the shares of ``NAMES`` in \
+        profiled updates.
     """
     work: str
     threads: int
@@ -59,6 +81,7 @@ class Measured(NamedTuple):
     bare_learning: float
     share: List[float]
     rate: float
+    kinds: Dict[str, float]
 
 
 def measure(name: str, folder: str, threads: int, rounds: int) -> Measured:
@@ -87,6 +110,7 @@ def measure(name: str, folder: str, threads: int, rounds: int) -> Measured:
                 bare.append(alone)
         replay.stdin.close()
         replay.wait()
+    profiles = [side.profile() for _ in range(PROFILED)]
     side.end()
     rates = [b['operations'] / (b['sampling'] + b['learning']) for b in bare]
     for b, rate in zip(bare, rates):
@@ -108,7 +132,19 @@ def measure(name: str, folder: str, threads: int, rounds: int) -> Measured:
         bare_learning=middle(bare, 'learning'),
         share=[statistics.median(shares), min(shares), max(shares)],
         rate=statistics.median(rates) / 1e9,
+        kinds=kinds_of(profiles)
     )
+
+
+def kinds_of(profiles: List[Dict[str, Any]]) -> Dict[str, float]:
+    """The median share of each of ``NAMES`` in profiled updates."""
+    shares: Dict[str, List[float]] = {name: [] for name in NAMES}
+    for found in profiles:
+        whole = found['seconds'] * 1e3
+        for name in NAMES[:-1]:
+            shares[name].append(found[name] / whole)
+        shares[BETWEEN].append(1 - sum(found[name] for name in NAMES[:-1]) / whole)
+    return {name: statistics.median(values) for name, values in shares.items()}
 
 
 def replay(path: str) -> None:
@@ -132,6 +168,11 @@ def table(found: List[Measured]) -> str:
         'work', 'threads', 'share', 'whole, ms', 'bare', 'sampling', 'bare', 'learning', 'bare', 'GFLOP/s of the bare'
     ]
     return tabulate(rows, head, tablefmt='pipe', disable_numparse=True)
+
+
+def kinds_table(found: List[Measured]) -> str:
+    rows = [[m.work, m.threads, *(f'{m.kinds[name]:.0%}' for name in NAMES)] for m in found]
+    return tabulate(rows, ['work', 'threads', *NAMES], tablefmt='pipe', disable_numparse=True)
 
 
 @click.command()
@@ -162,8 +203,11 @@ def main(threads: str, only: str, rounds: int, write: bool, replayed: Optional[s
             for number in map(int, threads.split(',')):
                 found.append(measure(name, folder, number, rounds))
                 click.echo(table(found))
+                click.echo(kinds_table(found))
     if write:
-        text = TEXT.format(machine=processor_with_rates(), table=table(found), rows=128)
+        text = TEXT.format(
+            machine=processor_with_rates(), table=table(found), rows=128, kinds=kinds_table(found), profiled=PROFILED
+        )
         with open(os.path.join(ROOT, 'docs', 'limit.md'), 'w') as f:
             f.write(text)
 

@@ -26,7 +26,7 @@ class Recorder(TorchDispatchMode):
     Overview:
         Writes down the products that run while it is entered. ``calls`` has, for each, the operator, the shapes,
         strides and types of both factors, and which weight the second one is, or None. ``attention`` counts the
-        operations of attention. The caller sets ``sampling``.
+        operations of attention. The caller sets ``sampling``. ``found`` has both.
     """
 
     def __init__(self, weights: Set[int]) -> None:
@@ -35,6 +35,7 @@ class Recorder(TorchDispatchMode):
         self.calls: List[Dict[str, Any]] = []
         self.attention = dict(sampling=0, learning=0)
         self.sampling = False
+        self.found = dict(calls=self.calls, attention=self.attention)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Any = None) -> Any:
         name = str(func).rpartition('.')[0]

@@ -86,11 +86,12 @@ class Gate:
     Overview:
         Where a process waits for the word to make its next update, and tells how long the last one took. At the word \
         ``check`` it calls ``check``, which gives loss and gradient norm of ``equal_data``; at ``record`` it makes an \
-        update within ``record()``, a context manager, and tells what that has found; at \
-        ``save FOLDER`` it saves the model.
+        update within ``record()``, a context manager, and tells what that has found; at ``profile`` it does so \
+        with ``profile()``; at ``save FOLDER`` it saves the model.
     """
     check: Callable[[], Tuple[float, float]]
     record: Callable[[], Any]
+    profile: Callable[[], Any]
     save: Callable[[str], None]
 
     def __init__(self) -> None:
@@ -113,8 +114,8 @@ class Gate:
             self.save(word[len('save '):])
             self._tell(saved=True)
             word = sys.stdin.readline().strip()
-        if word == 'record':
-            self._recorder = self.record()
+        if word in ('record', 'profile'):
+            self._recorder = getattr(self, word)()
             self._recorder.__enter__()
         elif word != 'go':
             os._exit(0)
@@ -125,7 +126,7 @@ class Gate:
         seconds = time.perf_counter() - self._since
         if self._recorder is not None:
             self._recorder.__exit__(None, None, None)
-            told.update(calls=self._recorder.calls, attention=self._recorder.attention)
+            told.update(self._recorder.found)
             self._recorder = None
         self._tell(seconds=seconds, memory=_memory(), **told)
 

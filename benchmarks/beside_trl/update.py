@@ -98,6 +98,10 @@ class Side:
         """One more, with its matrix products written down."""
         return self._ask('record')
 
+    def profile(self) -> Dict[str, Any]:
+        """One more, with the time of its operations by kind."""
+        return self._ask('profile')
+
     def save(self, folder: str) -> str:
         """Save the model; gives the folder."""
         self._ask(f'save {folder}')

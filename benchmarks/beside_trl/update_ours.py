@@ -13,6 +13,7 @@ from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 from game import HIGHEST, QUESTION, TURNS, answer, called, response
+from operations import Profile
 from products import Recorder
 from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work
 
@@ -218,6 +219,7 @@ def main(folder: str, threads: int) -> None:
     def gated(self, *args, **kwargs):
         model = self._policy.get_attribute('model')
         Alternate.gate.check, Alternate.gate.record = lambda: check(model), lambda: recorder(model)
+        Alternate.gate.profile = Profile
         Alternate.gate.save = lambda path: model.save_pretrained(path, None)
         Alternate.gate.wait()
         return collect(self, *args, **kwargs)

@@ -91,9 +91,13 @@ class CausalLM(nn.Module):
         if autocast not in (None, 'auto', 'bfloat16'):
             raise ConfigError(f"policy.model.autocast = {autocast!r}: must be None, 'auto' or 'bfloat16'.")
         if autocast_output and autocast is None:
-            raise ConfigError("policy.model.autocast_output = True: needs policy.model.autocast = 'auto' or 'bfloat16'.")
+            raise ConfigError(
+                "policy.model.autocast_output = True: needs policy.model.autocast = 'auto' or 'bfloat16'."
+            )
         if autocast_output and not SUMS_IN_FLOAT32:
-            raise ConfigError(f'policy.model.autocast_output = True: needs torch 2.8 or later, not {torch.__version__}.')
+            raise ConfigError(
+                f'policy.model.autocast_output = True: needs torch 2.8 or later, not {torch.__version__}.'
+            )
         check_base(lora, save_merged, pretrained, gguf_file)
         self._own(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file))
         if lora is not None:

@@ -128,7 +128,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, seen: Optional[Tensor], options: Opti
         - out (:obj:`torch.Tensor`): :math:`(n, H, M, E)`, 0 in the limit for a query that sees no key
         - lse (:obj:`torch.Tensor`): :math:`(n, H, M)`
     """
-    score = q @ k.transpose(-1, -2) * options.scale
+    score = (q * options.scale) @ k.transpose(-1, -2)  # in float16 the bare product could overflow
     if options.softcap is not None:
         score = torch.tanh(score / options.softcap) * options.softcap
     score = score.to(torch.promote_types(score.dtype, torch.float32))

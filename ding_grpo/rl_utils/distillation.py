@@ -128,8 +128,10 @@ def linear_divergence(
     counted = torch.ones(lead, dtype=torch.bool, device=device) if mask is None else mask != 0
     at = counted.flatten().nonzero().squeeze(1)  # (N, )
     tiles = [
-        Tile(x.hidden.flatten(0, 1).index_select(0, at), x.weight, x.bias, Head(x.scale, x.softcap, temperature, x.rounded))
-        for x in (student, teacher)
+        Tile(
+            x.hidden.flatten(0, 1).index_select(0, at), x.weight, x.bias,
+            Head(x.scale, x.softcap, temperature, x.rounded)
+        ) for x in (student, teacher)
     ]
     own, other = tiles[0], Tile(*(x.detach() if isinstance(x, Tensor) else x for x in tiles[1]))
     found = _TiledDivergence.apply(*own[:3], *other[:3], (own.head, other.head), divergence, mix, chunk_size or TOKENS)
