@@ -15,7 +15,7 @@ KINDS = {
         'where', 'embedding', 'embedding_dense_backward', 'constant_pad_nd', 'slice_backward', 'select_backward',
         'masked_scatter', 'nonzero', 'repeat', 'split_with_sizes_copy', 'empty', 'empty_strided', 'empty_like'
     ),
-    'optimizer': ('_fused_adamw_', 'linalg_vector_norm', '_foreach_norm', '_foreach_mul_', 'stack_norm'),
+    'optimizer': ('_fused_adamw_', 'linalg_vector_norm', '_foreach_norm', '_foreach_mul_'),
 }
 OTHER, BETWEEN = 'elementwise and other', 'between operations'
 NAMES = (*KINDS, OTHER, BETWEEN)

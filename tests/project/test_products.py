@@ -6,6 +6,7 @@ import pytest
 import torch
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'benchmarks', 'beside_trl'))
+from operations import KINDS, NAMES, Profile  # noqa: E402
 from products import Recorder, Replay  # noqa: E402
 
 from ding_grpo.rl_utils.matrix_product import linear  # noqa: E402
@@ -50,3 +51,19 @@ class TestProducts:
         with Recorder(set()) as found:
             torch.nn.functional.scaled_dot_product_attention(q, q, q)
         assert found.attention == dict(sampling=0, learning=2 * 2 * 2 * 7 * 7 * 8)
+
+
+@pytest.mark.unittest
+def test_the_time_of_operations_by_kind():
+    x, w = torch.randn(400, 300), torch.randn(400, 300)
+    with Profile() as profile:
+        for _ in range(3):
+            x @ w.t()
+        x.clone()
+        torch.exp(x)
+    assert list(profile.found) == list(NAMES[:-1])
+    most = max(profile.found, key=profile.found.get)
+    assert most == 'products' and min(profile.found[kind] for kind in ('copies', 'elementwise and other')) > 0
+    assert profile.found['optimizer'] == profile.found['attention'] == 0
+    names = [name for kind in KINDS.values() for name in kind]
+    assert len(names) == len(set(names))
