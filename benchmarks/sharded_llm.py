@@ -25,6 +25,8 @@ from ding_common import read_json_lines
 
 CONFIG = '''
 import runpy
+from ding_grpo.policy import watch
+watch.EACH_BEFORE, watch.EVERY = 0, 10 ** 6  # no close looks, which take time
 loaded = runpy.run_path({path!r})
 main_config, create_config = loaded['main_config'], loaded['create_config']
 main_config.exp_name = 'run'
@@ -55,20 +57,27 @@ class Watch(threading.Thread):
     Overview:
         Watches the anonymous memory of the processes of a run, which leaves out mapped files.
     Property:
-        ``most``: by process, the largest in GiB since the run's first update
+        ``most``: by process, the largest in GiB from the end of the first update to that of the last
     """
 
-    def __init__(self, run: subprocess.Popen, metrics: str) -> None:
+    def __init__(self, run: subprocess.Popen, metrics: str, updates: int) -> None:
         super().__init__()
-        self._run, self._metrics, self.most = run, metrics, {}
+        self._run, self._metrics, self._updates, self.most = run, metrics, updates, {}
 
     def run(self) -> None:
         while self._run.poll() is None:
-            if os.path.exists(self._metrics):
+            if 0 < self._done() < self._updates:
                 root = psutil.Process(self._run.pid)
                 for process in (root, *root.children(recursive=True)):
                     self._look(process)
             time.sleep(0.02)
+
+    def _done(self) -> int:
+        """The number of updates that were made."""
+        if not os.path.exists(self._metrics):
+            return 0
+        with open(self._metrics) as f:
+            return sum(1 for _ in f)
 
     def _look(self, process: psutil.Process) -> None:
         try:
@@ -92,9 +101,9 @@ def measure(way: Way, updates: int) -> Dict[str, Any]:
         env = dict(os.environ, OMP_NUM_THREADS=str(way.threads), PYTHONPATH=ROOT)
         metrics = os.path.join(folder, 'run', 'log', 'learner', 'metrics.jsonl')
         run = subprocess.Popen(command + ['--train-iter', str(updates)], cwd=folder, env=env, stdout=subprocess.DEVNULL)
-        watch = Watch(run, metrics)
+        watch = Watch(run, metrics, updates)
         watch.start()
-        watch.join()
+        watch.join()  # until the run ends
         if run.returncode != 0:
             raise click.ClickException(f'{way} failed')
         records = read_json_lines(metrics)

@@ -1,6 +1,6 @@
 """
-Where the time of several turns goes: a turn with the cache kept, beside reading the conversation again; updates by
-number of turns; and the parts of an update of the shipped games. No peer. Writes docs/turn_time.md.
+Time of several turns: a turn with the cache kept, beside reading the conversation again; updates by number of turns;
+and the parts of an update of the shipped games. No peer. Writes docs/turn_time.md.
 """
 import contextlib
 import os
@@ -47,10 +47,13 @@ The project's way is the first. Architectures that cannot share prompts read aga
 
 ## Number of turns
 
-Updates of a game that never ends before its last turn: 4 tokens of the policy and 2 of the environment in a turn, 8
-problems x 16 rows. Learning reads each row once, whatever its number of turns. {updates} updates each.
+Updates of a game that never ends before its last turn: at most 4 tokens of the policy and 2 of the environment in a
+turn, 8 problems x 16 rows, and a learning rate too small to change the policy. Learning reads each row once, whatever
+its number of turns. "Tokens" are the policy's in an episode, mean. {updates} updates each.
 
 {growth}
+
+An update is everything between two updates; the parts leave out logging.
 
 ## Parts of an update
 
@@ -162,19 +165,20 @@ def updates_of(config: str, updates: int, env: Dict[str, Any] = {}) -> List[Dict
     main.env.update(env, stop_value=1e9)
     if env:
         main.policy.model.config.update(vocab_size=16, max_position_embeddings=128)
+        main.policy.learn.learning_rate = 1e-9
     main.policy.eval.evaluator.eval_freq = 10 ** 6
     shutil.rmtree(main.exp_name, ignore_errors=True)
     with open(os.devnull, 'w') as nothing, contextlib.redirect_stdout(nothing):
         serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=SKIPPED + updates)
-    found = read_json_lines(f'{main.exp_name}/log/learner/metrics.jsonl')[SKIPPED:]
+    found = read_json_lines(f'{main.exp_name}/log/learner/metrics.jsonl')[SKIPPED - 1:]
     shutil.rmtree(main.exp_name)
     return found
 
 
 def parts_of(metrics: List[Dict[str, float]]) -> Tuple[List[float], List[List[float]]]:
-    """Milliseconds of each update, and of each of ``PARTS``."""
-    parts = [[1e3 * m[f'seconds_{part}'] for m in metrics] for part in PARTS]
-    return [sum(values) for values in zip(*parts)], parts
+    """Milliseconds of each update but the first, and of each of ``PARTS``."""
+    whole = [1e3 * (b['seconds'] - a['seconds']) for a, b in zip(metrics, metrics[1:])]
+    return whole, [[1e3 * m[f'seconds_{part}'] for m in metrics[1:]] for part in PARTS]
 
 
 def growth_rows(updates: int) -> List[List[str]]:
@@ -182,10 +186,12 @@ def growth_rows(updates: int) -> List[List[str]]:
     rows = []
     for turns in TURNS:
         env = dict(task=dict(type='endless'), max_turns=turns, max_new_tokens=4, max_reply_tokens=2)
-        whole, parts = parts_of(updates_of('guess_grpo', updates, env))
+        metrics = updates_of('guess_grpo', updates, env)
+        whole, parts = parts_of(metrics)
         rows.append(
             [
                 turns,
+                f"{sum(m['completion_length_mean'] for m in metrics) / len(metrics):.1f}",
                 middle(whole, '.0f'),
                 middle([x / turns for x in whole], '.1f'), *(middle(part, '.0f') for part in parts)
             ]
@@ -199,7 +205,7 @@ def game_rows(updates: int) -> List[List[str]]:
     rows = []
     for game in GAMES:
         whole, parts = parts_of(updates_of(f'{game}_grpo', updates))
-        shares = (f'{sum(part) / sum(whole):.0%}' for part in parts)
+        shares = (f'{sum(part) / sum(map(sum, parts)):.0%}' for part in parts)
         rows.append([game, middle([1e3 / x for x in whole], '.1f'), middle(whole, '.0f'), *shares])
         click.echo(f'{game}: done', err=True)
     return rows
@@ -234,7 +240,7 @@ def main(rounds: int, updates: int, threads: int, written: bool) -> None:
         games=' and '.join(f'`{game}_grpo`' for game in GAMES),
         skipped=SKIPPED,
         turn=table(turn_rows(rounds), 'way', 'reading, ms', 'ratio', 'whole turn, ms', 'ratio'),
-        growth=table(growth_rows(updates), 'turns', 'update, ms', 'of a turn', *parts),
+        growth=table(growth_rows(updates), 'turns', 'tokens', 'update, ms', 'of a turn', *parts),
         parts=table(
             game_rows(updates), 'config', 'updates per second', 'update, ms', 'sampling', 'scoring', 'learning'
         )

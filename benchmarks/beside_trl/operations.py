@@ -1,7 +1,6 @@
-"""Where the time of an update goes, by kind of operation, from torch's profiler."""
+"""Time of an update by kind of operation, from torch's profiler."""
 from typing import Any, Dict
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 KINDS = {
@@ -17,6 +16,7 @@ KINDS = {
     ),
     'optimizer': ('_fused_adamw_', 'linalg_vector_norm', '_foreach_norm', '_foreach_mul_'),
 }
+LIBRARIES = ('aten', 'mkldnn')
 OTHER, BETWEEN = 'elementwise and other', 'between operations'
 NAMES = (*KINDS, OTHER, BETWEEN)
 
@@ -25,7 +25,7 @@ class Profile:
     """
     Overview:
         Measures while it is entered. Then ``found`` has the milliseconds of each of ``NAMES`` but the last: self time
-        of the operations of this thread. What is between operations is the rest of the update.
+        of torch's operations. Python runs between them, also within an autograd function or an optimizer's step.
     """
 
     def __init__(self) -> None:
@@ -41,6 +41,6 @@ class Profile:
         kind_of = {name: kind for kind, names in KINDS.items() for name in names}
         self.found = dict.fromkeys(NAMES[:-1], 0.)
         for event in self._profile.key_averages():
-            if event.device_type == torch.autograd.DeviceType.CPU:
-                kind = kind_of.get(event.key.rpartition('::')[2], OTHER)
-                self.found[kind] += event.self_cpu_time_total / 1e3
+            library, _, name = event.key.rpartition('::')
+            if library in LIBRARIES:
+                self.found[kind_of.get(name, OTHER)] += event.self_cpu_time_total / 1e3
