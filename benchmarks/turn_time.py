@@ -190,8 +190,7 @@ def growth_rows(updates: int) -> List[List[str]]:
         whole, parts = parts_of(metrics)
         rows.append(
             [
-                turns,
-                f"{sum(m['completion_length_mean'] for m in metrics) / len(metrics):.1f}",
+                turns, f"{sum(m['completion_length_mean'] for m in metrics) / len(metrics):.1f}",
                 middle(whole, '.0f'),
                 middle([x / turns for x in whole], '.1f'), *(middle(part, '.0f') for part in parts)
             ]

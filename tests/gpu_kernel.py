@@ -8,34 +8,54 @@ from ding_grpo.model import shared_attention
 
 def attention(q, k, v, bias, with_normaliser, dropout, causal, scale=None):
     assert with_normaliser and dropout == 0.0
-    score = q @ k.transpose(-1, -2) * scale + _bias(q, k, bias, causal)
+    score = _wide(q) @ _wide(k).transpose(-1, -2) * scale + _bias(q, k, bias, causal)
     lse = torch.nn.functional.pad(score.logsumexp(-1), (0, -q.shape[2] % 32), value=math.inf)
-    return score.softmax(-1) @ v, lse, None, None
+    return (score.softmax(-1) @ _wide(v)).to(q.dtype), lse, None, None
 
 
 def attention_backward(grad, q, k, v, bias, out, lse, seed, offset, dropout, needed, causal, scale=None):
     assert dropout == 0.0 and needed == [True, True, True, False] and len({x.dtype for x in (grad, q, k, v, out)}) == 1
     assert lse.dtype in (torch.float32, torch.double) and lse.stride(1) % 8 == 0 and lse.stride(0) % 8 == 0
-    score = q @ k.transpose(-1, -2) * scale + _bias(q, k, bias, causal)
-    weight = (score - lse[..., :q.shape[2], None]).exp().to(q.dtype)
+    dtype, (grad, q, k, v, out) = q.dtype, map(_wide, (grad, q, k, v, out))
+    score = q @ k.transpose(-1, -2) * scale + _bias(q, k, bias, causal, dtype)
+    weight = (score - lse[..., :q.shape[2], None]).exp()
     of_score = weight * (grad @ v.transpose(-1, -2) - (grad * out).sum(-1, keepdim=True)) * scale
-    return of_score @ k, of_score.transpose(-1, -2) @ q, weight.transpose(-1, -2) @ grad, None
+    found = of_score @ k, of_score.transpose(-1, -2) @ q, weight.transpose(-1, -2) @ grad
+    return (*(x.to(dtype) for x in found), None)
 
 
-def _bias(q, k, bias, causal):
+def _wide(x):
+    """In the type in which the kernel adds."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _bias(q, k, bias, causal, dtype=None):
     tokens = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
     total = torch.zeros(tokens.shape, dtype=q.dtype)
     if causal:
         total = total.masked_fill(~tokens.tril(), -math.inf)
     if bias is not None:
-        assert bias.dtype is q.dtype and bias.shape == (*q.shape[:3], k.shape[2])
+        assert bias.dtype is (dtype or q.dtype) and bias.shape == (*q.shape[:3], k.shape[2])
         assert all(n % 8 == 0 for n in bias.stride()[:3])
         total = total + bias
     return total
 
 
 def use(monkeypatch):
-    """Tensors count as a GPU's, and these functions as its kernels."""
+    """Tensors count as a GPU's, and these functions as its kernels. Returns a list of those that are called."""
     monkeypatch.setattr(shared_attention, 'on_device', lambda x, kind: kind == 'cuda')
-    monkeypatch.setattr(shared_attention, 'of_gpu', attention)
-    monkeypatch.setattr(shared_attention, 'of_gpu_backward', attention_backward)
+    monkeypatch.setattr(shared_attention, 'multiplies_bfloat16', lambda device: True)
+    called = []
+    for name, kernel in (('of_gpu', attention), ('of_gpu_backward', attention_backward)):
+        monkeypatch.setattr(shared_attention, name, _noted(kernel, called))
+    return called
+
+
+def _noted(kernel, called):
+
+    def call(*args, **options):
+        called.append(kernel)
+        with torch.autocast('cpu', enabled=False):
+            return kernel(*args, **options)
+
+    return call

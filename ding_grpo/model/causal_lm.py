@@ -374,6 +374,14 @@ class CausalLM(nn.Module):
         rounded = self._autocast_output and self.autocast_dtype is not None
         return OutputHead(layer.weight[:self._tokens], bias, *self._measured[1], rounded)
 
+    def check_output(self) -> None:
+        """Raise a ``ConfigError`` if sampling would not use ``output_head`` and ``autocast_output`` needs it to."""
+        if self._autocast_output and not self.shares_prompts:
+            raise ConfigError(
+                f'policy.model.autocast_output = True: {type(self.lm).__name__} cannot share prompts, so that sampling '
+                'uses its own output layer. Set it to False.'
+            )
+
     def save_pretrained(
             self,
             folder: str,

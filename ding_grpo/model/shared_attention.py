@@ -5,6 +5,8 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
+
 # Numbers of query-key pairs that take as long as one more call of the attention, and as one more token in a grid.
 CALL, TOKEN = 4096, 32
 # of torch.nn.functional.scaled_dot_product_attention, here because they also return normalisers
@@ -34,8 +36,11 @@ def is_fast(q: Tensor, v: Tensor, options: Options) -> bool:
     """Whether ``flash`` supports it."""
     if options.window is not None or options.softcap is not None or q.shape[-1] != v.shape[-1]:
         return False
-    on_gpu = on_device(q, 'cuda') and q.dtype is not torch.double and q.shape[-1] % 8 == 0
-    return on_gpu or on_device(q, 'cpu')
+    if on_device(q, 'cpu'):
+        return True
+    if not on_device(q, 'cuda') or q.dtype is torch.double or q.shape[-1] % 8:
+        return False
+    return q.dtype is not torch.bfloat16 or multiplies_bfloat16('cuda')
 
 
 def on_device(x: Tensor, kind: str) -> bool:

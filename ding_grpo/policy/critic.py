@@ -57,6 +57,8 @@ class TokenCritic(Critic):
             - ConfigError: If such a model cannot be built.
         """
         super().__init__()
+        if arguments is not None and arguments.get('autocast_output'):
+            raise ConfigError('policy.learn.critic.autocast_output = True: a critic has no logits. Set it to False.')
         self.model = None if arguments is None else own_model(arguments, 'policy.learn.critic', policy.device)
         size = (self.model or policy).lm.config.get_text_config().hidden_size
         self.head = nn.Linear(size, 1, device=policy.device)

@@ -49,12 +49,13 @@ class KeptLogProb(torch.autograd.Function):
             entropy = -(p * logp).sum(-1, keepdim=True)
             grad = p * -(g + grad_entropy[rows, None] * (logp + entropy))
             grad.scatter_add_(-1, taken, g)
-            grad = (grad if slope is None else grad.mul_(slope)).to(hidden.dtype)  # (N, K)
+            h = ctx.head.factor(h)
+            grad = (grad if slope is None else grad.mul_(slope)).to(h.dtype)  # (N, K)
             ids = kept[rows].clamp(min=0)
             if needs_hidden:
                 grad_hidden[rows] = torch.bmm(grad.unsqueeze(1), ctx.head.factor(weight[ids])).squeeze(1)
             if needs_weight:
-                outer = grad.unsqueeze(-1) * ctx.head.factor(h).unsqueeze(1)  # (N, K, H)
+                outer = grad.unsqueeze(-1) * h.unsqueeze(1)  # (N, K, H)
                 grad_weight.index_add_(0, ids.flatten(), outer.flatten(0, 1).to(wide))
             if needs_bias:
                 grad_bias.index_add_(0, ids.flatten(), grad.flatten().to(wide))

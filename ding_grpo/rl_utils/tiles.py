@@ -30,8 +30,8 @@ class Head(NamedTuple):
         return rounded_product if self.rounded else matrix_product
 
     def factor(self, x: Tensor) -> Tensor:
-        """A factor of a product that is computed in the type of x."""
-        return x.to(torch.bfloat16).to(x.dtype) if self.rounded else x
+        """A factor of a product that is computed in the type of the factor."""
+        return x.to(torch.bfloat16).to(wide_type(x)) if self.rounded else x
 
     def logits(self, z: Tensor) -> Tensor:
         """Logits of the product z, computed in place if z is float32 or wider."""

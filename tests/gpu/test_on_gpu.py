@@ -138,7 +138,7 @@ def test_attention_equals_plain_attention_and_stores_no_scores(dtype):
     q, k, v, grad = (torch.randn(1, 8, tokens, 64, device=DEVICE).to(dtype) for _ in range(4))
     mask = torch.zeros(1, 1, 1, tokens, device=DEVICE, dtype=dtype)
     mask[..., -7:] = float('-inf')
-    exact = [x.float().requires_grad_() for x in (q, k, v)]
+    exact = [x.float().clone().requires_grad_() for x in (q, k, v)]
     wanted, normaliser = plain(*exact, mask == 0, Options(0.1))
     wanted = [wanted.detach(), normaliser.detach(), *torch.autograd.grad(wanted, exact, grad.float())]
     if DEVICE.type == 'cuda':

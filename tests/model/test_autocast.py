@@ -8,6 +8,7 @@ from ding_common import ConfigError
 from ding_grpo.model import CausalLM, causal_lm, fast_linear, shared_whole
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.policy import token_actor
+from ding_grpo.policy.critic import TokenCritic
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rl_utils.matrix_product import linear, rounded_product
 from ding_grpo.rl_utils.token_rules import TokenRules
@@ -232,6 +233,15 @@ class TestAuto:
     def test_output_layer_needs_autocast(self):
         with pytest.raises(ConfigError, match='autocast_output = True: needs policy.model.autocast'):
             CausalLM(config=LLAMA, autocast_output=True)
+
+    def test_output_layer_of_a_model_that_cannot_share_prompts(self):
+        config = dict(SHAPES, model_type='openai-gpt', n_embd=64, n_layer=2, n_head=4)
+        with pytest.raises(ConfigError, match='autocast_output = True: OpenAIGPTLMHeadModel cannot share prompts'):
+            CausalLM(config=config, autocast='bfloat16', autocast_output=True).check_output()
+
+    def test_output_layer_of_a_critic(self):
+        with pytest.raises(ConfigError, match='policy.learn.critic.autocast_output = True: a critic has no logits'):
+            TokenCritic(CausalLM(config=LLAMA), dict(config=LLAMA, autocast='auto', autocast_output=True))
 
     def test_output_layer_on_a_gpu(self):
         """Tensors without contents: torch checks the call of its product with sums in float32."""

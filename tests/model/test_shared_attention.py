@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ding_grpo.model import shared_attention
 from ding_grpo.model.shared_attention import Options, flash, flash_backward, is_fast, plain
 
 from tests import gpu_kernel
@@ -42,8 +43,9 @@ class TestFlash:
 @pytest.mark.unittest
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize('queries, keys, causal, masked', CASES)
-def test_the_calls_fit_torchs_kernel_for_gpus(queries, keys, causal, masked, dtype):
+def test_the_calls_fit_torchs_kernel_for_gpus(queries, keys, causal, masked, dtype, monkeypatch):
     """Tensors without contents, for which torch checks arguments and finds shapes and types, need no GPU."""
+    monkeypatch.setattr(shared_attention, 'multiplies_bfloat16', lambda device: True)
     with FakeTensorMode(), torch.device('cuda'):
         q, k, v, grad, seen = inputs(queries, keys, dtype)
         assert is_fast(q, v, Options(0.3))
@@ -56,12 +58,14 @@ def test_the_calls_fit_torchs_kernel_for_gpus(queries, keys, causal, masked, dty
 
 
 @pytest.mark.unittest
-def test_what_no_kernel_can():
+def test_what_no_kernel_can(monkeypatch):
+    monkeypatch.setattr(shared_attention, 'multiplies_bfloat16', lambda device: False)  # as GPUs before Ampere
     q = torch.zeros(1, 2, 3, 16)
     assert is_fast(q, q, Options(1.0))
     assert not is_fast(q, q, Options(1.0, window=2)) and not is_fast(q, q, Options(1.0, softcap=30.0))
     assert not is_fast(q, q[..., :8], Options(1.0))
     with FakeTensorMode(), torch.device('cuda'):
-        for size, dtype in ((12, torch.float32), (16, torch.double)):
+        for size, dtype in ((12, torch.float32), (16, torch.double), (16, torch.bfloat16)):
             q = torch.zeros(1, 2, 3, size, dtype=dtype)
             assert not is_fast(q, q, Options(1.0))
+        assert is_fast(q.half(), q, Options(1.0))

@@ -146,6 +146,19 @@ class TestLinearLogProb:
         for a, b in zip((*found, *grads[0]), (*exact, *grads[1])):
             assert 0 < (a - b).norm() < 0.02 * b.norm()  # bfloat16 has 8 bits
 
+    def test_rounded_factors_of_half_types(self):
+        """Sums are in float32 with and without kept ids."""
+        hidden, weight, _, index = inputs(torch.bfloat16)
+        found = []
+        for kept in (None, torch.arange(V).expand(B, S, V)):
+            logp = linear_log_prob(hidden, weight, index, kept=kept, rounded=True)
+            found.append((logp, *torch.autograd.grad(logp.sum(), (hidden, weight))))
+        exact = naive_method(hidden.float() @ weight.float().T, index)
+        for logp, *_ in found:
+            assert logp.dtype is torch.float32 and torch.allclose(logp, exact, atol=2e-6)
+        for a, b in zip(*found):
+            assert a.dtype == b.dtype and torch.allclose(a, b, rtol=0.02, atol=0.02)
+
     def test_half_types_are_normalised_in_float32(self):
         hidden, weight, _, index = inputs(torch.bfloat16)
         logp = linear_log_prob(hidden, weight, index)
