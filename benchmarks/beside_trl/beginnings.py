@@ -39,15 +39,15 @@ read each prompt once for the {size} completions of its group. An update has {gr
 {times}
 
 Updates alternate, in two processes of which one waits. The first update of each is not counted. Medians of {rounds}
-updates, with smallest and largest in parentheses. None of them is one that the instruments look at closely, as they do
-at the first ten of a run and at every twentieth.
+updates, with smallest and largest in parentheses. The close looks of the instruments, at the
+first ten updates of a run and at every twentieth, are switched off.
 
 ## Differences
 
 Log-probabilities of {tokens} sampled tokens, and the gradient of their sum over all weights, from the same weights and
 completions. Each way is compared with the other one, and with a float64 model that reads each beginning once per
-problem. In float64 both ways agree; in float32 they differ by as much as each of them is rounded in 30 layers. A
-gradient's difference is divided by its largest entry.
+problem. In float64 both ways agree; the differences in float32 are the rounding of 30 layers. A gradient's difference is
+divided by its largest entry.
 
 {differences}
 """

@@ -14,13 +14,20 @@ import torch
 from growth import BASE, Update, spread
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
+
 OPTIONS = {
     'default': {},
-    "`policy.model.autocast='bfloat16'`": dict(autocast='bfloat16'),
-    "`policy.model.dtype='bfloat16'`": dict(dtype='bfloat16'),
     '`policy.model.onednn=False`': dict(onednn=False),
     '`policy.model.onednn=False`, torch.compile': dict(onednn=False),
 }
+if multiplies_bfloat16('cpu'):  # otherwise they take up to a hundred times as long
+    OPTIONS.update(
+        {
+            "`policy.model.autocast='bfloat16'`": dict(autocast='bfloat16'),
+            "`policy.model.dtype='bfloat16'`": dict(dtype='bfloat16'),
+        }
+    )
 
 
 def alternate(functions: Dict[str, Callable], rounds: int) -> Dict[str, List[float]]:

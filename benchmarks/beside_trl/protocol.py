@@ -46,7 +46,8 @@ def equal_data(work: Dict[str, Any], tokenizer: Any) -> Dict[str, torch.Tensor]:
         Prompts and made-up completions of uneven lengths, for a loss that both sides must find. Prompts are padded on
         the left.
     Arguments:
-        - work (:obj:`Dict`): From ``read_work``. ``checked_prompts``, if it is there, has the tokens of prompts.
+        - work (:obj:`Dict`): From ``read_work``. ``checked_prompts``, if it is there, has the tokens of prompts, and \
+            ``checked_logp`` the log-probabilities that the model gives to these completions.
         - tokenizer (:obj:`PreTrainedTokenizerBase`): The work's.
     Shapes:
         - prompt (:obj:`torch.LongTensor`): :math:`(B, L)`
@@ -70,7 +71,8 @@ def equal_data(work: Dict[str, Any], tokenizer: Any) -> Dict[str, torch.Tensor]:
         completion=torch.randint(0, words, shape, generator=generator),
         mask=(torch.arange(tokens) < length.unsqueeze(1)).long(),
         adv=torch.randn(shape[0], generator=generator),
-        logp_old=torch.randn(shape, generator=generator) * 0.2 - math.log(words),
+        logp_old=torch.randn(shape, generator=generator) * 0.2 +
+        torch.tensor(work.get('checked_logp', -math.log(words)))
     )
 
 

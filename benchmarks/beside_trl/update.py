@@ -252,8 +252,8 @@ and each update must sample the same number of tokens; otherwise the benchmark s
 
 Values are medians. The ratio is computed for each pair of updates. An update is everything between two updates:
 sampling, decoding, scoring, loss, optimizer and logging.
-Updates that the instruments look at closely, the first ten of a run and every twentieth, are not among those that are
-counted: at these sizes their learning takes up to 1.5 times as long.
+The close looks of the instruments, at the first ten updates of a run and at every twentieth, are switched off: at these
+sizes they make learning up to 1.5 times as long.
 {machine}.
 {versions}.
 
@@ -283,7 +283,8 @@ are: {base}.
 ## Comparison with plain matrix products
 
 At these sizes, learning reaches {learning:.0f} GFLOP/s. This counts the operations of the shared form: each prompt
-once; multiplications and additions of all linear layers and of the attention, forward and backward. The products of
+once; multiplications and additions of all linear layers and of the attention, forward and backward. Whole updates with
+sampling are compared in [Whole updates and their matrix products](limit.md). The products of
 the linear layers alone, of the same shapes, reach {torch:.0f} GFLOP/s with torch's own library and {onednn:.0f} with
 oneDNN. Learning is at {of_torch:.2f} of the former and {of_onednn:.2f} of the latter. The rest is memory traffic:
 activations, their gradients and the rotary embedding read and write each number once for few operations.
@@ -295,7 +296,8 @@ At the same sizes and with one thread, alternating:
 {options}
 
 - `autocast` is an option. With it, weights, their updates, the output layer and the loss stay in float32. With bfloat16
-  weights they do not, and a step of 1e-6 is lost. It pays off if the processor or GPU multiplies bfloat16.
+  weights they do not, and a step of 1e-6 is lost. It pays off if the processor or GPU multiplies bfloat16, and is only
+  measured if it does.
 - torch.compile cannot call the products of oneDNN and gains less than they do, so it is not an option.
 - AdamW is torch's fused implementation.
 - The number of threads is that of the environment variable `OMP_NUM_THREADS`.
