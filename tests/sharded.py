@@ -6,6 +6,7 @@ import threading
 import torch
 
 from ding_common import parallel
+from ding_grpo.model import PromptBatch
 from ding_grpo.model.sharding import layers_of, own, whole
 from ding_grpo.policy.batch import Batch
 
@@ -83,7 +84,15 @@ def learn(case):
         sampled=sampled,
         types=types,
         steps=steps,
+        evaluated=evaluated(policy),
     )
+
+
+def evaluated(policy):
+    """Logits of a completion as evaluation computes them."""
+    with policy._actor.evaluating(), torch.no_grad():
+        prompts = PromptBatch.of([torch.arange(1, 6)], torch.device('cpu'))
+        return policy._get_model().completion_logits(prompts, torch.arange(6, 9).unsqueeze(0))
 
 
 def learn_all(cases):

@@ -13,7 +13,6 @@ _WHOLE = (
     ('learn', 'demonstrations', 'share'),
     ('learn', 'shadow'),
     ('learn', 'noise_every'),
-    ('eval', 'autocast'),
 )
 
 

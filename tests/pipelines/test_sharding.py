@@ -7,7 +7,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM
 
 from ding_common import read_json_lines
-from ding_grpo.model import CausalLM
+from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.worker.checkpoint import read_checkpoint
 
 from tests.pipelines.test_processes import BUFFER, TURNS, Run
@@ -40,6 +40,7 @@ CASES[-2]['policy']['model']['gradient_checkpointing'] = True
 SGD = dict(learn=dict(learning_rate=0.1, beta=0.1), sgd=True)
 CASES += [case('sgd_sampled_by_autocast', collect=dict(autocast='bfloat16'), **SGD), case('autocast', **SGD)]
 CASES[-1]['policy']['model']['autocast'] = 'bfloat16'
+CASES[-1]['policy']['eval'] = dict(autocast=False)
 
 # Options that gather over all rows, stop epochs, or read the model once more.
 OPTIONS = [
@@ -141,6 +142,16 @@ class TestLearning:
         for other in many:
             assert other['types'] == {torch.bfloat16}
             assert distance(one['end'], other['end']) < 0.005 * distance(one['start'], one['end'])
+
+    def test_evaluation_without_autocast(self, found):
+        one, many = of_case(found, 'autocast')
+        for each in (one, *many):
+            model = CausalLM(config=dict(load('think_answer_grpo')[0].policy.model.config, **SHAPE))
+            model.load_state_dict(each['end'])
+            prompts = PromptBatch.of([torch.arange(1, 6)], torch.device('cpu'))
+            with torch.no_grad():
+                exact = model.completion_logits(prompts, torch.arange(6, 9).unsqueeze(0))
+            assert torch.allclose(each['evaluated'], exact[..., :each['evaluated'].shape[-1]], atol=1e-6)
 
     def test_epochs_end_at_the_same_mini_batch(self, found):
         one, many = of_case(found, 'target_kl')
