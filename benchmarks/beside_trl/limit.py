@@ -50,8 +50,8 @@ and 0.46. Where products are faster, the rest is a larger share.
 
 ## What the rest is
 
-Shares of an update by kind of operation, from torch's profiler: medians of {profiled} further updates. Profiling makes small
-operations longer. Attention is slower than the products by whose rate the table above counts it.
+Shares of an update by kind of operation, from torch's profiler: medians of {profiled} further updates. Profiling makes
+small operations longer. Attention is slower than the products by whose rate the table above counts it.
 
 {kinds}
 
