@@ -53,7 +53,8 @@ its number of turns. "Tokens" are the policy's in an episode, mean. {updates} up
 
 {growth}
 
-An update is everything between two updates; its parts leave out resets of environments, the collation of rows, and logs.
+An update is everything between two updates. Its parts leave out resets of environments, the collation of rows, and
+logs.
 
 ## Parts of an update
 
