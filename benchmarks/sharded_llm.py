@@ -90,8 +90,8 @@ class Watch(threading.Thread):
         self.most[process.pid] = max(found, self.most.get(process.pid, 0.))
 
 
-def measure(way: Way, updates: int) -> Dict[str, Any]:
-    """Memory, seconds of updates, rewards and final weights of a run."""
+def measure(way: Way, updates: int, returned: bool) -> Dict[str, Any]:
+    """Memory, seconds of updates, rewards and final weights of a run; ``returned`` as in ``main``."""
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, 'c.py'), 'w') as f:
             path = os.path.join(ROOT, 'config', 'smollm2_grpo_config.py')
@@ -99,6 +99,8 @@ def measure(way: Way, updates: int) -> Dict[str, Any]:
         torchrun = ['-m', 'torch.distributed.run', '--nproc_per_node', str(way.processes)] * (way.processes > 1)
         command = [sys.executable, *torchrun, '-m', 'ding_grpo', '-m', 'serial_onpolicy', '-c', 'c.py', '-s', '0']
         env = dict(os.environ, OMP_NUM_THREADS=str(way.threads), PYTHONPATH=ROOT)
+        if returned:
+            env['MALLOC_MMAP_THRESHOLD_'] = '131072'
         metrics = os.path.join(folder, 'run', 'log', 'learner', 'metrics.jsonl')
         run = subprocess.Popen(command + ['--train-iter', str(updates)], cwd=folder, env=env, stdout=subprocess.DEVNULL)
         watch = Watch(run, metrics, updates)
@@ -119,12 +121,13 @@ def distance(a: Dict[str, torch.Tensor], b: Dict[str, torch.Tensor]) -> float:
 
 @click.command()
 @click.option('--updates', default=8, show_default=True)
-def main(updates: int) -> None:
+@click.option('--returned', is_flag=True, help='glibc returns all memory that is freed, which takes time.')
+def main(updates: int, returned: bool) -> None:
     """Train in each way, and print a table."""
     rows: List[List[str]] = []
     first = None
     for way in WAYS:
-        found = measure(way, updates)
+        found = measure(way, updates, returned)
         first = first or found
         seconds = found['seconds']
         rewards = [

@@ -31,7 +31,7 @@ smollm2_mixture_grpo_config = dict(
                     examples=3,
                     size=2000,
                     eval_size=24,
-                    weights=dict(score=0.0, right=1.5),  # as much as a right sum with near=0.5
+                    weights=dict(score=0.0, right=1.0),
                     weight=1,
                 ),
             ],
