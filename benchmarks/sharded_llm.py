@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
 import click
-import psutil
+import psutil  # comes with accelerate, of the extra gguf
 import torch
 from hardware import machine
 from runs import ROOT

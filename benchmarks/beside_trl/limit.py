@@ -44,10 +44,6 @@ and at every twentieth, are switched off: at these sizes they make learning up t
 the shipped config with SmolLM2-135M-Instruct and {rows} completions per update, in one mini-batch, in bfloat16 where
 the processor multiplies it.
 
-On another processor, AMD EPYC, family 25, model 17 (float32 99 and 184, bfloat16 216 and 422 GFLOP/s), the shares in
-the order of the table were 0.56, 0.43, 0.67, 0.53, 0.63, 0.59, 0.72 and 0.69, and for `smollm2_grpo` in bfloat16 0.60
-and 0.46. Where products are faster, the rest is a larger share.
-
 ## What the rest is
 
 Shares of an update by kind of operation, from torch's profiler: medians of {profiled} further updates. Profiling makes

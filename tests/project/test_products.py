@@ -65,16 +65,17 @@ class Sleep(torch.autograd.Function):
 @pytest.mark.unittest
 def test_the_time_of_operations_by_kind():
     x, w = torch.randn(400, 300), torch.randn(400, 300)
+    start = time.perf_counter()
     with Profile() as profile:
         Sleep.apply(x)
         for _ in range(3):
             x @ w.t()
         x.clone()
         torch.exp(x)
+    seconds = time.perf_counter() - start
     assert list(profile.found) == list(NAMES[:-1])
-    most = max(profile.found, key=profile.found.get)
-    assert sum(profile.found.values()) < 100  # without Python, which sleeps
-    assert most == 'products' and min(profile.found[kind] for kind in ('copies', 'elementwise and other')) > 0
+    assert sum(profile.found.values()) <= 1e3 * (seconds - 0.2)  # without Python, which sleeps
+    assert min(profile.found[kind] for kind in ('products', 'copies', 'elementwise and other')) > 0
     assert profile.found['optimizer'] == profile.found['attention'] == 0
     names = [name for kind in KINDS.values() for name in kind]
     assert len(names) == len(set(names))
