@@ -5,11 +5,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, causal_lm, fast_linear, shared_whole
+from ding_grpo.model import CausalLM, causal_lm, fast_linear, reader, shared_whole
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.policy import token_actor
 from ding_grpo.policy.critic import TokenCritic
-from ding_grpo.rl_utils import linear_log_prob
+from ding_grpo.rl_utils import linear_log_prob, matrix_product
 from ding_grpo.rl_utils.matrix_product import linear, rounded_product
 from ding_grpo.rl_utils.token_rules import TokenRules
 from ding_grpo.rollout import Sampling, draw, generate
@@ -201,8 +201,17 @@ class TestAuto:
         model.completion_hidden(PromptBatch.of([torch.arange(5)], CPU), torch.randint(0, 30, (1, 7)))
         assert bool(called) is onednn
 
+    def test_a_model_that_is_still_on_the_cpu(self, monkeypatch):
+        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: device == 'cuda')
+        model = CausalLM(config=LLAMA, autocast='auto')
+        assert model.autocast_dtype is None and model.autocast_dtype_on('cuda') is torch.bfloat16
+
+
+@pytest.mark.unittest
+class TestAutocastOutput:
+
     @pytest.mark.parametrize('options', [dict(), dict(top_k=5), dict(top_p=0.9)], ids=str)
-    def test_output_layer_of_sampler_and_learner(self, options):
+    def test_sampler_and_learner_round_the_same_factors(self, options):
         """With hidden states in float32, both round the same factors, so that their results agree as without it."""
         torch.manual_seed(0)
         plain = CausalLM(config=LLAMA)
@@ -230,20 +239,32 @@ class TestAuto:
         )
         assert 1e-5 < (found - exact).abs().max() < 0.05
 
-    def test_output_layer_needs_autocast(self):
+    def test_it_needs_autocast(self):
         with pytest.raises(ConfigError, match='autocast_output = True: needs policy.model.autocast'):
             CausalLM(config=LLAMA, autocast_output=True)
 
-    def test_output_layer_of_a_model_that_cannot_share_prompts(self):
-        config = dict(SHAPES, model_type='openai-gpt', n_embd=64, n_layer=2, n_head=4)
+    def test_a_run_of_a_model_that_cannot_share_prompts(self, think_answer):
+        main, create = think_answer
+        config = dict(model_type='openai-gpt', vocab_size=32, n_positions=64, n_embd=64, n_layer=2, n_head=4)
+        main.policy.model = dict(type='causal_lm', config=config, autocast='bfloat16', autocast_output=True)
         with pytest.raises(ConfigError, match='autocast_output = True: OpenAIGPTLMHeadModel cannot share prompts'):
-            CausalLM(config=config, autocast='bfloat16', autocast_output=True).check_output()
+            make_policy(main, create)
 
-    def test_output_layer_of_a_critic(self):
+    def test_the_trial_of_an_architecture_rounds_nothing(self, monkeypatch):
+        """It computes in float64, in which a GPU has no such product."""
+
+        def refuse(*args):
+            raise AssertionError('rounded')
+
+        monkeypatch.setattr(matrix_product, 'rounded_product', refuse)
+        monkeypatch.setattr(reader, '_FOUND', {})  # another test may have tried this architecture
+        assert CausalLM(config=LLAMA, autocast='bfloat16', autocast_output=True).shares_prompts
+
+    def test_of_a_critic(self):
         with pytest.raises(ConfigError, match='policy.learn.critic.autocast_output = True: a critic has no logits'):
             TokenCritic(CausalLM(config=LLAMA), dict(config=LLAMA, autocast='auto', autocast_output=True))
 
-    def test_output_layer_on_a_gpu(self):
+    def test_on_a_gpu(self):
         """Tensors without contents: torch checks the call of its product with sums in float32."""
         with FakeTensorMode(), torch.device('cuda'), torch.no_grad():
             hidden, weight, bias = torch.randn(3, 5, 64), torch.randn(30, 64), torch.randn(30)
@@ -252,8 +273,3 @@ class TestAuto:
             for a, b in ((out, weight.t()), (out.transpose(1, 2), hidden.transpose(1, 2))):
                 product = rounded_product(a[0], b if b.dim() == 2 else b[0])  # as in the backward pass
                 assert product.dtype is torch.float32 and product.shape == (len(a[0]), 64)
-
-    def test_a_model_that_is_still_on_the_cpu(self, monkeypatch):
-        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: device == 'cuda')
-        model = CausalLM(config=LLAMA, autocast='auto')
-        assert model.autocast_dtype is None and model.autocast_dtype_on('cuda') is torch.bfloat16

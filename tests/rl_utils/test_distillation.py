@@ -51,6 +51,14 @@ def tile(request, monkeypatch):
 @pytest.mark.parametrize('kind', DIVERGENCES)
 class TestLinearDivergence:
 
+    def test_rounded_factors(self, kind):
+        given = [x._replace(rounded=True) for x in outputs()]
+        exact = [
+            x._replace(hidden=x.hidden.bfloat16().double(), weight=x.weight.bfloat16().double()) for x in outputs()
+        ]
+        for a, b in zip(*(linear_divergence(*pair, None, kind) for pair in (given, exact))):
+            assert torch.allclose(a, b, atol=1e-12)
+
     @pytest.mark.parametrize('head', HEADS, ids=str)
     @pytest.mark.parametrize('mix, temperature', [(0.5, 1.), (0.1, 0.6)])
     @pytest.mark.parametrize('chunk_size', [1, 4, None])
