@@ -9,8 +9,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ding_common import ConfigError
 from ding_common.language_model import build_causal_lm
-from ding_grpo.rl_utils.matrix_product import SUMS_IN_FLOAT32, multiplies_bfloat16
 
+from .autocast import Autocast
 from .decoding import Decoding, PromptBatch
 from .export import save_folder
 from .fast_linear import make_fast
@@ -19,11 +19,6 @@ from .output_head import OutputHead, measure_head
 from .reader import Reader
 from .reading import SHARED, start
 from .rows import read_plain, read_shared
-
-EMULATED = dict(
-    cpu='this processor emulates products of bfloat16, up to 100 times slower than float32.',
-    cuda='this GPU emulates products of bfloat16.'
-)
 
 
 @MODEL_REGISTRY.register('causal_lm')
@@ -88,24 +83,16 @@ class CausalLM(nn.Module):
         for name, value in flags.items():
             if not isinstance(value, bool):
                 raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')
-        if autocast not in (None, 'auto', 'bfloat16'):
-            raise ConfigError(f"policy.model.autocast = {autocast!r}: must be None, 'auto' or 'bfloat16'.")
-        if autocast_output and autocast is None:
-            raise ConfigError(
-                "policy.model.autocast_output = True: needs policy.model.autocast = 'auto' or 'bfloat16'."
-            )
-        if autocast_output and not SUMS_IN_FLOAT32:
-            raise ConfigError(
-                f'policy.model.autocast_output = True: needs torch 2.8 or later, not {torch.__version__}.'
-            )
+        autocast = Autocast(autocast, autocast_output)
+        autocast.check()
         check_base(lora, save_merged, pretrained, gguf_file)
         self._own(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file))
         if lora is not None:
             self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
             self.eval()  # includes the adapters
         self._save_merged = save_merged
-        self._autocast, self._autocast_output = autocast, autocast_output
-        if onednn or autocast is not None:
+        self._autocast = autocast
+        if onednn or autocast.kind is not None:
             make_fast(self.trunk, onednn)
         if gradient_checkpointing:
             self._checkpoint_layers()
@@ -124,8 +111,7 @@ class CausalLM(nn.Module):
         self._measured: Tuple = (None, None)  # an output layer; its scale and soft cap
         self._peft: Tuple = ()
         self._save_merged = False
-        self._autocast: Optional[str] = None
-        self._autocast_output = False
+        self._autocast = Autocast()
         self._layers: List[nn.Module] = []  # the layers that learning recomputes
         self._reader = Reader()
         self.eval()
@@ -145,27 +131,12 @@ class CausalLM(nn.Module):
 
     def autocast_dtype_on(self, device_type: str) -> Optional[torch.dtype]:
         """The same where the model is on another device, ``cpu`` or ``cuda``."""
-        if self._autocast is None or self._autocast == 'auto' and not multiplies_bfloat16(device_type):
-            return None
-        return torch.bfloat16
+        return self._autocast.dtype_on(device_type)
 
     def arithmetic_notice(self, key: str = 'policy.model') -> Optional[str]:
-        """
-        Overview:
-            A line for the log: the type that ``autocast='auto'`` has chosen, or that the device emulates bfloat16.
-        Arguments:
-            - key (:obj:`str`): Config key of the model.
-        Returns:
-            - notice (:obj:`Optional[str]`): None if neither applies.
-        """
-        device, half = self.device.type, any(p.dtype is torch.bfloat16 for p in self.parameters())
-        native = multiplies_bfloat16(device)
-        if self._autocast == 'auto' and (native or not half):
-            return f"{key}.autocast = 'auto': layers compute in {'bfloat16' if native else 'float32'}."
-        if native or not (half or self._autocast):
-            return None
-        name, other = ('dtype', 'float32') if half else ('autocast', 'auto')
-        return f"{key}.{name} = 'bfloat16': {EMULATED[device]} Use {other!r}."
+        """A line for the log about bfloat16, see ``Autocast.notice``; ``key`` is the model's config key."""
+        half = any(p.dtype is torch.bfloat16 for p in self.parameters())
+        return self._autocast.notice(half, self.device.type, key)
 
     @property
     def exact_arithmetic(self) -> bool:
@@ -179,7 +150,7 @@ class CausalLM(nn.Module):
     @contextmanager
     def without_autocast(self) -> Iterator[None]:
         """Context in which layers compute in the type of their weights."""
-        before, self._autocast = self._autocast, None
+        before, self._autocast = self._autocast, Autocast()
         try:
             yield
         finally:
@@ -371,12 +342,12 @@ class CausalLM(nn.Module):
             with torch.autocast(self.device.type, enabled=False), self.without_adapters():
                 self._measured = (layer, measure_head(self.lm, self.trunk))
         bias = None if layer.bias is None else layer.bias[:self._tokens]
-        rounded = self._autocast_output and self.autocast_dtype is not None
+        rounded = self._autocast.output and self.autocast_dtype is not None
         return OutputHead(layer.weight[:self._tokens], bias, *self._measured[1], rounded)
 
     def check_output(self) -> None:
         """Raise a ``ConfigError`` if sampling would not use ``output_head`` and ``autocast_output`` needs it to."""
-        if self._autocast_output and not self.shares_prompts:
+        if self._autocast.output and not self.shares_prompts:
             raise ConfigError(
                 f'policy.model.autocast_output = True: {type(self.lm).__name__} cannot share prompts, so that sampling '
                 'uses its own output layer. Set it to False.'

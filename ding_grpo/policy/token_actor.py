@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ding_common import ConfigError, parallel
 from ding_grpo.model import CausalLM, PromptBatch
-from ding_grpo.model.causal_lm import EMULATED
+from ding_grpo.model.autocast import EMULATED
 from ding_grpo.model.sharding import reshard
 from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
 from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16

@@ -5,7 +5,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, causal_lm, fast_linear, reader, shared_whole
+from ding_grpo.model import CausalLM, autocast, fast_linear, reader, shared_whole
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.policy import token_actor
 from ding_grpo.policy.critic import TokenCritic
@@ -134,9 +134,9 @@ class TestEvaluation:
     def test_in_the_type_of_the_weights(self, think_answer):
         main, create = think_answer
         found = {}
-        for name, autocast, in_eval in (('exact', None, True), ('half', 'bfloat16', True), ('asked', 'bfloat16',
+        for name, learned, in_eval in (('exact', None, True), ('half', 'bfloat16', True), ('asked', 'bfloat16',
                                                                                             False)):
-            main.policy.model.autocast, main.policy.eval.autocast = autocast, in_eval
+            main.policy.model.autocast, main.policy.eval.autocast = learned, in_eval
             policy = make_policy(main, create, field=['eval', 'collect'])
             obs = {i: TokenEnv().reset(options=dict(index=i % 4))[0] for i in range(4)}
             sampled = policy.eval_mode.forward(obs, row_keys={i: (0, 0, i) for i in obs})
@@ -168,7 +168,7 @@ class TestAuto:
         ],
     )
     def test_it_uses_bfloat16_where_the_device_multiplies_it(self, monkeypatch, given, native, dtype, part):
-        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: native)
+        monkeypatch.setattr(autocast, 'multiplies_bfloat16', lambda device: native)
         model = CausalLM(config=LLAMA, **given)
         assert model.autocast_dtype is dtype
         assert model.exact_arithmetic is (dtype is None and 'dtype' not in given)
@@ -184,7 +184,7 @@ class TestAuto:
         ]
     )
     def test_the_log_of_a_run_on_a_device_without_it(self, monkeypatch, think_answer, capsys, model, collect, start):
-        for module in (causal_lm, token_actor):
+        for module in (autocast, token_actor):
             monkeypatch.setattr(module, 'multiplies_bfloat16', lambda device: False)
         main, create = think_answer
         main.policy.model.update(model)
@@ -194,7 +194,7 @@ class TestAuto:
 
     @pytest.mark.parametrize('onednn', [True, False])
     def test_float32_with_and_without_onednn(self, monkeypatch, onednn):
-        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: False)
+        monkeypatch.setattr(autocast, 'multiplies_bfloat16', lambda device: False)
         called = []
         monkeypatch.setattr(fast_linear, 'linear', lambda *args: called.append(0) or torch.nn.functional.linear(*args))
         model = CausalLM(config=LLAMA, autocast='auto', onednn=onednn)
@@ -202,7 +202,7 @@ class TestAuto:
         assert bool(called) is onednn
 
     def test_a_model_that_is_still_on_the_cpu(self, monkeypatch):
-        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: device == 'cuda')
+        monkeypatch.setattr(autocast, 'multiplies_bfloat16', lambda device: device == 'cuda')
         model = CausalLM(config=LLAMA, autocast='auto')
         assert model.autocast_dtype is None and model.autocast_dtype_on('cuda') is torch.bfloat16
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, causal_lm
+from ding_grpo.model import CausalLM, autocast
 from ding_grpo.policy import PPOKLPolicy
 from ding_grpo.policy.half_weights import movable_share
 from dizoo_llm.envs import TokenEnv
@@ -123,7 +123,7 @@ class TestNotice:
 
     @pytest.fixture(autouse=True)
     def _native(self, monkeypatch):
-        monkeypatch.setattr(causal_lm, 'multiplies_bfloat16', lambda device: True)
+        monkeypatch.setattr(autocast, 'multiplies_bfloat16', lambda device: True)
 
     def test_share_and_advice_once_at_the_start(self, think_answer, capsys):
         main, create = with_dtype(think_answer, 'bfloat16')
