@@ -134,8 +134,7 @@ class TestEvaluation:
     def test_in_the_type_of_the_weights(self, think_answer):
         main, create = think_answer
         found = {}
-        for name, learned, in_eval in (('exact', None, True), ('half', 'bfloat16', True), ('asked', 'bfloat16',
-                                                                                            False)):
+        for name, learned, in_eval in (('exact', None, True), ('half', 'bfloat16', True), ('asked', 'bfloat16', False)):
             main.policy.model.autocast, main.policy.eval.autocast = learned, in_eval
             policy = make_policy(main, create, field=['eval', 'collect'])
             obs = {i: TokenEnv().reset(options=dict(index=i % 4))[0] for i in range(4)}
