@@ -1,5 +1,9 @@
 # Two commands do everything: `make train` and `make test`. Both make the virtual environment if there is none.
 VENV ?= .venv
+# Virtual environments with the peers of the benchmarks, with TRL, and with mkdocs.
+PEERS ?= .venv-peers
+TRL ?= .venv-trl
+DOCS ?= .venv-docs
 SEED ?= 0
 # DI-engine 0.5.3 runs on Python 3.10 to 3.12. A candidate counts if it runs and can make a virtual environment: version
 # managers leave commands that do not run, and Debian packages ensurepip separately.
@@ -222,7 +226,6 @@ score-batch: install
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/score_batch.py
 
 # Peers live in a virtual environment of their own. DI-engine's main branch may also be a folder with a checkout of it.
-PEERS ?= .venv-peers
 DI_ENGINE_MAIN ?= git+https://github.com/opendilab/DI-engine@d0b21d065b2d80317cc16b28a95301be8871d950
 
 $(PEERS)/.installed: setup.py
@@ -237,8 +240,6 @@ bench-losses: $(PEERS)/.installed
 	@echo "== time and memory of the losses and of their peers"
 	$(PEERS)/bin/python benchmarks/losses.py
 
-TRL ?= .venv-trl
-
 $(TRL)/.installed:
 	@echo "== virtual environment $(TRL) with TRL"
 	$(call environment,$(TRL))
@@ -252,8 +253,6 @@ bench: install $(TRL)/.installed bench-losses
 	$(BIN)/python benchmarks/beside_trl/solve.py --peer-python $(TRL)/bin/python
 
 # The pages are built from the sources without importing them: the environment has the extra `docs` and nothing else.
-DOCS ?= .venv-docs
-
 $(DOCS)/.installed: setup.py
 	@echo "== virtual environment $(DOCS) with mkdocs"
 	$(call environment,$(DOCS))

@@ -1,4 +1,4 @@
-"""Which Python and which installer the Makefile takes, on a PATH of made-up commands; `make -n` runs none of them."""
+"""What the Makefile would run, on a PATH of made-up commands; `make -n` runs none of them."""
 import os
 import shutil
 import subprocess
@@ -30,12 +30,12 @@ pytestmark = [
 def make(tmp_path):
     """A function of commands by name and of make's arguments: return code, the commands that make would run, stderr."""
 
-    def run(commands, *arguments):
+    def run(commands, *arguments, targets=('install', )):
         for name, script in commands.items():
             (tmp_path / name).write_text(script)
             (tmp_path / name).chmod(0o755)
         done = subprocess.run(
-            [shutil.which('make'), '-n', 'install', f'VENV={tmp_path}/env', *arguments],
+            [shutil.which('make'), '-n', *targets, f'VENV={tmp_path}/env', *arguments],
             cwd=ROOT,
             env=dict(PATH=str(tmp_path)),
             capture_output=True,
@@ -110,3 +110,10 @@ def test_an_environment_is_kept_unless_its_python_does_not_run(make, tmp_path):
     assert not any('venv env' in line for line in lines) and "env/bin/python -m pip install -e '.[test]'" in lines
     _, lines, _ = make({'env/bin/python': SHIM, 'python3.12': PY312})
     assert 'python3.12 -m venv env' in lines
+
+
+def test_every_target_has_what_it_needs(make):
+    with open(os.path.join(ROOT, 'Makefile')) as f:
+        targets, = (line.split()[1:] for line in f if line.startswith('.PHONY:'))
+    code, commands, error = make({'python3.11': PY311}, targets=targets)
+    assert code == 0 and not error and len(commands) > len(targets) > 30
