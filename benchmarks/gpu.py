@@ -63,6 +63,7 @@ ARITHMETIC = {
     'float32': dict(),
     'bfloat16': dict(autocast='bfloat16'),
     'bfloat16, with output layer': dict(autocast='bfloat16', autocast_output=True),
+    'the same with CUDA graphs': dict(autocast='bfloat16', autocast_output=True, cuda_graphs=True),
 }
 PARTS = 4  # micro-batches of an update
 

@@ -45,6 +45,7 @@ class CausalLM(nn.Module):
             onednn: bool = True,
             autocast: Optional[str] = None,
             autocast_output: bool = False,
+            cuda_graphs: bool = False,
             gguf_file: Optional[str] = None,
     ) -> None:
         """
@@ -68,6 +69,8 @@ class CausalLM(nn.Module):
             - autocast_output (:obj:`bool`): Whether ``autocast`` includes the output layer, with sums in float32. Set \
                 it to True on a GPU, where this layer otherwise takes more time than the others (docs/gpu.md). A CPU \
                 gains nothing.
+            - cuda_graphs (:obj:`bool`): Whether sampling on a GPU records the operations of a token and launches them \
+                at once, instead of about 56 for each layer (docs/gpu.md). Without effect on a CPU.
             - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
                 and saved as an ordinary folder.
         Raises:
@@ -78,7 +81,8 @@ class CausalLM(nn.Module):
             save_merged=save_merged,
             gradient_checkpointing=gradient_checkpointing,
             onednn=onednn,
-            autocast_output=autocast_output
+            autocast_output=autocast_output,
+            cuda_graphs=cuda_graphs
         )
         for name, value in flags.items():
             if not isinstance(value, bool):
@@ -92,6 +96,7 @@ class CausalLM(nn.Module):
             self.eval()  # includes the adapters
         self._save_merged = save_merged
         self._autocast = autocast
+        self._cuda_graphs = cuda_graphs
         if onednn or autocast.kind is not None:
             make_fast(self.trunk, onednn)
         if gradient_checkpointing:
@@ -112,6 +117,7 @@ class CausalLM(nn.Module):
         self._peft: Tuple = ()
         self._save_merged = False
         self._autocast = Autocast()
+        self._cuda_graphs = False
         self._layers: List[nn.Module] = []  # the layers that learning recomputes
         self._reader = Reader()
         self.eval()
@@ -132,6 +138,11 @@ class CausalLM(nn.Module):
     def autocast_dtype_on(self, device_type: str) -> Optional[torch.dtype]:
         """The same where the model is on another device, ``cpu`` or ``cuda``."""
         return self._autocast.dtype_on(device_type)
+
+    @property
+    def uses_cuda_graphs(self) -> bool:
+        """Whether decoding records the operations of a step, see ``StepGraph``."""
+        return self._cuda_graphs and self.device.type == 'cuda'
 
     def arithmetic_notice(self, key: str = 'policy.model') -> Optional[str]:
         """A line for the log about bfloat16, see ``Autocast.notice``; ``key`` is the model's config key."""
@@ -345,12 +356,13 @@ class CausalLM(nn.Module):
         rounded = self._autocast.output and self.autocast_dtype is not None
         return OutputHead(layer.weight[:self._tokens], bias, *self._measured[1], rounded)
 
-    def check_output(self) -> None:
-        """Raise a ``ConfigError`` if sampling would not use ``output_head`` and ``autocast_output`` needs it to."""
-        if self._autocast.output and not self.shares_prompts:
+    def check_decoding(self) -> None:
+        """Raise a ``ConfigError`` if a key changes how shared prompts are continued, and the model has none."""
+        keys = dict(autocast_output=self._autocast.output, cuda_graphs=self._cuda_graphs)
+        for key in (key for key, value in keys.items() if value and not self.shares_prompts):
             raise ConfigError(
-                f'policy.model.autocast_output = True: {type(self.lm).__name__} cannot share prompts, so that sampling '
-                'uses its own output layer. Set it to False.'
+                f'policy.model.{key} = True: {type(self.lm).__name__} cannot share prompts, and samples by its own '
+                'layers and cache. Set it to False.'
             )
 
     def save_pretrained(

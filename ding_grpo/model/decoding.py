@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from . import shared_prompt
 from .output_head import OutputHead
 from .prompt_tree import SEGMENT, PromptTree
+from .step_graph import StepGraph
 
 
 class PromptBatch(NamedTuple):
@@ -102,17 +103,29 @@ class SharedDecoding(Decoding):
             head: OutputHead,
             prompts: PromptBatch,
             least: int = SEGMENT,
-            positions: Optional[int] = None
+            positions: Optional[int] = None,
+            graphs: bool = False
     ) -> None:
         self._trunk, self._head, self._positions = trunk, head, positions
         tree = PromptTree.of(prompts, least)
-        self._growing = shared_prompt.Growing(tree)
+        self._growing = shared_prompt.Growing(tree, fixed=graphs)
+        self._graph = StepGraph() if graphs else None
         hidden = shared_prompt.read(trunk, tree.ids, tree.position, self._growing)  # (N, H)
         self.logit = head.logits(hidden[tree.last])[tree.row]
 
     def step(self, token: Tensor) -> Tensor:
-        hidden = shared_prompt.read(self._trunk, token, self._within(self._growing.position), self._growing)  # (B, H)
+        if self._graph is None:
+            logit = self._read_one(token)
+        else:
+            if self._growing.full:
+                self._graph.reset()
+            logit = self._graph(self._read_one, token)
         self._growing.stepped()
+        return logit
+
+    def _read_one(self, token: Tensor) -> Tensor:
+        """``step`` before it counts the tokens: a second call has the same result."""
+        hidden = shared_prompt.read(self._trunk, token, self._within(self._growing.position), self._growing)  # (B, H)
         return self._head.logits(hidden)
 
     def read(self, token: Tensor, length: Tensor) -> Tensor:
@@ -130,12 +143,12 @@ class SharedDecoding(Decoding):
             - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`
         """
         lines, tokens = token.shape
-        self._growing.set_read(self._growing.read)
+        self.set_read(self._growing.read)
         step, last = torch.arange(tokens, device=token.device), (length - 1).clamp(min=0)
         position = self._growing.position.unsqueeze(1) + torch.minimum(step, last.unsqueeze(1))  # (B, T)
         hidden = shared_prompt.read(self._trunk, token.flatten(), self._within(position.flatten()),
                                     self._growing).unflatten(0, (lines, tokens))  # (B, T, H)
-        self._growing.set_read(self._growing.read + length)
+        self.set_read(self._growing.read + length)
         return self._head.logits(hidden[torch.arange(lines, device=token.device), last])
 
     def set_read(self, count: Tensor) -> None:
@@ -145,13 +158,19 @@ class SharedDecoding(Decoding):
         Arguments:
             - count (:obj:`torch.LongTensor`): Number of tokens after the prompt that each line has read, :math:`(B, )`.
         """
+        self._changed()
         self._growing.set_read(count)
+
+    def _changed(self) -> None:
+        if self._graph is not None:
+            self._graph.reset()
 
     def _within(self, position: Tensor) -> Tensor:
         """Positions that the model has: a line that waits reads a token that does not count."""
         return position if self._positions is None else position.clamp(max=self._positions - 1)
 
     def keep(self, lines: Tensor) -> None:
+        self._changed()
         self._growing.keep(lines)
 
 

@@ -147,7 +147,9 @@ def start(model: Any, way: str, prompts: PromptBatch, least: int = SEGMENT) -> D
         Read prompts in one of ``WAYS``, to decode from there. For ``least`` see ``PromptTree.of``.
     """
     if way == SHARED:
-        return SharedDecoding(model.trunk, model.output_head(), prompts, least, model.max_positions)
+        return SharedDecoding(
+            model.trunk, model.output_head(), prompts, least, model.max_positions, model.uses_cuda_graphs
+        )
     kind = {PADDED: CachedDecoding, BY_LENGTH: ByLengthDecoding, REREAD: RereadDecoding}[way]
     return kind(model.lm, model.output_tokens, prompts)
 

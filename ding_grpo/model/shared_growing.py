@@ -22,11 +22,14 @@ class Growing:
         ``set_read`` is called.
     """
 
-    def __init__(self, tree: PromptTree) -> None:
+    def __init__(self, tree: PromptTree, fixed: bool = False) -> None:
         """
         Arguments:
             - tree (:obj:`PromptTree`): The prompts, and the prompt of each row.
+            - fixed (:obj:`bool`): Whether the operations of a step and the tensors that they use do not change until \
+                ``keep``, ``set_read``, or a ``full`` cache. A row then attends to all places of its cache, with a mask.
         """
+        self._fixed = fixed
         self._begin = Whole(tree, tree.row[:0], tree.row[:0])
         self._packed: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (K, N, D): keys and values not yet in grids
         self._grids: Dict[int, List[List[Tuple[Tensor, Tensor]]]] = {}  # by layer and level: (p, K, L, D) of each share
@@ -34,6 +37,13 @@ class Growing:
         self._read = 0  # number of own tokens read of each row, of the longest if they differ
         self._count: Optional[Tensor] = None  # (B, ): number of own tokens read of each row if they differ
         self._set(tree.common, tree.remaining, tree.beginning, tree.row.tolist(), tree.row.device)
+        if fixed:
+            self._count = torch.zeros_like(self._length)
+
+    @property
+    def full(self) -> bool:
+        """Whether the cache of the rows has no place for another token, so that the next step makes room."""
+        return all(self._read >= keys.shape[2] for keys, _ in self._own.values())
 
     @property
     def position(self) -> Tensor:
@@ -47,7 +57,7 @@ class Growing:
 
     def set_read(self, count: Tensor) -> None:
         """Set the number of own tokens (B, ) of which each line sees keys; those behind them are overwritten."""
-        self._count, self._read = count, int(count.max())
+        self._count, self._read = count.clone() if self._fixed else count, int(count.max())
 
     def _set(
             self, common: List[int], remaining: List[int], beginning: List[int], row: List[int], device: torch.device
@@ -94,7 +104,7 @@ class Growing:
         """Record that one token of each line has been read."""
         self._read += 1
         if self._count is not None:
-            self._count = self._count + 1
+            self._count = self._count.add_(1) if self._fixed else self._count + 1
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """Like ``Whole.attend``: of the prompts at the first call, then of T tokens per line, line by line."""
@@ -148,8 +158,9 @@ class Growing:
             if self._count is None:
                 own[:, :, self._read:needed] = x
             else:
-                own[torch.arange(len(x)).unsqueeze(1), :, self._places(x.shape[2])] = x.transpose(1, 2)
-        return tuple(own[:, :, :needed] for own in self._own[layer])
+                line = torch.arange(len(x), device=x.device).unsqueeze(1)
+                own[line, :, self._places(x.shape[2])] = x.transpose(1, 2)
+        return self._own[layer] if self._fixed else tuple(own[:, :, :needed] for own in self._own[layer])
 
 
 class _Level(NamedTuple):

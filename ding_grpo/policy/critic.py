@@ -57,8 +57,9 @@ class TokenCritic(Critic):
             - ConfigError: If such a model cannot be built.
         """
         super().__init__()
-        if arguments is not None and arguments.get('autocast_output'):
-            raise ConfigError('policy.learn.critic.autocast_output = True: a critic has no logits. Set it to False.')
+        for key in ('autocast_output', 'cuda_graphs'):
+            if arguments is not None and arguments.get(key):
+                raise ConfigError(f'policy.learn.critic.{key} = True: a critic does not sample. Set it to False.')
         self.model = None if arguments is None else own_model(arguments, 'policy.learn.critic', policy.device)
         size = (self.model or policy).lm.config.get_text_config().hidden_size
         self.head = nn.Linear(size, 1, device=policy.device)

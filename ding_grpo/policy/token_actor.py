@@ -158,7 +158,7 @@ class TokenActor:
                 click.echo(notice)
         self._model.limit_vocabulary(spec.vocab_size)
         self._model.limit_length(longest)
-        self._model.check_output()
+        self._model.check_decoding()
         self._sampling = bind_sampling(self._unbound, self._logit_bias, spec, self._model.device)
         self._spec = spec
 

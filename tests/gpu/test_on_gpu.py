@@ -97,6 +97,23 @@ def test_sampler_and_learner_are_the_model(kind, options, most):
     assert (learned - plain).abs().max() < most
 
 
+@pytest.mark.parametrize(
+    'options, most', [(dict(), 1e-4), (dict(autocast='bfloat16', autocast_output=True), 0.1)],
+    ids=['float32', 'bfloat16']
+)
+@pytest.mark.parametrize('kind', ['llama', 'gemma2', 'gpt2'])
+def test_steps_recorded_as_graphs_are_the_model(kind, options, most):
+    model = model_of(kind, cuda_graphs=True, **options)
+    rows, prompts = prompts_of()
+    uniform = torch.rand(len(rows), TOKENS, dtype=torch.double, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    for eos in ((), range(50)):  # with rows that end and leave
+        rollout = generate(model, prompts, TOKENS, eos, Sampling(), uniform)
+        with torch.no_grad():
+            learned = log_probs(model, prompts, rollout.action.clamp(min=0), rollout.length)
+        assert (rollout.logp - learned.where(rollout.action >= 0, 0)).abs().max() < most
+    assert model.uses_cuda_graphs == (DEVICE.type == 'cuda')
+
+
 def test_gradients_of_shared_prompts_are_those_of_plain_rows():
     found, model = [], model_of('llama')
     rows, prompts = prompts_of()

@@ -260,7 +260,7 @@ class TestAutocastOutput:
         assert CausalLM(config=LLAMA, autocast='bfloat16', autocast_output=True).shares_prompts
 
     def test_of_a_critic(self):
-        with pytest.raises(ConfigError, match='policy.learn.critic.autocast_output = True: a critic has no logits'):
+        with pytest.raises(ConfigError, match='policy.learn.critic.autocast_output = True: a critic does not sample'):
             TokenCritic(CausalLM(config=LLAMA), dict(config=LLAMA, autocast='auto', autocast_output=True))
 
     def test_on_a_gpu(self):

@@ -16,13 +16,13 @@ WINDOW = dict(LLAMA, model_type='mistral', sliding_window=6, num_key_value_heads
 LEARNED = dict(model_type='gpt2', n_embd=32, n_layer=2, n_head=4, n_positions=64)  # positions end where rows do
 
 
-def play(think_answer, setting, kept, monkeypatch, groups=6, model=LLAMA, tokens=None):
+def play(think_answer, setting, kept, monkeypatch, groups=6, model=LLAMA, tokens=None, graphs=False):
     main, create = copy.deepcopy(think_answer[0]), think_answer[1]
     env_options, sampling = SETTINGS[setting]
     env = TokenEnv(Chatter(), **env_options)
     main.policy.group_size = 8
     main.policy.collect.update(sampling)
-    main.policy.model.config = dict(model, vocab_size=32)
+    main.policy.model.update(config=dict(model, vocab_size=32), cuda_graphs=graphs)
     policy = make_policy(main, create, env=env)
     if not kept:
         monkeypatch.setattr(policy._actor, '_keeps_cache', lambda: False)

@@ -1,0 +1,66 @@
+"""Launches the operations of a decoding step on a GPU at once: ``policy.model.cuda_graphs``."""
+from typing import Callable, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from ding_common import ConfigError, describe
+
+
+def record(function: Callable[[], Tensor]) -> Tuple[Callable[[], None], Tensor]:
+    """
+    Overview:
+        Record the operations of a GPU in a function, without running them.
+    Arguments:
+        - function (:obj:`Callable`): Its operations must have the same shapes and tensors at every call.
+    Returns:
+        - replay (:obj:`Callable`): Runs the operations again.
+        - result (:obj:`torch.Tensor`): The result of the function, which ``replay`` overwrites.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph.replay, result
+
+
+class StepGraph:
+    """
+    Overview:
+        Calls a function of tokens. The first call runs it as it is, the second records its operations, and this and \
+        later ones launch what was recorded. ``reset`` begins again. It is necessary before the function uses other \
+        tensors or shapes.
+    Interfaces:
+        ``__call__``, ``reset``
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was recorded."""
+        self._called = False
+        self._replay: Optional[Callable[[], None]] = None
+
+    def __call__(self, step: Callable[[Tensor], Tensor], token: Tensor) -> Tensor:
+        """
+        Arguments:
+            - step (:obj:`Callable`): The function, the same since ``reset``. It must not wait for the GPU.
+            - token (:obj:`torch.LongTensor`): Its argument.
+        Raises:
+            - ConfigError: If the operations cannot be recorded.
+        """
+        if not self._called:  # some operations prepare something at their first call, such as a conversion of weights
+            self._called = True
+            return step(token)
+        if self._replay is None:
+            self._token = token.clone()
+            try:
+                self._replay, self._result = record(lambda: step(self._token))
+            except RuntimeError as error:
+                raise ConfigError(
+                    'policy.model.cuda_graphs = True: the GPU cannot record the operations of this architecture '
+                    f'({describe(error)}). Set it to False.'
+                ) from error
+        self._token.copy_(token)
+        self._replay()
+        return self._result.clone()
