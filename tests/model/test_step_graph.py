@@ -98,6 +98,17 @@ class TestSampling:
             assert torch.equal(one['action'], other['action'])
             assert (one['logp_old'] - other['logp_old']).abs().max() <= 2e-6
 
+    def test_counts_of_the_caller_stay(self, monkeypatch):
+        gpu_graph.use(monkeypatch)
+        count, decoding = torch.ones(6).long(), make(
+            'llama', cuda_graphs=True
+        ).start(PromptBatch.of(rows('even')[0], CPU))
+        with torch.no_grad():
+            decoding.step(count)
+            decoding.set_read(count)
+            decoding.step(count)
+        assert count.tolist() == [1] * 6
+
     def test_an_architecture_that_waits_for_the_gpu(self, monkeypatch):
         """Tokens are sorted by their expert, and the number of each expert's tokens is not known before."""
         gpu_graph.use(monkeypatch)
