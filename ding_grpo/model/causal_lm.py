@@ -70,7 +70,7 @@ class CausalLM(nn.Module):
                 it to True on a GPU, where this layer otherwise takes more time than the others (docs/gpu.md). A CPU \
                 gains nothing.
             - cuda_graphs (:obj:`bool`): Whether sampling on a GPU records the operations of a token and launches them \
-                at once, instead of about 56 for each layer (docs/gpu.md). Without effect on a CPU.
+                together (docs/gpu.md). A CPU computes as without it.
             - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
                 and saved as an ordinary folder.
         Raises:

@@ -1,4 +1,4 @@
-"""Launches the operations of a decoding step on a GPU at once: ``policy.model.cuda_graphs``."""
+"""Launches the operations of a decoding step on a GPU together: ``policy.model.cuda_graphs``."""
 from typing import Callable, Optional, Tuple
 
 import torch
@@ -40,6 +40,8 @@ class StepGraph:
         """Forget what was recorded."""
         self._called = False
         self._replay: Optional[Callable[[], None]] = None
+        self._token: Optional[Tensor] = None
+        self._result: Optional[Tensor] = None
 
     def __call__(self, step: Callable[[Tensor], Tensor], token: Tensor) -> Tensor:
         """
@@ -56,10 +58,12 @@ class StepGraph:
             self._token = token.clone()
             try:
                 self._replay, self._result = record(lambda: step(self._token))
-            except RuntimeError as error:
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # the end of a failed recording raises too; its context is the cause
                 raise ConfigError(
                     'policy.model.cuda_graphs = True: the GPU cannot record the operations of this architecture '
-                    f'({describe(error)}). Set it to False.'
+                    f'({describe(error.__context__ or error)}). Set it to False.'
                 ) from error
         self._token.copy_(token)
         self._replay()

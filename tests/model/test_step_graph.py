@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM
+from ding_grpo.model import CausalLM, step_graph
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.model.step_graph import StepGraph
 from ding_grpo.policy.critic import TokenCritic
@@ -55,6 +55,18 @@ class TestStepGraph:
         with pytest.raises(ConfigError, match='policy.model.cuda_graphs = True: the GPU cannot record .*capturing'):
             graph(step, token)
 
+    def test_a_recording_without_memory(self, monkeypatch):
+        """``grpo`` tells what to lower."""
+
+        def fail(function):
+            raise torch.OutOfMemoryError('out of memory')
+
+        monkeypatch.setattr(step_graph, 'record', fail)
+        graph, token = StepGraph(), torch.tensor([1, 0])
+        graph(torch.neg, token)
+        with pytest.raises(torch.OutOfMemoryError):
+            graph(torch.neg, token)
+
 
 @pytest.mark.unittest
 class TestSampling:
@@ -77,7 +89,6 @@ class TestSampling:
         ids=str
     )
     def test_arithmetic(self, options, monkeypatch):
-        """Weights are converted by the steps that run as they are, not by recorded ones."""
         called, model = gpu_graph.use(monkeypatch), make('llama', cuda_graphs=True, **options)
         batch = PromptBatch.of(rows('even')[0], CPU)
         uniform = torch.rand(len(batch.row), 20, dtype=torch.double, generator=torch.Generator().manual_seed(2))
