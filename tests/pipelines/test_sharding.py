@@ -81,7 +81,7 @@ def learned(folder, cases, processes, machines=1):
     if machines > 1:
         cases = [dict(c, shard='machine') for c in cases]
     folders = [folder / str(rank) for rank in range(processes)]
-    ended = [p.end() for p in connected(learn_all, cases, folders, machines)]
+    ended = [p.end(400) for p in connected(learn_all, cases, folders, machines)]  # bfloat16 may be emulated
     assert all(code == 0 for code, _ in ended), ended[0][1] + ended[-1][1]
     return {
         c['name']: [torch.load(folder / str(rank) / f"{c['name']}_{rank}.pt") for rank in range(processes)]
