@@ -1,6 +1,6 @@
 """
 The control of a game of several turns: guess with replies that were shuffled between the rows of a batch. A policy that
-reads replies and learns from them finds more than three of seven numbers; with the replies of other rows none can.
+ignores the replies finds at most three of seven numbers; one that learns from true replies finds more.
 ``python benchmarks/shuffled_replies.py`` trains with both and prints a table.
 """
 import copy

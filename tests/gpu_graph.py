@@ -6,7 +6,7 @@ from torch.utils._pytree import tree_leaves
 from ding_grpo.model import CausalLM, step_graph
 
 aten = torch.ops.aten
-# The CPU would wait for a number or a size from the GPU, for the last three if an index is boolean.
+# The CPU would wait for a number or a size from the GPU; with those of INDEXED, if an index is boolean.
 WAITS = (aten._local_scalar_dense, aten.nonzero, aten._unique2, aten.masked_select)
 INDEXED = (aten.index, aten.index_put, aten.index_put_)
 

@@ -35,7 +35,7 @@ class Growing:
         self._grids: Dict[int, List[List[Tuple[Tensor, Tensor]]]] = {}  # by layer and level: (p, K, L, D) of each share
         self._own: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (B, K, room, D)
         self._read = 0  # number of own tokens read of each row, of the longest if they differ
-        self._count: Optional[Tensor] = None  # (B, ): number of own tokens read of each row if they differ
+        self._count: Optional[Tensor] = None  # (B, ): the same of each row if they differ, or ``fixed``
         self._set(tree.common, tree.remaining, tree.beginning, tree.row.tolist(), tree.row.device)
         if fixed:
             self._count = torch.zeros_like(self._length)
@@ -57,7 +57,7 @@ class Growing:
 
     def set_read(self, count: Tensor) -> None:
         """Set the number of own tokens (B, ) of which each line sees keys; those behind them are overwritten."""
-        self._count, self._read = count.clone() if self._fixed else count, int(count.max())
+        self._count, self._read = count.clone(), int(count.max())
 
     def _set(
             self, common: List[int], remaining: List[int], beginning: List[int], row: List[int], device: torch.device
@@ -104,7 +104,7 @@ class Growing:
         """Record that one token of each line has been read."""
         self._read += 1
         if self._count is not None:
-            self._count = self._count.add_(1) if self._fixed else self._count + 1
+            self._count.add_(1)  # in place, for ``fixed``
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """Like ``Whole.attend``: of the prompts at the first call, then of T tokens per line, line by line."""

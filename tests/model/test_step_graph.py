@@ -55,6 +55,21 @@ class TestStepGraph:
         with pytest.raises(ConfigError, match='policy.model.cuda_graphs = True: the GPU cannot record .*capturing'):
             graph(step, token)
 
+    def test_the_cause_is_told(self, monkeypatch):
+        """On a GPU the end of a failed recording raises another error."""
+
+        def fail(function):
+            try:
+                raise RuntimeError('nonzero waits')
+            finally:
+                raise RuntimeError('failed due to a previous error')
+
+        monkeypatch.setattr(step_graph, 'record', fail)
+        graph, token = StepGraph(), torch.tensor([1, 0])
+        graph(torch.neg, token)
+        with pytest.raises(ConfigError, match='cuda_graphs = True: .*nonzero waits'):
+            graph(torch.neg, token)
+
     def test_a_recording_without_memory(self, monkeypatch):
         """``grpo`` tells what to lower."""
 
