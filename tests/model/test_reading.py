@@ -53,7 +53,6 @@ CONFIGS = {
     'deepseek_v2': dict(MLA, q_lora_rank=None, v_head_dim=8),
     # attention of another kind, or with an argument that sharing does not know
     'falcon': dict(PLAIN, new_decoder_architecture=False, multi_query=True, alibi=False),
-    'gptj': dict(GPT2, rotary_dim=4),
     'gpt_neox_japanese': dict(PLAIN, intermediate_multiple_size=2),
     'gpt_oss': dict(WIDE, head_dim=8, sliding_window=6, num_local_experts=4, num_experts_per_tok=2),
     'doge': WIDE,

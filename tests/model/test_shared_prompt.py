@@ -141,13 +141,12 @@ class TestInstall:
         assert shared_prompt.NAME not in json.dumps(json.load(open(tmp_path / 'config.json')))
         assert copy.deepcopy(model).shares_prompts
 
-    @pytest.mark.parametrize('model_type', ['gpt_neo', 'bloom', 'codegen'])
+    @pytest.mark.parametrize('model_type', ['gpt_neo', 'bloom'])
     def test_other_attentions_read_whole_rows_and_say_so_once(self, model_type, capsys):
         torch.manual_seed(0)
         shape = dict(
             gpt_neo=dict(hidden_size=32, num_layers=2, num_heads=4, attention_types=[[['global'], 2]]),
             bloom=dict(hidden_size=32, n_layer=2, n_head=4),
-            codegen=dict(n_embd=32, n_layer=2, n_head=4, rotary_dim=8, n_positions=64, n_ctx=64),
         )[model_type]
         model = CausalLM(config=dict(shape, model_type=model_type, vocab_size=40))
         before = model.lm.config._attn_implementation

@@ -5,7 +5,6 @@ import types
 
 import pytest
 import torch
-from transformers import GenerationConfig
 
 from ding_common import ConfigError
 from ding_grpo.policy.batch import Batch
@@ -77,22 +76,22 @@ def make(think_answer, options, learn=dict(), env=None):
 
 def of_transformers(policy, options, prompt, action):
     """Log-probabilities of a row's tokens, from its whole prefix at each of them."""
-    model, options = policy._model, dict(options)
-    of_prefix = None
+    model, options = policy._model, dict(dict(top_k=0), **options)
     if options.pop('allowed_tokens', None):
         tokenizer = policy._actor.spec.tokenizer
-        of_prefix = lambda row, ids: even_after_odd([], ids.tolist(), tokenizer) or range(len(tokenizer))  # noqa: E731
+        options['prefix_allowed_tokens_fn'] = \
+            lambda row, ids: even_after_odd([], ids.tolist(), tokenizer) or range(len(tokenizer))
     bias = options.pop('logit_bias', None)
     if bias:
         options['sequence_bias'] = [[[i], b] for i, b in bias]
-    config = GenerationConfig(do_sample=True, num_beams=1, **dict(dict(top_k=0), **options))
+    unknown = list(range(model.output_tokens, model.lm.config.vocab_size))  # the tokenizer has fewer tokens
+    options.update(suppress_tokens=unknown or None, use_cache=False, max_new_tokens=1)
+    options.update(do_sample=True, output_scores=True, return_dict_in_generate=True)
     found = []
     for t, token in enumerate(action.tolist()):
         ids = torch.cat([prompt, action[:t]])[None]
-        processors = model.lm._get_logits_processor(config, 1, prefix_allowed_tokens_fn=of_prefix, device='cpu')
-        with torch.no_grad():
-            logit = model.lm(ids).logits[:, -1, :model.output_tokens]
-        found.append(processors(ids, logit).log_softmax(-1)[0, token])
+        scores = model.lm.generate(ids, attention_mask=torch.ones_like(ids), **options).scores[0]
+        found.append(scores.log_softmax(-1)[0, token])
     return torch.stack(found)
 
 

@@ -1,7 +1,8 @@
 """The sampling distribution against the logits processors of transformers, in their order."""
 import pytest
 import torch
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_outputs import CausalLMOutput
 
 from ding_grpo.rollout import Sampling
 from ding_grpo.rollout import sampling as module
@@ -39,42 +40,45 @@ TOGETHER = [
 ]
 
 
-def of_transformers(lm, logit, context, bias, allowed, options):
+class Given(LlamaForCausalLM):
+    """A model whose logits are given."""
+
+    def forward(self, input_ids, **kwargs):
+        return CausalLMOutput(logits=self.logit[:, None].clone())
+
+
+def of_transformers(logit, context, bias, allowed, options):
     """The probabilities that ``generate`` samples from."""
-    options = dict(options)
+    options = dict(dict(top_k=0), **options)
     if options.pop('logit_bias', False):
         options['sequence_bias'] = [[[i], b] for i, b in enumerate(bias.tolist()) if b]
-    of_prefix = None
     if options.pop('allowed_tokens', False):
-        of_prefix = lambda row, ids: allowed[row].nonzero()[:, 0].tolist()  # noqa: E731
-    config = GenerationConfig(do_sample=True, num_beams=1, **dict(dict(top_k=0), **options))
-    processors = lm._get_logits_processor(
-        config,
-        input_ids_seq_length=context.shape[1],
-        prefix_allowed_tokens_fn=of_prefix,
-        device='cpu',
-        model_kwargs={}
-    )
-    return processors(context, logit.clone()).softmax(-1)
-
-
-@pytest.fixture(scope='module')
-def lm():
-    return LlamaForCausalLM(
-        LlamaConfig(vocab_size=8, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1)
-    )
+        options['prefix_allowed_tokens_fn'] = lambda row, ids: allowed[row].nonzero()[:, 0].tolist()
+    shape = dict(hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1)
+    lm = Given(LlamaConfig(vocab_size=logit.shape[1], **shape))
+    lm.logit = logit
+    return lm.generate(
+        context,
+        attention_mask=torch.ones_like(context),
+        do_sample=True,
+        use_cache=False,
+        max_new_tokens=1,
+        output_scores=True,
+        return_dict_in_generate=True,
+        **options
+    ).scores[0].softmax(-1)
 
 
 @pytest.mark.unittest
 @pytest.mark.parametrize('size, spread', [(50, 1.), (4000, 0.3), (4000, 4.)])
 @pytest.mark.parametrize('options', ALONE + TOGETHER, ids=str)
-def test_probabilities_are_those_of_transformers(lm, options, size, spread):
+def test_probabilities_are_those_of_transformers(options, size, spread):
     generator = torch.Generator().manual_seed(0)
     logit = spread * torch.randn(ROWS, size, generator=generator)
     context = torch.randint(0, size, (ROWS, 20), generator=generator)
     bias = torch.randn(size, generator=generator) * (torch.rand(size, generator=generator) < 0.3)
     allowed = torch.rand(ROWS, size, generator=generator) < 0.5
-    expected = of_transformers(lm, logit, context, bias, allowed, options)
+    expected = of_transformers(logit, context, bias, allowed, options)
 
     ours = dict(options)
     ours.pop('allowed_tokens', None)
