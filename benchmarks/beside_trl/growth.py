@@ -16,7 +16,7 @@ import torch
 
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import linear_log_prob
-from ding_grpo.rl_utils.matrix_product import matrix_product
+from ding_grpo.rl_utils.matrix_product import onednn_product
 from ding_grpo.rollout import Sampling, generate
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -123,7 +123,7 @@ def rate(rounds: int) -> Dict[str, float]:
         Operations a second of learning, and of bare products of the same shapes, by torch and by oneDNN; alternating.
     """
     update = Update(**BASE)
-    bare = {'torch': update.products(lambda a, b: a @ b.t()), 'oneDNN': update.products(matrix_product)}
+    bare = {'torch': update.products(lambda a, b: a @ b.t()), 'oneDNN': update.products(onednn_product)}
     layers = [m for m in update.model.lm.base_model.modules() if isinstance(m, torch.nn.Linear)]
     of_products = 6. * update.tokens * sum(m.weight.numel() for m in layers)
     seconds: Dict[str, List[float]] = {name: [] for name in ('learning', *bare)}

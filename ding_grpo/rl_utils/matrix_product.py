@@ -1,7 +1,7 @@
 """
 Matrix products in float32 on a CPU with oneDNN. The library that torch uses by default reaches only half of the speed
-of recent AMD processors (docs/speed.md has figures). In all other cases, and for small products, torch's own function.
-And products of bfloat16 whose sums stay in float32.
+of AMD processors with AVX-512; with AVX2 alone it is the faster one (figures: docs/design.md). There, in all other
+cases, and for small products, torch's own function. And products of bfloat16 whose sums stay in float32.
 """
 import platform
 from functools import lru_cache
@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 FROM = 2 ** 21  # minimum number of multiplications; in smaller products the set-up costs more than it saves
 SUMS_IN_FLOAT32 = 'dtype' in torch.ops.aten.mm.overloads()  # of products of bfloat16; since torch 2.8
 _AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_linear_pointwise')
+_FASTER = _AVAILABLE and torch.backends.cpu.get_cpu_capability() != 'AVX2'
 
 
 def matrix_product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
@@ -26,15 +27,21 @@ def matrix_product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tenso
         - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
         - out (:obj:`torch.FloatTensor`): :math:`(N, V)`
     """
-    if pays(a, b):
-        return torch.ops.mkldnn._linear_pointwise(a, b, bias, 'none', [], '')
-    return torch.nn.functional.linear(a, b, bias)
+    return (onednn_product if pays(a, b) else torch.nn.functional.linear)(a, b, bias)
+
+
+def onednn_product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+    """
+    Overview:
+        ``matrix_product`` by oneDNN, whether it pays or not.
+    """
+    return torch.ops.mkldnn._linear_pointwise(a, b, bias, 'none', [], '')
 
 
 def pays(a: Tensor, b: Tensor) -> bool:
     """Whether ``matrix_product`` uses oneDNN for tensors of these shapes, types and devices."""
     return (
-        a.numel() * b.shape[0] >= FROM and a.dtype is torch.float32 and b.dtype is torch.float32 and _AVAILABLE
+        a.numel() * b.shape[0] >= FROM and a.dtype is torch.float32 and b.dtype is torch.float32 and _FASTER
         and not a.is_cuda and a.device.type == 'cpu'
     )
 

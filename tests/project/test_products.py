@@ -10,6 +10,7 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '
 from operations import KINDS, NAMES, Profile  # noqa: E402
 from products import Recorder, Replay  # noqa: E402
 
+from ding_grpo.rl_utils import matrix_product  # noqa: E402
 from ding_grpo.rl_utils.matrix_product import linear  # noqa: E402
 
 
@@ -30,7 +31,8 @@ def record(rows, columns):
 class TestProducts:
 
     @pytest.mark.parametrize('rows, columns', [(5, 3), (256, 512)])  # by torch, and by oneDNN where it is available
-    def test_forward_and_twice_backward(self, rows, columns):
+    def test_forward_and_twice_backward(self, rows, columns, monkeypatch):
+        monkeypatch.setattr(matrix_product, '_FASTER', matrix_product._AVAILABLE)
         calls = record(rows, columns).calls
         assert [call['part'] for call in calls] == ['sampling', 'learning', 'learning', 'learning']
         weights = [call['weight'] for call in calls]
