@@ -30,7 +30,7 @@ smollm2_grpo_config = dict(
         learn=dict(
             batch_size=8,
             learning_rate=2e-5,
-            lr_scheduler=dict(type='polynomial', num_warmup_steps=4, num_training_steps=200, specific=dict(power=2.0)),
+            lr_scheduler=dict(type='polynomial', num_warmup_steps=4, num_training_steps=300, specific=dict(power=2.0)),
             clip_ratio=0.2,
             beta=0.0,
             entropy_weight=0.03,
