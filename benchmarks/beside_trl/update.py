@@ -271,7 +271,7 @@ Reasons for the difference:
 - Equal rows of a group are computed once, in sampling and in learning; the random models of this table have few.
 - Nothing is padded outside the attention, and rows that have ended leave the batch.
 - Values that the sampler reports are not computed again.
-- With AVX-512, linear layers use oneDNN.
+- Linear layers use oneDNN, except with AVX2 alone.
 
 ## Growth
 

@@ -61,8 +61,8 @@ class CausalLM(nn.Module):
             - save_merged (:obj:`bool`): With ``lora``, whether to save the whole model with merged adapters.
             - gradient_checkpointing (:obj:`bool`): Whether learning keeps the activations of one layer at a time and \
                 recomputes the others. This needs less memory and more time.
-            - onednn (:obj:`bool`): Whether oneDNN computes linear layers in float32 on a CPU with AVX-512. There it \
-                is up to twice as fast; only the order of the sums differs.
+            - onednn (:obj:`bool`): Whether oneDNN computes linear layers in float32 on a CPU, except with AVX2 alone. \
+                It is up to twice as fast with AVX-512; only the order of the sums differs.
             - autocast (:obj:`Optional[str]`): With ``bfloat16``, layers compute in bfloat16; weights, updates, output \
                 layer and loss keep ``dtype``. ``auto``: the same if the device multiplies bfloat16, otherwise without \
                 autocast. With ``lora``, the weights of linear layers are stored in both types.

@@ -1,4 +1,5 @@
 import copy
+import runpy
 
 import pytest
 import torch
@@ -37,6 +38,13 @@ class TestFastLinear:
         for a, b in zip(layer.parameters(), fast.parameters()):
             assert torch.allclose(a.grad, b.grad, atol=1e-3)
         assert len(calls) == (4 if onednn and rows > 1 else 0)  # small products are torch's
+
+    @pytest.mark.parametrize('capability, faster', [('AVX2', False), ('AVX512', True)])
+    def test_onednn_is_not_used_with_avx2_alone(self, capability, faster, monkeypatch):
+        monkeypatch.setattr(torch.backends.cpu, 'get_cpu_capability', lambda: capability)
+        module = runpy.run_path(matrix_product.__file__)
+        x, weight = torch.empty(700, 96), torch.empty(128, 96)
+        assert module['pays'](x, weight) is (faster and module['_AVAILABLE'])
 
     def test_other_types_are_torchs(self):
         x, weight = torch.randn(500, 96, dtype=torch.double), torch.randn(128, 96, dtype=torch.double)

@@ -30,7 +30,7 @@ def record(rows, columns):
 @pytest.mark.unittest
 class TestProducts:
 
-    @pytest.mark.parametrize('rows, columns', [(5, 3), (256, 512)])  # by torch, and by oneDNN where it is available
+    @pytest.mark.parametrize('rows, columns', [(5, 3), (256, 512)])  # by torch, and by oneDNN if this build has it
     def test_forward_and_twice_backward(self, rows, columns, monkeypatch):
         monkeypatch.setattr(matrix_product, '_FASTER', matrix_product._AVAILABLE)
         calls = record(rows, columns).calls
