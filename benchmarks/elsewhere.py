@@ -25,6 +25,7 @@ QUESTIONS = (
     'How do plants drink?', 'Describe your favourite season.'
 )
 ANSWER_TOKENS = 48
+Answers = List[Tuple[List[int], List[int]]]  # prompt and answer, as token ids
 
 
 def environment(**task: Any) -> TokenEnv:
@@ -37,8 +38,7 @@ def config() -> Any:
 
 
 @torch.no_grad()
-def costs(model: PreTrainedModel, start: PreTrainedModel, answers: List[Tuple[List[int],
-                                                                              List[int]]]) -> Dict[str, float]:
+def costs(model: PreTrainedModel, start: PreTrainedModel, answers: Answers) -> Dict[str, float]:
     """
     Overview:
         Accuracy on tasks that were not trained, log-probability of the start's answers, and KL to the start, by plain
@@ -79,7 +79,7 @@ def sample(model: PreTrainedModel, prompt: List[int], tokens: int, eos: int) -> 
     return out[0, len(prompt):].tolist()
 
 
-def answers_of(start: PreTrainedModel) -> List[Tuple[List[int], List[int]]]:
+def answers_of(start: PreTrainedModel) -> Answers:
     """Prompt and sampled answer of the start to each of ``QUESTIONS``."""
     tokenizer = environment().tokenizer
     torch.manual_seed(0)
