@@ -1,0 +1,112 @@
+"""benchmarks/demo_llm.py: which runs it makes and which it keeps. None is trained here."""
+import importlib
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+BENCHMARKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'benchmarks')
+
+
+class FakeRuns:
+    """The program with runs that are made at once, on a machine that can be changed."""
+
+    def __init__(self, module, folder):
+        self.module, self.folder, self.made, self.machine = module, folder, [], 'AMD EPYC, float32'
+
+    def measure(self, way, seed, settings, start, answers):
+        self.made.append((way, seed))
+        costs = {} if answers is None else dict(letter_counting=0.25, gcd=0.125, chat=-2.5, kl=1.25)
+        return dict(
+            way=way,
+            seed=seed,
+            machine=self.machine,
+            seconds=900.0,
+            update=3.0,
+            gibibytes=4.0,
+            curve=[(0, 0.125), (900, 0.875)],
+            samples=[('What is 1 + 1?', '3', '2')],
+            trained=dict(right=0.875, **costs),
+            interpolated=dict(right=0.75, **costs)
+        )
+
+    def run(self, *options):
+        """The runs that these options make."""
+        self.made = []
+        result = CliRunner().invoke(self.module.main, ['--write', *options], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return self.made
+
+    def page(self):
+        return (self.folder / 'docs' / 'demo_llm.md').read_text()
+
+    def recorded(self):
+        results = json.loads((self.folder / 'benchmarks' / 'demo_llm.json').read_text())
+        return [(r['way'], r['seed']) for r in results['runs']]
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    module = importlib.import_module('demo_llm')
+    fake = FakeRuns(module, tmp_path)
+    (tmp_path / 'docs').mkdir()
+    (tmp_path / 'benchmarks').mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, 'ROOT', str(tmp_path))
+    monkeypatch.setattr(module, 'RECORD', str(tmp_path / 'benchmarks' / 'demo_llm.json'))
+    monkeypatch.setattr(module, 'measure', fake.measure)
+    monkeypatch.setattr(module, 'build_causal_lm', lambda *args: fake)
+    monkeypatch.setattr(fake, 'eval', lambda: fake, raising=False)
+    monkeypatch.setattr(module, 'answers_of', lambda start: [])
+    monkeypatch.setattr(module, 'costs', lambda *args: dict(letter_counting=0.5, gcd=0.5, chat=-2.0, kl=0.0))
+    return fake
+
+
+@pytest.mark.unittest
+class TestAdd:
+
+    def test_makes_only_what_the_page_lacks(self, runs):
+        assert runs.run('--seeds', '0,1') == [('full', 0), ('full', 1)]
+        assert runs.run('--seeds', '0,1,2', '--ways', 'full,lora',
+                        '--add') == [('full', 2)] + [('lora', seed) for seed in range(3)]
+        assert runs.recorded() == [('full', 0), ('full', 1), ('full', 2), ('lora', 0), ('lora', 1), ('lora', 2)]
+
+    def test_runs_that_are_not_asked_for_stay(self, runs):
+        runs.run('--ways', 'kl')
+        runs.run('--ways', 'full', '--add')
+        assert runs.recorded() == [('full', 0), ('kl', 0)]
+        assert runs.page().count('| 12.5% | 87.5% | 75.0% |') == 2
+
+    def test_without_it_all_runs_are_made_again(self, runs):
+        runs.run('--seeds', '0,1')
+        assert runs.run() == [('full', 0)] and runs.recorded() == [('full', 0)]
+
+    def test_runs_of_other_settings_are_made_again(self, runs, monkeypatch):
+        runs.run('--ways', 'full,kl')
+        monkeypatch.setitem(runs.module.WAYS, 'kl', runs.module.Way('all weights, another KL', 'other'))
+        assert runs.run('--ways', 'full,kl', '--add') == [('kl', 0)]
+
+    def test_runs_without_the_costs_that_are_asked_for_are_made_again(self, runs):
+        runs.run('--seeds', '0,1', '--elsewhere', '0')
+        assert runs.run('--seeds', '0,1', '--elsewhere', '0,1', '--add') == [('full', 1)]
+
+    def test_costs_stay_on_the_page(self, runs):
+        runs.run('--elsewhere', '0')
+        runs.run('--seeds', '1', '--add')
+        assert '| all weights | 0 | 25.0% | 12.5% | -2.50 | 1.250 |' in runs.page()
+
+
+@pytest.mark.unittest
+class TestMachine:
+
+    def test_one(self, runs):
+        runs.run('--seeds', '0,1')
+        assert 'AMD EPYC, float32; one run at a time.' in runs.page()
+
+    def test_runs_on_two_machines_are_told_apart(self, runs):
+        runs.run()
+        runs.machine = 'Intel Xeon, bfloat16'
+        runs.run('--seeds', '1', '--add')
+        assert 'all weights, seed 0: AMD EPYC, float32; all weights, seed 1: Intel Xeon, bfloat16;' in runs.page()
