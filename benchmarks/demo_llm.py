@@ -166,14 +166,14 @@ def measure(way: str, seed: int, settings: str, start: PreTrainedModel, answers:
     return result
 
 
-def write_results(results: Dict[str, Any], command: str, path: str, record: bool) -> None:
+def write_results(results: Dict[str, Any], path: str, record: bool) -> None:
     """
     Overview:
         Page and picture, and the record of the page.
     """
     draw(results, f'{os.path.splitext(path)[0]}.png')
     with open(path, 'w') as f:
-        f.write(report(results, command))
+        f.write(report(results))
     if record:
         with open(RECORD, 'w') as f:
             json.dump(results, f, indent=1)
@@ -198,7 +198,6 @@ def main(seeds: str, ways: str, elsewhere: str, write: bool, add: bool) -> None:
     answers = answers_of(start) if measured else None
     if measured:
         results['start'] = kept(os.path.join(OUT, 'start costs.json'), MODEL, lambda: costs(start, start, answers))
-    command = f'benchmarks/demo_llm.py --seeds {seeds} --ways {ways}' + f' --elsewhere {elsewhere}' * bool(measured)
     path = os.path.join('docs' if write else OUT, 'demo_llm.md')
     for way, seed in itertools.product(ways.split(','), map(int, seeds.split(','))):
         result = found.get((way, seed))
@@ -206,12 +205,12 @@ def main(seeds: str, ways: str, elsewhere: str, write: bool, add: bool) -> None:
             result = measure(way, seed, settings[way], start, answers if seed in measured else None)
             found[way, seed] = dict(result, label=WAYS[way].label, settings=settings[way])
             results['runs'] = sorted(found.values(), key=lambda r: (list(WAYS).index(r['way']), r['seed']))
-            write_results(results, command, path, write)  # after each run, so that none is lost
+            write_results(results, path, write)  # after each run, so that none is lost
         click.echo(
             f"{way} seed {seed}: {result['curve'][0][1]:.1%} before, {result['trained']['right']:.1%} after "
             f"{result['seconds']:.0f} s, {result['interpolated']['right']:.1%} with {SHARE} of the start"
         )
-    write_results(results, command, path, write)
+    write_results(results, path, write)
     samples = [[repr(text) for text in sample] for sample in results['runs'][0]['samples']]
     click.echo(f"{runs_table(results, 'simple')}\n\n{tabulate(samples, ['held-out problem', 'before', 'after'])}")
     click.echo(f'{path} and {os.path.splitext(path)[0]}.png')
