@@ -17,7 +17,7 @@ import click
 import numpy as np
 import torch
 from demo_llm_page import draw, report, runs_table, updates
-from elsewhere import Answers, answers_of, config, costs, environment
+from elsewhere import Answers, answers_of, config, costs, environment, kl_of_right_answers
 from hardware import machine
 from runs import ROOT, kept, load_config
 from tabulate import tabulate
@@ -197,7 +197,10 @@ def main(seeds: str, ways: str, elsewhere: str, write: bool, add: bool) -> None:
     measured = [int(seed) for seed in elsewhere.split(',') if seed]
     answers = answers_of(start) if measured else None
     if measured:
-        results['start'] = kept(os.path.join(OUT, 'start costs.json'), MODEL, lambda: costs(start, start, answers))
+        results['start'] = kept(
+            os.path.join(OUT, 'start costs.json'), f'{MODEL}, right answers',
+            lambda: dict(costs(start, start, answers), right_answers=kl_of_right_answers(start))
+        )
     path = os.path.join('docs' if write else OUT, 'demo_llm.md')
     for way, seed in itertools.product(ways.split(','), map(int, seeds.split(','))):
         result = found.get((way, seed))

@@ -62,6 +62,7 @@ def runs(monkeypatch, tmp_path):
     monkeypatch.setattr(fake, 'eval', lambda: fake, raising=False)
     monkeypatch.setattr(module, 'answers_of', lambda start: [])
     monkeypatch.setattr(module, 'costs', lambda *args: dict(letter_counting=0.5, gcd=0.5, chat=-2.0, kl=0.0))
+    monkeypatch.setattr(module, 'kl_of_right_answers', lambda start: 1.5)
     return fake
 
 
