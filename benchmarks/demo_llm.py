@@ -185,7 +185,7 @@ def write_results(results: Dict[str, Any], path: str, record: bool) -> None:
 @click.option('--ways', default='full', show_default=True, help=f'Comma-separated: {", ".join(WAYS)}.')
 @click.option('--elsewhere', default='', help='Comma-separated seeds for which to measure what it costs elsewhere.')
 @click.option('--write', is_flag=True, help='Write docs/demo_llm.md and .png; otherwise runs/demo_llm/.')
-@click.option('--add', is_flag=True, help='With --write: keep the runs that the page has, and make the others.')
+@click.option('--add', is_flag=True, help='Keep the runs that docs/demo_llm.md has, and make the others.')
 def main(seeds: str, ways: str, elsewhere: str, write: bool, add: bool) -> None:
     """Train SmolLM2 in several ways on several seeds, one after the other."""
     os.chdir(ROOT)

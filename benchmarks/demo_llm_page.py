@@ -24,8 +24,9 @@ never trained.
 Accuracy after training is that of the folder `model/last`, loaded and decoded by plain `transformers`. On every seed it
 is equal to the evaluator's. "Interpolated" are the same weights moved {share:.0%} of the way back to the start by
 `python -m dizoo_llm.interpolate`. This share was chosen in an earlier run of seed 0, with training problems of 1 to 20;
-the runs of this table test it. Seconds are those of training, without evaluations; "after {minutes} minutes" is the
-last evaluation by then. Peak memory is that of the whole process.
+the runs of this table test it. Seconds are those of sampling, scoring and learning. In the picture, and for "after
+{minutes} minutes" (the last evaluation by then), they include logs and checkpoints. Evaluations are left out of both.
+Peak memory is that of the whole process.
 
 ## Before and after
 
@@ -41,8 +42,8 @@ COSTS = '''
 What the trained models lose in other respects. Tasks of reasoning-gym that were not trained: greedy accuracy on
 {problems} problems each, with three worked examples. Chat: the mean log-probability of a token in {chat} answers that
 the start gave to general questions, sampled at temperature 1. KL: exact KL(policy || start) over the vocabulary, in
-nats per token, on completions sampled for {problems} held-out problems. A policy that gives the right answers to these
-and nothing else has a KL of {right_answers:.3f}, so that a KL in training cannot lower it much without wrong answers.
+nats per token, on completions sampled for {problems} held-out problems. A policy that samples the right answers to
+these and nothing else has a KL of {right_answers:.3f}; with a lower one, others are sampled too.
 
 | model | seed | {elsewhere} | chat, log-probability | KL |
 |---|---|---|---|---|---|

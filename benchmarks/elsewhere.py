@@ -68,14 +68,13 @@ def log_probs(model: PreTrainedModel, prompt: List[int], answer: List[int]) -> t
 def kl_of_right_answers(start: PreTrainedModel) -> float:
     """
     Overview:
-        The KL to the start, per token, of a policy that gives the right answers and nothing else: their mean negative
+        The KL to the start, per token, of a policy that samples the right answers and nothing else: their mean negative
         log-probability under the start.
     """
     env, logp = environment(), []
     for i in range(PROBLEMS):
         problem = env.problems.checked_problem(i)
-        answer = env.tokenizer.encode(problem.answer, add_special_tokens=False) + [env.tokenizer.eos_token_id]
-        logp.append(log_probs(start, env.encode(problem), answer))
+        logp.append(log_probs(start, env.encode(problem), env.encode_answer(problem.answer)))
     return -torch.cat(logp).mean().item()
 
 
