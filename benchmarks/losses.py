@@ -22,10 +22,13 @@ from tabulate import tabulate
 from torch import Tensor
 
 from ding_grpo.rl_utils import efficient_method, grpo_data, grpo_error, linear_log_prob
+from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
 MAIN = os.path.join(sys.prefix, 'ding-main', 'ding', 'rl_utils', 'log_prob_utils.py')
 ROWS, TOKENS, HIDDEN, VOCABULARY = 8, 256, 256, 32000
+LARGE_TOKENS, LARGE_HIDDEN, LARGE_VOCABULARY = 8192, 1024, 151936
+LARGE_TYPE = torch.bfloat16 if multiplies_bfloat16('cpu') else torch.float32  # bfloat16 would take hours otherwise
 
 
 class Case(NamedTuple):
@@ -81,10 +84,10 @@ def large() -> Case:
     generator = torch.Generator().manual_seed(0)
 
     def randn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).mul_(0.03).to(torch.bfloat16).requires_grad_()
+        return torch.randn(*shape, generator=generator).mul_(0.03).to(LARGE_TYPE).requires_grad_()
 
-    hidden, weight = randn(1, 8192, 1024), randn(151936, 1024)
-    index = torch.randint(0, 151936, (1, 8192), generator=generator)
+    hidden, weight = randn(1, LARGE_TOKENS, LARGE_HIDDEN), randn(LARGE_VOCABULARY, LARGE_HIDDEN)
+    index = torch.randint(0, LARGE_VOCABULARY, (1, LARGE_TOKENS), generator=generator)
     return Case([hidden, weight], lambda: linear_log_prob(hidden, weight, index).sum())
 
 
@@ -218,7 +221,10 @@ def main(rounds: int, threads: int, memory: str, write: bool) -> None:
                 memory_peer=used[best] * 2 ** 20,
             )
         )
-    title = 'Large: B=1 S=8192 V=151936 H=1024, bfloat16, `linear_log_prob`, forward and backward'
+    title = (
+        f'Large: B=1 S={LARGE_TOKENS} V={LARGE_VOCABULARY} H={LARGE_HIDDEN}, {str(LARGE_TYPE)[len("torch."):]}, '
+        '`linear_log_prob`, forward and backward'
+    )
     click.echo(title)
     above = memory_above('large, ours', threads)
     parts.append(f'## {title}\n\n{above:.0f} MiB above inputs, parameters and their gradients.\n')

@@ -214,7 +214,7 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
     options = [[name, *map(_spread, parts)] for name, parts in found['options'].items()]
     generation = [[name, _spread(seconds)] for name, seconds in found['generation'].items()]
     peaks = [[rows, f'{bounded:.0f}', f'{free:.0f}'] for rows, (bounded, free) in found['memory'].items()]
-    rates, beside = found['rates'], next(r for r in results if 'trl' in r['versions'])
+    rates, beside = found['rates'], next(r for r in results if r['work'].startswith('update_'))
     return TEXT.format(
         versions=', '.join(f'{name} {number}' for name, number in beside['versions'].items()),
         machine=processor_with_rates(),
@@ -298,7 +298,8 @@ At the same sizes and with one thread, alternating:
 - `autocast` is an option. With it, weights, their updates, the output layer and the loss stay in float32. With bfloat16
   weights they do not, and a step of 1e-6 is lost. It pays off if the processor or GPU multiplies bfloat16, and is only
   measured if it does.
-- torch.compile cannot call the products of oneDNN and gains less than they do, so it is not an option.
+- With AVX2 alone, the first two rows are the same.
+- torch.compile gains little, and it cannot call the products of oneDNN, so it is not an option.
 - AdamW is torch's fused implementation.
 - The number of threads is that of the environment variable `OMP_NUM_THREADS`.
 
