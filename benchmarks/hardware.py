@@ -3,11 +3,12 @@ import os
 import platform
 import statistics
 import time
-from typing import Dict, Iterator, Optional
+from typing import Dict, Iterator, List, Optional
 
 import torch
 
 PRODUCT = (2048, 256, 512)  # (rows, inputs, outputs) of a linear layer
+SECONDS, PRODUCTS = 2, 5  # at least, of a rate: long enough that a short disturbance does not move the median
 
 
 def processor() -> str:
@@ -53,8 +54,8 @@ def _rates(dtype: torch.dtype) -> Iterator[float]:
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            seconds = []
-            for _ in range(60):
+            seconds: List[float] = []
+            while sum(seconds) < SECONDS or len(seconds) < PRODUCTS:
                 start = time.perf_counter()
                 a @ b
                 seconds.append(time.perf_counter() - start)
