@@ -1,10 +1,13 @@
 """benchmarks/demo_llm.py: which runs it makes and which it keeps. None is trained here."""
 import importlib
 import json
+import math
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 BENCHMARKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'benchmarks')
@@ -98,6 +101,7 @@ class TestAdd:
         runs.run('--elsewhere', '0')
         runs.run('--seeds', '1', '--add')
         assert '| all weights | 0 | 25.0% | 12.5% | -2.50 | 1.250 |' in runs.page()
+        assert 'has a KL of 1.500' in ' '.join(runs.page().split())
 
 
 @pytest.mark.unittest
@@ -112,3 +116,19 @@ class TestMachine:
         runs.machine = 'Intel Xeon, bfloat16'
         runs.run('--seeds', '1', '--add')
         assert 'all weights, seed 0: AMD EPYC, float32; all weights, seed 1: Intel Xeon, bfloat16;' in runs.page()
+
+
+@pytest.mark.unittest
+def test_the_kl_of_right_answers_is_that_of_their_tokens_alone(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    elsewhere = importlib.import_module('elsewhere')
+    logits = torch.full((8, 8), -1e9)  # a token is followed by the next one or by token 0; which, depends on the token
+    for token in range(7):
+        logits[token, [0, token + 1]] = torch.tensor([1 - 0.1 * (token + 1), 0.1 * (token + 1)]).log()
+    answers = [[2, 3], [2]]  # after token 1: probabilities 0.2 and 0.3
+    problems = SimpleNamespace(checked_problem=lambda i: SimpleNamespace(answer=answers[i]))
+    env = SimpleNamespace(problems=problems, encode=lambda problem: [0, 1], encode_answer=lambda answer: answer)
+    monkeypatch.setattr(elsewhere, 'environment', lambda: env)
+    monkeypatch.setattr(elsewhere, 'PROBLEMS', 2)
+    kl = elsewhere.kl_of_right_answers(lambda ids: SimpleNamespace(logits=logits[ids]))
+    assert kl == pytest.approx(-(math.log(0.2) + math.log(0.3) + math.log(0.2)) / 3)
