@@ -222,7 +222,7 @@ def main(rounds: int, threads: int, memory: str, write: bool) -> None:
             )
         )
     title = (
-        f'Large: B=1 S={LARGE_TOKENS} V={LARGE_VOCABULARY} H={LARGE_HIDDEN}, {str(LARGE_TYPE)[len("torch."):]}, '
+        f'Large: B=1 S={LARGE_TOKENS} V={LARGE_VOCABULARY} H={LARGE_HIDDEN}, {str(LARGE_TYPE).split(".")[1]}, '
         '`linear_log_prob`, forward and backward'
     )
     click.echo(title)
