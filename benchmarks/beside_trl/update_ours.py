@@ -241,7 +241,7 @@ def main(folder: str, threads: int) -> None:
     def words_alone(self, size):
         self._tokens = size - 3  # no special tokens, so that both sides make completions of the same length
 
-    for owner, name in ((token_actor, 'generate'), (token_actor, 'linear_log_prob'), (CausalLM, 'completion_hidden'),
+    for owner, name in ((token_actor, 'generate'), (token_actor, 'linear_log_prob'), (CausalLM, 'completion_states'),
                         (Updater, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'get_total_norm'),
                         (torch.nn.utils, 'clip_grads_with_norm_'), (torch.optim.AdamW, 'step')):
         Clock.measure(owner, name)

@@ -18,7 +18,7 @@ from .lora import add_adapters, check_base
 from .output_head import OutputHead, measure_head
 from .reader import Reader
 from .reading import SHARED, start
-from .rows import read_plain, read_shared
+from .rows import States, read_plain, read_shared
 
 
 @MODEL_REGISTRY.register('causal_lm')
@@ -29,8 +29,8 @@ class CausalLM(nn.Module):
         it, sampling and learning read a prompt once for all rows that continue it. The model is always in evaluation \
         mode, because with dropout sampler and learner would compute different log-probabilities.
     Interfaces:
-        ``start``, ``arithmetic``, ``completion_logits``, ``completion_hidden``, ``output_head``, ``limit_vocabulary``,
-        ``save_pretrained``, ``from_model``
+        ``start``, ``arithmetic``, ``completion_logits``, ``completion_states``, ``completion_hidden``, ``output_head``,
+        ``limit_vocabulary``, ``save_pretrained``, ``from_model``
     """
 
     def __init__(
@@ -269,8 +269,8 @@ class CausalLM(nn.Module):
 
     def arithmetic(self) -> ContextManager:
         """
-        Context in which layers compute in the type of ``autocast``. ``completion_hidden`` and ``completion_logits``
-        enter it themselves. Decoding enters it once around all steps, so that weights are converted once.
+        Context in which layers compute in the type of ``autocast``. The methods ``completion_*`` enter it
+        themselves. Decoding enters it once around all steps, so that weights are converted once.
         """
         dtype = self.autocast_dtype
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
@@ -311,23 +311,37 @@ class CausalLM(nn.Module):
         with self.arithmetic():
             return read_plain(self, self.lm, 'logits', prompts, completion, length)[..., :self._tokens]
 
+    def completion_states(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> States:
+        """
+        Overview:
+            The last hidden states before completion tokens: one vector per token instead of V logits, which \
+            ``output_head`` computes from it. If the model shares prompts, tokens that follow the same ones have one \
+            state.
+        Arguments:
+            - prompts, completion, length: As in ``completion_logits``.
+        Returns:
+            - states (:obj:`States`): The states, and which of them precedes each token.
+        """
+        self.check_length(prompts.ids.shape[1] + completion.shape[1])
+        with self.arithmetic():
+            if self.shares_prompts:
+                states = read_shared(self, prompts, completion, length)
+            else:
+                hidden = read_plain(self, self.trunk, 'last_hidden_state', prompts, completion, length)  # (B, S, H)
+                state = torch.arange(completion.numel(), device=completion.device).view_as(completion)
+                states = States(hidden.flatten(0, 1), state)
+            return states._replace(hidden=states.hidden.to(self.lm.dtype))
+
     def completion_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         """
         Overview:
-            The last hidden state before each completion token: one vector per token instead of V logits, which \
-            ``output_head`` computes from it.
+            The states of ``completion_states`` for each token.
         Arguments:
             - prompts, completion, length: As in ``completion_logits``.
         Returns:
             - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
         """
-        self.check_length(prompts.ids.shape[1] + completion.shape[1])
-        with self.arithmetic():
-            if self.shares_prompts:
-                hidden = read_shared(self, prompts, completion, length)
-            else:
-                hidden = read_plain(self, self.trunk, 'last_hidden_state', prompts, completion, length)
-            return hidden.to(self.lm.dtype)
+        return self.completion_states(prompts, completion, length).of_tokens()
 
     def with_checkpointing(self, function: Callable, *args, **kwargs) -> Any:
         """Call a function. If gradients are enabled, recomputed layers are in training mode."""
@@ -352,9 +366,11 @@ class CausalLM(nn.Module):
             # peft's adapters on experts do not run in float64, in which this measures
             with torch.autocast(self.device.type, enabled=False), self.without_adapters():
                 self._measured = (layer, measure_head(self.lm, self.trunk))
-        bias = None if layer.bias is None else layer.bias[:self._tokens]
+        weight, bias = layer.weight, layer.bias
+        if self._tokens < len(weight):  # otherwise a slice would only copy its gradient
+            weight, bias = weight[:self._tokens], None if bias is None else bias[:self._tokens]
         rounded = self._autocast.output and self.autocast_dtype is not None
-        return OutputHead(layer.weight[:self._tokens], bias, *self._measured[1], rounded)
+        return OutputHead(weight, bias, *self._measured[1], rounded)
 
     def check_decoding(self) -> None:
         """Raise a ``ConfigError`` if a key changes how shared prompts are continued, and the model has none."""

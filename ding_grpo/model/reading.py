@@ -20,6 +20,7 @@ from .decoding import ByLengthDecoding, CachedDecoding, Decoding, NoCache, Promp
 from .float64 import in_float64
 from .prompt_tree import SEGMENT
 from .rows import read_plain, read_shared
+from .shared_whole import PART
 
 SHARED, PADDED, BY_LENGTH, REREAD = WAYS = ('shared', 'padded', 'by_length', 'reread')
 TOKENS = 11  # number of tokens of each row of the trial
@@ -155,7 +156,7 @@ def start(model: Any, way: str, prompts: PromptBatch, least: int = SEGMENT) -> D
 
 
 class _Rows(NamedTuple):
-    """Two rows of one prompt and one row of a shorter prompt, with the results of reading each alone."""
+    """Two rows of one prompt, of the same first token, and one row of a shorter prompt, with the results of reading each alone."""
     prompts: PromptBatch
     completion: Tensor  # (3, S)
     length: Tensor  # (3, )
@@ -171,7 +172,7 @@ class _Rows(NamedTuple):
         long, short = max(tokens - 4, 1), max(tokens - 6, 1)
         ids = torch.arange(3 * tokens).view(3, -1) * (5 + 2 * seed) + 3 + seed
         ids[1] = torch.arange(tokens) * 3
-        ids[0, :long] = ids[1, :long]
+        ids[0, :long + 1] = ids[1, :long + 1]  # a prompt, and the first token of its two rows
         common = min(2, short - 1)
         ids[2, :common] = ids[1, :common]  # a common beginning of two prompts
         ids = ids.remainder(model.output_tokens).to(model.device)
@@ -183,7 +184,7 @@ class _Rows(NamedTuple):
         return cls(
             PromptBatch.of([row[:n] for row, n in zip(ids, (long, long, short))], model.device),
             torch.stack([row[1:][i] for row, i in zip(ids, at)]),
-            torch.tensor([tokens - long, min(2, tokens - long), columns], device=model.device),
+            torch.tensor([tokens - long, min(3, tokens - long), columns], device=model.device),
             torch.stack([row[i] for row, i in zip(hidden, at)]),
             torch.stack([row[i] for row, i in zip(logit, at)]),
         )
@@ -200,17 +201,19 @@ def _check(model: Any, way: str, rows: _Rows, longest: int, tolerance: float) ->
             raise _Differs(f'its attention is {model.lm.config._attn_implementation!r}')
         if any(getattr(module, 'attn_temperature_tuning', False) for module in model.trunk.modules()):
             raise _Differs('its attention scales queries by their position in the packed row')  # Llama 4
-        found = read_shared(model, rows.prompts, rows.completion, rows.length, _mask_check(longest), least=0)
+        given = rows.prompts, rows.completion, rows.length, _mask_check(longest)
+        readings = [read_shared(model, *given, least=0, part=part).of_tokens() for part in (0, PART)]
     else:
-        found = read_plain(model, model.lm, 'logits', rows.prompts, rows.completion, rows.length)
-        found = found[..., :model.output_tokens]
+        logits = read_plain(model, model.lm, 'logits', rows.prompts, rows.completion, rows.length)
+        readings = [logits[..., :model.output_tokens]]
 
     def compare(found: Tensor, wanted: Tensor, what: str) -> None:
         if found.shape != wanted.shape or not (found - wanted).abs().max() <= tolerance * wanted.abs().max():
             raise _Differs(f'{what} differ from those of rows read alone')
 
-    for x, y, n in zip(found, rows.hidden if way == SHARED else rows.logit, rows.length):
-        compare(x[:n], y[:n], 'results of rows read together')
+    for found in readings:
+        for x, y, n in zip(found, rows.hidden if way == SHARED else rows.logit, rows.length):
+            compare(x[:n], y[:n], 'results of rows read together')
     decoding = start(model, way, rows.prompts, least=0)
     compare(decoding.logit, rows.logit[:, 0], 'logits after prompts')
     compare(decoding.step(rows.completion[:, 0]), rows.logit[:, 1], 'logits after first tokens')

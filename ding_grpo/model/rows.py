@@ -1,5 +1,5 @@
 """Reads given rows of tokens: each prompt once for all rows that continue it, or each row from its start."""
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +9,26 @@ from . import shared_prompt
 from .bands import divide
 from .decoding import PromptBatch
 from .prompt_tree import SEGMENT, PromptTree
+from .row_tree import RowTree
+from .shared_whole import PART, Whole
 
 CALL = 64  # number of tokens that take as long as one more call of the model
+
+
+class States(NamedTuple):
+    """
+    Overview:
+        Last hidden states, of which each may precede several tokens.
+    Shapes:
+        - hidden (:obj:`torch.FloatTensor`): :math:`(M, H)`
+        - state (:obj:`torch.LongTensor`): :math:`(B, S)`, which of the M states precedes each completion token
+    """
+    hidden: Tensor
+    state: Tensor
+
+    def of_tokens(self) -> Tensor:
+        """The hidden state before each completion token, (B, S, H)."""
+        return self.hidden.index_select(0, self.state.flatten()).unflatten(0, self.state.shape)
 
 
 def read_shared(
@@ -20,7 +38,8 @@ def read_shared(
         length: Optional[Tensor] = None,
         check_mask: Optional[Callable] = None,
         least: int = SEGMENT,
-) -> Tensor:
+        part: int = PART,
+) -> States:
     """
     Overview:
         Hidden states before each completion token, with each distinct prompt read once. All tokens are packed into \
@@ -31,7 +50,8 @@ def read_shared(
             position    0  1  2 |  0  1 |  3  4 |  3 |  2  3  4
             predicts         a0      c0   a1 a2   b1   c1 c2 c3     (the last token of p0 predicts b0 as well)
 
-        Common beginnings of prompts stand before the prompts, see ``PromptTree``.
+        Common beginnings of prompts stand before the prompts, see ``PromptTree``. Those of rows stand before the \
+        rows, see ``RowTree``.
 
     Arguments:
         - model (:obj:`CausalLM`): The model.
@@ -41,31 +61,25 @@ def read_shared(
             all.
         - check_mask (:obj:`Optional[Callable]`): See ``shared_prompt.read``.
         - least (:obj:`int`): See ``PromptTree.of``.
+        - part (:obj:`int`): See ``Whole``.
     Returns:
-        - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
+        - states (:obj:`States`): They include those of prompts that precede no token of a completion.
     """
     rows, columns = completion.shape
     if length is None:
         length = torch.full((rows, ), columns, device=completion.device)
     tree = PromptTree.of(prompts, least)
-    order = tree.row.argsort(stable=True)  # rows of one prompt next to each other
-    row, given = tree.row[order], (length - 1).clamp(min=0)[order]  # (B, ): prompt, and number of tokens read
-    of_prompts, step = torch.tensor(tree.length, device=row.device), torch.arange(columns, device=row.device)
-    is_read = step < given.unsqueeze(1)  # (B, S)
+    branches = RowTree.of(tree, completion, (length - 1).clamp(min=0))
     hidden = model.with_checkpointing(
         shared_prompt.read,
         model.trunk,
-        torch.cat([tree.ids, completion[order][is_read]]),
-        torch.cat([tree.position, (of_prompts[row].unsqueeze(1) + step)[is_read]]),
-        shared_prompt.Whole(tree, row, given),
+        torch.cat([tree.ids, branches.ids]),
+        torch.cat([tree.position, branches.position]),
+        Whole(tree, branches, part),
         check_mask,
     )  # (N, H)
-    # Positions in the packed row: the start of a row's completion, and the last token of its prompt.
-    start, last = len(tree.ids) + given.cumsum(0) - given, tree.last[row]
-    before = torch.minimum(step, given.unsqueeze(1))  # (B, S): number of the row's completion tokens before each token
-    where = torch.empty_like(completion)  # (B, S): position of the hidden state that predicts each token
-    where[order] = torch.where(before == 0, last.unsqueeze(1), start.unsqueeze(1) + before - 1)
-    return hidden.index_select(0, where.flatten()).view(rows, columns, -1)
+    last = tree.last[tree.row].unsqueeze(1)  # (B, 1): the last token of each row's prompt
+    return States(hidden, torch.where(branches.place < 0, last, len(tree.ids) + branches.place))
 
 
 def read_plain(

@@ -82,7 +82,7 @@ class Sharding:
                 # The loss of a process is divided by the normalisers of all processes, so that gradients are summed.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
-        register_fsdp_forward_method(model, 'completion_hidden')  # this, not ``forward``, is what learning calls
+        register_fsdp_forward_method(model, 'completion_states')  # this, not ``forward``, is what learning calls
 
     @torch.no_grad()
     def gather(self) -> None:

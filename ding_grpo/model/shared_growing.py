@@ -30,7 +30,7 @@ class Growing:
                 ``keep``, ``set_read``, or a ``full`` cache. A row then attends to all places of its cache, with a mask.
         """
         self._fixed = fixed
-        self._begin = Whole(tree, tree.row[:0], tree.row[:0])
+        self._begin = Whole(tree)
         self._packed: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (K, N, D): keys and values not yet in grids
         self._grids: Dict[int, List[List[Tuple[Tensor, Tensor]]]] = {}  # by layer and level: (p, K, L, D) of each share
         self._own: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (B, K, room, D)

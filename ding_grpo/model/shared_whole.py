@@ -3,12 +3,46 @@ import math
 from itertools import accumulate
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .bands import Band, Packed, divide
 from .prompt_tree import PromptTree
+from .row_tree import RowTree
 from .shared_attention import (CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain, type_of_backward)
+
+# Number of query-key pairs that take as long as what each part of the attention needs besides its pairs. A packed row so
+# short that its parts need more than all pairs of its tokens is attended in one part, with a mask.
+PART = 16384
+
+_Segment = Tuple[Tuple[int, int], Optional[np.ndarray]]  # start and length; which of its tokens each one sees
+
+
+class _Own(NamedTuple):
+    """
+    Overview:
+        Segments in a grid, and what their tokens see of them.
+    """
+    band: Band
+    seen: Optional[Tensor]  # (n, 1, T, T): which tokens each token sees; None for those before it
+
+    @classmethod
+    def of(cls, segments: List[_Segment], device: torch.device) -> List['_Own']:
+        """Grids of all segments."""
+        causal = [segment for segment, seen in segments if seen is None]
+        divided = divide([(n, ) for _, n in causal], lambda count, n: CALL + count * n * (n / 2 + TOKEN))
+        own = [cls(Band([causal[i] for i in chosen], device), None) for chosen in divided]
+        branching = [x for x in segments if x[1] is not None]
+        divided = divide([(n, ) for (_, n), _ in branching], lambda count, n: CALL + count * n * (n + TOKEN))
+        for chosen in divided:
+            found, masks = zip(*(branching[i] for i in chosen))
+            longest = max(n for _, n in found)
+            seen = np.tile(np.eye(longest, dtype=bool), (len(found), 1, 1))  # a padded cell sees itself
+            for i, mask in enumerate(masks):
+                seen[i, :len(mask), :len(mask)] = mask
+            own.append(cls(Band(list(found), device), torch.from_numpy(seen).unsqueeze(1).to(device)))
+        return own
 
 
 class _Above(NamedTuple):
@@ -61,25 +95,27 @@ class Whole:
         Differentiable attention of prompts and completions that are read together.
     """
 
-    def __init__(self, tree: PromptTree, row: Tensor, length: Tensor) -> None:
+    def __init__(self, tree: PromptTree, branches: Optional[RowTree] = None, part: int = PART) -> None:
         """
         Arguments:
             - tree (:obj:`PromptTree`): The prompts.
-            - row (:obj:`torch.LongTensor`): :math:`(B, )`, the prompt that each row continues, in ascending order.
-            - length (:obj:`torch.LongTensor`): :math:`(B, )`, number of tokens of each row.
+            - branches (:obj:`Optional[RowTree]`): The rows that continue them. None for the prompts alone.
+            - part (:obj:`int`): Number of query-key pairs that take as long as one more part.
         """
-        device, of_rows, row = row.device, length.tolist(), row.tolist()
-        of_prompts, of_each = tree.length, [0] * len(tree.remaining)
-        for prompt, n in zip(row, of_rows):
-            of_each[prompt] += n
+        device, of_prompts, of_each = tree.ids.device, tree.length, [0] * len(tree.remaining)
         segments = tree.segments
         begin = sum(segments[-1])  # number of tokens of all prompts
-        own = segments + [s for s in zip(accumulate(of_rows, initial=begin), of_rows) if s[1] > 0]
-        self.own = [
-            Band([own[i] for i in chosen], device)
-            for chosen in divide([(n, ) for _, n in own], lambda rows, n: CALL + rows * n * (n / 2 + TOKEN))
-        ]
-        self.packed = Packed(self.own)
+        own: List[_Segment] = [(segment, None) for segment in segments]
+        self._position, self._longest = tree.position, max(of_prompts)  # positions of all tokens, for windows
+        if branches is not None:
+            for prompt, n in zip(branches.prompt, branches.length):
+                of_each[prompt] += n
+            starts = accumulate(branches.length, initial=begin)
+            own += zip(zip(starts, branches.length), branches.seen)
+            self._position = torch.cat([tree.position, branches.position])
+            self._longest = max([self._longest, *(1 + branches.position).tolist()])
+        self.own = _Own.of(own, device)
+        self.packed = Packed([x.band for x in self.own])
         commons, prompts = segments[:len(tree.common)], segments[len(tree.common):]
         rows = list(zip(accumulate(of_each, initial=begin), of_each))
         self.above: List[_Above] = []
@@ -90,10 +126,20 @@ class Whole:
         if sum(of_each):
             skipped = [n - m for n, m in zip(of_prompts, tree.remaining)]
             self.above.append(_Above.of(rows, prompts, skipped, device))
-        self._longest = max(of_prompts + [of_prompts[prompt] + n for prompt, n in zip(row, of_rows)])
-        # position of each token of the packed row, for windows
-        steps = [torch.arange(n) + of_prompts[prompt] for prompt, n in zip(row, of_rows)]
-        self._position = torch.cat([tree.position, torch.cat(steps).to(device)]) if steps else tree.position
+        parts = [x.band.shape[0] * x.band.shape[1] ** 2 for x in self.own]
+        parts += [q.shape[0] * q.shape[1] * k.shape[1] for above in self.above for q, k in above.bands]
+        tokens = len(self._position)
+        if tokens ** 2 < sum(parts) + part * len(parts):
+            seen = np.zeros((tokens, tokens), dtype=bool)
+            for segment, mask in own:
+                seen[_range(segment), _range(segment)] = np.tri(segment[1], dtype=bool) if mask is None else mask
+            for number, (prompt, row) in enumerate(zip(prompts, rows)):
+                seen[_range(row), _range(prompt)] = True
+                if commons:
+                    common = _range(commons[tree.beginning[number]])
+                    seen[_range(prompt), common] = seen[_range(row), common] = True
+            self.own, self.above = _Own.of([((0, tokens), seen)], device), []
+            self.packed = Packed([x.band for x in self.own])
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """
@@ -109,7 +155,7 @@ class Whole:
         options = options.within(self._longest)
         if is_fast(q, v, options):
             return _Flash.apply(q, k, v, self, options.scale).unsqueeze(0)
-        parts = [_plain_own(band, q, k, v, options) for band in self.own]
+        parts = [_plain_own(own, q, k, v, options, self._position) for own in self.own]
         out, lse = (self.packed.join(list(x)) for x in zip(*parts))  # (N, H, E), (N, H)
         for above in self.above:
             parts = [
@@ -130,6 +176,10 @@ class Whole:
         return at.unsqueeze(-1) - torch.arange(keys.shape[1], device=at.device)
 
 
+def _range(segment: Tuple[int, int]) -> slice:
+    return slice(segment[0], sum(segment))
+
+
 def _adjoined(segments: List[Tuple[int, int]], number: List[int]) -> List[Tuple[int, int]]:
     """Join adjacent segments of the same number, of which each has at least one; numbers ascend from 0."""
     ends: Dict[int, Tuple[int, int]] = {}
@@ -139,13 +189,16 @@ def _adjoined(segments: List[Tuple[int, int]], number: List[int]) -> List[Tuple[
     return list(ends.values())
 
 
-def _plain_own(band: Band, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tuple[Tensor, Tensor]:
+def _plain_own(own: _Own, q: Tensor, k: Tensor, v: Tensor, options: Options, position: Tensor) -> Tuple[Tensor, Tensor]:
     """Attention of tokens to their own segment, (tokens, H, E), and the logarithm of its normaliser, (tokens, H)."""
+    band, seen = own
     q, k, v = (band.place(x).transpose(0, 1) for x in (q, k, v))  # (n, H or K, T, D)
     k, v = (_repeat(x, q.shape[1]) for x in (k, v))
-    step = torch.arange(band.shape[1], device=q.device)
-    distance = step.unsqueeze(1) - step
-    seen = distance >= 0 if options.window is None else (distance >= 0) & (distance < options.window)
+    if seen is None:
+        seen = torch.ones(band.shape[1], band.shape[1], dtype=torch.bool, device=q.device).tril()
+    if options.window is not None:
+        at = band.place(position.unsqueeze(0))[0]  # (n, T)
+        seen = seen & (at.unsqueeze(2) - at.unsqueeze(1) < options.window).unsqueeze(1)
     out, lse = plain(q, k, v, seen, options)
     return band.take(out.transpose(1, 2)), band.take(lse.transpose(1, 2))
 
@@ -191,9 +244,10 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Whole, scale: float) -> Tensor:
         parts = []
-        for band in plan.own:
+        for band, seen in plan.own:
             x = _own(band, q, k, v)
-            out, lse = flash(*x, scale, causal=True)
+            mask = None if seen is None else added(seen, q)
+            out, lse = flash(*x, scale, mask, causal=seen is None)
             parts.append((band.take(out.transpose(1, 2)), band.take(lse.transpose(1, 2))))
         out, lse = (plan.packed.join(list(x)) for x in zip(*parts))  # (N, H, D), (N, H)
         repeat = len(q) // len(k)
@@ -214,12 +268,13 @@ class _Flash(torch.autograd.Function):
         plan, groups, repeat = ctx.plan, len(k), len(q) // len(k)
         grad, out, lse = (x.transpose(0, 1) for x in (grad, out, lse))  # (H, N, D), (H, N)
         parts = []
-        for band in plan.own:
+        for band, seen in plan.own:
             x = _own(band, q, k, v)
             # a padded cell sees later tokens, whose scores may exceed its normaliser by far: its weights become 0
             o, g = (band.place_filled(y).transpose(0, 1).contiguous() for y in (out, grad))
             m = band.place_filled(lse, math.inf).transpose(0, 1).contiguous()
-            dq, dk, dv = flash_backward(g, *x, o, m, ctx.scale, causal=True)
+            mask = None if seen is None else added(seen, q)
+            dq, dk, dv = flash_backward(g, *x, o, m, ctx.scale, mask, causal=seen is None)
             if repeat > 1:
                 dk, dv = (y.unflatten(1, (groups, repeat)).sum(2) for y in (dk, dv))
             parts.append(tuple(band.take(y.transpose(1, 2)) for y in (dq, dk, dv)))

@@ -250,9 +250,10 @@ class TokenActor:
         prompts = PromptBatch.of(batch.prompts, model.device)
         length, vocabulary = batch.length, model.output_tokens  # (B, )
         if self._log_prob_fn is linear_log_prob:
-            hidden = model.completion_hidden(prompts, batch.action, length)  # (B, S, H)
+            states = model.completion_states(prompts, batch.action, length)
             logp, h, *rest = linear_log_prob(
-                hidden,
+                states.hidden,
+                state=states.state,
                 index=batch.action,
                 mask=batch.weight,
                 temperature=self._sampling.temperature,
@@ -265,12 +266,13 @@ class TokenActor:
             reading = Reading(logp, h, squares=rest[0] if squares else None)
             if teacher is not None:
                 temperature = self._sampling.temperature
+                hidden = states.of_tokens()  # (B, S, H)
                 found = teacher.compare(batch, prompts, logp, hidden, model.output_head(), temperature)
                 reading = reading._replace(divergence=found[0], teacher_kl=found[1])
             if critic is None:
                 return reading
             of_own = critic.model is not None
-            value = critic(model, prompts, batch.action, length) if of_own else critic.of_hidden(hidden)
+            value = critic(model, prompts, batch.action, length) if of_own else critic.of_hidden(states.of_tokens())
             return reading._replace(value=value)
         logit = model.completion_logits(prompts, batch.action, length)  # (B, S, V)
         kept = batch.kept if batch.kept_words is None else kept_tokens(batch, vocabulary)

@@ -6,7 +6,7 @@ from torch.autograd.function import once_differentiable
 
 from .check import check_leading, check_number, check_tensor
 from .kept_log_prob import KeptLogProb
-from .tiles import TOKENS, Head, Tile, slices, tile_width, vocabulary_slices, wide_type, without_autocast
+from .tiles import TOKENS, Head, Sampled, Tile, slices, tile_width, vocabulary_slices, wide_type, without_autocast
 from .token_rules import CountedRules, TokenRules
 
 
@@ -25,6 +25,7 @@ def linear_log_prob(
         return_entropy: bool = False,
         return_squares: bool = False,
         rules: Optional[TokenRules] = None,
+        state: Optional[Tensor] = None,
 ) -> Union[Tensor, Tuple[Tensor, ...]]:
     """
     Overview:
@@ -55,14 +56,16 @@ def linear_log_prob(
         - return_squares (:obj:`bool`): Whether to also return the sums of their squared probabilities.
         - rules (:obj:`Optional[TokenRules]`): What the sampler did to the logits before the division by the \
             temperature. Its ``kept_bits`` and ``kept`` exclude each other.
+        - state (:obj:`Optional[torch.LongTensor]`): Which hidden state predicts each token. A state that predicts \
+            several tokens is multiplied once, except with ``kept`` and with rules that differ between tokens.
     Returns:
         - logp (:obj:`torch.FloatTensor`): In nats, float32 or wider.
         - entropy (:obj:`torch.FloatTensor`): In nats, differentiable; only with ``return_entropy``.
         - squares (:obj:`torch.FloatTensor`): Without a gradient; only with ``return_squares``, as the last.
     Shapes:
-        - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
+        - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`; with ``state`` :math:`(M, H)`
         - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
-        - index (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - index, state (:obj:`torch.LongTensor`): :math:`(B, S)`
         - mask (:obj:`torch.Tensor`): :math:`(B, S)`
         - bias (:obj:`torch.FloatTensor`): :math:`(V, )`
         - kept (:obj:`torch.LongTensor`): :math:`(B, S, K)`
@@ -71,7 +74,7 @@ def linear_log_prob(
     Raises:
         - ValueError: If a shape, a type or an option is wrong.
     """
-    _check(hidden, weight, index, mask, bias, kept, rules)
+    _check(hidden, weight, index, mask, bias, kept, rules, state)
     check_number('temperature', temperature, open_low=True)
     check_number('scale', scale, open_low=True)
     if softcap is not None:
@@ -80,19 +83,27 @@ def linear_log_prob(
         raise ValueError(f'chunk_size = {chunk_size!r}: must be an integer of at least 1')
     counted = torch.ones_like(index, dtype=torch.bool) if mask is None else mask != 0
     taken, head = index[counted], Head(scale, softcap, temperature, rounded)
-    # hidden[counted], (N, H), whose backward would sort
-    read = hidden.flatten(0, 1).index_select(0, counted.flatten().nonzero().squeeze(1))
+    flat = hidden if state is not None else hidden.flatten(0, 1)
+    of_token = counted.flatten().nonzero().squeeze(1) if state is None else state[counted]  # (N, )
+    of_counted = None if rules is None else rules.of(counted, temperature)
+    back = None  # (N, ): which of the computed distributions is that of each token
+    if state is not None and kept is None and (of_counted is None or of_counted.same_for_all):
+        of_token, back = of_token.unique(return_inverse=True)
+    read = flat.index_select(0, of_token)  # (N, H), or (M, H) for states; the backward of [] would sort
     if taken.numel() and not 0 <= taken.min() <= taken.max() < len(weight):
         raise ValueError(
             f'index from {taken.min()} to {taken.max()}: must be tokens from 0 to V - 1 = {len(weight) - 1}'
         )
-    of_counted = None if rules is None else rules.of(counted, temperature)
     if kept is None:
         if of_counted is not None and of_counted.kept_bits is not None:
             _check_taken_bits(of_counted.kept_bits, taken)
-        logp, *others = _TiledLogProb.apply(
-            read, weight, bias, taken, head, of_counted, chunk_size or TOKENS, return_entropy, return_squares
-        )  # (N, ) each
+        args = (read, weight, bias), (head, of_counted, chunk_size or TOKENS, return_entropy, return_squares)
+        if back is None:
+            logp, *others = _TiledLogProb.apply(*args[0], taken, None, *args[1])  # (N, ) each
+        else:
+            order = back.argsort(stable=True)
+            logp, *others = _TiledLogProb.apply(*args[0], taken[order], back[order], *args[1])  # (N, ), (M, )
+            logp, others = logp[order.argsort()], [None if x is None else x[back] for x in others]
     else:
         chosen = kept[counted]  # (N, K)
         if not (chosen == taken.unsqueeze(-1)).any(-1).all():
@@ -116,19 +127,20 @@ class _TiledLogProb(torch.autograd.Function):
     @staticmethod
     @without_autocast
     def forward(
-            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, head: Head,
-            rules: Optional[CountedRules], tokens: int, return_entropy: bool, return_squares: bool
+            ctx: Any, hidden: Tensor, weight: Tensor, bias: Optional[Tensor], index: Tensor, state: Optional[Tensor],
+            head: Head, rules: Optional[CountedRules], tokens: int, return_entropy: bool, return_squares: bool
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         wide = wide_type(hidden)
-        taken, highest, total, entropy, squares = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(5))
+        highest, total, entropy, squares = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(4))
+        taken = hidden.new_zeros(len(index), dtype=wide)
         entropy, squares = entropy if return_entropy else None, squares if return_squares else None
-        tile = Tile(hidden, weight, bias, head, index, rules)
+        tile, sampled = Tile(hidden, weight, bias, head, rules), Sampled.of(index, state, len(hidden))
         for rows in slices(len(hidden), tokens):
             parts: List[List[Tensor]] = []
             for columns in vocabulary_slices(weight):
                 x = tile.logits(rows, columns)
-                inside, place = tile.where_taken(rows, columns)
-                taken[rows] += torch.where(inside, x.gather(-1, place), 0).squeeze(-1)
+                inside, place = sampled.find(rows, columns)
+                taken[sampled.tokens(rows)] += torch.where(inside, x.take(place), 0)
                 top = x.amax(-1, keepdim=True).clamp(min=torch.finfo(wide).min)  # not minus infinity
                 x.sub_(top)
                 distance = x.clamp(min=-1000) if return_entropy else None  # exp is 0 there; 0 * infinity would be NaN
@@ -149,25 +161,26 @@ class _TiledLogProb(torch.autograd.Function):
                 entropy[rows] = total[rows].log() - (scale * distance).sum(0) / total[rows]
             if return_squares:
                 squares[rows] = (scale.square() * others[-1]).sum(0) / total[rows].square()
-        ctx.save_for_backward(hidden, weight, bias, index, highest, total, entropy)
-        ctx.head, ctx.rules, ctx.tokens = head, rules, tokens
+        ctx.save_for_backward(hidden, weight, bias, highest, total, entropy)
+        ctx.head, ctx.rules, ctx.tokens, ctx.sampled = head, rules, tokens, sampled
         ctx.set_materialize_grads(False)
         if return_squares:
             ctx.mark_non_differentiable(squares)
         # Not taken - (highest + log total): at low temperatures the sum is in the thousands and loses precision.
-        return taken - highest - total.log(), entropy, squares
+        return taken - sampled.of_tokens(highest) - sampled.of_tokens(total.log()), entropy, squares
 
     @staticmethod
     @once_differentiable
     @without_autocast
     def backward(ctx: Any, grad_logp: Optional[Tensor], grad_entropy: Optional[Tensor],
                  _: None) -> Tuple[Optional[Tensor], ...]:
-        hidden, weight, bias, index, highest, total, entropy = ctx.saved_tensors
-        grad_logp = torch.zeros_like(total) if grad_logp is None else grad_logp
-        tile = Tile(hidden, weight, bias, ctx.head, index, ctx.rules)
+        (hidden, weight, bias, highest, total, entropy), sampled = ctx.saved_tensors, ctx.sampled
+        grad_logp = total.new_zeros(len(sampled.index)) if grad_logp is None else grad_logp
+        grad_state = sampled.sum(grad_logp, total)  # (M, )
+        tile = Tile(hidden, weight, bias, ctx.head, ctx.rules)
 
         def grad_of(rows: slice, columns: slice) -> Tensor:
-            (x, slope), g = tile.logits_and_slope(rows, columns), grad_logp[rows, None]
+            (x, slope), g = tile.logits_and_slope(rows, columns), grad_state[rows, None]
             # p = exp(x - highest) / total, as in forward; the division is merged into the factor of a row
             x.sub_(highest[rows, None])
             if grad_entropy is None:
@@ -176,24 +189,31 @@ class _TiledLogProb(torch.autograd.Function):
                 x.clamp_(min=-1000)  # p is 0 there in any type; 0 * infinity would be NaN
                 grad = x + (entropy - total.log())[rows, None]
                 grad.mul_(-grad_entropy[rows, None] / total[rows, None]).sub_(g / total[rows, None]).mul_(x.exp_())
-            inside, place = tile.where_taken(rows, columns)
-            grad.scatter_add_(-1, place, torch.where(inside, g, 0))
+            inside, place = sampled.find(rows, columns)
+            grad.view(-1).index_add_(0, place, torch.where(inside, grad_logp[sampled.tokens(rows)], 0))
             return grad if slope is None else grad.mul_(slope)
 
-        return (*tile.backward(grad_of, ctx.needs_input_grad[:3], ctx.tokens), None, None, None, None, None, None)
+        return (*tile.backward(grad_of, ctx.needs_input_grad[:3], ctx.tokens), *[None] * 7)
 
 
 def _check(
         hidden: Tensor, weight: Tensor, index: Tensor, mask: Optional[Tensor], bias: Optional[Tensor],
-        kept: Optional[Tensor], rules: Optional[TokenRules]
+        kept: Optional[Tensor], rules: Optional[TokenRules], state: Optional[Tensor]
 ) -> None:
-    check_leading('hidden', hidden, '(B, S, H)')
+    check_leading('hidden', hidden, '(B, S, H)' if state is None else '(M, H)')
     check_leading('weight', weight, '(V, H)')
-    lead, vocabulary = tuple(hidden.shape[:2]), len(weight)
-    if weight.shape[1] != hidden.shape[2] or weight.dtype != hidden.dtype:
+    if state is not None:
+        if not isinstance(state, Tensor) or state.dim() != 2 or state.dtype != torch.long:
+            raise ValueError(f'state of {getattr(state, "dtype", type(state).__name__)}: must be int64 of shape (B, S)')
+        if state.numel() and not 0 <= state.min() <= state.max() < len(hidden):
+            raise ValueError(
+                f'state from {state.min()} to {state.max()}: must be states from 0 to M - 1 = {len(hidden) - 1}'
+            )
+    lead, vocabulary = tuple((hidden if state is None else state).shape[:2]), len(weight)
+    if weight.shape[1] != hidden.shape[-1] or weight.dtype != hidden.dtype:
         raise ValueError(
             f'weight {tuple(weight.shape)} of {weight.dtype}: must be {hidden.dtype} of shape '
-            f'(V, H = {hidden.shape[2]})'
+            f'(V, H = {hidden.shape[-1]})'
         )
     check_tensor('index', index, lead, '(B, S)', 'int64')
     check_tensor('mask', mask, lead, '(B, S)', 'numbers', optional=True)

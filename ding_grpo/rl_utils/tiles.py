@@ -72,13 +72,59 @@ def without_autocast(function: Callable) -> Callable:
     return run
 
 
+class Sampled(NamedTuple):
+    """
+    Overview:
+        N sampled tokens, in the order of the M hidden states that predict them.
+    Shapes:
+        - index (:obj:`torch.LongTensor`): :math:`(N, )`
+        - state (:obj:`Optional[torch.LongTensor]`): :math:`(N, )`, ascending; None if each has a state of its own
+    """
+    index: Tensor
+    state: Optional[Tensor] = None
+    first: Sequence[int] = ()  # (M + 1, ): number of tokens that lower states predict
+
+    @classmethod
+    def of(cls, index: Tensor, state: Optional[Tensor], states: int) -> 'Sampled':
+        if state is None:
+            return cls(index)
+        return cls(index, state, torch.searchsorted(state, torch.arange(states + 1, device=state.device)).tolist())
+
+    def tokens(self, rows: slice) -> slice:
+        """The tokens that a range of states predicts."""
+        return rows if self.state is None else slice(self.first[rows.start], self.first[rows.stop])
+
+    def of_tokens(self, x: Tensor) -> Tensor:
+        """Values of states, (M, ), for each token."""
+        return x if self.state is None else x[self.state]
+
+    def sum(self, x: Tensor, like: Tensor) -> Tensor:
+        """Sums of the values of the tokens of each state, in the form of ``like``, (M, )."""
+        return x if self.state is None else torch.zeros_like(like).index_add_(0, self.state, x)
+
+    def find(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
+        """
+        Overview:
+            The tokens of a tile.
+        Returns:
+            - inside (:obj:`torch.BoolTensor`): Whether the tile has the token, for the tokens of ``rows``.
+            - place (:obj:`torch.LongTensor`): Its place in the flattened tile; arbitrary for other tokens.
+        """
+        tokens, width = self.tokens(rows), columns.stop - columns.start
+        column = self.index[tokens] - columns.start
+        if self.state is None:
+            row = torch.arange(len(column), device=column.device)
+        else:
+            row = self.state[tokens] - rows.start
+        return (column >= 0) & (column < width), row * width + column.clamp(0, width - 1)
+
+
 class Tile(NamedTuple):
-    """The logits of some hidden states over a part of the vocabulary; ``index`` are sampled tokens."""
+    """The logits of some hidden states over a part of the vocabulary."""
     hidden: Tensor
     weight: Tensor
     bias: Optional[Tensor]
     head: Head
-    index: Optional[Tensor] = None
     rules: Optional[CountedRules] = None
 
     def logits(self, rows: slice, columns: slice) -> Tensor:
@@ -88,12 +134,6 @@ class Tile(NamedTuple):
         z = self.head.product(self.hidden[rows], self.weight[columns])
         x = self.head.logits(z if self.bias is None else z.add_(self.bias[columns]))
         return x, with_rules(x, self.head, self.rules, rows, columns, with_slope)
-
-    def where_taken(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
-        """Whether the sampled token of each row is in the tile, and its column (arbitrary if not); both (N, 1)."""
-        place = self.index[rows, None] - columns.start
-        width = columns.stop - columns.start
-        return (place >= 0) & (place < width), place.clamp(0, width - 1)
 
     def backward(
             self,
@@ -118,18 +158,19 @@ class Tile(NamedTuple):
         grad_bias = torch.empty_like(bias) if needs_bias else None
         for columns in vocabulary_slices(weight):
             w = weight[columns]
-            sum_weight = torch.zeros(w.T.shape, dtype=wide, device=w.device) if needs_weight else None  # (H, tile)
+            sum_weight = None  # (H, tile)
             sum_bias = torch.zeros(len(w), dtype=wide, device=w.device) if needs_bias else None
             for rows in slices(len(hidden), tokens):
                 grad = grad_of(rows, columns).to(hidden.dtype)  # (N, tile)
                 if needs_hidden:
                     grad_hidden[rows] += product(grad, w.T)
                 if needs_weight:
-                    sum_weight += product(turned[:, rows], grad.T)
+                    part = product(turned[:, rows], grad.T).to(wide)
+                    sum_weight = part if sum_weight is None else sum_weight.add_(part)
                 if needs_bias:
                     sum_bias += grad.sum(0)
             if needs_weight:
-                grad_weight[columns] = sum_weight.T
+                grad_weight[columns] = 0 if sum_weight is None else sum_weight.T  # without tokens
             if needs_bias:
                 grad_bias[columns] = sum_bias
         return None if grad_hidden is None else grad_hidden.to(hidden.dtype), grad_weight, grad_bias

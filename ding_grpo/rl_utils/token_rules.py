@@ -48,6 +48,11 @@ class CountedRules(NamedTuple):
     position: Tensor
     kept_bits: Optional[Tensor]
 
+    @property
+    def same_for_all(self) -> bool:
+        """Whether the rules are the same for all tokens."""
+        return self.first_seen is None and self.kept_bits is None
+
     def apply_(self, logit: Tensor, tokens: slice, ids: Union[slice, Tensor]) -> Optional[Tensor]:
         """
         Overview:

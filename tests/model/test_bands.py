@@ -6,6 +6,7 @@ import torch
 
 from ding_grpo.model import PromptBatch, shared_attention, shared_whole
 from ding_grpo.model.prompt_tree import PromptTree
+from ding_grpo.model.row_tree import RowTree
 from ding_grpo.model.bands import Band, Packed, divide
 
 CPU = torch.device('cpu')
@@ -103,8 +104,10 @@ def test_few_pairs_are_computed_in_vain(lengths, prompt):
     lengths = torch.tensor(lengths)[order]
     row = row[order]
     batch = PromptBatch.of([torch.arange(prompt[i]) + i for i in row.tolist()], CPU)
-    plan = shared_whole.Whole(PromptTree.of(batch), row, lengths)
-    computed = sum(b.shape[0] * b.shape[1] ** 2 for b in plan.own)
+    tree = PromptTree.of(batch)
+    completion = torch.arange(len(row)).unsqueeze(1) + torch.arange(int(lengths.max()) + 1)  # no common beginnings
+    plan = shared_whole.Whole(tree, RowTree.of(tree, completion, lengths))
+    computed = sum(x.band.shape[0] * x.band.shape[1] ** 2 for x in plan.own)
     computed += sum(q.shape[0] * q.shape[1] * k.shape[1] for above in plan.above for q, k in above.bands)
     needed = sum(n * n for n in prompt) + sum(n * n + n * prompt[i] for n, i in zip(lengths.tolist(), row.tolist()))
     assert computed <= 1.3 * needed
@@ -114,8 +117,8 @@ def test_few_pairs_are_computed_in_vain(lengths, prompt):
 def test_a_padded_cell_whose_scores_are_large_reaches_no_gradient():
     """It repeats the first token of its segment, and would see later tokens with the first one's normaliser."""
     batch = PromptBatch.of([torch.arange(4), torch.arange(3) + 5], CPU)
-    plan = shared_whole.Whole(PromptTree.of(batch), torch.tensor([0, 1]), torch.tensor([0, 0]))
-    assert len(plan.own) == 1 and not plan.own[0].even
+    plan = shared_whole.Whole(PromptTree.of(batch), part=0)
+    assert len(plan.own) == 1 and not plan.own[0].band.even
     q, k, v = (torch.randn(1, 1, 7, 16, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3))
     with torch.no_grad():
         q[0, 0, 4], k[0, 0, 4:] = 30., torch.linspace(-30, 30, 3).unsqueeze(1)  # the first token of the shorter one

@@ -1,13 +1,15 @@
 """Prompts read once are read right: against each row read whole, by itself."""
 import copy
 import json
+from functools import partial
 
 import pytest
 import torch
 
-from ding_grpo.model import CausalLM, shared_growing, shared_prompt
+from ding_grpo.model import CausalLM, causal_lm, shared_growing, shared_prompt, shared_whole
 from ding_grpo.model.decoding import CachedDecoding, PromptBatch, SharedDecoding
 from ding_grpo.model.prompt_tree import PromptTree
+from ding_grpo.model.rows import read_shared
 from ding_grpo.rollout import Sampling, generate
 
 from tests.cases import long
@@ -20,6 +22,7 @@ LENGTHS = {
     'one row': ((4, ), (0, ), (3, )),
     'beginnings': ((9, 4, 6, 3), (0, 2, 1, 1, 0, 2, 2, 3), (6, 4, 1, 8, 8, 2, 0, 3)),
     'one beginning': ((5, 3, 7), (0, 2, 1, 1, 0), (6, 4, 1, 8, 8)),
+    'branches': ((9, 4), (0, 0, 0, 1, 0, 1, 1, 0), (6, 4, 8, 8, 2, 5, 5, 6)),
 }
 COMMON = {'beginnings': ((8, 5), (0, 1, 0, 1)), 'one beginning': ((9, ), (0, 0, 0))}
 
@@ -51,6 +54,9 @@ def rows(case):
         tree = PromptTree.of(PromptBatch.of([prompts[i] for i in row], CPU))
         assert sorted(tree.common) == sorted(lengths)
     completion = torch.randint(0, 40, (len(row), max(length)))
+    if case == 'branches':
+        for i, n in ((1, 2), (2, 3), (7, 6), (5, 1), (6, 4)):
+            completion[i, :n] = completion[row.index(row[i]), :n]
     return [prompts[i] for i in row], completion, torch.tensor(length)
 
 
@@ -68,8 +74,10 @@ def crossed(names, cases):
 @pytest.mark.unittest
 class TestLearning:
 
+    @pytest.mark.parametrize('part', [0, shared_whole.PART], ids=['parts', 'one part'])
     @pytest.mark.parametrize('name, case', crossed(CONFIGS, LENGTHS))
-    def test_hidden_states_and_gradients(self, name, case):
+    def test_hidden_states_and_gradients(self, name, case, part, monkeypatch):
+        monkeypatch.setattr(causal_lm, 'read_shared', partial(read_shared, part=part))
         model = make(name)
         prompts, completion, length = rows(case)
         counted = torch.arange(completion.shape[1]) < length.unsqueeze(1)
@@ -96,6 +104,10 @@ class TestLearning:
         prompts, completion, length = rows('beginnings')
         model.completion_hidden(PromptBatch.of(prompts, CPU), completion, length)
         assert read[1:] == [8 + 5 + 9 + 4 + 6 + 3 + 5 + 3 + 0 + 7 + 7 + 1 + 0 + 2]
+        prompts, completion, length = rows('branches')
+        states = model.completion_states(PromptBatch.of(prompts, CPU), completion, length)
+        assert read[2:] == [9 + 4 + (5 + 1 + 4 + 1 + 0) + (7 + 3 + 0)]  # what each row of a prompt adds to those before
+        assert len(states.hidden) == read[2] and states.state.shape == completion.shape
 
 
 @pytest.mark.unittest

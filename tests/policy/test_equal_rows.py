@@ -92,10 +92,10 @@ class TestUpdate:
         main.policy.collect.update(collect)
         samples = repeated(sample_groups(make_policy(main, create), [0, 1, 2, 3], reward=reward), [0, 1, 0, 3, 3, 3])
         weights, metrics, read = [], [], []
-        completion_hidden = CausalLM.completion_hidden
+        completion_states = CausalLM.completion_states
         monkeypatch.setattr(
-            CausalLM, 'completion_hidden',
-            lambda self, prompts, *args: read.append(len(prompts.row)) or completion_hidden(self, prompts, *args)
+            CausalLM, 'completion_states',
+            lambda self, prompts, *args: read.append(len(prompts.row)) or completion_states(self, prompts, *args)
         )
         for once in (True, False):
             if not once:

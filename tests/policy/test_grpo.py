@@ -169,8 +169,8 @@ class TestLearn:
         main.policy.learn.update(beta=0.1, epoch_per_collect=4, batch_size=1)
         policy = make_policy(main, create)
         asked = []
-        read = policy._learning.reference.copy.completion_hidden
-        policy._learning.reference.copy.completion_hidden = lambda *args: asked.append(1) or read(*args)
+        read = policy._learning.reference.copy.completion_states
+        policy._learning.reference.copy.completion_states = lambda *args: asked.append(1) or read(*args)
         policy.learn_mode.forward(sample_groups(policy, [0, 1, 2]))
         assert len(asked) == 3
 
@@ -232,7 +232,7 @@ class TestLearn:
 
     def test_reads_as_the_config_says(self, think_answer, monkeypatch):
         main, create = think_answer
-        for name, method in (('linear_log_prob', 'completion_hidden'), ('naive_method', 'completion_logits')):
+        for name, method in (('linear_log_prob', 'completion_states'), ('naive_method', 'completion_logits')):
             main.policy.learn.log_prob_fn = name
             policy = make_policy(main, create)
             called = []

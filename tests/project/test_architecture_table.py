@@ -61,12 +61,12 @@ class TestArchitectures:
 class TestVerdict:
 
     def test_learning_that_reads_another_prompt(self, measure, monkeypatch):
-        hidden = CausalLM.completion_hidden
+        hidden = CausalLM.completion_states
 
         def shifted(self, prompts, *args):
             return hidden(self, prompts._replace(ids=prompts.ids.roll(1, 1)), *args)
 
-        monkeypatch.setattr(CausalLM, 'completion_hidden', shifted)
+        monkeypatch.setattr(CausalLM, 'completion_states', shifted)
         assert 'learned' in measure('llama', 'float32', 1).wrong
         assert 'learned' in measure('llama', 'bfloat16', 4).wrong
 
@@ -95,7 +95,7 @@ class TestVerdict:
         def fails(self, *args):
             raise IndexError('out of range')
 
-        monkeypatch.setattr(CausalLM, 'completion_hidden', fails)
+        monkeypatch.setattr(CausalLM, 'completion_states', fails)
         result = program.measure('llama', 'float32')
         line = program.Line('llama', {('float32', 1): result}, None, 0.0)
         assert line.wrong == ['float32 ×1: IndexError: out of range']

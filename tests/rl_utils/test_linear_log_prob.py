@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import entropy, linear_log_prob, naive_method, sum_of_squares
+from ding_grpo.rl_utils.tiles import Head
+from ding_grpo.rl_utils.token_rules import TokenRules
 from ding_grpo.rollout import draw
 
 B, S, H, V = 2, 3, 4, 7
@@ -72,6 +74,35 @@ class TestLinearLogProb:
         found = linear_log_prob(hidden, weight, index, bias=bias, kept=kept, return_entropy=True, **options)
         expected = plain(hidden, weight, bias, index, kept=kept, **options)
         assert_same(found, expected, (hidden, weight, bias))
+
+    @pytest.mark.parametrize('chunk_size', [1, 2, None])
+    @pytest.mark.parametrize('given', ['nothing', 'bias of all', 'kept', 'penalty'])
+    @pytest.mark.parametrize('options', OPTIONS, ids=str)
+    def test_states_that_predict_several_tokens(self, options, given, chunk_size):
+        hidden, weight, bias, index = inputs()
+        states = hidden.flatten(0, 1)[:4].detach().requires_grad_()
+        state, mask = torch.tensor([[3, 1, 3], [1, 0, 3]]), torch.tensor([[1, 1, 1], [0, 1, 1]])
+        index[1, 2] = index[0, 0]  # a state that predicts a token twice
+        with_rules = dict(
+            kept=dict(kept=torch.stack([index, (index + 1) % V], -1)),
+            penalty=dict(rules=TokenRules(penalty=2., first_seen=torch.arange(B * V).view(B, V) % 3)),
+        )
+        with_rules['bias of all'] = dict(rules=TokenRules(bias=torch.arange(V) / 5))
+        options = dict(options, mask=mask, bias=bias, return_entropy=True, chunk_size=chunk_size)
+        options.update(with_rules.get(given, {}))
+        found = linear_log_prob(states, weight, index, state=state, **options)
+        expected = linear_log_prob(states[state], weight, index, **options)
+        assert_same(found, expected, (states, weight, bias))
+
+    def test_a_state_is_multiplied_once(self, monkeypatch):
+        (hidden, weight, _, index), multiplied = inputs(), []
+        product = Head.product.fget
+        monkeypatch.setattr(
+            Head, 'product',
+            property(lambda head: lambda a, b: multiplied.append(tuple(a.shape)) or product(head)(a, b))
+        )
+        linear_log_prob(hidden[0], weight, index, state=torch.tensor([[1, 1, 1], [2, 1, 2]]))
+        assert set(multiplied) == {(2, H)}
 
     def test_masked_positions_are_zero_and_reach_no_gradient(self):
         hidden, weight, _, index = inputs()
@@ -208,6 +239,9 @@ class TestLinearLogProb:
             (dict(temperature=0), 'temperature = 0'),
             (dict(softcap=-1.), 'softcap = -1.0'),
             (dict(chunk_size=0), 'chunk_size = 0'),
+            (dict(hidden=torch.zeros(4, H).double(), state=torch.zeros(B, S)), 'state of torch.float32'),
+            (dict(hidden=torch.zeros(4, H).double(), state=torch.full((B, S), 4)), 'state from 4 to 4.*M - 1 = 3'),
+            (dict(state=torch.zeros(B, S).long()), r'hidden.*\(M, H\)'),
         ]
     )
     def test_wrong_use(self, change, message):

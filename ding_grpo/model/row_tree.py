@@ -1,0 +1,95 @@
+"""Common beginnings of the rows of a prompt, such as the first digit of an answer, as branches of a packed row."""
+import os
+from itertools import groupby
+from typing import List, NamedTuple, Optional
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .prompt_tree import PromptTree
+
+# Number of query-key pairs that take as long as reading one more token, of the smallest models; of others more do.
+TOKEN = 512
+
+
+class RowTree(NamedTuple):
+    """
+    Overview:
+        The tokens that B rows add to their prompts. Tokens that begin several rows of a prompt are read once: rows \
+        that begin with the same token form a branch. Every other row is a branch of its own, and so is each row of a \
+        branch whose attention would take longer than what it saves. The tokens of a branch are in depth-first order:
+
+            rows       a b c | a b d e | f g      (all of one prompt)
+            branches   a b c d e | f g            (d follows b, and does not see c)
+    Shapes:
+        - ids (:obj:`torch.LongTensor`): :math:`(N, )`, the tokens of all branches, those of the first prompt first
+        - position (:obj:`torch.LongTensor`): :math:`(N, )`, their positions in the rows
+        - place (:obj:`torch.LongTensor`): :math:`(B, S)`, which of the N tokens is the last that is read before each \
+            token of a row: -1 for the first token, and the row's last one that is read beyond it
+    """
+    prompt: List[int]  # the prompt of each branch, ascending
+    length: List[int]  # number of tokens of each branch
+    seen: List[Optional[np.ndarray]]  # (n, n): which of its tokens each token of a branch sees; None: those before it
+    ids: Tensor
+    position: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, tree: PromptTree, completion: Tensor, given: Tensor) -> 'RowTree':
+        """
+        Overview:
+            Find the branches.
+        Arguments:
+            - tree (:obj:`PromptTree`): The prompts.
+            - completion (:obj:`torch.LongTensor`): The tokens of the rows, :math:`(B, S)`.
+            - given (:obj:`torch.LongTensor`): Number of tokens to read of each row, less than S, :math:`(B, )`.
+        """
+        tokens = [row[:n] for row, n in zip(completion.tolist(), given.tolist())]
+        row, of_prompts = tree.row.tolist(), tree.length
+        place = np.full(completion.shape, -1)
+        prompt, length, seen, ids, position = [], [], [], [], []
+        order = sorted((i for i in range(len(tokens)) if tokens[i]), key=lambda i: (row[i], tokens[i]))
+        for (number, _), members in groupby(order, key=lambda i: (row[i], tokens[i][0])):
+            for branch in _divided(list(members), tokens):
+                paths = _paths([tokens[i] for i in branch])
+                size = 1 + paths[-1][-1]
+                of_branch, at = np.empty((2, size), dtype=int)
+                for i, path in zip(branch, paths):
+                    of_branch[path], at[path] = tokens[i], np.arange(len(path))
+                    place[i, 1:] = len(ids) + path[-1]
+                    place[i, 1:1 + len(path)] = len(ids) + path
+                prompt.append(number)
+                length.append(size)
+                seen.append(None if max(map(len, paths)) == size else _seen(paths, size))
+                ids += of_branch.tolist()
+                position += (of_prompts[number] + at).tolist()
+        tensors = (torch.as_tensor(x, dtype=torch.long, device=completion.device) for x in (ids, position, place))
+        return cls(prompt, length, seen, *tensors)
+
+
+def _divided(members: List[int], tokens: List[List[int]]) -> List[List[int]]:
+    """Sorted rows as one branch; as a branch each if that takes less time, because attention to a branch computes the
+    pairs of tokens of which neither sees the other."""
+    paths = _paths([tokens[i] for i in members])
+    lengths, size = np.array([len(path) for path in paths]), 1 + paths[-1][-1]
+    saved, pairs = lengths.sum() - size, size ** 2 - (lengths ** 2).sum() / 2
+    return [members] if saved * TOKEN >= pairs else [[i] for i in members]
+
+
+def _paths(rows: List[List[int]]) -> List[np.ndarray]:
+    """The places of the tokens of sorted rows in their branch."""
+    paths, before, size = [], [], 0
+    for tokens in rows:
+        common = len(os.path.commonprefix([before, tokens]))
+        new = np.arange(size, size + len(tokens) - common)
+        paths.append(np.concatenate([paths[-1][:common], new]) if common else new)
+        before, size = tokens, size + len(new)
+    return paths
+
+
+def _seen(paths: List[np.ndarray], size: int) -> np.ndarray:
+    seen = np.zeros((size, size), dtype=bool)
+    for path in paths:
+        seen[np.ix_(path, path)] |= np.tri(len(path), dtype=bool)
+    return seen

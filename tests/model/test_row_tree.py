@@ -1,0 +1,80 @@
+"""Branches of rows with common beginnings: every row finds its tokens, and sees only those that precede them in it."""
+import random
+
+import pytest
+import torch
+
+from ding_grpo.model import PromptBatch
+from ding_grpo.model.prompt_tree import PromptTree
+from ding_grpo.model.row_tree import RowTree
+
+CPU = torch.device('cpu')
+
+
+def branches_of(prompts, rows):
+    tree = PromptTree.of(PromptBatch.of([torch.tensor(p) for p in prompts], CPU))
+    length = torch.tensor([len(row) for row in rows])
+    completion = torch.full((len(rows), int(length.max()) + 1), 99)
+    for i, row in enumerate(rows):
+        completion[i, :len(row)] = torch.tensor(row, dtype=torch.long)
+    return tree, RowTree.of(tree, completion, length)
+
+
+def check(prompts, rows):
+    """Each row, found from its last token by what this sees of its branch."""
+    tree, branches = branches_of(prompts, rows)
+    first = torch.tensor([0, *branches.length]).cumsum(0).tolist()
+    assert first[-1] == len(branches.ids) == len(branches.position)
+    assert branches.prompt == sorted(branches.prompt)
+    for i, row in enumerate(rows):
+        assert branches.place[i, 0] == -1
+        places = branches.place[i, 1:1 + len(row)].tolist()
+        assert branches.ids[places].tolist() == row
+        assert (branches.place[i, len(row):] == (places[-1] if row else -1)).all()
+        prompt = tree.row[i].item()
+        assert branches.position[places].tolist() == list(range(tree.length[prompt], tree.length[prompt] + len(row)))
+        if not row:
+            continue
+        branch = sum(n <= places[0] for n in first[1:])
+        assert branches.prompt[branch] == prompt
+        own = [place - first[branch] for place in places]
+        for j, place in enumerate(own):
+            mask = branches.seen[branch]
+            seen = list(range(place + 1)) if mask is None else mask[place].nonzero()[0].tolist()
+            assert seen == own[:j + 1]
+    return branches
+
+
+@pytest.mark.unittest
+class TestBranches:
+
+    def test_the_example(self):
+        branches = check([[0]] * 3, [[1, 2, 3], [1, 2, 4, 5], [6, 7]])
+        assert branches.ids.tolist() == [1, 2, 3, 4, 5, 6, 7] and branches.length == [5, 2]
+        assert branches.seen[0].tolist()[3] == [True, True, False, True, False] and branches.seen[1] is None
+
+    def test_equal_rows_and_rows_that_go_on_are_one_row(self):
+        branches = check([[0]] * 4, [[1, 2], [1], [1, 2, 3], [1, 2]])
+        assert branches.ids.tolist() == [1, 2, 3] and branches.seen == [None]
+
+    def test_rows_of_other_prompts_stay_apart(self):
+        assert check([[0], [5], [0]], [[1, 2], [1, 2], [1, 3]]).length == [3, 2]
+
+    def test_nothing_to_read(self):
+        branches = check([[0], [5]], [[], []])
+        assert len(branches.ids) == 0 and branches.length == []
+
+    @pytest.mark.parametrize('seed', range(20))
+    def test_random_rows(self, seed):
+        draw = random.Random(seed)
+        prompts = [[draw.randrange(3)] for _ in range(12)]
+        check(prompts, [[draw.randrange(2) for _ in range(draw.randrange(6))] for _ in prompts])
+
+    def test_long_rows_with_a_short_beginning_are_read_apart(self):
+        """Their branch would have 16 times the pairs for one token less of each."""
+        rows = [[0, *range(1000 * i, 1000 * i + 400)] for i in range(1, 17)]
+        assert check([[0]] * 16, rows).length == [401] * 16
+
+    def test_a_long_beginning_is_read_once(self):
+        rows = [[*range(60), 100 + i] for i in range(16)]
+        assert check([[0]] * 16, rows).length == [76]
