@@ -94,12 +94,14 @@ def update(model: CausalLM, optimizer: torch.optim.Optimizer, rows: Rows, genera
         weight = rows.weight[chosen]  # (b, S)
         weight = weight[:, :int(weight.sum(1).max())]  # (b, s): up to the longest of them
         action, logp_old = (x[chosen, :weight.shape[1]] for x in (rows.action, rows.logp_old))  # (b, s)
-        # each distinct prompt is read once for all rows that continue it
+        # each distinct prompt is read once for all rows that continue it, and common beginnings of rows once
         prompts = PromptBatch.of([rows.prompts[i] for i in chosen.tolist()], model.device)
-        hidden = model.completion_hidden(prompts, action, weight.sum(1).long())  # (b, s, H)
-        # log softmax of hidden times the output matrix (V, H), without ever holding (b, s, V)
+        hidden, state = model.completion_states(prompts, action, weight.sum(1).long())  # (M, H); (b, s)
+        # log softmax of hidden times the output matrix (V, H), without ever holding (M, V)
         head = model.output_head()._asdict()
-        logp, entropy = linear_log_prob(hidden, index=action, mask=weight, return_entropy=True, **head)  # (b, s)
+        logp, entropy = linear_log_prob(  # (b, s)
+            hidden, index=action, mask=weight, state=state, return_entropy=True, **head
+        )
         data = grpo_data(logp, logp_old, None, adv[chosen], weight)  # no reference: beta is 0
         loss, _ = grpo_error(data, clip_ratio=CLIP, beta=0.0)
         loss = loss - ENTROPY * sequence_mean(entropy, weight)  # mean over a row's tokens, then over rows

@@ -37,7 +37,8 @@ class PromptTree(NamedTuple):
     def of(cls, prompts: Any, least: int = SEGMENT) -> 'PromptTree':
         """
         Overview:
-            Find the beginnings that save the most tokens.
+            Find the beginnings that save the most tokens. The order of prompts depends on their tokens alone, so that \
+            the same prompts are read with the same rounding whatever their order in the batch.
         Arguments:
             - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
             - least (:obj:`int`): Number of tokens that a beginning must save.
@@ -46,7 +47,7 @@ class PromptTree(NamedTuple):
         order = sorted(range(len(tokens)), key=tokens.__getitem__)
         spans = _spans([tokens[i] for i in order], least)
         if not spans:
-            order, spans = list(range(len(tokens))), [(0, len(tokens), 0)]
+            spans = [(0, len(tokens), 0)]
         tokens = [tokens[i] for i in order]
         common = [length for _, _, length in spans if length > 0]
         beginning = [number for number, (begin, end, _) in enumerate(spans) for _ in range(begin, end)]

@@ -156,7 +156,8 @@ def start(model: Any, way: str, prompts: PromptBatch, least: int = SEGMENT) -> D
 
 
 class _Rows(NamedTuple):
-    """Two rows of one prompt, of the same first token, and one row of a shorter prompt, with the results of reading each alone."""
+    """Two rows of one prompt and of one first token, and a row of a shorter prompt, with the results of reading each
+    alone."""
     prompts: PromptBatch
     completion: Tensor  # (3, S)
     length: Tensor  # (3, )

@@ -12,8 +12,8 @@ from .prompt_tree import PromptTree
 from .row_tree import RowTree
 from .shared_attention import (CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain, type_of_backward)
 
-# Number of query-key pairs that take as long as what each part of the attention needs besides its pairs. A packed row so
-# short that its parts need more than all pairs of its tokens is attended in one part, with a mask.
+# Number of query-key pairs that take as long as what a part of the attention needs besides its pairs. A packed row that
+# is short is attended in one part with a mask, if all pairs of its tokens take less time than its parts.
 PART = 16384
 
 _Segment = Tuple[Tuple[int, int], Optional[np.ndarray]]  # start and length; which of its tokens each one sees

@@ -1,5 +1,5 @@
 """What a model computes for all rows without gradients, and what the importance ratio is relative to."""
-from typing import Callable, Optional
+from typing import Callable, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -15,24 +15,26 @@ def read_rows(
         size: int,
         most_tokens: Optional[int],
         device: torch.device,
-        in_step: bool = False
+        in_step: bool = False,
+        each: Tuple[int, ...] = ()
 ) -> Tensor:
     """
     Overview:
-        Compute a number for each step of a batch, in the same parts as learning.
+        Compute a number for each step of a batch, or several, in the same parts as learning.
     Arguments:
-        - read (:obj:`Callable`): Maps a part of the rows to the numbers of their steps, (b, s).
+        - read (:obj:`Callable`): Maps a part of the rows to the numbers of their steps, (b, s) and what ``each`` adds.
         - batch (:obj:`Batch`): The rows.
         - size (:obj:`int`): Number of groups that are read at a time.
         - most_tokens (:obj:`Optional[int]`): Maximum number of tokens that are read at a time.
         - device (:obj:`torch.device`): That of the model.
         - in_step (:obj:`bool`): Whether all processes read the same number of parts, see ``Batch.parts``.
+        - each (:obj:`Tuple[int, ...]`): Shape of what a step has, ``()`` for a number.
     Returns:
         - numbers (:obj:`torch.FloatTensor`): On the CPU; 0 in rows without a weight.
     Shapes:
-        - numbers (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - numbers (:obj:`torch.FloatTensor`): :math:`(B, S, *each)`
     """
-    numbers = torch.zeros_like(batch.logp_old, device=device)
+    numbers = batch.logp_old.new_zeros((*batch.logp_old.shape, *each), device=device)
     for rows in batch.divide(size):
         for of_chunk, part in batch.take(rows).to(device).parts(most_tokens, in_step):
             found = read(part)[:len(of_chunk)]

@@ -36,7 +36,7 @@ class TokenRecorder:
             - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): None if steps are not tokens.
         """
         self._batch, self._updater, self._tokenizer = batch, updater, tokenizer
-        self._before = updater.read(batch), updater.entropy(batch)
+        self._before = updater.read_with_entropy(batch)
 
     def records(self, learned: Batch) -> List[Dict[str, Any]]:
         """

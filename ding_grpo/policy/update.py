@@ -266,6 +266,15 @@ class Updater:
         """Entropies (B, S) under the trained model, without gradients."""
         return self._read_rows(lambda part: self._actor.read(self._model, part).entropy, batch)
 
+    def read_with_entropy(self, batch: Batch) -> Tuple[Tensor, Tensor]:
+        """``read`` and ``entropy`` of the trained model, in one pass."""
+
+        def of_part(part: Batch) -> Tensor:
+            found = self._actor.read(self._model, part)
+            return torch.stack([found.logp, found.entropy], dim=-1)
+
+        return self._read_rows(of_part, batch, (2, )).unbind(-1)
+
     def score_norm(self, batch: Batch) -> Tensor:
         """The field (B, S) of a batch that ``token_advantage`` explains, under the trained model."""
 
@@ -280,9 +289,9 @@ class Updater:
         return self._extras.values.with_values(batch, discount_factor, self._read_rows, self._device)
 
     @torch.no_grad()
-    def _read_rows(self, read: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+    def _read_rows(self, read: Callable[[Batch], Tensor], batch: Batch, each: Tuple[int, ...] = ()) -> Tensor:
         most = self._cfg.micro_batch_tokens
-        return read_rows(read, batch, self._batch_size, most, self._device, self._sharded)
+        return read_rows(read, batch, self._batch_size, most, self._device, self._sharded, each)
 
 
 def _surrogate(options: Dict) -> Surrogate:

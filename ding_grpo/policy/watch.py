@@ -91,7 +91,7 @@ class Watch:
             return None
         fresh = fresh_rows(batch, self._updater.optimizer_steps)
         with _still(self._model):
-            return Look(batch, self._updater.read(batch), self._updater.entropy(batch), fresh)
+            return Look(batch, *self._updater.read_with_entropy(batch), fresh)
 
     def add(
             self, batch: Batch, learned: Batch, metrics: Dict[str, float], look: Optional[Look],

@@ -76,7 +76,7 @@ class TestAutocast:
         monkeypatch.setattr(shared_whole, 'flash_backward', recorded)
         prompts = [torch.tensor([1, 2, 3, 4, 5])] * 3 + [torch.tensor([6, 7])] * 3
         log_prob(half, prompts, torch.randint(0, 30, (6, 7))).sum().backward()
-        assert len(types) >= 4 and all(t == {torch.float32} for t in types)
+        assert len(types) >= 2 and all(t == {torch.float32} for t in types)
 
     @pytest.mark.parametrize('config', [LLAMA, GPT2], ids=lambda c: c['model_type'])
     def test_what_is_sampled_is_what_is_learned(self, config):

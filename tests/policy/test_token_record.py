@@ -69,7 +69,8 @@ class Zeros:
     def read(self, batch):
         return torch.zeros_like(batch.weight)
 
-    entropy = read
+    def read_with_entropy(self, batch):
+        return self.read(batch), self.read(batch)
 
 
 def record_of(action, weight, tokenizer=None, prompts=None, **fields):
