@@ -9,7 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from functools import cache
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 
@@ -148,11 +149,13 @@ def accuracy(way: str, seed: int, start: PreTrainedModel, share: float) -> Dict[
     return dict(right=right)
 
 
-def measure(way: str, seed: int, settings: str, start: PreTrainedModel, answers: Optional[Answers]) -> Dict[str, Any]:
+def measure(
+        way: str, seed: int, settings: str, start: PreTrainedModel, answers: Optional[Callable[[], Answers]]
+) -> Dict[str, Any]:
     """
     Overview:
-        A run with its accuracy and, given the start's answers, with what it costs elsewhere. What was computed with
-        these settings is read from ``runs/demo_llm``.
+        A run with its accuracy and, given a function of the start's answers, with what it costs elsewhere. What was
+        computed with these settings is read from ``runs/demo_llm``.
     """
     name, settings = folder(way, seed), f'{settings} {torch.get_num_threads()} threads'
     result = kept(f'{name}.json', settings, lambda: of_run(way, seed))
@@ -160,7 +163,7 @@ def measure(way: str, seed: int, settings: str, start: PreTrainedModel, answers:
         result[part] = kept(f'{name} {part}.json', settings, lambda: accuracy(way, seed, start, share))
         if answers is not None:
             elsewhere = kept(
-                f'{name} {part} costs.json', settings, lambda: costs(moved(way, seed, start, share), start, answers)
+                f'{name} {part} costs.json', settings, lambda: costs(moved(way, seed, start, share), start, answers())
             )
             result[part].update(elsewhere)
     return result
@@ -195,11 +198,11 @@ def main(seeds: str, ways: str, elsewhere: str, write: bool, add: bool) -> None:
     found = {(r['way'], r['seed']): r for r in results['runs']}
     start = build_causal_lm(MODEL, None, 'float32', None, 'MODEL').eval()
     measured = [int(seed) for seed in elsewhere.split(',') if seed]
-    answers = answers_of(start) if measured else None
+    answers = cache(lambda: answers_of(start))  # which take minutes
     if measured:
         results['start'] = kept(
             os.path.join(OUT, 'start costs.json'), f'{MODEL}, right answers',
-            lambda: dict(costs(start, start, answers), right_answers=kl_of_right_answers(start))
+            lambda: dict(costs(start, start, answers()), right_answers=kl_of_right_answers(start))
         )
     path = os.path.join('docs' if write else OUT, 'demo_llm.md')
     for way, seed in itertools.product(ways.split(','), map(int, seeds.split(','))):
