@@ -149,9 +149,8 @@ def accuracy(way: str, seed: int, start: PreTrainedModel, share: float) -> Dict[
     return dict(right=right)
 
 
-def measure(
-        way: str, seed: int, settings: str, start: PreTrainedModel, answers: Optional[Callable[[], Answers]]
-) -> Dict[str, Any]:
+def measure(way: str, seed: int, settings: str, start: PreTrainedModel,
+            answers: Optional[Callable[[], Answers]]) -> Dict[str, Any]:
     """
     Overview:
         A run with its accuracy and, given a function of the start's answers, with what it costs elsewhere. What was
