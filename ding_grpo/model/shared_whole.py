@@ -126,20 +126,16 @@ class Whole:
         if sum(of_each):
             skipped = [n - m for n, m in zip(of_prompts, tree.remaining)]
             self.above.append(_Above.of(rows, prompts, skipped, device))
-        parts = [x.band.shape[0] * x.band.shape[1] ** 2 for x in self.own]
-        parts += [q.shape[0] * q.shape[1] * k.shape[1] for above in self.above for q, k in above.bands]
-        tokens = len(self._position)
-        if tokens ** 2 < sum(parts) + part * len(parts):
-            seen = np.zeros((tokens, tokens), dtype=bool)
-            for segment, mask in own:
-                seen[_range(segment), _range(segment)] = np.tri(segment[1], dtype=bool) if mask is None else mask
-            for number, (prompt, row) in enumerate(zip(prompts, rows)):
-                seen[_range(row), _range(prompt)] = True
-                if commons:
-                    common = _range(commons[tree.beginning[number]])
-                    seen[_range(prompt), common] = seen[_range(row), common] = True
-            self.own, self.above = _Own.of([((0, tokens), seen)], device), []
+        if self._is_short(part):
+            seen = _all_seen(own, commons, list(zip(tree.beginning, prompts, rows)))
+            self.own, self.above = _Own.of([((0, len(seen)), seen)], device), []
             self.packed = Packed([x.band for x in self.own])
+
+    def _is_short(self, part: int) -> bool:
+        """Whether all pairs of tokens take less time than the parts of the attention."""
+        pairs = [x.band.shape[0] * x.band.shape[1] ** 2 for x in self.own]
+        pairs += [q.shape[0] * q.shape[1] * k.shape[1] for above in self.above for q, k in above.bands]
+        return len(self._position) ** 2 < sum(pairs) + part * len(pairs)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """
@@ -174,6 +170,21 @@ class Whole:
             return None
         at = queries.place(self._position.unsqueeze(0))[0] - offset.unsqueeze(1)  # (p, M)
         return at.unsqueeze(-1) - torch.arange(keys.shape[1], device=at.device)
+
+
+def _all_seen(
+        own: List[_Segment], commons: List[Tuple[int, int]], prompts: List[Tuple[int, Tuple[int, int], Tuple[int, int]]]
+) -> np.ndarray:
+    """Which tokens each token of the packed row sees, (N, N). ``prompts`` has the number of the beginning, the segment,
+    and the segment of all rows of each prompt."""
+    seen = np.zeros((sum(n for (_, n), _ in own), ) * 2, dtype=bool)
+    for segment, mask in own:
+        seen[_range(segment), _range(segment)] = np.tri(segment[1], dtype=bool) if mask is None else mask
+    for number, prompt, row in prompts:
+        seen[_range(row), _range(prompt)] = True
+        for common in commons[number:number + 1]:  # none if there are no common beginnings
+            seen[_range(prompt), _range(common)] = seen[_range(row), _range(common)] = True
+    return seen
 
 
 def _range(segment: Tuple[int, int]) -> slice:
