@@ -108,10 +108,11 @@ class SharedDecoding(Decoding):
     ) -> None:
         self._trunk, self._head, self._positions = trunk, head, positions
         tree = PromptTree.of(prompts, least)
-        self._growing = shared_prompt.Growing(tree, fixed=graphs)
+        self._growing = shared_prompt.Growing(tree, head.weight.shape[1], fixed=graphs)
         self._graph = StepGraph() if graphs else None
-        hidden = shared_prompt.read(trunk, tree.ids, tree.position, self._growing)  # (N, H)
-        self.logit = head.logits(hidden[tree.last])[tree.row]
+        pack = self._growing.prompts
+        hidden = shared_prompt.read(trunk, pack.ids, pack.position, self._growing)  # (M, H)
+        self.logit = head.logits(hidden[pack.last])[tree.row]
 
     def step(self, token: Tensor) -> Tensor:
         if self._graph is None:

@@ -1,4 +1,4 @@
-"""Common beginnings of the rows of a prompt, such as the first digit of an answer, as branches of a packed row."""
+"""Common beginnings of the rows that continue a prompt, such as the first digit, as branches of a packed row."""
 import os
 from itertools import groupby
 from typing import List, NamedTuple, Optional
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .prompt_tree import PromptTree
 
-# Number of query-key pairs that take as long as reading one more token, of the smallest models; of others more do.
+# Number of query-key pairs that take as long as reading one more token, of the smallest models.
 TOKEN = 512
 
 
@@ -36,7 +36,7 @@ class RowTree(NamedTuple):
     place: Tensor
 
     @classmethod
-    def of(cls, tree: PromptTree, completion: Tensor, given: Tensor) -> 'RowTree':
+    def of(cls, tree: PromptTree, completion: Tensor, given: Tensor, token: int = TOKEN) -> 'RowTree':
         """
         Overview:
             Find the branches.
@@ -44,6 +44,7 @@ class RowTree(NamedTuple):
             - tree (:obj:`PromptTree`): The prompts.
             - completion (:obj:`torch.LongTensor`): The tokens of the rows, :math:`(B, S)`.
             - given (:obj:`torch.LongTensor`): Number of tokens to read of each row, less than S, :math:`(B, )`.
+            - token (:obj:`int`): Number of query-key pairs that take as long as reading one more token.
         """
         tokens = [row[:n] for row, n in zip(completion.tolist(), given.tolist())]
         row, of_prompts = tree.row.tolist(), tree.length
@@ -51,7 +52,7 @@ class RowTree(NamedTuple):
         prompt, length, seen, ids, position = [], [], [], [], []
         order = sorted((i for i in range(len(tokens)) if tokens[i]), key=lambda i: (row[i], tokens[i]))
         for (number, _), members in groupby(order, key=lambda i: (row[i], tokens[i][0])):
-            for branch in _divided(list(members), tokens):
+            for branch in _divided(list(members), tokens, token):
                 paths = _paths([tokens[i] for i in branch])
                 size = 1 + paths[-1][-1]
                 of_branch, at = np.empty((2, size), dtype=int)
@@ -68,13 +69,13 @@ class RowTree(NamedTuple):
         return cls(prompt, length, seen, *tensors)
 
 
-def _divided(members: List[int], tokens: List[List[int]]) -> List[List[int]]:
+def _divided(members: List[int], tokens: List[List[int]], token: int) -> List[List[int]]:
     """Sorted rows as one branch; as a branch each if that takes less time, because attention to a branch computes the
     pairs of tokens of which neither sees the other."""
     paths = _paths([tokens[i] for i in members])
     lengths, size = np.array([len(path) for path in paths]), 1 + paths[-1][-1]
     saved, pairs = lengths.sum() - size, size ** 2 - (lengths ** 2).sum() / 2
-    return [members] if saved * TOKEN >= pairs else [[i] for i in members]
+    return [members] if saved * token >= pairs else [[i] for i in members]
 
 
 def _paths(rows: List[List[int]]) -> List[np.ndarray]:

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .bands import Band, Packed, divide
+from .prompt_pack import PromptPack
 from .prompt_tree import PromptTree
 from .shared_attention import CALL, TOKEN, Options, attended
-from .shared_whole import Whole
 
 ROOM = 16  # number of tokens per row that fit into a new cache; its size doubles when it is full
 
@@ -17,20 +17,21 @@ ROOM = 16  # number of tokens per row that fit into a new cache; its size double
 class Growing:
     """
     Overview:
-        Reads the prompts first, then tokens of the rows, without gradients. Keys and values of a common beginning and
-        of a prompt are kept once, separately from those of the rows. Rows have read equally many own tokens until
-        ``set_read`` is called.
+        Reads the prompts first, in the order of ``prompts``, then tokens of the rows, without gradients. Keys and \
+        values of a common beginning and of a prompt are kept once, separately from those of the rows. Rows have read \
+        equally many own tokens until ``set_read`` is called.
     """
 
-    def __init__(self, tree: PromptTree, fixed: bool = False) -> None:
+    def __init__(self, tree: PromptTree, hidden: int, fixed: bool = False) -> None:
         """
         Arguments:
             - tree (:obj:`PromptTree`): The prompts, and the prompt of each row.
+            - hidden (:obj:`int`): Size of the model's hidden states.
             - fixed (:obj:`bool`): Whether the operations of a step and the tensors that they use do not change until \
                 ``keep``, ``set_read``, or a ``full`` cache. A row then attends to all places of its cache, with a mask.
         """
         self._fixed = fixed
-        self._begin = Whole(tree)
+        self.prompts = PromptPack.of(tree, hidden)
         self._packed: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (K, N, D): keys and values not yet in grids
         self._grids: Dict[int, List[List[Tuple[Tensor, Tensor]]]] = {}  # by layer and level: (p, K, L, D) of each share
         self._own: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (B, K, room, D)
@@ -109,8 +110,8 @@ class Growing:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
         """Like ``Whole.attend``: of the prompts at the first call, then of T tokens per line, line by line."""
         if layer not in self._packed and layer not in self._grids:
-            self._packed[layer] = (k[0], v[0])
-            return self._begin.attend(layer, q, k, v, options)
+            self._packed[layer] = tuple(self.prompts.of_tree(x[0]) for x in (k, v))
+            return self.prompts.whole.attend(layer, q, k, v, options)
         if layer in self._packed:
             packed = self._packed.pop(layer)
             self._grids[layer] = [[share.grid(*packed) for share in level.shares] for level in self._levels]

@@ -22,9 +22,14 @@ LENGTHS = {
     'one row': ((4, ), (0, ), (3, )),
     'beginnings': ((9, 4, 6, 3), (0, 2, 1, 1, 0, 2, 2, 3), (6, 4, 1, 8, 8, 2, 0, 3)),
     'one beginning': ((5, 3, 7), (0, 2, 1, 1, 0), (6, 4, 1, 8, 8)),
+    'one beginning, then numbers': ((5, 3, 7, 4), (0, 2, 1, 1, 0, 3), (6, 4, 1, 8, 8, 3)),
     'branches': ((9, 4), (0, 0, 0, 1, 0, 1, 1, 0), (6, 4, 8, 8, 2, 5, 5, 6)),
 }
-COMMON = {'beginnings': ((8, 5), (0, 1, 0, 1)), 'one beginning': ((9, ), (0, 0, 0))}
+COMMON = {
+    'beginnings': ((8, 5), (0, 1, 0, 1)),
+    'one beginning': ((9, ), (0, 0, 0)),
+    'one beginning, then numbers': ((9, ), (0, 0, 0, 0)),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +52,8 @@ def rows(case):
     torch.manual_seed(1)
     of_prompts, row, length = LENGTHS[case]
     prompts = [torch.randint(0, 40, (n, )) for n in of_prompts]
+    if case == 'one beginning, then numbers':
+        prompts[2][:2], prompts[3][:3] = prompts[0][:2], prompts[0][:3]
     if case in COMMON:
         lengths, beginning = COMMON[case]
         common = [torch.randint(0, 40, (n, )) for n in lengths]
@@ -113,7 +120,9 @@ class TestLearning:
 @pytest.mark.unittest
 class TestSampling:
 
-    @pytest.mark.parametrize('name, case', crossed(CONFIGS, ['uneven', 'even', 'beginnings']))
+    @pytest.mark.parametrize(
+        'name, case', crossed(CONFIGS, ['uneven', 'even', 'beginnings', 'one beginning, then numbers'])
+    )
     def test_tokens_are_those_of_the_copied_cache(self, name, case, monkeypatch):
         """40 tokens a row: the room for keys doubles twice, rows end and leave, windows close."""
         model = make(name)
@@ -137,6 +146,17 @@ class TestSampling:
         assert not growing._packed
         assert [[k.shape for k, _ in grids] for (grids, ) in growing._grids.values()] == [[(1, 2, 9, 8)]] * 2
         assert [k.shape for k, _ in growing._own.values()] == [(8, 2, shared_growing.ROOM, 8)] * 2
+
+    def test_what_begins_prompts_after_their_common_beginning_is_read_once(self, monkeypatch):
+        model, read = make('llama'), []
+        assert model.shares_prompts
+        original = shared_prompt.read
+        monkeypatch.setattr(
+            shared_prompt, 'read', lambda lm, ids, *args: read.append(len(ids)) or original(lm, ids, *args)
+        )
+        prompts, _, _ = rows('one beginning, then numbers')
+        model.start(PromptBatch.of(prompts, CPU))
+        assert read == [9 + 5 + 3 + (7 - 2) + (4 - 3)]
 
 
 @pytest.mark.unittest
