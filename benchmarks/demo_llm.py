@@ -17,7 +17,7 @@ import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 import click
 import numpy as np
 import torch
-from demo_llm_page import draw, report, runs_table, updates
+from demo_llm_page import UPDATES, draw, report, runs_table
 from elsewhere import Answers, answers_of, config, costs, environment, kl_of_right_answers
 from hardware import machine
 from runs import ROOT, kept, load_config
@@ -33,6 +33,7 @@ from dizoo_llm.sft import evaluate
 OUT = os.path.join('runs', 'demo_llm')
 RECORD = os.path.join(ROOT, 'benchmarks', 'demo_llm.json')
 MODEL = 'smollm2-135m-instruct'
+Start = Callable[[], PreTrainedModel]
 
 
 class Way(NamedTuple):
@@ -65,10 +66,14 @@ def folder(way: str, seed: int) -> str:
     return os.path.join(OUT, f'{way} seed {seed}')
 
 
-def train(way: str, seed: int) -> Dict[str, float]:
+def train(way: str, seed: int, meanwhile: Callable[[], Any]) -> Dict[str, float]:
     """
     Overview:
-        Train in a process of its own; the seconds and the memory that it took.
+        Train in a process of its own.
+    Arguments:
+        - meanwhile (:obj:`Callable`): What this process does while the other starts.
+    Returns:
+        - result (:obj:`Dict[str, float]`): The updates, and the seconds and the memory that they took.
     """
     path = os.path.join(OUT, f'{way}_{seed}_config.py')
     with open(path, 'w') as f:
@@ -80,14 +85,16 @@ def train(way: str, seed: int) -> Dict[str, float]:
             )
         )
     command = [sys.executable, '-m', 'ding_grpo', '-m', 'serial_onpolicy', '-c', path, '-s', str(seed)]
-    process = subprocess.Popen([*command, '--train-iter', str(updates())])
+    process = subprocess.Popen([*command, '--train-iter', str(UPDATES)])
+    meanwhile()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise click.ClickException(f'{way} seed {seed} failed')
     metrics = read_json_lines(os.path.join(folder(way, seed), 'log', 'learner', 'metrics.jsonl'))
     each = [sum(m[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating')) for m in metrics]
-    return dict(seconds=sum(each), update=float(np.median(each)), gibibytes=usage.ru_maxrss / 2 ** 20)
+    seconds, update = sum(each), float(np.median(each))
+    return dict(updates=len(each), seconds=seconds, update=update, gibibytes=usage.ru_maxrss / 2 ** 20)
 
 
 def curve(way: str, seed: int) -> List[Tuple[float, float]]:
@@ -115,13 +122,13 @@ def recorded(settings: Dict[str, str]) -> Dict[str, Any]:
     return results
 
 
-def of_run(way: str, seed: int) -> Dict[str, Any]:
+def of_run(way: str, seed: int, meanwhile: Callable[[], Any]) -> Dict[str, Any]:
     """
     Overview:
-        Train, and measure everything but what it costs elsewhere.
+        Train, and measure everything but what it costs elsewhere; see ``train``.
     """
     shutil.rmtree(folder(way, seed), ignore_errors=True)
-    result = dict(way=way, seed=seed, machine=run_on(), **train(way, seed), curve=curve(way, seed))
+    result = dict(way=way, seed=seed, machine=run_on(), **train(way, seed, meanwhile), curve=curve(way, seed))
     shutil.rmtree(os.path.join(folder(way, seed), 'ckpt'))  # 3 GB, and the run has ended
     log = read_json_lines(os.path.join(folder(way, seed), 'log', 'evaluator', 'evaluations.jsonl'))
     rows = zip(log[0]['completions'], log[-1]['completions'])
@@ -149,20 +156,21 @@ def accuracy(way: str, seed: int, start: PreTrainedModel, share: float) -> Dict[
     return dict(right=right)
 
 
-def measure(way: str, seed: int, settings: str, start: PreTrainedModel,
-            answers: Optional[Callable[[], Answers]]) -> Dict[str, Any]:
+def measure(way: str, seed: int, settings: str, start: Start, answers: Optional[Callable[[],
+                                                                                         Answers]]) -> Dict[str, Any]:
     """
     Overview:
         A run with its accuracy and, given a function of the start's answers, with what it costs elsewhere. What was
         computed with these settings is read from ``runs/demo_llm``.
     """
-    name, settings = folder(way, seed), f'{settings} {torch.get_num_threads()} threads'
-    result = kept(f'{name}.json', settings, lambda: of_run(way, seed))
+    name, settings = folder(way, seed), f'{settings} {UPDATES} updates, {torch.get_num_threads()} threads'
+    result = kept(f'{name}.json', settings, lambda: of_run(way, seed, start))
     for part, share in (('trained', 0), ('interpolated', SHARE)):
-        result[part] = kept(f'{name} {part}.json', settings, lambda: accuracy(way, seed, start, share))
+        result[part] = kept(f'{name} {part}.json', settings, lambda: accuracy(way, seed, start(), share))
         if answers is not None:
             elsewhere = kept(
-                f'{name} {part} costs.json', settings, lambda: costs(moved(way, seed, start, share), start, answers())
+                f'{name} {part} costs.json', settings,
+                lambda: costs(moved(way, seed, start(), share), start(), answers())
             )
             result[part].update(elsewhere)
     return result
@@ -195,13 +203,13 @@ def main(seeds: str, ways: str, elsewhere: str, write: bool, add: bool) -> None:
     settings = {way: repr((load_config('smollm2_grpo'), WAYS[way])) for way in WAYS}
     results = recorded(settings) if add else dict(start={}, runs=[])
     found = {(r['way'], r['seed']): r for r in results['runs']}
-    start = build_causal_lm(MODEL, None, 'float32', None, 'MODEL').eval()
+    start = cache(lambda: build_causal_lm(MODEL, None, 'float32', None, 'MODEL').eval())  # which takes 13 seconds
     measured = [int(seed) for seed in elsewhere.split(',') if seed]
-    answers = cache(lambda: answers_of(start))  # which take minutes
+    answers = cache(lambda: answers_of(start()))  # which take minutes
     if measured:
         results['start'] = kept(
             os.path.join(OUT, 'start costs.json'), f'{MODEL}, right answers',
-            lambda: dict(costs(start, start, answers()), right_answers=kl_of_right_answers(start))
+            lambda: dict(costs(start(), start(), answers()), right_answers=kl_of_right_answers(start()))
         )
     path = os.path.join('docs' if write else OUT, 'demo_llm.md')
     for way, seed in itertools.product(ways.split(','), map(int, seeds.split(','))):

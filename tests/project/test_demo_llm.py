@@ -26,6 +26,7 @@ class FakeRuns:
             way=way,
             seed=seed,
             machine=self.machine,
+            updates=240,
             seconds=900.0,
             update=3.0,
             gibibytes=4.0,
