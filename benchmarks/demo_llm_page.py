@@ -67,12 +67,16 @@ def early(curve: List[Tuple[float, float]]) -> float:
 
 def machines(runs: List[Dict[str, Any]]) -> str:
     """The machines that the runs ran on; which runs on which, if there are several."""
-    found: Dict[str, List[str]] = {}
+    found: Dict[str, Dict[str, List[str]]] = {}  # seeds by machine and label
     for r in runs:
-        found.setdefault(r['machine'], []).append(f"{r['label']}, seed {r['seed']}")
+        found.setdefault(r['machine'], {}).setdefault(r['label'], []).append(str(r['seed']))
     if len(found) == 1:
         return next(iter(found))
-    return '; '.join(f"{', '.join(names)}: {name}" for name, names in found.items())
+    parts = []
+    for name, of_labels in found.items():
+        of_name = [f"{label}, seed{'s'[:len(seeds) - 1]} {' '.join(seeds)}" for label, seeds in of_labels.items()]
+        parts.append(f"{'; '.join(of_name)}: {name}")
+    return '. '.join(parts)
 
 
 def draw(results: Dict[str, Any], path: str) -> None:

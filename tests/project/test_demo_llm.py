@@ -116,7 +116,8 @@ class TestMachine:
         runs.run()
         runs.machine = 'Intel Xeon, bfloat16'
         runs.run('--seeds', '1', '--add')
-        assert 'all weights, seed 0: AMD EPYC, float32; all weights, seed 1: Intel Xeon, bfloat16;' in runs.page()
+        runs.run('--seeds', '2', '--add')
+        assert 'all weights, seed 0: AMD EPYC, float32. all weights, seeds 1 2: Intel Xeon, bfloat16;' in runs.page()
 
 
 @pytest.mark.unittest
