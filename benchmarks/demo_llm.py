@@ -17,7 +17,7 @@ import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 import click
 import numpy as np
 import torch
-from demo_llm_page import UPDATES, draw, report, runs_table
+from demo_llm_page import draw, report, runs_table
 from elsewhere import Answers, answers_of, config, costs, environment, kl_of_right_answers
 from hardware import machine
 from runs import ROOT, kept, load_config
@@ -34,6 +34,7 @@ OUT = os.path.join('runs', 'demo_llm')
 RECORD = os.path.join(ROOT, 'benchmarks', 'demo_llm.json')
 MODEL = 'smollm2-135m-instruct'
 Start = Callable[[], PreTrainedModel]
+StartsAnswers = Callable[[], Answers]
 
 
 class Way(NamedTuple):
@@ -49,10 +50,10 @@ WAYS = dict(
     full=Way('all weights', ''),
     lora=Way(
         'LoRA, rank 16', "main_config.policy.model.update(lora=dict(r=16, lora_alpha=32, target_modules='all-linear'), "
-        'save_merged=True)\nmain_config.policy.learn.learning_rate = 3e-4'
+        'save_merged=True)\nmain_config.policy.learn.update(learning_rate=3e-4, num_updates=300)'
     ),
     # k3's gradient grows with exp(ref - new), which was 160,000 for one token after a few steps
-    kl=Way('all weights, `beta=0.2`, k2', "main_config.policy.learn.update(beta=0.2, kl_type='k2')"),
+    kl=Way('all weights, `beta=0.2`, k2', "main_config.policy.learn.update(beta=0.2, kl_type='k2', num_updates=300)"),
 )
 CONFIG = '''from ding_common import read_config_file
 
@@ -85,8 +86,12 @@ def train(way: str, seed: int, meanwhile: Callable[[], Any]) -> Dict[str, float]
             )
         )
     command = [sys.executable, '-m', 'ding_grpo', '-m', 'serial_onpolicy', '-c', path, '-s', str(seed)]
-    process = subprocess.Popen([*command, '--train-iter', str(UPDATES)])
-    meanwhile()
+    process = subprocess.Popen(command)
+    try:
+        meanwhile()
+    except BaseException:
+        process.terminate()
+        raise
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
@@ -156,14 +161,13 @@ def accuracy(way: str, seed: int, start: PreTrainedModel, share: float) -> Dict[
     return dict(right=right)
 
 
-def measure(way: str, seed: int, settings: str, start: Start, answers: Optional[Callable[[],
-                                                                                         Answers]]) -> Dict[str, Any]:
+def measure(way: str, seed: int, settings: str, start: Start, answers: Optional[StartsAnswers]) -> Dict[str, Any]:
     """
     Overview:
         A run with its accuracy and, given a function of the start's answers, with what it costs elsewhere. What was
         computed with these settings is read from ``runs/demo_llm``.
     """
-    name, settings = folder(way, seed), f'{settings} {UPDATES} updates, {torch.get_num_threads()} threads'
+    name, settings = folder(way, seed), f'{settings} {torch.get_num_threads()} threads'
     result = kept(f'{name}.json', settings, lambda: of_run(way, seed, start))
     for part, share in (('trained', 0), ('interpolated', SHARE)):
         result[part] = kept(f'{name} {part}.json', settings, lambda: accuracy(way, seed, start(), share))

@@ -7,10 +7,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from .prompt_tree import PromptTree
-from .row_tree import TOKEN, RowTree
+from .row_tree import RowTree
 from .shared_whole import Whole
-
-PAIRS = 5  # times the hidden size: number of query-key pairs that take as long as one more token, of larger models
 
 
 class PromptPack(NamedTuple):
@@ -44,7 +42,7 @@ class PromptPack(NamedTuple):
         number, length = (torch.tensor(x, device=device) for x in (tree.beginning, tree.remaining))
         common = PromptTree([], tree.common, [0] * len(tree.common), tree.ids[:begin], tree.position[:begin], number)
         rest = pad_sequence(tree.ids[begin:].split(tree.remaining), batch_first=True)  # (P, L)
-        branches = RowTree.of(common, F.pad(rest, (0, 1)), length, max(TOKEN, PAIRS * hidden))
+        branches = RowTree.of(common, F.pad(rest, (0, 1)), length, hidden)
         inside = torch.arange(rest.shape[1], device=device) < length.unsqueeze(1)
         place = torch.cat([torch.arange(begin, device=device), begin + branches.place[:, 1:][inside]])
         return cls(

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from .prompt_tree import PromptTree
 
-# Number of query-key pairs that take as long as reading one more token, of the smallest models.
-TOKEN = 512
+# Number of query-key pairs that take as long as reading one more token: of the smallest models, and of others in
+# relation to the size of their hidden states.
+TOKEN, OF_HIDDEN = 512, 5
 
 
 class RowTree(NamedTuple):
@@ -36,7 +37,7 @@ class RowTree(NamedTuple):
     place: Tensor
 
     @classmethod
-    def of(cls, tree: PromptTree, completion: Tensor, given: Tensor, token: int = TOKEN) -> 'RowTree':
+    def of(cls, tree: PromptTree, completion: Tensor, given: Tensor, hidden: int) -> 'RowTree':
         """
         Overview:
             Find the branches.
@@ -44,7 +45,7 @@ class RowTree(NamedTuple):
             - tree (:obj:`PromptTree`): The prompts.
             - completion (:obj:`torch.LongTensor`): The tokens of the rows, :math:`(B, S)`.
             - given (:obj:`torch.LongTensor`): Number of tokens to read of each row, less than S, :math:`(B, )`.
-            - token (:obj:`int`): Number of query-key pairs that take as long as reading one more token.
+            - hidden (:obj:`int`): Size of the model's hidden states.
         """
         tokens = [row[:n] for row, n in zip(completion.tolist(), given.tolist())]
         row, of_prompts = tree.row.tolist(), tree.length
@@ -52,7 +53,7 @@ class RowTree(NamedTuple):
         prompt, length, seen, ids, position = [], [], [], [], []
         order = sorted((i for i in range(len(tokens)) if tokens[i]), key=lambda i: (row[i], tokens[i]))
         for (number, _), members in groupby(order, key=lambda i: (row[i], tokens[i][0])):
-            for branch in _divided(list(members), tokens, token):
+            for branch in _divided(list(members), tokens, hidden):
                 paths = _paths([tokens[i] for i in branch])
                 size = 1 + paths[-1][-1]
                 of_branch, at = np.empty((2, size), dtype=int)
@@ -69,13 +70,13 @@ class RowTree(NamedTuple):
         return cls(prompt, length, seen, *tensors)
 
 
-def _divided(members: List[int], tokens: List[List[int]], token: int) -> List[List[int]]:
+def _divided(members: List[int], tokens: List[List[int]], hidden: int) -> List[List[int]]:
     """Sorted rows as one branch; as a branch each if that takes less time, because attention to a branch computes the
     pairs of tokens of which neither sees the other."""
     paths = _paths([tokens[i] for i in members])
     lengths, size = np.array([len(path) for path in paths]), 1 + paths[-1][-1]
     saved, pairs = lengths.sum() - size, size ** 2 - (lengths ** 2).sum() / 2
-    return [members] if saved * token >= pairs else [[i] for i in members]
+    return [members] if saved * max(TOKEN, OF_HIDDEN * hidden) >= pairs else [[i] for i in members]
 
 
 def _paths(rows: List[List[int]]) -> List[np.ndarray]:

@@ -69,7 +69,8 @@ def read_shared(
     if length is None:
         length = torch.full((rows, ), columns, device=completion.device)
     tree = PromptTree.of(prompts, least)
-    branches = RowTree.of(tree, completion, (length - 1).clamp(min=0))
+    hidden_size = model.lm.config.get_text_config().hidden_size
+    branches = RowTree.of(tree, completion, (length - 1).clamp(min=0), hidden_size)
     hidden = model.with_checkpointing(
         shared_prompt.read,
         model.trunk,

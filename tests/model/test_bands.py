@@ -106,7 +106,7 @@ def test_few_pairs_are_computed_in_vain(lengths, prompt):
     batch = PromptBatch.of([torch.arange(prompt[i]) + i for i in row.tolist()], CPU)
     tree = PromptTree.of(batch)
     completion = torch.arange(len(row)).unsqueeze(1) + torch.arange(int(lengths.max()) + 1)  # no common beginnings
-    plan = shared_whole.Whole(tree, RowTree.of(tree, completion, lengths))
+    plan = shared_whole.Whole(tree, RowTree.of(tree, completion, lengths, 32))
     computed = sum(x.band.shape[0] * x.band.shape[1] ** 2 for x in plan.own)
     computed += sum(q.shape[0] * q.shape[1] * k.shape[1] for above in plan.above for q, k in above.bands)
     needed = sum(n * n for n in prompt) + sum(n * n + n * prompt[i] for n, i in zip(lengths.tolist(), row.tolist()))

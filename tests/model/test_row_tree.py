@@ -11,18 +11,18 @@ from ding_grpo.model.row_tree import RowTree
 CPU = torch.device('cpu')
 
 
-def branches_of(prompts, rows):
+def branches_of(prompts, rows, hidden):
     tree = PromptTree.of(PromptBatch.of([torch.tensor(p) for p in prompts], CPU))
     length = torch.tensor([len(row) for row in rows])
     completion = torch.full((len(rows), int(length.max()) + 1), 99)
     for i, row in enumerate(rows):
         completion[i, :len(row)] = torch.tensor(row, dtype=torch.long)
-    return tree, RowTree.of(tree, completion, length)
+    return tree, RowTree.of(tree, completion, length, hidden)
 
 
-def check(prompts, rows):
+def check(prompts, rows, hidden=32):
     """Each row, found from its last token by what this sees of its branch."""
-    tree, branches = branches_of(prompts, rows)
+    tree, branches = branches_of(prompts, rows, hidden)
     first = torch.tensor([0, *branches.length]).cumsum(0).tolist()
     assert first[-1] == len(branches.ids) == len(branches.position)
     assert branches.prompt == sorted(branches.prompt)
@@ -74,6 +74,11 @@ class TestBranches:
         """Their branch would have 16 times the pairs for one token less of each."""
         rows = [[0, *range(1000 * i, 1000 * i + 400)] for i in range(1, 17)]
         assert check([[0]] * 16, rows).length == [401] * 16
+
+    def test_it_depends_on_the_model_what_a_beginning_saves(self):
+        rows = [[*range(4), *range(100 * i, 100 * i + 40)] for i in range(1, 5)]
+        assert check([[0]] * 4, rows, hidden=32).length == [44] * 4
+        assert check([[0]] * 4, rows, hidden=576).length == [4 + 4 * 40]
 
     def test_a_long_beginning_is_read_once(self):
         rows = [[*range(60), 100 + i] for i in range(16)]
