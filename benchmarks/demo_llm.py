@@ -18,7 +18,7 @@ import click
 import numpy as np
 import torch
 from demo_llm_page import draw, report, runs_table
-from elsewhere import Answers, answers_of, config, costs, environment, kl_of_right_answers
+from elsewhere import PROBLEMS, Answers, answers_of, config, costs, environment, kl_of_right_answers
 from hardware import machine
 from runs import ROOT, kept, load_config
 from tabulate import tabulate
@@ -52,8 +52,12 @@ WAYS = dict(
         'LoRA, rank 16', "main_config.policy.model.update(lora=dict(r=16, lora_alpha=32, target_modules='all-linear'), "
         'save_merged=True)\nmain_config.policy.learn.update(learning_rate=3e-4, num_updates=300)'
     ),
-    # k3's gradient grows with exp(ref - new), which was 160,000 for one token after a few steps
-    kl=Way('all weights, `beta=0.2`, k2', "main_config.policy.learn.update(beta=0.2, kl_type='k2', num_updates=300)"),
+    # k3's gradient grows with exp(ref - new), which was 160,000 for one token after a few steps. Equal groups are kept:
+    # most groups soon are equal, and without them the KL would hardly act.
+    kl=Way(
+        'all weights, `beta=0.3`, k2, equal groups kept',
+        "main_config.policy.learn.update(beta=0.3, kl_type='k2', drop_equal_groups=False)"
+    ),
 )
 CONFIG = '''from ding_common import read_config_file
 
@@ -173,7 +177,7 @@ def measure(way: str, seed: int, settings: str, start: Start, answers: Optional[
         result[part] = kept(f'{name} {part}.json', settings, lambda: accuracy(way, seed, start(), share))
         if answers is not None:
             elsewhere = kept(
-                f'{name} {part} costs.json', settings,
+                f'{name} {part} costs.json', f'{settings}, {PROBLEMS} problems',
                 lambda: costs(moved(way, seed, start(), share), start(), answers())
             )
             result[part].update(elsewhere)
@@ -212,13 +216,13 @@ def main(seeds: str, ways: str, elsewhere: str, write: bool, add: bool) -> None:
     answers = cache(lambda: answers_of(start()))  # which take minutes
     if measured:
         results['start'] = kept(
-            os.path.join(OUT, 'start costs.json'), f'{MODEL}, right answers',
+            os.path.join(OUT, 'start costs.json'), f'{MODEL}, right answers, {PROBLEMS} problems',
             lambda: dict(costs(start(), start(), answers()), right_answers=kl_of_right_answers(start()))
         )
     path = os.path.join('docs' if write else OUT, 'demo_llm.md')
     for way, seed in itertools.product(ways.split(','), map(int, seeds.split(','))):
         result = found.get((way, seed))
-        if result is None or seed in measured and 'kl' not in result['trained']:
+        if result is None or seed in measured and result['trained'].get('problems') != PROBLEMS:
             result = measure(way, seed, settings[way], start, answers if seed in measured else None)
             found[way, seed] = dict(result, label=WAYS[way].label, settings=settings[way])
             results['runs'] = sorted(found.values(), key=lambda r: (list(WAYS).index(r['way']), r['seed']))

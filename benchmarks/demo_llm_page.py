@@ -1,7 +1,7 @@
 """The page of benchmarks/demo_llm.py and its picture, from the results of the runs."""
 from typing import Any, Dict, List, Tuple
 
-from elsewhere import ELSEWHERE, PROBLEMS, QUESTIONS, config
+from elsewhere import ELSEWHERE, OF_KL, PROBLEMS, QUESTIONS, config
 from tabulate import tabulate
 
 from ding_common.picture import finish, line_style, new_figure
@@ -44,7 +44,7 @@ COSTS = '''
 What the trained models lose in other respects. Tasks of reasoning-gym that were not trained: greedy accuracy on
 {problems} problems each, with three worked examples. Chat: the mean log-probability of a token in {chat} answers that
 the start gave to general questions, sampled at temperature 1. KL: exact KL(policy || start) over the vocabulary, in
-nats per token, on completions sampled for {problems} held-out problems. A policy that samples the right answers to
+nats per token, on completions sampled for {of_kl} held-out problems. A policy that samples the right answers to
 these and nothing else has a KL of {right_answers:.3f}; with a lower one, others are sampled too.
 
 | model | seed | {elsewhere} | chat, log-probability | KL |
@@ -139,7 +139,7 @@ def report(results: Dict[str, Any]) -> str:
         return text
     found = [('start', '', results['start'])]
     for r in results['runs']:
-        if 'kl' in r['trained']:
+        if r['trained'].get('problems') == PROBLEMS:
             found.append((r['label'], r['seed'], r['trained']))
             found.append((f"{r['label']}, interpolated", r['seed'], r['interpolated']))
     costs = []
@@ -148,6 +148,7 @@ def report(results: Dict[str, Any]) -> str:
         costs.append(f"| {label} | {seed} | {values} | {measured['chat']:.2f} | {measured['kl']:.3f} |")
     return text + COSTS.format(
         problems=PROBLEMS,
+        of_kl=OF_KL,
         right_answers=results['start']['right_answers'],
         chat=len(QUESTIONS),
         elsewhere=' | '.join(ELSEWHERE),

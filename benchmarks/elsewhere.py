@@ -14,7 +14,8 @@ from dizoo_llm.sft import evaluate
 from dizoo_llm.tokenizer import encode_prompt
 
 ELSEWHERE = ('letter_counting', 'gcd')  # tasks that are not trained
-PROBLEMS = 64  # of each of them, and for the KL
+PROBLEMS = 128  # of each of them
+OF_KL = 64  # held-out problems for the KL
 TASK = dict(type='reasoning_gym', size=1, eval_size=PROBLEMS, examples=3)  # none is trained
 QUESTIONS = (
     'What is a good breakfast?', 'Why is the sky blue?', 'Name three animals that live in the sea.',
@@ -42,14 +43,15 @@ def costs(model: PreTrainedModel, start: PreTrainedModel, answers: Answers) -> D
     """
     Overview:
         Accuracy on tasks that were not trained, log-probability of the start's answers, and KL to the start, by plain
-        ``transformers``.
+        ``transformers``; and the number of problems.
     """
-    found = {name: evaluate(model, environment(**TASK, name=name), PROBLEMS) for name in ELSEWHERE}
+    found = {'problems': PROBLEMS}
+    found.update({name: evaluate(model, environment(**TASK, name=name), PROBLEMS) for name in ELSEWHERE})
     logp = [log_probs(model, prompt, answer) for prompt, answer in answers]
     found['chat'] = torch.cat(logp).mean().item()
     env, kl = environment(), []
     torch.manual_seed(0)
-    for i in range(PROBLEMS):
+    for i in range(OF_KL):
         prompt = env.encode(env.problems.checked_problem(i))
         ids = sample(model, prompt, env.max_new_tokens, env.tokenizer.eos_token_id)
         row = torch.tensor([prompt + ids])
@@ -72,7 +74,7 @@ def kl_of_right_answers(start: PreTrainedModel) -> float:
         log-probability under the start.
     """
     env, logp = environment(), []
-    for i in range(PROBLEMS):
+    for i in range(OF_KL):
         problem = env.problems.checked_problem(i)
         logp.append(log_probs(start, env.encode(problem), env.encode_answer(problem.answer)))
     return -torch.cat(logp).mean().item()

@@ -254,7 +254,8 @@ KEYS = dict(
         # (off-policy sequence masking, https://arxiv.org/abs/2512.02556).
         off_policy_mask=Key(None,
                             Rule.number(0, open_low=True).or_none()),
-        # (bool) Whether to skip groups with equal rewards. It saves time and changes the mean of the loss.
+        # (bool) Whether to skip groups with equal rewards, and with them their KL and entropy terms. It saves time and
+        # changes the mean of the loss.
         drop_equal_groups=False,
         # (bool) Whether completions that the length limit truncated are masked in the loss. They still count in the
         # comparison of their group. For tasks whose answer comes last, if truncation says nothing about quality.

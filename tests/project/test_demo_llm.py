@@ -21,7 +21,8 @@ class FakeRuns:
 
     def measure(self, way, seed, settings, start, answers):
         self.made.append((way, seed))
-        costs = {} if answers is None else dict(letter_counting=0.25, gcd=0.125, chat=-2.5, kl=1.25)
+        problems = self.module.PROBLEMS
+        costs = {} if answers is None else dict(problems=problems, letter_counting=0.25, gcd=0.125, chat=-2.5, kl=1.25)
         return dict(
             way=way,
             seed=seed,
@@ -131,6 +132,6 @@ def test_the_kl_of_right_answers_is_that_of_their_tokens_alone(monkeypatch):
     problems = SimpleNamespace(checked_problem=lambda i: SimpleNamespace(answer=answers[i]))
     env = SimpleNamespace(problems=problems, encode=lambda problem: [0, 1], encode_answer=lambda answer: answer)
     monkeypatch.setattr(elsewhere, 'environment', lambda: env)
-    monkeypatch.setattr(elsewhere, 'PROBLEMS', 2)
+    monkeypatch.setattr(elsewhere, 'OF_KL', 2)
     kl = elsewhere.kl_of_right_answers(lambda ids: SimpleNamespace(logits=logits[ids]))
     assert kl == pytest.approx(-(math.log(0.2) + math.log(0.3) + math.log(0.2)) / 3)
