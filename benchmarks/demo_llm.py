@@ -121,13 +121,18 @@ def run_on() -> str:
 def recorded(settings: Dict[str, str]) -> Dict[str, Any]:
     """
     Overview:
-        The results that the page has.
+        The results that the page has, without costs elsewhere that were measured on another number of problems.
     Arguments:
         - settings (:obj:`Dict[str, str]`): By way; runs of other settings are left out.
     """
     with open(RECORD) as f:
         results = json.load(f)
     results['runs'] = [r for r in results['runs'] if r['settings'] == settings[r['way']]]
+    if results['start'].get('problems') != PROBLEMS:
+        results['start'] = {}
+    for r in results['runs']:
+        if r['trained'].get('problems') != PROBLEMS:
+            r.update({part: dict(right=r[part]['right']) for part in ('trained', 'interpolated')})
     return results
 
 
@@ -222,7 +227,7 @@ def main(seeds: str, ways: str, elsewhere: str, write: bool, add: bool) -> None:
     path = os.path.join('docs' if write else OUT, 'demo_llm.md')
     for way, seed in itertools.product(ways.split(','), map(int, seeds.split(','))):
         result = found.get((way, seed))
-        if result is None or seed in measured and result['trained'].get('problems') != PROBLEMS:
+        if result is None or seed in measured and 'kl' not in result['trained']:
             result = measure(way, seed, settings[way], start, answers if seed in measured else None)
             found[way, seed] = dict(result, label=WAYS[way].label, settings=settings[way])
             results['runs'] = sorted(found.values(), key=lambda r: (list(WAYS).index(r['way']), r['seed']))

@@ -139,7 +139,7 @@ def report(results: Dict[str, Any]) -> str:
         return text
     found = [('start', '', results['start'])]
     for r in results['runs']:
-        if r['trained'].get('problems') == PROBLEMS:
+        if 'kl' in r['trained']:
             found.append((r['label'], r['seed'], r['trained']))
             found.append((f"{r['label']}, interpolated", r['seed'], r['interpolated']))
     costs = []

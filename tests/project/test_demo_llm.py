@@ -57,6 +57,10 @@ def runs(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(BENCHMARKS)
     module = importlib.import_module('demo_llm')
     fake = FakeRuns(module, tmp_path)
+
+    def of_start(*args):
+        return dict(problems=module.PROBLEMS, letter_counting=0.5, gcd=0.5, chat=-2.0, kl=0.0)
+
     (tmp_path / 'docs').mkdir()
     (tmp_path / 'benchmarks').mkdir()
     monkeypatch.chdir(tmp_path)
@@ -66,7 +70,7 @@ def runs(monkeypatch, tmp_path):
     monkeypatch.setattr(module, 'build_causal_lm', lambda *args: fake)
     monkeypatch.setattr(fake, 'eval', lambda: fake, raising=False)
     monkeypatch.setattr(module, 'answers_of', lambda start: [])
-    monkeypatch.setattr(module, 'costs', lambda *args: dict(letter_counting=0.5, gcd=0.5, chat=-2.0, kl=0.0))
+    monkeypatch.setattr(module, 'costs', of_start)
     monkeypatch.setattr(module, 'kl_of_right_answers', lambda start: 1.5)
     return fake
 
@@ -98,6 +102,17 @@ class TestAdd:
     def test_runs_without_the_costs_that_are_asked_for_are_made_again(self, runs):
         runs.run('--seeds', '0,1', '--elsewhere', '0')
         assert runs.run('--seeds', '0,1', '--elsewhere', '0,1', '--add') == [('full', 1)]
+
+    def test_costs_on_another_number_of_problems_are_measured_again(self, runs, monkeypatch):
+        runs.run('--seeds', '0,1', '--elsewhere', '0,1')
+        monkeypatch.setattr(runs.module, 'PROBLEMS', 2)
+        assert runs.run('--seeds', '0,1', '--elsewhere', '0', '--add') == [('full', 0)]
+        assert '| all weights | 0 | 25.0%' in runs.page() and '| all weights | 1 | 25.0%' not in runs.page()
+
+    def test_costs_on_another_number_of_problems_leave_the_page(self, runs, monkeypatch):
+        runs.run('--elsewhere', '0')
+        monkeypatch.setattr(runs.module, 'PROBLEMS', 2)
+        assert runs.run('--add') == [] and 'elsewhere' not in runs.page()
 
     def test_costs_stay_on_the_page(self, runs):
         runs.run('--elsewhere', '0')
