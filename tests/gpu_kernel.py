@@ -16,6 +16,7 @@ def attention(q, k, v, bias, with_normaliser, dropout, causal, scale=None):
 def attention_backward(grad, q, k, v, bias, out, lse, seed, offset, dropout, needed, causal, scale=None):
     assert dropout == 0.0 and needed == [True, True, True, False] and len({x.dtype for x in (grad, q, k, v, out)}) == 1
     assert lse.dtype in (torch.float32, torch.double) and lse.stride(1) % 8 == 0 and lse.stride(0) % 8 == 0
+    assert out.transpose(1, 2).is_contiguous()  # else the kernels for half types read beside it, silently or to a crash
     dtype, (grad, q, k, v, out) = q.dtype, map(_wide, (grad, q, k, v, out))
     score = q @ k.transpose(-1, -2) * scale + _bias(q, k, bias, causal, dtype)
     weight = (score - lse[..., :q.shape[2], None]).exp()

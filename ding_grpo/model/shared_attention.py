@@ -88,10 +88,12 @@ def flash_backward(
     if on_device(q, 'cuda'):
         tokens, none = q.shape[2], torch.zeros((), dtype=torch.long, device=q.device)  # no dropout, no random state
         lse = torch.nn.functional.pad(lse, (0, -tokens % NORMALISER), value=math.inf)
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)  # its kernels for half types assume this layout
         found = of_gpu_backward(
             grad, q, k, v, _of_gpu(mask, q, k), out, lse, none, none, 0.0, NEEDED, causal, scale=scale
         )
         return found[:3]
+    grad, out = grad.contiguous(), out.contiguous()
     return of_cpu_backward(grad, q, k, v, out, lse, 0.0, causal, attn_mask=mask, scale=scale)
 
 

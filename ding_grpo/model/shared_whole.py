@@ -282,7 +282,7 @@ class _Flash(torch.autograd.Function):
         for band, seen in plan.own:
             x = _own(band, q, k, v)
             # a padded cell sees later tokens, whose scores may exceed its normaliser by far: its weights become 0
-            o, g = (band.place_filled(y).transpose(0, 1).contiguous() for y in (out, grad))
+            o, g = (band.place_filled(y).transpose(0, 1) for y in (out, grad))
             m = band.place_filled(lse, math.inf).transpose(0, 1).contiguous()
             mask = None if seen is None else added(seen, q)
             dq, dk, dv = flash_backward(g, *x, o, m, ctx.scale, mask, causal=seen is None)
@@ -294,9 +294,9 @@ class _Flash(torch.autograd.Function):
             parts = []
             for queries, keys in above.bands:
                 x, mask = _above(queries, keys, q, k, v)
-                o, m = (_fold(queries.place(y).transpose(0, 1), groups).contiguous() for y in (out, lse))
-                g = _fold(queries.place_filled(grad).transpose(0, 1), groups).contiguous()
-                da, dka, dva = flash_backward(g, *x, o, m, ctx.scale, mask)
+                o, m = (_fold(queries.place(y).transpose(0, 1), groups) for y in (out, lse))
+                g = _fold(queries.place_filled(grad).transpose(0, 1), groups)
+                da, dka, dva = flash_backward(g, *x, o, m.contiguous(), ctx.scale, mask)
                 parts.append(queries.take(_unfold(da, repeat)))
                 for total, y in ((dk, dka), (dv, dva)):
                     total[keys.tokens] += keys.take(y.transpose(1, 2))

@@ -55,9 +55,9 @@ def rounded_product(a: Tensor, b: Tensor) -> Tensor:
         As of ``matrix_product``.
     """
     rounded = a.to(torch.bfloat16), b.to(torch.bfloat16)
-    if a.device.type == 'cuda':
-        return torch.mm(rounded[0], rounded[1].t(), out_dtype=torch.float32)
     wide = torch.promote_types(a.dtype, torch.float32)
+    if a.device.type == 'cuda' and wide is torch.float32:
+        return torch.mm(rounded[0], rounded[1].t(), out_dtype=wide)
     return matrix_product(*(x.to(wide) for x in rounded))
 
 

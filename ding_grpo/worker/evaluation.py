@@ -121,7 +121,8 @@ class Evaluation:
         numbers = '  '.join(f'{name} {mean:.3f}' for name, mean in self._shown.items() if mean is not None)
         if train_iter < 0:
             return f'evaluation  return {value:.3f}  {numbers}'
-        return f"evaluation  update {train_iter}  return {value:.3f}{'  (best so far)' * (value > best)}  {numbers}"
+        note = '  (best so far)' if value > best else ''
+        return f'evaluation  update {train_iter}  return {value:.3f}{note}  {numbers}'
 
 
 def _mean(values: Any) -> Optional[float]:

@@ -114,12 +114,12 @@ class TestLinearLogProb:
         assert (logp[mask == 0] == 0).all() and (h[mask == 0] == 0).all() and (logp[mask == 1] < 0).all()
         assert torch.isfinite(weight.grad).all() and (hidden.grad[mask == 0] == 0).all()
 
-    @pytest.mark.parametrize('mask', [torch.zeros(B, S), None])
-    def test_nothing_to_do(self, mask):
+    @pytest.mark.parametrize('masked', [True, False])
+    def test_nothing_to_do(self, masked):
         hidden, weight, _, index = inputs()
-        if mask is None:
+        if not masked:
             hidden, index = hidden[:, :0], index[:, :0]
-        logp = linear_log_prob(hidden, weight, index, mask=mask)
+        logp = linear_log_prob(hidden, weight, index, mask=torch.zeros(B, S) if masked else None)
         logp.sum().backward()
         assert torch.equal(logp, torch.zeros_like(logp)) and torch.equal(weight.grad, torch.zeros_like(weight))
 
@@ -246,6 +246,7 @@ class TestLinearLogProb:
     )
     def test_wrong_use(self, change, message):
         hidden, weight, _, index = inputs()
+        change = {name: x.to(weight.device) if isinstance(x, torch.Tensor) else x for name, x in change.items()}
         with pytest.raises(ValueError, match=message):
             linear_log_prob(**{**dict(hidden=hidden, weight=weight, index=index), **change})
 
