@@ -40,6 +40,7 @@ class Actor(Protocol):
     length_name: str  # metric: length of a row
     rate_name: str  # metric: steps per second
     fused: Optional[bool]  # argument of AdamW
+    seed: int  # of the run
 
     @property
     def exact(self) -> bool:

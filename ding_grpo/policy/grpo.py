@@ -82,6 +82,7 @@ class GRPOPolicy(Policy):
         return model_type(self._cfg.model), ['ding_grpo.model', 'ding.model']
 
     def _create_model(self, cfg: Dict, model: Optional[torch.nn.Module] = None) -> torch.nn.Module:
+        self._seed = torch.initial_seed()  # the run's: DI-engine sets it just before, and nobody else has run since
         if isinstance(model, PreTrainedModel):
             model = CausalLM.from_model(model)
         try:
@@ -94,7 +95,7 @@ class GRPOPolicy(Policy):
                 f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be built with them ({describe(error)})'
             ) from error
         check_weights(model, 'policy.model')
-        self._actor = make_actor(model, cfg, torch.initial_seed())  # the seed that DI-engine set
+        self._actor = make_actor(model, cfg, self._seed)
         self._actor.check_learning(cfg)
         if cfg.shard and cfg.multi_gpu:
             self._shard(model)
@@ -105,7 +106,7 @@ class GRPOPolicy(Policy):
         self._init_multi_gpu_setting(model)
         if parallel.world_size() > 1:
             self._sharding = Sharding(model, self._cfg.cuda, self._cfg.shard)
-            self._actor = make_actor(self._sharding.copy, self._cfg, torch.initial_seed())
+            self._actor = make_actor(self._sharding.copy, self._cfg, self._seed)
 
     def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool = True) -> None:
         if self._sharding is not None:

@@ -2,7 +2,7 @@ from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
-RowKey = Tuple[int, int, int]  # collect, group, row
+RowKey = Tuple[int, ...]  # collect, group, row; of a group that was started again, also the number of its restarts
 
 
 class RowGenerators:

@@ -47,7 +47,7 @@ class StepActor:
         """
         self._model = model
         self._temperature = temperature
-        self._generators = RowGenerators(seed)
+        self.seed, self._generators = seed, RowGenerators(seed)
 
     @classmethod
     def of(cls, model: nn.Module, cfg: Dict, seed: int) -> 'StepActor':

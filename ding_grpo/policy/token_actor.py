@@ -82,7 +82,7 @@ class TokenActor:
         self._model = model
         self._sampling = self._unbound = sampling
         self._log_prob_fn = log_prob_fn
-        self._generators = RowGenerators(seed)
+        self.seed, self._generators = seed, RowGenerators(seed)
         self._autocast = autocast
         self._spec: Optional[NamedTuple] = None
         self._eval_autocast = True
@@ -342,7 +342,7 @@ class TokenActor:
         room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
         limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
         kept = self._keeps_cache()
-        early_stop = None if enough is None else EarlyStop([row_keys[i][1:] for i in obs], enough, self._model.device)
+        early_stop = None if enough is None else EarlyStop([row_keys[i][1:3] for i in obs], enough, self._model.device)
         rollout: Rollout = generate(
             self._cache.begin(list(obs), stripped) if kept else self._model,
             prompts,

@@ -11,6 +11,7 @@ the same mean of weight D(pi, pi_teacher) is added, see ``teacher.py``. With ``d
 """
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -68,8 +69,7 @@ class Updater:
         self.optimizer_steps = 0  # number of steps so far
         self.beta, self.entropy_weight = loss_options.get('beta', 0.0), cfg.entropy_weight
         self.bad_updates = BadUpdates(cfg.max_bad_updates)
-        self._seed = torch.initial_seed()
-        self.shuffle = torch.Generator().manual_seed(self._seed)
+        self.shuffle = torch.Generator().manual_seed(actor.seed)
 
     def run(self, batch: Batch, update: int) -> Dict[str, float]:
         """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. Returns metrics (docs/metrics.md)."""
@@ -188,7 +188,7 @@ class Updater:
 
     def _learn_demonstrations(self, rows: int) -> Tuple[Tensor, Tensor]:
         """Add the gradients of demonstrations to those of ``rows`` rows; their log-probabilities and weights."""
-        batch = self._extras.demonstrations.draw(rows, self._seed + self.optimizer_steps).to(self._device)
+        batch = self._extras.demonstrations.draw(rows, self._step_seed).to(self._device)
         logp, tokens = torch.zeros_like(batch.logp_old), self._extras.demonstrations.num_tokens(batch)  # (b, s)
         for at, part in batch.parts(self._cfg.micro_batch_tokens):
             found = self._actor.read(self._model, part).logp
@@ -196,6 +196,12 @@ class Updater:
             (loss * (1 if tokens is not None else len(at) / len(batch))).backward()
             logp[at, :found.shape[1]] = found.detach()
         return logp, batch.weight
+
+    @property
+    def _step_seed(self) -> int:
+        """Of the random numbers of an optimizer step, independent of those of other steps, runs and purposes."""
+        sequence = np.random.SeedSequence(self._actor.seed, spawn_key=(self.optimizer_steps, ))
+        return int(sequence.generate_state(1, np.uint64)[0])
 
     def _loss(
             self,
@@ -211,7 +217,7 @@ class Updater:
         options = dict(self._loss_options if options is None else options, beta=self.beta)
         if 'generator' in surrogate_arguments(_surrogate(options))[1]:
             # the same draws in the loss and in its metrics, and in a resumed run
-            generator = torch.Generator().manual_seed(self._seed + self.optimizer_steps)
+            generator = torch.Generator().manual_seed(self._step_seed)
             options['surrogate_options'] = dict(options.get('surrogate_options', {}), generator=generator)
         return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, with_info=with_info, **options)
 

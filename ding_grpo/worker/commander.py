@@ -70,7 +70,7 @@ class RunCommander(BaseSerialCommander):
         most = self._policy_cfg.learn.num_updates
         if most is not None:
             self._limits['max_train_iter'] = min(most, self._limits.get('max_train_iter', most))
-        self._seed = torch.initial_seed()  # the seed that DI-engine set
+        self._seed = learner.policy.get_attribute('seed')
         self._found: Optional[Found] = None
         self._begun = False
         self._saved = 0  # updates at the last periodic checkpoint

@@ -32,7 +32,6 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     def __init__(self, *args, **kwargs) -> None:
         self._since, self._evaluating = time.monotonic(), 0.
-        self._seed = torch.initial_seed()  # the seed that DI-engine set
         self._last: Optional[Tuple[float, int]] = None  # return and update of the last evaluation
         self._info: Dict[str, Any] = {}  # of the last evaluation, as returned to the pipeline
         self._handing_over = False
@@ -63,7 +62,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
         super().reset_policy(_policy)
-        if learns_from_groups(self._policy):
+        self._seeds = learns_from_groups(self._policy)
+        if self._seeds:
             self._policy.get_attribute('bind')(self.token_spec, (self._env.observation_space, self._env.action_space))
         elif self._cfg.get('samples_per_start', 0) > 0:
             raise ConfigError(
@@ -84,7 +84,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
         if self._handing_over:
             return self._hand_over()
         best, begun = self._max_episode_return, time.monotonic()
-        self._seed_starts(train_iter)
+        if self._seeds:  # seeding may change global random states, which other policies train with
+            self._seed_starts(train_iter)
         to_save: List[str] = []  # saved below, once the share of failures is known to be small enough
         try:
             stop, info = super().eval(to_save.append, train_iter, envstep, *args, **kwargs)
@@ -210,7 +211,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
     def _seed_starts(self, train_iter: int) -> None:
         """Seed by (run seed, update), so that a resumed run evaluates the same starts as an uninterrupted one."""
         number = self._env.env_num
-        state = np.random.SeedSequence([self._seed, max(train_iter, 0)]).generate_state(number)
+        seed = self._policy.get_attribute('seed')
+        state = np.random.SeedSequence([seed, max(train_iter, 0)]).generate_state(number)
         # below 2^30; the group collector's seeds are above
         self._env.seed({i: int(s >> 2) for i, s in enumerate(state)}, dynamic_seed=False)
 

@@ -16,13 +16,11 @@ class Group:
     def __init__(
             self,
             number: int,
-            seed: int,
             env_ids: List[int],
             problem: Optional[int] = None,
             greedy: bool = False
     ) -> None:
         self.number = number
-        self.seed = seed
         self.env_ids = env_ids
         self.problem = problem  # None: the environment draws it from the seed
         self.greedy = greedy
@@ -40,6 +38,11 @@ class Group:
         self.last_info: Dict[int, Dict[str, Any]] = {}
         # What ``process_transition`` needs of last steps that have no score yet: observation, output, step.
         self.unscored: Dict[int, Tuple[Any, Dict[str, Any], BaseEnvTimestep]] = {}
+
+    def row_key(self, collect_iter: int, env_id: int) -> Tuple[int, ...]:
+        """The key of the random numbers of an environment's row."""
+        key = (collect_iter, self.number, self.env_ids.index(env_id))
+        return key if self.restarts == 0 else (*key, self.restarts)
 
     def append(self, policy: NamedTuple, env_id: int, obs: Any, output: Dict[str, Any], step: BaseEnvTimestep) -> None:
         """Append a step to the episode of an environment."""

@@ -95,7 +95,6 @@ class GroupCollector(ISerialCollector):
         keep_off_screen(self._logger)
         table = CompletionTable(os.path.join(folder, 'completions'), cfg.table_rows)
         self._log = CollectLog(instance_name, cfg, self._logger, self._tb_logger, table)
-        self._seed = torch.initial_seed()  # the seed that DI-engine set
         self._collect_iter = None
         self._groups = 0  # in this update
         self._started = 0  # before this update
@@ -118,7 +117,7 @@ class GroupCollector(ISerialCollector):
     def reset_policy(self, _policy: Optional[NamedTuple] = None) -> None:
         if _policy is not None:
             self._policy = _policy
-            cfg = _policy.get_attribute('cfg')
+            cfg, self._seed = _policy.get_attribute('cfg'), _policy.get_attribute('seed')
             if not learns_from_groups(_policy):
                 raise ConfigError(
                     f"create_config.collector.type = 'group': policy.type = {cfg.get('type')!r} does not learn "

@@ -79,16 +79,19 @@ class GroupPlayer:
         return sorted(finished, key=lambda group: group.number)
 
     def _start(self, number: int, env_ids: List[int], problem: Optional[int], greedy: bool) -> Group:
-        # A function of (run seed, update, group), so that a resumed run gets the same starts as an uninterrupted one.
-        state = np.random.SeedSequence([self._seed, self._collect_iter, number]).generate_state(1)[0]
-        # 30 bits and one above them. Evaluators use smaller seeds, so that training and evaluation share no start.
-        group = Group(number, 2 ** 30 + int(state >> 2), env_ids, problem, greedy)
+        group = Group(number, env_ids, problem, greedy)
         self._begin(group)
         return group
 
     def _begin(self, group: Group) -> None:
         group.begin()
-        seeds = {i: group.seed + (0 if self._shared_start else row) for row, i in enumerate(group.env_ids)}
+        # A function of (run seed, update, group, restarts), so that a resumed run gets the same starts as an
+        # uninterrupted one, and a restarted group another start than the one that failed.
+        key = [self._seed, self._collect_iter, group.number, group.restarts]
+        state = np.random.SeedSequence(key).generate_state(1)[0]
+        # 30 bits and one above them. Evaluators use smaller seeds, so that training and evaluation share no start.
+        seed = 2 ** 30 + int(state >> 2)
+        seeds = {i: seed + (0 if self._shared_start else row) for row, i in enumerate(group.env_ids)}
         # Without dynamic_seed=False on every call, environments add a random number to the seed.
         self._env.seed(seeds, dynamic_seed=False)
         start = None if group.problem is None else dict(index=group.problem)
@@ -98,7 +101,7 @@ class GroupPlayer:
     def _step(self, running: List[Group], policy_kwargs: Dict, clock: Dict[str, float],
               memory: MemoryMeter) -> Tuple[Dict, Dict, Dict]:
         start = time.perf_counter()
-        keys = {i: (self._collect_iter, g.number, g.env_ids.index(i)) for g in running for i in sorted(g.running)}
+        keys = {i: g.row_key(self._collect_iter, i) for g in running for i in sorted(g.running)}
         obs = {i: o for i, o in self._env.ready_obs.items() if i in keys}
         with memory.part('sampling'):
             outputs = self._policy.forward(obs, row_keys=None if running[0].greedy else keys, **policy_kwargs)

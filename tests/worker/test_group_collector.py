@@ -138,13 +138,17 @@ class TestGroupCollector:
         a, b = (summary(make_collector(*think_answer, tmp_path, seed=s).collect(n_sample=4)) for s in (0, 1))
         assert a != b
 
-    def test_abnormal_end_begins_the_group_anew_with_its_seed(self, think_answer, tmp_path):
-        expected = summary(make_collector(*think_answer, tmp_path).collect(n_sample=3))
-        AbnormalEnv.broken = 2
-        collector = make_collector(*think_answer, tmp_path, env_cls=AbnormalEnv)
-        found = collector.collect(n_sample=3)
-        assert AbnormalEnv.broken == 0 and [s[:2] for s in summary(found)] == [e[:2] for e in expected]
-        assert all(len(s['action']) == 4 for s in found)
+    def test_abnormal_end_begins_the_group_anew_and_does_not_repeat_its_seed(self, think_answer, tmp_path):
+        """With the seed of before, an environment that fails at a start would fail again until the run ends."""
+        expected = summary(make_collector(*think_answer, tmp_path).collect(n_sample=6))
+        again = []
+        for _ in range(2):
+            AbnormalEnv.broken = 1
+            collector = make_collector(*think_answer, tmp_path, env_cls=AbnormalEnv, env_num=4)
+            found = collector.collect(n_sample=6)
+            assert AbnormalEnv.broken == 0 and all(len(s['action']) == 4 for s in found)
+            again.append(summary(found))
+        assert again[0] == again[1] and again[0][0] != expected[0] and again[0][1:] == expected[1:]
 
     def test_endless_abnormal_ends_stop_the_run(self, think_answer, tmp_path):
         AbnormalEnv.broken = 10 ** 6

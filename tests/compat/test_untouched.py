@@ -1,0 +1,71 @@
+"""DI-engine's own policies train as without this plugin, bit for bit."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+# One run in a process of its own: with the plugin or without, an algorithm; prints a hash of the trained weights.
+PROGRAM = '''
+import hashlib, sys
+plugin, algorithm = sys.argv[1:]
+if plugin == 'with':
+    import ding_grpo
+import torch
+from ding.entry import serial_pipeline, serial_pipeline_onpolicy
+from easydict import EasyDict
+
+torch.set_num_threads(1)
+continuous = algorithm == 'ppo_continuous'
+space = 'continuous' if continuous else 'discrete'
+if algorithm == 'dqn':
+    model = dict(obs_shape=4, action_shape=2, encoder_hidden_size_list=[64])
+    policy = dict(
+        model=model, nstep=1, learn=dict(update_per_collect=2, batch_size=32), collect=dict(n_sample=32, unroll_len=1),
+        other=dict(eps=dict(type='exp', start=0.95, end=0.1, decay=10000), replay_buffer=dict(replay_buffer_size=1000))
+    )
+else:
+    model = dict(obs_shape=4, action_shape=2)
+    if continuous:
+        model = dict(obs_shape=3, action_shape=1)
+    policy = dict(
+        action_space=space, model=dict(model, action_space=space, encoder_hidden_size_list=[64]),
+        learn=dict(epoch_per_collect=2, batch_size=32), collect=dict(n_sample=64, unroll_len=1)
+    )
+policy.update(cuda=False, eval=dict(evaluator=dict(eval_freq=2)))
+env = dict(collector_env_num=4, evaluator_env_num=2, n_evaluator_episode=2, stop_value=1e9)
+if continuous:
+    env.update(act_scale=True)
+    kind, module = 'pendulum', 'dizoo.classic_control.pendulum.envs.pendulum_env'
+else:
+    kind, module = 'cartpole', 'dizoo.classic_control.cartpole.envs.cartpole_env'
+create = dict(
+    env=dict(type=kind, import_names=[module]), env_manager=dict(type='base'),
+    policy=dict(type=algorithm.partition('_')[0])
+)
+pipeline = serial_pipeline if algorithm == 'dqn' else serial_pipeline_onpolicy
+main = dict(exp_name=f'run_{plugin}', env=env, policy=policy)
+trained = pipeline((EasyDict(main), EasyDict(create)), seed=0, max_train_iter=12)
+weights = trained._model.state_dict()
+print('HASH', hashlib.sha256(b''.join(x.numpy().tobytes() for x in weights.values())).hexdigest())
+'''
+
+
+@pytest.mark.envtest
+@pytest.mark.parametrize('algorithm', ['ppo', 'ppo_continuous', 'dqn'])
+def test_importing_the_plugin_does_not_change_how_others_train(algorithm, tmp_path):
+    root = os.path.join(os.path.dirname(__file__), '..', '..')
+    found = []
+    for plugin in ('with', 'without'):
+        run = subprocess.run(
+            [sys.executable, '-c', PROGRAM, plugin, algorithm],
+            cwd=tmp_path,
+            env=dict(os.environ, PYTHONPATH=os.path.abspath(root), OMP_NUM_THREADS='1'),
+            capture_output=True,
+            text=True,
+            timeout=300
+        )
+        hashes = [line for line in run.stdout.splitlines() if line.startswith('HASH')]
+        assert len(hashes) == 1, run.stdout[-2000:] + run.stderr[-2000:]
+        found += hashes
+    assert found[0] == found[1]
