@@ -34,11 +34,20 @@ CASES ?= 600
 # Processes of `make test`, and runs at a time of some long commands, of one thread each.
 JOBS ?= 2
 
-.PHONY: help install train test test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time turn-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
+# Instruction sets in which `make test-processors` runs the suite: this processor's own, with one thread and with two,
+# AVX2, and what every x86-64 processor has.
+SETTING_own := OMP_NUM_THREADS=1
+SETTING_threads := OMP_NUM_THREADS=2
+SETTING_avx2 := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2
+SETTING_oldest := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
+SETTINGS ?= own threads avx2 oldest
+
+.PHONY: help install train test test-processors test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time turn-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
 	@echo "make test           the test suite"
+	@echo "make test-processors  the test suite in four settings of instruction sets and threads (long)"
 	@echo "make test-all       the test suite with the long checks"
 	@echo "make test-cuda      the tests that need a GPU; without one, their list"
 	@echo "make fuzz           wrong configs (CASES=600, SEED=0): each trains or ends in one line that names the key"
@@ -87,7 +96,13 @@ train: install
 
 test: install
 	@echo "== testing"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not algotest"
+	OMP_NUM_THREADS=1 $(SUITE)
+
+SUITE = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not algotest"
+
+test-processors: install
+	@failed=; $(foreach s,$(SETTINGS),echo "== $(s): $(SETTING_$(s))"; $(SETTING_$(s)) $(SUITE) || failed="$$failed $(s)";) \
+	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 test-all: install
 	@echo "== testing, the long checks included"

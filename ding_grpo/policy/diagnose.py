@@ -117,7 +117,7 @@ def check_sampled(
     row, *column = (~finite).nonzero()[0].tolist()
     key = row_keys.get(env_ids[row], ())
     where = 'evaluation'
-    if len(key) == 3:
+    if len(key) in (3, 4):  # five numbers in evaluation
         where = f'row {key[2]} of group {key[1]}, sampled after update {key[0]}'
     where = f'in environment {env_ids[row]} ({where})' + ''.join(f', column {c}' for c in column)
     facts = ['the logits at sampling are NaN or infinite', where]

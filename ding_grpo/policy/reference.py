@@ -35,8 +35,9 @@ class Reference:
     @torch.no_grad()
     def renew(self, mixup: float) -> None:
         """Move the copy towards the policy; ``mixup`` is the policy's share."""
-        for ref, new in zip(self.copy.parameters(), self._policy.parameters()):
-            own(ref).lerp_(own(new), mixup)
+        for part in (nn.Module.parameters, nn.Module.buffers):  # buffers: such as the statistics of batch norm
+            for ref, new in zip(part(self.copy), part(self._policy)):
+                own(ref).lerp_(own(new), mixup) if ref.is_floating_point() else ref.copy_(new)
 
 
 def make_reference(cfg: Dict, actor: Actor, model: nn.Module, duplicate: Callable[[nn.Module],

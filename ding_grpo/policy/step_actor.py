@@ -1,4 +1,5 @@
 """How GRPO acts and learns with any other model of DI-engine: an action is one step of an environment."""
+import copy
 from contextlib import nullcontext
 from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
 
@@ -21,6 +22,7 @@ from .grpo_check import check_for_steps
 from .row_generators import RowGenerators, RowKey
 
 Logit = Union[Tensor, Dict[str, Tensor]]
+ROWS = 64  # of the trial that compares the model's modes: dropout must show
 
 
 class StepActor:
@@ -28,12 +30,14 @@ class StepActor:
     Overview:
         ``Actor`` of models with discrete or continuous actions: ``vac``, ``pg`` and every other model of DI-engine \
         that has ``compute_actor`` or returns ``logit`` itself. ``logit`` is a tensor for discrete actions, and a dict \
-        of ``mu`` and ``sigma`` for continuous ones.
+        of ``mu`` and ``sigma`` for continuous ones. The model is in evaluation mode, except while it learns.
+    Property:
+        - exact (:obj:`bool`): DI-engine's models compute in float32. False for a model with dropout or batch norm, \
+            whose training mode gives other results.
     """
     length_name = 'episode_length'
     rate_name = 'steps_per_second'
     fused = None
-    exact = True  # DI-engine's models compute in float32
     max_length = None
     spec = None
     has_adapters = False
@@ -45,7 +49,9 @@ class StepActor:
             - temperature (:obj:`float`): Sampling and learning divide the logits of discrete actions by it.
             - seed (:obj:`int`): Together with a row's key it seeds the row's random numbers.
         """
-        self._model = model
+        self._model = model.eval()
+        self.exact = True
+        self._start, self._shape = 0, (-1, )  # of the environment's actions: the first of discrete ones; of others
         self._temperature = temperature
         self.seed, self._generators = seed, RowGenerators(seed)
 
@@ -79,28 +85,46 @@ class StepActor:
             self._check_spaces(*spaces)
 
     def _check_spaces(self, observations: Any, actions: Any) -> None:
-        name, was_training = type(self._model).__name__, self._model.training
-        self._model.eval()  # so that the trial does not change running means
+        name, observation = type(self._model).__name__, observations.sample()
         try:
             with torch.no_grad():
-                logit = self._logit(self._model, self._collate({0: observations.sample()}))
+                logit = self._logit(self._model, self._collate({0: observation}))
         except (RuntimeError, IndexError, TypeError) as error:
             raise ConfigError(
                 f'policy.model.obs_shape: {name} does not read observations of shape {observations.shape} '
                 f'({describe(error)})'
             ) from error
-        finally:
-            self._model.train(was_training)
-        given = 'continuous' if isinstance(logit, dict) else 'discrete'
-        has = 'discrete' if hasattr(actions, 'n') else 'continuous' if hasattr(actions, 'low') else None
-        if has is None:
+        self.exact = self._learns_as_it_samples(observation)
+        if not hasattr(actions, 'contains'):
             return
+        given = 'continuous' if isinstance(logit, dict) else 'discrete'
+        has = 'continuous' if hasattr(actions, 'low') else 'discrete'
+        start = int(getattr(actions, 'start', 0)) if hasattr(actions, 'n') else 0
+        trial = np.clip(0, actions.low, actions.high).astype(np.float32) if has == 'continuous' else np.int64(start)
+        if not actions.contains(trial):
+            raise ConfigError(
+                f'create_config.env: the actions of the environment are {actions}, and grpo gives {trial!r}. It needs '
+                'Discrete, or a Box of float32 or float64: wrap the environment, for example by '
+                'gymnasium.wrappers.TransformAction.'
+            )
         if given != has:
             raise ConfigError(f'policy.model.action_space = {given!r}: the actions of the environment are {has}.')
         number = logit['mu'].shape[1] if given == 'continuous' else logit.shape[1]
         needed = int(np.prod(actions.shape)) if given == 'continuous' else int(actions.n)
         if number != needed:
             raise ConfigError(f'policy.model.action_shape = {number}: the environment has {needed}.')
+        self._start, self._shape = start, actions.shape
+
+    def _learns_as_it_samples(self, observation: Any) -> bool:
+        """Whether the training mode of the model gives the same results, seen on rows of one observation."""
+        model, obs = copy.deepcopy(self._model), self._collate(dict.fromkeys(range(ROWS), observation))
+        try:
+            with torch.no_grad(), torch.random.fork_rng():
+                found = [self._logit(model.train(mode), obs) for mode in (False, True)]
+        except ValueError:  # batch norm of one row
+            return False
+        sampled, learned = ([*x.values()] if isinstance(x, dict) else [x] for x in found)
+        return all(map(torch.equal, sampled, learned))
 
     def bind_reference(self, reference: nn.Module) -> None:
         pass
@@ -123,7 +147,7 @@ class StepActor:
         Returns:
             - output (:obj:`Dict[int, Dict]`): ``action`` and ``logp`` of each.
         Shapes:
-            - action (:obj:`torch.LongTensor`): :math:`()`, or floats of :math:`(N, )` for continuous actions
+            - action (:obj:`torch.LongTensor`): :math:`()`, or floats in the shape of the space for continuous actions
             - logp (:obj:`torch.FloatTensor`): :math:`()`
         """
         batch = self._collate(obs)
@@ -141,7 +165,7 @@ class StepActor:
                 action[line] = torch.as_tensor(forced[i][1]).to(action)
         logp = _log_prob(logit, action).cpu()
         check_sampled(logp.isfinite(), self._model, list(obs), row_keys, obs=batch)
-        return {i: dict(action=a, logp=p) for i, a, p in zip(obs, action.cpu(), logp)}
+        return {i: dict(action=a, logp=p) for i, a, p in zip(obs, self._of_environment(action), logp)}
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         batch = self._collate(obs)
@@ -149,7 +173,12 @@ class StepActor:
             logit = self._logit(self._model, batch)
         top, action = (logit['mu'].sum(-1), logit['mu']) if isinstance(logit, dict) else logit.max(-1)
         check_sampled(top.isfinite().cpu(), self._model, list(obs), obs=batch)
-        return {i: dict(action=a) for i, a in zip(obs, action.cpu())}
+        return {i: dict(action=a) for i, a in zip(obs, self._of_environment(action))}
+
+    def _of_environment(self, action: Tensor) -> Tensor:
+        """Actions of the model as the environment has them, on the CPU."""
+        action = action.cpu()
+        return action.unflatten(1, self._shape) if action.is_floating_point() else action + self._start
 
     def evaluating(self) -> ContextManager:
         return nullcontext()
@@ -158,11 +187,13 @@ class StepActor:
         self._generators.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
+        action = output['action']
+        action = action.flatten() if action.is_floating_point() else action - self._start
         final = dict(final_obs=to_tensor(timestep.obs, dtype=torch.float32)) if timestep.done else {}
         return dict(
             final,
             obs=to_tensor(obs, dtype=torch.float32),
-            action=output['action'].unsqueeze(0),
+            action=action.unsqueeze(0),
             logp=output['logp'].unsqueeze(0),
             reward=torch.tensor([np.asarray(timestep.reward).item()], dtype=torch.float32),
             # the second name is that of gym, in environments of DI-engine
@@ -180,7 +211,9 @@ class StepActor:
             teacher: None = None
     ) -> Reading:
         counted = batch.weight != 0  # (B, S)
+        model.train(model is self._model)  # the reference and others only evaluate
         output = self._forward(model, batch.obs, 'compute_actor' if critic is None else 'compute_actor_critic')
+        model.eval()
         logit = self._logit_of(model, output)  # (M, N): the M steps that count
         logp = _log_prob(logit, batch.action[counted])  # (M, )
         h = _normal(logit).entropy() if isinstance(logit, dict) else entropy(logit)  # (M, )

@@ -4,10 +4,13 @@ import os
 import shutil
 import time
 
+import gymnasium
 import pytest
 import torch
 from ding.entry import serial_pipeline, serial_pipeline_onpolicy
+from ding.utils import MODEL_REGISTRY
 from easydict import EasyDict
+from gymnasium.envs.classic_control import CartPoleEnv
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ding_common import CheckpointError, ConfigError, NumericError, read_json_lines
@@ -122,6 +125,37 @@ def steps(think_answer):
     return serial_pipeline_onpolicy, main, create
 
 
+class SeedsTorch(CartPoleEnv):
+    """As one that builds a model or a renderer; the run's seed was then taken to be this one."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        torch.manual_seed(7)
+
+
+def noisy(think_answer):
+    """Batch norm, whose statistics are part of the weights, and dropout."""
+    gymnasium.register(id='SeedsTorch-v1', entry_point=SeedsTorch)
+    MODEL_REGISTRY.register('noisy', Noisy, force_overwrite=True)
+    pipeline, main, create = steps(think_answer)
+    main.env.env_id, main.policy.model = 'SeedsTorch-v1', EasyDict(type='noisy')
+    main.policy.learn.update(beta=0.1, ref_sync_freq=2, ref_sync_mixup=0.5)
+    return pipeline, main, create
+
+
+class Noisy(torch.nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.Tanh(), torch.nn.Dropout(0.1),
+            torch.nn.Linear(16, 2)
+        )
+
+    def forward(self, x):
+        return dict(logit=self.layers(x))
+
+
 RUNS = dict(
     tokens=tokens,
     reference=reference,
@@ -136,8 +170,9 @@ RUNS = dict(
     critic=critic,
     teacher=teacher,
     value_head=value_head,
+    noisy=noisy,
 )
-ALWAYS = ('tokens', 'replay_buffer', 'turns', 'stale', 'cartpole', 'critic')
+ALWAYS = ('tokens', 'replay_buffer', 'turns', 'stale', 'cartpole', 'critic', 'noisy')
 STOPS = dict(tokens=[2, 4, 6], reference=[2, 4, 6], replay_buffer=[2, 4, 6])  # resumed after it was resumed
 
 
@@ -175,7 +210,7 @@ class TestResume:
                 main.policy.learn.resume_training = i > 0
                 pipeline((main, create), seed=3, max_train_iter=stop)
         same(state(6, 'whole'), state(6))
-        assert len(state(6)['run']) >= 5 and state(6)['last_iter'] == 6
+        assert len(state(6)['run']) >= 5 and state(6)['last_iter'] == 6 and state(6)['run']['seed'] == 3
         logs = 'learner/metrics', 'learner/tokens', 'evaluator/evaluations', 'collector/completions'
         for log in logs:
             assert timeless(f'whole/log/{log}.jsonl') == timeless(f'run/log/{log}.jsonl'), log

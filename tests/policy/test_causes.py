@@ -147,6 +147,12 @@ class TestMessages:
         for cause in (causes.step_small(small, Setting()), causes.step_large(large, Setting())):
             assert 'policy.learn.learning_rate = 0.001' in cause['message']
 
+    def test_dropout_and_batch_norm_are_no_sampler_apart(self):
+        """The advice was to set temperature, top_k and top_p, which such a model does not have."""
+        gap = history(metrics=dict(sampler_gap_mean=5.))
+        assert causes.apart(gap, Setting(tokens=False, exact=False)) is None
+        assert causes.apart(gap, Setting(tokens=False)) is not None
+
     def test_the_temperature_is_told_apart(self):
         warm = causes.apart(history(look=dict(surprise=25.)), Setting())['message']
         cold = causes.apart(history(look=dict(surprise=-25.)), Setting())['message']

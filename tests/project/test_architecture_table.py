@@ -83,7 +83,7 @@ class TestVerdict:
     def test_what_cannot_be_read_padded_is_not_compared_with_it(self, measure, name, padded):
         result = measure(name, 'float32', 4)
         assert result.padded == padded
-        assert result.plain.largest < 5e-6
+        assert result.plain.within(result.allowed)  # by the rounding of this processor
 
     def test_a_difference_of_sampler_and_learner(self, program):
         run = program.Run
