@@ -7,6 +7,8 @@ from typing import Dict, Iterator, Union
 
 import torch
 
+from .errors import ConfigError
+
 STATM = '/proc/self/statm'  # of Linux
 MEBI = 2 ** 20
 
@@ -69,3 +71,28 @@ class MemoryMeter:
         else:
             found = max(before, resident_memory(), peak_memory() if peak_memory() > peak else 0.)
         self.most[name] = max(found, self.most.get(name, 0.))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory is used up: torch raises its own on a GPU, a RuntimeError on a CPU."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or 'you tried to allocate' in str(error)
+
+
+@contextmanager
+def memory_advice(what: str, advice: str) -> Iterator[None]:
+    """
+    Overview:
+        Replace an out-of-memory error by an error with advice.
+    Arguments:
+        - what (:obj:`str`): The activity of the block, such as ``learning``.
+        - advice (:obj:`str`): How to reduce memory, as sentences.
+    Raises:
+        - ConfigError: If the block runs out of memory.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f'out of memory while {what} ({reason}). {advice}') from error

@@ -80,12 +80,14 @@ class Reader:
         return architecture, attention, self._longest, model.output_tokens, model.device.type
 
     def state_dict(self, model: Any) -> Dict[str, Any]:
-        """The way, and the facts that its choice depends on."""
-        return dict(way=self.way(model), **self._depends_on(model.lm))
+        """The way, and the facts that its choice depends on; empty if a resumed run should try again."""
+        way = self.way(model)
+        certain = self._trial is None or self._trial.certain
+        return dict(way=way, **self._depends_on(model.lm)) if certain else {}
 
     def load_state_dict(self, model: Any, state: Dict[str, Any]) -> None:
         """Use the way of a checkpoint, unless the facts that its choice depends on have changed."""
-        if state != dict(way=state['way'], **self._depends_on(model.lm)):
+        if not state or state != dict(way=state['way'], **self._depends_on(model.lm)):
             return
         if state['way'] != SHARED or shared_prompt.install(model.lm):
             self._trial = Trial(state['way'], 'as in the checkpoint')

@@ -13,6 +13,7 @@ from transformers import PretrainedConfig
 from transformers.utils import logging as hf_logging
 
 from ding_common import ConfigError, describe
+from ding_common.memory import memory_advice, out_of_memory
 
 from . import shared_prompt
 from .decoding import ByLengthDecoding, CachedDecoding, Decoding, NoCache, PromptBatch, RereadDecoding, \
@@ -31,10 +32,12 @@ TOLERANCE = 1e-8  # relative to the largest number, in float64
 class Trial(NamedTuple):
     """
     Overview:
-        Result of ``choose``: one of ``WAYS``, and the reason if it is not 'shared'.
+        Result of ``choose``: one of ``WAYS``, and the reason if it is not 'shared'. ``certain`` is False if another \
+        exception than those of this trial excluded a faster way, so that a resumed run should try again.
     """
     way: str
     reason: str = ''
+    certain: bool = True
 
 
 def choose(model: Any, longest: int) -> Optional[Trial]:
@@ -47,9 +50,17 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
     Returns:
         - trial (:obj:`Optional[Trial]`): None if weights are NaN or infinite, so that no trial is possible.
     Raises:
-        - ConfigError: If, in every way, rows read together give other results than rows read alone.
+        - ConfigError: If, in every way, rows read together give other results than rows read alone; or if memory \
+            does not suffice for the trial, which says nothing about the architecture.
     """
+    advice = 'Free some, or use a smaller model: a trial takes three rows.'
+    with memory_advice('trying how the model can be read', advice):
+        return _choose(model, longest)
+
+
+def _choose(model: Any, longest: int) -> Optional[Trial]:
     reasons: List[str] = []
+    certain = True
     ways, arithmetic, tolerance = WAYS, in_float64, TOLERANCE
     with torch.no_grad(), torch.autocast(model.device.type, enabled=False), model.without_autocast(), _quiet():
         try:
@@ -61,18 +72,22 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
             with in_float64():
                 trials = [_Rows.make(model, seed) for seed in range(2)]
         except Exception as error:  # an operation does not support float64, as in a quantised layer
+            _check_machine(error)
+            certain = False
             # In the type of the weights, a small leak between rows would look like rounding. Prompts are not shared.
             ways, arithmetic, tolerance = WAYS[1:], nullcontext, torch.finfo(model.lm.dtype).eps ** 0.5
             reasons.append(f'it does not run in float64: {describe(error)}')
             try:
                 trials = [_Rows.make(model, seed) for seed in range(2)]
             except Exception as error:
+                _check_machine(error)
                 raise _refusal(model, describe(error)) from error
         if not all(rows.logit.isfinite().all() for rows in trials):
             return None
         try:
             _check_gradient(model, trials[0].prompts.ids)
         except Exception as error:
+            _check_machine(error)
             raise _refusal(model, describe(error)) from error
         for way in ways:
             before = model.lm.config._attn_implementation
@@ -80,15 +95,23 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
                 with arithmetic():
                     for rows in trials:
                         _check(model, way, rows, longest, tolerance)
-                return Trial(way, reasons[0] if reasons else '')
-            except Exception as error:  # whatever the architecture raises, it cannot be read in this way
+                return Trial(way, reasons[0] if reasons else '', certain)
+            except Exception as error:  # an architecture that cannot be read in this way may raise anything
+                _check_machine(error)
                 if model.lm.config._attn_implementation != before:
                     model.lm.set_attn_implementation(before)
                 known = isinstance(error, (_Differs, shared_prompt.NotShared, NoCache))
+                certain = certain and known
                 reasons.append(str(error) if known else describe(error))
     raise _refusal(
         model, f'{reasons[-1]}. It must be causal, and must read rows without a cache independently of each other'
     )
+
+
+def _check_machine(error: Exception) -> None:
+    """Raise an exception again that says something about the machine, and nothing about the architecture."""
+    if out_of_memory(error) or 'CUDA error' in str(error):
+        raise error
 
 
 def _refusal(model: Any, reason: str) -> ConfigError:

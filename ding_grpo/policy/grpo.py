@@ -25,6 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, parallel
+from ding_common.memory import memory_advice
 from ding_grpo.model import CausalLM
 from ding_grpo.model.sharding import Sharding
 from ding_grpo.rl_utils import row_mean
@@ -37,7 +38,6 @@ from .grpo_check import check_for_turns, check_policy_config
 from .grpo_config import DEFAULTS
 from .learning import Learning
 from .loss_options import adv_method
-from .memory import memory_advice
 from .sample import fold_group
 from .step_actor import StepActor
 from .token_actor import TokenActor

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ding_common import ConfigError, parallel
-from ding_common.memory import MemoryMeter
+from ding_common.memory import MemoryMeter, memory_advice
 from ding_grpo.model.sharding import Sharding
 from ding_grpo.rl_utils import explained_variance
 
@@ -21,7 +21,6 @@ from .critic import Critic
 from .demonstrations import make_demonstrations
 from .half_weights import bfloat16_notice, check_trained
 from .loss_options import loss_options
-from .memory import memory_advice
 from .metrics import DEMONSTRATION_METRICS, TEACHER_METRICS, batch_metrics, group_metrics, logged_metrics
 from .reference import make_reference
 from .schedule import Schedule

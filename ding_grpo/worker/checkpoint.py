@@ -4,9 +4,12 @@ renamed, so a kill or a full disk leaves the previous file intact. ``torch.save`
 every record. Reading verifies these checksums, which detects any later damage. They are computed while torch reads, so
 that a file is read once.
 """
+import errno
+import fcntl
 import glob
 import os
 import pickle
+import platform
 import re
 import shutil
 import struct
@@ -23,6 +26,7 @@ from ding_common import CheckpointError
 from .screen import show
 from .sharded_checkpoint import ENTRY, check_shards, prune_shards, read_shards
 
+LOCK = '.lock'  # file in a run's folder
 _NUMBERED = re.compile(r'iteration_(\d+)\.pth\.tar')
 
 
@@ -33,6 +37,33 @@ class Found(NamedTuple):
     """
     path: str
     state: Dict[str, Any]
+
+
+def lock(folder: str) -> IO[str]:
+    """
+    Overview:
+        Lock a run's folder for this process, until the returned file is closed or the process ends.
+    Raises:
+        - CheckpointError: If another process has locked it.
+    """
+    file = open(os.path.join(folder, LOCK), 'a+')
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            show(f'{folder} cannot be locked ({error.strerror}): start no second run in it')
+            return file
+        file.seek(0)
+        owner = file.read()
+        file.close()
+        raise CheckpointError(
+            f'exp_name = {folder!r}: another run ({owner}) writes into this folder. Wait until it ends, or use another '
+            'exp_name.'
+        ) from None
+    file.truncate(0)
+    file.write(f'process {os.getpid()} on {platform.node()}')
+    file.flush()
+    return file
 
 
 def save_checkpoint(path: str, state: Dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ import signal
 import weakref
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
-import torch
 from ding.worker import BaseSerialCommander, LearnerHook
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -16,7 +15,7 @@ from ding_common import CheckpointError, ConfigError, parallel, read_json_lines
 from ding_grpo.compat import private
 
 from .capability import learns_from_groups
-from .checkpoint import Found, newest, number_of, numbered, prune, save_checkpoint
+from .checkpoint import Found, lock, newest, number_of, numbered, prune, save_checkpoint
 from .evaluator import END_SUFFIX, GroupEvaluator
 from .findings import FINDINGS, FindingsHook
 from .interrupt import Interrupt
@@ -66,6 +65,7 @@ class RunCommander(BaseSerialCommander):
         if not self._saves:
             self._add_report()
             return
+        self._lock = lock(self._run) if parallel.rank() == 0 else None
         self._limits = dict(private.limits())  # the pipelines check them only after one more update
         most = self._policy_cfg.learn.num_updates
         if most is not None:
@@ -193,6 +193,8 @@ class RunCommander(BaseSerialCommander):
             with random_state_kept():
                 self._evaluator.evaluate_end(save, self._learner.train_iter, self._collector.envstep)
         self._interrupt.release()
+        if self._saves and self._lock is not None:
+            self._lock.close()
 
     def _save_best(self, name: str) -> None:
         """Save the last weights as the best, and keep the former best for a run that goes on from here."""

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
-import torch
 from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager
 from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector

@@ -1,11 +1,12 @@
 """How a model is read is found by trying, in float64: the same in every type, for all weights, with adapters or not."""
 import copy
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, reader, shared_attention, shared_whole
+from ding_grpo.model import CausalLM, reader, shared_attention, shared_prompt, shared_whole
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.model.float64 import in_float64
 from ding_grpo.model.reading import TOLERANCE, length_limit
@@ -242,6 +243,27 @@ class TestCheckpoint:
         model.load_reading_state(state)
         batch = PromptBatch.of(prompts(), CPU)
         assert model.shares_prompts and generate(model, batch, 3, (), Sampling(), uniform(6, 3)).logp.isfinite().all()
+
+    @pytest.mark.parametrize('memory', [torch.OutOfMemoryError('CUDA out of memory'), MemoryError()], ids=repr)
+    def test_a_trial_that_runs_out_of_memory_says_nothing(self, memory, monkeypatch):
+        """The slow way was chosen, and kept in the checkpoint for ever."""
+        monkeypatch.setattr(reader, '_FOUND', {})
+        with monkeypatch.context() as patch:
+            patch.setattr(shared_prompt, 'read', Mock(side_effect=memory))
+            with pytest.raises(ConfigError, match='out of memory while trying how the model can be read'):
+                make('llama').reading
+        assert make('llama').reading == 'shared'
+
+    def test_an_unknown_exception_is_told_and_tried_again_at_resume(self, monkeypatch, capsys):
+        monkeypatch.setattr(reader, '_FOUND', {})
+        with monkeypatch.context() as patch:
+            patch.setattr(shared_prompt, 'read', Mock(side_effect=RuntimeError('a passing fault')))
+            model = make('llama')
+            assert model.reading == 'padded' and 'a passing fault' in capsys.readouterr().out
+        monkeypatch.setattr(reader, '_FOUND', {})
+        resumed = make('llama')
+        resumed.load_reading_state(model.reading_state())
+        assert resumed.reading == 'shared' and make('falcon').reading_state()['way'] == 'padded'
 
     @pytest.mark.parametrize('change', [dict(transformers='5.0'), dict(longest=7), dict(attention='eager')], ids=str)
     def test_is_not_asked_when_something_else_has_changed(self, change, monkeypatch):

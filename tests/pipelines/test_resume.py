@@ -2,6 +2,8 @@
 import glob
 import os
 import shutil
+import subprocess
+import sys
 import time
 
 import gymnasium
@@ -216,6 +218,23 @@ class TestResume:
             assert timeless(f'whole/log/{log}.jsonl') == timeless(f'run/log/{log}.jsonl'), log
         assert len(timeless('run/log/learner/metrics.jsonl')) == 6
         assert not glob.glob('run_*')  # it goes on in its folder
+
+    def test_a_second_run_in_the_folder_ends_in_one_line(self, think_answer):
+        """Both wrote into the logs: 131 lines of metrics for 120 updates."""
+        pipeline, main, create = tokens(think_answer)
+        main.policy.learn.resume_training = True
+        os.makedirs('run')
+        hold = "import fcntl, sys; f = open('run/.lock', 'a'); fcntl.lockf(f, fcntl.LOCK_EX); " \
+            "f.write('process 5 on here'); f.flush(); print(flush=True); sys.stdin.read()"
+        other = subprocess.Popen([sys.executable, '-c', hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        try:
+            other.stdout.readline()
+            with pytest.raises(CheckpointError, match=r"exp_name = '.*run': another run \(process 5 on here\) writes"):
+                pipeline((main, create), seed=3, max_train_iter=1)
+            assert not os.path.exists('run/log/learner/metrics.jsonl') and not os.path.exists('run/ckpt')
+        finally:
+            other.communicate(b'')
+        pipeline((main, create), seed=3, max_train_iter=1)  # the lock ends with its process
 
     def test_tensorboard(self, think_answer):
         pipeline, main, create = tokens(think_answer)
