@@ -43,7 +43,7 @@ class TestDemonstrations:
     def test_the_gradient_is_that_of_the_answers_under_transformers(self):
         policy = shown(**ALONE, demonstrations=dict(share=0.5, weight=2.), learning_rate=1e-9)
         batch, lm = Batch.of(sample_groups(policy, [0, 1])), policy._model.lm
-        drawn = policy._learning.extras.demonstrations.draw(len(batch), policy._learning.updater._seed)
+        drawn = policy._learning.extras.demonstrations.draw(len(batch), policy._learning.updater._step_seed)
         assert len(drawn) == 4
         losses = []
         for row, prompt in enumerate(drawn.prompts):

@@ -105,6 +105,7 @@ class TestKeptCache:
 
     def test_an_architecture_that_cannot_share_reads_again_and_says_so_once(self, think_answer, monkeypatch, capsys):
         _, kept = play(think_answer, 'plain', True, monkeypatch, groups=2)
+        monkeypatch.setattr(reader, '_FOUND', {})  # the result must not stay for other tests
         real = shared_prompt.install
         monkeypatch.setattr(shared_prompt, 'install', lambda lm: False)
         main, create = copy.deepcopy(think_answer[0]), think_answer[1]
