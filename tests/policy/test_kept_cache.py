@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dizoo_llm.envs import TokenEnv
-from ding_grpo.model import PromptBatch, shared_prompt
+from ding_grpo.model import PromptBatch, reader, shared_prompt
 from ding_grpo.policy.batch import Batch
 
 from .helper import make_policy, sample_dialogues
