@@ -196,15 +196,14 @@ def encode_prompts(
     Raises:
         - ConfigError: As in ``encode_prompt``.
     """
-    in_chat, named = tokenizer.chat_template is not None and chat is not False, _reads_like_a_token(
-        tokenizer, len(tokenizer)
-    )
-    if in_chat or chat or system_prompt is not None or chat_options or not all(
-            isinstance(p, str) and not named.search(p) for p in prompts):
+    applies = chat or chat is None and tokenizer.chat_template is not None
+    names = _reads_like_a_token(tokenizer, len(tokenizer))
+    plain = all(isinstance(prompt, str) and not names.search(prompt) for prompt in prompts)
+    if applies or not plain or system_prompt is not None or chat_options:
         return [encode_prompt(tokenizer, prompt, chat, system_prompt, chat_options) for prompt in prompts]
-    rows = tokenizer(prompts, add_special_tokens=True)['input_ids']
-    # The tokenizer's threads do not survive a fork, and it would print a warning in each forked environment.
+    # Threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment.
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+    rows = tokenizer(prompts, add_special_tokens=True)['input_ids']
     return [ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids for ids in rows]
 
 
