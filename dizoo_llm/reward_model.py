@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ding_common import ConfigError, Rule, check_config, describe, parallel
 from ding_common.language_model import DTYPES, load_reward_model
 from dizoo_llm.tasks import Problem
-from dizoo_llm.tokenizer import encode_dialogue, load_tokenizer
+from dizoo_llm.tokenizer import ENCODING, encode_dialogue, load_tokenizer
 
 KEY = 'env.reward_models'
 DEFAULTS = dict(
@@ -119,7 +119,8 @@ class RewardModel:
     def _encode(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, problem: Problem,
                 completion: str) -> Union[List[int], Exception]:
         try:
-            ids = encode_dialogue(tokenizer, problem.prompt, completion, self._cfg['chat'])
+            with ENCODING:
+                ids = encode_dialogue(tokenizer, problem.prompt, completion, self._cfg['chat'])
         except Exception as error:  # a chat template may raise anything for a text
             return ValueError(f'reward model {self.name!r}: the text could not be encoded ({describe(error)})')
         positions = getattr(model.config.get_text_config(), 'max_position_embeddings', None)

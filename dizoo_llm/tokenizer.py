@@ -1,5 +1,6 @@
 import os
 import re
+import threading
 from collections import Counter
 from functools import lru_cache
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -15,6 +16,10 @@ from ding_common.loading import quiet_hub, reason
 from ding_common.pretrained import Pretrained
 
 SPECIAL = ['<eos>', '<pad>', '<unk>']  # appended to the vocabulary of a tokenizer built here
+# Held while a tokenizer encodes. DI-engine resets in threads, and ``split_special_tokens`` of a call changes the
+# tokenizer itself, so that another thread would read ``<eos>`` in a text as the end of the sequence.
+ENCODING = threading.RLock()
+os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
 
 
 def build_word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -173,6 +178,33 @@ def encode_prompt(
     if system_prompt is not None:
         messages = [dict(role='system', content=system_prompt), *messages]
     return apply_template(tokenizer, messages, True, chat_options)
+
+
+def encode_prompts(
+        tokenizer: PreTrainedTokenizerBase,
+        prompts: List[Union[str, List[Dict[str, str]]]],
+        chat: Optional[bool] = None,
+        system_prompt: Optional[str] = None,
+        chat_options: Dict[str, Any] = {},
+) -> List[List[int]]:
+    """
+    Overview:
+        What ``encode_prompt`` gives for each of several prompts, faster: the tokenizer encodes texts together.
+    Arguments:
+        - tokenizer, chat, system_prompt, chat_options: As in ``encode_prompt``.
+        - prompts (:obj:`List[Union[str, List[Dict[str, str]]]]`): Texts, or lists of chat messages.
+    Raises:
+        - ConfigError: As in ``encode_prompt``.
+    """
+    applies = chat or chat is None and tokenizer.chat_template is not None
+    names = _reads_like_a_token(tokenizer, len(tokenizer))
+    plain = all(isinstance(prompt, str) and not names.search(prompt) for prompt in prompts)
+    if applies or not plain or system_prompt is not None or chat_options:
+        return [encode_prompt(tokenizer, prompt, chat, system_prompt, chat_options) for prompt in prompts]
+    # Threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment.
+    os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+    rows = tokenizer(prompts, add_special_tokens=True)['input_ids']
+    return [ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids for ids in rows]
 
 
 def encode_dialogue(

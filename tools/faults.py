@@ -363,7 +363,7 @@ FAULTS = [
     Fault('another encoding', 'save the file as UTF-8', FILE, _file(GOOD.encode('utf-16'))),
     Fault('a missing field', "line 1 has no 'answer'", FILE, _file('{"question": "a"}')),
     Fault(
-        'a million characters', 'a prompt has 1000000 tokens', FILE,
+        'a million characters', 'the longest has 1000000', FILE,
         _file('{"question": "%s", "answer": "b"}' % ('a' * 10 ** 6))
     ),
     Fault(

@@ -124,8 +124,14 @@ class Learning:
             self._sharding.release()
         batch, memory = Batch.of(data), MemoryMeter(self._device)
         used = torch.tensor([group.get('use', 1) > 1 for group in data])  # by an earlier update, with a replay buffer
-        with memory.part('updating'), memory_advice('learning', self._actor.memory_advice(self._cfg)):
-            metrics = self._learn(batch, batch.without(used[batch.group]))
+        steps, shuffle = self.updater.optimizer_steps, self.updater.shuffle.get_state()
+        try:
+            with memory.part('updating'), memory_advice('learning', self._actor.memory_advice(self._cfg)):
+                metrics = self._learn(batch, batch.without(used[batch.group]))
+        except Exception:
+            if self.updater.optimizer_steps == steps:  # the update can be saved as if it had not begun
+                self.updater.shuffle.set_state(shuffle)
+            raise
         self.updates += 1
         every = self._cfg.learn.ref_sync_freq
         if self.reference is not None and every is not None and self.updates % every == 0:

@@ -114,7 +114,8 @@ class AheadSampler:
 
     def _receive(self) -> None:
         if self._due:
-            self._found, self._due = self._process.answer(), False
+            self._due = False  # also if this raises: there is no second answer
+            self._found = self._process.answer()
 
 
 class AheadProcess:

@@ -6,8 +6,10 @@ import glob
 import os
 import signal
 import weakref
+from functools import partial
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
+from click import ClickException
 from ding.worker import BaseSerialCommander, LearnerHook
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -18,7 +20,7 @@ from .capability import learns_from_groups
 from .checkpoint import Found, lock, newest, number_of, numbered, prune, save_checkpoint
 from .evaluator import END_SUFFIX, GroupEvaluator
 from .findings import FINDINGS, FindingsHook
-from .interrupt import Interrupt
+from .interrupt import Interrupt, saves_first
 from .plain import plain
 from .random_state import random_state, random_state_kept, set_random_state
 from .report import MetricsHook, ReportHook
@@ -59,6 +61,7 @@ class RunCommander(BaseSerialCommander):
         self._run = run_folder(learner.exp_name)
         self._folder = os.path.join(self._run, 'ckpt')
         self._interrupt = Interrupt()
+        self._top: Tuple[int, int, Dict[str, Any]] = (0, 0, {})  # updates, optimizer steps and state at the last step
         # A weak reference. A cycle with the evaluator would keep it and the environments' processes alive after a run.
         me = weakref.proxy(self)
         learner.register_hook(EndHook('evaluate_end', 30, position='after_run', commander=me))
@@ -74,6 +77,9 @@ class RunCommander(BaseSerialCommander):
         self._found: Optional[Found] = None
         self._begun = False
         self._saved = 0  # updates at the last periodic checkpoint
+        for part in (collector, evaluator, learner):
+            part.before_error = lambda: me.before_error()
+        learner.train = partial(saves_first(type(learner).train), learner)
         # State of the run after its last update. Checkpoints that are saved later contain it: a run that goes on from
         # them has no evaluation at its former end.
         self._end_state: Optional[Dict[str, Any]] = None
@@ -85,10 +91,13 @@ class RunCommander(BaseSerialCommander):
         learner.register_hook(LoadHook('load_ckpt', 20, position='before_run', commander=me))
         learner.register_hook(SaveHook('save_ckpt_after_run', 20, position='after_run', commander=me))
 
+    @saves_first
     def step(self) -> Any:
         if self._saves:
             if not self._begun:
                 self._begin()
+            steps = self._learner.policy.get_attribute('optimizer_steps')
+            self._top = self._learner.train_iter, steps, self._run_state(waits=False)
             self._save_if_due()
             self._end_if_asked()
             if self._learner.train_iter >= self._limits.get('max_train_iter', float('inf')):
@@ -150,13 +159,14 @@ class RunCommander(BaseSerialCommander):
             asked = ''  # a checkpoint of another run, from which this run started
         return newest(self._folder, asked, parts=self._mesh is None)
 
-    def save(self, name: Optional[str] = None) -> None:
+    def save(self, name: Optional[str] = None, run: Optional[Dict[str, Any]] = None) -> None:
         """
         Overview:
             Write a checkpoint from which the run resumes bit-identically. With ``policy.shard`` all processes call \
             this together; otherwise it has no effect in the others than the first.
         Arguments:
             - name (:obj:`Optional[str]`): File name; None uses the name of a periodic checkpoint.
+            - run (:obj:`Optional[Dict[str, Any]]`): The run's state; None is that of now.
         """
         learner, divided = self._learner, self._policy_cfg.shard
         if learner.rank != 0 and not divided:
@@ -168,7 +178,7 @@ class RunCommander(BaseSerialCommander):
         if learner.rank != 0:
             return
         learner.tb_logger.flush()  # so that TensorBoard's files reach the checkpoint whatever happens next
-        run = self._end_state or self._run_state()
+        run = run or self._end_state or self._run_state()
         state.update(last_iter=learner.train_iter, last_step=learner.collector_envstep, run=run)
         save_checkpoint(path, state)
         prune(self._folder, self._policy_cfg.learn.keep_ckpt)
@@ -179,8 +189,34 @@ class RunCommander(BaseSerialCommander):
             Write the last checkpoint of the run.
         """
         self._check_same()
-        self._end_state = self._end_state or self._run_state()
+        try:
+            self._end_state = self._end_state or self._run_state()
+        except RuntimeError:  # of what samples ahead
+            self.save(run=self._run_state(waits=False))
+            raise
         self.save()
+
+    def before_error(self) -> None:
+        """
+        Overview:
+            Save the run as it was at the last ``step``, unless weights have changed since, nothing has been learned, \
+            or this checkpoint exists. A model that is divided among processes is not saved, since all would have to. \
+            What has been sampled ahead is not saved.
+        """
+        number, steps, run = self._top
+        if number == 0 or self._learner.rank != 0 or self._policy_cfg.shard:
+            return
+        path = os.path.join(self._folder, f'iteration_{number}.pth.tar')
+        same = (number, steps) == (self._learner.train_iter, self._learner.policy.get_attribute('optimizer_steps'))
+        if not same or os.path.exists(path):
+            return
+        try:
+            self.save(run={**run, **self._buffer_state()})
+        except (ClickException,
+                RuntimeError) as error:  # NaN, a full disk, a GPU that has failed: the first error counts
+            show(f'the run could not be saved after update {number}: {error}')
+        else:
+            show(f'saved after update {number}, from where policy.learn.resume_training=True continues')
 
     def evaluate_end(self) -> None:
         """
@@ -249,7 +285,8 @@ class RunCommander(BaseSerialCommander):
         parts = dict(collector=self._collector, evaluator=self._evaluator, metrics=metrics)
         return {name: part for name, part in parts.items() if hasattr(part, 'state_dict')}
 
-    def _run_state(self) -> Dict[str, Any]:
+    def _run_state(self, waits: bool = True) -> Dict[str, Any]:
+        """The state of all but the policy; unless it ``waits``, without the buffer and what is being sampled ahead."""
         state = dict(
             seed=self._seed,
             random=random_state(self._policy_cfg.cuda),
@@ -257,14 +294,17 @@ class RunCommander(BaseSerialCommander):
                 name: os.path.getsize(os.path.join(self._run, 'log', name))
                 for name in LOGS if os.path.exists(os.path.join(self._run, 'log', name))
             },
-            **{name: part.state_dict()
-               for name, part in self._parts.items()},
         )
-        if self._replay_buffer is not None:
-            # the trees of priorities are rebuilt from the data
-            kept = {k: v for k, v in self._replay_buffer.state_dict().items() if k not in ('sum_tree', 'min_tree')}
-            state['buffer'] = plain(kept)
-        return state
+        for name, part in self._parts.items():
+            state[name] = part.state_dict() if waits or not hasattr(part, 'counters') else part.counters()
+        return {**state, **self._buffer_state()} if waits else state
+
+    def _buffer_state(self) -> Dict[str, Any]:
+        if self._replay_buffer is None:
+            return {}
+        # the trees of priorities are rebuilt from the data
+        kept = {k: v for k, v in self._replay_buffer.state_dict().items() if k not in ('sum_tree', 'min_tree')}
+        return dict(buffer=plain(kept))
 
     def _restore(self, found: Found) -> None:
         run = found.state.get('run')

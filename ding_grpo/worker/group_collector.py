@@ -20,6 +20,7 @@ from .failures import check_failures
 from .findings import probe
 from .group import Collected, Share
 from .group_player import GroupPlayer
+from .interrupt import saves_first
 from .problem_order import ProblemOrder
 from .problem_pools import ProblemPools
 from .screen import keep_off_screen, run_folder
@@ -198,8 +199,11 @@ class GroupCollector(ISerialCollector):
 
     def state_dict(self) -> Dict[str, Any]:
         """The state of the collects so far that a resumed run needs."""
-        ahead = {} if self._ahead is None else self._ahead.state_dict()
-        return dict(self._counters(), **self._log.state_dict(), **self._pools(), **ahead)
+        return dict(self.counters(), **({} if self._ahead is None else self._ahead.state_dict()))
+
+    def counters(self) -> Dict[str, Any]:
+        """``state_dict`` without what is being sampled ahead, for which it waits."""
+        return dict(self._counters(), **self._log.state_dict(), **self._pools())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Restore ``state_dict``."""
@@ -230,6 +234,7 @@ class GroupCollector(ISerialCollector):
         if hasattr(self, '_env'):
             self.close()
 
+    @saves_first
     def collect(
             self,
             n_sample: Optional[int] = None,

@@ -75,7 +75,7 @@ class Demonstrations:
                     f'{index} the reward {reward:g}, must give more than 0.'
                 )
             return
-        problem = self._env.task.checked_problem(index)
+        problem = self._env.problems.checked_problem(index)
         text = self._env.task.demonstration(problem)
         scored = self._env.task.checked_score(problem, text)
         if sum(self._env.weights[name] * (value or 0) for name, value in scored.items()) <= 0:
@@ -86,12 +86,12 @@ class Demonstrations:
             )
 
     def __len__(self) -> int:
-        return len(self._env.task)
+        return len(self._env.problems)
 
     def __getitem__(self, index: int) -> Dict[str, List[int]]:
         if self._env.has_turns:
             return self._play(index)[0]
-        problem = self._env.task.checked_problem(index)
+        problem = self._env.problems.checked_problem(index)
         text = self._env.task.demonstration(problem) if self._answer is None else self._answered(problem, index)
         prompt, answer = self._env.encode(problem), self._env.encode_answer(text)
         return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)

@@ -1,5 +1,5 @@
 import copy
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import click
 import numpy as np
@@ -53,6 +53,10 @@ class DingTokenEnv(BaseEnv):
         stop=[],
         # (Optional[int]) Maximum prompt length in tokens. None encodes all prompts to find the longest.
         max_prompt_length=None,
+        # (str) What to do with longer prompts, which are searched for at the start: 'error', or 'drop' to leave out
+        # their problems. They are dropped after the split into training and evaluation, so that no other problem
+        # changes sides, and ``eval_size`` counts them.
+        overlong_prompts='error',
         # (Optional[int]) Number of tokens before the length limit over which the reward part ``overlong`` falls from 0
         # to -1. Use it when completions ramble until they are cut.
         overlong_buffer=None,
@@ -76,6 +80,7 @@ class DingTokenEnv(BaseEnv):
             lambda v: isinstance(v, (list, tuple)) and all(isinstance(text, str) and text for text in v)
         ),
         max_prompt_length=Rule.integer(1, MOST).or_none(),
+        overlong_prompts=Rule.one_of('error', 'drop'),
         chat=Rule.one_of(True, False).or_none(),
         system_prompt=Rule('text', lambda v: isinstance(v, str)).or_none(),
         overlong_buffer=Rule.integer(1).or_none(),
@@ -106,18 +111,15 @@ class DingTokenEnv(BaseEnv):
     def create_collector_env_cfg(cls, cfg: Dict) -> List[Dict]:
         cls.check(cfg)
         number = pop_number(cfg, 'collector_env_num')
-        return [_with_longest_prompt(cfg) for _ in range(number)]
+        shared, _ = cls._measured(cfg)
+        return [shared] * number
 
     @classmethod
     def create_evaluator_env_cfg(cls, cfg: Dict) -> List[Dict]:
         cls.check(cfg)
         number, episodes = pop_number(cfg, 'evaluator_env_num'), cfg['n_evaluator_episode']
-        cfgs = [
-            EasyDict({
-                **_with_longest_prompt(cfg), 'walk': list(range(i, episodes, number))
-            }) for i in range(number)
-        ]
-        problems = cls(cfgs[0]).num_problems
+        shared, problems = cls._measured(cfg, walk=[0])
+        cfgs = [EasyDict({**shared, 'walk': list(range(i, episodes, number))}) for i in range(number)]
         if episodes % problems != 0 and episodes > problems:
             click.echo(
                 f'env.n_evaluator_episode = {episodes}: there are {problems} problems for evaluation, so '
@@ -125,11 +127,19 @@ class DingTokenEnv(BaseEnv):
             )
         return cfgs
 
+    @classmethod
+    def _measured(cls, cfg: Dict, **walk: Any) -> Tuple[Dict, int]:
+        """The config with what one environment has found by encoding all prompts, and the number of problems."""
+        env = cls({**cfg, **walk})
+        cfg.max_prompt_length = env.token_spec.max_prompt_length
+        return EasyDict({**cfg, 'kept': env._env.kept}), env.num_problems
+
     def __init__(self, cfg: Dict) -> None:
         walk = cfg.get('walk')
-        self.check({key: value for key, value in cfg.items() if key != 'walk'})
+        self.check({key: value for key, value in cfg.items() if key not in ('walk', 'kept')})
         cfg = deep_merge_dicts(self.default_config(), EasyDict(cfg))
-        self._env = TokenEnv(evaluation=walk is not None, **{key: cfg[key] for key in self.config})
+        options = {key: cfg[key] for key in self.config}
+        self._env = TokenEnv(evaluation=walk is not None, kept=cfg.get('kept'), **options)
         self._walk = walk
         self._walked = 0
         self._seed = None
@@ -220,11 +230,3 @@ class DingTokenEnv(BaseEnv):
 
     def __repr__(self) -> str:
         return f'DI-engine token environment, {type(self._env.task).__name__}'
-
-
-def _with_longest_prompt(cfg: Dict) -> Dict:
-    """Add ``max_prompt_length`` to the config, so that the prompts are encoded once and not by each environment."""
-    if cfg.get('max_prompt_length') is None:
-        env = DingTokenEnv({key: value for key, value in cfg.items() if key != 'walk'})
-        cfg.max_prompt_length = env.token_spec.max_prompt_length
-    return cfg

@@ -1,17 +1,20 @@
 """Token ids of prompts, answers and replies. Each text is encoded once; what the policy writes never is."""
 import json
 import re
+from array import array
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
+import click
 from transformers import PreTrainedTokenizerBase
 
 from dizoo_llm.tasks import Problem, Task
-from dizoo_llm.tokenizer import apply_template, build_char_tokenizer, build_word_tokenizer, encode_prompt, \
-    encode_text, end_ids, load_tokenizer
-from ding_common import MOST, ConfigError, TaskError, describe
+from dizoo_llm.tokenizer import ENCODING, apply_template, build_char_tokenizer, build_word_tokenizer, encode_prompt, \
+    encode_prompts, encode_text, end_ids, load_tokenizer
+from ding_common import MOST, ConfigError, TaskError, describe, parallel
 
-MOST_READ = 20_000  # problems at most when the longest prompt has to be found
+MOST_READ = 20_000  # problems at most whose prompts are all encoded, see ``Encoder.fitting``
+TOGETHER = 1000  # prompts that are encoded together
 MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it sets the length of observations
 MOST_ENCODED = 1024  # texts whose tokens are cached, since all environments of a group start with the same one
 _ENCODED: Dict[Tuple, Tuple] = {}  # keeps a reference to the tokenizer, so that its id is not reused
@@ -27,11 +30,11 @@ class Encoder:
     Overview:
         The texts of a task as token ids.
     Interfaces:
-        ``prompt``, ``answer``, ``reply``, ``decode``
+        ``prompt``, ``fitting``, ``answer``, ``reply``, ``decode``
     Property:
         - tokenizer (:obj:`PreTrainedTokenizerBase`): The tokenizer.
         - end_ids (:obj:`Tuple[int, ...]`): Every token that ends a turn.
-        - max_prompt_length (:obj:`int`): Maximum prompt length in tokens.
+        - max_prompt_length (:obj:`Optional[int]`): Maximum prompt length in tokens. ``fitting`` replaces None.
     """
 
     def __init__(
@@ -52,8 +55,6 @@ class Encoder:
         self._chat = (chat, system_prompt, chat_options)
         self._max_new_tokens = max_new_tokens
         self.max_prompt_length = max_prompt_length
-        if max_prompt_length is None:
-            self.max_prompt_length = self._longest_prompt(task)
 
     def prompt(self, problem: Problem) -> List[int]:
         """
@@ -63,25 +64,114 @@ class Encoder:
             - ConfigError: If the tokenizer has no token for a part of it.
             - TaskError: If the chat template rejects it, or the prompt is empty or too long.
         """
+        ids = self._once('prompt', problem.prompt, lambda: self._encode(problem))
+        self._check_length(ids, problem)
+        return list(ids)
 
-        def encode() -> List[int]:
-            try:
-                ids = encode_prompt(self.tokenizer, problem.prompt, *self._chat)
-            except ConfigError:
-                raise
-            except Exception as error:  # a chat template may raise anything for a problem's messages
-                raise TaskError(f'a prompt could not be encoded: {error}; problem: {problem.text!r:.200}') from error
-            return self._known(ids, problem.text)
+    def _encode(self, problem: Problem) -> List[int]:
+        try:
+            ids = encode_prompt(self.tokenizer, problem.prompt, *self._chat)
+        except ConfigError:
+            raise
+        except Exception as error:  # a chat template may raise anything for a problem's messages
+            raise TaskError(f'a prompt could not be encoded: {error}; problem: {problem.text!r:.200}') from error
+        return self._known(ids, problem.text)
 
-        ids = self._once('prompt', problem.prompt, encode)
-        if not 0 < len(ids) <= (MOST_FOUND if self.max_prompt_length is None else self.max_prompt_length):
+    def _check_length(self, ids: List[int], problem: Problem) -> None:
+        if not 0 < len(ids) <= self._limit:
             told = f'env.max_prompt_length = {self.max_prompt_length}'
             allowed = told if self.max_prompt_length is not None else f'{MOST_FOUND} with {told}'
             raise TaskError(
                 f'{self._task}: a prompt has {len(ids)} tokens, must have 1 to {allowed}; change the limit or the '
                 f'prompt: {problem.text!r:.200}'
             )
-        return list(ids)
+
+    @property
+    def _limit(self) -> int:
+        return MOST_FOUND if self.max_prompt_length is None else self.max_prompt_length
+
+    def fitting(self, task: Task, evaluation: bool, drops: bool) -> Sequence[int]:
+        """
+        Overview:
+            Encode the prompts before a run, rather than find in its middle one that does not fit. If there is no \
+            limit, it becomes the longest prompt for training and evaluation. Otherwise, and unless prompts are to be \
+            dropped, only those of a ``listed`` task are encoded; of more than ``MOST_READ`` only those whose number \
+            of characters does not already tell that they fit.
+        Arguments:
+            - task (:obj:`Task`): The task.
+            - evaluation (:obj:`bool`): Whether to return evaluation problems.
+            - drops (:obj:`bool`): Whether problems with a longer prompt are dropped.
+        Returns:
+            - indices (:obj:`Sequence[int]`): Of the problems that are left.
+        Raises:
+            - ConfigError: If a prompt is longer than the limit and not dropped, or none is left, or there are too \
+                many to find the longest, or the tokenizer has no token for a part of one.
+            - TaskError: See ``prompt``.
+        """
+        parts = dict(training=task, evaluation=task.evaluation())
+        wanted, number = 'evaluation' if evaluation else 'training', sum(map(len, parts.values()))
+        if self.max_prompt_length is None:
+            if number > MOST_READ and not task.listed:
+                raise ConfigError(
+                    f'env.max_prompt_length = None: the task has {number} problems; the longest prompt is searched for '
+                    f'only among at most {MOST_READ}. Set it to the length of the longest prompt in tokens.'
+                )
+            found = {name: self._fitting(name, part, drops) for name, part in parts.items()}
+            self.max_prompt_length = max(longest for _, longest in found.values())
+            return found[wanted][0]
+        if drops or task.listed:
+            return self._fitting(wanted, parts[wanted], drops)[0]
+        return range(len(parts[wanted]))
+
+    def _fitting(self, name: str, problems: Task, drops: bool) -> Tuple[Sequence[int], int]:
+        """Indices of the problems that are left, and the longest of the prompts that were encoded."""
+        number, longest, long, waiting = len(problems), 0, {}, []
+        for i in range(number):
+            problem = problems.checked_problem(i)
+            if number <= MOST_READ or self.max_prompt_length is None or self._most(problem) > self._limit:
+                waiting.append((i, problem))
+            if len(waiting) == TOGETHER or i == number - 1:
+                for (place, problem), ids in zip(waiting, self._encode_all([problem for _, problem in waiting])):
+                    if len(ids) > self._limit:
+                        long[place] = len(ids)
+                    else:
+                        self._check_length(ids, problem)
+                        longest = max(longest, len(ids))
+                waiting = []
+        if not long:
+            return range(number), longest
+        worst = max(long, key=long.get)
+        told = (
+            f'{len(long):,} of {number:,} prompts for {name} have more than {self._limit} tokens, the longest has '
+            f'{long[worst]}: {problems.checked_problem(worst).text!r:.80}'
+        )
+        if not drops or len(long) == number:
+            raise ConfigError(
+                f"env.max_prompt_length = {self.max_prompt_length}: {told}. Set it to at least "
+                f"{long[worst]}, shorten the prompts, or set env.overlong_prompts='drop'."
+            )
+        if parallel.rank() == 0:
+            click.echo(f"env.overlong_prompts = 'drop': {told}. They are dropped.")
+        return array('L', [i for i in range(number) if i not in long]), longest
+
+    def _encode_all(self, problems: List[Problem]) -> List[List[int]]:
+        if not problems:
+            return []
+        with ENCODING:
+            try:
+                rows = encode_prompts(self.tokenizer, [problem.prompt for problem in problems], *self._chat)
+            except Exception:  # of one of them, which then raises an error that names it
+                rows = map(self._encode, problems)
+            return [self._known(ids, problem.text) for ids, problem in zip(rows, problems)]
+
+    def _most(self, problem: Problem) -> float:
+        """Number of tokens that a prompt cannot exceed: a token of ASCII text has at least one character."""
+        messages = problem.messages
+        if not all(message['content'].isascii() and len(message) == 2 for message in messages):
+            return float('inf')
+        empty = '?' if isinstance(problem.prompt, str) else [dict(message, content='?') for message in messages]
+        around = self._once('around', empty, lambda: encode_prompt(self.tokenizer, empty, *self._chat))
+        return sum(len(message['content']) for message in messages) + 2 * len(around)
 
     def answer(self, text: str) -> List[int]:
         """
@@ -90,7 +180,8 @@ class Encoder:
         Raises:
             - ConfigError: If the tokenizer has no token for a part of it, or it is longer than ``max_new_tokens``.
         """
-        ids = self._known(encode_text(self.tokenizer, text), text)
+        with ENCODING:
+            ids = self._known(encode_text(self.tokenizer, text), text)
         if len(ids) + 1 > self._max_new_tokens:
             raise ConfigError(
                 f'env.max_new_tokens = {self._max_new_tokens}: the answer {text!r:.200} has {len(ids) + 1} tokens, '
@@ -184,11 +275,13 @@ class Encoder:
 
     def _once(self, kind: str, text: Text, encode: Callable) -> Any:
         key = (id(self.tokenizer), kind, repr(text), repr(self._chat))
-        if key not in _ENCODED:
-            if len(_ENCODED) >= MOST_ENCODED:
-                _ENCODED.pop(next(iter(_ENCODED)))
-            _ENCODED[key] = (self.tokenizer, encode())
-        return _ENCODED[key][1]
+        with ENCODING:
+            if key not in _ENCODED:
+                encoded = encode()
+                if len(_ENCODED) >= MOST_ENCODED:
+                    _ENCODED.pop(next(iter(_ENCODED)))
+                _ENCODED[key] = (self.tokenizer, encoded)
+            return _ENCODED[key][1]
 
     def _known(self, ids: List[int], text: str) -> List[int]:
         unknown = self.tokenizer.unk_token_id
@@ -197,16 +290,6 @@ class Encoder:
             some = sorted(c for c in lacking if len(c) == 1) or sorted(lacking)
             raise ConfigError(f'env.tokenizer: it has no token for {some[:5]!r:.80} in {text!r:.200}.')
         return ids
-
-    def _longest_prompt(self, task: Task) -> int:
-        parts = [task, task.evaluation()]
-        number = sum(map(len, parts))
-        if number > MOST_READ:
-            raise ConfigError(
-                f'env.max_prompt_length = None: the task has {number} problems; the longest prompt is searched for '
-                f'only among at most {MOST_READ}. Set it to the length of the longest prompt in tokens.'
-            )
-        return max(len(self.prompt(part.checked_problem(i))) for part in parts for i in range(len(part)))
 
 
 @lru_cache(maxsize=8)

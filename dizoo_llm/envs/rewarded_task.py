@@ -6,8 +6,10 @@ from dizoo_llm.reward_model import KEY, RewardModel
 from dizoo_llm.tasks import Problem, Task
 from dizoo_llm.tasks.base import Parts
 
+from .wrapped_task import WrappedTask
 
-class RewardedTask(Task):
+
+class RewardedTask(WrappedTask):
     """
     Overview:
         A task whose reward has further parts, from reward models. All else is the task's. It scores in batches, so
@@ -21,29 +23,9 @@ class RewardedTask(Task):
             raise ConfigError(
                 f'{KEY}: the name {twice[0]!r} occurs twice among the parts of the reward. Set name to another one.'
             )
-        self.task, self._models = task, models
+        super().__init__(task)
+        self._models = models
         self.weights = {**task.weights, **{model.name: model.weight for model in models}}
-        self.return_part, self.must_end = task.return_part, task.must_end
-        self.words, self.chars = task.words, task.chars
-
-    def __len__(self) -> int:
-        return len(self.task)
-
-    def problem(self, index: int) -> Problem:
-        return self.task.problem(index)
-
-    def checked_problem(self, index: int) -> Problem:
-        return self.task.checked_problem(index)
-
-    def demonstration(self, problem: Problem) -> str:
-        return self.task.demonstration(problem)
-
-    @property
-    def demonstrates(self) -> bool:
-        return self.task.demonstrates
-
-    def evaluation(self) -> Task:
-        return self.task.evaluation()
 
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
         scored: List[Union[Parts, Exception]] = list(self.task.checked_scores(problems, completions))

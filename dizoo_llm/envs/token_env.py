@@ -14,6 +14,7 @@ from .encoding import Encoder
 from .rewarded_task import add_reward_models
 from .scoring import Ended, Scoring
 from .stop import Stop
+from .wrapped_task import ChosenProblems
 
 NO_TOKEN = -1  # pads observations after the last token; never a token id
 
@@ -75,6 +76,8 @@ class TokenEnv(gymnasium.Env):
             max_reply_tokens: int = 16,
             max_tokens: Optional[int] = None,
             stop: Sequence[str] = (),
+            overlong_prompts: str = 'error',
+            kept: Optional[Sequence[int]] = None,
     ) -> None:
         """
         Overview:
@@ -85,8 +88,8 @@ class TokenEnv(gymnasium.Env):
             - tokenizer (:obj:`Optional[Dict]`): ``dict(pretrained=folder or name)``, with ``gguf_file`` if the \
                 tokenizer is in a GGUF file, ``dict(words=[...])`` or ``dict(chars='...')``. None uses the task's \
                 words or characters.
-            - max_prompt_length (:obj:`Optional[int]`): Maximum prompt length in tokens; a longer prompt is an error. \
-                None encodes all prompts of the task, for training and evaluation, and uses the longest.
+            - max_prompt_length (:obj:`Optional[int]`): Maximum prompt length in tokens. None encodes all prompts of \
+                the task, for training and evaluation, and uses the longest.
             - evaluation (:obj:`bool`): Whether to use the task's evaluation problems.
             - chat (:obj:`Optional[bool]`): Whether a text prompt becomes a user message in the tokenizer's chat \
                 template. None applies the template if the tokenizer has one.
@@ -103,6 +106,9 @@ class TokenEnv(gymnasium.Env):
             - max_tokens (:obj:`Optional[int]`): Maximum number of tokens after the prompt, the policy's and the \
                 environment's. None is the sum of the limits above.
             - stop (:obj:`Sequence[str]`): Stop strings. The token that completes one ends the turn.
+            - overlong_prompts (:obj:`str`): 'error', or 'drop' to leave out problems with a longer prompt.
+            - kept (:obj:`Optional[Sequence[int]]`): Indices of the problems to use, ``kept`` of another environment \
+                that has measured the prompts. None measures them, see ``Encoder.fitting``.
         Raises:
             - ConfigError: If an argument is invalid.
         """
@@ -115,11 +121,14 @@ class TokenEnv(gymnasium.Env):
             self.max_tokens = min(max_tokens, self.max_tokens)
         self._check_turns(reward_models, overlong_buffer)
         self.task = add_reward_models(self.task, reward_models)
-        self.problems = self.task.evaluation() if evaluation else self.task
         self._encoder = Encoder(
             self.task, tokenizer, max_prompt_length, max_new_tokens, chat, system_prompt, chat_options
         )
         self.tokenizer, self.eos_token_ids = self._encoder.tokenizer, self._encoder.end_ids
+        self.kept = self._encoder.fitting(self.task, evaluation, overlong_prompts == 'drop') if kept is None else kept
+        self.problems = self.task.evaluation() if evaluation else self.task
+        if not isinstance(self.kept, range):  # some are dropped
+            self.problems = ChosenProblems(self.problems, self.kept)
         self.max_prompt_length = self._encoder.max_prompt_length
         self.encode, self.encode_answer = self._encoder.prompt, self._encoder.answer
         self._stop = Stop(self.tokenizer, self.eos_token_ids, stop)

@@ -10,9 +10,16 @@ from ding_common import ConfigError, Rule, TaskError, check_arguments, describe,
 TASK_REGISTRY = Registry()
 
 Parts = Dict[str, Optional[float]]  # of the reward, by name
+NEW_DICT: Dict = {}  # a default that stands for a new dict, so that two problems never share theirs
 
 
-class Problem(NamedTuple):
+class _Problem(NamedTuple):
+    prompt: Union[str, List[Dict[str, str]]]
+    answer: str
+    metadata: Dict[str, Any]
+
+
+class Problem(_Problem):
     """
     Overview:
         One problem of a task, in text.
@@ -21,9 +28,15 @@ class Problem(NamedTuple):
         - answer (:obj:`str`): The reference answer, for scorers that compare
         - metadata (:obj:`Dict[str, Any]`): Anything the scorer needs; evaluation groups results by ``kind``
     """
-    prompt: Union[str, List[Dict[str, str]]]
-    answer: str = ''
-    metadata: Dict[str, Any] = {}
+    __slots__ = ()
+
+    def __new__(
+            cls,
+            prompt: Union[str, List[Dict[str, str]]],
+            answer: str = '',
+            metadata: Dict[str, Any] = NEW_DICT
+    ) -> 'Problem':
+        return super().__new__(cls, prompt, answer, {} if metadata is NEW_DICT else metadata)
 
     @property
     def text(self) -> str:
@@ -50,7 +63,7 @@ class Task(ABC):
     Interfaces:
         ``__len__``, ``problem``, ``score``, ``score_batch``, ``demonstration``, ``evaluation``
     Property:
-        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``, ``tools``, ``demonstrates``
+        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``, ``tools``, ``listed``, ``demonstrates``
     """
 
     # (Dict[str, float]) The parts that the scorer returns, and their weights in the reward.
@@ -65,6 +78,8 @@ class Task(ABC):
     chars: Optional[str] = None
     # (List[Dict[str, Any]]) Functions that the model may call, as JSON schemas for a chat template.
     tools: List[Dict[str, Any]] = []
+    # (bool) Whether ``problem`` is a mere look-up, so that the prompts of all problems are measured at the start.
+    listed: bool = False
 
     @abstractmethod
     def __len__(self) -> int:

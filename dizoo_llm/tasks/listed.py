@@ -5,23 +5,32 @@ and a right completion for ``answer_in='####'`` and ``check='number'``:
     {"question": "Natalia sold clips to 48 of her friends ...", "answer": "... she sold 48+24 = 72 clips.\n#### 72"}
     48 / 2 = 24 in May, 48 + 24 = 72.\n#### 72
 """
+import codecs
 import copy
 import csv
-import io
 import json
 import math
 import os
 import random
 import re
+import threading
 import warnings
-from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Tuple
+from hashlib import blake2b
+from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, TextIO, Tuple
+
+import click
 
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
-from ding_common import ConfigError, Rule, check_is_file, check_links, nearest
+from ding_common import ConfigError, Rule, check_is_file, check_links, nearest, parallel
 
 from .base import TASK_REGISTRY, Problem, Task, is_prompt
+from .packed import Packed
 
 _HALF = re.compile('[\ud800-\udfff]')  # JSON allows lone surrogates, on which tokenizers and files fail later
+_EVALUATING = {'math_verify'}  # checks that evaluate expressions, which takes from a millisecond to seconds
+_MOST_READ = 16  # data files of a process that are kept
+_READ: Dict[Tuple, Tuple[Sequence[Problem], Sequence[Problem]]] = {}  # training and held-out problems
+_READING = threading.Lock()
 
 
 class ListTask(Task):
@@ -30,6 +39,8 @@ class ListTask(Task):
         A task over a list of problems. Held-out problems, if any, are a separate list or are drawn with a seed. \
         Training never contains a problem with the text of a held-out one, compared without regard to white space.
     """
+
+    listed = True
 
     def __init__(self, problems: Sequence[Problem], held_out: Optional[Sequence[Problem]], eval_size: int, seed: int):
         """
@@ -45,19 +56,20 @@ class ListTask(Task):
         for key, value in (('eval_size', eval_size), ('seed', seed)):
             if not Rule.integer(0).holds(value):
                 raise ConfigError(f'env.task.{key} = {value!r}: must be {Rule.integer(0).allowed}.')
-        by_text: Dict[str, Problem] = {}
-        for problem in problems if held_out is None else held_out:
-            by_text.setdefault(_words(problem), problem)
-        texts = list(by_text)
-        if held_out is None and eval_size > 0:
-            random.Random(seed).shuffle(texts)
-        if eval_size > 0 or held_out is None:
-            texts = texts[:eval_size]
-        self._held_out = [by_text[text] for text in texts]
-        found = set(texts)
-        self._problems = [problem for problem in problems if _words(problem) not in found]
         if held_out is None and eval_size == 0:
-            self._held_out = self._problems
+            self._problems = self._held_out = _chosen(problems, range(len(problems)))
+            return
+        source, first = problems if held_out is None else held_out, {}  # first: index of each text
+        for i, problem in enumerate(source):
+            first.setdefault(_digest(problem), i)
+        texts = list(first)
+        if held_out is None:
+            random.Random(seed).shuffle(texts)
+        if eval_size > 0:
+            texts = texts[:eval_size]
+        found = set(texts)
+        self._held_out = _chosen(source, [first[text] for text in texts])
+        self._problems = _chosen(problems, [i for i, p in enumerate(problems) if _digest(p) not in found])
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -75,7 +87,8 @@ class ListTask(Task):
 class FileTask(ListTask):
     """
     Overview:
-        Problems from a file with a column of prompts and one of answers. The only reward part is ``right``.
+        Problems from a file with a column of prompts and one of answers. The only reward part is ``right``. A process
+        reads a file once for all environments, and forked processes share its memory.
     """
 
     weights = dict(right=1.0)
@@ -93,10 +106,11 @@ class FileTask(ListTask):
             reference_in: str = 'whole',
             answer_in: str = 'whole',
             check: str = 'exact',
+            check_rows: Optional[int] = 100,
     ) -> None:
         """
         Overview:
-            Read the files.
+            Read the files, unless this process has read them with the same arguments and they have not changed.
         Arguments:
             - path (:obj:`str`): ``.jsonl``, ``.json`` (a list), ``.csv`` or ``.parquet`` (extra ``parquet``).
             - eval_path (:obj:`Optional[str]`): File of evaluation problems; None holds out ``eval_size`` of ``path``.
@@ -110,6 +124,8 @@ class FileTask(ListTask):
             - reference_in (:obj:`str`): How to extract the reference answer, one of ``EXTRACTORS``; '####' for GSM8K.
             - answer_in (:obj:`str`): How to extract a completion's answer, 'whole', 'answer_tag', 'boxed' or '####'.
             - check (:obj:`str`): 'exact', 'number', or 'math_verify' (extra ``math``).
+            - check_rows (:obj:`Optional[int]`): Number of reference answers of a file, spread over it, that \
+                'math_verify' evaluates when it is read. None: all. The other checks always read all.
         Raises:
             - ConfigError: If an argument is invalid, or a file cannot be read or contains an invalid row.
         """
@@ -122,25 +138,55 @@ class FileTask(ListTask):
         self._shown = reference_in == answer_in
         self._columns = dict(prompt=prompt, answer=answer, kind=kind)
         self._template, self._reference_in, self._check_name = template, reference_in, check
-        held_out = None if eval_path is None else self._read('eval_path', eval_path)
-        super().__init__(self._read('path', path), held_out, eval_size, seed)
+        if not Rule.integer(1).or_none().holds(check_rows):
+            raise ConfigError(f'env.task.check_rows = {check_rows!r}: must be {Rule.integer(1).or_none().allowed}.')
+        self._check_rows = check_rows if check in _EVALUATING else None
+        options = eval_size, seed, self._columns, template, reference_in, check, check_rows
+        key = (type(self), repr(options), *map(_stamp, (path, eval_path)))
+        with _READING:
+            if key not in _READ:
+                held_out = None if eval_path is None else self._read('eval_path', eval_path)
+                super().__init__(self._read('path', path), held_out, eval_size, seed)
+                if len(_READ) >= _MOST_READ:
+                    _READ.pop(next(iter(_READ)))
+                _READ[key] = self._problems, self._held_out
+            self._problems, self._held_out = _READ[key]
 
-    def _read(self, key: str, file: str) -> List[Problem]:
+    def _read(self, key: str, file: str) -> Packed:
         """The problems of the file that the config key ``key`` names."""
-        problems, contradicting = [], []
-        first: Dict[str, Tuple[str, str]] = {}  # text -> the first answer and its location
+        where = f'env.task.{key} = {file!r}'
+        problems, places = Packed(), []
+        first: Dict[bytes, int] = {}  # text -> index of the first row with it
+        repeated: List[Tuple[int, int]] = []  # rows with the text of an earlier one and another answer, and that one
         for place, row in _rows(key, file):
-            where = f'env.task.{key} = {file!r}: {place}'
-            self._check_columns(where, row)
-            problem = self._problem(where, row)
-            before, there = first.setdefault(_words(problem), (problem.answer, place))
-            if problem.answer != before and not self._check(problem.answer, before):
-                contradicting.append(f'{place} after {there}: {problem.answer!r:.80}, not {before!r:.80}')
+            problem = self._problem(f'{where}: {place}', row)
+            before = first.setdefault(_digest(problem), len(problems))
+            if before < len(problems) and problem.answer != problems[before].answer:
+                repeated.append((len(problems), before))
             problems.append(problem)
+            places.append(place)
+        number = len(problems) if self._check_rows is None else min(self._check_rows, len(problems))
+        for i in [n * len(problems) // number for n in range(number)]:
+            reference = problems[i].answer
+            if not self._equal(f'{where}: {places[i]}', reference, reference):
+                raise ConfigError(
+                    f'{where}: {places[i]}: env.task.check = {self._check_name!r} rejects the reference answer '
+                    f'{reference!r:.200}; env.task.reference_in = {self._reference_in!r} extracts it from the column.'
+                )
+        if number < len(problems) and parallel.rank() == 0:
+            click.echo(
+                f'{where}: env.task.check = {self._check_name!r} was tried on {number} of {len(problems):,} reference '
+                'answers. Set env.task.check_rows=None to try all of them.'
+            )
+        contradicting = []
+        for i, before in repeated[:self._check_rows]:
+            one, other = problems[i].answer, problems[before].answer
+            if not self._equal(f'{where}: {places[i]}', one, other):
+                contradicting.append(f'{places[i]} after {places[before]}: {one!r:.80}, not {other!r:.80}')
         if contradicting:  # adds noise to the reward; common in large collections
             warnings.warn(
-                f'env.task.{key} = {file!r}: {len(contradicting)} row(s) repeat a question with a different answer, '
-                f'for example {contradicting[0]}.'
+                f'{where}: {len(contradicting)} row(s) repeat a question with a different answer, for example '
+                f'{contradicting[0]}.'
             )
         return problems
 
@@ -160,6 +206,7 @@ class FileTask(ListTask):
                 )
 
     def _problem(self, where: str, row: Dict[str, Any]) -> Problem:
+        self._check_columns(where, row)
         prompt, answer, kind = (
             self._columns[name] and row[self._columns[name]] for name in ('prompt', 'answer', 'kind')
         )
@@ -168,20 +215,22 @@ class FileTask(ListTask):
             raise ConfigError(
                 f'{where}: env.task.reference_in = {self._reference_in!r} finds no answer in {answer!r:.200}.'
             )
-        try:
-            same = self._check(reference, reference)
-        except ImportError as error:
-            raise ConfigError(str(error)) from error
-        if not same:
-            raise ConfigError(
-                f'{where}: env.task.check = {self._check_name!r} rejects the reference answer {reference!r:.200}; '
-                f'env.task.reference_in = {self._reference_in!r} extracts it from the column.'
-            )
         text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', str(prompt))
         if not is_prompt(text) or not _is_text(Problem(text).text):
             raise ConfigError(f'{where}: {text!r:.80} is neither text nor messages with role and content.')
         metadata = {} if self._columns['kind'] is None else dict(kind=str(kind))
         return Problem(text, reference, dict(metadata, solution=str(answer)))
+
+    def _equal(self, where: str, answer: str, reference: str) -> bool:
+        try:
+            return bool(self._check(answer, reference))
+        except ImportError as error:
+            raise ConfigError(str(error)) from error
+        except (RuntimeError, TimeoutError) as error:  # of math-verify
+            raise ConfigError(
+                f'{where}: env.task.check = {self._check_name!r} cannot read the reference answer {reference!r:.200} '
+                f'({error}).'
+            ) from error
 
     def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         given = self._answer_in(completion)
@@ -191,8 +240,21 @@ class FileTask(ListTask):
         return problem.metadata['solution'] if self._shown else self._written.format(problem.answer)
 
 
-def _words(problem: Problem) -> str:
-    return ' '.join(problem.text.split())
+def _digest(problem: Problem) -> bytes:
+    """Of the text without regard to white space. As texts, those of a large file would take as much memory again."""
+    return blake2b(' '.join(problem.text.split()).encode('utf-8', 'surrogatepass'), digest_size=16).digest()
+
+
+def _chosen(problems: Sequence[Problem], indices: Sequence[int]) -> Sequence[Problem]:
+    return problems.chosen(indices) if isinstance(problems, Packed) else [problems[i] for i in indices]
+
+
+def _stamp(path: Optional[str]) -> Any:
+    """Changes when the file does."""
+    if path is None or not os.path.exists(path):
+        return path
+    found = os.stat(path)
+    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _one_of(key: str, value: str, allowed: Dict) -> None:
@@ -219,37 +281,39 @@ def _rows(key: str, path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
     check_is_file(path, f'env.task.{key}')
     check_links(path, f'env.task.{key}')
     try:
-        rows = list(readers[ending](path))
+        for place, row in readers[ending](path):
+            if not isinstance(row, dict):
+                raise ValueError(f'{place} is not an object with named fields: {row!r:.80}')
+            yield place, row
     except (ValueError, ImportError, OSError) as error:
         raise ConfigError(f'{where}: {error}') from error
-    for place, row in rows:
-        if not isinstance(row, dict):
-            raise ConfigError(f'{where}: {place} is not an object with named fields: {row!r:.80}')
-    return iter(rows)
 
 
 def _jsonl(path: str) -> Iterator[Tuple[str, Any]]:
-    for number, line in enumerate(io.StringIO(_text(path), newline=None), 1):
-        if line.strip():
-            yield f'line {number}', _parse(line, f'line {number} is not valid JSON')
+    with _text(path, newline=None) as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield f'line {number}', _parse(line, f'line {number} is not valid JSON')
 
 
 def _json(path: str) -> Iterator[Tuple[str, Any]]:
-    rows = _parse(_text(path), 'is not valid JSON')
+    with _text(path) as file:
+        rows = _parse(file.read(), 'is not valid JSON')
     if not isinstance(rows, list):
         raise ValueError('must contain a list')
     yield from _numbered(rows)
 
 
 def _csv(path: str) -> Iterator[Tuple[str, Dict[str, str]]]:
-    reader = csv.DictReader(io.StringIO(_text(path), newline=''), strict=True)
-    try:
-        for place, row in _numbered(reader):
-            if None in row:
-                raise ValueError(f'{place} has more fields than the header')
-            yield place, row
-    except csv.Error as error:
-        raise ValueError(f'the row that starts in line {reader.line_num + 1} is not valid CSV ({error})') from error
+    with _text(path) as lines:
+        reader = csv.DictReader(lines, strict=True)
+        try:
+            for place, row in _numbered(reader):
+                if None in row:
+                    raise ValueError(f'{place} has more fields than the header')
+                yield place, row
+        except csv.Error as error:
+            raise ValueError(f'the row that starts in line {reader.line_num + 1} is not valid CSV ({error})') from error
 
 
 def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
@@ -258,26 +322,29 @@ def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
     except ImportError as error:
         raise ImportError("reading parquet needs the extra: pip install 'ding-grpo[parquet]'") from error
     try:
-        yield from _numbered(parquet.read_table(path).to_pylist())
+        with parquet.ParquetFile(path) as file:
+            yield from _numbered(row for batch in file.iter_batches() for row in batch.to_pylist())
     except ArrowException as error:
         raise ValueError(f'is not a valid parquet file ({error})') from error
 
 
-def _text(path: str) -> str:
-    """The text of a file, without the byte order mark that spreadsheets add."""
+def _text(path: str, newline: Optional[str] = '') -> TextIO:
+    """A file of text, without the byte order mark that spreadsheets add. Its content is checked, a part at a time."""
+    decoder, line = codecs.getincrementaldecoder('utf-8')(), 1
     with open(path, 'rb') as f:
-        content = f.read()
-    try:
-        if b'\0' in content:
-            raise ValueError(f'line {_line(content, content.index(0))} contains a NUL byte; save the file as UTF-8')
-        return content.decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        line = _line(content, error.start)
-        raise ValueError(f'line {line} is not valid UTF-8 ({error.reason}); save the file as UTF-8') from error
-
-
-def _line(content: bytes, position: int) -> int:
-    return content.count(b'\n', 0, position) + 1
+        while True:
+            part = f.read(1 << 20)
+            if b'\0' in part:
+                line += part.count(b'\n', 0, part.index(0))
+                raise ValueError(f'line {line} contains a NUL byte; save the file as UTF-8')
+            try:
+                decoder.decode(part, final=not part)
+            except UnicodeDecodeError as error:
+                line += error.object.count(b'\n', 0, error.start)
+                raise ValueError(f'line {line} is not valid UTF-8 ({error.reason}); save the file as UTF-8') from error
+            if not part:
+                return open(path, encoding='utf-8-sig', newline=newline)
+            line += part.count(b'\n')
 
 
 def _parse(text: str, otherwise: str) -> Any:

@@ -66,11 +66,12 @@ class MixtureTask(Task):
     def _set(self, tasks: List[Task]) -> None:
         self._tasks = tasks
         self.weights = {name: weight for task in tasks for name, weight in task.weights.items()}
-        self.return_part, self.must_end = tasks[0].return_part, tasks[0].must_end
+        self.return_part, self.must_end, self.tools = tasks[0].return_part, tasks[0].must_end, tasks[0].tools
+        self.listed = all(task.listed for task in tasks)
 
     def _check(self) -> None:
         for task in self._tasks:
-            for name in ('return_part', 'must_end'):
+            for name in ('return_part', 'must_end', 'tools'):
                 if getattr(task, name) != getattr(self, name):
                     raise ConfigError(
                         f'env.task.parts: {type(self._tasks[0]).__name__} has {name} = {getattr(self, name)!r}, '

@@ -8,7 +8,7 @@ from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tu
 
 from ding_common import ConfigError, TaskError, describe
 
-from .base import Parts, Problem, Task, is_prompt, is_score
+from .base import NEW_DICT, Parts, Problem, Task, is_prompt, is_score
 
 MOST_TURNS = 100  # of a demonstration
 
@@ -27,7 +27,14 @@ class Turn(NamedTuple):
     cut: bool
 
 
-class Reply(NamedTuple):
+class _Reply(NamedTuple):
+    text: Union[str, List[Dict[str, str]]]
+    parts: Parts
+    done: bool
+    anchor: Optional[Hashable]
+
+
+class Reply(_Reply):
     """
     Overview:
         What a task answers to a turn.
@@ -40,10 +47,16 @@ class Reply(NamedTuple):
         - anchor (:obj:`Optional[Hashable]`): The state in which the next turn is taken. With \
             ``policy.learn.advantage='anchor'``, rows of a group in equal states are compared. None: a state of its own
     """
-    text: Union[str, List[Dict[str, str]]]
-    parts: Parts = {}
-    done: bool = False
-    anchor: Optional[Hashable] = None
+    __slots__ = ()
+
+    def __new__(
+            cls,
+            text: Union[str, List[Dict[str, str]]],
+            parts: Parts = NEW_DICT,
+            done: bool = False,
+            anchor: Optional[Hashable] = None
+    ) -> 'Reply':
+        return super().__new__(cls, text, {} if parts is NEW_DICT else parts, done, anchor)
 
 
 class MultiTurnTask(Task):

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import threading
 from functools import cached_property, lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
@@ -20,6 +21,7 @@ from ding_common import ConfigError, Rule, nearest
 from .base import TASK_REGISTRY, Problem, Task
 
 _HELD_OUT: Dict[str, '_HeldOut'] = {}  # by config
+_GENERATING = threading.Lock()  # DI-engine resets in threads, and some generators, such as tsumego, change themselves
 
 _EVALUATES = re.compile(r'\b(eval|exec|parse_expr|sympify)\(')
 # Generators that create the list of all items at once; items beyond its end repeat from the start.
@@ -237,7 +239,8 @@ class ReasoningGymTask(Task):
         weights = [part.get('weight', 1) for part in self._parts]
         part = random.Random(f'{self._seed} {number}').choices(range(len(weights)), weights)[0]
         dataset = self._datasets[part]
-        entry: Dict[str, Any] = dataset[number % len(dataset)]
+        with _GENERATING:
+            entry: Dict[str, Any] = dataset[number % len(dataset)]
         prompt = self._template.replace('{question}', entry['question'])
         metadata = dict(kind=self._parts[part]['name'], part=part, entry=entry)
         return Problem(prompt, '' if entry['answer'] is None else str(entry['answer']), metadata)

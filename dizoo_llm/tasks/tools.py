@@ -99,7 +99,7 @@ class ToolsTask(MultiTurnTask):
             self._shown += self.dialogue(task.checked_problem(i))
 
     def _take(self, task: Task) -> None:
-        self._task, self.return_part = task, task.return_part
+        self._task, self.return_part, self.listed = task, task.return_part, task.listed
         twice = sorted(set(task.weights) & set(COUNTS))
         if twice:
             raise ConfigError(

@@ -144,7 +144,7 @@ class TestLongTexts:
 
     @pytest.mark.parametrize(
         'options, message', [
-            (dict(), '1000000 tokens, must have 1 to 32768 with env.max_prompt_length = None'),
+            (dict(), 'None: 1 of 1 prompts .* have more than 32768 tokens, the longest has 1000000: .aaa'),
             (dict(max_prompt_length=9), '1000000 tokens, must have 1 to env.max_prompt_length = 9'),
             (dict(tokenizer=dict(chars='b')), "no token for .'a'. in 'aaa"),
         ]

@@ -1,3 +1,6 @@
+import threading
+import time
+
 import pytest
 
 from dizoo_llm.tasks import create_task
@@ -35,6 +38,32 @@ class TestReasoningGym:
         task = create_task(dict(SPELL, **changes, size=3000))
         held_out = texts(task.evaluation(), 100)
         assert len(set(held_out)) == 100 and not set(held_out) & set(texts(task, 3000))
+
+    def test_threads_do_not_change_a_generator_at_once(self):
+        """Generators such as tsumego keep the state of a problem, and all environments of a process share them."""
+
+        class Dataset:
+            running = together = 0
+
+            def __len__(self):
+                return 100
+
+            def __getitem__(self, index):
+                self.running += 1
+                time.sleep(0.001)
+                self.together = max(self.together, self.running)
+                self.running -= 1
+                return dict(question=str(index), answer='')
+
+        task = create_task(SPELL)
+        task.problem(0)
+        dataset, = task._datasets = [Dataset()]
+        threads = [threading.Thread(target=task.problem, args=(i, )) for i in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert dataset.together == 1
 
     def test_worked_examples_are_of_the_same_generator_and_nowhere_else(self):
         parts = [dict(name='spell_backward'), dict(name='gcd', weight=2)]

@@ -1,0 +1,131 @@
+"""A run that an error ends late has saved what it had learned, and resumes as if it had been stopped there."""
+import os
+
+import pytest
+import torch
+
+from ding_common import TaskError
+from ding_grpo.policy import GRPOPolicy
+from ding_grpo.policy.update import Updater
+from dizoo_llm.tasks.think_answer import ThinkAnswerTask
+
+from tests.pipelines.test_resume import buffer, dynamic, stale, state, timeless, tokens
+from tests.same import same
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """The scorer raises from update ``at`` on."""
+    found, score, learn = dict(at=None, updates=0), ThinkAnswerTask.score, GRPOPolicy._forward_learn
+
+    def score_or_fail(self, problem, completion):
+        if found['at'] is not None and found['updates'] >= found['at']:
+            raise ValueError('injected')
+        return score(self, problem, completion)
+
+    def count(self, data):
+        metrics = learn(self, data)
+        found['updates'] += 1
+        return metrics
+
+    monkeypatch.setattr(ThinkAnswerTask, 'score', score_or_fail)
+    monkeypatch.setattr(GRPOPolicy, '_forward_learn', count)
+    return found
+
+
+def start(make, think_answer):
+    pipeline, main, create = make(think_answer)
+    main.policy.eval.evaluator.eval_freq = 4
+    main.env.stop_value = 1e9
+    return lambda stop: pipeline((main, create), seed=3, max_train_iter=stop), main
+
+
+def compare(run, main, number):
+    """Resume, and compare with a run that no error ended."""
+    main.policy.learn.resume_training = True
+    run(number)
+    main.policy.learn.resume_training, main.exp_name = False, 'whole'
+    run(number)
+    same(state(number, 'whole'), state(number))
+    for log in ('learner/metrics', 'evaluator/evaluations', 'collector/completions'):
+        assert timeless(f'whole/log/{log}.jsonl') == timeless(f'run/log/{log}.jsonl'), log
+
+
+@pytest.mark.envtest
+class TestLateErrors:
+
+    @pytest.mark.parametrize(
+        'make, at, where',
+        [(tokens, 3, 'collector'), (tokens, 4, 'evaluator'), (dynamic, 3, 'collector'), (buffer, 2, 'collector')]
+    )
+    def test_of_the_task_saves_first(self, think_answer, broken, capfd, make, at, where):
+        run, main = start(make, think_answer)
+        main.env.evaluator_env_num = main.env.n_evaluator_episode = 4
+        broken['at'] = at
+        with pytest.raises(TaskError, match=f'{where}.max_failed'):
+            run(8)
+        saved, = [name for name in os.listdir('run/ckpt') if name.startswith('iteration')]
+        number = int(saved.split('_')[1].split('.')[0])
+        said = f'saved after update {number}, from where policy.learn.resume_training=True continues'
+        assert number >= at and said in capfd.readouterr().out
+        broken['at'] = None
+        compare(run, main, 8)
+
+    def test_of_sampling_ahead_saves_first(self, think_answer, broken):
+        run, main = start(stale, think_answer)
+        parent, score = os.getpid(), ThinkAnswerTask.score
+
+        def fail(self, problem, completion):
+            if os.getpid() != parent:
+                raise ValueError('injected')
+            return score(self, problem, completion)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ThinkAnswerTask, 'score', fail)
+            with pytest.raises(TaskError, match='ValueError: injected'):
+                run(8)
+        assert os.path.exists('run/ckpt/iteration_1.pth.tar')
+        main.policy.learn.resume_training = True
+        run(4)
+        assert os.path.exists('run/ckpt/iteration_4.pth.tar')
+
+    @pytest.mark.parametrize('nth, saved', [(1, True), (2, False)])
+    def test_of_an_update_saves_unless_half_of_it_is_learned(self, think_answer, monkeypatch, nth, saved):
+        run, main = start(tokens, think_answer)  # four optimizer steps in an update
+        step, calls = Updater.step, []
+
+        def step_or_fail(self, mini_batch):
+            calls.append(mini_batch)
+            if len(calls) == 12 + nth:
+                raise RuntimeError('injected')
+            return step(self, mini_batch)
+
+        monkeypatch.setattr(Updater, 'step', step_or_fail)
+        with pytest.raises(RuntimeError, match='injected'):
+            run(8)
+        assert os.path.exists('run/ckpt/iteration_3.pth.tar') == saved
+        if saved:
+            compare(run, main, 6)
+
+    def test_before_anything_is_learned_saves_nothing(self, think_answer, broken):
+        run, _ = start(tokens, think_answer)
+        broken['at'] = 0
+        with pytest.raises(TaskError):
+            run(8)
+        assert not os.path.exists('run/ckpt/iteration_0.pth.tar')
+
+    def test_while_it_saves_does_not_hide_the_error(self, think_answer, broken, monkeypatch, capfd):
+        run, _ = start(tokens, think_answer)
+        broken['at'] = 3
+
+        save = torch.save
+
+        def full(state, file):
+            if 'iteration_3' in file.name:
+                raise OSError(28, 'No space left on device')
+            save(state, file)
+
+        monkeypatch.setattr(torch, 'save', full)
+        with pytest.raises(TaskError, match='collector.max_failed'):
+            run(8)
+        assert 'could not be saved after update 3' in capfd.readouterr().out
