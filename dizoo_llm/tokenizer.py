@@ -13,9 +13,10 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from ding_common import ConfigError, describe
 from ding_common.loading import quiet_hub, reason
 from ding_common.pretrained import Pretrained
+from dizoo_llm.tasks.base import check_unanswered
 
 SPECIAL = ['<eos>', '<pad>', '<unk>']  # appended to the vocabulary of a tokenizer built here
-ASSISTANT = ('assistant', 'model', 'chatbot')  # names that templates have for the role that answers
+MASK = 'special_tokens_mask'
 MARK = 'TURN{}MARK'  # stands for the content of a message
 MOST_MARKED = 1024  # forms of chats whose text is kept
 _MARKED: Dict[str, str] = {}
@@ -166,7 +167,9 @@ def encode_prompt(
                 why = 'the tokenizer has no chat template' if tokenizer.chat_template is None else 'env.chat is False'
                 raise ConfigError(f'env.{key} = {value!r}: it would be ignored, since {why}.')
         ids = encode_text(tokenizer, prompt, add_special_tokens=True)
-        return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
+        if ids[-1:] == [tokenizer.eos_token_id] and tokenizer(prompt, return_special_tokens_mask=True)[MASK][-1] == 1:
+            return ids[:-1]  # added by the tokenizer; an unknown part of the text may have the same token
+        return ids
     if tokenizer.chat_template is None:
         asked = 'env.chat = True' if chat else 'env.task: its prompts are chat messages'
         raise ConfigError(f'{asked}: the tokenizer of {tokenizer.name_or_path or "this run"} has no chat template.')
@@ -207,15 +210,10 @@ def conversation(prompt: Union[str, List[Dict[str, str]]], system_prompt: Option
     Overview:
         Text or messages as the messages that the policy answers.
     Raises:
-        - ConfigError: If they end with a turn of the assistant: the template would open a second one after it, and \
-            the policy would read the answer. Or if there are two system messages.
+        - ConfigError: If they end with an answer, or there are two system messages.
     """
     messages = [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
-    if messages[-1]['role'].lower() in ASSISTANT:
-        raise ConfigError(
-            f"env.task: the messages end with the assistant's turn {messages[-1]['content']!r:.80}, which the policy "
-            'would read as part of its prompt. Remove this turn, or make it the reference answer.'
-        )
+    check_unanswered(messages, 'env.task')
     if system_prompt is None:
         return messages
     if messages[0]['role'] == 'system':

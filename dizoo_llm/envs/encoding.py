@@ -242,7 +242,7 @@ class Encoder:
         """Require tokens for a text. The unknown token may also be the first or the last of what is put around it."""
         unknown = self.tokenizer.unk_token_id
         if unknown is not None and ids.count(unknown) > around.count(self.tokenizer.unk_token):
-            lacking = {c for c in {*text.split(), *text} if self.tokenizer.convert_tokens_to_ids(c) == unknown}
+            lacking = {c for c in {*text.split(), *text} if unknown in self._ids(c)}
             some = sorted(c for c in lacking if len(c) == 1) or sorted(lacking)
             raise ConfigError(f'env.tokenizer: it has no token for {some[:5]!r:.80} in {text!r:.200}.')
         return ids
