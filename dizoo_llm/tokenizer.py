@@ -196,8 +196,10 @@ def encode_dialogue(
     if tokenizer.chat_template is not None and (not isinstance(prompt, str) or chat is not False):
         messages = [*conversation(prompt), dict(role='assistant', content=completion)]
         return apply_template(tokenizer, messages, False, {})
-    return encode_prompt(tokenizer, prompt, chat) + encode_text(tokenizer, completion, unknown=True) + \
-        [tokenizer.eos_token_id]
+    ids = encode_text(tokenizer, completion, unknown=True)
+    if completion.startswith(' ') and decode_after(tokenizer, [], ids) != completion:
+        ids = encode_text(tokenizer, completion[1:], unknown=True)  # the tokenizer adds a space before a text
+    return encode_prompt(tokenizer, prompt, chat) + ids + [tokenizer.eos_token_id]
 
 
 def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: Union[str, List[Dict[str, str]]], chat: Optional[bool]) -> bool:

@@ -313,6 +313,12 @@ class TestFirstSpaces:
         env.reset()
         assert env.step([8, 4])[-1]['taken'] == 1
 
+    def test_a_reward_model_reads_one_space(self):
+        """The tokenizer adds a space before a text, which the completion has already."""
+        tokenizer = llama2()
+        assert tokenizer.encode(' b') == [3, 3, 7]
+        assert encode_dialogue(tokenizer, 'a', ' b') == encode_dialogue(tokenizer, 'a', 'b') == [3, 6, 3, 7, 2]
+
     def test_words_made_here_have_no_space_before_them(self):
         tokenizer = build_word_tokenizer(['a', 'b'])
         assert decode_after(tokenizer, [0], [1, 0]) == decode_after(tokenizer, [], [1, 0]) == 'b a'
