@@ -106,19 +106,19 @@ def _check(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str, below: 
     here = f'{where}.{below}' if below else where
     for key, value in cfg.items():  # unknown keys first: a misspelt key explains other errors
         if key not in default:
-            raise ConfigError(f'{here}.{key} = {value!r}: unknown key; {nearest(key, default)}')
+            raise ConfigError(f'{here}.{key} = {value!r:.200}: unknown key; {nearest(key, default)}')
     for key, value in cfg.items():
         path = f'{below}.{key}' if below else str(key)
         full, expected = f'{here}.{key}', default[key]
         if path in rules:
             if not rules[path].holds(value):
-                raise ConfigError(f'{full} = {value!r}: must be {rules[path].allowed}.')
+                raise ConfigError(f'{full} = {value!r:.200}: must be {rules[path].allowed}.')
         elif isinstance(expected, dict):
             require_dict(value, full)
             if expected:
                 _check(value, expected, rules, where, path)
         elif expected is not None and not _same_type(value, expected):
-            raise ConfigError(f'{full} = {value!r}: must be of type {type(expected).__name__}, like {expected!r}.')
+            raise ConfigError(f'{full} = {value!r:.200}: must be of type {type(expected).__name__}, like {expected!r}.')
 
 
 def require_dict(value: Any, key: str) -> None:
@@ -154,10 +154,10 @@ def check_arguments(args: Dict, function: Callable, where: str) -> None:
         if name not in parameters:
             if takes_any:
                 continue
-            raise ConfigError(f'{where}.{name} = {value!r}: unknown key; {nearest(name, parameters)}')
+            raise ConfigError(f'{where}.{name} = {value!r:.200}: unknown key; {nearest(name, parameters)}')
         rule, default = _rule_of(parameters[name].annotation), parameters[name].default
         if not rule.holds(value) and not (default is not inspect.Parameter.empty and _same_type(value, default)):
-            raise ConfigError(f'{where}.{name} = {value!r}: must be {rule.allowed}.')
+            raise ConfigError(f'{where}.{name} = {value!r:.200}: must be {rule.allowed}.')
 
 
 def _rule_of(annotation: Any) -> Rule:

@@ -13,7 +13,7 @@ from ding_common import ConfigFile, run_file
 from ding_common.language_model import build_causal_lm
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
-from dizoo_llm.tokenizer import encode_prompt, end_ids, load_tokenizer
+from dizoo_llm.tokenizer import decode_after, encode_prompt, end_ids, load_tokenizer
 
 LONGEST = 512  # tokens, if neither the option nor the folder nor the config sets a limit
 
@@ -48,9 +48,9 @@ def main(
 
     def complete(text: str) -> str:
         ends = end_ids(tokenizer)
-        ids, = plain_generate(model, [encode_prompt(tokenizer, text)], longest, ends, len(tokenizer), temperature)
-        ids = ids[:-1] if ids and ids[-1] in ends else ids
-        return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        known = encode_prompt(tokenizer, text)
+        ids, = plain_generate(model, [known], longest, ends, len(tokenizer), temperature)
+        return decode_after(tokenizer, known, ids[:-1] if ids and ids[-1] in ends else ids)
 
     if prompt is not None:
         click.echo(complete(prompt))

@@ -11,15 +11,20 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ding_common import ConfigError
+from ding_common import ConfigError, describe
 from ding_common.loading import quiet_hub, reason
 from ding_common.pretrained import Pretrained
+from dizoo_llm.tasks.base import check_unanswered
 
 SPECIAL = ['<eos>', '<pad>', '<unk>']  # appended to the vocabulary of a tokenizer built here
 # Held while a tokenizer encodes. DI-engine resets in threads, and ``split_special_tokens`` of a call changes the
 # tokenizer itself, so that another thread would read ``<eos>`` in a text as the end of the sequence.
 ENCODING = threading.RLock()
 os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
+MASK = 'special_tokens_mask'
+MARK = 'TURN{}MARK'  # stands for the content of a message
+MOST_MARKED = 1024  # forms of chats whose text is kept
+_MARKED: Dict[str, str] = {}
 
 
 def build_word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -161,23 +166,19 @@ def encode_prompt(
             if a system prompt is given and the messages already start with one; or if a text contains the name of a \
             special token and the tokenizer has no other tokens for it.
     """
-    has_template = tokenizer.chat_template is not None
-    if isinstance(prompt, str) and not (has_template if chat is None else chat):
+    if not in_chat(tokenizer, prompt, chat):
         for key, value in (('system_prompt', system_prompt), ('chat_options', dict(chat_options) or None)):
             if value is not None:
-                why = 'env.chat is False' if has_template else 'the tokenizer has no chat template'
+                why = 'the tokenizer has no chat template' if tokenizer.chat_template is None else 'env.chat is False'
                 raise ConfigError(f'env.{key} = {value!r}: it would be ignored, since {why}.')
         ids = encode_text(tokenizer, prompt, add_special_tokens=True)
-        return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids
-    if not has_template:
+        if ids[-1:] == [tokenizer.eos_token_id] and tokenizer(prompt, return_special_tokens_mask=True)[MASK][-1] == 1:
+            return ids[:-1]  # added by the tokenizer; an unknown part of the text may have the same token
+        return ids
+    if tokenizer.chat_template is None:
         asked = 'env.chat = True' if chat else 'env.task: its prompts are chat messages'
         raise ConfigError(f'{asked}: the tokenizer of {tokenizer.name_or_path or "this run"} has no chat template.')
-    messages = _messages(prompt)
-    if system_prompt is not None and messages[0]['role'] == 'system':
-        raise ConfigError(f'env.system_prompt = {system_prompt!r}: the problems already have a system message.')
-    if system_prompt is not None:
-        messages = [dict(role='system', content=system_prompt), *messages]
-    return apply_template(tokenizer, messages, True, chat_options)
+    return apply_template(tokenizer, conversation(prompt, system_prompt), True, chat_options)
 
 
 def encode_prompts(
@@ -196,15 +197,17 @@ def encode_prompts(
     Raises:
         - ConfigError: As in ``encode_prompt``.
     """
-    applies = chat or chat is None and tokenizer.chat_template is not None
     names = _reads_like_a_token(tokenizer, len(tokenizer))
     plain = all(isinstance(prompt, str) and not names.search(prompt) for prompt in prompts)
-    if applies or not plain or system_prompt is not None or chat_options:
+    if any(in_chat(tokenizer, prompt, chat) for prompt in prompts) or not plain or system_prompt or chat_options:
         return [encode_prompt(tokenizer, prompt, chat, system_prompt, chat_options) for prompt in prompts]
     # Threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment.
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
-    rows = tokenizer(prompts, add_special_tokens=True)['input_ids']
-    return [ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids for ids in rows]
+    rows = tokenizer(prompts, add_special_tokens=True, return_special_tokens_mask=True)
+    return [
+        ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] and mask[-1] == 1 else ids
+        for ids, mask in zip(rows['input_ids'], rows[MASK])
+    ]
 
 
 def encode_dialogue(
@@ -225,30 +228,97 @@ def encode_dialogue(
         - ConfigError: As in ``encode_prompt``.
     """
     if tokenizer.chat_template is not None and (not isinstance(prompt, str) or chat is not False):
-        return apply_template(tokenizer, [*_messages(prompt), dict(role='assistant', content=completion)], False, {})
-    return encode_prompt(tokenizer, prompt, chat) + encode_text(tokenizer, completion, unknown=True) + \
-        [tokenizer.eos_token_id]
+        messages = [*conversation(prompt), dict(role='assistant', content=completion)]
+        return apply_template(tokenizer, messages, False, {})
+    ids = encode_text(tokenizer, completion, unknown=True)
+    if completion.startswith(' ') and decode_after(tokenizer, [], ids) != completion:
+        ids = encode_text(tokenizer, completion[1:], unknown=True)  # the tokenizer adds a space before a text
+    return encode_prompt(tokenizer, prompt, chat) + ids + [tokenizer.eos_token_id]
 
 
-def _messages(prompt: Union[str, List[Dict[str, str]]]) -> List[Dict[str, str]]:
-    return [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
+def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: Union[str, List[Dict[str, str]]], chat: Optional[bool]) -> bool:
+    """Whether a prompt becomes a chat: it has messages, or it is text and ``env.chat`` applies the template to it."""
+    return not isinstance(prompt, str) or (tokenizer.chat_template is not None if chat is None else chat)
+
+
+def conversation(prompt: Union[str, List[Dict[str, str]]], system_prompt: Optional[str] = None) -> List[Dict[str, str]]:
+    """
+    Overview:
+        Text or messages as the messages that the policy answers.
+    Raises:
+        - ConfigError: If they end with an answer, or there are two system messages.
+    """
+    messages = [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
+    check_unanswered(messages, 'env.task')
+    if system_prompt is None:
+        return messages
+    if messages[0]['role'] == 'system':
+        raise ConfigError(f'env.system_prompt = {system_prompt!r}: the problems already have a system message.')
+    return [dict(role='system', content=system_prompt), *messages]
+
+
+def marked(messages: List[Dict[str, str]]) -> List[Dict[str, str]]:
+    """
+    Overview:
+        Messages with ``MARK`` and their number in place of their contents. What is empty, and what an assistant wrote \
+        before a call of a function, has no mark: a template may leave it out.
+    """
+    return [
+        dict(message, content=MARK.format(i) if message['content'].strip() and not message.get('tool_calls') else '')
+        for i, message in enumerate(messages)
+    ]
+
+
+def marked_chat(
+        tokenizer: PreTrainedTokenizerBase, messages: List[Dict[str, str]], generates: bool, options: Dict[str, Any]
+) -> str:
+    """
+    Overview:
+        The text of a chat of ``marked`` messages. It shows what a template adds around each, and what it drops. Chats \
+        that differ only in contents are rendered once.
+    Raises:
+        - ConfigError: If the template drops the content of a message, or rejects their roles.
+    """
+    turns = marked(messages)
+    key = repr((tokenizer.chat_template, tokenizer.special_tokens_map, turns, generates, options))
+    text = _MARKED.get(key)
+    if text is not None:
+        return text
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=generates, **options)
+    except Exception as error:  # a template may raise anything
+        roles = ', '.join(turn['role'] for turn in turns)
+        raise ConfigError(f'env.tokenizer: its chat template rejects the turns {roles}: {describe(error)}') from error
+    for i, turn in enumerate(turns, 1):
+        if turn['content'] not in text:
+            hint = 'Put its text into the first user turn.' if turn['role'] == 'system' else 'Use another template.'
+            raise ConfigError(
+                f"env.tokenizer: its chat template drops the {turn['role']} turn (message {i} of {len(turns)}), so the "
+                f'policy would not read it. {hint}'
+            )
+    if len(_MARKED) >= MOST_MARKED:
+        _MARKED.clear()
+    _MARKED[key] = text
+    return text
 
 
 def apply_template(
         tokenizer: PreTrainedTokenizerBase, messages: List[Dict[str, str]], generates: bool, options: Dict[str, Any]
 ) -> List[int]:
-    """Token ids of a chat; names of special tokens in its messages become ordinary tokens."""
+    """Token ids of a chat; names of special tokens in its messages become ordinary tokens. See ``marked_chat``."""
     given = [str(value) for message in messages for value in message.values()]
     holds = any(_reads_like_a_token(tokenizer, len(tokenizer)).search(text) for text in given)
-    options = dict(options, sanitize_control_tokens=True) if holds else options
+    sanitized = dict(sanitize_control_tokens=True) if holds else {}
     try:
-        return tokenizer.apply_chat_template(
-            messages, tokenize=True, add_generation_prompt=generates, return_dict=False, **options
+        ids = tokenizer.apply_chat_template(
+            messages, tokenize=True, add_generation_prompt=generates, return_dict=False, **options, **sanitized
         )
     except ValueError as error:
         if not holds:
             raise
         raise ConfigError(f"env.tokenizer: {error}: {messages!r:.200}.") from error
+    marked_chat(tokenizer, messages, generates, options)
+    return ids
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase,
@@ -278,6 +348,30 @@ def encode_text(tokenizer: PreTrainedTokenizerBase,
     if made:
         raise ConfigError(f'env.tokenizer: it has no token for {made[:5]!r:.80} in {text!r:.200} except special ones.')
     return tokenizer.encode(text, add_special_tokens=add_special_tokens, split_special_tokens=True)
+
+
+def decode_after(tokenizer: PreTrainedTokenizerBase, before: Sequence[int], ids: Sequence[int]) -> str:
+    """
+    Overview:
+        The text that tokens add to that of the tokens before them. Decoders such as Llama 2's drop the first space of \
+        a text, which is part of it after other tokens. Special tokens are part of the text.
+    Arguments:
+        - tokenizer (:obj:`PreTrainedTokenizerBase`): Any tokenizer.
+        - before (:obj:`Sequence[int]`): The tokens before; only the last one matters. If there is none, or it ends \
+            within a character, the end-of-sequence token takes its place.
+        - ids (:obj:`Sequence[int]`): The tokens.
+    """
+
+    def text(tokens: Sequence[int]) -> str:
+        return tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    first = list(before[-1:])
+    if not first or '\ufffd' in text(first):
+        first = [tokenizer.eos_token_id]
+    added = text([*first, *ids])[len(text(first)):]
+    backend = getattr(tokenizer, 'backend_tokenizer', None)
+    words = backend is not None and backend.decoder is None
+    return added.removeprefix(' ') if words else added  # without a decoder, spaces between words are no text
 
 
 @lru_cache(maxsize=8)

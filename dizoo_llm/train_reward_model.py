@@ -21,7 +21,7 @@ from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config
 from ding_common.language_model import build_reward_model
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.reward_model import read_rows
-from dizoo_llm.tasks.base import is_prompt
+from dizoo_llm.tasks.base import check_unanswered, is_prompt
 from dizoo_llm.tokenizer import encode_dialogue
 
 DEFAULT = dict(
@@ -183,6 +183,7 @@ def _pair(get: Callable[[int], Any], index: int, where: str) -> Pair:
         raise ConfigError(f'{where}: must have prompt, chosen and rejected ({describe(error)})') from error
     if not is_prompt(pair.prompt) or not isinstance(pair.chosen, str) or not isinstance(pair.rejected, str):
         raise ConfigError(f'{where}: prompt must be text or chat messages, chosen and rejected text: {pair!r:.200}')
+    check_unanswered(pair.prompt, where)
     return pair
 
 

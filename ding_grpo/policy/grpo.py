@@ -282,6 +282,8 @@ class GRPOPolicy(Policy):
         self._load_weights(state_dict)
 
     def _load_weights(self, state_dict: Dict[str, Any]) -> None:
+        if 'vocabulary' in state_dict:  # absent in checkpoints of older versions, and without tokens
+            self._actor.trained_with(state_dict['vocabulary'])
         try:
             self._model.load_state_dict(state_dict['model'])
         except (KeyError, RuntimeError, TypeError) as error:

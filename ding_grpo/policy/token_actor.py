@@ -1,4 +1,5 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
+import hashlib
 import os
 from contextlib import nullcontext
 from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
@@ -54,6 +55,12 @@ def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
     )
 
 
+def vocabulary_hash(tokenizer: Any) -> str:
+    """A hash of which token has which id."""
+    tokens = sorted((i, token) for token, i in tokenizer.get_vocab().items())
+    return hashlib.sha256(repr(tokens).encode(errors='surrogatepass')).hexdigest()
+
+
 class TokenActor:
     """
     Overview:
@@ -85,6 +92,7 @@ class TokenActor:
         self.seed, self._generators = seed, RowGenerators(seed)
         self._autocast = autocast
         self._spec: Optional[NamedTuple] = None
+        self._trained_with: Optional[str] = None  # hash of the vocabulary of a checkpoint
         self._eval_autocast = True
         self._logit_bias: List[Tuple] = []  # (token, bias), until the environment's tokenizer is known
         self._cache = KeptCache(model)
@@ -161,6 +169,7 @@ class TokenActor:
         self._model.check_decoding()
         self._sampling = bind_sampling(self._unbound, self._logit_bias, spec, self._model.device)
         self._spec = spec
+        self._check_vocabulary()
 
     def bind_reference(self, reference: CausalLM) -> None:
         reference.limit_vocabulary(self._spec.vocab_size)
@@ -304,8 +313,22 @@ class TokenActor:
             )
         return self._spec
 
+    def trained_with(self, vocabulary: str) -> None:
+        """Receive the ``vocabulary`` of a checkpoint. The environment's must be the same, whenever it is known."""
+        self._trained_with = vocabulary
+        self._check_vocabulary()
+
+    def _check_vocabulary(self) -> None:
+        if None not in (self._spec, self._trained_with) and \
+                vocabulary_hash(self._spec.tokenizer) != self._trained_with:
+            raise ConfigError(
+                f'env.tokenizer: its {self._spec.vocab_size} tokens are not those of the checkpoint, or have other '
+                'ids, so tokens would change their meaning. Use the tokenizer of the run that wrote the checkpoint.'
+            )
+
     def state_dict(self) -> Dict[str, Any]:
-        return dict(reading=self._model.reading_state())
+        known = {} if self._spec is None else dict(vocabulary=vocabulary_hash(self._spec.tokenizer))
+        return dict(known, reading=self._model.reading_state())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         if 'reading' in state:  # absent in checkpoints of older versions

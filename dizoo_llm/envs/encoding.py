@@ -1,16 +1,16 @@
 """Token ids of prompts, answers and replies. Each text is encoded once; what the policy writes never is."""
 import json
-import re
 from array import array
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import click
 from transformers import PreTrainedTokenizerBase
 
-from dizoo_llm.tasks import Problem, Task
-from dizoo_llm.tokenizer import ENCODING, apply_template, build_char_tokenizer, build_word_tokenizer, encode_prompt, \
-    encode_prompts, encode_text, end_ids, load_tokenizer
+from dizoo_llm.tasks import MultiTurnTask, Problem, Task
+from dizoo_llm.tokenizer import ENCODING, MARK, apply_template, build_char_tokenizer, build_word_tokenizer, \
+    conversation, decode_after, encode_prompt, encode_prompts, encode_text, end_ids, in_chat, load_tokenizer, marked, \
+    marked_chat
 from ding_common import MOST, ConfigError, TaskError, describe, parallel
 
 MOST_READ = 20_000  # problems at most whose prompts are all encoded, see ``Encoder.fitting``
@@ -20,9 +20,20 @@ MOST_ENCODED = 1024  # texts whose tokens are cached, since all environments of 
 _ENCODED: Dict[Tuple, Tuple] = {}  # keeps a reference to the tokenizer, so that its id is not reused
 _TOKENIZERS = "dict(pretrained='folder or name', gguf_file=None), dict(words=[...]) or dict(chars='...')"
 _CALL = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
-_MARK = 'WRITTEN'  # stands for the policy's turn where a chat template renders a conversation
 
 Text = Union[str, List[Dict[str, str]]]
+_WRITTEN = dict(role='assistant', content='?')  # a turn of the policy in a conversation of which only the form matters
+
+
+class Added(NamedTuple):
+    """
+    Overview:
+        What follows a turn of the policy, as token ids.
+    """
+    ids: List[int]  # the end of the turn, the reply and the start of the next turn
+    close: int  # how many of them end the turn, whether a reply follows or not
+    last: List[int]  # what ends the last turn of a conversation in their place
+    replaced: int  # how many tokens after ``close`` are only there because the turn is not the last one
 
 
 class Encoder:
@@ -49,12 +60,15 @@ class Encoder:
         self._task = type(task).__name__
         self.tokenizer = _create_tokenizer(tokenizer, task)
         self.end_ids = end_ids(self.tokenizer)
-        offers = bool(task.tools) and self.tokenizer.chat_template is not None and chat is not False
-        if offers:
+        chats = self.tokenizer.chat_template is not None and chat is not False
+        if chats and task.tools:
             system_prompt, chat_options = _offer(self.tokenizer, task.tools, system_prompt, chat_options)
         self._chat = (chat, system_prompt, chat_options)
         self._max_new_tokens = max_new_tokens
         self.max_prompt_length = max_prompt_length
+        if chats and isinstance(task, MultiTurnTask):  # before anything is sampled
+            begun = conversation(task.checked_problem(0).prompt, system_prompt)
+            self._encode_reply([dict(begun[-1], role='tool' if task.tools else 'user')], begun)
 
     def prompt(self, problem: Problem) -> List[int]:
         """
@@ -75,7 +89,7 @@ class Encoder:
             raise
         except Exception as error:  # a chat template may raise anything for a problem's messages
             raise TaskError(f'a prompt could not be encoded: {error}; problem: {problem.text!r:.200}') from error
-        return self._known(ids, problem.text)
+        return self._known(ids, problem.text, problem.prompt)
 
     def _check_length(self, ids: List[int], problem: Problem) -> None:
         if not 0 < len(ids) <= self._limit:
@@ -162,7 +176,7 @@ class Encoder:
                 rows = encode_prompts(self.tokenizer, [problem.prompt for problem in problems], *self._chat)
             except Exception:  # of one of them, which then raises an error that names it
                 rows = map(self._encode, problems)
-            return [self._known(ids, problem.text) for ids, problem in zip(rows, problems)]
+            return [self._known(ids, problem.text, problem.prompt) for ids, problem in zip(rows, problems)]
 
     def _most(self, problem: Problem) -> float:
         """Number of tokens that a prompt cannot exceed: a token of ASCII text has at least one character."""
@@ -189,17 +203,23 @@ class Encoder:
             )
         return ids + [self.tokenizer.eos_token_id]
 
-    def reply(self, problem: Problem, text: Text, closed: bool, most: int = MOST) -> Optional[List[int]]:
+    def reply(self,
+              problem: Problem,
+              text: Text,
+              turn: List[int],
+              earlier: Sequence[Text] = (),
+              most: int = MOST) -> Optional[List[int]]:
         """
         Overview:
-            Token ids that follow a turn of the policy: the end of the turn unless the policy wrote it, the reply, and \
-            the start of the next turn. In a chat, the template renders a conversation with a placeholder for the \
-            policy's turn, and only what follows the placeholder is encoded. Templates that change earlier turns do no \
-            harm, because earlier turns are never rendered.
+            Token ids that follow a turn of the policy: the end of the turn as far as the policy has not written it, \
+            the reply, and the start of the next turn. In a chat, the template renders a conversation with \
+            placeholders for all that was said before, and only what follows the turn is encoded. Templates that \
+            change earlier turns do no harm.
         Arguments:
             - problem (:obj:`Problem`): The problem of the episode.
             - text (:obj:`Union[str, List[Dict[str, str]]]`): The reply, text or chat messages.
-            - closed (:obj:`bool`): Whether the policy ended its turn with a token of ``end_ids``.
+            - turn (:obj:`List[int]`): The policy's tokens.
+            - earlier (:obj:`Sequence[Union[str, List[Dict[str, str]]]]`): The replies to the turns before it.
             - most (:obj:`int`): Maximum number of token ids.
         Returns:
             - ids (:obj:`Optional[List[int]]`): None if they are more. A text longer than ``most_chars`` is not encoded.
@@ -209,69 +229,91 @@ class Encoder:
         contents = [text] if isinstance(text, str) else [message['content'] for message in text]
         if sum(map(len, contents)) > self.most_chars(most):
             return None
-        chat = self._chat[0]
-        in_chat = not isinstance(problem.prompt, str) or \
-            (self.tokenizer.chat_template is not None if chat is None else chat)
         try:
-            close, ids = self._once(f'reply {in_chat}', text, lambda: self._encode_reply(text, in_chat))
+            if in_chat(self.tokenizer, problem.prompt, self._chat[0]):
+                begun = [dict(message, content='?') for message in conversation(problem.prompt, self._chat[1])]
+                for each in earlier:
+                    begun += [_WRITTEN, *(dict(message, content='?') for message in conversation(each))]
+                added = self._once('reply', (text, begun), lambda: self._encode_reply(text, begun))
+                ids = added.ids[self._written(turn, added):]
+            else:
+                ids = self._once('text', text, lambda: self._encode_plain(text))
+                ids = [*[self.tokenizer.eos_token_id] * (turn[-1] not in self.end_ids), *ids]
         except ConfigError as error:
             raise TaskError(f'{self._task}: a reply could not be encoded: {error}') from error
         except Exception as error:  # a tokenizer may raise anything for half of a character
             raise TaskError(
                 f'{self._task}: a reply could not be encoded: {describe(error)}; reply: {text!r:.200}'
             ) from error
-        starts = len(close) > 0 and close[0] in self.end_ids
-        ids = [*close[starts:], *ids] if closed else [*[self.tokenizer.eos_token_id] * (not starts), *close, *ids]
         return ids if len(ids) <= most else None
 
     def most_chars(self, tokens: int) -> int:
         """More characters than this have more than so many tokens."""
         return tokens * _longest_token(self.tokenizer, len(self.tokenizer))
 
-    def decode(self, ids: List[int]) -> str:
-        """The text of tokens, with every special token in it."""
-        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    def decode(self, ids: Sequence[int], before: Sequence[int] = ()) -> str:
+        """The text of tokens that follow others, with every special token in it."""
+        return decode_after(self.tokenizer, before, ids)
 
-    def _encode_reply(self, text: Text, in_chat: bool) -> Tuple[List[int], List[int]]:
-        """The tokens that a template puts behind a turn, and those of the reply."""
-        if not in_chat and not isinstance(text, str) and all(message['role'] == 'tool' for message in text):
-            text = '\n'.join(message['content'] for message in text)
+    def _encode_plain(self, text: Text) -> List[int]:
+        """The tokens of a reply where no template is applied."""
         shown = Problem(text).text
-        if not in_chat:
-            if not isinstance(text, str):
+        if not isinstance(text, str):
+            if any(message['role'] != 'tool' for message in text):
                 raise ConfigError(f'env.chat: the reply {shown!r:.200} has chat messages, and no template is applied.')
-            return [], self._known(encode_text(self.tokenizer, text), shown)
-        messages = [dict(role='user', content=text)] if isinstance(text, str) else list(text)
-        close, _ = self._behind_mark([], False)
-        ids, rendered = self._behind_mark(messages, True)
-        if ids[:len(close)] != close:
-            raise ConfigError(
-                "env.tokenizer: its chat template ends a turn differently when messages follow it, so a reply cannot "
-                f'be appended: {rendered!r:.200}'
-            )
-        return close, self._known(ids[len(close):], shown)
+            text = '\n'.join(message['content'] for message in text)
+        return self._known(encode_text(self.tokenizer, text), shown)
 
-    def _behind_mark(self, messages: List[Dict[str, str]], generates: bool) -> Tuple[List[int], str]:
-        """The tokens behind the policy's turn in a conversation that goes on with ``messages``, and the whole text."""
-        begun = [dict(role='user', content='?'), dict(role='assistant', content=_MARK)]
-        options = self._chat[2]
-        try:
-            ids = apply_template(self.tokenizer, [*begun, *messages], generates, options)
-            text = self.tokenizer.apply_chat_template(
-                [*begun, *messages], tokenize=False, add_generation_prompt=generates, **options
-            )
-        except ConfigError:
-            raise
-        except Exception as error:  # a template may raise anything
-            raise ConfigError(f'env.tokenizer: its chat template raised {error}') from error
-        end = text.find(_MARK) + len(_MARK)
-        before = self.tokenizer.encode(text[:end], add_special_tokens=False)
-        if _MARK not in text or ids[:len(before)] != before:
+    def _encode_reply(self, text: Text, begun: List[Dict[str, str]]) -> Added:
+        """What a template adds after a turn, to a conversation that has ``begun`` before it and goes on with a text."""
+        begun, messages, options = [*begun, _WRITTEN], conversation(text), self._chat[2]
+        mark = MARK.format(len(begun) - 1)
+        going = marked_chat(self.tokenizer, [*begun, *messages], True, options)
+        end = going.index(mark) + len(mark)
+        for i, message in enumerate(begun):
+            if MARK.format(i) in going[end:]:
+                raise ConfigError(
+                    f"env.tokenizer: its chat template moves the {message['role']} turn after later ones, so a reply "
+                    'cannot be appended. Put its text into the first user turn.'
+                )
+        before = self._ids(going[:end])
+        ids = apply_template(self.tokenizer, [*marked(begun), *messages], True, options)
+        if ids[:len(before)] != before:
             raise ConfigError(
-                'env.tokenizer: the tokens of a turn depend on what its chat template puts behind it, so a reply '
-                f'cannot be appended: {text!r:.200}'
+                'env.tokenizer: the tokens of a turn depend on what its chat template puts after it, so a reply '
+                f'cannot be appended: {going!r:.200}'
             )
-        return ids[len(before):], text
+        ids = self._known(ids[len(before):], Problem(text).text, going[end:])
+        last = self._after(marked_chat(self.tokenizer, begun, False, options), mark)
+        close = _common(ids, last)
+        replaced = 0
+        if last[close:]:  # such as gpt-oss's <|return|> in place of <|end|>, or Phi-3's end of sequence after <|end|>
+            opened = self._after(marked_chat(self.tokenizer, begun, True, options), mark)
+            first = next((i for i in before if i != self.tokenizer.bos_token_id), None)
+            replaced = int(_common(ids, opened) > close and ids[close] != first)  # not the beginning of a turn
+        return Added(ids, close, last[close:], replaced)
+
+    def _after(self, text: str, mark: str) -> List[int]:
+        return self._ids(text)[len(self._ids(text[:text.index(mark) + len(mark)])):]
+
+    def _written(self, turn: List[int], added: Added) -> int:
+        """How many of the tokens after a turn the policy has written itself, or has replaced by its own end."""
+        close, closed = added.ids[:added.close], turn[-1] in self.end_ids
+        for number in range(min(len(close), len(turn)), 0, -1):
+            if turn[-number:] == close[:number] and (closed or close[0] in self.tokenizer.added_tokens_decoder):
+                return number
+        if not closed:
+            return 0
+        if added.ids[:1] == turn[-1:]:  # GLM's turn ends with the token that the next one begins with
+            return 1
+        ends = [i for i, token in enumerate(close, 1) if token == turn[-1]] or \
+            [i for i, token in enumerate(close, 1) if token in self.end_ids]
+        if ends:
+            return ends[0]
+        return added.close + added.replaced if added.last[:1] == turn[-1:] else 0
+
+    def _ids(self, text: str) -> List[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _once(self, kind: str, text: Text, encode: Callable) -> Any:
         key = (id(self.tokenizer), kind, repr(text), repr(self._chat))
@@ -283,13 +325,27 @@ class Encoder:
                 _ENCODED[key] = (self.tokenizer, encoded)
             return _ENCODED[key][1]
 
-    def _known(self, ids: List[int], text: str) -> List[int]:
+    def _around(self, prompt: Text) -> str:
+        """What template or tokenizer put around a prompt's texts."""
+        chat, system_prompt, options = self._chat
+        if in_chat(self.tokenizer, prompt, chat):
+            return marked_chat(self.tokenizer, conversation(prompt, system_prompt), True, options)
+        return self.tokenizer.decode(self.tokenizer.encode(''), skip_special_tokens=False)
+
+    def _known(self, ids: List[int], text: str, prompt: Optional[Text] = None) -> List[int]:
+        """Require tokens for a text. The unknown token may also be the first or the last of what is put around it."""
         unknown = self.tokenizer.unk_token_id
-        if unknown is not None and unknown in ids:
-            lacking = {c for c in {*text.split(), *text} if self.tokenizer.convert_tokens_to_ids(c) == unknown}
+        found = 0 if unknown is None else ids.count(unknown)
+        if found > 0 and (prompt is None or found > self._around(prompt).count(self.tokenizer.unk_token)):
+            lacking = {c for c in {*text.split(), *text} if unknown in self._ids(c)}
             some = sorted(c for c in lacking if len(c) == 1) or sorted(lacking)
             raise ConfigError(f'env.tokenizer: it has no token for {some[:5]!r:.80} in {text!r:.200}.')
         return ids
+
+
+def _common(first: List[int], second: List[int]) -> int:
+    """Length of the common beginning."""
+    return next((i for i, pair in enumerate(zip(first, second)) if pair[0] != pair[1]), min(len(first), len(second)))
 
 
 @lru_cache(maxsize=8)
@@ -303,8 +359,10 @@ def _offer(
         options: Dict[str, Any]
 ) -> Tuple[Optional[str], Dict[str, Any]]:
     """System prompt and variables of a chat template that describe functions: its own description if it has one."""
-    if re.search(r'\btools\b', tokenizer.get_chat_template(tools=tools)):
-        return system_prompt, {'tools': tools, **options}
+    own = {'tools': tools, **options}
+    plain, shown = (marked_chat(tokenizer, conversation('?'), True, variables) for variables in (options, own))
+    if all(shown.count(tool['function']['name']) > plain.count(tool['function']['name']) for tool in tools):
+        return system_prompt, own
     described = '\n'.join(json.dumps(tool['function']) for tool in tools)
     offered = (
         f'You may call functions. To call one, write {_CALL} and end your turn; the result follows.\nFunctions:\n'
@@ -322,6 +380,12 @@ def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBas
                 f'{_TOKENIZERS}.'
             )
     kinds = dict(pretrained=str, words=(list, tuple), chars=str)
+    if not isinstance(cfg, dict):
+        hint = ''
+        if isinstance(cfg, PreTrainedTokenizerBase):
+            cfg = f'{type(cfg).__name__} {cfg.name_or_path!r} with {len(cfg)} tokens'
+            hint = ' Save it with its save_pretrained, and name the folder.'
+        raise ConfigError(f'env.tokenizer = {cfg!s:.200}: must be {_TOKENIZERS}.{hint}')
     cfg = dict(cfg)
     gguf_file = cfg.pop('gguf_file', None) if 'pretrained' in cfg else None
     (kind, value), *more = cfg.items() or [(None, None)]

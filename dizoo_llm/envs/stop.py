@@ -4,6 +4,7 @@ from typing import List, Sequence, Tuple
 from transformers import PreTrainedTokenizerBase
 
 from ding_common import ConfigError
+from dizoo_llm.tokenizer import decode_after
 
 
 class Stop:
@@ -26,7 +27,7 @@ class Stop:
         if isinstance(strings, str) or not all(isinstance(text, str) and text for text in strings):
             raise ConfigError(f'env.stop = {strings!r}: must be a list of texts of at least one character.')
         self._tokenizer, self._end_ids, self.strings = tokenizer, frozenset(end_ids), tuple(strings)
-        # A character has at most four tokens, one for each byte. The first token of a decoded text may lose a space.
+        # A character has at most four tokens, one for each byte; the first one of the window may be cut.
         self._window = 4 * max(map(len, self.strings), default=0) + 4
 
     def ends(self, tokens: Sequence[int]) -> bool:
@@ -40,9 +41,7 @@ class Stop:
             return True
         if not self.strings:
             return False
-        text = self._tokenizer.decode(
-            tokens[-self._window:], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        text = decode_after(self._tokenizer, tokens[:-self._window], tokens[-self._window:])
         return any(string in text for string in self.strings)
 
     def first(self, before: List[int], tokens: Sequence[int]) -> int:

@@ -10,7 +10,7 @@ from dizoo_llm.tasks.base import check_scorer
 from ding_common import ConfigError, TaskError
 
 from .demonstrations import Demonstrations
-from .encoding import Encoder
+from .encoding import Encoder, Text
 from .rewarded_task import add_reward_models
 from .scoring import Ended, Scoring
 from .stop import Stop
@@ -204,6 +204,7 @@ class TokenEnv(gymnasium.Env):
         self._tokens: List[int] = []  # after the prompt
         self._turn: List[int] = []  # the tokens of the turn so far
         self._turns: List[Dict[str, Any]] = []  # the turns before it
+        self._replies: List[Text] = []  # what the task answered to them
         self.own_length = 0
         if self.has_turns:
             state = self.index if self.evaluation else int(self.np_random.integers(2 ** 31))
@@ -293,13 +294,13 @@ class TokenEnv(gymnasium.Env):
 
     def _answer(self, info: Dict[str, Any], ended: bool) -> Tuple[float, bool, bool]:
         """As ``_score``, for a turn that the task answers."""
-        text, closed = self._text(), self._turn[-1] in self.eos_token_ids
+        text = self._text()
         turn = Turn(text, len(self._turns), not ended)
         ids, failed = None, None
         try:
             reply = self.task.checked_respond(self.problem, self._state, turn)
             if not reply.done and turn.number + 1 < self.max_turns:
-                ids = self._encoder.reply(self.problem, reply.text, closed, self.max_reply_tokens)
+                ids = self._encoder.reply(self.problem, reply.text, self._turn, self._replies, self.max_reply_tokens)
         except TaskError as error:
             reply, failed = Reply('', dict.fromkeys(self.task.weights), done=True), error.message
         reward = self.scoring.reward(reply.parts)
@@ -308,6 +309,7 @@ class TokenEnv(gymnasium.Env):
         if ids is not None and len(self._tokens) + len(ids) < self.max_tokens:
             self._tokens += ids
             self._turn = []
+            self._replies.append(reply.text)
             info['anchor'] = reply.anchor
             return reward, False, False
         info.update(self.scoring.episode([turn['reward_parts'] for turn in self._turns], failed))
@@ -318,7 +320,9 @@ class TokenEnv(gymnasium.Env):
 
     def _text(self) -> str:
         """The turn. Only its end-of-sequence token is removed: the task sees any other special token in it."""
-        return self._encoder.decode(self._turn[:-1] if self._turn[-1] in self.eos_token_ids else self._turn)
+        before = [*self._prompt, *self._tokens[:len(self._tokens) - len(self._turn)]]
+        ended = self._turn[-1] in self.eos_token_ids
+        return self._encoder.decode(self._turn[:-1] if ended else self._turn, before)
 
     def _observe(self) -> np.ndarray:
         obs = np.full(self.observation_space.shape, NO_TOKEN, dtype=np.int64)

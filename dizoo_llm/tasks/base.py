@@ -8,6 +8,7 @@ from ding.utils.registry import Registry
 from ding_common import ConfigError, Rule, TaskError, check_arguments, describe, nearest
 
 TASK_REGISTRY = Registry()
+ASSISTANT = ('assistant', 'model', 'chatbot')  # names that chat templates have for the role that answers
 
 Parts = Dict[str, Optional[float]]  # of the reward, by name
 NEW_DICT: Dict = {}  # a default that stands for a new dict, so that two problems never share theirs
@@ -264,6 +265,32 @@ def is_prompt(prompt: Any) -> bool:
         isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ('role', 'content'))
         for message in prompt
     )
+
+
+def final_answer(prompt: Any) -> Optional[str]:
+    """
+    Overview:
+        The content of the assistant's turn with which a prompt ends, None if it ends otherwise. A policy must not \
+        read it: a chat template would open a second turn of the assistant after it.
+    """
+    if is_prompt(prompt) and not isinstance(prompt, str) and prompt[-1]['role'].lower() in ASSISTANT:
+        return prompt[-1]['content']
+    return None
+
+
+def check_unanswered(prompt: Any, where: str) -> None:
+    """
+    Overview:
+        Require that a prompt does not end with an answer.
+    Raises:
+        - ConfigError: If it does. ``where`` is the beginning of the message.
+    """
+    answer = final_answer(prompt)
+    if answer is not None:
+        raise ConfigError(
+            f"{where}: the messages end with the assistant's turn {answer!r:.80}, which the policy would read as part "
+            'of its prompt. Remove this turn, or make it the answer.'
+        )
 
 
 def create_task(cfg: Dict) -> Task:

@@ -23,7 +23,7 @@ import click
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
 from ding_common import ConfigError, Rule, check_is_file, check_links, nearest, parallel
 
-from .base import TASK_REGISTRY, Problem, Task, is_prompt
+from .base import TASK_REGISTRY, Problem, Task, check_unanswered, final_answer, is_prompt
 from .packed import Packed
 
 _HALF = re.compile('[\ud800-\udfff]')  # JSON allows lone surrogates, on which tokenizers and files fail later
@@ -118,7 +118,8 @@ class FileTask(ListTask):
                 None, evaluation uses the training problems.
             - seed (:obj:`int`): Seed that selects the held-out problems.
             - prompt (:obj:`str`): Column of the prompts, text or lists of chat messages.
-            - answer (:obj:`str`): Column of the reference answers.
+            - answer (:obj:`str`): Column of the reference answers. A row without one whose messages end with a turn \
+                of the assistant has this turn as its answer.
             - kind (:obj:`Optional[str]`): Column by which evaluation groups its results.
             - template (:obj:`str`): Text of the prompt, ``{prompt}`` is replaced. Not applied to chat messages.
             - reference_in (:obj:`str`): How to extract the reference answer, one of ``EXTRACTORS``; '####' for GSM8K.
@@ -155,10 +156,12 @@ class FileTask(ListTask):
     def _read(self, key: str, file: str) -> Packed:
         """The problems of the file that the config key ``key`` names."""
         where = f'env.task.{key} = {file!r}'
-        problems, places = Packed(), []
+        problems, places, answered = Packed(), [], 0
         first: Dict[bytes, int] = {}  # text -> index of the first row with it
         repeated: List[Tuple[int, int]] = []  # rows with the text of an earlier one and another answer, and that one
-        for place, row in _rows(key, file):
+        for place, own in _rows(key, file):
+            row = self._answered(f'{where}: {place}', own)
+            answered += row is not own
             problem = self._problem(f'{where}: {place}', row)
             before = first.setdefault(_digest(problem), len(problems))
             if before < len(problems) and problem.answer != problems[before].answer:
@@ -188,7 +191,22 @@ class FileTask(ListTask):
                 f'{where}: {len(contradicting)} row(s) repeat a question with a different answer, for example '
                 f'{contradicting[0]}.'
             )
+        if answered > 0:
+            warnings.warn(
+                f"env.task.{key} = {file!r}: {answered} row(s) have no {self._columns['answer']!r} (env.task.answer); "
+                "the assistant's turn at the end of their messages is their reference answer, and not read."
+            )
         return problems
+
+    def _answered(self, where: str, row: Dict[str, Any]) -> Dict[str, Any]:
+        """The row; without an answer, the assistant's turn at the end of its messages becomes the answer."""
+        messages, column = row.get(self._columns['prompt']), self._columns['answer']
+        answer = final_answer(messages)
+        if answer is None:
+            return row
+        if row.get(column) is not None:
+            check_unanswered(messages, f'{where}, which has an answer in {column!r} (env.task.answer)')
+        return {**row, self._columns['prompt']: messages[:-1], column: answer}
 
     def _check_columns(self, where: str, row: Dict[str, Any]) -> None:
         for name, column in self._columns.items():

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ding_common import ConfigError, Rule, describe, run_file
 
-from .base import TASK_REGISTRY, Parts, Problem, is_prompt
+from .base import TASK_REGISTRY, Parts, Problem, check_unanswered, is_prompt
 from .listed import ListTask
 
 
@@ -66,6 +66,7 @@ class PythonTask(ListTask):
                     f"env.task.file = {file!r}: problem {number} has the prompt {row['prompt']!r:.80}, must be text or "
                     'messages with role and content.'
                 )
+            check_unanswered(row['prompt'], f'env.task.file = {file!r}: problem {number}')
             problems.append(Problem(row['prompt'], str(row.get('answer', '')), row))
         super().__init__(problems, None, eval_size, seed)
 

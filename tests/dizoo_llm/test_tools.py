@@ -407,5 +407,6 @@ class TestEnvironment:
             prompt = encoder.decode(encoder.prompt(task.problem(0)))
             assert prompt.startswith(begins) and prompt.endswith('<user>12 * 34<assistant>')
             assert begins[0] == '[' or '"name": "calc"' in prompt
-            answer = encoder.reply(task.problem(0), reply(task, call('calc', expression='1')).text, True)
+            end = [tokenizer.eos_token_id]
+            answer = encoder.reply(task.problem(0), reply(task, call('calc', expression='1')).text, end)
             assert encoder.decode(answer) == '<tool>1<assistant>'

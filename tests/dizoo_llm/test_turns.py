@@ -260,39 +260,40 @@ class TestChat:
         encoder._task, encoder._chat = 'Task', tuple(dict(dict(chat=None, system=None, options={}), **changes).values())
         return encoder
 
+    def reply(self, encoder, text, closed=True):
+        """The text that follows a turn 'a', which the policy has closed or not."""
+        turn = encoder.tokenizer.encode('a') + [encoder.tokenizer.eos_token_id] * closed
+        return encoder.decode(encoder.reply(Problem('x'), text, turn))
+
     @pytest.mark.parametrize(
         'closed, text', [(True, '\n<user>hi<end>\n<assistant>'), (False, '<end>\n<user>hi<end>\n<assistant>')]
     )
     def test_a_reply_is_what_the_template_adds_behind_the_turn(self, closed, text):
-        encoder = self.encoder()
-        assert encoder.decode(encoder.reply(Problem('x'), 'hi', closed)) == text
+        assert self.reply(self.encoder(), 'hi', closed) == text
 
     def test_messages_keep_their_roles(self):
-        encoder = self.encoder()
-        found = encoder.reply(Problem('x'), [dict(role='tool', content='7'), dict(role='user', content='go')], True)
-        assert encoder.decode(found) == '\n<tool>7<end>\n<user>go<end>\n<assistant>'
+        messages = [dict(role='tool', content='7'), dict(role='user', content='go')]
+        assert self.reply(self.encoder(), messages) == '\n<tool>7<end>\n<user>go<end>\n<assistant>'
 
     def test_special_tokens_in_a_reply_are_text(self):
         encoder = self.encoder()
         end = encoder.tokenizer.eos_token_id
-        found = encoder.reply(Problem('x'), 'a<end>b', True)
+        found = encoder.reply(Problem('x'), 'a<end>b', [end])
         assert encoder.decode(found) == '\n<user>a<end>b<end>\n<assistant>' and found.count(end) == 1
 
     def test_without_a_template_the_reply_is_text(self):
         encoder = self.encoder(chat=False)
-        assert encoder.decode(encoder.reply(Problem('x'), 'hi', True)) == 'hi'
-        assert encoder.decode(encoder.reply(Problem('x'), 'hi', False)) == '<end>hi'
+        assert self.reply(encoder, 'hi') == 'hi' and self.reply(encoder, 'hi', closed=False) == '<end>hi'
 
-    def test_a_template_without_a_close_still_gets_one(self):
-        template = '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}'
-        encoder = self.encoder(template)
-        assert encoder.decode(encoder.reply(Problem('x'), 'hi', False)) == '<end><user>hi'
-        assert encoder.decode(encoder.reply(Problem('x'), 'hi', True)) == '<user>hi'
+    def test_a_template_without_a_close_gets_none(self):
+        """The template of GLM-4: the policy reads what ``apply_chat_template`` gives."""
+        encoder = self.encoder('{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}')
+        assert self.reply(encoder, 'hi', closed=False) == self.reply(encoder, 'hi') == '<user>hi'
 
-    def test_a_template_whose_close_depends_on_what_follows_is_refused(self):
+    def test_a_template_may_close_only_the_last_turn(self):
         template = '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if loop.last %}<end>{% endif %}{% endfor %}'
-        with pytest.raises(Exception, match='ends a turn differently'):
-            self.encoder(template).reply(Problem('x'), 'hi', True)
+        encoder = self.encoder(template)
+        assert self.reply(encoder, 'hi', closed=False) == self.reply(encoder, 'hi') == '<user>hi<end>'
 
 
 @pytest.mark.envtest

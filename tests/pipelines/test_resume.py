@@ -15,6 +15,7 @@ from easydict import EasyDict
 from gymnasium.envs.classic_control import CartPoleEnv
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from dizoo_llm.tasks import ThinkAnswerTask
 from ding_common import CheckpointError, ConfigError, NumericError, read_json_lines
 from ding_grpo.model import CausalLM
 from ding_grpo.policy import GRPOPolicy
@@ -340,6 +341,22 @@ class TestResume:
         main.policy.learn.resume_training = True
         with pytest.raises(ConfigError, match='seed = 4: the run of .* has seed 3'):
             pipeline((main, create), seed=4, max_train_iter=2)
+
+    @pytest.mark.parametrize('resumes', [True, False])
+    def test_another_order_of_the_tokens_is_refused(self, think_answer, resumes):
+        """Every token would mean something else. Checkpoints of older versions do not say which tokens theirs are."""
+        pipeline, main, create = tokens(think_answer)
+        pipeline((main, create), seed=3, max_train_iter=2)
+        path = 'run/ckpt/iteration_2.pth.tar'
+        main.policy.learn.resume_training = resumes
+        main.policy.learn.learner = EasyDict(hook=dict(load_ckpt_before_run='' if resumes else path))
+        main.env.tokenizer = dict(words=ThinkAnswerTask.words[::-1])
+        with pytest.raises(ConfigError, match='env.tokenizer: its 32 tokens are not those of the checkpoint'):
+            pipeline((main, create), seed=3, max_train_iter=3)
+        state = torch.load(path, weights_only=True)
+        assert len(state.pop('vocabulary')) == 64
+        torch.save(state, path)
+        pipeline((main, create), seed=3, max_train_iter=3)
 
     def test_a_checkpoint_that_is_asked_for(self, think_answer):
         """``load_ckpt_before_run`` without ``resume_training`` is DI-engine's: weights and counts, another run."""
