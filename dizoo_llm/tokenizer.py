@@ -23,6 +23,10 @@ ENCODING = threading.RLock()
 os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
 MASK = 'special_tokens_mask'
 MARK = 'TURN{}MARK'  # stands for the content of a message
+HINTS = dict(  # where a template drops a turn
+    system='Put its text into the first user turn.',
+    tool='Use another template, or env.chat = False, with which results are plain text.',
+)
 MOST_MARKED = 1024  # forms of chats whose text is kept
 _MARKED: Dict[str, str] = {}
 
@@ -291,7 +295,7 @@ def marked_chat(
         raise ConfigError(f'env.tokenizer: its chat template rejects the turns {roles}: {describe(error)}') from error
     for i, turn in enumerate(turns, 1):
         if turn['content'] not in text:
-            hint = 'Put its text into the first user turn.' if turn['role'] == 'system' else 'Use another template.'
+            hint = HINTS.get(turn['role'], 'Use another template.')
             raise ConfigError(
                 f"env.tokenizer: its chat template drops the {turn['role']} turn (message {i} of {len(turns)}), so the "
                 f'policy would not read it. {hint}'

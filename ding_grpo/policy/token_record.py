@@ -67,6 +67,7 @@ def _records(batch: Batch, learned: Batch, change: Change, tokenizer: Optional[A
                 dict(group=int(batch.group_id[i]), collect_iter=int(batch.collect_iter[i]), prompt=prompt, rows=[])
             )
         action = batch.action[i, :n].tolist()
+        before = None if batch.prompts is None else batch.prompts[i].tolist()[-1]
         records[-1]['rows'].append(
             dict(
                 row=int(batch.row[i]),
@@ -76,7 +77,7 @@ def _records(batch: Batch, learned: Batch, change: Change, tokenizer: Optional[A
                 truncated=bool(batch.truncated[i]),
                 failed=bool(batch.failed[i]),
                 action=action,
-                text=texts.pieces(action),
+                text=texts.pieces(action, before),
                 own=(batch.weight[i, :n] != 0).tolist(),
                 logp_old=_exact(batch.logp_old[i, :n]),
                 advantage=_exact(advantage[i, :n]),
@@ -119,10 +120,12 @@ class _Texts:
             self._known[key] = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         return self._known[key]
 
-    def pieces(self, actions: List[Any]) -> List[str]:
+    def pieces(self, actions: List[Any], before: Optional[int]) -> List[str]:
         if self._tokenizer is None:
             return [' '.join(f'{x:.2f}' for x in a) if isinstance(a, list) else str(a) for a in actions]
-        return [self._after(before, token) for before, token in zip([None, *actions], actions)]
+        if getattr(getattr(self._tokenizer, 'backend_tokenizer', None), 'decoder', None) is None:
+            before = None  # words, whose spaces are no text
+        return [self._after(*pair) for pair in zip([before, *actions], actions)]
 
     def _after(self, before: Optional[int], token: int) -> str:
         """The text that a token adds after another one: decoders drop or insert spaces between tokens."""

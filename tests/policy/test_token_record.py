@@ -3,6 +3,8 @@ import json
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from ding_common import ConfigError
 from ding_grpo.policy.batch import Batch
@@ -83,6 +85,15 @@ def test_texts_of_tokens_join_to_the_text():
     ids = tokenizer.encode('ab c', add_special_tokens=False)
     record, = record_of(torch.tensor([ids]), torch.ones(1, 4), tokenizer, [torch.tensor(ids[:2])])
     assert record['prompt'] == 'ab' and record['rows'][0]['text'] == ['a', 'b', ' ', 'c']
+
+
+def test_the_first_token_keeps_the_space_that_its_decoder_drops():
+    """As Llama 2's: the texts of a row join to the completion."""
+    backend = Tokenizer(models.WordLevel({'▁a': 0, '▁b': 1, '</s>': 2}, unk_token='</s>'))
+    backend.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token='</s>')
+    record, = record_of(torch.tensor([[1, 0]]), torch.ones(1, 2), tokenizer, [torch.tensor([0])])
+    assert record['prompt'] == 'a' and record['rows'][0]['text'] == [' b', ' a']
 
 
 def test_words_have_the_space_that_joins_them(think_answer):
