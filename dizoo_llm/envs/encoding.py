@@ -89,7 +89,7 @@ class Encoder:
             raise
         except Exception as error:  # a chat template may raise anything for a problem's messages
             raise TaskError(f'a prompt could not be encoded: {error}; problem: {problem.text!r:.200}') from error
-        return self._known(ids, problem.text, problem.prompt)
+        return self._known(ids, problem.text, lambda: self._around(problem.prompt))
 
     def _check_length(self, ids: List[int], problem: Problem) -> None:
         if not 0 < len(ids) <= self._limit:
@@ -176,7 +176,7 @@ class Encoder:
                 rows = encode_prompts(self.tokenizer, [problem.prompt for problem in problems], *self._chat)
             except Exception:  # of one of them, which then raises an error that names it
                 rows = map(self._encode, problems)
-            return [self._known(ids, problem.text, problem.prompt) for ids, problem in zip(rows, problems)]
+            return [self._known(ids, p.text, lambda p=p: self._around(p.prompt)) for ids, p in zip(rows, problems)]
 
     def _most(self, problem: Problem) -> float:
         """Number of tokens that a prompt cannot exceed: a token of ASCII text has at least one character."""
@@ -283,7 +283,7 @@ class Encoder:
                 'env.tokenizer: the tokens of a turn depend on what its chat template puts after it, so a reply '
                 f'cannot be appended: {going!r:.200}'
             )
-        ids = self._known(ids[len(before):], Problem(text).text, going[end:])
+        ids = self._known(ids[len(before):], Problem(text).text, lambda: going[end:])
         last = self._after(marked_chat(self.tokenizer, begun, False, options), mark)
         close = _common(ids, last)
         replaced = 0
@@ -332,11 +332,11 @@ class Encoder:
             return marked_chat(self.tokenizer, conversation(prompt, system_prompt), True, options)
         return self.tokenizer.decode(self.tokenizer.encode(''), skip_special_tokens=False)
 
-    def _known(self, ids: List[int], text: str, prompt: Optional[Text] = None) -> List[int]:
+    def _known(self, ids: List[int], text: str, around: Callable[[], str] = str) -> List[int]:
         """Require tokens for a text. The unknown token may also be the first or the last of what is put around it."""
         unknown = self.tokenizer.unk_token_id
         found = 0 if unknown is None else ids.count(unknown)
-        if found > 0 and (prompt is None or found > self._around(prompt).count(self.tokenizer.unk_token)):
+        if found > 0 and found > around().count(self.tokenizer.unk_token):
             lacking = {c for c in {*text.split(), *text} if unknown in self._ids(c)}
             some = sorted(c for c in lacking if len(c) == 1) or sorted(lacking)
             raise ConfigError(f'env.tokenizer: it has no token for {some[:5]!r:.80} in {text!r:.200}.')

@@ -45,7 +45,7 @@ ALLOWED = {
     'dizoo_llm.reward_model': {'ding_common', 'dizoo_llm.tasks', 'dizoo_llm.tokenizer'},
     'dizoo_llm.tasks': {'ding_common', 'dizoo_llm.rewards'},
     'dizoo_llm.rewards': set(),
-    'dizoo_llm.tokenizer': {'ding_common'},
+    'dizoo_llm.tokenizer': {'ding_common', 'dizoo_llm.tasks'},
     'dizoo_llm.generation': set(),
     'dizoo_llm.sft': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.sft_examples'},
     'dizoo_llm.sft_examples': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.tasks'},
