@@ -67,7 +67,9 @@ class Encoder:
         self._max_new_tokens = max_new_tokens
         self.max_prompt_length = max_prompt_length
         if chats and isinstance(task, MultiTurnTask):  # before anything is sampled
-            begun = conversation(task.checked_problem(0).prompt, system_prompt)
+            problem = task.checked_problem(0)
+            self._encode(problem)
+            begun = conversation(problem.prompt, system_prompt)
             self._encode_reply([dict(begun[-1], role='tool' if task.tools else 'user')], begun)
 
     def prompt(self, problem: Problem) -> List[int]:
