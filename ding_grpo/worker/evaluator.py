@@ -150,6 +150,12 @@ class GroupEvaluator(InteractionSerialEvaluator):
             - envstep (:obj:`int`): Number of environment steps so far.
         """
         if self._last is not None and self._last[1] == train_iter:
+            if self._last[0] >= self._stop_value and parallel.rank() == 0:
+                part = getattr(self.token_spec, 'return_part', None)
+                show(
+                    f'env.stop_value = {self._stop_value:g} reached by '
+                    f"{'the return' if part is None else f'{part!r}'} = {self._last[0]:.4g} at update {train_iter}"
+                )
             return
         known, writer = self._info, self._tb_logger
         if writer is not None:

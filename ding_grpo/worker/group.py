@@ -100,6 +100,19 @@ class Collected(NamedTuple):
         self.sample['filtered'] = outside
 
 
+def equal_in_float32(groups: List[Collected]) -> Optional[Tuple[float, float]]:
+    """Two rewards of a group whose difference float32, in which groups are compared, does not show; None if none."""
+    for group in groups:
+        learned = group.sample['reward'].sum(1).tolist()
+        found = sorted((info.get('exact_reward', value), value) for info, value in zip(group.infos, learned))
+        for (low, below), (high, above) in zip(found, found[1:]):
+            size = max(abs(low), abs(high))
+            same = below == above and abs(low - below) <= 1e-5 * size  # not if a wrapper changes the rewards
+            if same and high - low > 1e-13 * size:  # more than the rounding of a sum
+                return low, high
+    return None
+
+
 class Share(NamedTuple):
     """
     Overview:

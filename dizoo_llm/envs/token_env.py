@@ -75,6 +75,7 @@ class TokenEnv(gymnasium.Env):
             max_reply_tokens: int = 16,
             max_tokens: Optional[int] = None,
             stop: Sequence[str] = (),
+            return_part: Optional[str] = None,
     ) -> None:
         """
         Overview:
@@ -103,6 +104,8 @@ class TokenEnv(gymnasium.Env):
             - max_tokens (:obj:`Optional[int]`): Maximum number of tokens after the prompt, the policy's and the \
                 environment's. None is the sum of the limits above.
             - stop (:obj:`Sequence[str]`): Stop strings. The token that completes one ends the turn.
+            - return_part (:obj:`Optional[str]`): The part of the reward that is an episode's return; None: the \
+                task's ``return_part``.
         Raises:
             - ConfigError: If an argument is invalid.
         """
@@ -114,7 +117,7 @@ class TokenEnv(gymnasium.Env):
         if max_tokens is not None:
             self.max_tokens = min(max_tokens, self.max_tokens)
         self._check_turns(reward_models, overlong_buffer)
-        self.task = add_reward_models(self.task, reward_models)
+        self.task = add_reward_models(self.task, reward_models, evaluation)
         self.problems = self.task.evaluation() if evaluation else self.task
         self._encoder = Encoder(
             self.task, tokenizer, max_prompt_length, max_new_tokens, chat, system_prompt, chat_options
@@ -123,7 +126,7 @@ class TokenEnv(gymnasium.Env):
         self.max_prompt_length = self._encoder.max_prompt_length
         self.encode, self.encode_answer = self._encoder.prompt, self._encoder.answer
         self._stop = Stop(self.tokenizer, self.eos_token_ids, stop)
-        self.scoring = Scoring(self.task, max_new_tokens, overlong_buffer, overlong_weight, reward_weights)
+        self.scoring = Scoring(self.task, max_new_tokens, overlong_buffer, overlong_weight, reward_weights, return_part)
         vocab_size = len(self.tokenizer)
         length = self.max_prompt_length + self.max_tokens
         self.observation_space = spaces.Box(NO_TOKEN, vocab_size - 1, (length, ), np.int64)
@@ -164,7 +167,7 @@ class TokenEnv(gymnasium.Env):
         return TokenSpec(
             self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
             self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None,
-            self.task.return_part, None if self.evaluation else Demonstrations(self)
+            self.scoring.return_part, None if self.evaluation else Demonstrations(self)
         )
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
@@ -219,7 +222,7 @@ class TokenEnv(gymnasium.Env):
             - truncated (:obj:`bool`): Whether a limit ended the episode.
             - info (:obj:`Dict`): ``taken``, how many tokens of the action were used. For a ``MultiTurnTask`` also \
                 ``turn``, the number of their turn, and ``anchor`` (``Reply.anchor``). At the end also ``index``, \
-                ``kind``, ``reward_parts``, ``return`` (the task's ``return_part``), ``prompt``, ``completion`` \
+                ``kind``, ``reward_parts``, ``return`` (that of ``return_part``), ``prompt``, ``completion`` \
                 (texts), ``failed`` (why the episode could not be scored, else None), ``terminated``, ``truncated`` \
                 and, for a ``MultiTurnTask``, ``turns``: ``text``, ``cut``, ``reply`` and ``reward`` of each. With \
                 ``defer_score``, ``unscored`` (an ``Ended``) is in place of ``reward_parts``, ``return`` and \
@@ -289,6 +292,9 @@ class TokenEnv(gymnasium.Env):
         ids, failed = None, None
         try:
             reply = self.task.checked_respond(self.problem, self._state, turn)
+            wrong = self.scoring.not_finite(reply.parts)
+            if wrong is not None:
+                raise TaskError(wrong)
             if not reply.done and turn.number + 1 < self.max_turns:
                 ids = self._encoder.reply(self.problem, reply.text, closed, self.max_reply_tokens)
         except TaskError as error:

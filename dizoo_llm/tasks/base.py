@@ -1,15 +1,19 @@
-import math
 from abc import ABC, abstractmethod
+from decimal import Decimal
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
+import numpy as np
 from ding.utils import import_module
 from ding.utils.registry import Registry
 
 from ding_common import ConfigError, Rule, TaskError, check_arguments, describe, nearest
 
+from .signature import check_order
+
 TASK_REGISTRY = Registry()
 
 Parts = Dict[str, Optional[float]]  # of the reward, by name
+MOST = float(np.finfo(np.float32).max)
 
 
 class Problem(NamedTuple):
@@ -198,7 +202,7 @@ class Task(ABC):
         for name, value in parts.items():
             if not is_score(value):
                 raise self._error(
-                    f'scored {name} = {value!r:.200}, must be a finite number or None', problem, completion
+                    f'scored {name} = {value!r:.200}, must be a finite number (float32) or None', problem, completion
                 )
         return {name: None if parts[name] is None else float(parts[name]) for name in self.weights}
 
@@ -229,18 +233,48 @@ def check_scorer(task: Task) -> None:
     Overview:
         Require that a task can score completions.
     Raises:
-        - ConfigError: If it defines neither ``score`` nor ``score_batch``.
+        - ConfigError: If it defines neither ``score`` nor ``score_batch``, or their parameters in another order.
     """
     if type(task).score is Task.score and not task.scores_batches:
         raise ConfigError(f'env.task: {type(task).__name__} must define score or score_batch.')
+    for name in ('score', 'score_batch'):
+        check_order(getattr(task, name), f'env.task: {type(task).__name__}.{name}')
 
 
 def is_score(value: Any) -> bool:
-    """Whether a value is a finite number or None."""
+    """Whether a value is None, or a number that is finite in float32, the type of rewards."""
     try:
-        return value is None or math.isfinite(value)
+        return value is None or bool(abs(value) <= MOST)
     except Exception:  # a tensor, an array, a text
         return False
+
+
+def check_return_part(name: Any, weights: Dict[str, float], where: str) -> None:
+    """
+    Overview:
+        Require that the part which evaluation reports is a part of the reward, or None.
+    Raises:
+        - ConfigError: If it is another one.
+    """
+    if name is not None and name not in list(weights):
+        raise ConfigError(f'{where} = {name!r}: must be a part of the reward ({", ".join(weights)}) or None.')
+
+
+def as_text(value: Any) -> str:
+    """A value as text, with numbers as people write them: 42.0 and Decimal('42.00') are 42, and 1e-7 is 0.0000001."""
+    if not isinstance(value, (float, np.floating, Decimal)):
+        return str(value)
+    number = Decimal(str(value))
+    if not number.is_finite() or abs(number.adjusted()) > 20:
+        return str(value)
+    text = f'{number:f}'
+    text = text.rstrip('0').rstrip('.') if '.' in text else text
+    return '0' if text == '-0' else text
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is NaN, or what stands for it in tables of dates or of nullable columns."""
+    return not isinstance(value, str) and str(value).lower() in ('nan', 'snan', 'nat', '<na>')
 
 
 def is_prompt(prompt: Any) -> bool:

@@ -14,12 +14,13 @@ import os
 import random
 import re
 import warnings
+from decimal import Decimal
 from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
 from ding_common import ConfigError, Rule, check_is_file, check_links, nearest
 
-from .base import TASK_REGISTRY, Problem, Task, is_prompt
+from .base import TASK_REGISTRY, Problem, Task, as_text, is_missing, is_prompt
 
 _HALF = re.compile('[\ud800-\udfff]')  # JSON allows lone surrogates, on which tokenizers and files fail later
 
@@ -163,7 +164,7 @@ class FileTask(ListTask):
         prompt, answer, kind = (
             self._columns[name] and row[self._columns[name]] for name in ('prompt', 'answer', 'kind')
         )
-        reference = EXTRACTORS[self._reference_in](str(answer))
+        reference = EXTRACTORS[self._reference_in](as_text(answer))
         if reference is None:
             raise ConfigError(
                 f'{where}: env.task.reference_in = {self._reference_in!r} finds no answer in {answer!r:.200}.'
@@ -177,11 +178,11 @@ class FileTask(ListTask):
                 f'{where}: env.task.check = {self._check_name!r} rejects the reference answer {reference!r:.200}; '
                 f'env.task.reference_in = {self._reference_in!r} extracts it from the column.'
             )
-        text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', str(prompt))
+        text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', as_text(prompt))
         if not is_prompt(text) or not _is_text(Problem(text).text):
             raise ConfigError(f'{where}: {text!r:.80} is neither text nor messages with role and content.')
-        metadata = {} if self._columns['kind'] is None else dict(kind=str(kind))
-        return Problem(text, reference, dict(metadata, solution=str(answer)))
+        metadata = {} if self._columns['kind'] is None else dict(kind=as_text(kind))
+        return Problem(text, reference, dict(metadata, solution=as_text(answer)))
 
     def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         given = self._answer_in(completion)
@@ -202,11 +203,11 @@ def _one_of(key: str, value: str, allowed: Dict) -> None:
 
 def _is_text(value: Any) -> bool:
     """Whether a value can be used as text: no collection, no NaN or Inf, no lone surrogate."""
-    if isinstance(value, float):
+    if isinstance(value, (float, Decimal)):
         return math.isfinite(value)
     if isinstance(value, str):
         return _HALF.search(value) is None
-    return not isinstance(value, (dict, list, bytes))
+    return not isinstance(value, (dict, list, bytes)) and not is_missing(value)
 
 
 def _rows(key: str, path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
@@ -254,11 +255,15 @@ def _csv(path: str) -> Iterator[Tuple[str, Dict[str, str]]]:
 
 def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException, float16, float32, float64, parquet, string
     except ImportError as error:
         raise ImportError("reading parquet needs the extra: pip install 'ding-grpo[parquet]'") from error
     try:
-        yield from _numbered(parquet.read_table(path).to_pylist())
+        table = parquet.read_table(path)
+        for i, field in enumerate(table.schema):
+            if field.type in (float16(), float32()):  # 0.1, and not 0.10000000149011612
+                table = table.set_column(i, field.name, table[i].cast(string()).cast(float64()))
+        yield from _numbered(table.to_pylist())
     except ArrowException as error:
         raise ValueError(f'is not a valid parquet file ({error})') from error
 

@@ -181,7 +181,7 @@ class MultiTurnTask(Task):
         for name, value in reply.parts.items():
             if not is_score(value):
                 raise self._error(
-                    f'rewarded {name} = {value!r:.200}, must be a finite number or None', problem, turn.text
+                    f'rewarded {name} = {value!r:.200}, must be a finite number (float32) or None', problem, turn.text
                 )
         try:
             hash(reply.anchor)

@@ -1,5 +1,7 @@
 import json
+from decimal import Decimal
 
+import numpy as np
 import pytest
 
 from dizoo_llm.tasks import create_task
@@ -53,6 +55,35 @@ class TestFile:
             parquet.write_table(pa.Table.from_pylist(GSM8K), path)
         task, expected = create_task(dict(gsm8k, path=str(path))), create_task(gsm8k)
         assert [task.problem(i) for i in range(20)] == [expected.problem(i) for i in range(20)]
+
+    @pytest.mark.parametrize(
+        'kind, values, written', [
+            (
+                'float64', [42.0, -0.0, 0.1, 1e-7, 1e16, 2.5
+                            ], ['42', '0', '0.1', '0.0000001', '10000000000000000', '2.5']
+            ),
+            ('float32', [42.0, 0.1, 3.3], ['42', '0.1', '3.3']),
+            ('int64', [42, -7], ['42', '-7']),
+            ('decimal128(10, 2)', ['42.00', '100.00', '2.50', '0.05'], ['42', '100', '2.5', '0.05']),
+            ('bool_', [True, False], ['True', 'False']),
+            ('string', ['42.0', '007'], ['42.0', '007']),
+        ]
+    )
+    def test_numbers_of_a_table_are_written_as_people_write_them(self, tmp_path, kind, values, written):
+        pa = pytest.importorskip('pyarrow')
+        from pyarrow import parquet
+        if kind.startswith('decimal'):
+            values = list(map(Decimal, values))
+        column = pa.array(values, eval(f'pa.{kind}' if '(' in kind else f'pa.{kind}()'))
+        numbers = [str(i) for i in range(len(values))]
+        path = str(tmp_path / 'a.parquet')
+        parquet.write_table(pa.table(dict(question=numbers, answer=column, kind=column)), path)
+        task = create_task(dict(type='file', path=path, kind='kind'))
+        problems = [task.problem(i) for i in range(len(values))]
+        assert [problem.answer for problem in problems] == written
+        assert [problem.metadata['kind'] for problem in problems] == written
+        assert [task.demonstration(problem) for problem in problems] == written
+        assert all(task.checked_score(p, text) == dict(right=1) for p, text in zip(problems, written))
 
     def test_held_out_problems_are_not_trained_on(self, gsm8k, tmp_path):
         rows = GSM8K + GSM8K[:7]  # some twice
@@ -169,6 +200,37 @@ class TestPython:
         )
         assert len(task) == 9 and len(task.evaluation()) == 9
         assert task.checked_score(task.problem(3), ' 4') == dict(score=1)
+
+    @pytest.mark.parametrize(
+        'value, text', [
+            (42.0, '42'), (np.float32(0.1), '0.1'), (np.int64(7), '7'), (np.float64(1e3), '1000'), (1e300, '1e+300'),
+            (Decimal('1E+3'), '1000'), (True, 'True'), ('42.0', '42.0'), ([4.0], '[4.0]'), (None, ''),
+            (10 ** 30, f'{10 ** 30}')
+        ]
+    )
+    def test_an_answer_is_written_as_people_write_it(self, tmp_path, monkeypatch, value, text):
+        monkeypatch.setattr(np, 'given_to_the_task', value, raising=False)
+        task = self.task(
+            tmp_path, 'import numpy\ndef problems():\n    return [dict(prompt="1", answer=numpy.given_to_the_task)]\n'
+            'def score(p, c):\n    return 1\n'
+        )
+        assert task.problem(0).answer == text
+
+    @pytest.mark.parametrize('value', ['float("nan")', 'numpy.float32("nan")', 'numpy.datetime64("NaT")'])
+    def test_an_answer_that_is_missing(self, tmp_path, value):
+        with pytest.raises(ConfigError, match='problem 1 has the answer .*(nan|NaT).*Leave out the problem'):
+            self.task(
+                tmp_path,
+                f'import numpy\ndef problems():\n    return [dict(prompt="1"), dict(prompt="1", answer={value})]\n'
+                'def score(p, c):\n    return 1\n'
+            )
+
+    @pytest.mark.parametrize('name', ["'c'", '3', "['a']"])
+    def test_a_return_part_that_is_none(self, tmp_path, name):
+        parts = "weights = dict(a=1.0, b=0.5)\nreturn_part = {}\ndef score(p, c):\n    return dict(a=1, b=2)\n"
+        assert self.task(tmp_path, self.PROBLEMS + parts.format("'b'")).return_part == 'b'
+        with pytest.raises(ConfigError, match=r'return_part = .*: must be a part of the reward \(a, b\) or None'):
+            self.task(tmp_path, self.PROBLEMS + parts.format(name))
 
     def test_several_parts_with_weights(self, tmp_path):
         task = self.task(
