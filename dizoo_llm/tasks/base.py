@@ -156,7 +156,7 @@ class Task(ABC):
         if not isinstance(problem, Problem) or not is_prompt(problem.prompt):
             raise TaskError(
                 f'{type(self).__name__} returned {problem!r:.200} for problem {index}, must return a Problem whose '
-                'prompt is text or messages with role and content'
+                f"prompt is text or {messages_of(getattr(problem, 'prompt', None))}"
             )
         return problem
 
@@ -198,7 +198,11 @@ class Task(ABC):
         if isinstance(parts, BaseException):
             raise self._error(f'raised {describe(parts)}', problem, completion)
         if not isinstance(parts, dict) or set(parts) != set(self.weights):
-            raise self._error(f'scored {parts!r:.200}, must score exactly {sorted(self.weights)}', problem, completion)
+            known = ', '.join(self.weights)
+            raise self._error(
+                f'scored {parts!r:.200}, must score exactly the parts that weights names ({known}), as a dict; a part '
+                'of weight 0 is only reported', problem, completion
+            )
         for name, value in parts.items():
             if not is_score(value):
                 raise self._error(
@@ -283,6 +287,14 @@ def is_prompt(prompt: Any) -> bool:
         isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ('role', 'content'))
         for message in prompt
     )
+
+
+def messages_of(prompt: Any) -> str:
+    """What messages must be, for an error about a prompt: how to write its content if that is a list of parts."""
+    for i, message in enumerate(prompt if isinstance(prompt, list) else ()):
+        if isinstance(message, dict) and isinstance(message.get('content'), list):
+            return f'messages whose content is text: that of message {i} is a list of parts; join their texts'
+    return 'messages with role and content'
 
 
 def create_task(cfg: Dict) -> Task:

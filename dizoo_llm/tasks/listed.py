@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequ
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
 from ding_common import ConfigError, Rule, check_is_file, check_links, nearest
 
-from .base import TASK_REGISTRY, Problem, Task, as_text, is_missing, is_prompt
+from .base import TASK_REGISTRY, Problem, Task, as_text, is_missing, is_prompt, messages_of
 
 _HALF = re.compile('[\ud800-\udfff]')  # JSON allows lone surrogates, on which tokenizers and files fail later
 
@@ -42,6 +42,8 @@ class ListTask(Task):
             - eval_size (:obj:`int`): Maximum number of evaluation problems, each text once. 0 uses all of \
                 ``held_out``; if that is None, evaluation uses the training problems.
             - seed (:obj:`int`): Seed of the draw.
+        Raises:
+            - ConfigError: If no problem is left for training.
         """
         for key, value in (('eval_size', eval_size), ('seed', seed)):
             if not Rule.integer(0).holds(value):
@@ -59,6 +61,20 @@ class ListTask(Task):
         self._problems = [problem for problem in problems if _words(problem) not in found]
         if held_out is None and eval_size == 0:
             self._held_out = self._problems
+        lost, drawn = len(problems) - len(self._problems), len(texts)
+        if 0 < len(problems) == lost:
+            key, do = f'eval_size = {eval_size}', 'Lower eval_size, or add problems'
+            if held_out is not None:
+                key, do = 'eval_path', 'Use other problems in it'
+            raise ConfigError(
+                f'env.task.{key}: there is no problem for training. The {drawn} text(s) of the held-out problems are '
+                f'those of all {lost} problems; training has no held-out text. {do}.'
+            )
+        if held_out is None and lost > drawn > 0:
+            warnings.warn(
+                f'env.task.eval_size = {eval_size}: {lost} of {len(problems)} problems are not trained, because '
+                f'{drawn} text(s) are held out and some occur several times.'
+            )
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -180,7 +196,7 @@ class FileTask(ListTask):
             )
         text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', as_text(prompt))
         if not is_prompt(text) or not _is_text(Problem(text).text):
-            raise ConfigError(f'{where}: {text!r:.80} is neither text nor messages with role and content.')
+            raise ConfigError(f'{where}: {text!r:.80} is neither text nor {messages_of(text)}.')
         metadata = {} if self._columns['kind'] is None else dict(kind=as_text(kind))
         return Problem(text, reference, dict(metadata, solution=as_text(answer)))
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ding_common import ConfigError, Rule, describe, run_file
 
-from .base import TASK_REGISTRY, Parts, Problem, as_text, check_return_part, is_missing, is_prompt
+from .base import TASK_REGISTRY, Parts, Problem, as_text, check_return_part, is_missing, is_prompt, messages_of
 from .listed import ListTask
 from .signature import by_name
 
@@ -70,7 +70,7 @@ class PythonTask(ListTask):
             if not is_prompt(row['prompt']):
                 raise ConfigError(
                     f"env.task.file = {file!r}: problem {number} has the prompt {row['prompt']!r:.80}, must be text or "
-                    'messages with role and content.'
+                    f"{messages_of(row['prompt'])}."
                 )
             answer = row.get('answer')
             if is_missing(answer):

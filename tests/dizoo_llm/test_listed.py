@@ -4,8 +4,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import create_task
-from ding_common import ConfigError
+from ding_common import ConfigError, TaskError
 
 GSM8K = [
     dict(
@@ -130,11 +131,34 @@ class TestFile:
                 'value': 'a'
             }], answer='#### 1'), 'line 1: .* neither text nor messages'),
             (dict(question=[], answer='#### 1'), 'line 1: .* neither text nor messages'),
+            (
+                dict(
+                    question=[
+                        dict(role='system', content='b'),
+                        dict(role='user', content=[dict(type='text', text='a')])
+                    ],
+                    answer='#### 1'
+                ), 'whose content is text: that of message 1 is a list of parts; join their texts'
+            ),
         ]
     )
     def test_a_row_without_a_problem(self, gsm8k, tmp_path, row, message):
         with pytest.raises(ConfigError, match=message):
             create_task(dict(gsm8k, path=write(tmp_path / 'row.jsonl', [row])))
+
+    def test_texts_that_occur_several_times(self, tmp_path):
+        rows = [dict(question=str(i % 3), answer='1') for i in range(12)]
+        options = dict(type='file', path=write(tmp_path / 'twice.jsonl', rows))
+        with pytest.raises(ConfigError) as refused:
+            create_task(dict(options, eval_size=5))
+        assert refused.value.message == (
+            'env.task.eval_size = 5: there is no problem for training. The 3 text(s) of the held-out problems are '
+            'those of all 12 problems; training has no held-out text. Lower eval_size, or add problems.'
+        )
+        with pytest.raises(ConfigError, match='env.task.eval_path: there is no .* Use other problems in it.'):
+            create_task(dict(options, eval_path=options['path']))
+        with pytest.warns(UserWarning, match='eval_size = 1: 4 of 12 problems are not trained, because 1'):
+            assert len(create_task(dict(options, eval_size=1))) == 8
 
     def test_csv_of_a_spreadsheet(self, gsm8k, tmp_path):
         path = tmp_path / 'sheet.csv'
@@ -232,6 +256,15 @@ class TestPython:
         with pytest.raises(ConfigError, match=r'return_part = .*: must be a part of the reward \(a, b\) or None'):
             self.task(tmp_path, self.PROBLEMS + parts.format(name))
 
+    @pytest.mark.parametrize('parts', ['dict(a=1, log=2)', "{'a', 'log'}", 'dict(a=1, b=2, c=3)'])
+    def test_parts_that_the_weights_do_not_name(self, tmp_path, parts):
+        """The most common case: parts that are only to be logged."""
+        scorer = f"weights = dict(a=1.0, b=0.5)\ndef score(p, c):\n    return {parts}\n"
+        task = self.task(tmp_path, self.PROBLEMS + scorer)
+        with pytest.raises(TaskError) as failed:
+            task.checked_score(task.problem(0), '')
+        assert 'must score exactly the parts that weights names (a, b), as a dict' in failed.value.message
+
     def test_several_parts_with_weights(self, tmp_path):
         task = self.task(
             tmp_path, "weights = dict(a=1.0, b=0.5)\nchars = 'xyz'\n"
@@ -268,6 +301,14 @@ class TestPython:
 
     @pytest.mark.parametrize(
         'text, message', [
+            (
+                "words = {'a', 'log'}\ndef problems():\n    return [dict(prompt='a')]\ndef score(p, c):\n    return 1",
+                "env.task: PythonTask.words = {.*}: must be a list of words"
+            ),
+            (
+                'def problems():\n    return [dict(prompt=[dict(role="user", content=[dict(text="a")])])]\n'
+                'def score(p, c):\n    return 1', 'that of message 0 is a list of parts; join their texts'
+            ),
             ('def problems():\n    return []', 'must define a function score or score_batch'),
             ('score_batch = 3\ndef problems():\n    return []', 'must define a function score or score_batch'),
             ('def problems():\n    return [1]\ndef score(p, c):\n    return 1', 'problem 0 is 1, must be a dict'),
@@ -279,7 +320,7 @@ class TestPython:
     )
     def test_wrong_file(self, tmp_path, text, message):
         with pytest.raises(ConfigError, match=message):
-            self.task(tmp_path, text)
+            TokenEnv(self.task(tmp_path, text))
 
     def test_no_file(self):
         with pytest.raises(ConfigError, match="env.task.file = 'gone.py': there is no such file"):
