@@ -1,3 +1,4 @@
+import math
 from abc import ABC, abstractmethod
 from decimal import Decimal
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
@@ -248,7 +249,7 @@ def check_scorer(task: Task) -> None:
 def is_score(value: Any) -> bool:
     """Whether a value is None, or a number that is finite in float32, the type of rewards."""
     try:
-        return value is None or bool(abs(value) <= MOST)
+        return value is None or math.isfinite(value) and bool(abs(value) <= MOST)
     except Exception:  # a tensor, an array, a text
         return False
 

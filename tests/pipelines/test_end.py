@@ -99,6 +99,10 @@ class TestWhatIsEvaluated:
             (dict(stop_value=1.), 1., "env.stop_value = 1 reached by 'solved' = 1 at update 4\n"),
             (dict(stop_value=1., return_part='format'), 2., "env.stop_value = 1 reached by 'format' = 2 at update 4\n"),
             (dict(stop_value=9.), 1., None),
+            (
+                dict(stop_value=1.), 1.5, 'env.stop_value = 1 reached by the reward of all parts '
+                '(answer, format, solved; env.return_part names one) = 1.5 at update 4\n'
+            ),
         ]
     )
     def test_the_end_says_why(self, think_answer, returns, monkeypatch, capfd, env, value, told):
@@ -108,6 +112,8 @@ class TestWhatIsEvaluated:
             return dict(parts(*args), format=2. * parts(*args)['solved'])
 
         monkeypatch.setattr(ThinkAnswerTask, 'score', score)
+        if told and 'all parts' in told:
+            monkeypatch.setattr(ThinkAnswerTask, 'return_part', None)
         returns.update({4: 1.})
         think_answer[0].env.update(env)
         run(think_answer, 8)
