@@ -29,7 +29,7 @@ class TellTruncation(gymnasium.Wrapper):
     def step(self, action: Any) -> Tuple:
         obs, reward, terminated, truncated, info = self.env.step(action)
         if not abs(float(reward)) <= MOST_REWARD:
-            raise TaskError(f'{self.spec.id} gave the reward {reward!r}, must be a finite number (float32)')
+            raise TaskError(f'{self.spec.id} gave the reward {reward!r}, must be a finite number (float32); scale it')
         self._sum += float(reward)
         told = dict(truncated=bool(truncated and not terminated), exact_reward=self._sum)
         return obs, reward, terminated, truncated, dict(info, **told)

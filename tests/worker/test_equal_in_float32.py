@@ -20,7 +20,8 @@ class TestEqualInFloat32:
         'exact, learned, found',
         [
             ([1e8, 1e8 + 0.001], None, (1e8, 1e8 + 0.001)),
-            ([0., 1e8 + 0.003, 5., 1e8], None, (1e8, 1e8 + 0.003)),
+            ([1e8 + 50, 1e8 + 0.003, 1e8 + 90, 1e8], None, (1e8, 1e8 + 0.003)),
+            ([0., 1e8 + 0.003, 5., 1e8], None, None),  # a difference that the others outweigh
             ([-1e8, -1e8 - 1e-3], None, (-1e8 - 1e-3, -1e8)),
             ([1., 2.], None, None),
             ([1e8, 1e8 + 100], None, None),
