@@ -30,7 +30,7 @@ def by_name(function: Callable, rows: List[Dict], batch: bool, where: str) -> Ca
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     required = [p for p in named if p.default is p.empty]
     others = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    if parameters and not named and not others:  # *args
+    if not rows or parameters and not named and not others:  # without a problem, or *args
         return function
     keys = {key: key for row in rows for key in row if isinstance(key, str) and key not in (*PROBLEM, *COMPLETION)}
     key_of = {**({f'{key}s': key for key in keys} if batch else {}), **keys}

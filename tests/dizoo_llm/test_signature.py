@@ -90,6 +90,12 @@ class TestSignature:
         with pytest.raises(ConfigError, match="problem 1 has no key 'hint'. Add it, or give the parameter a default"):
             task_of(f'def {scorer}: return 1')
 
+    def test_a_file_without_problems_is_refused_as_such(self, tmp_path):
+        path = tmp_path / 'my_task.py'
+        path.write_text('def problems():\n    return []\n\n\ndef score(completion, answer):\n    return 1\n')
+        with pytest.raises(ConfigError, match='the task has no problem for training'):
+            create_task(dict(type='python', file=str(path)))
+
     @pytest.mark.parametrize('method', ['score', 'score_batch'])
     def test_a_class_whose_parameters_are_swapped(self, method):
 
