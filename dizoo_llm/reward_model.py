@@ -36,7 +36,8 @@ DEFAULTS = dict(
     # (str) Where the model computes, such as 'cpu' or 'cuda:0'.
     device='cpu',
     # (bool) Whether to subtract the mean of the completions of a collect and divide by their standard deviation. For
-    # several parts of different scale; the weight then counts in standard deviations. Not with several processes.
+    # several parts of different scale; the weight then counts in standard deviations. Evaluations report scores as they
+    # are. Not with several processes.
     whiten=False,
 )
 RULES = dict(
@@ -60,7 +61,7 @@ class RewardModel:
     Interfaces:
         ``scores``
     Property:
-        ``name``, ``weight``
+        ``name``, ``weight``, ``whiten``
     """
 
     def __init__(self, cfg: Dict[str, Any], key: str = KEY) -> None:
@@ -83,7 +84,7 @@ class RewardModel:
                 'it to False.'
             )
         self._key = key
-        self.name, self.weight = self._cfg['name'], float(self._cfg['weight'])
+        self.name, self.weight, self.whiten = self._cfg['name'], float(self._cfg['weight']), self._cfg['whiten']
 
     @torch.no_grad()
     def scores(self, problems: Sequence[Problem], completions: Sequence[str]) -> List[Union[float, Exception]]:
@@ -108,7 +109,7 @@ class RewardModel:
             chosen = order[begin:begin + self._cfg['batch_size']]
             for i, score in zip(chosen, read_rows(model, [rows[i] for i in chosen]).tolist()):
                 scores[i] = score
-        return _whitened(scores) if self._cfg['whiten'] else scores
+        return _whitened(scores) if self.whiten else scores
 
     def _load(self) -> 'Loaded':
         folder = self._cfg['pretrained']

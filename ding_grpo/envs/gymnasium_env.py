@@ -2,25 +2,37 @@ import copy
 from typing import Any, Dict, Iterator, List, Tuple
 
 import gymnasium
+import numpy as np
 from ding.envs import DingEnvWrapper, EvalEpisodeReturnWrapper
 from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 from gymnasium.spaces import Box
 
-from ding_common import ConfigError, Rule, describe
+from ding_common import ConfigError, Rule, TaskError, describe
 from ding_common.env_config import check_env_config, pop_number
+
+MOST_REWARD = float(np.finfo(np.float32).max)
 
 
 class TellTruncation(gymnasium.Wrapper):
     """
     Overview:
         Add ``truncated`` to the info. DI-engine merges it with ``terminated``, although an episode cut by a time limit
-        has not reached a terminal state.
+        has not reached a terminal state. Also ``exact_reward``, the sum of the rewards so far, which DI-engine rounds
+        to float32.
     """
+
+    def reset(self, **kwargs: Any) -> Tuple:
+        self._sum = 0.0
+        return self.env.reset(**kwargs)
 
     def step(self, action: Any) -> Tuple:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return obs, reward, terminated, truncated, dict(info, truncated=bool(truncated and not terminated))
+        if not abs(float(reward)) <= MOST_REWARD:
+            raise TaskError(f'{self.spec.id} gave the reward {reward!r}, must be a finite number (float32); scale it')
+        self._sum += float(reward)
+        told = dict(truncated=bool(truncated and not terminated), exact_reward=self._sum)
+        return obs, reward, terminated, truncated, dict(info, **told)
 
 
 @ENV_REGISTRY.register('gymnasium_env')

@@ -134,9 +134,15 @@ def copies(h: History, s: Setting) -> Figures:
             (h.at_best and h.low < h.high):
         return None
     last = recent[-1]
+    how = f'raise policy.collect.temperature = {s.temperature:g}, or check the seeds of the sampler'
+    if _without_entropy(h, s, recent):
+        if last['mean'] <= h.first['mean'] + h.first['std']:
+            return None  # ``entropy_gone`` is the cause
+        how = f"the entropy fell from {h.first['entropy']:.2g} to {last['entropy']:.2g} nats before the best reward " \
+            'came. Raise policy.learn.entropy_weight, or lower learning_rate'
     return dict(
         message=f"{last['copies']} of {last['groups']} groups consist of copies of one row, which cannot be compared: "
-        f'raise policy.collect.temperature = {s.temperature:g}, or check the seeds of the sampler',
+        f'{how}',
         copies=last['copies'],
         groups=last['groups'],
     )
@@ -218,14 +224,19 @@ def _listed(names: List[str]) -> str:
     return ', '.join(map(repr, names)) or 'nothing'
 
 
+def _without_entropy(h: History, s: Setting, updates: List[Dict[str, Any]]) -> bool:
+    """Whether the entropy of these updates has fallen below the limit, from above it."""
+    first = h.first.get('entropy', 0.0)
+    limit = max(ENTROPY_SHARE * first, ENTROPY_NATS)
+    return s.tokens and first > ENTROPY_NATS and all(u.get('entropy', math.inf) < limit for u in updates)
+
+
 def entropy_gone(h: History, s: Setting) -> Figures:
     last = h.recent[-1]
-    entropy = last.get('entropy', math.inf)
-    limit = max(ENTROPY_SHARE * h.first.get('entropy', 0.0), ENTROPY_NATS)
-    begun = s.tokens and h.first.get('entropy', 0.0) > ENTROPY_NATS
-    gone = h.all_recent(lambda u: u.get('entropy', math.inf) < limit)
-    if not (begun and gone) or last['mean'] > h.first['mean'] + h.first['std']:
+    if len(h.recent) < UPDATES or not _without_entropy(h, s, h.recent) or \
+            last['mean'] > h.first['mean'] + h.first['std']:
         return None
+    entropy = last['entropy']
     return dict(
         message=f"the entropy fell from {h.first['entropy']:.2g} to {entropy:.2g} nats before the reward came (mean "
         f"{h.first['mean']:.2g} at first, {last['mean']:.2g} now): raise policy.learn.entropy_weight or "

@@ -6,7 +6,7 @@ import numpy as np
 from ding_common import parallel
 
 from .completion_table import CompletionTable
-from .group import Collected
+from .group import Collected, equal_in_float32
 from .scalars import add_scalars
 from .screen import show
 
@@ -26,6 +26,7 @@ class CollectLog:
         self._name, self._cfg, self._logger, self._tb_logger, self._table = name, cfg, logger, tb_logger, table
         self._episodes = 0
         self._last_table = self._last_print = None
+        self._told_equal = False  # in this run
 
     def state_dict(self) -> Dict[str, Any]:
         return {name: getattr(self, f'_{name}') for name in COUNTERS}
@@ -56,6 +57,13 @@ class CollectLog:
         if self._last_print is None or train_iter - self._last_print >= self._cfg.collect_print_freq:
             self._last_print = train_iter
             self._write_numbers(samples, sum(map(len, infos)), sum(seconds.values()), train_iter, envstep, further)
+        equal = None if self._told_equal else equal_in_float32(groups)
+        if equal is not None:
+            self._told_equal = True
+            show(
+                f'warning: the rewards {equal[0]!r} and {equal[1]!r} of a group (update {train_iter}) are equal in '
+                'float32, so nothing is learned from their difference. Subtract a constant, or raise the difference.'
+            )
         if 'completion' in infos[0][0]:
             self._write_tables(samples, infos, train_iter, advantages)
 

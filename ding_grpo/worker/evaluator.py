@@ -153,6 +153,13 @@ class GroupEvaluator(InteractionSerialEvaluator):
             - envstep (:obj:`int`): Number of environment steps so far.
         """
         if self._last is not None and self._last[1] == train_iter:
+            if self._last[0] >= self._stop_value and parallel.rank() == 0:
+                part, parts = (getattr(self.token_spec, k, None) for k in ('return_part', 'reward_weights'))
+                what = 'the return' if part is None else repr(part)
+                if part is None and len(parts or ()) > 1:
+                    what = f"the reward of all parts ({', '.join(parts)}; env.return_part names one)"
+                value, limit = self._last[0], self._stop_value
+                show(f'env.stop_value = {limit:g} reached by {what} = {value:.4g} at update {train_iter}')
             return
         known, writer = self._info, self._tb_logger
         if writer is not None:

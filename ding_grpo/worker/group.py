@@ -103,6 +103,20 @@ class Collected(NamedTuple):
         self.sample['filtered'] = outside
 
 
+def equal_in_float32(groups: List[Collected]) -> Optional[Tuple[float, float]]:
+    """Two rewards of a group whose difference float32, in which groups are compared, does not show; None if none."""
+    for group in groups:
+        learned = group.sample['reward'].sum(1).tolist()
+        found = sorted((info.get('exact_reward', value), value) for info, value in zip(group.infos, learned))
+        spread = found[-1][0] - found[0][0]
+        for (low, below), (high, above) in zip(found, found[1:]):
+            size = max(abs(low), abs(high))
+            same = below == above and abs(low - below) <= 1e-5 * size  # not if a wrapper changes the rewards
+            if same and high - low > max(1e-13 * size, 1e-5 * spread):  # more than rounding, and large in the group
+                return low, high
+    return None
+
+
 class Share(NamedTuple):
     """
     Overview:

@@ -67,6 +67,10 @@ class DingTokenEnv(BaseEnv):
         reward_models=[],
         # (dict) Weights of parts of the reward, by name, in place of the task's. 0 for a part that is only reported.
         reward_weights=dict(),
+        # (Optional[str]) Part of the reward that evaluation reports as the return: it is compared with ``stop_value``
+        # and chooses the best model. None: the task's ``return_part``; without one, the reward. Set it when the reward
+        # has bonus parts.
+        return_part=None,
     )
     rules = dict(
         task=Rule("a dict with the key 'type'", lambda v: isinstance(v, dict) and isinstance(v.get('type'), str)),
@@ -85,6 +89,7 @@ class DingTokenEnv(BaseEnv):
         system_prompt=Rule('text', lambda v: isinstance(v, str)).or_none(),
         overlong_buffer=Rule.integer(1).or_none(),
         overlong_weight=Rule.number(0),
+        return_part=Rule('a name', lambda v: isinstance(v, str)).or_none(),
         reward_models=Rule(
             'a list of dicts', lambda v: isinstance(v, (list, tuple)) and all(isinstance(m, dict) for m in v)
         ),

@@ -374,7 +374,9 @@ def _offer(
 
 
 def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBase:
+    where = 'env.tokenizer'
     if cfg is None:
+        where = f'env.task: {type(task).__name__}'
         cfg = {key: getattr(task, key) for key in ('words', 'chars') if getattr(task, key) is not None}
         if len(cfg) != 1:
             raise ConfigError(
@@ -394,7 +396,8 @@ def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBas
     if more or kind not in kinds:
         raise ConfigError(f'env.tokenizer = {cfg!r:.200}: must be {_TOKENIZERS}.')
     if not isinstance(value, kinds[kind]) or not value:
-        raise ConfigError(f'env.tokenizer.{kind} = {value!r:.200}: must be {_TOKENIZERS}.')
+        allowed = dict(pretrained='a folder or a name', words='a list of words', chars='a text of all characters')
+        raise ConfigError(f'{where}.{kind} = {value!r:.200}: must be {allowed[kind]}.')
     return load_tokenizer(value, gguf_file) if kind == 'pretrained' else _make_once(kind, tuple(map(str, value)))
 
 

@@ -27,6 +27,15 @@ class RewardedTask(WrappedTask):
         self._models = models
         self.weights = {**task.weights, **{model.name: model.weight for model in models}}
 
+    def score(self, problem: Problem, completion: str) -> Parts:
+        whitened = [model.name for model in self._models if model.whiten]
+        if whitened:
+            raise ConfigError(
+                f'{KEY}: whiten = True of {whitened[0]!r} needs several completions, and this collector scores one at '
+                'a time. Use the collector group, or set whiten to False.'
+            )
+        return super().score(problem, completion)
+
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
         scored: List[Union[Parts, Exception]] = list(self.task.checked_scores(problems, completions))
         for model in self._models:
@@ -36,12 +45,15 @@ class RewardedTask(WrappedTask):
         return scored
 
 
-def add_reward_models(task: Task, cfgs: Sequence[Dict[str, Any]]) -> Task:
+def add_reward_models(task: Task, cfgs: Sequence[Dict[str, Any]], evaluation: bool = False) -> Task:
     """
     Overview:
-        The task with the reward models of ``env.reward_models``; the task itself without any.
+        The task with the reward models of ``env.reward_models``; the task itself without any. In evaluation their \
+        scores are not whitened: they would have the mean 0, whatever the policy writes.
     """
     if not isinstance(cfgs, (list, tuple)):
         raise ConfigError(f'{KEY} = {cfgs!r}: must be a list of dicts.')
     models = [RewardModel(cfg, f'{KEY}[{i}]') for i, cfg in enumerate(cfgs)]
+    for model in models:
+        model.whiten = model.whiten and not evaluation
     return RewardedTask(task, models) if models else task

@@ -76,6 +76,7 @@ class Scorer:
         if in_a_row > MOST_FAILED_IN_A_ROW:
             raise TaskError(f'{in_a_row} completions in a row could not be scored: {info["failed"]}')
         info['eval_episode_return'] = float(info['return'])
+        info['exact_reward'] = reward
         if failed and not self._evaluates:
             # DI-engine's own collectors drop the episode and run another one; the evaluator would repeat it.
             info['abnormal'] = True

@@ -2,7 +2,7 @@
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from dizoo_llm.tasks import Task
-from dizoo_llm.tasks.base import Parts
+from dizoo_llm.tasks.base import Parts, check_return_part, is_score
 from dizoo_llm.tasks.multi_turn import total_parts
 from ding_common import ConfigError, Rule, TaskError, nearest
 
@@ -30,9 +30,10 @@ class Scoring:
         Pure functions from the score of a completion, its end and its length, or from the scores of turns, to the \
         reward and the info of a token environment.
     Interfaces:
-        ``outcome``, ``reward``, ``episode``
+        ``outcome``, ``reward``, ``not_finite``, ``episode``
     Property:
         - weights (:obj:`Dict[str, float]`): The parts of the reward and their weights, including ``overlong``.
+        - return_part (:obj:`Optional[str]`): The part that evaluation reports; None: the reward.
     """
 
     def __init__(
@@ -42,13 +43,15 @@ class Scoring:
             overlong_buffer: Optional[int],
             overlong_weight: float,
             reward_weights: Dict[str, float] = {},
+            return_part: Optional[str] = None,
     ) -> None:
         """
         Arguments:
             - task (:obj:`Task`): Names the parts, their weights, ``return_part`` and ``must_end``.
-            - max_new_tokens, overlong_buffer, overlong_weight, reward_weights: See ``TokenEnv``.
+            - max_new_tokens, overlong_buffer, overlong_weight, reward_weights, return_part: See ``TokenEnv``.
         Raises:
-            - ConfigError: If the buffer is longer than a completion, or a weight is for a part that does not exist.
+            - ConfigError: If the buffer is longer than a completion, or a weight or ``return_part`` is for a part \
+                that does not exist.
         """
         self._task = task
         self._max_new_tokens = max_new_tokens
@@ -68,6 +71,8 @@ class Scoring:
             if not Rule.number().holds(value):
                 raise ConfigError(f'env.reward_weights.{name} = {value!r}: must be {Rule.number().allowed}.')
             self.weights[name] = float(value)
+        check_return_part(return_part, self.weights, 'env.return_part')
+        self.return_part = task.return_part if return_part is None else return_part
 
     def outcome(self, scored: Union[Parts, TaskError], ended: Ended) -> Tuple[float, Dict[str, Any]]:
         """
@@ -90,11 +95,20 @@ class Scoring:
             begins = self._max_new_tokens - self._overlong_buffer
             length = ended.length if ended.terminated else self._max_new_tokens
             parts['overlong'] = -max(length - begins, 0) / self._overlong_buffer
-        return self.reward(parts), self._info(parts, failed)
+        info = self._info(parts, failed)
+        return self.reward(info['reward_parts']), info
 
     def reward(self, parts: Parts) -> float:
         """Weighted sum of the parts that apply."""
         return float(sum(self.weights[name] * value for name, value in parts.items() if value is not None))
+
+    def not_finite(self, parts: Parts) -> Optional[str]:
+        """Why parts that are numbers make no reward: it, or one of them, is not finite in float32. None if they do."""
+        reward = self.reward(parts)
+        if is_score(reward) and all(map(is_score, parts.values())):
+            return None
+        terms = ' + '.join(f'{self.weights[k]:g} x {k} = {value:g}' for k, value in parts.items() if value is not None)
+        return f'the reward is {reward:g} ({terms}), must be a finite number (float32)'
 
     def episode(self, turns: List[Parts], failed: Optional[str]) -> Dict[str, Any]:
         """
@@ -107,6 +121,8 @@ class Scoring:
         return self._info(total_parts(turns) if failed is None else dict.fromkeys(self._task.weights), failed)
 
     def _info(self, parts: Parts, failed: Optional[str]) -> Dict[str, Any]:
-        return_part = self._task.return_part
-        value = self.reward(parts) if return_part is None else parts[return_part] or 0.0
+        wrong = self.not_finite(parts)
+        if wrong is not None:
+            parts, failed = dict.fromkeys(parts), failed or wrong
+        value = self.reward(parts) if self.return_part is None else parts[self.return_part] or 0.0
         return {'reward_parts': parts, 'failed': failed, 'return': value}

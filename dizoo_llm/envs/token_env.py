@@ -78,6 +78,7 @@ class TokenEnv(gymnasium.Env):
             stop: Sequence[str] = (),
             overlong_prompts: str = 'error',
             kept: Optional[Sequence[int]] = None,
+            return_part: Optional[str] = None,
     ) -> None:
         """
         Overview:
@@ -109,6 +110,8 @@ class TokenEnv(gymnasium.Env):
             - overlong_prompts (:obj:`str`): 'error', or 'drop' to leave out problems with a longer prompt.
             - kept (:obj:`Optional[Sequence[int]]`): Indices of the problems to use, ``kept`` of another environment \
                 that has measured the prompts. None measures them, see ``Encoder.fitting``.
+            - return_part (:obj:`Optional[str]`): The part of the reward that is an episode's return; None: the \
+                task's ``return_part``.
         Raises:
             - ConfigError: If an argument is invalid.
         """
@@ -120,7 +123,7 @@ class TokenEnv(gymnasium.Env):
         if max_tokens is not None:
             self.max_tokens = min(max_tokens, self.max_tokens)
         self._check_turns(reward_models, overlong_buffer)
-        self.task = add_reward_models(self.task, reward_models)
+        self.task = add_reward_models(self.task, reward_models, evaluation)
         self._encoder = Encoder(
             self.task, tokenizer, max_prompt_length, max_new_tokens, chat, system_prompt, chat_options
         )
@@ -132,7 +135,7 @@ class TokenEnv(gymnasium.Env):
         self.max_prompt_length = self._encoder.max_prompt_length
         self.encode, self.encode_answer = self._encoder.prompt, self._encoder.answer
         self._stop = Stop(self.tokenizer, self.eos_token_ids, stop)
-        self.scoring = Scoring(self.task, max_new_tokens, overlong_buffer, overlong_weight, reward_weights)
+        self.scoring = Scoring(self.task, max_new_tokens, overlong_buffer, overlong_weight, reward_weights, return_part)
         vocab_size = len(self.tokenizer)
         length = self.max_prompt_length + self.max_tokens
         self.observation_space = spaces.Box(NO_TOKEN, vocab_size - 1, (length, ), np.int64)
@@ -173,7 +176,7 @@ class TokenEnv(gymnasium.Env):
         return TokenSpec(
             self.tokenizer, self.eos_token_ids, int(self.action_space.n), self.max_prompt_length, self.max_new_tokens,
             self.weights, self.max_turns, self.max_tokens, self._stop.ends if self._stop.strings else None,
-            self.task.return_part, None if self.evaluation else Demonstrations(self)
+            self.scoring.return_part, None if self.evaluation else Demonstrations(self)
         )
 
     def reset(self, *, seed: Optional[int] = None, options: Optional[Dict] = None) -> Tuple[np.ndarray, Dict]:
@@ -229,7 +232,7 @@ class TokenEnv(gymnasium.Env):
             - truncated (:obj:`bool`): Whether a limit ended the episode.
             - info (:obj:`Dict`): ``taken``, how many tokens of the action were used. For a ``MultiTurnTask`` also \
                 ``turn``, the number of their turn, and ``anchor`` (``Reply.anchor``). At the end also ``index``, \
-                ``kind``, ``reward_parts``, ``return`` (the task's ``return_part``), ``prompt``, ``completion`` \
+                ``kind``, ``reward_parts``, ``return`` (that of ``return_part``), ``prompt``, ``completion`` \
                 (texts), ``failed`` (why the episode could not be scored, else None), ``terminated``, ``truncated`` \
                 and, for a ``MultiTurnTask``, ``turns``: ``text``, ``cut``, ``reply`` and ``reward`` of each. With \
                 ``defer_score``, ``unscored`` (an ``Ended``) is in place of ``reward_parts``, ``return`` and \
@@ -299,6 +302,9 @@ class TokenEnv(gymnasium.Env):
         ids, failed = None, None
         try:
             reply = self.task.checked_respond(self.problem, self._state, turn)
+            wrong = self.scoring.not_finite(reply.parts)
+            if wrong is not None:
+                raise TaskError(wrong)
             if not reply.done and turn.number + 1 < self.max_turns:
                 ids = self._encoder.reply(self.problem, reply.text, self._turn, self._replies, self.max_reply_tokens)
         except TaskError as error:

@@ -83,8 +83,9 @@ def math_verify(given: str, answer: str) -> float:
     """
     Overview:
         1 if ``math-verify`` (an extra of this package) considers both the same mathematical expression, else 0. \
-        ``math-verify`` finds an expression in any text. The answer must therefore be a single expression: one line of \
-        at most 1000 characters without words, and with an equality sign or brackets only if the reference has them.
+        ``math-verify`` finds an expression in any text. The answer must therefore be a single expression: at most \
+        1000 characters without words, control characters and white space other than spaces, and with an equality sign \
+        or brackets only if the reference has them.
     Raises:
         - TimeoutError: If ``math-verify`` does not decide within some seconds, for example for a tower of powers.
     """
@@ -94,7 +95,7 @@ def math_verify(given: str, answer: str) -> float:
         return 0.0
     if any((mark in given) != (mark in answer) for mark in '=[]?:;#\n"') or '$$' in given:
         return 0.0
-    if any(not c.isascii() and c not in _SIGNS and c not in answer for c in given):
+    if any(not (c.isascii() and c.isprintable()) and c not in _SIGNS and c not in answer for c in given):
         return 0.0
     return float(same_expression(given, answer))
 

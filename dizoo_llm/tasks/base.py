@@ -1,17 +1,22 @@
 import math
 from abc import ABC, abstractmethod
+from decimal import Decimal
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
+import numpy as np
 from ding.utils import import_module
 from ding.utils.registry import Registry
 
 from ding_common import ConfigError, Rule, TaskError, check_arguments, describe, nearest
+
+from .signature import check_order
 
 TASK_REGISTRY = Registry()
 ASSISTANT = ('assistant', 'model', 'chatbot')  # names that chat templates have for the role that answers
 
 Parts = Dict[str, Optional[float]]  # of the reward, by name
 NEW_DICT: Dict = {}  # a default that stands for a new dict, so that two problems never share theirs
+MOST = float(np.finfo(np.float32).max)
 
 
 class _Problem(NamedTuple):
@@ -168,7 +173,7 @@ class Task(ABC):
         if not isinstance(problem, Problem) or not is_prompt(problem.prompt):
             raise TaskError(
                 f'{type(self).__name__} returned {problem!r:.200} for problem {index}, must return a Problem whose '
-                'prompt is text or messages with role and content'
+                f"prompt is text or {messages_of(getattr(problem, 'prompt', None))}"
             )
         return problem
 
@@ -210,11 +215,15 @@ class Task(ABC):
         if isinstance(parts, BaseException):
             raise self._error(f'raised {describe(parts)}', problem, completion)
         if not isinstance(parts, dict) or set(parts) != set(self.weights):
-            raise self._error(f'scored {parts!r:.200}, must score exactly {sorted(self.weights)}', problem, completion)
+            known = ', '.join(self.weights)
+            raise self._error(
+                f'scored {parts!r:.200}, must score exactly the parts that weights names ({known}), as a dict; a part '
+                'of weight 0 is only reported', problem, completion
+            )
         for name, value in parts.items():
             if not is_score(value):
                 raise self._error(
-                    f'scored {name} = {value!r:.200}, must be a finite number or None', problem, completion
+                    f'scored {name} = {value!r:.200}, must be a finite number (float32) or None', problem, completion
                 )
         return {name: None if parts[name] is None else float(parts[name]) for name in self.weights}
 
@@ -245,18 +254,48 @@ def check_scorer(task: Task) -> None:
     Overview:
         Require that a task can score completions.
     Raises:
-        - ConfigError: If it defines neither ``score`` nor ``score_batch``.
+        - ConfigError: If it defines neither ``score`` nor ``score_batch``, or their parameters in another order.
     """
     if type(task).score is Task.score and not task.scores_batches:
         raise ConfigError(f'env.task: {type(task).__name__} must define score or score_batch.')
+    for name in ('score', 'score_batch'):
+        check_order(getattr(task, name), f'env.task: {type(task).__name__}.{name}')
 
 
 def is_score(value: Any) -> bool:
-    """Whether a value is a finite number or None."""
+    """Whether a value is None, or a number that is finite in float32, the type of rewards."""
     try:
-        return value is None or math.isfinite(value)
+        return value is None or math.isfinite(value) and bool(abs(value) <= MOST)
     except Exception:  # a tensor, an array, a text
         return False
+
+
+def check_return_part(name: Any, weights: Dict[str, float], where: str) -> None:
+    """
+    Overview:
+        Require that the part which evaluation reports is a part of the reward, or None.
+    Raises:
+        - ConfigError: If it is another one.
+    """
+    if name is not None and name not in list(weights):
+        raise ConfigError(f'{where} = {name!r}: must be a part of the reward ({", ".join(weights)}) or None.')
+
+
+def as_text(value: Any) -> str:
+    """A value as text, with numbers as people write them: 42.0 and Decimal('42.00') are 42, and 1e-7 is 0.0000001."""
+    if not isinstance(value, (float, np.floating, Decimal)):
+        return str(value)
+    number = Decimal(str(value))
+    if not number.is_finite() or abs(number.adjusted()) > 20:
+        return str(value)
+    text = f'{number:f}'
+    text = text.rstrip('0').rstrip('.') if '.' in text else text
+    return '0' if text == '-0' else text
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is NaN, or what stands for it in tables of dates or of nullable columns."""
+    return not isinstance(value, str) and str(value).lower() in ('nan', 'snan', 'nat', '<na>')
 
 
 def is_prompt(prompt: Any) -> bool:
@@ -291,6 +330,14 @@ def check_unanswered(prompt: Any, where: str) -> None:
             f"{where}: the messages end with the assistant's turn {answer!r:.80}, which the policy would read as part "
             'of its prompt. Remove this turn, or make it the answer.'
         )
+
+
+def messages_of(prompt: Any) -> str:
+    """What messages must be, for an error about a prompt: how to write its content if that is a list of parts."""
+    for i, message in enumerate(prompt if isinstance(prompt, list) else ()):
+        if isinstance(message, dict) and isinstance(message.get('content'), list):
+            return f'messages whose content is text: that of message {i} is a list of parts; join their texts'
+    return 'messages with role and content'
 
 
 def create_task(cfg: Dict) -> Task:

@@ -15,6 +15,7 @@ import random
 import re
 import threading
 import warnings
+from decimal import Decimal
 from hashlib import blake2b
 from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, TextIO, Tuple
 
@@ -23,7 +24,8 @@ import click
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
 from ding_common import ConfigError, Rule, check_is_file, check_links, nearest, parallel
 
-from .base import TASK_REGISTRY, Problem, Task, check_unanswered, final_answer, is_prompt
+from .base import TASK_REGISTRY, Problem, Task, as_text, check_unanswered, final_answer, is_missing, is_prompt, \
+    messages_of
 from .packed import Packed
 
 _HALF = re.compile('[\ud800-\udfff]')  # JSON allows lone surrogates, on which tokenizers and files fail later
@@ -52,6 +54,8 @@ class ListTask(Task):
             - eval_size (:obj:`int`): Maximum number of evaluation problems, each text once. 0 uses all of \
                 ``held_out``; if that is None, evaluation uses the training problems.
             - seed (:obj:`int`): Seed of the draw.
+        Raises:
+            - ConfigError: If no problem is left for training.
         """
         for key, value in (('eval_size', eval_size), ('seed', seed)):
             if not Rule.integer(0).holds(value):
@@ -70,6 +74,20 @@ class ListTask(Task):
         found = set(texts)
         self._held_out = _chosen(source, [first[text] for text in texts])
         self._problems = _chosen(problems, [i for i, p in enumerate(problems) if _digest(p) not in found])
+        lost, drawn = len(problems) - len(self._problems), len(texts)
+        if 0 < len(problems) == lost:
+            key, do = f'eval_size = {eval_size}', 'Lower eval_size, or add problems'
+            if held_out is not None:
+                key, do = 'eval_path', 'Use other problems in it'
+            raise ConfigError(
+                f'env.task.{key}: there is no problem for training. The {drawn} text(s) of the held-out problems are '
+                f'those of all {lost} problems; training has no held-out text. {do}.'
+            )
+        if held_out is None and lost > drawn > 0:
+            warnings.warn(
+                f'env.task.eval_size = {eval_size}: {lost} of {len(problems)} problems are not trained, because '
+                f'{drawn} text(s) are held out and some occur several times.'
+            )
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -228,16 +246,16 @@ class FileTask(ListTask):
         prompt, answer, kind = (
             self._columns[name] and row[self._columns[name]] for name in ('prompt', 'answer', 'kind')
         )
-        reference = EXTRACTORS[self._reference_in](str(answer))
+        reference = EXTRACTORS[self._reference_in](as_text(answer))
         if reference is None:
             raise ConfigError(
                 f'{where}: env.task.reference_in = {self._reference_in!r} finds no answer in {answer!r:.200}.'
             )
-        text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', str(prompt))
+        text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', as_text(prompt))
         if not is_prompt(text) or not _is_text(Problem(text).text):
-            raise ConfigError(f'{where}: {text!r:.80} is neither text nor messages with role and content.')
-        metadata = {} if self._columns['kind'] is None else dict(kind=str(kind))
-        return Problem(text, reference, dict(metadata, solution=str(answer)))
+            raise ConfigError(f'{where}: {text!r:.80} is neither text nor {messages_of(text)}.')
+        metadata = {} if self._columns['kind'] is None else dict(kind=as_text(kind))
+        return Problem(text, reference, dict(metadata, solution=as_text(answer)))
 
     def _equal(self, where: str, answer: str, reference: str) -> bool:
         try:
@@ -282,11 +300,11 @@ def _one_of(key: str, value: str, allowed: Dict) -> None:
 
 def _is_text(value: Any) -> bool:
     """Whether a value can be used as text: no collection, no NaN or Inf, no lone surrogate."""
-    if isinstance(value, float):
+    if isinstance(value, (float, Decimal)):
         return math.isfinite(value)
     if isinstance(value, str):
         return _HALF.search(value) is None
-    return not isinstance(value, (dict, list, bytes))
+    return not isinstance(value, (dict, list, bytes)) and not is_missing(value)
 
 
 def _rows(key: str, path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
@@ -336,12 +354,19 @@ def _csv(path: str) -> Iterator[Tuple[str, Dict[str, str]]]:
 
 def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import ArrowException, Table, float16, float32, float64, parquet, string
     except ImportError as error:
         raise ImportError("reading parquet needs the extra: pip install 'ding-grpo[parquet]'") from error
+
+    def rows(table: Table) -> List[Dict[str, Any]]:
+        for i, field in enumerate(table.schema):
+            if field.type in (float16(), float32()):  # 0.1, and not 0.10000000149011612
+                table = table.set_column(i, field.name, table[i].cast(string()).cast(float64()))
+        return table.to_pylist()
+
     try:
         with parquet.ParquetFile(path) as file:
-            yield from _numbered(row for batch in file.iter_batches() for row in batch.to_pylist())
+            yield from _numbered(row for batch in file.iter_batches() for row in rows(Table.from_batches([batch])))
     except ArrowException as error:
         raise ValueError(f'is not a valid parquet file ({error})') from error
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tu
 
 from ding_common import ConfigError, TaskError, describe
 
-from .base import NEW_DICT, Parts, Problem, Task, is_prompt, is_score
+from .base import NEW_DICT, Parts, Problem, Task, is_prompt, is_score, messages_of
 
 MOST_TURNS = 100  # of a demonstration
 
@@ -184,9 +184,8 @@ class MultiTurnTask(Task):
         except (Exception, SystemExit) as error:
             raise self._error(f'raised {describe(error)}', problem, turn.text) from error
         if not isinstance(reply, Reply) or not is_prompt(reply.text) or not isinstance(reply.parts, dict):
-            raise self._error(
-                f'replied {reply!r:.200}, must return a Reply with text or chat messages', problem, turn.text
-            )
+            allowed = f"text or chat {messages_of(getattr(reply, 'text', None))}"
+            raise self._error(f'replied {reply!r:.200}, must return a Reply with {allowed}', problem, turn.text)
         if set(reply.parts) - set(self.weights):
             raise self._error(
                 f'rewarded {reply.parts!r:.200}, must reward only {sorted(self.weights)}', problem, turn.text
@@ -194,7 +193,7 @@ class MultiTurnTask(Task):
         for name, value in reply.parts.items():
             if not is_score(value):
                 raise self._error(
-                    f'rewarded {name} = {value!r:.200}, must be a finite number or None', problem, turn.text
+                    f'rewarded {name} = {value!r:.200}, must be a finite number (float32) or None', problem, turn.text
                 )
         try:
             hash(reply.anchor)

@@ -11,8 +11,10 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ding_common import ConfigError, Rule, describe, run_file
 
-from .base import TASK_REGISTRY, Parts, Problem, check_unanswered, is_prompt
+from .base import TASK_REGISTRY, Parts, Problem, as_text, check_return_part, check_unanswered, is_missing, is_prompt, \
+    messages_of
 from .listed import ListTask
+from .signature import by_name
 
 
 @TASK_REGISTRY.register('python')
@@ -21,9 +23,11 @@ class PythonTask(ListTask):
     Overview:
         Problems and scores from a user's Python file, which is executed. ``problems()`` returns a list of dicts with \
         ``prompt``, ``answer`` and any further keys. ``score(problem, completion)`` gets such a dict and a text, and \
-        returns a number or a dict of named numbers. The file may define the weights of these in ``weights``. In \
-        place of ``score`` it may define ``score_batch(problems, completions)``, which gets lists and returns a list \
-        of such scores; an exception in this list says that a completion cannot be scored.
+        returns a number or a dict of named numbers. Its parameters are bound by name, see \
+        ``dizoo_llm/tasks/signature.py``: ``score(completion, answer)`` works too. The file may define the weights of \
+        the numbers in ``weights``, and in ``return_part`` the one that evaluation reports as the return. In place of \
+        ``score`` it may define ``score_batch(problems, completions)``, which gets lists and returns a list of such \
+        scores; an exception in this list says that a completion cannot be scored.
     """
 
     def __init__(self, file: str, eval_size: int = 0, seed: int = 0) -> None:
@@ -35,7 +39,8 @@ class PythonTask(ListTask):
             - eval_size (:obj:`int`): Number of held-out problems; 0 evaluates on the training problems.
             - seed (:obj:`int`): Seed that selects the held-out problems.
         Raises:
-            - ConfigError: If the file does not exist, raises, lacks a function, or returns an invalid problem.
+            - ConfigError: If the file does not exist, raises, lacks a function, or returns an invalid problem, \
+                or if nothing is known to give to a parameter of a scorer.
         """
         names = run_file(file, 'env.task.file')
         self._score: Optional[Callable[[Dict, str], Any]] = names.get('score')
@@ -50,6 +55,8 @@ class PythonTask(ListTask):
             raise ConfigError(
                 f'env.task.file = {file!r}: weights = {self.weights!r:.200}, must be a dict of names and numbers.'
             )
+        self.return_part = names.get('return_part')
+        check_return_part(self.return_part, self.weights, f'env.task.file = {file!r}: return_part')
         self.words, self.chars = names.get('words'), names.get('chars')
         try:
             rows = list(names['problems']())
@@ -64,10 +71,20 @@ class PythonTask(ListTask):
             if not is_prompt(row['prompt']):
                 raise ConfigError(
                     f"env.task.file = {file!r}: problem {number} has the prompt {row['prompt']!r:.80}, must be text or "
-                    'messages with role and content.'
+                    f"{messages_of(row['prompt'])}."
                 )
             check_unanswered(row['prompt'], f'env.task.file = {file!r}: problem {number}')
-            problems.append(Problem(row['prompt'], str(row.get('answer', '')), row))
+            answer = row.get('answer')
+            if is_missing(answer):
+                raise ConfigError(
+                    f'env.task.file = {file!r}: problem {number} has the answer {answer!r:.80}. Leave out the problem, '
+                    'or set its answer.'
+                )
+            problems.append(Problem(row['prompt'], '' if answer is None else as_text(answer), row))
+        for name, batch in (('_score', False), ('_score_batch', True)):
+            if callable(getattr(self, name)):
+                where = f'env.task.file = {file!r}: {name[1:]}'
+                setattr(self, name, by_name(getattr(self, name), rows, batch, where))
         super().__init__(problems, None, eval_size, seed)
 
     def score(self, problem: Problem, completion: str) -> Parts:

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set
 from dizoo_llm.rewards import EXTRACTORS, WRITTEN
 from ding_common import ConfigError, Rule, nearest
 
-from .base import TASK_REGISTRY, Problem, Task
+from .base import TASK_REGISTRY, Problem, Task, as_text
 
 _HELD_OUT: Dict[str, '_HeldOut'] = {}  # by config
 _GENERATING = threading.Lock()  # DI-engine resets in threads, and some generators, such as tsumego, change themselves
@@ -243,7 +243,7 @@ class ReasoningGymTask(Task):
             entry: Dict[str, Any] = dataset[number % len(dataset)]
         prompt = self._template.replace('{question}', entry['question'])
         metadata = dict(kind=self._parts[part]['name'], part=part, entry=entry)
-        return Problem(prompt, '' if entry['answer'] is None else str(entry['answer']), metadata)
+        return Problem(prompt, '' if entry['answer'] is None else as_text(entry['answer']), metadata)
 
     def _with_examples(self, problem: Problem) -> Problem:
         shown = self._held_out.examples[problem.metadata['part']]

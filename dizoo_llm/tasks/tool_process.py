@@ -54,6 +54,7 @@ class ToolProcess:
         self._owner: Optional[int] = None
         self._pid: Optional[int] = None
         atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._leave)
 
     @classmethod
     def of(cls, functions: Dict[str, Callable], seconds: float, max_chars: int) -> 'ToolProcess':
@@ -76,7 +77,11 @@ class ToolProcess:
         with self._lock:
             if self._owner != os.getpid():
                 self._start()
-            told = self._ask(json.dumps([name, arguments]).encode() + b'\n')
+            try:
+                told = self._ask(json.dumps([name, arguments]).encode() + b'\n')
+            except BaseException:  # of a signal: the answer, which still comes, is not that of the next call
+                self.close()
+                raise
             if isinstance(told, str):
                 self.close()
                 return Answer(f'error: {name} {told}'[:self._max_chars], True)
@@ -94,6 +99,14 @@ class ToolProcess:
         os.close(self._write)
         os.close(self._read)
         self._owner = None
+
+    def _leave(self) -> None:
+        """After a fork: the process and the lock are those of the parent, whose thread may hold it."""
+        self._lock = threading.Lock()
+        if self._owner is not None:
+            self._owner = None
+            os.close(self._write)
+            os.close(self._read)
 
     def _ask(self, line: bytes) -> Any:
         """The answer, or what happened instead."""

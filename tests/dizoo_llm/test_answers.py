@@ -84,6 +84,19 @@ class TestAnswers:
         pytest.importorskip('math_verify')
         assert CHECKS['math_verify'](given, answer) == same
 
+    @pytest.mark.parametrize('check', list(CHECKS))
+    @pytest.mark.parametrize('answer_in', list(EXTRACTORS))
+    def test_no_character_joins_two_answers(self, check, answer_in):
+        """Every control character and every white space but the space, of one byte and beyond."""
+        if check == 'math_verify':
+            pytest.importorskip('math_verify')
+        marks = [chr(i) for i in range(0x110000) if chr(i).isspace() or i < 0xa1 and not chr(i).isprintable()]
+        assert {'\x00', '\t', '\n', '\x0b', '\x0c', '\r', '\x1c', '\x7f', '\x85', '\u2028'} < set(marks)
+        marks = [mark for mark in marks if mark != ' ' and (mark, answer_in) != ('\n', '####')]
+        two = [f'{one}{mark}{other}' for mark in marks for one, other in (('7', '2'), ('2', '7'))]
+        paid = [text for text in two if score(WRITTEN[answer_in].format(text), '2', answer_in, check)]
+        assert paid == []
+
     @pytest.mark.parametrize('text', ['9^{9^{9^{9}}}', '100000000!'])
     def test_mathematics_without_end(self, text, monkeypatch):
         """These compute in C, where no signal ends them."""

@@ -1,9 +1,12 @@
 import json
+from decimal import Decimal
 
+import numpy as np
 import pytest
 
+from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import create_task
-from ding_common import ConfigError
+from ding_common import ConfigError, TaskError
 
 GSM8K = [
     dict(
@@ -54,6 +57,35 @@ class TestFile:
         task, expected = create_task(dict(gsm8k, path=str(path))), create_task(gsm8k)
         assert [task.problem(i) for i in range(20)] == [expected.problem(i) for i in range(20)]
 
+    @pytest.mark.parametrize(
+        'kind, values, written', [
+            (
+                'float64', [42.0, -0.0, 0.1, 1e-7, 1e16, 2.5
+                            ], ['42', '0', '0.1', '0.0000001', '10000000000000000', '2.5']
+            ),
+            ('float32', [42.0, 0.1, 3.3], ['42', '0.1', '3.3']),
+            ('int64', [42, -7], ['42', '-7']),
+            ('decimal128(10, 2)', ['42.00', '100.00', '2.50', '0.05'], ['42', '100', '2.5', '0.05']),
+            ('bool_', [True, False], ['True', 'False']),
+            ('string', ['42.0', '007'], ['42.0', '007']),
+        ]
+    )
+    def test_numbers_of_a_table_are_written_as_people_write_them(self, tmp_path, kind, values, written):
+        pa = pytest.importorskip('pyarrow')
+        from pyarrow import parquet
+        if kind.startswith('decimal'):
+            values = list(map(Decimal, values))
+        column = pa.array(values, eval(f'pa.{kind}' if '(' in kind else f'pa.{kind}()'))
+        numbers = [str(i) for i in range(len(values))]
+        path = str(tmp_path / 'a.parquet')
+        parquet.write_table(pa.table(dict(question=numbers, answer=column, kind=column)), path)
+        task = create_task(dict(type='file', path=path, kind='kind'))
+        problems = [task.problem(i) for i in range(len(values))]
+        assert [problem.answer for problem in problems] == written
+        assert [problem.metadata['kind'] for problem in problems] == written
+        assert [task.demonstration(problem) for problem in problems] == written
+        assert all(task.checked_score(p, text) == dict(right=1) for p, text in zip(problems, written))
+
     def test_held_out_problems_are_not_trained_on(self, gsm8k, tmp_path):
         rows = GSM8K + GSM8K[:7]  # some twice
         task = create_task(dict(gsm8k, path=write(tmp_path / 'twice.jsonl', rows), eval_size=5, seed=1))
@@ -99,11 +131,34 @@ class TestFile:
                 'value': 'a'
             }], answer='#### 1'), 'line 1: .* neither text nor messages'),
             (dict(question=[], answer='#### 1'), 'line 1: .* neither text nor messages'),
+            (
+                dict(
+                    question=[
+                        dict(role='system', content='b'),
+                        dict(role='user', content=[dict(type='text', text='a')])
+                    ],
+                    answer='#### 1'
+                ), 'whose content is text: that of message 1 is a list of parts; join their texts'
+            ),
         ]
     )
     def test_a_row_without_a_problem(self, gsm8k, tmp_path, row, message):
         with pytest.raises(ConfigError, match=message):
             create_task(dict(gsm8k, path=write(tmp_path / 'row.jsonl', [row])))
+
+    def test_texts_that_occur_several_times(self, tmp_path):
+        rows = [dict(question=str(i % 3), answer='1') for i in range(12)]
+        options = dict(type='file', path=write(tmp_path / 'twice.jsonl', rows))
+        with pytest.raises(ConfigError) as refused:
+            create_task(dict(options, eval_size=5))
+        assert refused.value.message == (
+            'env.task.eval_size = 5: there is no problem for training. The 3 text(s) of the held-out problems are '
+            'those of all 12 problems; training has no held-out text. Lower eval_size, or add problems.'
+        )
+        with pytest.raises(ConfigError, match='env.task.eval_path: there is no .* Use other problems in it.'):
+            create_task(dict(options, eval_path=options['path']))
+        with pytest.warns(UserWarning, match='eval_size = 1: 4 of 12 problems are not trained, because 1'):
+            assert len(create_task(dict(options, eval_size=1))) == 8
 
     def test_csv_of_a_spreadsheet(self, gsm8k, tmp_path):
         path = tmp_path / 'sheet.csv'
@@ -170,6 +225,46 @@ class TestPython:
         assert len(task) == 9 and len(task.evaluation()) == 9
         assert task.checked_score(task.problem(3), ' 4') == dict(score=1)
 
+    @pytest.mark.parametrize(
+        'value, text', [
+            (42.0, '42'), (np.float32(0.1), '0.1'), (np.int64(7), '7'), (np.float64(1e3), '1000'), (1e300, '1e+300'),
+            (Decimal('1E+3'), '1000'), (True, 'True'), ('42.0', '42.0'), ([4.0], '[4.0]'), (None, ''),
+            (10 ** 30, f'{10 ** 30}')
+        ]
+    )
+    def test_an_answer_is_written_as_people_write_it(self, tmp_path, monkeypatch, value, text):
+        monkeypatch.setattr(np, 'given_to_the_task', value, raising=False)
+        task = self.task(
+            tmp_path, 'import numpy\ndef problems():\n    return [dict(prompt="1", answer=numpy.given_to_the_task)]\n'
+            'def score(p, c):\n    return 1\n'
+        )
+        assert task.problem(0).answer == text
+
+    @pytest.mark.parametrize('value', ['float("nan")', 'numpy.float32("nan")', 'numpy.datetime64("NaT")'])
+    def test_an_answer_that_is_missing(self, tmp_path, value):
+        with pytest.raises(ConfigError, match='problem 1 has the answer .*(nan|NaT).*Leave out the problem'):
+            self.task(
+                tmp_path,
+                f'import numpy\ndef problems():\n    return [dict(prompt="1"), dict(prompt="1", answer={value})]\n'
+                'def score(p, c):\n    return 1\n'
+            )
+
+    @pytest.mark.parametrize('name', ["'c'", '3', "['a']"])
+    def test_a_return_part_that_is_none(self, tmp_path, name):
+        parts = "weights = dict(a=1.0, b=0.5)\nreturn_part = {}\ndef score(p, c):\n    return dict(a=1, b=2)\n"
+        assert self.task(tmp_path, self.PROBLEMS + parts.format("'b'")).return_part == 'b'
+        with pytest.raises(ConfigError, match=r'return_part = .*: must be a part of the reward \(a, b\) or None'):
+            self.task(tmp_path, self.PROBLEMS + parts.format(name))
+
+    @pytest.mark.parametrize('parts', ['dict(a=1, log=2)', "{'a', 'log'}", 'dict(a=1, b=2, c=3)'])
+    def test_parts_that_the_weights_do_not_name(self, tmp_path, parts):
+        """The most common case: parts that are only to be logged."""
+        scorer = f"weights = dict(a=1.0, b=0.5)\ndef score(p, c):\n    return {parts}\n"
+        task = self.task(tmp_path, self.PROBLEMS + scorer)
+        with pytest.raises(TaskError) as failed:
+            task.checked_score(task.problem(0), '')
+        assert 'must score exactly the parts that weights names (a, b), as a dict' in failed.value.message
+
     def test_several_parts_with_weights(self, tmp_path):
         task = self.task(
             tmp_path, "weights = dict(a=1.0, b=0.5)\nchars = 'xyz'\n"
@@ -206,6 +301,14 @@ class TestPython:
 
     @pytest.mark.parametrize(
         'text, message', [
+            (
+                "words = {'a', 'log'}\ndef problems():\n    return [dict(prompt='a')]\ndef score(p, c):\n    return 1",
+                "env.task: PythonTask.words = {.*}: must be a list of words"
+            ),
+            (
+                'def problems():\n    return [dict(prompt=[dict(role="user", content=[dict(text="a")])])]\n'
+                'def score(p, c):\n    return 1', 'that of message 0 is a list of parts; join their texts'
+            ),
             ('def problems():\n    return []', 'must define a function score or score_batch'),
             ('score_batch = 3\ndef problems():\n    return []', 'must define a function score or score_batch'),
             ('def problems():\n    return [1]\ndef score(p, c):\n    return 1', 'problem 0 is 1, must be a dict'),
@@ -217,7 +320,7 @@ class TestPython:
     )
     def test_wrong_file(self, tmp_path, text, message):
         with pytest.raises(ConfigError, match=message):
-            self.task(tmp_path, text)
+            TokenEnv(self.task(tmp_path, text))
 
     def test_no_file(self):
         with pytest.raises(ConfigError, match="env.task.file = 'gone.py': there is no such file"):

@@ -84,6 +84,26 @@ class TestRewardModel:
         white = RewardModel(dict(pretrained=folder, whiten=True)).scores(*rows())
         assert np.allclose(white, (np.array(plain) - np.mean(plain)) / (np.std(plain) + 1e-4))
 
+    def test_evaluations_are_not_whitened(self, tmp_path):
+        """Whitened, the mean of each evaluation is 0, whatever the policy writes."""
+        folder, _ = save_model(tmp_path)
+        options = dict(max_new_tokens=4, reward_models=[dict(pretrained=folder, whiten=True)])
+        plain = RewardModel(dict(pretrained=folder)).scores(*rows())
+        for evaluation, expected in ((True, plain), (False, RewardModel(options['reward_models'][0]).scores(*rows()))):
+            scores = TokenEnv(TASK, evaluation=evaluation, **options).task.checked_scores(*rows())
+            assert [parts['reward_model'] for parts in scores] == pytest.approx(expected)
+
+    def test_a_completion_alone_is_not_whitened(self, tmp_path):
+        """It would be 0."""
+        folder, _ = save_model(tmp_path)
+        for whiten in (False, True):
+            env = TokenEnv(TASK, max_new_tokens=1, reward_models=[dict(pretrained=folder, whiten=whiten)])
+            env.reset(seed=0)
+            failed = env.step(3)[-1]['failed']
+            assert (
+                failed is not None and "whiten = True of 'reward_model' needs several completions" in failed
+            ) == whiten
+
     def test_what_cannot_be_read_costs_its_row(self, tmp_path):
         folder, _ = save_model(tmp_path)
         most = 30

@@ -56,6 +56,51 @@ class TestTokenEnv:
         assert info['completion'] == '9 </think> <answer> 3 </answer>'
         assert info['prompt'].endswith('20 11 <think>')
 
+    @pytest.mark.parametrize('part, value', [(None, 1), ('format', 1), ('overlong', -0.5)])
+    def test_the_return_is_the_part_that_the_config_names(self, part, value):
+        env = TokenEnv(return_part=part, overlong_buffer=4, max_new_tokens=8)
+        env.reset(options=dict(index=0))
+        info = env.step([9, 26, 27, 3, 28, 29])[-1]
+        assert info['reward_parts'] == dict(answer=1, format=1, solved=1, overlong=-0.5)
+        assert info['return'] == value and env.token_spec.return_part == (part or 'solved')
+
+    def test_a_return_part_that_does_not_exist(self):
+        with pytest.raises(ConfigError,
+                           match=r"env.return_part = 'x': must be a part of the reward \(answer, format, sol"):
+            TokenEnv(return_part='x')
+
+    @pytest.mark.parametrize(
+        'weights, parts, told', [
+            (dict(a=1e30, b=1.), dict(a=1e30, b=0.), 'the reward is 1e+60 (1e+30 x a = 1e+30 + 1 x b = 0)'),
+            (dict(a=1., b=1.), dict(a=3e38, b=3e38), 'the reward is 6e+38'),
+            (dict(a=1., b=0.), dict(a=0., b=1e39), 'scored b = 1e+39, must be a finite number (float32) or None'),
+            (
+                dict(a=1., b=0.), dict(a=-1.7e308,
+                                       b=0.), 'scored a = -1.7e+308, must be a finite number (float32) or None'
+            ),
+        ]
+    )
+    def test_a_reward_that_is_not_finite_in_float32_fails_its_row(self, weights, parts, told):
+
+        class Large(Task):
+            chars = 'ab'
+
+            def __len__(self):
+                return 1
+
+            def problem(self, index):
+                return Problem('a')
+
+            def score(self, problem, completion):
+                return parts
+
+        task = Large()
+        task.weights = weights
+        env = TokenEnv(task, max_new_tokens=1)
+        env.reset(seed=0)
+        _, reward, *_, info = env.step(1)
+        assert reward == info['return'] == 0 and told in info['failed']
+
     def test_nothing_is_taken_behind_the_end_of_sequence(self):
         env = TokenEnv()
         env.reset(options=dict(index=0))

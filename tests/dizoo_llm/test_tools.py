@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -84,6 +85,17 @@ def hostile(what: str) -> str:
     return dict(
         megabyte='y' * 1_000_000, special='<eos><pad>', surrogate='a\ud800b', print='done', pid=str(os.getpid())
     )[what]
+
+
+def slow(seconds: float) -> float:
+    """
+    Wait.
+
+    Args:
+        seconds: How long.
+    """
+    time.sleep(seconds)
+    return seconds
 
 
 def untyped(number):
@@ -319,6 +331,41 @@ class TestHostile:
         said(task, call('hostile', what='hang'))
         other, = said(task, call('hostile', what='pid'))
         assert first == same != other and int(first) != os.getpid() and not alive(first) and alive(other)
+
+    def test_an_answer_after_an_interrupt_is_not_that_of_the_next_call(self):
+        """DI-engine ends a step that takes too long by a signal, whose handler raises."""
+
+        def interrupt(*_):
+            raise InterruptedError
+
+        task = tools(HERE + 'slow', HERE + 'convert', seconds=30)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(InterruptedError):
+                task._process.call('slow', dict(seconds=0.6))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert said(task, call('convert', number=3)) == ["3 2.0 'm' False"]
+
+    def test_a_fork_while_a_thread_calls(self):
+        """The thread that holds the lock does not exist in the fork."""
+        task = tools(HERE + 'slow', seconds=30)
+        assert said(task, call('slow', seconds=0.)) == ['0.0']
+        thread = threading.Thread(target=said, args=(task, call('slow', seconds=1.)))
+        thread.start()
+        while not task._process._lock.locked():
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            try:
+                os._exit(said(task, call('slow', seconds=0.)) != ['0.0'])
+            finally:
+                os._exit(2)
+        thread.join()
+        assert os.waitpid(child, 0)[1] == 0
 
     def test_a_process_that_was_inherited_is_not_used(self, task):
         first, = said(task, call('hostile', what='pid'))

@@ -156,6 +156,14 @@ class TestTurns:
         (*_, info), = play(env, ids(env, 'ab'))
         assert re.search(told, info['failed'])
 
+    @pytest.mark.parametrize('each, turns', [(3e38, 2), (1e39, 1)])
+    def test_a_total_that_is_not_finite_in_float32_fails_its_episode(self, monkeypatch, each, turns):
+        replies = [Reply('a', dict(length=each)), Reply('a', dict(length=each), done=True)]
+        monkeypatch.setattr(Echo, 'respond', lambda self, problem, state, turn: replies[turn.number])
+        env = echo()
+        *_, (_, _, terminated, _, info) = play(env, *[ids(env, 'ab')] * turns)
+        assert terminated and 'must be a finite number (float32)' in info['failed'] and info['return'] == 0
+
     def test_a_state_belongs_to_one_episode(self):
         env = echo()
         play(env, ids(env, 'ab'))

@@ -3,7 +3,7 @@ import pytest
 from ding.envs import get_vec_env_setting
 from easydict import EasyDict
 
-from ding_common import ConfigError
+from ding_common import ConfigError, TaskError
 from ding_grpo.envs import GymnasiumEnv
 
 
@@ -47,6 +47,19 @@ class TestGymnasiumEnv:
             env.reset()
             costs.append(env.step(np.array([torque], dtype=np.float32)).obs)
         assert np.allclose(*costs)
+
+    @pytest.mark.parametrize('reward, finite', [(3e38, True), (1.7e308, False), (float('nan'), False)])
+    def test_a_reward_that_is_not_finite_in_float32_is_refused(self, monkeypatch, reward, finite):
+        env = GymnasiumEnv(dict(env_id='CartPole-v1'))
+        env.seed(0, dynamic_seed=False)
+        env.reset()
+        inner = env._env.unwrapped
+        monkeypatch.setattr(inner, 'step', lambda action: (inner.state, reward, False, False, {}))
+        if finite:
+            assert np.isfinite(env.step(np.array(0)).reward).all()
+        else:
+            with pytest.raises(TaskError, match='CartPole-v1 gave the reward .*, must be a finite number'):
+                env.step(np.array(0))
 
     @pytest.mark.parametrize(
         'cfg, message', [

@@ -94,6 +94,34 @@ class TestWhatIsEvaluated:
         run(think_answer, 20)
         assert returns['asked'] == evaluated() == [0, 4] and result()['stop']
 
+    @pytest.mark.parametrize(
+        'env, value, told', [
+            (dict(stop_value=1.), 1., "env.stop_value = 1 reached by 'solved' = 1 at update 4\n"),
+            (dict(stop_value=1., return_part='format'), 2., "env.stop_value = 1 reached by 'format' = 2 at update 4\n"),
+            (dict(stop_value=9.), 1., None),
+            (
+                dict(stop_value=1.), 1.5, 'env.stop_value = 1 reached by the reward of all parts '
+                '(answer, format, solved; env.return_part names one) = 1.5 at update 4\n'
+            ),
+        ]
+    )
+    def test_the_end_says_why(self, think_answer, returns, monkeypatch, capfd, env, value, told):
+        parts = ThinkAnswerTask.score
+
+        def score(*args):
+            return dict(parts(*args), format=2. * parts(*args)['solved'])
+
+        monkeypatch.setattr(ThinkAnswerTask, 'score', score)
+        if told and 'all parts' in told:
+            monkeypatch.setattr(ThinkAnswerTask, 'return_part', None)
+        returns.update({4: 1.})
+        think_answer[0].env.update(env)
+        run(think_answer, 8)
+        out = capfd.readouterr().out
+        assert told in out if told else 'stop_value' not in out
+        assert [e['eval_episode_return'] for e in read_json_lines('run/log/evaluator/evaluations.jsonl')][1] == value
+        assert best() == 4
+
     @pytest.mark.parametrize('stop', [20, 3])
     def test_a_run_stopped_by_a_signal_is_not(self, think_answer, monkeypatch, stop):
         """Even if the signal arrives in the last update."""

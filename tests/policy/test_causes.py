@@ -122,6 +122,26 @@ class TestSolved:
     def test_equal_groups_of_the_best_reward(self):
         assert causes_of(history(5, dict(equal=4, mean=0.99))) == []
 
+    @pytest.mark.parametrize(
+        'updates, mean, entropy, found, told', [
+            (5, 0.4, 0.001, ['entropy_gone'], 'the entropy fell from 2 to 0.001 nats before the reward came'),
+            (3, 0.4, 0.001, [], None),
+            (5, 0.8, 0.001, ['copies'], 'the entropy fell from 2 to 0.001 nats before the best reward came'),
+            (5, 0.4, 1.0, ['copies'], 'raise policy.collect.temperature = 1, or check the seeds'),
+        ]
+    )
+    def test_copies_where_the_entropy_had_fallen(self, updates, mean, entropy, found, told):
+        """A policy that always samples the same needs neither another temperature nor other seeds."""
+        h = history(
+            updates,
+            dict(copies=4, mean=mean),
+            metrics=dict(entropy=entropy),
+            first=dict(samples=dict(copies=0, mean=0.4), metrics=dict(entropy=2.0))
+        )
+        h.recent = h.recent if updates < 5 else [*h.recent[1:], h.recent[-1]]
+        assert causes_of(h) == found
+        assert all(told in CAUSES[name](h, Setting())['message'] for name in found)
+
     def test_copies_of_the_best_reward(self):
         assert causes_of(history(5, dict(copies=4, mean=1.0))) == []
 
