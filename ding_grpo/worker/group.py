@@ -13,13 +13,7 @@ class Group:
         environment, whose greedy episode is a baseline for the group of the same number.
     """
 
-    def __init__(
-            self,
-            number: int,
-            env_ids: List[int],
-            problem: Optional[int] = None,
-            greedy: bool = False
-    ) -> None:
+    def __init__(self, number: int, env_ids: List[int], problem: Optional[int] = None, greedy: bool = False) -> None:
         self.number = number
         self.env_ids = env_ids
         self.problem = problem  # None: the environment draws it from the seed
