@@ -123,7 +123,8 @@ def _guarded(pipeline: Callable) -> Callable:
                 check_sections(main_config.policy, GRPOPolicy.default_config())
                 main_config.policy.setdefault('learn', {})
                 _join_others(main_config)
-            with handlers_given_back(), running(pipeline, (main_config, create_config), *args, **kwargs):
+            with handlers_given_back(), running(pipeline, (main_config, create_config), *args, **kwargs), \
+                    RunCommander.saved_before_errors():
                 policy = pipeline((main_config, create_config), *args, **kwargs)
             ends_well = True
             return policy

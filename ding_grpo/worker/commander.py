@@ -6,8 +6,8 @@ import glob
 import os
 import signal
 import weakref
-from functools import partial
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from click import ClickException
 from ding.worker import BaseSerialCommander, LearnerHook
@@ -20,7 +20,7 @@ from .capability import learns_from_groups
 from .checkpoint import Found, lock, newest, number_of, numbered, prune, save_checkpoint
 from .evaluator import END_SUFFIX, GroupEvaluator
 from .findings import FINDINGS, FindingsHook
-from .interrupt import Interrupt, saves_first
+from .interrupt import Interrupt
 from .plain import plain
 from .random_state import random_state, random_state_kept, set_random_state
 from .report import MetricsHook, ReportHook
@@ -45,6 +45,8 @@ class RunCommander(BaseSerialCommander):
     Interfaces:
         As ``BaseSerialCommander``; ``load``, ``save``, ``save_end``, ``evaluate_end``.
     """
+
+    _newest: Optional['weakref.ref[RunCommander]'] = None
 
     def __init__(
             self,
@@ -77,9 +79,7 @@ class RunCommander(BaseSerialCommander):
         self._found: Optional[Found] = None
         self._begun = False
         self._saved = 0  # updates at the last periodic checkpoint
-        for part in (collector, evaluator, learner):
-            part.before_error = lambda: me.before_error()
-        learner.train = partial(saves_first(type(learner).train), learner)
+        RunCommander._newest = weakref.ref(self)
         # State of the run after its last update. Checkpoints that are saved later contain it: a run that goes on from
         # them has no evaluation at its former end.
         self._end_state: Optional[Dict[str, Any]] = None
@@ -91,7 +91,6 @@ class RunCommander(BaseSerialCommander):
         learner.register_hook(LoadHook('load_ckpt', 20, position='before_run', commander=me))
         learner.register_hook(SaveHook('save_ckpt_after_run', 20, position='after_run', commander=me))
 
-    @saves_first
     def step(self) -> Any:
         if self._saves:
             if not self._begun:
@@ -196,13 +195,26 @@ class RunCommander(BaseSerialCommander):
             raise
         self.save()
 
-    def before_error(self) -> None:
+    @classmethod
+    @contextmanager
+    def saved_before_errors(cls) -> Iterator[None]:
         """
         Overview:
-            Save the run as it was at the last ``step``, unless weights have changed since, nothing has been learned, \
-            or this checkpoint exists. A model that is divided among processes is not saved, since all would have to. \
-            What has been sampled ahead is not saved.
+            Context of a pipeline: before an error ends it, its commander saves.
         """
+        cls._newest = None
+        try:
+            yield
+        except Exception as error:
+            commander = cls._newest and cls._newest()
+            if commander is not None and not isinstance(error, CheckpointError):
+                commander._save_before_error()
+            raise
+
+    def _save_before_error(self) -> None:
+        """Save the run as it was at the last ``step``, unless weights have changed since, nothing has been learned, or
+        this checkpoint exists. A model that is divided among processes is not saved, since all would have to, nor what
+        has been sampled ahead."""
         number, steps, run = self._top
         if number == 0 or self._learner.rank != 0 or self._policy_cfg.shard:
             return

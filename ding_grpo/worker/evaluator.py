@@ -16,7 +16,6 @@ from .capability import learns_from_groups
 from .deferred import ScoringManager
 from .evaluation import Evaluation
 from .failures import check_failures
-from .interrupt import saves_first
 from .screen import keep_off_screen, run_folder, show
 
 END_SUFFIX = '.end'  # ending of TensorBoard's file with the evaluation at the end
@@ -74,7 +73,6 @@ class GroupEvaluator(InteractionSerialEvaluator):
         if parallel.rank() == 0:
             keep_off_screen(self._logger)
 
-    @saves_first
     def eval(
             self,
             save_ckpt_fn: Callable = None,

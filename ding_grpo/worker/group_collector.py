@@ -20,7 +20,6 @@ from .failures import check_failures
 from .findings import probe
 from .group import Collected, Share
 from .group_player import GroupPlayer
-from .interrupt import saves_first
 from .problem_order import ProblemOrder
 from .problem_pools import ProblemPools
 from .screen import keep_off_screen, run_folder
@@ -234,7 +233,6 @@ class GroupCollector(ISerialCollector):
         if hasattr(self, '_env'):
             self.close()
 
-    @saves_first
     def collect(
             self,
             n_sample: Optional[int] = None,

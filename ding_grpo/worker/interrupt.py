@@ -2,11 +2,10 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from functools import wraps
 from types import FrameType
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Optional
 
-from ding_common import CheckpointError, parallel
+from ding_common import parallel
 from ding_grpo.compat import private
 
 
@@ -60,22 +59,3 @@ def handlers_given_back() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def saves_first(method: Callable) -> Callable:
-    """
-    Overview:
-        Call ``before_error`` of the object, if it has one, before an error leaves the method.
-    """
-
-    @wraps(method)
-    def call(self, *args, **kwargs) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except CheckpointError:
-            raise
-        except Exception:
-            getattr(self, 'before_error', int)()
-            raise
-
-    return call
