@@ -67,15 +67,7 @@ class StepActor:
         check_for_steps(cfg)
 
     def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple] = None) -> None:
-        """
-        Overview:
-            Check on a sample that the model reads the environment's observations and has its actions.
-        Arguments:
-            - spec (:obj:`Optional[NamedTuple]`): None, except for token environments.
-            - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and actions.
-        Raises:
-            - ConfigError: If environment and model do not fit.
-        """
+        """See ``Actor.bind``. A sample shows whether the model reads the observations and has the actions."""
         if spec is not None:
             raise ConfigError(
                 f"policy.model.type: {type(self._model).__name__} does not read tokens. With token_env, grpo needs "
@@ -136,20 +128,7 @@ class StepActor:
             forced: Dict[int, Forced] = {},
             enough: Optional[int] = None
     ) -> Dict[int, Dict[str, Any]]:
-        """
-        Overview:
-            Sample an action for each environment.
-        Arguments:
-            - obs (:obj:`Dict[int, Any]`): Observations by environment.
-            - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
-            - forced (:obj:`Dict[int, Forced]`): See ``Actor.sample``.
-            - enough (:obj:`Optional[int]`): Not used: ``check_for_steps`` refuses ``extra_rows``.
-        Returns:
-            - output (:obj:`Dict[int, Dict]`): ``action`` and ``logp`` of each.
-        Shapes:
-            - action (:obj:`torch.LongTensor`): :math:`()`, or floats in the shape of the space for continuous actions
-            - logp (:obj:`torch.FloatTensor`): :math:`()`
-        """
+        """See ``Actor.sample``. ``check_for_steps`` refuses ``extra_rows``, and with them ``enough``."""
         batch = self._collate(obs)
         with torch.no_grad():
             logit = self._logit(self._model, batch)

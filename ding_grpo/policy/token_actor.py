@@ -1,5 +1,4 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
-import hashlib
 import os
 from contextlib import nullcontext
 from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
@@ -53,12 +52,6 @@ def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
         f'policy.model.pretrained = {pretrained!r}, which the model was trained with. Set '
         f'env.tokenizer = dict(pretrained={pretrained!r}).'
     )
-
-
-def vocabulary_hash(tokenizer: Any) -> str:
-    """A hash of which token has which id."""
-    tokens = sorted((i, token) for token, i in tokenizer.get_vocab().items())
-    return hashlib.sha256(repr(tokens).encode(errors='surrogatepass')).hexdigest()
 
 
 class TokenActor:
@@ -135,7 +128,7 @@ class TokenActor:
         Arguments:
             - spec (:obj:`Optional[NamedTuple]`): ``tokenizer``, ``eos_token_ids``, ``vocab_size``, \
                 ``max_prompt_length``, ``max_new_tokens``, ``reward_weights``, ``max_turns``, ``max_tokens``, \
-                ``max_own_tokens``, ``ends``.
+                ``max_own_tokens``, ``ends``, ``vocabulary``.
             - spaces (:obj:`Optional[Tuple]`): Not used.
         Raises:
             - ConfigError: If the tokens do not fit the model.
@@ -185,21 +178,8 @@ class TokenActor:
     ) -> Dict[int, Dict[str, Any]]:
         """
         Overview:
-            Sample a completion, or the next turn, for each environment.
-        Arguments:
-            - obs (:obj:`Dict[int, Any]`): Token ids by environment, -1 after the last.
-            - row_keys (:obj:`Dict[int, RowKey]`): See ``Actor.sample``.
-            - forced (:obj:`Dict[int, Forced]`): See ``Actor.sample``.
-            - enough (:obj:`Optional[int]`): See ``Actor.sample``.
-        Returns:
-            - output (:obj:`Dict[int, Dict]`): ``prompt``, ``action``, ``logp`` and ``kept`` (or None) of each. \
-                ``kept`` is a ``KeptSets`` where the sets have any size. With ``enough`` also ``dropped``.
-        Shapes:
-            - obs (:obj:`torch.Tensor`): :math:`(N, )`
-            - prompt (:obj:`torch.LongTensor`): :math:`(L, )`
-            - action (:obj:`torch.LongTensor`): :math:`(S, )`
-            - logp (:obj:`torch.FloatTensor`): :math:`(S, )`
-            - kept (:obj:`torch.LongTensor`): :math:`(S, K)`
+            See ``Actor.sample``: a completion, or the next turn. The outputs have ``prompt`` (L, ), ``action`` and \
+            ``logp`` (S, ), and ``kept`` (S, K), or None, or a ``KeptSets`` where the sets have any size.
         """
         most = self._known_spec.max_new_tokens
         uniform = np.stack([self._generators.of(i, row_keys[i]).random(most) for i in obs])  # (B, T)
@@ -319,15 +299,14 @@ class TokenActor:
         self._check_vocabulary()
 
     def _check_vocabulary(self) -> None:
-        if None not in (self._spec, self._trained_with) and \
-                vocabulary_hash(self._spec.tokenizer) != self._trained_with:
+        if None not in (self._spec, self._trained_with) and self._spec.vocabulary != self._trained_with:
             raise ConfigError(
                 f'env.tokenizer: its {self._spec.vocab_size} tokens are not those of the checkpoint, or have other '
                 'ids, so tokens would change their meaning. Use the tokenizer of the run that wrote the checkpoint.'
             )
 
     def state_dict(self) -> Dict[str, Any]:
-        known = {} if self._spec is None else dict(vocabulary=vocabulary_hash(self._spec.tokenizer))
+        known = {} if self._spec is None else dict(vocabulary=self._spec.vocabulary)
         return dict(known, reading=self._model.reading_state())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:

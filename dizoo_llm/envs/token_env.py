@@ -1,3 +1,4 @@
+import hashlib
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import gymnasium
@@ -40,6 +41,12 @@ class TokenSpec(NamedTuple):
     def max_own_tokens(self) -> int:
         """Maximum number of tokens that the policy writes in an episode."""
         return min(self.max_turns * self.max_new_tokens, self.max_tokens)
+
+    @property
+    def vocabulary(self) -> str:
+        """A hash of which token has which id."""
+        tokens = sorted((i, token) for token, i in self.tokenizer.get_vocab().items())
+        return hashlib.sha256(repr(tokens).encode(errors='surrogatepass')).hexdigest()
 
 
 class TokenEnv(gymnasium.Env):
