@@ -14,7 +14,7 @@ from dizoo_llm.envs import DingTokenEnv, TokenEnv, encoding
 from dizoo_llm.envs.encoding import Encoder
 from dizoo_llm.envs.rewarded_task import RewardedTask
 from dizoo_llm.rewards import CHECKS
-from dizoo_llm.tasks import ListTask, MixtureTask, Problem, Reply, Task, create_task, listed
+from dizoo_llm.tasks import ListTask, MixtureTask, Problem, Reply, Task, create_task, listed, mixture
 from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_prompt, encode_prompts
 from ding_common import ConfigError
 
@@ -345,7 +345,16 @@ class TestShared:
         with pytest.raises(AttributeError):
             task.missing
 
-    def test_a_mixture_offers_the_tools_of_its_parts(self, tmp_path):
-        cfg = dict(type='file', path=write(tmp_path / 'a.jsonl', questions(2)))
-        mixed = MixtureTask([cfg, cfg])
-        assert mixed.tools == [] and mixed.listed
+    def test_a_mixture_offers_the_tools_of_its_parts(self, monkeypatch):
+
+        class Offering(Sized):
+
+            def __init__(self, name):
+                super().__init__(1)
+                self.tools = [dict(type='function', function=dict(name=name))]
+
+        monkeypatch.setattr(mixture, 'create_task', lambda cfg: Offering(**cfg))
+        one, other = dict(name='a'), dict(name='b')
+        assert MixtureTask([one, one]).tools == Offering('a').tools
+        with pytest.raises(ConfigError, match='Offering has tools = .*they must be equal'):
+            MixtureTask([one, other])
