@@ -320,9 +320,7 @@ class TestCommandLine:
 @pytest.mark.algotest
 @pytest.mark.parametrize('seed', range(5))
 def test_think_answer_is_solved(tmp_path, seed):
-    start = time.time()
     code, out, err = call([DING, *f'-m serial_onpolicy -c {CONFIG} -s {seed} --train-iter 600'.split()], tmp_path)
     assert code == 0, err
     folder = tmp_path / 'runs' / 'think_answer_grpo'
     assert read_json_lines(str(folder / 'log' / 'evaluator' / 'evaluations.jsonl'))[-1]['eval_episode_return'] == 1
-    assert time.time() - start < 120
