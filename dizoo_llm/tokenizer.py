@@ -203,7 +203,8 @@ def encode_prompts(
     """
     names = _reads_like_a_token(tokenizer, len(tokenizer))
     plain = all(isinstance(prompt, str) and not names.search(prompt) for prompt in prompts)
-    if any(in_chat(tokenizer, prompt, chat) for prompt in prompts) or not plain or system_prompt or chat_options:
+    chats = any(in_chat(tokenizer, prompt, chat) for prompt in prompts)
+    if chats or not plain or system_prompt is not None or chat_options:
         return [encode_prompt(tokenizer, prompt, chat, system_prompt, chat_options) for prompt in prompts]
     # Threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment.
     os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')

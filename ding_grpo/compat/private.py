@@ -60,6 +60,14 @@ def after_train(learner: Any, call: Callable[[Any, List[Dict[str, Any]]], None])
     learner.train = train_and_call
 
 
+def pushed(buffer: Any) -> int:
+    """
+    Overview:
+        How often something was pushed into a replay buffer, which it does not tell; 0 without a buffer.
+    """
+    return getattr(buffer, '_push_count', 0)
+
+
 def restore_priorities(buffer: Any, data: List[Any]) -> None:
     """
     Overview:

@@ -109,6 +109,9 @@ class Actor(Protocol):
     def evaluating(self) -> ContextManager:
         """Context of evaluations."""
 
+    def aside(self) -> ContextManager:
+        """Context of reads as learning reads that change neither statistics of the model nor random states."""
+
     def forget(self, env_ids: Optional[List[int]]) -> None:
         """Drop the random numbers of environments whose episode has ended; None for all."""
 

@@ -124,13 +124,15 @@ class Learning:
             self._sharding.release()
         batch, memory = Batch.of(data), MemoryMeter(self._device)
         used = torch.tensor([group.get('use', 1) > 1 for group in data])  # by an earlier update, with a replay buffer
-        steps, shuffle = self.updater.optimizer_steps, self.updater.shuffle.get_state()
+        updater = self.updater
+        before = updater.optimizer_steps, updater.shuffle.get_state(), updater.bad_updates.in_a_row
         try:
             with memory.part('updating'), memory_advice('learning', self._actor.memory_advice(self._cfg)):
                 metrics = self._learn(batch, batch.without(used[batch.group]))
         except Exception:
-            if self.updater.optimizer_steps == steps:  # the update can be saved as if it had not begun
-                self.updater.shuffle.set_state(shuffle)
+            if updater.optimizer_steps == before[0]:  # the update can be saved as if it had not begun
+                updater.shuffle.set_state(before[1])
+                updater.bad_updates.in_a_row = before[2]
             raise
         self.updates += 1
         every = self._cfg.learn.ref_sync_freq

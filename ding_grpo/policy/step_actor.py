@@ -1,7 +1,7 @@
 """How GRPO acts and learns with any other model of DI-engine: an action is one step of an environment."""
 import copy
-from contextlib import nullcontext
-from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
+from contextlib import contextmanager, nullcontext
+from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ class StepActor:
             - seed (:obj:`int`): Together with a row's key it seeds the row's random numbers.
         """
         self._model = model.eval()
-        self.exact = True
+        self.exact, self._learns = True, False
         self._start, self._shape = 0, (-1, )  # of the environment's actions: the first of discrete ones; of others
         self._temperature = temperature
         self.seed, self._generators = seed, RowGenerators(seed)
@@ -111,7 +111,7 @@ class StepActor:
         """Whether the training mode of the model gives the same results, seen on rows of one observation."""
         model, obs = copy.deepcopy(self._model), self._collate(dict.fromkeys(range(ROWS), observation))
         try:
-            with torch.no_grad(), torch.random.fork_rng():
+            with torch.no_grad(), self._own_random_numbers():
                 found = [self._logit(model.train(mode), obs) for mode in (False, True)]
         except ValueError:  # batch norm of one row
             return False
@@ -157,7 +157,7 @@ class StepActor:
     def _of_environment(self, action: Tensor) -> Tensor:
         """Actions of the model as the environment has them, on the CPU."""
         action = action.cpu()
-        return action.unflatten(1, self._shape) if action.is_floating_point() else action + self._start
+        return action.view(len(action), *self._shape) if action.is_floating_point() else action + self._start
 
     def evaluating(self) -> ContextManager:
         return nullcontext()
@@ -190,7 +190,7 @@ class StepActor:
             teacher: None = None
     ) -> Reading:
         counted = batch.weight != 0  # (B, S)
-        model.train(model is self._model)  # the reference and others only evaluate
+        model.train(model is self._model and (self._learns or torch.is_grad_enabled()))
         output = self._forward(model, batch.obs, 'compute_actor' if critic is None else 'compute_actor_critic')
         model.eval()
         logit = self._logit_of(model, output)  # (M, N): the M steps that count
@@ -202,6 +202,22 @@ class StepActor:
         if squares:
             of_steps['squares'] = sum_of_squares(logit)
         return Reading(**{name: x.new_zeros(counted.shape).masked_scatter(counted, x) for name, x in of_steps.items()})
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        buffers = [(x, x.clone()) for x in self._model.buffers()]
+        self._learns = True
+        try:
+            with self._own_random_numbers():
+                yield
+        finally:
+            self._learns = False
+            for x, before in buffers:
+                x.copy_(before)
+
+    def _own_random_numbers(self) -> ContextManager:
+        device = next(self._model.parameters()).device
+        return torch.random.fork_rng([device] if device.type == 'cuda' else [])
 
     def make_critic(self, cfg: Dict) -> nn.Module:
         name = type(self._model).__name__

@@ -190,6 +190,9 @@ class TokenActor:
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         return self._generate(obs)
 
+    def aside(self) -> ContextManager:
+        return nullcontext()
+
     def evaluating(self) -> ContextManager:
         return nullcontext() if self._eval_autocast else self._model.without_autocast()
 

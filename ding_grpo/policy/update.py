@@ -74,7 +74,8 @@ class Updater:
     def run(self, batch: Batch, update: int) -> Dict[str, float]:
         """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. Returns metrics (docs/metrics.md)."""
         steps: List[Dict[str, float]] = []
-        empty, noise = 0, self._noise(batch, update)
+        with self._actor.aside():
+            empty, noise = 0, self._noise(batch, update)
         if self._extras.values is not None:
             self._extras.values.begin(update)
         if self._extras.shadow is not None:
@@ -107,7 +108,8 @@ class Updater:
         drawn = list(batch.mini_batches(size, self.shuffle))
         for mini_batch in drawn[1:]:
             if fresh_rows(mini_batch, self.optimizer_steps).any():
-                mini_batch.logp_first = first_log_probs(mini_batch, self.read(mini_batch), self.optimizer_steps)
+                with self._actor.aside():
+                    mini_batch.logp_first = first_log_probs(mini_batch, self.read(mini_batch), self.optimizer_steps)
         yield from drawn
         for _ in range(1, cfg.epoch_per_collect):
             yield from (drawn[i] for i in torch.randperm(len(drawn), generator=self.shuffle).tolist())
@@ -131,7 +133,8 @@ class Updater:
         metrics = self._metrics(batch, read, shown, norm)
         outcome = outcome_of(metrics, cfg.target_kl, cfg.max_ratio)
         if extras.shadow is not None and outcome != 'skipped_steps':
-            metrics.update(self._shadow_metrics(batch, read['logp']))
+            with self._actor.aside():
+                metrics.update(self._shadow_metrics(batch, read['logp']))
         if outcome == 'optimizer_steps':
             torch.nn.utils.clip_grads_with_norm_(trained, cfg.grad_clip_value, norm)
             self._optimizer.step()

@@ -9,7 +9,6 @@ import weakref
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
-from click import ClickException
 from ding.worker import BaseSerialCommander, LearnerHook
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -63,7 +62,8 @@ class RunCommander(BaseSerialCommander):
         self._run = run_folder(learner.exp_name)
         self._folder = os.path.join(self._run, 'ckpt')
         self._interrupt = Interrupt()
-        self._top: Tuple[int, int, Dict[str, Any]] = (0, 0, {})  # updates, optimizer steps and state at the last step
+        # updates, optimizer steps, items of the buffer, and state at the last step
+        self._top: Tuple[int, int, int, Dict[str, Any]] = (0, 0, 0, {})
         # A weak reference. A cycle with the evaluator would keep it and the environments' processes alive after a run.
         me = weakref.proxy(self)
         learner.register_hook(EndHook('evaluate_end', 30, position='after_run', commander=me))
@@ -71,6 +71,7 @@ class RunCommander(BaseSerialCommander):
             self._add_report()
             return
         self._lock = lock(self._run) if parallel.rank() == 0 else None
+        RunCommander._newest = weakref.ref(self)
         self._limits = dict(private.limits())  # the pipelines check them only after one more update
         most = self._policy_cfg.learn.num_updates
         if most is not None:
@@ -79,7 +80,6 @@ class RunCommander(BaseSerialCommander):
         self._found: Optional[Found] = None
         self._begun = False
         self._saved = 0  # updates at the last periodic checkpoint
-        RunCommander._newest = weakref.ref(self)
         # State of the run after its last update. Checkpoints that are saved later contain it: a run that goes on from
         # them has no evaluation at its former end.
         self._end_state: Optional[Dict[str, Any]] = None
@@ -96,7 +96,8 @@ class RunCommander(BaseSerialCommander):
             if not self._begun:
                 self._begin()
             steps = self._learner.policy.get_attribute('optimizer_steps')
-            self._top = self._learner.train_iter, steps, self._run_state(waits=False)
+            items = private.pushed(self._replay_buffer)
+            self._top = self._learner.train_iter, steps, items, self._run_state(waits=False)
             self._save_if_due()
             self._end_if_asked()
             if self._learner.train_iter >= self._limits.get('max_train_iter', float('inf')):
@@ -190,7 +191,7 @@ class RunCommander(BaseSerialCommander):
         self._check_same()
         try:
             self._end_state = self._end_state or self._run_state()
-        except RuntimeError:  # of what samples ahead
+        except Exception:  # of what samples ahead
             self.save(run=self._run_state(waits=False))
             raise
         self.save()
@@ -209,14 +210,17 @@ class RunCommander(BaseSerialCommander):
             commander = cls._newest and cls._newest()
             if commander is not None and not isinstance(error, CheckpointError):
                 commander._save_before_error()
+            if commander is not None and commander._lock is not None:
+                commander._lock.close()
             raise
 
     def _save_before_error(self) -> None:
         """Save the run as it was at the last ``step``, unless weights have changed since, nothing has been learned, or
         this checkpoint exists. A model that is divided among processes is not saved, since all would have to, nor what
         has been sampled ahead."""
-        number, steps, run = self._top
-        if number == 0 or self._learner.rank != 0 or self._policy_cfg.shard:
+        number, steps, items, run = self._top
+        pushed = private.pushed(self._replay_buffer) != items  # the buffer has the groups of the next update
+        if number == 0 or pushed or self._learner.rank != 0 or self._policy_cfg.shard:
             return
         path = os.path.join(self._folder, f'iteration_{number}.pth.tar')
         same = (number, steps) == (self._learner.train_iter, self._learner.policy.get_attribute('optimizer_steps'))
@@ -224,8 +228,7 @@ class RunCommander(BaseSerialCommander):
             return
         try:
             self.save(run={**run, **self._buffer_state()})
-        except (ClickException,
-                RuntimeError) as error:  # NaN, a full disk, a GPU that has failed: the first error counts
+        except Exception as error:  # NaN, a full disk, a GPU that has failed: the first error counts
             show(f'the run could not be saved after update {number}: {error}')
         else:
             show(f'saved after update {number}, from where policy.learn.resume_training=True continues')

@@ -2,7 +2,7 @@
 import copy
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
-from ding_common import ConfigError, describe, run_file
+from ding_common import ConfigError, TaskError, describe, run_file
 from dizoo_llm.tasks import Problem
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ class Demonstrations:
             return
         problem = self._env.problems.checked_problem(index)
         text = self._env.task.demonstration(problem)
-        scored = self._env.task.checked_score(problem, text)
+        scored, = self._env.task.checked_scores([problem], [text])
+        if isinstance(scored, TaskError):
+            raise scored
         if sum(self._env.weights[name] * (value or 0) for name, value in scored.items()) <= 0:
             other = f', or set {self._config}train.answers' if self._config else ''
             raise ConfigError(

@@ -183,7 +183,7 @@ class Encoder:
     def _most(self, problem: Problem) -> float:
         """Number of tokens that a prompt cannot exceed: a token of ASCII text has at least one character."""
         messages = problem.messages
-        if not all(message['content'].isascii() and len(message) == 2 for message in messages):
+        if not all(message['content'].isascii() and message['content'] and len(message) == 2 for message in messages):
             return float('inf')
         empty = '?' if isinstance(problem.prompt, str) else [dict(message, content='?') for message in messages]
         around = self._once('around', empty, lambda: encode_prompt(self.tokenizer, empty, *self._chat))
@@ -340,7 +340,7 @@ class Encoder:
         found = 0 if unknown is None else ids.count(unknown)
         if found > 0 and found > around().count(self.tokenizer.unk_token):
             lacking = {c for c in {*text.split(), *text} if unknown in self._ids(c)}
-            some = sorted(c for c in lacking if len(c) == 1) or sorted(lacking)
+            some = sorted(c for c in lacking if len(c) == 1) or sorted(lacking) or [self.tokenizer.unk_token]
             raise ConfigError(f'env.tokenizer: it has no token for {some[:5]!r:.80} in {text!r:.200}.')
         return ids
 

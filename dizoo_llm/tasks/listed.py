@@ -200,13 +200,16 @@ class FileTask(ListTask):
                 'answers. Set env.task.check_rows=None to try all of them.'
             )
         contradicting = []
-        for i, before in repeated[:self._check_rows]:
+        every = 1 if self._check_rows is None else max(1, -(-len(repeated) // self._check_rows))
+        compared = repeated[::every]
+        for i, before in compared:
             one, other = problems[i].answer, problems[before].answer
             if not self._equal(f'{where}: {places[i]}', one, other):
                 contradicting.append(f'{places[i]} after {places[before]}: {one!r:.80}, not {other!r:.80}')
         if contradicting:  # adds noise to the reward; common in large collections
             warnings.warn(
-                f'{where}: {len(contradicting)} row(s) repeat a question with a different answer, for example '
+                f'{where}: {len(contradicting)} row(s) repeat a question with a different answer'
+                f"{'' if len(compared) == len(repeated) else f' (of {len(compared)} that were compared)'}, for example "
                 f'{contradicting[0]}.'
             )
         if answered > 0:
@@ -354,13 +357,13 @@ def _csv(path: str) -> Iterator[Tuple[str, Dict[str, str]]]:
 
 def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
     try:
-        from pyarrow import ArrowException, Table, float16, float32, float64, parquet, string
+        from pyarrow import ArrowException, Table, float32, float64, parquet, string
     except ImportError as error:
         raise ImportError("reading parquet needs the extra: pip install 'ding-grpo[parquet]'") from error
 
     def rows(table: Table) -> List[Dict[str, Any]]:
         for i, field in enumerate(table.schema):
-            if field.type in (float16(), float32()):  # 0.1, and not 0.10000000149011612
+            if field.type == float32():  # 0.1, and not 0.10000000149011612
                 table = table.set_column(i, field.name, table[i].cast(string()).cast(float64()))
         return table.to_pylist()
 

@@ -4,8 +4,9 @@ import os
 import pytest
 import torch
 
-from ding_common import TaskError
+from ding_common import NumericError, TaskError
 from ding_grpo.policy import GRPOPolicy
+from ding_grpo.policy.learning import Learning
 from ding_grpo.policy.update import Updater
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
 
@@ -89,9 +90,10 @@ class TestLateErrors:
         run(4)
         assert os.path.exists('run/ckpt/iteration_4.pth.tar')
 
-    @pytest.mark.parametrize('nth, saved', [(1, True), (2, False)])
-    def test_of_an_update_saves_unless_half_of_it_is_learned(self, think_answer, monkeypatch, nth, saved):
-        run, main = start(tokens, think_answer)  # four optimizer steps in an update
+    @pytest.mark.parametrize('make, nth, saved', [(tokens, 1, True), (tokens, 2, False), (buffer, 1, False)])
+    def test_of_an_update_saves_unless_half_of_it_is_done(self, think_answer, monkeypatch, make, nth, saved):
+        """The buffer already has the groups of the update that failed."""
+        run, main = start(make, think_answer)  # four optimizer steps in an update
         step, calls = Updater.step, []
 
         def step_or_fail(self, mini_batch):
@@ -106,6 +108,22 @@ class TestLateErrors:
         assert os.path.exists('run/ckpt/iteration_3.pth.tar') == saved
         if saved:
             compare(run, main, 6)
+
+    def test_of_bad_updates_leaves_their_number_as_it_was(self, think_answer, monkeypatch):
+        """A resumed run would have passed the limit, and skipped every update in silence."""
+        run, _ = start(tokens, think_answer)
+        learn = Learning._learn
+
+        def fail(self, *args):
+            if self.updates == 3:
+                self.updater.bad_updates.in_a_row = 9
+                raise NumericError('injected')
+            return learn(self, *args)
+
+        monkeypatch.setattr(Learning, '_learn', fail)
+        with pytest.raises(NumericError, match='injected'):
+            run(8)
+        assert state(3)['bad_updates'] == 0
 
     def test_before_anything_is_learned_saves_nothing(self, think_answer, broken):
         run, _ = start(tokens, think_answer)

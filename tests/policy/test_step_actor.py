@@ -362,6 +362,17 @@ class TestModesOfTheModel:
             assert [p for _, p in other] == pytest.approx([p for _, p in found[0]], abs=1e-6)
         assert all(torch.equal(x, before[name]) for name, x in policy._model.state_dict().items())
 
+    def test_what_only_looks_changes_nothing(self, layer):
+        policy = self.policy(layer)
+        updater, before = policy._learning.updater, copy.deepcopy(policy._model.state_dict())
+        batch, random = Batch.of([sample_group(policy, [4, 3])]), torch.get_rng_state()
+        found = [updater.read(batch) for _ in range(2)]
+        with policy._actor.aside():
+            updater.read(batch)
+            policy._actor.read(policy._model, batch).logp.sum().backward()
+        assert torch.equal(*found) and torch.equal(torch.get_rng_state(), random)
+        assert all(torch.equal(x, before[name]) for name, x in policy._model.state_dict().items())
+
     def test_the_learner_compares_with_its_own_first_pass(self, layer):
         policy = self.policy(layer)
         groups = [sample_group(policy, [4, 3], lambda row, step: float(row))]

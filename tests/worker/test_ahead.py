@@ -75,7 +75,9 @@ class TestRun:
         sync, ahead = seen[:6:2], seen[6::2]
         for (_, a), (_, b) in zip(sync, ahead):
             for one, other in zip(a, b):
-                assert torch.equal(one['action'], other['action']) and torch.equal(one['logp_old'], other['logp_old'])
+                # another number of threads may round differently
+                assert torch.equal(one['action'], other['action'])
+                assert torch.allclose(one['logp_old'], other['logp_old'], atol=1e-5)
         steps = [
             [r['envstep'] for r in read_json_lines(f'{run}/log/learner/metrics.jsonl')] for run in ('sync', 'ahead')
         ]
