@@ -362,8 +362,8 @@ def decode_after(tokenizer: PreTrainedTokenizerBase, before: Sequence[int], ids:
         a text, which is part of it after other tokens. Special tokens are part of the text.
     Arguments:
         - tokenizer (:obj:`PreTrainedTokenizerBase`): Any tokenizer.
-        - before (:obj:`Sequence[int]`): The tokens before; only the last one matters. If there is none, or it ends \
-            within a character, the end-of-sequence token takes its place.
+        - before (:obj:`Sequence[int]`): The tokens before, of which only the last one is decoded. The end-of-sequence \
+            token replaces it if the sequence is empty or the token ends within a character.
         - ids (:obj:`Sequence[int]`): The tokens.
     """
 

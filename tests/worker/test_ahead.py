@@ -75,9 +75,11 @@ class TestRun:
         sync, ahead = seen[:6:2], seen[6::2]
         for (_, a), (_, b) in zip(sync, ahead):
             for one, other in zip(a, b):
-                # another number of threads may round differently
                 assert torch.equal(one['action'], other['action'])
-                assert torch.allclose(one['logp_old'], other['logp_old'], atol=1e-5)
+                if torch.get_num_threads() == 1:
+                    assert torch.equal(one['logp_old'], other['logp_old'])
+                else:  # the process that samples ahead may have another number of threads, which rounds differently
+                    assert torch.allclose(one['logp_old'], other['logp_old'], rtol=0, atol=1e-6)
         steps = [
             [r['envstep'] for r in read_json_lines(f'{run}/log/learner/metrics.jsonl')] for run in ('sync', 'ahead')
         ]
