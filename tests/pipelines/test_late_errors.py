@@ -1,5 +1,7 @@
 """A run that an error ends late has saved what it had learned, and resumes as if it had been stopped there."""
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -128,9 +130,11 @@ class TestLateErrors:
     def test_before_anything_is_learned_saves_nothing(self, think_answer, broken):
         run, _ = start(tokens, think_answer)
         broken['at'] = 0
-        with pytest.raises(TaskError):
+        with pytest.raises(TaskError) as caught:  # its traceback keeps the parts of the run
             run(8)
         assert not os.path.exists('run/ckpt/iteration_0.pth.tar')
+        lock = "import fcntl; fcntl.lockf(open('run/.lock', 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        assert subprocess.run([sys.executable, '-c', lock]).returncode == 0 and caught.value  # the folder is free
 
     def test_while_it_saves_does_not_hide_the_error(self, think_answer, broken, monkeypatch, capfd):
         run, _ = start(tokens, think_answer)
