@@ -61,6 +61,17 @@ class Rule(NamedTuple):
         return Rule(f'{self.allowed}, or inf', lambda v: v == float('inf') or self.holds(v))
 
 
+MOST_FLOAT32 = (2 - 2 ** -23) * 2.0 ** 127
+
+
+def is_reward(value: Any) -> bool:
+    """Whether a value is a number that is finite in float32, the type of rewards."""
+    try:
+        return math.isfinite(value) and bool(abs(value) <= MOST_FLOAT32)
+    except Exception:  # a tensor, an array, a text
+        return False
+
+
 # Upper bound for counts that cost time or memory, such as groups per collect. A larger value is a typing error.
 MOST = 1_000_000
 

@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 
 from ding_common import ConfigFile, run_file
 from ding_common.language_model import build_causal_lm
+from dizoo_llm.chat import encode_prompt
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
-from dizoo_llm.tokenizer import decode_after, encode_prompt, end_ids, load_tokenizer
+from dizoo_llm.tokenizer import decode_after, end_ids, load_tokenizer
 
 LONGEST = 512  # tokens, if neither the option nor the folder nor the config sets a limit
 

@@ -124,7 +124,7 @@ def _guarded(pipeline: Callable) -> Callable:
                 main_config.policy.setdefault('learn', {})
                 _join_others(main_config)
             with handlers_given_back(), running(pipeline, (main_config, create_config), *args, **kwargs), \
-                    RunCommander.saved_before_errors():
+                    RunCommander.last_save():
                 policy = pipeline((main_config, create_config), *args, **kwargs)
             ends_well = True
             return policy

@@ -10,45 +10,30 @@ _running: List[Tuple[str, Dict[str, int]]] = []  # name and limits of each runni
 
 
 def disable_auto_reset(manager: Any) -> None:
-    """
-    Overview:
-        Stop an env manager from resetting an environment at the end of its episode. It does so in threads, whose \
-        errors leave the run waiting forever. The reset is also wasted: a group is reset as a whole with its seed.
-    """
+    """Stop an env manager from resetting an environment at the end of its episode. It does so in threads, whose errors
+    leave the run waiting forever. The reset is also wasted: a group is reset as a whole with its seed."""
     manager._auto_reset = False
 
 
 def step_timeout(manager: Any) -> Optional[int]:
-    """
-    Overview:
-        The time limit of an env manager's ``step`` in seconds, None without one. A manager does not give its config.
-    """
+    """The time limit of an env manager's ``step`` in seconds, None without one. A manager does not give its config."""
     return manager._step_timeout
 
 
 def remove_hooks(learner: Any, *names: str) -> None:
-    """
-    Overview:
-        Remove hooks from a learner. It adds default hooks whatever its config says, and has no method to remove them.
-    """
+    """Remove hooks from a learner. It adds default hooks whatever its config says, and has no method to remove them."""
     for hooks in learner._hooks.values():
         hooks[:] = [hook for hook in hooks if hook.name not in names]
 
 
 def find_hook(learner: Any, position: str, kind: type) -> Optional[Any]:
-    """
-    Overview:
-        Find a learner's hook by type. A learner does not list its hooks, and a checkpoint must save the state of one.
-    """
+    """Find a learner's hook by type. A learner does not list its hooks, and a checkpoint must save the state of one."""
     return next((hook for hook in learner._hooks[position] if isinstance(hook, kind)), None)
 
 
 def after_train(learner: Any, call: Callable[[Any, List[Dict[str, Any]]], None]) -> None:
-    """
-    Overview:
-        Call a function after each update, with the learner and the metrics of every mini-batch. A learner calls its \
-        hooks after each mini-batch, and they cannot know which one is the last of the update.
-    """
+    """Call a function after each update, with the learner and the metrics of every mini-batch. A learner calls its
+    hooks after each mini-batch, and they cannot know which one is the last of the update."""
     train = learner.train
 
     @wraps(train)
@@ -61,18 +46,12 @@ def after_train(learner: Any, call: Callable[[Any, List[Dict[str, Any]]], None])
 
 
 def pushed(buffer: Any) -> int:
-    """
-    Overview:
-        How often something was pushed into a replay buffer, which it does not tell; 0 without a buffer.
-    """
+    """How often something was pushed into a replay buffer, which it does not tell; 0 without a buffer."""
     return getattr(buffer, '_push_count', 0)
 
 
 def restore_priorities(buffer: Any, data: List[Any]) -> None:
-    """
-    Overview:
-        Restore the priorities of a replay buffer. It stores them in trees that loading its state does not rebuild.
-    """
+    """Restore the priorities of a replay buffer. It stores them in trees that loading its state does not rebuild."""
     for item in data:
         if item is not None and hasattr(buffer, '_set_weight'):
             buffer._set_weight(item)
@@ -80,10 +59,7 @@ def restore_priorities(buffer: Any, data: List[Any]) -> None:
 
 @contextmanager
 def running(pipeline: Callable, *args: Any, **kwargs: Any) -> Iterator[None]:
-    """
-    Overview:
-        Store the name and the limits of a pipeline while it runs. The pipeline does not pass them to its components.
-    """
+    """Store the name and the limits of a pipeline while it runs. The pipeline does not pass them to its components."""
     bound = inspect.signature(pipeline).bind(*args, **kwargs)
     bound.apply_defaults()
     limits = {name: bound.arguments[name] for name in LIMITS if name in bound.arguments}
@@ -95,11 +71,8 @@ def running(pipeline: Callable, *args: Any, **kwargs: Any) -> Iterator[None]:
 
 
 def limits() -> Dict[str, int]:
-    """
-    Overview:
-        The limits of the running pipeline. The bare ``ding`` command imports the pipelines before this plugin can \
-        replace them. For its runs the limits are read from the stack frame of the pipeline, which called this code.
-    """
+    """The limits of the running pipeline. The bare ``ding`` command imports the pipelines before this plugin can
+    replace them. For its runs the limits are read from the stack frame of the pipeline, which called this code."""
     if _running:
         return _running[-1][1]
     frame = _frame_of_pipeline()
@@ -107,11 +80,8 @@ def limits() -> Dict[str, int]:
 
 
 def pipeline() -> str:
-    """
-    Overview:
-        The name of the running pipeline, found as in ``limits``; empty if none runs. ``serial_pipeline`` trains from \
-        a replay buffer.
-    """
+    """The name of the running pipeline, found as in ``limits``; empty if none runs. ``serial_pipeline`` trains from a
+    replay buffer."""
     if _running:
         return _running[-1][0]
     frame = _frame_of_pipeline()
@@ -119,10 +89,7 @@ def pipeline() -> str:
 
 
 def is_bare() -> bool:
-    """
-    Overview:
-        Whether the bare ``ding`` command runs a pipeline, which this plugin's patches of the pipelines do not reach.
-    """
+    """Whether the bare ``ding`` command runs a pipeline, which this plugin's patches of the pipelines do not reach."""
     return not _running and _frame_of_pipeline() is not None
 
 

@@ -2,16 +2,13 @@ import copy
 from typing import Any, Dict, Iterator, List, Tuple
 
 import gymnasium
-import numpy as np
 from ding.envs import DingEnvWrapper, EvalEpisodeReturnWrapper
 from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 from gymnasium.spaces import Box
 
-from ding_common import ConfigError, Rule, TaskError, describe
+from ding_common import ConfigError, Rule, TaskError, describe, is_reward
 from ding_common.env_config import check_env_config, pop_number
-
-MOST_REWARD = float(np.finfo(np.float32).max)
 
 
 class TellTruncation(gymnasium.Wrapper):
@@ -28,7 +25,7 @@ class TellTruncation(gymnasium.Wrapper):
 
     def step(self, action: Any) -> Tuple:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        if not abs(float(reward)) <= MOST_REWARD:
+        if not is_reward(float(reward)):
             raise TaskError(f'{self.spec.id} gave the reward {reward!r}, must be a finite number (float32); scale it')
         self._sum += float(reward)
         told = dict(truncated=bool(truncated and not terminated), exact_reward=self._sum)

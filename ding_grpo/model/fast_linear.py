@@ -9,11 +9,8 @@ from ding_grpo.rl_utils.matrix_product import linear
 
 
 class _Fast:
-    """
-    Overview:
-        A layer that multiplies by its weight. Under autocast, a frozen weight is converted once instead of at every \
-        call. Torch caches conversions of trained weights only, until the autocast context ends.
-    """
+    """A layer that multiplies by its weight. Under autocast, a frozen weight is converted once instead of at every
+    call. Torch caches conversions of trained weights only, until the autocast context ends."""
     onednn = True  # without autocast
 
     def _cast(self, name: str, x: Tensor) -> Optional[Tensor]:

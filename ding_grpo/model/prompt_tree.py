@@ -87,11 +87,8 @@ class PromptTree(NamedTuple):
 
 
 def _spans(prompts: Sequence[List[int]], least: int) -> List[Tuple[int, int, int]]:
-    """
-    Overview:
-        Divide sorted, distinct prompts into spans (begin, end, number of common tokens) that save the most tokens.
-        Empty if none saves more than ``least`` tokens, or if a prompt has a single token.
-    """
+    """Divide sorted, distinct prompts into spans (begin, end, number of common tokens) that save the most tokens. Empty
+    if none saves more than ``least`` tokens, or if a prompt has a single token."""
     number = len(prompts)
     if number < 2 or min(map(len, prompts)) < 2:
         return []

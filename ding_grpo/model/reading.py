@@ -40,6 +40,7 @@ class Trial(NamedTuple):
     certain: bool = True
 
 
+@memory_advice('trying how the model can be read', 'Free some, or use a smaller model: a trial takes three rows.')
 def choose(model: Any, longest: int) -> Optional[Trial]:
     """
     Overview:
@@ -53,12 +54,6 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
         - ConfigError: If, in every way, rows read together give other results than rows read alone; or if memory \
             does not suffice for the trial, which says nothing about the architecture.
     """
-    advice = 'Free some, or use a smaller model: a trial takes three rows.'
-    with memory_advice('trying how the model can be read', advice):
-        return _choose(model, longest)
-
-
-def _choose(model: Any, longest: int) -> Optional[Trial]:
     reasons: List[str] = []
     certain = True
     ways, arithmetic, tolerance = WAYS, in_float64, TOLERANCE

@@ -39,10 +39,7 @@ _READING: ContextVar[Optional[_Reading]] = ContextVar('_READING', default=None)
 
 
 class _Mask(torch.Tensor):
-    """
-    Overview:
-        Replaces the mask that a model passes to its attention. Operations on it return plain tensors.
-    """
+    """Replaces the mask that a model passes to its attention. Operations on it return plain tensors."""
     __torch_function__ = torch._C._disabled_torch_function_impl
     shared: Union[Whole, Growing]
     window: Optional[int]

@@ -20,10 +20,7 @@ _Segment = Tuple[Tuple[int, int], Optional[np.ndarray]]  # start and length; whi
 
 
 class _Own(NamedTuple):
-    """
-    Overview:
-        Segments in a grid, and what their tokens see of them.
-    """
+    """Segments in a grid, and what their tokens see of them."""
     band: Band
     seen: Optional[Tensor]  # (n, 1, T, T): which tokens each token sees; None for those before it
 
@@ -46,11 +43,8 @@ class _Own(NamedTuple):
 
 
 class _Above(NamedTuple):
-    """
-    Overview:
-        Tokens that follow each other in the packed row, and what they see above their own segments: their prompts, or
-        the common beginnings of their prompts. No two bands contain the same segment above.
-    """
+    """Tokens that follow each other in the packed row, and what they see above their own segments: their prompts, or
+    the common beginnings of their prompts. No two bands contain the same segment above."""
     tokens: slice
     bands: List[Tuple[Band, Band]]  # tokens that see one segment, and this segment
     packed: Packed

@@ -141,8 +141,7 @@ def copies(h: History, s: Setting) -> Figures:
         how = f"the entropy fell from {h.first['entropy']:.2g} to {last['entropy']:.2g} nats before the best reward " \
             'came. Raise policy.learn.entropy_weight, or lower learning_rate'
     return dict(
-        message=f"{last['copies']} of {last['groups']} groups consist of copies of one row, which cannot be compared: "
-        f'{how}',
+        message=f"{last['copies']} of {last['groups']} groups are copies of one row, which cannot be compared: {how}",
         copies=last['copies'],
         groups=last['groups'],
     )

@@ -229,10 +229,6 @@ class GRPOPolicy(Policy):
             return self._actor.sample(data, row_keys, forced, enough)
 
     def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
-        """
-        Overview:
-            Pack one step of one environment.
-        """
         return self._actor.transition(obs, policy_output, timestep)
 
     def _get_train_sample(self, transitions: List[List[Dict[str, Any]]]) -> List[Dict[str, Any]]:
@@ -271,10 +267,7 @@ class GRPOPolicy(Policy):
         self._eval_model = self._get_model()
 
     def _forward_eval(self, data: Dict[int, Any], row_keys: Optional[Dict[int, Tuple]] = None) -> Dict[int, Any]:
-        """
-        Overview:
-            Choose the most probable token or action; with ``row_keys``, sample as in ``_forward_collect``.
-        """
+        """Choose the most probable token or action; with ``row_keys``, sample as in ``_forward_collect``."""
         with self._actor.evaluating():
             return self._actor.greedy(data) if row_keys is None else self._actor.sample(data, row_keys)
 
@@ -282,8 +275,7 @@ class GRPOPolicy(Policy):
         self._load_weights(state_dict)
 
     def _load_weights(self, state_dict: Dict[str, Any]) -> None:
-        if 'vocabulary' in state_dict:  # absent in checkpoints of older versions, and without tokens
-            self._actor.trained_with(state_dict['vocabulary'])
+        self._actor.load_state_dict(state_dict)
         try:
             self._model.load_state_dict(state_dict['model'])
         except (KeyError, RuntimeError, TypeError) as error:

@@ -71,10 +71,7 @@ class KeptCache:
 
 
 class _Part:
-    """
-    Overview:
-        Rows that started together.
-    """
+    """Rows that started together."""
 
     def __init__(self, decoding: Decoding, env_ids: List[int], starts: List[int], known: Dict[int, List[int]]) -> None:
         """
@@ -103,11 +100,8 @@ class _Part:
 
 
 class _Turn(Decoding):
-    """
-    Overview:
-        The rows of one turn, from all parts, in the form of a model for ``generate``. Lines of a part that wait
-        read a token that does not count.
-    """
+    """The rows of one turn, from all parts, in the form of a model for ``generate``. Lines of a part that wait read a
+    token that does not count."""
 
     def __init__(self, model: CausalLM, parts: List[_Part], rows: Dict[int, List[int]]) -> None:
         """

@@ -264,5 +264,4 @@ class Learning:
         # absent in checkpoints of older versions, and in their groups
         self.updater.optimizer_steps = state.get('optimizer_steps', 0)
         self.watch.load_state_dict(state.get('watch', {}))
-        self._actor.load_state_dict(state)
         self._coefficients.load_state_dict(state)

@@ -31,15 +31,7 @@ from .teacher import Teacher
 
 
 def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
-    """
-    Overview:
-        Compare a tokenizer with the one beside a model, which the model was trained with.
-    Arguments:
-        - pretrained (:obj:`str`): Folder of the model.
-        - tokenizer (:obj:`PreTrainedTokenizerBase`): Tokenizer of the environment.
-    Returns:
-        - notice (:obj:`Optional[str]`): A warning if tokens have different ids, else None.
-    """
+    """A warning if tokens have other ids than in the folder ``pretrained``, with which a model was trained."""
     file = os.path.join(pretrained, 'tokenizer.json')
     if tokenizer.name_or_path == pretrained or not os.path.isfile(file):
         return None
@@ -122,17 +114,7 @@ class TokenActor:
             self._model.output_head()  # raises if the output layer does not fit
 
     def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple] = None) -> None:
-        """
-        Overview:
-            Receive from the environment how a completion ends, and check its tokens against the model.
-        Arguments:
-            - spec (:obj:`Optional[NamedTuple]`): ``tokenizer``, ``eos_token_ids``, ``vocab_size``, \
-                ``max_prompt_length``, ``max_new_tokens``, ``reward_weights``, ``max_turns``, ``max_tokens``, \
-                ``max_own_tokens``, ``ends``, ``vocabulary``.
-            - spaces (:obj:`Optional[Tuple]`): Not used.
-        Raises:
-            - ConfigError: If the tokens do not fit the model.
-        """
+        """See ``Actor.bind``. From a ``TokenSpec``, or what has its attributes, it learns how a completion ends."""
         if spec is None:
             raise ConfigError(
                 'env.type: the environment has no token_spec, which a causal language model needs. Use token_env, or '
@@ -176,11 +158,8 @@ class TokenActor:
             forced: Dict[int, Forced] = {},
             enough: Optional[int] = None
     ) -> Dict[int, Dict[str, Any]]:
-        """
-        Overview:
-            See ``Actor.sample``: a completion, or the next turn. The outputs have ``prompt`` (L, ), ``action`` and \
-            ``logp`` (S, ), and ``kept`` (S, K), or None, or a ``KeptSets`` where the sets have any size.
-        """
+        """See ``Actor.sample``: a completion, or the next turn. The outputs have ``prompt`` (L, ), ``action`` and
+        ``logp`` (S, ), and ``kept`` (S, K), or None, or a ``KeptSets`` where the sets have any size."""
         most = self._known_spec.max_new_tokens
         uniform = np.stack([self._generators.of(i, row_keys[i]).random(most) for i in obs])  # (B, T)
         device = self._model.device
@@ -296,11 +275,6 @@ class TokenActor:
             )
         return self._spec
 
-    def trained_with(self, vocabulary: str) -> None:
-        """Receive the ``vocabulary`` of a checkpoint. The environment's must be the same, whenever it is known."""
-        self._trained_with = vocabulary
-        self._check_vocabulary()
-
     def _check_vocabulary(self) -> None:
         if None not in (self._spec, self._trained_with) and self._spec.vocabulary != self._trained_with:
             raise ConfigError(
@@ -315,6 +289,8 @@ class TokenActor:
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         if 'reading' in state:  # absent in checkpoints of older versions
             self._model.load_reading_state(state['reading'])
+        self._trained_with = state.get('vocabulary')
+        self._check_vocabulary()
 
     def memory_advice(self, cfg: Dict) -> str:
         return (

@@ -4,7 +4,6 @@ renamed, so a kill or a full disk leaves the previous file intact. ``torch.save`
 every record. Reading verifies these checksums, which detects any later damage. They are computed while torch reads, so
 that a file is read once.
 """
-import errno
 import fcntl
 import glob
 import os
@@ -26,7 +25,6 @@ from ding_common import CheckpointError
 from .screen import show
 from .sharded_checkpoint import ENTRY, check_shards, prune_shards, read_shards
 
-LOCK = '.lock'  # file in a run's folder
 _NUMBERED = re.compile(r'iteration_(\d+)\.pth\.tar')
 
 
@@ -46,23 +44,20 @@ def lock(folder: str) -> IO[str]:
     Raises:
         - CheckpointError: If another process has locked it.
     """
-    file = open(os.path.join(folder, LOCK), 'a+')
+    file = open(os.path.join(folder, '.lock'), 'a+')
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EAGAIN):
-            show(f'{folder} cannot be locked ({error.strerror}): start no second run in it')
-            return file
+    except (BlockingIOError, PermissionError):  # which of them depends on the system
         file.seek(0)
-        owner = file.read()
-        file.close()
         raise CheckpointError(
-            f'exp_name = {folder!r}: another run ({owner}) writes into this folder. Wait until it ends, or use another '
-            'exp_name.'
+            f'exp_name = {folder!r}: another run ({file.read()}) writes into this folder. Wait until it ends, or use '
+            'another exp_name.'
         ) from None
+    except OSError as error:
+        show(f'{folder} cannot be locked ({error.strerror}): start no second run in it')
+        return file
     file.truncate(0)
-    file.write(f'process {os.getpid()} on {platform.node()}')
-    file.flush()
+    print(f'process {os.getpid()} on {platform.node()}', end='', file=file, flush=True)
     return file
 
 

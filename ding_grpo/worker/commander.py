@@ -2,12 +2,11 @@
 Saves, resumes and stops a run. DI-engine's pipelines call their commander at the top of the loop, the only point where
 nothing is in progress. Every update is counted, the updates from a replay buffer are complete, and no evaluation runs.
 """
-import glob
 import os
 import signal
 import weakref
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from ding.worker import BaseSerialCommander, LearnerHook
 from torch.distributed.device_mesh import DeviceMesh
@@ -16,23 +15,15 @@ from ding_common import CheckpointError, ConfigError, parallel, read_json_lines
 from ding_grpo.compat import private
 
 from .capability import learns_from_groups
-from .checkpoint import Found, lock, newest, number_of, numbered, prune, save_checkpoint
-from .evaluator import END_SUFFIX, GroupEvaluator
-from .findings import FINDINGS, FindingsHook
+from .checkpoint import Found, lock, newest, numbered, prune, save_checkpoint
+from .evaluator import GroupEvaluator
+from .findings import FindingsHook
 from .interrupt import Interrupt
-from .plain import plain
-from .random_state import random_state, random_state_kept, set_random_state
-from .report import MetricsHook, ReportHook
+from .random_state import random_state_kept
+from .report import ReportHook
+from .run_state import BEFORE_END, RESULT, RunState
 from .screen import run_folder, show
 from .sharded_checkpoint import ENTRY, read_shards, write_shards
-
-# Files under log/ that a run appends to. A resumed run truncates them to their size at the checkpoint.
-LOGS = (
-    'learner/metrics.jsonl', 'learner/tokens.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl',
-    'collector/completions.txt', f'../{FINDINGS}'
-)
-RESULT = 'result.pkl'  # DI-engine writes it last
-BEFORE_END = '.before_end'  # ending of the best checkpoint before the evaluation at the end
 
 
 class RunCommander(BaseSerialCommander):
@@ -42,10 +33,10 @@ class RunCommander(BaseSerialCommander):
         weights. For ``grpo`` it also writes and reads checkpoints from which a run resumes bit-identically, and stops
         the run after Ctrl-C or SIGTERM. For other policies it adds the report hook.
     Interfaces:
-        As ``BaseSerialCommander``; ``load``, ``save``, ``save_end``, ``evaluate_end``.
+        As ``BaseSerialCommander``; ``load``, ``save``, ``last_save``, ``evaluate_end``.
     """
 
-    _newest: Optional['weakref.ref[RunCommander]'] = None
+    _running = weakref.WeakSet()  # the commander of the running pipeline
 
     def __init__(
             self,
@@ -62,21 +53,21 @@ class RunCommander(BaseSerialCommander):
         self._run = run_folder(learner.exp_name)
         self._folder = os.path.join(self._run, 'ckpt')
         self._interrupt = Interrupt()
-        # updates, optimizer steps, items of the buffer, and state at the last step
-        self._top: Tuple[int, int, int, Dict[str, Any]] = (0, 0, 0, {})
-        # A weak reference. A cycle with the evaluator would keep it and the environments' processes alive after a run.
-        me = weakref.proxy(self)
-        learner.register_hook(EndHook('evaluate_end', 30, position='after_run', commander=me))
+        learner.register_hook(CommanderHook('evaluate_end', 30, position='after_run', method=self.evaluate_end))
         if not self._saves:
             self._add_report()
             return
         self._lock = lock(self._run) if parallel.rank() == 0 else None
-        RunCommander._newest = weakref.ref(self)
+        RunCommander._running.add(self)
         self._limits = dict(private.limits())  # the pipelines check them only after one more update
         most = self._policy_cfg.learn.num_updates
         if most is not None:
             self._limits['max_train_iter'] = min(most, self._limits.get('max_train_iter', most))
         self._seed = learner.policy.get_attribute('seed')
+        parts = learner, collector, evaluator, replay_buffer
+        self._state = RunState(self._run, self._seed, self._policy_cfg.cuda, *parts)
+        # at the last step, from which a run can resume that an error ends before the next
+        self._top: Optional[Tuple[Tuple[int, ...], Dict[str, Any]]] = None
         self._found: Optional[Found] = None
         self._begun = False
         self._saved = 0  # updates at the last periodic checkpoint
@@ -88,16 +79,15 @@ class RunCommander(BaseSerialCommander):
         private.remove_hooks(
             learner, 'load_ckpt', 'save_ckpt_after_iter', 'save_ckpt_after_run', 'log_reduce_after_iter'
         )
-        learner.register_hook(LoadHook('load_ckpt', 20, position='before_run', commander=me))
-        learner.register_hook(SaveHook('save_ckpt_after_run', 20, position='after_run', commander=me))
+        learner.register_hook(CommanderHook('load_ckpt', 20, position='before_run', method=self.load))
+        # DI-engine calls it at the end of the run, and when its evaluator finds a new best policy
+        learner.register_hook(CommanderHook('save_ckpt_after_run', 20, position='after_run', method=self._save_asked))
 
     def step(self) -> Any:
         if self._saves:
             if not self._begun:
                 self._begin()
-            steps = self._learner.policy.get_attribute('optimizer_steps')
-            items = private.pushed(self._replay_buffer)
-            self._top = self._learner.train_iter, steps, items, self._run_state(waits=False)
+            self._top = self._progress, self._state.state_dict(waits=False)
             self._save_if_due()
             self._end_if_asked()
             if self._learner.train_iter >= self._limits.get('max_train_iter', float('inf')):
@@ -116,7 +106,7 @@ class RunCommander(BaseSerialCommander):
         # The first process chooses and reads the checkpoint; the others do not need access to its folder.
         found = parallel.broadcast_object(self._choose() if parallel.rank() == 0 else None)
         if found is None:
-            self._cut_logs({})
+            self._state.cut_logs({})
             show(
                 f'policy.learn.resume_training = True: no checkpoint in {os.path.normpath(self._folder)}. Starting a '
                 'new run.'
@@ -178,56 +168,59 @@ class RunCommander(BaseSerialCommander):
         if learner.rank != 0:
             return
         learner.tb_logger.flush()  # so that TensorBoard's files reach the checkpoint whatever happens next
-        run = run or self._end_state or self._run_state()
+        run = run or self._end_state or self._state.state_dict()
+        run = {**run, **self._state.buffer()}
         state.update(last_iter=learner.train_iter, last_step=learner.collector_envstep, run=run)
         save_checkpoint(path, state)
         prune(self._folder, self._policy_cfg.learn.keep_ckpt)
 
-    def save_end(self) -> None:
-        """
-        Overview:
-            Write the last checkpoint of the run.
-        """
+    def _save_asked(self) -> None:
+        if self._learner.ckpt_name is not None:  # set by the evaluator, in the first process only
+            self.save(self._learner.ckpt_name)
+            return
         self._check_same()
         try:
-            self._end_state = self._end_state or self._run_state()
+            self._end_state = self._end_state or self._state.state_dict()
         except Exception:  # of what samples ahead
-            self.save(run=self._run_state(waits=False))
+            self.save(run=self._state.state_dict(waits=False))
             raise
         self.save()
 
     @classmethod
     @contextmanager
-    def saved_before_errors(cls) -> Iterator[None]:
+    def last_save(cls) -> Iterator[None]:
         """
         Overview:
-            Context of a pipeline: before an error ends it, its commander saves.
+            Context of a pipeline: before an error ends a run, its commander saves. At the end the folder is unlocked.
         """
-        cls._newest = None
         try:
             yield
         except Exception as error:
-            commander = cls._newest and cls._newest()
-            if commander is not None and not isinstance(error, CheckpointError):
+            for commander in () if isinstance(error, CheckpointError) else cls._running:
                 commander._save_before_error()
-            if commander is not None and commander._lock is not None:
-                commander._lock.close()
             raise
+        finally:
+            for commander in cls._running:
+                if commander._lock is not None:
+                    commander._lock.close()
+            cls._running.clear()
+
+    @property
+    def _progress(self) -> Tuple[int, ...]:
+        """Numbers of updates, of steps of the optimizer, and of what was pushed into the replay buffer."""
+        steps = self._learner.policy.get_attribute('optimizer_steps')
+        return self._learner.train_iter, steps, private.pushed(self._replay_buffer)
 
     def _save_before_error(self) -> None:
-        """Save the run as it was at the last ``step``, unless weights have changed since, nothing has been learned, or
-        this checkpoint exists. A model that is divided among processes is not saved, since all would have to, nor what
-        has been sampled ahead."""
-        number, steps, items, run = self._top
-        pushed = private.pushed(self._replay_buffer) != items  # the buffer has the groups of the next update
-        if number == 0 or pushed or self._learner.rank != 0 or self._policy_cfg.shard:
-            return
-        path = os.path.join(self._folder, f'iteration_{number}.pth.tar')
-        same = (number, steps) == (self._learner.train_iter, self._learner.policy.get_attribute('optimizer_steps'))
-        if not same or os.path.exists(path):
+        """Save the run as it was at the last ``step``, unless weights or the buffer have changed since, nothing has
+        been learned, or this checkpoint exists. A model that is divided among processes is not saved, since all would
+        have to, nor what has been sampled ahead."""
+        number, name = self._learner.train_iter, f'iteration_{self._learner.train_iter}.pth.tar'
+        if self._top is None or self._top[0] != self._progress or number == 0 or self._policy_cfg.shard or \
+                parallel.rank() > 0 or os.path.exists(os.path.join(self._folder, name)):
             return
         try:
-            self.save(run={**run, **self._buffer_state()})
+            self.save(name, self._top[1])
         except Exception as error:  # NaN, a full disk, a GPU that has failed: the first error counts
             show(f'the run could not be saved after update {number}: {error}')
         else:
@@ -244,8 +237,6 @@ class RunCommander(BaseSerialCommander):
             with random_state_kept():
                 self._evaluator.evaluate_end(save, self._learner.train_iter, self._collector.envstep)
         self._interrupt.release()
-        if self._saves and self._lock is not None:
-            self._lock.close()
 
     def _save_best(self, name: str) -> None:
         """Save the last weights as the best, and keep the former best for a run that goes on from here."""
@@ -294,33 +285,6 @@ class RunCommander(BaseSerialCommander):
             self._learner.call_hook('after_run')
             raise SystemExit(128 + signal.Signals[name])  # the exit status that shells use for a signal
 
-    @property
-    def _parts(self) -> Dict[str, Any]:
-        metrics = private.find_hook(self._learner, 'after_iter', MetricsHook)
-        parts = dict(collector=self._collector, evaluator=self._evaluator, metrics=metrics)
-        return {name: part for name, part in parts.items() if hasattr(part, 'state_dict')}
-
-    def _run_state(self, waits: bool = True) -> Dict[str, Any]:
-        """The state of all but the policy; unless it ``waits``, without the buffer and what is being sampled ahead."""
-        state = dict(
-            seed=self._seed,
-            random=random_state(self._policy_cfg.cuda),
-            logs={
-                name: os.path.getsize(os.path.join(self._run, 'log', name))
-                for name in LOGS if os.path.exists(os.path.join(self._run, 'log', name))
-            },
-        )
-        for name, part in self._parts.items():
-            state[name] = part.state_dict() if waits or not hasattr(part, 'counters') else part.counters()
-        return {**state, **self._buffer_state()} if waits else state
-
-    def _buffer_state(self) -> Dict[str, Any]:
-        if self._replay_buffer is None:
-            return {}
-        # the trees of priorities are rebuilt from the data
-        kept = {k: v for k, v in self._replay_buffer.state_dict().items() if k not in ('sum_tree', 'min_tree')}
-        return dict(buffer=plain(kept))
-
     def _restore(self, found: Found) -> None:
         run = found.state.get('run')
         if run is None:
@@ -333,12 +297,7 @@ class RunCommander(BaseSerialCommander):
                 f"seed = {self._seed}: the run of {found.path} has seed {run['seed']}, and resumes only with that seed "
                 f"(ding -s {run['seed']})."
             )
-        for name, part in self._parts.items():
-            part.load_state_dict(run[name])
-        if self._replay_buffer is not None and 'buffer' in run:
-            self._replay_buffer.load_state_dict(run['buffer'])
-            private.restore_priorities(self._replay_buffer, run['buffer']['data'])
-        set_random_state(run['random'])
+        self._state.load_state_dict(run)
         done = dict(max_train_iter=self._learner.train_iter, max_env_step=self._learner.collector_envstep)
         finished = any(done[name] >= limit for name, limit in self._limits.items())
         own = os.path.realpath(os.path.dirname(found.path)) == os.path.realpath(self._folder)
@@ -348,7 +307,7 @@ class RunCommander(BaseSerialCommander):
         if last is not None:
             self._end_state = run
         elif own:
-            self._return_to(run['logs'])
+            self._state.return_to(self._learner.train_iter, run['logs'])
 
     def _end_evaluation(self) -> Optional[Tuple[float, int]]:
         """Return and update of the evaluation at the end of this run, if the run has ended at this checkpoint."""
@@ -358,65 +317,17 @@ class RunCommander(BaseSerialCommander):
         value, update = records[-1]['eval_episode_return'], records[-1]['train_iter']
         return (value, update) if update == self._learner.train_iter else None
 
-    def _return_to(self, sizes: Dict[str, int]) -> None:
-        """Remove from the run's folder what was written after the checkpoint: the resumed run writes it again."""
-        self._cut_logs(sizes)
-        for path in numbered(self._folder):
-            if number_of(path) > self._learner.train_iter:
-                os.replace(path, f'{path}.left')
-        folder = glob.escape(self._run)
-        for path in glob.glob(f'{folder}/log/serial/*{END_SUFFIX}') + glob.glob(f'{folder}/{RESULT}'):
-            os.remove(path)
-        for path in glob.glob(f'{folder}/ckpt/*{BEFORE_END}'):
-            os.replace(path, path.removesuffix(BEFORE_END))
 
-    def _cut_logs(self, sizes: Dict[str, int]) -> None:
-        for name in LOGS:
-            path = os.path.join(self._run, 'log', name)
-            if os.path.exists(path):
-                os.truncate(path, min(sizes.get(name, 0), os.path.getsize(path)))
-
-
-class LoadHook(LearnerHook):
+class CommanderHook(LearnerHook):
     """
     Overview:
-        Loads a checkpoint before the run.
+        Calls a method of the commander. The reference is weak: a cycle with the evaluator would keep it and the \
+        environments' processes alive after a run.
     """
 
-    def __init__(self, *args, commander: RunCommander, **kwargs) -> None:
+    def __init__(self, *args, method: Callable[[], None], **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self._commander = commander
+        self._method = weakref.WeakMethod(method)
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        self._commander.load()
-
-
-class SaveHook(LearnerHook):
-    """
-    Overview:
-        Saves at the end of the run, and when DI-engine's evaluator finds a new best policy.
-    """
-
-    def __init__(self, *args, commander: RunCommander, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self._commander = commander
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        if engine.ckpt_name is not None:  # set by the evaluator, in the first process only
-            self._commander.save(engine.ckpt_name)
-            return
-        self._commander.save_end()
-
-
-class EndHook(LearnerHook):
-    """
-    Overview:
-        Evaluates the last weights at the end of the run, after the last checkpoint and before the models are exported.
-    """
-
-    def __init__(self, *args, commander: RunCommander, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self._commander = commander
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        self._commander.evaluate_end()
+        self._method()()

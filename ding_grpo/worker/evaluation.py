@@ -36,11 +36,8 @@ class Evaluation:
         self._episodes: List[Dict[str, Any]] = []
 
     def add_greedy(self, info: Dict[str, Any]) -> None:
-        """
-        Overview:
-            Add the info that DI-engine's evaluator returns. Token environments add ``record``, one JSON text per \
-            episode.
-        """
+        """Add the info that DI-engine's evaluator returns. Token environments add ``record``, one JSON text per
+        episode."""
         episodes = [json.loads(text) for text, in info.get('record', [])]
         self.failures += [e['failed'] for e in episodes]
         parts = {
@@ -88,10 +85,8 @@ class Evaluation:
             self._scalars.update({f'pass_at_{k}_{name}': value for name, value in estimate._asdict().items()})
 
     def finish(self) -> None:
-        """
-        Overview:
-            Add the last entries of the record and of the line: the returns of each kind of problem and the completions.
-        """
+        """Add the last entries of the record and of the line: the returns of each kind of problem and the
+        completions."""
         if self._of_kind:
             self.record['kinds'] = {
                 kind: dict(mean=float(np.mean(r)), episodes=len(r))
@@ -102,10 +97,7 @@ class Evaluation:
             self.record['completions'] = sorted(self._episodes, key=lambda e: e['index'])
 
     def tagged(self, instance: str) -> Iterator[Tuple[str, float, int]]:
-        """
-        Overview:
-            Tag, value and step of each scalar for TensorBoard.
-        """
+        """Tag, value and step of each scalar for TensorBoard."""
         for axis, step in (('iter', self.record['train_iter']), ('step', self.record['envstep'])):
             for name, number in self._scalars.items():
                 yield f'{instance}_{axis}/{name}', number, step
@@ -113,10 +105,7 @@ class Evaluation:
             yield f'{instance}_iter/kind/{kind}', np.mean(returns), self.record['train_iter']
 
     def line(self, best: float) -> str:
-        """
-        Overview:
-            One line for the screen; ``best`` is the best return of earlier evaluations.
-        """
+        """One line for the screen; ``best`` is the best return of earlier evaluations."""
         value, train_iter = self.record['eval_episode_return'], self.record['train_iter']
         numbers = '  '.join(f'{name} {mean:.3f}' for name, mean in self._shown.items() if mean is not None)
         if train_iter < 0:

@@ -152,11 +152,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
         """
         if self._last is not None and self._last[1] == train_iter:
             if self._last[0] >= self._stop_value and parallel.rank() == 0:
-                part, parts = (getattr(self.token_spec, k, None) for k in ('return_part', 'reward_weights'))
-                what = 'the return' if part is None else repr(part)
-                if part is None and len(parts or ()) > 1:
-                    what = f"the reward of all parts ({', '.join(parts)}; env.return_part names one)"
-                value, limit = self._last[0], self._stop_value
+                what = getattr(self.token_spec, 'return_name', 'the return')
+                limit, value = self._stop_value, self._last[0]
                 show(f'env.stop_value = {limit:g} reached by {what} = {value:.4g} at update {train_iter}')
             return
         known, writer = self._info, self._tb_logger
@@ -193,10 +190,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         return stop, self._info
 
     def state_dict(self) -> Dict[str, Any]:
-        """
-        Overview:
-            The state of the evaluations so far that a resumed run needs, in plain numbers.
-        """
+        """The state of the evaluations so far that a resumed run needs, in plain numbers."""
         return dict(
             best=float(self._max_episode_return),
             last=self._last,
@@ -206,10 +200,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         )
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """
-        Overview:
-            Restore ``state_dict``.
-        """
+        """Restore ``state_dict``."""
         self._max_episode_return, self._last_eval_iter = state['best'], state['last_eval_iter']
         self._last = state['last']
         self._since, self._evaluating = time.monotonic() - state['seconds'], state['evaluating']

@@ -325,10 +325,7 @@ class GroupCollector(ISerialCollector):
 
     def _run(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float],
              memory: MemoryMeter) -> List[Collected]:
-        """
-        Overview:
-            Run the next ``number`` groups. Each process runs its share, and every process gets all groups.
-        """
+        """Run the next ``number`` groups. Each process runs its share, and every process gets all groups."""
         numbers = [self._groups + i for i in parallel.share(number)]
         self._groups += number
         seconds = dict.fromkeys(clock, 0.)

@@ -26,10 +26,7 @@ def random_state(cuda: bool) -> Dict[str, Any]:
 
 
 def set_random_state(state: Dict[str, Any]) -> None:
-    """
-    Overview:
-        Restore a ``random_state``.
-    """
+    """Restore a ``random_state``."""
     random.setstate(state['python'])
     kind, keys, *rest = state['numpy']
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
@@ -40,10 +37,7 @@ def set_random_state(state: Dict[str, Any]) -> None:
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """
-    Overview:
-        Restore the state of all generators on exit.
-    """
+    """Restore the state of all generators on exit."""
     state = random_state(torch.cuda.is_initialized())
     try:
         yield

@@ -9,10 +9,7 @@ from ding_common import parallel
 
 
 def run_folder(exp_name: str) -> str:
-    """
-    Overview:
-        The folder that DI-engine's workers write to, inside the current folder.
-    """
+    """The folder that DI-engine's workers write to, inside the current folder."""
     return f'./{exp_name}'
 
 
@@ -27,26 +24,17 @@ def keep_off_screen(logger: logging.Logger) -> None:
 
 
 def show(text: str) -> None:
-    """
-    Overview:
-        Print lines above the progress line, which a terminal rewrites in place. Only the first process prints.
-    """
+    """Print lines above the progress line, which a terminal rewrites in place. Only the first process prints."""
     if parallel.rank() == 0:
         click.echo(('\r\033[K' if sys.stdout.isatty() else '') + text)
 
 
 def show_progress(text: str) -> None:
-    """
-    Overview:
-        Rewrite the terminal's last line, cut to the terminal's width, because a wrapped line cannot be rewritten.
-    """
+    """Rewrite the terminal's last line, cut to the terminal's width, because a wrapped line cannot be rewritten."""
     click.echo('\r\033[K' + text[:shutil.get_terminal_size().columns - 1], nl=False)
 
 
 def shorten(text: str, width: int) -> str:
-    """
-    Overview:
-        Shorten a text to one line of at most ``width`` characters, keeping its end.
-    """
+    """Shorten a text to one line of at most ``width`` characters, keeping its end."""
     text = ' '.join(text.split())
     return text if len(text) <= width else '...' + text[-(width - 3):]

@@ -1,20 +1,17 @@
 """Token ids of prompts, answers and replies. Each text is encoded once; what the policy writes never is."""
 import json
-from array import array
 from functools import lru_cache
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-import click
 from transformers import PreTrainedTokenizerBase
 
-from dizoo_llm.tasks import MultiTurnTask, Problem, Task
-from dizoo_llm.tokenizer import ENCODING, MARK, apply_template, build_char_tokenizer, build_word_tokenizer, \
-    conversation, decode_after, encode_prompt, encode_prompts, encode_text, end_ids, in_chat, load_tokenizer, marked, \
+from dizoo_llm.chat import MARK, apply_template, conversation, encode_prompt, encode_prompts, in_chat, marked, \
     marked_chat
-from ding_common import MOST, ConfigError, TaskError, describe, parallel
+from dizoo_llm.tasks import MultiTurnTask, Problem, Task
+from dizoo_llm.tokenizer import ENCODING, build_char_tokenizer, build_word_tokenizer, decode_after, encode_text, \
+    end_ids, load_tokenizer
+from ding_common import MOST, ConfigError, TaskError, describe
 
-MOST_READ = 20_000  # problems at most whose prompts are all encoded, see ``Encoder.fitting``
-TOGETHER = 1000  # prompts that are encoded together
 MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it sets the length of observations
 MOST_ENCODED = 1024  # texts whose tokens are cached, since all environments of a group start with the same one
 _ENCODED: Dict[Tuple, Tuple] = {}  # keeps a reference to the tokenizer, so that its id is not reused
@@ -41,11 +38,11 @@ class Encoder:
     Overview:
         The texts of a task as token ids.
     Interfaces:
-        ``prompt``, ``fitting``, ``answer``, ``reply``, ``decode``
+        ``prompt``, ``prompts``, ``answer``, ``reply``, ``decode``
     Property:
         - tokenizer (:obj:`PreTrainedTokenizerBase`): The tokenizer.
         - end_ids (:obj:`Tuple[int, ...]`): Every token that ends a turn.
-        - max_prompt_length (:obj:`Optional[int]`): Maximum prompt length in tokens. ``fitting`` replaces None.
+        - max_prompt_length (:obj:`Optional[int]`): Maximum prompt length in tokens. ``fitting_problems`` replaces None.
     """
 
     def __init__(
@@ -81,7 +78,7 @@ class Encoder:
             - TaskError: If the chat template rejects it, or the prompt is empty or too long.
         """
         ids = self._once('prompt', problem.prompt, lambda: self._encode(problem))
-        self._check_length(ids, problem)
+        self.check_length(ids, problem)
         return list(ids)
 
     def _encode(self, problem: Problem) -> List[int]:
@@ -93,8 +90,9 @@ class Encoder:
             raise TaskError(f'a prompt could not be encoded: {error}; problem: {problem.text!r:.200}') from error
         return self._known(ids, problem.text, lambda: self._around(problem.prompt))
 
-    def _check_length(self, ids: List[int], problem: Problem) -> None:
-        if not 0 < len(ids) <= self._limit:
+    def check_length(self, ids: List[int], problem: Problem) -> None:
+        """Raise a ``TaskError`` if a prompt is empty or too long."""
+        if not 0 < len(ids) <= self.limit:
             told = f'env.max_prompt_length = {self.max_prompt_length}'
             allowed = told if self.max_prompt_length is not None else f'{MOST_FOUND} with {told}'
             raise TaskError(
@@ -103,74 +101,12 @@ class Encoder:
             )
 
     @property
-    def _limit(self) -> int:
+    def limit(self) -> int:
+        """Number of tokens that a prompt may have."""
         return MOST_FOUND if self.max_prompt_length is None else self.max_prompt_length
 
-    def fitting(self, task: Task, evaluation: bool, drops: bool) -> Sequence[int]:
-        """
-        Overview:
-            Encode the prompts before a run, rather than find in its middle one that does not fit. If there is no \
-            limit, it becomes the longest prompt for training and evaluation. Otherwise, and unless prompts are to be \
-            dropped, only those of a ``listed`` task are encoded; of more than ``MOST_READ`` only those whose number \
-            of characters does not already tell that they fit.
-        Arguments:
-            - task (:obj:`Task`): The task.
-            - evaluation (:obj:`bool`): Whether to return evaluation problems.
-            - drops (:obj:`bool`): Whether problems with a longer prompt are dropped.
-        Returns:
-            - indices (:obj:`Sequence[int]`): Of the problems that are left.
-        Raises:
-            - ConfigError: If a prompt is longer than the limit and not dropped, or none is left, or there are too \
-                many to find the longest, or the tokenizer has no token for a part of one.
-            - TaskError: See ``prompt``.
-        """
-        parts = dict(training=task, evaluation=task.evaluation())
-        wanted, number = 'evaluation' if evaluation else 'training', sum(map(len, parts.values()))
-        if self.max_prompt_length is None:
-            if number > MOST_READ and not task.listed:
-                raise ConfigError(
-                    f'env.max_prompt_length = None: the task has {number} problems; the longest prompt is searched for '
-                    f'only among at most {MOST_READ}. Set it to the length of the longest prompt in tokens.'
-                )
-            found = {name: self._fitting(name, part, drops) for name, part in parts.items()}
-            self.max_prompt_length = max(longest for _, longest in found.values())
-            return found[wanted][0]
-        if drops or task.listed:
-            return self._fitting(wanted, parts[wanted], drops)[0]
-        return range(len(parts[wanted]))
-
-    def _fitting(self, name: str, problems: Task, drops: bool) -> Tuple[Sequence[int], int]:
-        """Indices of the problems that are left, and the longest of the prompts that were encoded."""
-        number, longest, long, waiting = len(problems), 0, {}, []
-        for i in range(number):
-            problem = problems.checked_problem(i)
-            if number <= MOST_READ or self.max_prompt_length is None or self._most(problem) > self._limit:
-                waiting.append((i, problem))
-            if len(waiting) == TOGETHER or i == number - 1:
-                for (place, problem), ids in zip(waiting, self._encode_all([problem for _, problem in waiting])):
-                    if len(ids) > self._limit:
-                        long[place] = len(ids)
-                    else:
-                        self._check_length(ids, problem)
-                        longest = max(longest, len(ids))
-                waiting = []
-        if not long:
-            return range(number), longest
-        worst = max(long, key=long.get)
-        told = (
-            f'{len(long):,} of {number:,} prompts for {name} have more than {self._limit} tokens, the longest has '
-            f'{long[worst]}: {problems.checked_problem(worst).text!r:.80}'
-        )
-        if not drops or len(long) == number:
-            raise ConfigError(
-                f"env.max_prompt_length = {self.max_prompt_length}: {told}. Set it to at least "
-                f"{long[worst]}, shorten the prompts, or set env.overlong_prompts='drop'."
-            )
-        if parallel.rank() == 0:
-            click.echo(f"env.overlong_prompts = 'drop': {told}. They are dropped.")
-        return array('L', [i for i in range(number) if i not in long]), longest
-
-    def _encode_all(self, problems: List[Problem]) -> List[List[int]]:
+    def prompts(self, problems: List[Problem]) -> List[List[int]]:
+        """Token ids of several prompts, which may be too long. Otherwise as ``prompt``, and faster."""
         if not problems:
             return []
         with ENCODING:
@@ -180,7 +116,7 @@ class Encoder:
                 rows = map(self._encode, problems)
             return [self._known(ids, p.text, lambda p=p: self._around(p.prompt)) for ids, p in zip(rows, problems)]
 
-    def _most(self, problem: Problem) -> float:
+    def most_tokens(self, problem: Problem) -> float:
         """Number of tokens that a prompt cannot exceed: a token of ASCII text has at least one character."""
         messages = problem.messages
         if not all(message['content'].isascii() and message['content'] and len(message) == 2 for message in messages):

@@ -12,6 +12,7 @@ from ding_common import ConfigError, TaskError
 
 from .demonstrations import Demonstrations
 from .encoding import Encoder, Text
+from .fitting import fitting_problems
 from .rewarded_task import add_reward_models
 from .scoring import Ended, Scoring
 from .stop import Stop
@@ -41,6 +42,14 @@ class TokenSpec(NamedTuple):
     def max_own_tokens(self) -> int:
         """Maximum number of tokens that the policy writes in an episode."""
         return min(self.max_turns * self.max_new_tokens, self.max_tokens)
+
+    @property
+    def return_name(self) -> str:
+        """What evaluation reports as the return."""
+        if self.return_part is not None:
+            return repr(self.return_part)
+        parts = ', '.join(self.reward_weights)
+        return f'the reward of all parts ({parts}; env.return_part names one)' if ', ' in parts else 'the return'
 
     @property
     def vocabulary(self) -> str:
@@ -116,7 +125,7 @@ class TokenEnv(gymnasium.Env):
             - stop (:obj:`Sequence[str]`): Stop strings. The token that completes one ends the turn.
             - overlong_prompts (:obj:`str`): 'error', or 'drop' to leave out problems with a longer prompt.
             - kept (:obj:`Optional[Sequence[int]]`): Indices of the problems to use, ``kept`` of another environment \
-                that has measured the prompts. None measures them, see ``Encoder.fitting``.
+                that has measured the prompts. None measures them, see ``fitting_problems``.
             - return_part (:obj:`Optional[str]`): The part of the reward that is an episode's return; None: the \
                 task's ``return_part``.
         Raises:
@@ -135,7 +144,9 @@ class TokenEnv(gymnasium.Env):
             self.task, tokenizer, max_prompt_length, max_new_tokens, chat, system_prompt, chat_options
         )
         self.tokenizer, self.eos_token_ids = self._encoder.tokenizer, self._encoder.end_ids
-        self.kept = self._encoder.fitting(self.task, evaluation, overlong_prompts == 'drop') if kept is None else kept
+        if kept is None:
+            kept = fitting_problems(self._encoder, self.task, evaluation, overlong_prompts == 'drop')
+        self.kept = kept
         self.problems = self.task.evaluation() if evaluation else self.task
         if not isinstance(self.kept, range):  # some are dropped
             self.problems = ChosenProblems(self.problems, self.kept)

@@ -1,4 +1,3 @@
-import math
 from abc import ABC, abstractmethod
 from decimal import Decimal
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
@@ -7,7 +6,7 @@ import numpy as np
 from ding.utils import import_module
 from ding.utils.registry import Registry
 
-from ding_common import ConfigError, Rule, TaskError, check_arguments, describe, nearest
+from ding_common import ConfigError, Rule, TaskError, check_arguments, describe, is_reward, nearest
 
 from .signature import check_order
 
@@ -16,7 +15,6 @@ ASSISTANT = ('assistant', 'model', 'chatbot')  # names that chat templates have 
 
 Parts = Dict[str, Optional[float]]  # of the reward, by name
 NEW_DICT: Dict = {}  # a default that stands for a new dict, so that two problems never share theirs
-MOST = float(np.finfo(np.float32).max)
 
 
 class _Problem(NamedTuple):
@@ -263,11 +261,8 @@ def check_scorer(task: Task) -> None:
 
 
 def is_score(value: Any) -> bool:
-    """Whether a value is None, or a number that is finite in float32, the type of rewards."""
-    try:
-        return value is None or math.isfinite(value) and bool(abs(value) <= MOST)
-    except Exception:  # a tensor, an array, a text
-        return False
+    """Whether a value is a reward, or None."""
+    return value is None or is_reward(value)
 
 
 def check_return_part(name: Any, weights: Dict[str, float], where: str) -> None:

@@ -5,10 +5,7 @@ and a right completion for ``answer_in='####'`` and ``check='number'``:
     {"question": "Natalia sold clips to 48 of her friends ...", "answer": "... she sold 48+24 = 72 clips.\n#### 72"}
     48 / 2 = 24 in May, 48 + 24 = 72.\n#### 72
 """
-import codecs
 import copy
-import csv
-import json
 import math
 import os
 import random
@@ -17,16 +14,17 @@ import threading
 import warnings
 from decimal import Decimal
 from hashlib import blake2b
-from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, TextIO, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import click
 
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
-from ding_common import ConfigError, Rule, check_is_file, check_links, nearest, parallel
+from ding_common import ConfigError, Rule, nearest, parallel
 
 from .base import TASK_REGISTRY, Problem, Task, as_text, check_unanswered, final_answer, is_missing, is_prompt, \
     messages_of
 from .packed import Packed
+from .rows import read_rows
 
 _HALF = re.compile('[\ud800-\udfff]')  # JSON allows lone surrogates, on which tokenizers and files fail later
 _EVALUATING = {'math_verify'}  # checks that evaluate expressions, which takes from a millisecond to seconds
@@ -177,7 +175,7 @@ class FileTask(ListTask):
         problems, places, answered = Packed(), [], 0
         first: Dict[bytes, int] = {}  # text -> index of the first row with it
         repeated: List[Tuple[int, int]] = []  # rows with the text of an earlier one and another answer, and that one
-        for place, own in _rows(key, file):
+        for place, own in read_rows(key, file):
             row = self._answered(f'{where}: {place}', own)
             answered += row is not own
             problem = self._problem(f'{where}: {place}', row)
@@ -308,101 +306,3 @@ def _is_text(value: Any) -> bool:
     if isinstance(value, str):
         return _HALF.search(value) is None
     return not isinstance(value, (dict, list, bytes)) and not is_missing(value)
-
-
-def _rows(key: str, path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """The rows of a file, each with its location for messages."""
-    where = f'env.task.{key} = {path!r}'
-    readers = {'.jsonl': _jsonl, '.json': _json, '.csv': _csv, '.parquet': _parquet}
-    ending = os.path.splitext(path)[1]
-    if ending not in readers:
-        raise ConfigError(f"{where}: must end in {', '.join(readers)}.")
-    check_is_file(path, f'env.task.{key}')
-    check_links(path, f'env.task.{key}')
-    try:
-        for place, row in readers[ending](path):
-            if not isinstance(row, dict):
-                raise ValueError(f'{place} is not an object with named fields: {row!r:.80}')
-            yield place, row
-    except (ValueError, ImportError, OSError) as error:
-        raise ConfigError(f'{where}: {error}') from error
-
-
-def _jsonl(path: str) -> Iterator[Tuple[str, Any]]:
-    with _text(path, newline=None) as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield f'line {number}', _parse(line, f'line {number} is not valid JSON')
-
-
-def _json(path: str) -> Iterator[Tuple[str, Any]]:
-    with _text(path) as file:
-        rows = _parse(file.read(), 'is not valid JSON')
-    if not isinstance(rows, list):
-        raise ValueError('must contain a list')
-    yield from _numbered(rows)
-
-
-def _csv(path: str) -> Iterator[Tuple[str, Dict[str, str]]]:
-    with _text(path) as lines:
-        reader = csv.DictReader(lines, strict=True)
-        try:
-            for place, row in _numbered(reader):
-                if None in row:
-                    raise ValueError(f'{place} has more fields than the header')
-                yield place, row
-        except csv.Error as error:
-            raise ValueError(f'the row that starts in line {reader.line_num + 1} is not valid CSV ({error})') from error
-
-
-def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    try:
-        from pyarrow import ArrowException, Table, float32, float64, parquet, string
-    except ImportError as error:
-        raise ImportError("reading parquet needs the extra: pip install 'ding-grpo[parquet]'") from error
-
-    def rows(table: Table) -> List[Dict[str, Any]]:
-        for i, field in enumerate(table.schema):
-            if field.type == float32():  # 0.1, and not 0.10000000149011612
-                table = table.set_column(i, field.name, table[i].cast(string()).cast(float64()))
-        return table.to_pylist()
-
-    try:
-        with parquet.ParquetFile(path) as file:
-            yield from _numbered(row for batch in file.iter_batches() for row in rows(Table.from_batches([batch])))
-    except ArrowException as error:
-        raise ValueError(f'is not a valid parquet file ({error})') from error
-
-
-def _text(path: str, newline: Optional[str] = '') -> TextIO:
-    """A file of text, without the byte order mark that spreadsheets add. Its content is checked, a part at a time."""
-    decoder, line = codecs.getincrementaldecoder('utf-8')(), 1
-    with open(path, 'rb') as f:
-        while True:
-            part = f.read(1 << 20)
-            if b'\0' in part:
-                line += part.count(b'\n', 0, part.index(0))
-                raise ValueError(f'line {line} contains a NUL byte; save the file as UTF-8')
-            try:
-                decoder.decode(part, final=not part)
-            except UnicodeDecodeError as error:
-                line += error.object.count(b'\n', 0, error.start)
-                raise ValueError(f'line {line} is not valid UTF-8 ({error.reason}); save the file as UTF-8') from error
-            if not part:
-                return open(path, encoding='utf-8-sig', newline=newline)
-            line += part.count(b'\n')
-
-
-def _parse(text: str, otherwise: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f'{otherwise} ({error})') from error
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f'{constant} is not a JSON number')
-
-
-def _numbered(rows: Iterable[Any]) -> Iterator[Tuple[str, Any]]:
-    return ((f'row {number}', row) for number, row in enumerate(rows, 1))

@@ -10,9 +10,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from dizoo_llm.chat import apply_template, encode_dialogue, encode_prompt
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.tasks import Problem, create_task
-from dizoo_llm.tokenizer import apply_template, build_word_tokenizer, decode_after, encode_dialogue, encode_prompt
+from dizoo_llm.tokenizer import build_word_tokenizer, decode_after
 from dizoo_llm.train_reward_model import read_pairs
 from ding_common import ConfigError, check_config
 

@@ -10,12 +10,13 @@ import tracemalloc
 import pytest
 from easydict import EasyDict
 
-from dizoo_llm.envs import DingTokenEnv, TokenEnv, encoding
+from dizoo_llm.chat import encode_prompt, encode_prompts
+from dizoo_llm.envs import DingTokenEnv, TokenEnv, encoding, fitting
 from dizoo_llm.envs.encoding import Encoder
 from dizoo_llm.envs.rewarded_task import RewardedTask
 from dizoo_llm.rewards import CHECKS
 from dizoo_llm.tasks import ListTask, MixtureTask, Problem, Reply, Task, create_task, listed, mixture
-from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_prompt, encode_prompts
+from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer
 from ding_common import ConfigError
 
 CHARS = ''.join(map(chr, range(32, 127))) + '\n'
@@ -57,8 +58,8 @@ def texts(env):
 @pytest.fixture
 def reads(monkeypatch):
     """Paths of the files that are read, in a process that has read none."""
-    found, rows = [], listed._rows
-    monkeypatch.setattr(listed, '_rows', lambda key, path: found.append(path) or rows(key, path))
+    found, rows = [], listed.read_rows
+    monkeypatch.setattr(listed, 'read_rows', lambda key, path: found.append(path) or rows(key, path))
     monkeypatch.setattr(listed, '_READ', {})
     return found
 
@@ -203,7 +204,7 @@ class TestLongPrompts:
 
     @pytest.mark.parametrize('most', [20_000, 3])
     def test_are_found_before_the_run(self, tmp_path, monkeypatch, most):
-        monkeypatch.setattr(encoding, 'MOST_READ', most)
+        monkeypatch.setattr(fitting, 'MOST_READ', most)
         path = write(tmp_path / 'a.jsonl', questions(40, long=(7, 31)))
         with pytest.raises(ConfigError, match='10: 2 of 40 prompts for training have more than 10 tokens, .* has 83'):
             DingTokenEnv.create_collector_env_cfg(section(path, max_prompt_length=10))
@@ -254,13 +255,13 @@ class TestLongPrompts:
         task = Listed(*([dict(role='user', content='a' * n)] for n in (3, 5)))
         assert TokenEnv(task, **options).max_prompt_length == 11
         for most in (20_000, 1):
-            monkeypatch.setattr(encoding, 'MOST_READ', most)
+            monkeypatch.setattr(fitting, 'MOST_READ', most)
             TokenEnv(task, max_prompt_length=11, **options)
             with pytest.raises(ConfigError, match='1 of 2 prompts for training .* has 11'):
                 TokenEnv(task, max_prompt_length=10, **options)
 
     def test_of_many_prompts_only_those_that_may_be_long_are_encoded(self, monkeypatch):
-        monkeypatch.setattr(encoding, 'MOST_READ', 3)
+        monkeypatch.setattr(fitting, 'MOST_READ', 3)
         encoded = []
 
         def encode(tokenizer, prompts, *chat):

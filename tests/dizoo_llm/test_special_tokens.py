@@ -4,7 +4,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_dialogue, encode_prompt, encode_text
+from dizoo_llm.chat import encode_dialogue, encode_prompt
+from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_text
 from ding_common import ConfigError, TaskError
 
 from tests.tasks import Ask

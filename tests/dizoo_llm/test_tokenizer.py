@@ -4,7 +4,8 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFas
 
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import Problem, Task, ThinkAnswerTask
-from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_prompt, end_ids, load_tokenizer
+from dizoo_llm.chat import encode_prompt
+from dizoo_llm.tokenizer import build_char_tokenizer, build_word_tokenizer, end_ids, load_tokenizer
 from ding_common import ConfigError
 
 

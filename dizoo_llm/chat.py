@@ -1,0 +1,200 @@
+"""Prompts and chats as token ids, and what a chat template puts around the messages."""
+import os
+from typing import Any, Dict, List, Optional, Union
+
+from transformers import PreTrainedTokenizerBase
+
+from ding_common import ConfigError, describe
+from dizoo_llm.tasks.base import check_unanswered
+from dizoo_llm.tokenizer import decode_after, encode_text, reads_like_a_token
+
+MASK = 'special_tokens_mask'
+MARK = 'TURN{}MARK'  # stands for the content of a message
+HINTS = dict(  # where a template drops a turn
+    system='Put its text into the first user turn.',
+    tool='Use another template, or env.chat = False, with which results are plain text.',
+)
+MOST_MARKED = 1024  # forms of chats whose text is kept
+_MARKED: Dict[str, str] = {}
+
+
+def encode_prompt(
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: Union[str, List[Dict[str, str]]],
+        chat: Optional[bool] = None,
+        system_prompt: Optional[str] = None,
+        chat_options: Dict[str, Any] = {},
+) -> List[int]:
+    """
+    Overview:
+        Token ids of a prompt, up to the position where the completion starts. In a chat only the template adds \
+        control tokens, see ``encode_text``.
+    Arguments:
+        - tokenizer (:obj:`PreTrainedTokenizerBase`): Any tokenizer.
+        - prompt (:obj:`Union[str, List[Dict[str, str]]]`): Text, or chat messages.
+        - chat (:obj:`Optional[bool]`): Whether text becomes a user message in the tokenizer's chat template. None \
+            applies the template if the tokenizer has one.
+        - system_prompt (:obj:`Optional[str]`): System message at the start of every chat.
+        - chat_options (:obj:`Dict[str, Any]`): Additional variables of the template, such as ``enable_thinking``.
+    Returns:
+        - ids (:obj:`List[int]`): Token ids, with the tokens that the tokenizer adds in front of a text, and without \
+            an end-of-sequence token at the end.
+    Raises:
+        - ConfigError: If chat messages, a system prompt or template variables are given and no template is applied; \
+            if a system prompt is given and the messages already start with one; or if a text contains the name of a \
+            special token and the tokenizer has no other tokens for it.
+    """
+    if not in_chat(tokenizer, prompt, chat):
+        for key, value in (('system_prompt', system_prompt), ('chat_options', dict(chat_options) or None)):
+            if value is not None:
+                why = 'the tokenizer has no chat template' if tokenizer.chat_template is None else 'env.chat is False'
+                raise ConfigError(f'env.{key} = {value!r}: it would be ignored, since {why}.')
+        ids = encode_text(tokenizer, prompt, add_special_tokens=True)
+        if ids[-1:] == [tokenizer.eos_token_id] and tokenizer(prompt, return_special_tokens_mask=True)[MASK][-1] == 1:
+            return ids[:-1]  # added by the tokenizer; an unknown part of the text may have the same token
+        return ids
+    if tokenizer.chat_template is None:
+        asked = 'env.chat = True' if chat else 'env.task: its prompts are chat messages'
+        raise ConfigError(f'{asked}: the tokenizer of {tokenizer.name_or_path or "this run"} has no chat template.')
+    return apply_template(tokenizer, conversation(prompt, system_prompt), True, chat_options)
+
+
+def encode_prompts(
+        tokenizer: PreTrainedTokenizerBase,
+        prompts: List[Union[str, List[Dict[str, str]]]],
+        chat: Optional[bool] = None,
+        system_prompt: Optional[str] = None,
+        chat_options: Dict[str, Any] = {},
+) -> List[List[int]]:
+    """
+    Overview:
+        What ``encode_prompt`` gives for each of several prompts, faster: the tokenizer encodes texts together.
+    Arguments:
+        - tokenizer, chat, system_prompt, chat_options: As in ``encode_prompt``.
+        - prompts (:obj:`List[Union[str, List[Dict[str, str]]]]`): Texts, or lists of chat messages.
+    Raises:
+        - ConfigError: As in ``encode_prompt``.
+    """
+    names = reads_like_a_token(tokenizer, len(tokenizer))
+    plain = all(isinstance(prompt, str) and not names.search(prompt) for prompt in prompts)
+    chats = any(in_chat(tokenizer, prompt, chat) for prompt in prompts)
+    if chats or not plain or system_prompt is not None or chat_options:
+        return [encode_prompt(tokenizer, prompt, chat, system_prompt, chat_options) for prompt in prompts]
+    # Threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment.
+    os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+    rows = tokenizer(prompts, add_special_tokens=True, return_special_tokens_mask=True)
+    return [
+        ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] and mask[-1] == 1 else ids
+        for ids, mask in zip(rows['input_ids'], rows[MASK])
+    ]
+
+
+def encode_dialogue(
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: Union[str, List[Dict[str, str]]],
+        completion: str,
+        chat: Optional[bool] = None,
+) -> List[int]:
+    """
+    Overview:
+        Token ids of a prompt and its completion, as a reward model reads them: the completion is the last message of \
+        the chat, or it follows the prompt and ends with the end-of-sequence token. A policy may write the names of \
+        special tokens; a tokenizer of words reads them as unknown words.
+    Arguments:
+        - tokenizer, prompt, chat: As in ``encode_prompt``.
+        - completion (:obj:`str`): Text.
+    Raises:
+        - ConfigError: As in ``encode_prompt``.
+    """
+    if tokenizer.chat_template is not None and (not isinstance(prompt, str) or chat is not False):
+        messages = [*conversation(prompt), dict(role='assistant', content=completion)]
+        return apply_template(tokenizer, messages, False, {})
+    ids = encode_text(tokenizer, completion, unknown=True)
+    if completion.startswith(' ') and decode_after(tokenizer, [], ids) != completion:
+        ids = encode_text(tokenizer, completion[1:], unknown=True)  # the tokenizer adds a space before a text
+    return encode_prompt(tokenizer, prompt, chat) + ids + [tokenizer.eos_token_id]
+
+
+def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: Union[str, List[Dict[str, str]]], chat: Optional[bool]) -> bool:
+    """Whether a prompt becomes a chat: it has messages, or it is text and ``env.chat`` applies the template to it."""
+    return not isinstance(prompt, str) or (tokenizer.chat_template is not None if chat is None else chat)
+
+
+def conversation(prompt: Union[str, List[Dict[str, str]]], system_prompt: Optional[str] = None) -> List[Dict[str, str]]:
+    """
+    Overview:
+        Text or messages as the messages that the policy answers.
+    Raises:
+        - ConfigError: If they end with an answer, or there are two system messages.
+    """
+    messages = [dict(role='user', content=prompt)] if isinstance(prompt, str) else list(prompt)
+    check_unanswered(messages, 'env.task')
+    if system_prompt is None:
+        return messages
+    if messages[0]['role'] == 'system':
+        raise ConfigError(f'env.system_prompt = {system_prompt!r}: the problems already have a system message.')
+    return [dict(role='system', content=system_prompt), *messages]
+
+
+def marked(messages: List[Dict[str, str]]) -> List[Dict[str, str]]:
+    """
+    Overview:
+        Messages with ``MARK`` and their number in place of their contents. What is empty, and what an assistant wrote \
+        before a call of a function, has no mark: a template may leave it out.
+    """
+    return [
+        dict(message, content=MARK.format(i) if message['content'].strip() and not message.get('tool_calls') else '')
+        for i, message in enumerate(messages)
+    ]
+
+
+def marked_chat(
+        tokenizer: PreTrainedTokenizerBase, messages: List[Dict[str, str]], generates: bool, options: Dict[str, Any]
+) -> str:
+    """
+    Overview:
+        The text of a chat of ``marked`` messages. It shows what a template adds around each, and what it drops. Chats \
+        that differ only in contents are rendered once.
+    Raises:
+        - ConfigError: If the template drops the content of a message, or rejects their roles.
+    """
+    turns = marked(messages)
+    key = repr((tokenizer.chat_template, tokenizer.special_tokens_map, turns, generates, options))
+    text = _MARKED.get(key)
+    if text is not None:
+        return text
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=generates, **options)
+    except Exception as error:  # a template may raise anything
+        roles = ', '.join(turn['role'] for turn in turns)
+        raise ConfigError(f'env.tokenizer: its chat template rejects the turns {roles}: {describe(error)}') from error
+    for i, turn in enumerate(turns, 1):
+        if turn['content'] not in text:
+            hint = HINTS.get(turn['role'], 'Use another template.')
+            raise ConfigError(
+                f"env.tokenizer: its chat template drops the {turn['role']} turn (message {i} of {len(turns)}), so the "
+                f'policy would not read it. {hint}'
+            )
+    if len(_MARKED) >= MOST_MARKED:
+        _MARKED.clear()
+    _MARKED[key] = text
+    return text
+
+
+def apply_template(
+        tokenizer: PreTrainedTokenizerBase, messages: List[Dict[str, str]], generates: bool, options: Dict[str, Any]
+) -> List[int]:
+    """Token ids of a chat; names of special tokens in its messages become ordinary tokens. See ``marked_chat``."""
+    given = [str(value) for message in messages for value in message.values()]
+    holds = any(reads_like_a_token(tokenizer, len(tokenizer)).search(text) for text in given)
+    sanitized = dict(sanitize_control_tokens=True) if holds else {}
+    try:
+        ids = tokenizer.apply_chat_template(
+            messages, tokenize=True, add_generation_prompt=generates, return_dict=False, **options, **sanitized
+        )
+    except ValueError as error:
+        if not holds:
+            raise
+        raise ConfigError(f"env.tokenizer: {error}: {messages!r:.200}.") from error
+    marked_chat(tokenizer, messages, generates, options)
+    return ids

@@ -1,0 +1,80 @@
+"""Measures the prompts of a task before a run."""
+from array import array
+from typing import Sequence, Tuple
+
+import click
+
+from dizoo_llm.tasks import Task
+from ding_common import ConfigError, parallel
+
+from .encoding import Encoder
+
+MOST_READ = 20_000  # problems at most whose prompts are all encoded
+TOGETHER = 1000  # prompts that are encoded together
+
+
+def fitting_problems(encoder: Encoder, task: Task, evaluation: bool, drops: bool) -> Sequence[int]:
+    """
+    Overview:
+        Encode the prompts before a run, rather than find in its middle one that does not fit. If there is no limit, \
+        it becomes the longest prompt for training and evaluation. Otherwise, and unless prompts are to be dropped, \
+        only those of a ``listed`` task are encoded; of more than ``MOST_READ`` only those whose number of characters \
+        does not already tell that they fit.
+    Arguments:
+        - encoder (:obj:`Encoder`): Encodes the prompts.
+        - task (:obj:`Task`): The task.
+        - evaluation (:obj:`bool`): Whether to return evaluation problems.
+        - drops (:obj:`bool`): Whether problems with a longer prompt are dropped.
+    Returns:
+        - indices (:obj:`Sequence[int]`): Of the problems that are left.
+    Raises:
+        - ConfigError: If a prompt is longer than the limit and not dropped, or none is left, or there are too many \
+            to find the longest, or the tokenizer has no token for a part of one.
+        - TaskError: See ``Encoder.prompt``.
+    """
+    parts = dict(training=task, evaluation=task.evaluation())
+    wanted, number = 'evaluation' if evaluation else 'training', sum(map(len, parts.values()))
+    if encoder.max_prompt_length is None:
+        if number > MOST_READ and not task.listed:
+            raise ConfigError(
+                f'env.max_prompt_length = None: the task has {number} problems; the longest prompt is searched for '
+                f'only among at most {MOST_READ}. Set it to the length of the longest prompt in tokens.'
+            )
+        found = {name: _fitting(encoder, name, part, drops) for name, part in parts.items()}
+        encoder.max_prompt_length = max(longest for _, longest in found.values())
+        return found[wanted][0]
+    if drops or task.listed:
+        return _fitting(encoder, wanted, parts[wanted], drops)[0]
+    return range(len(parts[wanted]))
+
+
+def _fitting(encoder: Encoder, name: str, problems: Task, drops: bool) -> Tuple[Sequence[int], int]:
+    """Indices of the problems that are left, and the longest of the prompts that were encoded."""
+    number, longest, long, waiting = len(problems), 0, {}, []
+    for i in range(number):
+        problem = problems.checked_problem(i)
+        if number <= MOST_READ or encoder.max_prompt_length is None or encoder.most_tokens(problem) > encoder.limit:
+            waiting.append((i, problem))
+        if len(waiting) == TOGETHER or i == number - 1:
+            for (place, problem), ids in zip(waiting, encoder.prompts([problem for _, problem in waiting])):
+                if len(ids) > encoder.limit:
+                    long[place] = len(ids)
+                else:
+                    encoder.check_length(ids, problem)
+                    longest = max(longest, len(ids))
+            waiting = []
+    if not long:
+        return range(number), longest
+    worst = max(long, key=long.get)
+    told = (
+        f'{len(long):,} of {number:,} prompts for {name} have more than {encoder.limit} tokens, the longest has '
+        f'{long[worst]}: {problems.checked_problem(worst).text!r:.80}'
+    )
+    if not drops or len(long) == number:
+        raise ConfigError(
+            f"env.max_prompt_length = {encoder.max_prompt_length}: {told}. Set it to at least "
+            f"{long[worst]}, shorten the prompts, or set env.overlong_prompts='drop'."
+        )
+    if parallel.rank() == 0:
+        click.echo(f"env.overlong_prompts = 'drop': {told}. They are dropped.")
+    return array('L', [i for i in range(number) if i not in long]), longest
