@@ -10,6 +10,7 @@ from ding_common import NumericError, TaskError
 from ding_grpo.policy import GRPOPolicy
 from ding_grpo.policy.learning import Learning
 from ding_grpo.policy.update import Updater
+from ding_grpo.worker.group_player import GroupPlayer
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
 
 from tests.pipelines.test_resume import buffer, dynamic, stale, state, timeless, tokens
@@ -91,6 +92,24 @@ class TestLateErrors:
         main.policy.learn.resume_training = True
         run(4)
         assert os.path.exists('run/ckpt/iteration_4.pth.tar')
+
+    def test_of_sampling_ahead_of_the_end_saves_first(self, think_answer):
+        run, main = start(stale, think_answer)
+        parent, play = os.getpid(), GroupPlayer.play
+
+        def fail(self, *args, **kwargs):
+            if os.getpid() != parent:
+                raise KeyError('injected')
+            return play(self, *args, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GroupPlayer, 'play', fail)
+            with pytest.raises(KeyError, match='injected'):
+                run(1)
+        assert 'ahead' not in state(1)['run']['collector']
+        main.policy.learn.resume_training = True
+        run(2)
+        assert 'ahead' in state(2)['run']['collector']
 
     @pytest.mark.parametrize('make, nth, saved', [(tokens, 1, True), (tokens, 2, False), (buffer, 1, False)])
     def test_of_an_update_saves_unless_half_of_it_is_done(self, think_answer, monkeypatch, make, nth, saved):
