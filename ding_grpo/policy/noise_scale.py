@@ -74,7 +74,7 @@ def noise_of_weights(
         group are its rows of even and of odd number, and h_p, h'_p their parts of g_p. ``within``, the mean of \
         |h_p - h'_p|^2 / ``variance``, is the share of the variance that the completions of one problem have.
     Arguments:
-        - batch (:obj:`Batch`): Rows of at least two groups, on the model's device.
+        - batch (:obj:`Batch`): Rows of at least two groups.
         - slope (:obj:`torch.FloatTensor`): Gradient of the loss with respect to log-probabilities.
         - divide (:obj:`Callable`): The parts of a batch that this process reads at a time.
         - read (:obj:`Callable`): Log-probabilities of a part, with a gradient.
@@ -89,7 +89,7 @@ def noise_of_weights(
         of_halves = []
         for half in (0, 1):
             rows = ((batch.group == number) & (batch.row % 2 == half)).nonzero().squeeze(1)
-            of_halves += weight_gradients(slope[rows].unsqueeze(0), divide(batch.take(rows.cpu())), read, parameters)
+            of_halves += weight_gradients(slope[rows].unsqueeze(0), divide(batch.take(rows)), read, parameters)
         both = [x + y for x, y in zip(*of_halves)]
         squares += dot(both, both)
         differences += sum(dot(h, h) for h in of_halves) - 2 * dot(*of_halves)

@@ -245,7 +245,7 @@ class Updater:
 
     def _noise(self, batch: Batch, update: int) -> Dict[str, float]:
         """The noise scales of the groups of an update, for the loss before the first step, when all ratios are 1."""
-        batch, every = batch.to(self._device), self._cfg.noise_every
+        every = self._cfg.noise_every
         if len(batch.group.unique()) < 2:
             return {}
         logp = self._logp_old(batch, batch.logp_old).detach().clone().requires_grad_()
@@ -259,7 +259,7 @@ class Updater:
         return list(batch.parts(self._cfg.micro_batch_tokens))
 
     def _read_with_gradient(self, part: Batch) -> Tensor:
-        return self._actor.read(self._model, part).logp
+        return self._actor.read(self._model, part.to(self._device)).logp
 
     def _logp_old(self, batch: Batch, logp: Tensor) -> Tensor:
         """Log-probabilities (B, S) under pi_old, which the ratio is relative to."""
@@ -295,7 +295,7 @@ class Updater:
 
     def with_values(self, batch: Batch, discount_factor: float) -> Batch:
         """See ``ValueLearning.with_values``."""
-        return self._extras.values.with_values(batch, discount_factor, self._read_rows, self._device)
+        return self._extras.values.with_values(batch, discount_factor, self._read_rows)
 
     @torch.no_grad()
     def _read_rows(self, read: Callable[[Batch], Tensor], batch: Batch, each: Tuple[int, ...] = ()) -> Tensor:

@@ -31,7 +31,7 @@ class ValueLearning:
         self._alone = update < self._cfg.value_warmup
 
     @torch.no_grad()
-    def with_values(self, batch: Batch, discount_factor: float, read: Callable, device: torch.device) -> Batch:
+    def with_values(self, batch: Batch, discount_factor: float, read: Callable) -> Batch:
         """
         Overview:
             The batch with the critic's values, its targets, and the advantages before normalisation.
@@ -39,10 +39,9 @@ class ValueLearning:
             - batch (:obj:`Batch`): The rows.
             - discount_factor (:obj:`float`): Of a step's return.
             - read (:obj:`Callable`): Computes a number for each step of a batch, given a function of its parts.
-            - device (:obj:`torch.device`): The model's device.
         """
         value = read(lambda part: self._actor.value(self._model, part, self.critic), batch)
-        final = self._actor.final_value(self._model, batch.to(device), self.critic).cpu()
+        final = read(self._final_value, batch)[:, 0]
         std = self.critic.return_std
         order = (batch.weight == 0).long().argsort(dim=1, stable=True)  # (B, S): the policy's own steps first
         steps = (x.gather(1, order) for x in (batch.reward, value * std, batch.weight))
@@ -51,6 +50,9 @@ class ValueLearning:
         if self._cfg.value_norm and batch.weight.any():
             self.critic.observe(return_[batch.weight != 0])
         return replace(batch, value=value, adv=adv, return_=return_ / std, final_obs=None)
+
+    def _final_value(self, part: Batch) -> Tensor:
+        return self._actor.final_value(self._model, part, self.critic).unsqueeze(1)  # (b, 1)
 
     def add(self, loss: Tensor, batch: Batch, value: Tensor, tokens: Optional[float], share: float) -> Tensor:
         """The policy's loss of rows, and the critic's; arguments as in ``Updater.step``."""

@@ -35,7 +35,7 @@ def weight_gradients(
         total = [torch.zeros_like(p) for p in parameters]
         for rows, part in parts:
             logp = read(part) if kept is None else kept
-            of_part = slope[rows, :logp.shape[1]].to(logp.dtype)
+            of_part = slope[rows, :logp.shape[1]].to(logp)
             found = torch.autograd.grad(logp, parameters, of_part, retain_graph=kept is not None, allow_unused=True)
             for whole, gradient in zip(total, found):
                 if gradient is not None:

@@ -47,6 +47,21 @@ class Recorded(nn.Module):
 
 
 @pytest.mark.unittest
+class TestRowsOnTheDevice:
+
+    @pytest.mark.parametrize('learn', [dict(advantage='gae', adv_method=None), dict(advantage='return_to_go_by_step')])
+    def test_are_those_of_a_mini_batch(self, monkeypatch, learn):
+        """A whole update may be larger than a GPU's memory."""
+        moved, to = [], Batch.to
+        monkeypatch.setattr(Batch, 'to', lambda self, device: moved.append(len(self)) or to(self, device))
+        policy = make(
+            DISCRETE, learn=dict(learn, batch_size=1, noise_every=1, shadow=['dapo'], shadow_every=1, beta=0.1)
+        )
+        policy.learn_mode.forward([sample_group(policy, [3, 2], truncated=(0, ), number=i) for i in range(4)])
+        assert moved and max(moved) == policy.cfg.group_size
+
+
+@pytest.mark.unittest
 class TestLoss:
 
     @pytest.mark.parametrize('case', TORCHTUNE['cases'], ids=range(len(TORCHTUNE['cases'])))
