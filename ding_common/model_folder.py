@@ -15,6 +15,7 @@ from .files import check_links
 
 # Larger values are typing errors, which would take minutes or exhaust the memory before any message.
 MOST_LAYERS, MOST_OF_ALL = 10_000, 1_000_000_000
+MOST_GROWTH = 1000  # of a text by a tokenizer
 _SIZE = re.compile('layer|expert|head|size|dim|embd|position')
 # Keys that name files beside their own. The names of vocabularies in a ``tokenizer_config.json`` are not used.
 _FILES = {'transformers_weights', 'fast_tokenizer_files', 'gguf_file'}
@@ -89,6 +90,36 @@ def check_gguf(path: str, where: str) -> None:
     for key, value in metadata.items():
         if key.endswith(('.block_count', '.expert_count')) and not -1 <= value <= MOST_LAYERS:
             raise ConfigError(f'{where}: {key} = {value!r:.200} in {path}: must be at most {MOST_LAYERS}.')
+
+
+def check_tokenizer(folder: str, where: str) -> None:
+    """
+    Overview:
+        Require that the replacements of a tokenizer do not multiply a text: sixty of ``a`` by ``aa`` fill any memory.
+    Arguments:
+        - folder (:obj:`str`): Which may contain a ``tokenizer.json``.
+        - where (:obj:`str`): Key and value, for messages.
+    Raises:
+        - ConfigError: If a text can become more than ``MOST_GROWTH`` times as long.
+    """
+    try:
+        with open(os.path.join(folder, 'tokenizer.json'), encoding='utf-8') as f:
+            content = json.load(f)
+        waiting, growth = [content.get('normalizer'), content.get('pre_tokenizer'), content.get('decoder')], 1.
+    except Exception:  # whoever loads the folder names the reason
+        return
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict) and part.get('type') == 'Replace':
+            known = part['pattern'].get('String') if isinstance(part.get('pattern'), dict) else None
+            growth *= max(1, len(str(part.get('content'))) / max(1, len(str(known or ''))))
+        elif isinstance(part, (dict, list)):
+            waiting += part.values() if isinstance(part, dict) else part
+    if growth > MOST_GROWTH:
+        raise ConfigError(
+            f'{where}: the replacements in its tokenizer.json make a text up to {growth:.3g} times as long, must be at '
+            f'most {MOST_GROWTH} times.'
+        )
 
 
 class Stored(NamedTuple):

@@ -365,6 +365,12 @@ def versions_outside(folder: Path) -> None:
     change(folder / 'tokenizer_config.json', fast_tokenizer_files=['../outside/tokenizer.1.json'])
 
 
+def replacing(folder: Path) -> None:
+    tokenizer('{{ messages[0].content }}')(folder)
+    doubled = dict(type='Replace', pattern=dict(String='a'), content='aa')
+    change(folder / 'tokenizer.json', normalizer=dict(type='Sequence', normalizers=[doubled] * 60))
+
+
 def ask(folder: Path) -> None:
     encode_prompt(load_tokenizer(str(folder)), 'a b')
 
@@ -380,6 +386,7 @@ TOKENIZERS = [
     Case('a template that calls itself', tokenizer(MACRO), ask, 'its chat template took more than 1 s'),
     Case('a template that computes when it is compiled', tokenizer('{{ 10 ** (10 ** 9) }}'), ask, 'took more than 1 s'),
     Case('a template that fills the memory', tokenizer(DOUBLED), ask, 'env.tokenizer: its chat template'),
+    Case('a tokenizer that doubles a text sixty times', replacing, ask, 'times as long, must be at most 1000 times'),
     Case('a tokenizer of another folder', versions_outside, ask, 'must be names of files in the folder'),
 ]
 
