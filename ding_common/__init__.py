@@ -6,4 +6,4 @@ from .errors import CheckpointError, ConfigError, NumericError, PeerError, TaskE
 from .files import check_is_file, check_links, import_name, run_file
 from .json_lines import append_json, read_json_lines
 from .quiet import import_ding, importing
-from .total_config import read_total_config
+from .total_config import code_of, read_total_config

@@ -1,4 +1,4 @@
-"""Run Python files and import names of the user, and reject folders whose links lead outside."""
+"""Run Python files and import names of the user, and reject folders that lead outside."""
 import os
 import runpy
 from importlib import import_module
@@ -61,16 +61,18 @@ def check_is_file(path: str, key: str) -> None:
         raise ConfigError(f"{key} = {path!r}: {'is not a file' if os.path.exists(path) else 'there is no such file'}.")
 
 
-def check_links(path: str, key: str) -> None:
+def check_links(path: str, key: str, to_folders: bool = False) -> None:
     """
     Overview:
-        Reject symbolic links that lead out of a folder, so that its author cannot make this machine read other files. \
+        Reject symbolic links that lead out of a folder, so that its author cannot make this machine read other files, \
+        and what is neither file nor folder, such as a pipe, which nobody may ever write. \
         A folder in the hub's cache may link to other folders of its repository, as all of them do.
     Arguments:
         - path (:obj:`str`): A folder, or a file, which may link only into its own folder.
         - key (:obj:`str`): Config key or option that names it, for the message.
+        - to_folders (:obj:`bool`): Whether a folder may link to folders outside, such as those of a larger disk.
     Raises:
-        - ConfigError: On the first link that leads outside.
+        - ConfigError: On the first of them.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) or '.'
     names = [os.path.join(where, name) for where, *below in os.walk(path) for names in below
@@ -78,11 +80,13 @@ def check_links(path: str, key: str) -> None:
     allowed = _repository(os.path.realpath(folder)) + os.sep
     for name in names:
         target = os.path.realpath(name)
-        if os.path.islink(name) and not target.startswith(allowed):
+        if os.path.islink(name) and not target.startswith(allowed) and not (to_folders and os.path.isdir(target)):
             raise ConfigError(
                 f'{key} = {path!r}: {name} is a link to {target}, outside the folder. Copy the file into the folder, '
                 'or use the path of the file itself.'
             )
+        if os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target):
+            raise ConfigError(f'{key} = {path!r}: {name} is neither a file nor a folder.')
 
 
 def _repository(folder: str) -> str:

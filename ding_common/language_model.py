@@ -14,13 +14,13 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from .adapters import add_adapters, base_of_adapters
 from .check import nearest
 from .errors import ConfigError
-from .loading import check_model_folder, quiet_hub, reason
+from .loading import quiet_hub, reason
+from .model_folder import check_gguf, check_model_folder, most_of, stored_weights
 from .pretrained import Pretrained
 
 # Keys of published config files that transformers still accepts, although its config classes no longer declare them.
 OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
-# Larger values are typing errors, which would exhaust the memory before any message.
-MOST_LAYERS, MOST_OF_ALL = 10_000, 1_000_000_000
+FEW_WEIGHTS = 10_000_000  # that a folder may lack until it is loaded
 _KINDS = {
     AutoModelForCausalLM: 'causal language model',
     AutoModelForSequenceClassification: 'sequence classification model'
@@ -134,9 +134,8 @@ def _make(config: dict, options: dict, key: str, builder: Type = AutoModelForCau
     for name, value in config.items():
         if name not in known:
             raise ConfigError(f'{key}.config.{name} = {value!r}: unknown key; {nearest(name, known)}')
-        most = MOST_LAYERS if 'layers' in name else MOST_OF_ALL
-        if isinstance(value, int) and value > most:
-            raise ConfigError(f'{key}.config.{name} = {value!r}: must be at most {most}.')
+        if isinstance(value, int) and value > most_of(name):
+            raise ConfigError(f'{key}.config.{name} = {value!r}: must be at most {most_of(name)}.')
     try:
         return builder.from_config(AutoConfig.for_model(model_type, **config, **more), **options)
     except Exception as error:  # an architecture may raise anything for unsupported values
@@ -171,6 +170,7 @@ def _load(pretrained: str, gguf_file: Optional[str], options: dict, key: str) ->
     where = f'{key}.pretrained = {pretrained!r}'
     found = Pretrained.locate(pretrained, gguf_file, key)
     if found.gguf_file is not None:
+        check_gguf(found.where, where)
         return _unpacked(_load_whole(found.path, dict(options, **found.options, **_UNPACK), key, where), where)
     base, merge = base_of_adapters(pretrained, where), options['dtype'] != 'auto'
     if base is None:
@@ -183,6 +183,23 @@ def _load(pretrained: str, gguf_file: Optional[str], options: dict, key: str) ->
     told = f'{where}: its base model {base!r} (base_model_name_or_path in adapter_config.json)'
     check_model_folder(base, f'{where}: base_model_name_or_path')
     return add_adapters(_load_whole(base, options, key, told), pretrained, merge, where)
+
+
+def _check_stored(folder: str, where: str, loader: Type) -> None:
+    """Refuse a folder without most of the weights of its model, since transformers creates those that it lacks."""
+    try:
+        with quiet_hub(), torch.random.fork_rng(devices=[]):
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            with torch.device('meta'):
+                needed = sum(weight.numel() for weight in loader.from_config(config).parameters())
+        stored = sum(stored.size for stored in stored_weights(folder))
+    except Exception:  # loading names the reason
+        return
+    packed = 16 if hasattr(config, 'quantization_config') else 1  # weights in an element
+    if needed > 2 * packed * stored + FEW_WEIGHTS:
+        raise ConfigError(
+            f'{where}: its config.json describes a model of {needed:,} weights, and its files have {stored:,}.'
+        )
 
 
 def _unpacked(model: PreTrainedModel, where: str) -> PreTrainedModel:
@@ -209,6 +226,10 @@ def _load_whole(
     is_folder = os.path.isdir(pretrained)
     if gguf_file is None and is_folder and not os.path.isfile(os.path.join(pretrained, 'config.json')):
         raise ConfigError(f'{where}: the folder contains no config.json.')
+    if base_of_adapters(pretrained, where) is not None:  # transformers would load them too
+        raise ConfigError(f'{where}: contains adapters, must be a whole model; merge them first.')
+    if is_folder and gguf_file is None:
+        _check_stored(pretrained, where, loader)
     try:
         with quiet_hub():
             model, found = loader.from_pretrained(
@@ -228,6 +249,11 @@ def _load_whole(
         raise ConfigError(
             f'{where}: {len(some)} of the weights that its config.json requires are missing, for example {some[0]!r}.'
         )
+    if is_folder and gguf_file is None and not hasattr(model.config, 'quantization_config'):
+        names = {name for name, _ in model.named_parameters()}
+        for stored in stored_weights(pretrained):  # masks and positions are buffers, in whatever type
+            if not stored.floating and (stored.name in names or stored.name.endswith('.weight')):
+                raise ConfigError(f'{where}: its weight {stored.name!r} must have floating-point numbers.')
     if found['unexpected_keys'] and not new_head:
         some = sorted(found['unexpected_keys'])
         warnings.warn(

@@ -1,30 +1,10 @@
 """Shared by loading a model and loading a tokenizer of ``transformers``."""
 import logging
-import os
 import pickle
 from contextlib import contextmanager
 from typing import Iterator
 
 from transformers.utils import logging as hf_logging
-
-from .errors import ConfigError
-from .files import check_links
-
-
-def check_model_folder(pretrained: str, key: str) -> None:
-    """
-    Overview:
-        Require that a model is given by a hub name, or by a folder without links that lead outside.
-    Arguments:
-        - pretrained (:obj:`str`): Folder or hub name. Only a folder is checked for links; hub files are in the cache.
-        - key (:obj:`str`): Config key or option that names it, for messages.
-    Raises:
-        - ConfigError: If it is neither.
-    """
-    if not isinstance(pretrained, str) or not pretrained:
-        raise ConfigError(f'{key} = {pretrained!r}: must be a folder or a hub name.')
-    if os.path.isdir(pretrained):
-        check_links(pretrained, key)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from typing import Any, Dict, NamedTuple, Optional
 
 from .errors import ConfigError
-from .loading import check_model_folder
+from .model_folder import check_model_folder
 
 
 class PackagedModel(NamedTuple):

@@ -1,12 +1,18 @@
 """The complete config that DI-engine writes into the folder of a run, read as data: no code in it is run."""
 import ast
 import os
-from typing import Any, Dict
+import re
+from typing import Any, Dict, Iterator, List
 
-from .errors import ConfigError
+from .errors import ConfigError, describe
+from .files import check_is_file
 
 NAME = 'total_config.py'
 _NUMBERS = dict(inf=float('inf'), nan=float('nan'))
+_INSTALLED = {'ding', 'ding_grpo', 'dizoo_llm'}
+# Keys whose texts are imported or run, and texts that are, whatever their key: 'module:name', and Python files.
+_RUN = {'import_names', 'file', 'answers', 'face', 'functions', 'demonstration', 'allowed_tokens'}
+_CODE = re.compile(r'[\w.]+:[\w./-]+|.+\.py')
 
 
 def read_total_config(folder: str) -> Dict[str, Any]:
@@ -21,15 +27,48 @@ def read_total_config(folder: str) -> Dict[str, Any]:
         - ConfigError: If the folder contains none, or it contains more than plain values.
     """
     path = os.path.join(folder, NAME)
+    if os.path.exists(path):
+        check_is_file(path, 'RUN')
     try:
         with open(path, encoding='utf-8') as f:
             tree = ast.parse(f.read())
         value = next(n.value for n in tree.body if isinstance(n, ast.Assign) and _name(n.targets[0]) == 'exp_config')
-        return ast.literal_eval(_Numbers().visit(value))
+        config = ast.literal_eval(_Numbers().visit(value))
+        repr(config)  # raises for integers of thousands of digits
+        if not all(isinstance(section, dict) for section in (config, config['env'], config['policy'])):
+            raise ValueError('env or policy is not a dict')
+        return config
     except OSError as error:
         raise ConfigError(f'{path}: {error.strerror}. Every run writes this file into its folder.') from error
-    except (SyntaxError, ValueError, StopIteration) as error:
-        raise ConfigError(f'{path}: contains more than plain values ({error}), so it cannot be read.') from error
+    except Exception as error:  # also MemoryError and RecursionError of deep nesting
+        raise ConfigError(
+            f'{path}: contains more than plain values ({describe(error):.200}), so it cannot be read.'
+        ) from error
+
+
+def code_of(config: Dict[str, Any]) -> List[str]:
+    """
+    Overview:
+        What a run of a config imports or executes, besides DI-engine and this project.
+    Arguments:
+        - config (:obj:`Dict[str, Any]`): From ``read_total_config``.
+    Returns:
+        - code (:obj:`List[str]`): Names of modules and functions, and paths of Python files, with their keys.
+    """
+    return list(dict.fromkeys(_code(config, '', '')))
+
+
+def _code(value: Any, path: str, key: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, x in value.items():
+            yield from _code(x, f'{path}.{name}' if path else str(name), str(name))
+    elif isinstance(value, (list, tuple)):
+        for x in value:
+            yield from _code(x, path, key)
+    elif isinstance(value, str) and value:
+        own = key == 'import_names' and value.split('.')[0] in _INSTALLED
+        if not own and (key in _RUN or _CODE.fullmatch(value)):
+            yield f'{path} = {value!r:.100}'
 
 
 def _name(node: ast.AST) -> str:

@@ -1,11 +1,13 @@
 """Prompts and chats as token ids, and what a chat template puts around the messages."""
 import os
+from itertools import groupby
 from typing import Any, Dict, List, Optional, Union
 
 from transformers import PreTrainedTokenizerBase
 
-from ding_common import ConfigError, describe
+from ding_common import ConfigError
 from dizoo_llm.tasks.base import check_unanswered
+from dizoo_llm.template import TemplateFailure, apply
 from dizoo_llm.tokenizer import decode_after, encode_text, reads_like_a_token
 
 MASK = 'special_tokens_mask'
@@ -78,6 +80,8 @@ def encode_prompts(
     names = reads_like_a_token(tokenizer, len(tokenizer))
     plain = all(isinstance(prompt, str) and not names.search(prompt) for prompt in prompts)
     chats = any(in_chat(tokenizer, prompt, chat) for prompt in prompts)
+    if chats and tokenizer.chat_template is not None and all(in_chat(tokenizer, prompt, chat) for prompt in prompts):
+        return apply_templates(tokenizer, [conversation(p, system_prompt) for p in prompts], True, chat_options)
     if chats or not plain or system_prompt is not None or chat_options:
         return [encode_prompt(tokenizer, prompt, chat, system_prompt, chat_options) for prompt in prompts]
     # Threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment.
@@ -164,10 +168,10 @@ def marked_chat(
     if text is not None:
         return text
     try:
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=generates, **options)
-    except Exception as error:  # a template may raise anything
+        text, = apply(tokenizer, [turns], False, generates, options)
+    except TemplateFailure as error:
         roles = ', '.join(turn['role'] for turn in turns)
-        raise ConfigError(f'env.tokenizer: its chat template rejects the turns {roles}: {describe(error)}') from error
+        raise ConfigError(f'env.tokenizer: its chat template rejects the turns {roles}: {error.reason:.300}') from error
     for i, turn in enumerate(turns, 1):
         if turn['content'] not in text:
             hint = HINTS.get(turn['role'], 'Use another template.')
@@ -185,16 +189,26 @@ def apply_template(
         tokenizer: PreTrainedTokenizerBase, messages: List[Dict[str, str]], generates: bool, options: Dict[str, Any]
 ) -> List[int]:
     """Token ids of a chat; names of special tokens in its messages become ordinary tokens. See ``marked_chat``."""
-    given = [str(value) for message in messages for value in message.values()]
-    holds = any(reads_like_a_token(tokenizer, len(tokenizer)).search(text) for text in given)
-    sanitized = dict(sanitize_control_tokens=True) if holds else {}
-    try:
-        ids = tokenizer.apply_chat_template(
-            messages, tokenize=True, add_generation_prompt=generates, return_dict=False, **options, **sanitized
-        )
-    except ValueError as error:
+    return apply_templates(tokenizer, [messages], generates, options)[0]
+
+
+def apply_templates(
+        tokenizer: PreTrainedTokenizerBase, chats: List[List[Dict[str, str]]], generates: bool, options: Dict[str, Any]
+) -> List[List[int]]:
+    """``apply_template`` for each of several chats, faster."""
+    names, rows = reads_like_a_token(tokenizer, len(tokenizer)), []
+    for holds, group in groupby(chats, lambda chat: any(names.search(str(v)) for m in chat for v in m.values())):
         if not holds:
-            raise
-        raise ConfigError(f"env.tokenizer: {error}: {messages!r:.200}.") from error
-    marked_chat(tokenizer, messages, generates, options)
-    return ids
+            rows += apply(tokenizer, list(group), True, generates, options)
+            continue
+        for messages in group:
+            try:
+                rows += apply(tokenizer, [messages], True, generates, options, sanitized=True)
+            except TemplateFailure as error:
+                if not error.reason.startswith('ValueError: '):
+                    raise
+                told = error.reason.removeprefix('ValueError: ')
+                raise ConfigError(f'env.tokenizer: {told:.500}: {messages!r:.200}.') from error
+    for messages in chats:
+        marked_chat(tokenizer, messages, generates, options)
+    return rows

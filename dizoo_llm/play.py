@@ -9,13 +9,14 @@ import torch
 from tabulate import tabulate
 from transformers import PreTrainedModel
 
-from ding_common import ConfigFile, run_file
+from ding_common import ConfigError, ConfigFile, Rule, run_file
 from ding_common.language_model import build_causal_lm
 from dizoo_llm.chat import encode_prompt
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
 from dizoo_llm.tokenizer import decode_after, end_ids, load_tokenizer
 
+MOST_ASKED = 32_768  # tokens that a folder may ask for
 LONGEST = 512  # tokens, if neither the option nor the folder nor the config sets a limit
 
 
@@ -39,7 +40,7 @@ def main(
     tokenizer = load_tokenizer(folder)
     model = build_causal_lm(folder, None, None, None, 'FOLDER')
     torch.manual_seed(seed)
-    longest = max_new_tokens or model.generation_config.max_new_tokens or LONGEST
+    longest = max_new_tokens or _limit_of(model, folder)
     if task is not None or config is not None:
         env = dict(task=dict(type=task, import_names=list(modules))) if config is None else _env_of(config)
         limit = max_new_tokens or env.get('max_new_tokens') or longest
@@ -59,6 +60,17 @@ def main(
         for line in click.get_text_stream('stdin'):
             if line.strip():
                 click.echo(complete(line.strip()))
+
+
+def _limit_of(model: PreTrainedModel, folder: str) -> int:
+    """The length limit of a folder."""
+    limit, rule = model.generation_config.max_new_tokens, Rule.integer(1, MOST_ASKED)
+    if limit is not None and not rule.holds(limit):
+        raise ConfigError(
+            f'FOLDER = {folder!r}: max_new_tokens = {limit!r:.200} in generation_config.json: must be {rule.allowed}. '
+            'Set --max-new-tokens.'
+        )
+    return limit or LONGEST
 
 
 def _env_of(config: str) -> Dict[str, Any]:

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 
 from ding_common import ConfigError
 from ding_common.loading import quiet_hub, reason
+from ding_common.model_folder import check_gguf, check_tokenizer
 from ding_common.pretrained import Pretrained
 
 SPECIAL = ['<eos>', '<pad>', '<unk>']  # appended to the vocabulary of a tokenizer built here
@@ -96,6 +97,8 @@ def load_tokenizer(pretrained: str, gguf_file: Optional[str] = None) -> PreTrain
 @lru_cache(maxsize=8)
 def _load_once(found: Pretrained, stamp: Tuple[int, ...]) -> PreTrainedTokenizerBase:
     """One tokenizer per process for all environments, as long as its files do not change."""
+    check = check_tokenizer if found.gguf_file is None else check_gguf
+    check(found.where, f'env.tokenizer.pretrained = {found.where!r}')
     try:
         with quiet_hub():
             tokenizer = AutoTokenizer.from_pretrained(found.path, trust_remote_code=False, **found.options)

@@ -30,7 +30,7 @@ from ding.worker import create_serial_evaluator
 from easydict import EasyDict
 
 from ding_common import (
-    CheckpointError, ConfigError, ConfigFile, check_configs, parallel, read_config_file, require_dict
+    CheckpointError, ConfigError, ConfigFile, check_configs, check_links, parallel, read_config_file, require_dict
 )
 from ding_common.create_config import check_names
 from ding_grpo.model import CausalLMVAC
@@ -122,6 +122,8 @@ def _guarded(pipeline: Callable) -> Callable:
             if create_config.policy.type == GRPOPolicy.config['type']:
                 check_sections(main_config.policy, GRPOPolicy.default_config())
                 main_config.policy.setdefault('learn', {})
+                if existed and main_config.policy.learn.get('resume_training', False):
+                    check_links(main_config.exp_name, 'exp_name', to_folders=True)  # the run writes into its files
                 _join_others(main_config)
             with handlers_given_back(), running(pipeline, (main_config, create_config), *args, **kwargs), \
                     RunCommander.last_save():

@@ -25,6 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, parallel
+from ding_common.content import check_content, taking
 from ding_common.memory import memory_advice
 from ding_grpo.model import CausalLM
 from ding_grpo.model.sharding import Sharding
@@ -194,8 +195,10 @@ class GRPOPolicy(Policy):
         return self._learning.state_dict()
 
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
+        check_content(state_dict, self._learning.state_dict(), 'the checkpoint')
         self._load_weights(state_dict)
-        self._learning.load_state_dict(state_dict)
+        with taking('the checkpoint'):
+            self._learning.load_state_dict(state_dict)
 
     # ---------------------------------------------------------------- collect
     def _init_collect(self) -> None:
@@ -275,7 +278,9 @@ class GRPOPolicy(Policy):
         self._load_weights(state_dict)
 
     def _load_weights(self, state_dict: Dict[str, Any]) -> None:
-        self._actor.load_state_dict(state_dict)
+        check_content(state_dict, dict(model=self._model.state_dict()), 'the checkpoint')
+        with taking('the checkpoint'):
+            self._actor.load_state_dict(state_dict)
         try:
             self._model.load_state_dict(state_dict['model'])
         except (KeyError, RuntimeError, TypeError) as error:

@@ -241,7 +241,7 @@ class Learning:
         Overview:
             Restore all of ``state_dict`` except the model's weights.
         Raises:
-            - ConfigError: If the state is of a run with other options.
+            - ConfigError: If the state is of a run with other options, or of weights with other shapes.
         """
         cfg = self._cfg.learn
         if ('critic' in state) != (self.critic is not None):
@@ -258,6 +258,15 @@ class Learning:
             self.critic.load_state_dict(state['critic'])
         if cfg.ref_sync_freq is not None:
             self.reference.copy.load_state_dict(state['reference'])
+        weights = [weight for group in self.optimizer.param_groups for weight in group['params']]
+        for number, kept in state['optimizer']['state'].items():
+            for name, value in kept.items():  # torch takes any shape, and converts integers
+                shape = tuple(weights[number].shape)
+                if not value.is_floating_point() or tuple(value.shape) not in (shape, ()):
+                    raise ConfigError(
+                        f'the checkpoint: {name} of weight {number} is {value.dtype} {tuple(value.shape)}, must be '
+                        f'floating-point numbers with shape {shape}.'
+                    )
         self.optimizer.load_state_dict(state['optimizer'])
         self.updater.shuffle.set_state(state['shuffle'])
         self.updates, self.updater.bad_updates.in_a_row = state['updates'], state['bad_updates']

@@ -4,7 +4,7 @@ from typing import Optional, Tuple
 
 import click
 
-from ding_common import ConfigError, read_total_config
+from ding_common import ConfigError, code_of, read_total_config
 from ding_grpo.worker.checkpoint import read_checkpoint
 
 from .changes import Changes
@@ -24,16 +24,23 @@ from .show import group_text, row_text
 )
 @click.option('--reward', 'rewards', multiple=True, metavar='ROW=REWARD', help='Total reward of a row; repeatable.')
 @click.option('--alone', is_flag=True, help='Update with this group only, not with all groups of its collect.')
+@click.option('--trust', is_flag=True, help='Import and run what the config of the run names, see docs/instruments.md.')
 @click.option('--run', default=None, help="The run's folder; by default the one that contains the checkpoint's folder.")
 def main(
         checkpoint: str, group: int, rows: Tuple[int, ...], settings: Tuple[str, ...], forces: Tuple[str, ...],
-        rewards: Tuple[str, ...], alone: bool, run: Optional[str]
+        rewards: Tuple[str, ...], alone: bool, trust: bool, run: Optional[str]
 ) -> None:
     """Sample a group again, exactly as the run does after CHECKPOINT, and show what the update does to each token."""
     changes = Changes.parse(settings, forces, rewards)
     checkpoint = os.path.expanduser(checkpoint)
-    state = read_checkpoint(checkpoint)
     cfg = read_total_config(run or os.path.dirname(os.path.dirname(os.path.abspath(checkpoint))))
+    code = code_of(cfg)
+    if code and not trust:
+        raise ConfigError(
+            f"CHECKPOINT = {checkpoint!r}: the config of its run would import or run {'; '.join(code):.600}. If you "
+            'trust this code, add --trust.'
+        )
+    state = read_checkpoint(checkpoint)
     found = replay(cfg, state, group, Changes(), alone)
     changed = replay(cfg, state, group, changes, alone) if any(changes) else None
     if 'buffer' in state['run']:

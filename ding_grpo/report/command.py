@@ -4,7 +4,7 @@ from typing import Optional, Tuple
 
 import click
 
-from ding_common import ConfigError
+from ding_common import ConfigError, check_links
 
 from .page import write_page
 from .run import read_run
@@ -31,7 +31,7 @@ def main(runs: Tuple[str, ...], out: Optional[str]) -> None:
 def check_folder(folder: str) -> None:
     """
     Overview:
-        Check that a folder contains the files of a run.
+        Check that a folder contains the files of a run, and no links that lead outside in their place.
     Raises:
         - ConfigError: If it does not.
     """
@@ -39,3 +39,6 @@ def check_folder(folder: str) -> None:
         raise ConfigError(f'RUN = {folder!r}: there is no such folder. Give the folder of a run, its exp_name.')
     if not os.path.isdir(os.path.join(folder, 'log')):
         raise ConfigError(f'RUN = {folder!r}: contains no folder log, so it is not the folder of a run (its exp_name).')
+    for name in ('log', 'findings.jsonl', 'total_config.py'):
+        if os.path.lexists(os.path.join(folder, name)):
+            check_links(os.path.join(folder, name), 'RUN')

@@ -2,7 +2,7 @@
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ding.utils import BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, POLICY_REGISTRY, \
-    SERIAL_COLLECTOR_REGISTRY, deep_merge_dicts, import_module
+    SERIAL_COLLECTOR_REGISTRY, deep_merge_dicts
 from ding.worker import BaseLearner, BaseSerialCommander
 
 from ding_common import ConfigError, read_total_config
@@ -79,17 +79,18 @@ def _defaults(cfg: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _registered(registry: Any, section: Dict[str, Any]) -> Any:
-    """The class that a section names; None if it is of a module that is not installed here."""
+    """The class that a section names; None unless it is of DI-engine or this project, since nothing is imported."""
     try:
-        import_module(section.get('import_names') or [])
         return registry.get(section.get('type'))
-    except (ImportError, KeyError):
+    except (KeyError, TypeError):
         return None
 
 
 def _section(cfg: Dict[str, Any], path: str) -> Dict[str, Any]:
     for name in path.split('.'):
-        cfg = cfg.get(name, {})
+        cfg = cfg.get(name)
+        if not isinstance(cfg, dict):
+            return {}
     return cfg
 
 

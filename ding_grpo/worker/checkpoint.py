@@ -21,10 +21,14 @@ import torch
 from safetensors import SafetensorError
 
 from ding_common import CheckpointError
+from ding_common.content import check_content, taking
+from ding_common.model_folder import check_stored
 
 from .screen import show
 from .sharded_checkpoint import ENTRY, check_shards, prune_shards, read_shards
 
+# What checkpoints of any policy may contain.
+_COMMON = {'last_iter': 0, 'last_step': 0, 'run': {'seed': 0}, ENTRY: {'folder': '', 'sums': {}}}
 _NUMBERED = re.compile(r'iteration_(\d+)\.pth\.tar')
 
 
@@ -111,23 +115,26 @@ def read_checkpoint(path: str, mapped: bool = False, parts: bool = True) -> Dict
             divided checkpoint only the model is then read.
         - parts (:obj:`bool`): Whether to read the tensors of a divided checkpoint; they are checked in any case.
     Raises:
-        - CheckpointError: If it is missing or damaged, or contains anything but tensors and plain objects.
+        - CheckpointError: If it is missing, damaged or compressed, or contains anything but tensors and plain objects.
     """
     path = os.path.normpath(path)
     state = _read_file(path, mapped)
-    if isinstance(state, dict) and ENTRY in state:
-        check_shards(path, state)
+    check_content(state, _COMMON, f'the checkpoint {path}')
+    if ENTRY in state:
+        with taking(f'the checkpoint {path}'):
+            check_shards(path, state)
         if parts:
             state = read_shards(path, state, only='model' if mapped else '')
     return state
 
 
 def _read_file(path: str, mapped: bool) -> Any:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise CheckpointError(f'the checkpoint {path} is not a file')
     try:
+        check_stored(path)
         with open(path, 'rb') as file, zipfile.ZipFile(file) as archive:
-            tensors = [
-                r for r in archive.infolist() if '/data/' in r.filename and r.compress_type == zipfile.ZIP_STORED
-            ]
+            tensors = [r for r in archive.infolist() if '/data/' in r.filename]
             for record in archive.infolist():  # the pickle and small records
                 if record not in tensors:
                     archive.read(record)

@@ -12,6 +12,7 @@ from ding.worker import BaseSerialCommander, LearnerHook
 from torch.distributed.device_mesh import DeviceMesh
 
 from ding_common import CheckpointError, ConfigError, parallel, read_json_lines
+from ding_common.content import check_content, taking
 from ding_grpo.compat import private
 
 from .capability import learns_from_groups
@@ -265,7 +266,8 @@ class RunCommander(BaseSerialCommander):
         self._saved = self._learner.train_iter
         self._interrupt.catch()
         if self._found is not None and self._policy_cfg.learn.get('resume_training', False):
-            self._restore(self._found)
+            with taking(f'the checkpoint {self._found.path}'):
+                self._restore(self._found)
         self._found = None
         findings = private.find_hook(self._learner, 'after_iter', FindingsHook)
         if findings is not None:
@@ -297,6 +299,7 @@ class RunCommander(BaseSerialCommander):
                 f"seed = {self._seed}: the run of {found.path} has seed {run['seed']}, and resumes only with that seed "
                 f"(ding -s {run['seed']})."
             )
+        check_content(run, self._state.state_dict(waits=False), f'the checkpoint {found.path}')
         self._state.load_state_dict(run)
         done = dict(max_train_iter=self._learner.train_iter, max_env_step=self._learner.collector_envstep)
         finished = any(done[name] >= limit for name, limit in self._limits.items())

@@ -21,7 +21,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, empty
 
-from ding_common import CheckpointError, describe, parallel
+from ding_common import CheckpointError, check_links, describe, parallel
+from ding_common.model_folder import check_stored
 
 SUFFIX = '.shards'
 ENTRY = 'shards'  # of a checkpoint's state: what is known about its folder
@@ -112,10 +113,17 @@ def check_shards(path: str, state: Dict[str, Any]) -> None:
         - path (:obj:`str`): Path of the checkpoint's file.
         - state (:obj:`Dict[str, Any]`): Its content.
     Raises:
-        - CheckpointError: If one is missing or damaged.
+        - CheckpointError: If one is missing or damaged, or is not in a folder beside the checkpoint.
     """
-    for name, number in state[ENTRY]['sums'].items():
-        file = os.path.join(folder_of(path, state), name)
+    folder, sums = folder_of(path, state), state[ENTRY]['sums']
+    if not folder.endswith(SUFFIX) or any(os.path.basename(name) != name for name in sums):
+        raise _damaged(
+            path, f'{[os.path.basename(folder), *sums]!r:.200} are not the names of a folder and of its files'
+        )
+    if os.path.isdir(folder):
+        check_links(folder, path)
+    for name, number in sums.items():
+        file = os.path.join(folder, name)
         if not os.path.isfile(file):
             raise _damaged(path, f'its file {os.path.normpath(file)} is missing')
         if _sum(file) != number:
@@ -139,6 +147,7 @@ def prune_shards(folder: str) -> None:
     named = set()
     for path in glob.glob(os.path.join(glob.escape(folder), '*.pth.tar*')):
         try:
+            check_stored(path)
             state = torch.load(path, map_location='cpu', weights_only=True, mmap=True)
         except Exception:  # damaged files raise many kinds
             return

@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from dizoo_llm.chat import MARK, apply_template, conversation, encode_prompt, encode_prompts, in_chat, marked, \
     marked_chat
 from dizoo_llm.tasks import MultiTurnTask, Problem, Task
+from dizoo_llm.template import TemplateFailure
 from dizoo_llm.tokenizer import ENCODING, build_char_tokenizer, build_word_tokenizer, decode_after, encode_text, \
     end_ids, load_tokenizer
 from ding_common import MOST, ConfigError, TaskError, describe
@@ -84,10 +85,11 @@ class Encoder:
     def _encode(self, problem: Problem) -> List[int]:
         try:
             ids = encode_prompt(self.tokenizer, problem.prompt, *self._chat)
-        except ConfigError:
-            raise
-        except Exception as error:  # a chat template may raise anything for a problem's messages
-            raise TaskError(f'a prompt could not be encoded: {error}; problem: {problem.text!r:.200}') from error
+        except Exception as error:  # a chat template or a tokenizer may raise anything for a problem's messages
+            if isinstance(error, ConfigError) and not isinstance(error, TemplateFailure):
+                raise
+            told = error.reason if isinstance(error, TemplateFailure) else error
+            raise TaskError(f'a prompt could not be encoded: {told}; problem: {problem.text!r:.200}') from error
         return self._known(ids, problem.text, lambda: self._around(problem.prompt))
 
     def check_length(self, ids: List[int], problem: Problem) -> None:

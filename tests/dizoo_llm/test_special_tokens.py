@@ -128,5 +128,6 @@ class TestSpecialTokensInTexts:
         tokenizer = byte_level()
         tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
         tokenizer.save_pretrained(str(tmp_path))
-        with pytest.raises(TaskError, match='a prompt could not be encoded: roles must alternate; problem: .a.'):
+        with pytest.raises(TaskError,
+                           match='a prompt could not be encoded: TemplateError: roles must alternate; problem: .a.'):
             TokenEnv(Ask('a'), tokenizer=dict(pretrained=str(tmp_path)))

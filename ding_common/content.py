@@ -1,0 +1,75 @@
+"""Compare what a checkpoint contains with what a run would write, before a part of the run takes it."""
+import math
+from contextlib import contextmanager
+from typing import Any, Iterator, Optional
+
+import click
+import torch
+from torch import Tensor
+
+from .errors import CheckpointError, describe
+
+
+def check_content(found: Any, own: Any, where: str) -> None:
+    """
+    Overview:
+        Require that values have the types of others: numbers and texts, tensors of floating-point or other numbers, \
+        and their nesting. An integer is at least 0 if the other one is, a number is finite if the other one is. Keys \
+        that only one of the two has are not compared, nor shapes and lengths.
+    Arguments:
+        - found (:obj:`Any`): What a file contains.
+        - own (:obj:`Any`): Values of the same kind.
+        - where (:obj:`str`): What it is, for messages.
+    Raises:
+        - CheckpointError: On the first difference.
+    """
+    told = _difference(found, own, '')
+    if told is not None:
+        raise CheckpointError(f'{where} has the wrong content: {told}.')
+
+
+@contextmanager
+def taking(where: str) -> Iterator[None]:
+    """
+    Overview:
+        Context in which a run takes what a file contains.
+    Arguments:
+        - where (:obj:`str`): What it is, for messages.
+    Raises:
+        - CheckpointError: In place of any error of Python or torch, except a lack of memory.
+    """
+    try:
+        yield
+    except (click.ClickException, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # what is missing or has another structure may raise anything
+        raise CheckpointError(f'{where} does not have the content of a run like this ({describe(error)}).') from error
+
+
+def _difference(found: Any, own: Any, name: str) -> Optional[str]:
+    pairs = []
+    if isinstance(own, Tensor):
+        allowed = own.dtype
+        fits = isinstance(found, Tensor) and \
+            (found.dtype == own.dtype or found.is_floating_point() and own.is_floating_point())
+        found = found.dtype if isinstance(found, Tensor) else found
+    elif isinstance(own, dict):
+        allowed, fits = 'a dict', isinstance(found, dict)
+        pairs = [(found[key], own[key], f'{name}.{key}' if name else str(key)) for key in own if fits and key in found]
+    elif isinstance(own, (list, tuple)):
+        allowed, fits = 'a list', isinstance(found, (list, tuple))
+        pairs = [(*both, f'{name}.{i}') for i, both in enumerate(zip(found, own))] if fits else []
+    elif isinstance(own, str):
+        allowed, fits = 'a text', isinstance(found, str)
+    elif isinstance(own, bool):
+        allowed, fits = 'True or False', isinstance(found, bool)
+    elif isinstance(own, int):
+        low = 0 if own >= 0 else -2 ** 63
+        allowed, fits = f'an integer of at least {low}', type(found) is int and low <= found < 2 ** 63
+    elif isinstance(own, float):
+        allowed, fits = 'a number', type(found) in (int, float) and (math.isfinite(found) or not math.isfinite(own))
+    else:
+        allowed, fits = 'a number or None', not isinstance(found, str)
+    if not fits:
+        return f'{name} = {found!r:.80}, must be {allowed}' if name else f'{found!r:.80}, must be {allowed}'
+    return next(filter(None, (_difference(*pair) for pair in pairs)), None)

@@ -1,0 +1,531 @@
+"""
+What somebody else hands over: folders of runs, adapters, models and tokenizers, and checkpoints. No code in it runs,
+nothing outside of it is read, nothing hangs, and what is refused ends in one line.
+
+A case has a name, a function that makes the input in an empty folder, a function that uses it as a user would, and a
+part of the line that the user sees, or '' where the input does no harm and is used. To add one, add it to a list below.
+"""
+import json
+import os
+import pickle
+import shutil
+import signal
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+import click
+import pytest
+import torch
+from ding.entry import serial_pipeline_onpolicy
+from easydict import EasyDict
+from safetensors.torch import load_file, save_file
+
+from ding_common.language_model import build_causal_lm, load_reward_model
+from ding_grpo.model import CausalLM
+from ding_grpo.replay.command import main as replay
+from ding_grpo.report.command import main as report
+from ding_grpo.worker.checkpoint import prune, read_checkpoint
+from dizoo_llm import template
+from dizoo_llm.chat import encode_prompt
+from dizoo_llm.play import main as play
+from dizoo_llm.tokenizer import build_word_tokenizer, load_tokenizer
+from tests.gguf_file import write_gguf
+from tests.shipped import small
+
+pytestmark = pytest.mark.envtest
+LIMIT = 300  # seconds until a test that hangs fails
+SECRET = '{"train_iter": 1, "secret": 42}\n'
+CODE = 'open({path!r}, "w")'  # what no case may run
+
+
+class Case(NamedTuple):
+    """An input, see the module's docstring."""
+    name: str
+    make: Callable[[Path], Any]
+    use: Callable[[Path], Any]
+    told: str
+
+
+@pytest.fixture(scope='module')
+def good(tmp_path_factory):
+    """What a case begins with: ``model``, ``adapters`` of it, and ``run``, each in a folder of its own."""
+    folder, before = tmp_path_factory.mktemp('good'), os.getcwd()
+    os.chdir(folder)
+    try:
+        main, create = small('think_answer_grpo')
+        main.policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=1))
+        serial_pipeline_onpolicy((main, create), max_train_iter=2)
+        for path in Path('run/ckpt').iterdir():
+            if path.name != 'iteration_2.pth.tar':
+                path.unlink()
+        torch.manual_seed(0)
+        CausalLM(config=dict(main.policy.model.config)).save_pretrained('model', build_word_tokenizer(['a', 'b']))
+        lora = CausalLM(pretrained='model', lora=dict(r=2, target_modules=['q_proj']))
+        lora.save_pretrained('adapters', build_word_tokenizer(['a', 'b']))
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def handed(good, tmp_path, monkeypatch):
+    """
+    An empty folder for the input. Beside it are the current folder, from which modules can be imported, ``outside``,
+    which nobody may read, and ``good``.
+    """
+    for name in ('mine', 'handed', 'outside'):
+        (tmp_path / name).mkdir()
+    (tmp_path / 'good').symlink_to(good)
+    (tmp_path / 'mine' / 'base').symlink_to(good / 'model')
+    (tmp_path / 'mine' / 'evil.py').write_text(CODE.format(path=str(tmp_path / 'CODE_RAN')))
+    (tmp_path / 'outside' / 'secret.jsonl').write_text(SECRET)
+    shutil.copy(good / 'model' / 'model.safetensors', tmp_path / 'outside')
+    monkeypatch.chdir(tmp_path / 'mine')
+    monkeypatch.syspath_prepend(str(tmp_path / 'mine'))
+
+    def too_late(*_):
+        raise AssertionError('hangs')
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(LIMIT)
+    yield tmp_path / 'handed'
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+    sys.modules.pop('evil', None)
+
+
+def copy(name: str, folder: Path) -> None:
+    shutil.copytree(folder.parent / 'good' / name, folder, dirs_exist_ok=True)
+
+
+def change(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def run(harm: Callable[[Path], Any]) -> Callable[[Path], None]:
+
+    def make(folder: Path) -> None:
+        copy('run', folder)
+        harm(folder)
+
+    return make
+
+
+def importing(folder: Path) -> None:
+    path = folder / 'total_config.py'
+    path.write_text(path.read_text().replace("['ding_grpo']", "['ding_grpo', 'evil']"))
+
+
+def python_task(folder: Path) -> None:
+    path = folder / 'total_config.py'
+    path.write_text(path.read_text().replace("'type': 'think_answer'", "'type': 'python', 'file': 'evil.py'"))
+
+
+def total_config(text: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / 'total_config.py').write_text(text)
+
+
+def link_log(folder: Path) -> None:
+    path = folder / 'log' / 'learner' / 'metrics.jsonl'
+    path.unlink()
+    path.symlink_to(folder.parent / 'outside' / 'secret.jsonl')
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+
+    def harm(folder: Path) -> None:
+        path = folder / name
+        path.unlink()
+        os.mkfifo(path)
+
+    return harm
+
+
+def see(folder: Path) -> None:
+    report.main([str(folder)], standalone_mode=False)
+
+
+def repeat(folder: Path) -> None:
+    replay.main([str(folder / 'ckpt' / 'iteration_2.pth.tar')], standalone_mode=False)
+
+
+def write_outside(name: str) -> Callable[[Path], None]:
+    """A file of a run, into which it writes, leads outside."""
+
+    def harm(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(folder.parent / 'outside' / 'secret.jsonl')
+
+    return harm
+
+
+def go_on(folder: Path) -> None:
+    main, create = small('think_answer_grpo')
+    main.exp_name, main.policy.learn.resume_training = os.path.relpath(folder), True
+    serial_pipeline_onpolicy((main, create), max_train_iter=3)
+
+
+DEEP = 'exp_config = ' + '[' * 100_000
+PLAIN = 'contains more than plain values'
+RUNS = [
+    Case('a report about a config that imports', run(importing), see, ''),
+    Case('a replay of it', run(importing), repeat, "env.import_names = 'evil'"),
+    Case('a replay of a task in a Python file', run(python_task), repeat, "env.task.file = 'evil.py'"),
+    Case('a report about a config that calls', run(total_config('exp_config = __import__("evil")')), see, ''),
+    Case('a replay of it', run(total_config('exp_config = __import__("evil")')), repeat, PLAIN),
+    Case('a report about a deep config', run(total_config(DEEP)), see, ''),
+    Case('a replay of it', run(total_config(DEEP)), repeat, PLAIN),
+    Case('a replay of a config that is a number', run(total_config('exp_config = 3')), repeat, PLAIN),
+    Case('a report about a config of numbers', run(total_config('exp_config = {"env": 3, "policy": 4}')), see, ''),
+    Case('a report about a huge number', run(total_config(f'exp_config = {{"env": 0x{"f" * 9999}}}')), see, ''),
+    Case('a log that leads outside', run(link_log), see, 'outside the folder'),
+    Case('a log that is a pipe', run(pipe('log/learner/metrics.jsonl')), see, 'is neither a file nor a folder'),
+    Case('a config that is a pipe', run(pipe('total_config.py')), repeat, 'is not a file'),
+    Case('a run that goes on', run(lambda folder: None), go_on, ''),
+    Case('a run whose log is outside', run(write_outside('log/learner/metrics.jsonl')), go_on, 'outside the folder'),
+    Case('a run whose lock is outside', run(write_outside('.lock')), go_on, 'outside the folder'),
+    Case('a run whose config is outside', run(write_outside('total_config.py')), go_on, 'outside the folder'),
+]
+
+# ------------------------------------------------------------------------------------------------------------ adapters
+
+
+def adapters(**values: Any) -> Callable[[Path], None]:
+    """Adapters with other values in their ``adapter_config.json``."""
+
+    def make(folder: Path) -> None:
+        copy('adapters', folder)
+        change(folder / 'adapter_config.json', base_model_name_or_path='base', **values)
+
+    return make
+
+
+def integers(name: str, start: str) -> Callable[[Path], None]:
+    """Weights in a folder of adapters or of a model become integers."""
+
+    def make(folder: Path) -> None:
+        adapters()(folder) if name.startswith('adapter') else copy('model', folder)
+        weights = load_file(folder / name)
+        save_file(
+            {n: t.to(torch.int64) if n.endswith(start) else t
+             for n, t in weights.items()}, folder / name, dict(format='pt')
+        )
+
+    return make
+
+
+def model_and_adapters(folder: Path) -> None:
+    copy('model', folder)
+    adapters(megatron_config=dict(a=1), megatron_core='evil')(folder)
+
+
+def load(folder: Path) -> None:
+    build_causal_lm(str(folder), None, None, None, 'policy.model')
+
+
+REFUSED = 'in adapter_config.json: must be'
+ADAPTERS = [
+    Case('adapters as they are', adapters(), load, ''),
+    Case('adapters that import by megatron', adapters(megatron_config=dict(a=1), megatron_core='evil'), load, REFUSED),
+    Case('megatron without its core', adapters(megatron_config=dict(a=1)), load, "megatron_config = {'a': 1}"),
+    Case(
+        'adapters of a class elsewhere', adapters(auto_mapping=dict(base_model_class='A', parent_library='evil')), load,
+        'must be a class of transformers'
+    ),
+    Case('adapters that name others', adapters(adapters=dict(a='../outside')), load, REFUSED),
+    Case('adapters that name a tokenizer', adapters(tokenizer_name_or_path='../outside'), load, REFUSED),
+    Case('adapters that quantize', adapters(loftq_config=dict(loftq_iter=10 ** 9)), load, REFUSED),
+    Case('adapters that copy layers', adapters(layer_replication=[[0, 10 ** 9]]), load, REFUSED),
+    Case('a key that no release has yet', adapters(import_hook='evil'), load, REFUSED),
+    Case('a rank that fills the memory', adapters(r=10 ** 9), load, REFUSED),
+    Case('a pattern that is matched for ever', adapters(target_modules='(.|.)*x'), load, 'without groups'),
+    Case('a pattern of ranks that is matched for ever', adapters(rank_pattern={'((.*)*)*x': 2}), load, REFUSED),
+    Case('adapters of integers', integers('adapter_model.safetensors', 'lora_A.weight'), load, 'floating-point'),
+    Case('a model that loads adapters', model_and_adapters, load, 'contains both a model and adapters'),
+    Case(
+        'a reward model that loads adapters', model_and_adapters,
+        lambda folder: load_reward_model(str(folder), 'float32', 'key'), 'contains both a model and adapters'
+    ),
+]
+
+# -------------------------------------------------------------------------------------------------------------- models
+
+
+def model(**values: Any) -> Callable[[Path], None]:
+    """A model with other values in its ``config.json``."""
+
+    def make(folder: Path) -> None:
+        copy('model', folder)
+        change(folder / 'config.json', **values)
+
+    return make
+
+
+def thin(folder: Path) -> None:
+    """A model of terabytes, of whose weights only a small one is there."""
+    model(num_hidden_layers=100, hidden_size=2 ** 16, intermediate_size=2 ** 18)(folder)
+    save_file({'model.embed_tokens.weight': torch.zeros(32, 2 ** 16)}, folder / 'model.safetensors', dict(format='pt'))
+
+
+def talkative(folder: Path) -> None:
+    copy('model', folder)
+    change(folder / 'generation_config.json', max_new_tokens=10 ** 12)
+
+
+def index_outside(folder: Path) -> None:
+    copy('model', folder)
+    names = load_file(folder / 'model.safetensors')
+    (folder / 'model.safetensors').unlink()
+    where = {name: '../outside/model.safetensors' for name in names}
+    (folder / 'model.safetensors.index.json').write_text(json.dumps(dict(metadata={}, weight_map=where)))
+
+
+def torch_weights(folder: Path, convert: Callable = lambda t: t) -> None:
+    copy('model', folder)
+    weights = load_file(folder / 'model.safetensors')
+    (folder / 'model.safetensors').unlink()
+    torch.save({name: convert(weight) for name, weight in weights.items()}, folder / 'pytorch_model.bin')
+
+
+def compress(path: Path) -> None:
+    """Write the records of a file of torch again, compressed."""
+    with zipfile.ZipFile(path) as archive:
+        records = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+
+
+def compressed_weights(folder: Path) -> None:
+    torch_weights(folder)
+    compress(folder / 'pytorch_model.bin')
+
+
+def gguf_layers(folder: Path) -> None:
+    """A GGUF file whose header describes three million layers."""
+    pytest.importorskip('gguf')
+    write_gguf(str(folder))
+    name, number = b'block_count' + (4).to_bytes(4, 'little'), (2).to_bytes(4, 'little')
+    content = (folder / 'tiny.gguf').read_bytes()
+    assert name + number in content
+    (folder / 'tiny.gguf').write_bytes(content.replace(name + number, name + (3_000_000).to_bytes(4, 'little')))
+
+
+def load_gguf(folder: Path) -> None:
+    build_causal_lm(str(folder), None, None, None, 'policy.model', 'tiny.gguf')
+
+
+MOST = 'must be at most 10000'
+MODELS = [
+    Case('a model as it is', model(), load, ''),
+    Case('an index that leads outside', index_outside, load, 'must be names of files in the folder'),
+    Case(
+        'weights that lead outside', model(transformers_weights='../outside/model.safetensors'), load,
+        'must be names of files in the folder'
+    ),
+    Case('three million layers', model(num_hidden_layers=3_000_000), load, f'num_hidden_layers = 3000000: {MOST}'),
+    Case('layers under another name', model(model_type='gpt2', n_layer=3_000_000), load, MOST),
+    Case('layers of a part', model(text_config=dict(num_hidden_layers=10 ** 12)), load, MOST),
+    Case('layers of a tokenizer\'s model', model(num_hidden_layers=10 ** 12), lambda f: load_tokenizer(str(f)), MOST),
+    Case('a model without its weights', thin, load, 'its config.json describes a model of'),
+    Case(
+        'a model that talks for ever', talkative, lambda folder: play.main([str(folder), 'a'], standalone_mode=False),
+        'max_new_tokens = 1000000000000'
+    ),
+    Case('layers of a GGUF file', gguf_layers, load_gguf, MOST),
+    Case('its tokenizer', gguf_layers, lambda folder: load_tokenizer(str(folder), 'tiny.gguf'), MOST),
+    Case('a kernel of the hub', model(attn_implementation='somebody/kernel'), load, 'would run code of the hub'),
+    Case('weights of integers', integers('model.safetensors', 'q_proj.weight'), load, 'floating-point numbers'),
+    Case('weights of bools', lambda f: torch_weights(f, lambda t: t.bool()), load, 'floating-point numbers'),
+    Case('compressed weights', compressed_weights, load, 'is compressed'),
+    Case('a config that is a pipe', lambda f: (copy('model', f), pipe('config.json')(f)), load, 'neither a file nor'),
+]
+
+# ---------------------------------------------------------------------------------------------------------- tokenizers
+
+
+def tokenizer(text: str) -> Callable[[Path], None]:
+    """A tokenizer with a chat template."""
+
+    def make(folder: Path) -> None:
+        words = build_word_tokenizer(['a', 'b'])
+        words.chat_template = text
+        words.save_pretrained(folder)
+
+    return make
+
+
+def versions_outside(folder: Path) -> None:
+    tokenizer('{{ messages }}')(folder)
+    change(folder / 'tokenizer_config.json', fast_tokenizer_files=['../outside/tokenizer.1.json'])
+
+
+def replacing(folder: Path) -> None:
+    tokenizer('{{ messages[0].content }}')(folder)
+    doubled = dict(type='Replace', pattern=dict(String='a'), content='aa')
+    change(folder / 'tokenizer.json', normalizer=dict(type='Sequence', normalizers=[doubled] * 60))
+
+
+def ask(folder: Path) -> None:
+    encode_prompt(load_tokenizer(str(folder)), 'a b')
+
+
+LOOP = '{% for i in range(99999) %}' * 4 + '{% endfor %}' * 4
+LATE = '{{ messages[0].content }}{% if "a" in messages[0].content %}' + LOOP + '{% endif %}'
+MACRO = '{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}'
+DOUBLED = '{% set n = namespace(x="a") %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}'
+TOKENIZERS = [
+    Case('a template', tokenizer('{{ messages[0].content }}'), ask, ''),
+    Case('a template that loops', tokenizer(LOOP), ask, 'its chat template took more than 1 s'),
+    Case('a template that loops for some chats', tokenizer(LATE), ask, 'its chat template took more than 1 s'),
+    Case('a template that calls itself', tokenizer(MACRO), ask, 'its chat template took more than 1 s'),
+    Case('a template that computes when it is compiled', tokenizer('{{ 10 ** (10 ** 9) }}'), ask, 'took more than 1 s'),
+    Case('a template that fills the memory', tokenizer(DOUBLED), ask, 'env.tokenizer: its chat template'),
+    Case('a tokenizer that doubles a text sixty times', replacing, ask, 'times as long, must be at most 1000 times'),
+    Case('a tokenizer of another folder', versions_outside, ask, 'must be names of files in the folder'),
+]
+
+# --------------------------------------------------------------------------------------------------------- checkpoints
+
+
+def checkpoint(harm: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """The checkpoint of a run, with its content changed, or replaced by what ``harm`` returns."""
+
+    def make(folder: Path) -> None:
+        copy('run', folder)
+        path = folder / 'ckpt' / 'iteration_2.pth.tar'
+        state = torch.load(path, weights_only=True)
+        changed = harm(state)
+        torch.save(state if changed is None else changed, path)
+
+    return make
+
+
+def moments(convert: Callable) -> Callable[[Path], None]:
+    return checkpoint(
+        lambda s: s['optimizer']['state'][0].update(exp_avg=convert(s['optimizer']['state'][0]['exp_avg']))
+    )
+
+
+def file(harm: Callable[[Path], Any]) -> Callable[[Path], None]:
+
+    def make(folder: Path) -> None:
+        copy('run', folder)
+        harm(folder / 'ckpt' / 'iteration_2.pth.tar')
+
+    return make
+
+
+def overlap(path: Path) -> None:
+    """An archive whose records are the same bytes."""
+    with zipfile.ZipFile(path, 'w') as archive:
+        archive.writestr('a/data/0', bytes(10_000))
+        for i in range(1000):
+            record = pickle.loads(pickle.dumps(archive.filelist[0]))
+            record.filename = f'a/data/{i + 1}'
+            archive.filelist.append(record)
+
+
+def become_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def resume(folder: Path) -> None:
+    main, create = small('think_answer_grpo')
+    main.policy.learn.resume_training = True
+    path = str(folder / 'ckpt' / 'iteration_2.pth.tar')
+    main.policy.learn.learner = EasyDict(hook=dict(load_ckpt_before_run=path))
+    serial_pipeline_onpolicy((main, create), max_train_iter=3)
+
+
+def shards(folder: str, *names: str) -> Callable[[Path], None]:
+    return checkpoint(lambda state: state.update(shards=dict(folder=folder, sums={name: 1 for name in names})))
+
+
+CONTENT = 'does not have the content of a run like this'
+CHECKPOINTS = [
+    Case('a checkpoint', checkpoint(lambda state: None), resume, ''),
+    Case('a compressed checkpoint', file(compress), resume, 'is compressed'),
+    Case('records that overlap', file(overlap), resume, 'its records overlap'),
+    Case('a checkpoint that is a pipe', file(become_pipe), resume, 'is not a file'),
+    Case('a list', checkpoint(lambda state: [1]), resume, '[1], must be a dict'),
+    Case('updates that are a text', checkpoint(lambda s: s.update(last_iter='x')), resume, "last_iter = 'x', must be"),
+    Case('updates below 0', checkpoint(lambda s: s.update(last_iter=-5)), resume, 'last_iter = -5, must be'),
+    Case('steps that are a bool', checkpoint(lambda s: s.update(last_step=True)), resume, 'last_step = True, must be'),
+    Case('learned updates of a text', checkpoint(lambda s: s.update(updates='x')), resume, "updates = 'x', must be"),
+    Case(
+        'weights of integers',
+        checkpoint(lambda s: s.update(model={name: weight.long()
+                                             for name, weight in s['model'].items()})), resume,
+        'torch.int64, must be torch.float32'
+    ),
+    Case('no groups of weights', checkpoint(lambda s: s['optimizer'].update(param_groups=[])), resume, CONTENT),
+    Case(
+        'a rate of a text', checkpoint(lambda s: s['optimizer']['param_groups'][0].update(lr='x')), resume,
+        "param_groups.0.lr = 'x', must be a number"
+    ),
+    Case('moments of another shape', moments(lambda t: t[:1]), resume, 'must be floating-point numbers with shape'),
+    Case('moments of integers', moments(torch.Tensor.long), resume, 'must be floating-point numbers with shape'),
+    Case('no moments', moments(lambda t: None), resume, CONTENT),
+    Case('a collector that lacks its counters', checkpoint(lambda s: s['run'].update(collector={})), resume, CONTENT),
+    Case(
+        'a counter of a text', checkpoint(lambda s: s['run']['collector'].update(episodes='x')), resume,
+        "collector.episodes = 'x', must be"
+    ),
+    Case(
+        'random numbers of a text', checkpoint(lambda s: s['run'].update(random='x')), resume, "random = 'x', must be"
+    ),
+    Case('the same, for a replay', checkpoint(lambda s: s['run'].update(random='x')), repeat, "random = 'x', must be"),
+    Case('shards that are a number', checkpoint(lambda s: s.update(shards=5)), resume, 'shards = 5, must be a dict'),
+    Case('shards without a name', checkpoint(lambda s: s.update(shards={})), resume, CONTENT),
+    Case('shards outside', shards('a.shards', '../../outside/secret.jsonl'), resume, 'are not the names of a folder'),
+    Case('shards in no folder', shards('..', 'secret.jsonl'), resume, 'are not the names of a folder'),
+]
+
+CASES = RUNS + ADAPTERS + MODELS + TOKENIZERS + CHECKPOINTS
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('case', CASES, ids=lambda case: case.name.replace(' ', '-'))
+def test_what_is_handed_over(case, handed, monkeypatch):
+    if case.told:
+        monkeypatch.setattr(template._PROCESS, '_seconds', 1.0)
+    case.make(handed)
+    try:
+        case.use(handed)
+        told = ''
+    except click.ClickException as error:
+        told = error.format_message()
+    assert bool(told) == bool(case.told) and case.told in told
+    assert '\n' not in told and len(told) < 1500
+    assert not (handed.parent / 'CODE_RAN').exists()
+    assert (handed.parent / 'outside' / 'secret.jsonl').read_text() == SECRET
+
+
+def test_a_folder_with_a_compressed_checkpoint_is_not_pruned(handed):
+    """Its folders of shards are kept, as if it could not be read."""
+    copy('run', handed)
+    (handed / 'ckpt' / 'a.shards').mkdir()
+    compress(handed / 'ckpt' / 'iteration_2.pth.tar')
+    prune(str(handed / 'ckpt'), 9)
+    assert (handed / 'ckpt' / 'a.shards').is_dir()
+
+
+def test_trust_runs_what_a_replay_names(handed):
+    """So that the other tests can fail."""
+    run(importing)(handed)
+    with pytest.raises(click.ClickException, match='--trust'):
+        repeat(handed)
+    replay.main([str(handed / 'ckpt' / 'iteration_2.pth.tar'), '--trust'], standalone_mode=False)
+    assert (handed.parent / 'CODE_RAN').exists()
+
+
+def test_a_checkpoint_of_another_policy_is_read(tmp_path):
+    torch.save(dict(model=dict(a=torch.zeros(2)), last_iter=3, last_step=5), tmp_path / 'a.pth.tar')
+    assert read_checkpoint(str(tmp_path / 'a.pth.tar'))['last_iter'] == 3
