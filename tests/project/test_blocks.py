@@ -318,18 +318,22 @@ def reward_model(text):
     )
 
 
-@pytest.mark.envtest
-@pytest.mark.parametrize('name', EXECUTE)
-def test_block(name, tmp_path, monkeypatch):
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    """The current folder, from which modules are imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, 'my_task', raising=False)  # of another test
+
+
+@pytest.mark.envtest
+@pytest.mark.parametrize('name', EXECUTE)
+def test_block(name, own_folder):
     EXECUTE[name](text_of(name))
 
 
 @pytest.mark.unittest
-def test_every_kind_of_task_in_the_table_of_own_task(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_every_kind_of_task_in_the_table_of_own_task(own_folder):
     functions = text_of('own_task.md: weights = dict(right=1.0, short=0.2)  #')
     own_class = text_of('README.md: from dizoo_llm import TASK_REGISTRY, Pro').replace('next_letter', 'my_name')
     for name in ('train', 'test'):
