@@ -84,6 +84,21 @@ class TestReference:
             assert f'\n### `{key}`\n' in text, key
         assert '<!-- api:' in text and not re.search(r'^<!-- (api|config): .+ -->\n<!-- end', text, re.MULTILINE)
 
+    def test_required_and_optional_keys_of_the_pipelines(self):
+        from ding.config.config import env_config_template
+
+        from ding_common import ConfigError
+        from ding_common.env_config import pop_number
+        text = read('docs/reference/config.md').partition("keys of DI-engine's pipelines:")[2].partition('##')[0]
+        keys = dict(re.findall(r'^\| `(\w+)` \| `\w+` \| `?([^`|]+?)`? \|', text, re.MULTILINE))
+        assert len(keys) == 5 and {'n_evaluator_episode', 'stop_value'} <= set(keys)
+        for key, default in keys.items():
+            if default == 'required':
+                with pytest.raises(ConfigError, match=f'env.{key}: missing'):
+                    pop_number({}, key)
+            else:
+                assert eval(default) == env_config_template[key], key
+
     def test_a_new_key_and_a_removed_name_are_noticed(self, written):
         page = read('docs/reference/config.md')
         assert written(page.replace('| `learning_rate` |', '| `learning` |')) == page
