@@ -21,13 +21,13 @@ from easydict import EasyDict
 
 from ding_common import find_config
 
-from tests.processes import Process
+from tests.processes import Process, run_program
 from tests.project.documents import GENERATED, PAGES, ROOT, blocks_of, commands_of, is_shell, read
 from tests.shipped import CHAT, FILE, load, names, path_of, small, write_model_and_data
 
 DOCUMENTS = [page for page in PAGES if page != 'CHANGELOG.md' and not page.startswith(GENERATED)]
 COMMANDS = list(dict.fromkeys(command for page in DOCUMENTS for command in commands_of(page)))
-BLOCKS = [block for page in DOCUMENTS for block in blocks_of(page) if not is_shell(block)]
+BLOCKS = [block for page in DOCUMENTS for block in blocks_of(page) if not is_shell(block) and block.language != 'text']
 
 # Commands that are not executed here: pattern and reason. The first that matches counts.
 LEFT = {
@@ -73,14 +73,6 @@ def why_left(command):
     return next((reason for pattern, reason in LEFT.items() if re.fullmatch(pattern, command)), None)
 
 
-def run_program(words):
-    """What ``python -m WORDS`` does, but for the picture of the learning curve, half of the time of a short run."""
-    import ding_grpo.worker.report as report
-    report.draw_curves = lambda runs, path: None
-    sys.argv = words
-    runpy.run_module(words[0], run_name='__main__', alter_sys=True)
-
-
 def shrunk(name):
     """A shipped config that does as little as it can: the text of a file."""
     loaded = runpy.run_path(path_of(name))
@@ -118,11 +110,19 @@ def write_configs(command, folder):
                 f.write(shrunk(name))
 
 
+FOLDERS = []  # in which commands get folders
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _folders(tmp_path_factory):
+    FOLDERS.append(tmp_path_factory.mktemp('commands'))
+
+
 @functools.lru_cache(maxsize=None)
 def done(command):
     """The folder in which a command was executed, after what it needs; once in this process."""
     before = next((needed for pattern, needed in BEFORE.items() if re.fullmatch(pattern, command)), None)
-    folder = tempfile.mkdtemp(dir=_root()) if before is None else done(before)
+    folder = tempfile.mkdtemp(dir=FOLDERS[-1]) if before is None else done(before)
     write_configs(command, folder)
     for number in (0, 1):
         link = os.path.join(folder, 'runs', f'think_answer seed {number}')
@@ -136,11 +136,6 @@ def done(command):
     assert code == 0 or code == 1 and '\nfindings: ' in out, out
     assert 'Traceback' not in out
     return folder
-
-
-@functools.lru_cache(maxsize=None)
-def _root():
-    return tempfile.mkdtemp()
 
 
 @pytest.mark.envtest
@@ -167,11 +162,9 @@ def test_command_that_takes_longer_is_understood(command, monkeypatch):
     assert not config or config.startswith('my_') or os.path.exists(find_config(config))
 
 
-# Blocks without code: pictures, formulas, and what programs print.
+# Blocks without a language and without code: pictures, formulas, and what programs print.
 TEXT = [
     'design.md: ding_common/        shared by both packa',
-    'from_ppo.md: 64 groups x 8 = 512 episodes an update,',
-    'first_run.md: runs/think_answer_grpo: learning; Ctrl-C',
     'instruments.md: finding after update 3, step_small: poli',
     'instruments.md: update 10, group 3 of 16',
     'smollm2.md: bytes = w P + 16 a + A t + 0.9 GiB',
