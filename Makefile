@@ -42,7 +42,7 @@ SETTING_avx2 := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AV
 SETTING_oldest := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
 SETTINGS ?= own threads avx2 oldest
 
-.PHONY: help install train test test-processors test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time turn-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
+.PHONY: help install install-test train test test-processors test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time turn-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -81,55 +81,57 @@ help:
 	@echo "make docs           build the documentation into site/, in an environment of its own without torch"
 	@echo "make soak           5,000 updates of a tiny model, whose memory and open files must not grow; picture in docs/ (long)"
 
+# What training needs, and what the tests and most other programs need beside it.
 install: $(VENV)/.installed
+install-test: $(VENV)/.tested
 
-$(VENV)/.installed: setup.py
+$(VENV)/.installed $(VENV)/.tested: setup.py
 	@echo "== virtual environment $(VENV)"
 	$(call environment,$(VENV))
 	@echo "== installing DI-engine, torch, transformers and this project; the first time takes some minutes"
-	$(call install,$(VENV)) -e '.[test]'
-	@touch $@
+	$(call install,$(VENV)) -e '.$(if $(filter %.tested,$@),[test])'
+	@touch $(VENV)/.installed $@
 
 train: install
 	@echo "== learning think_answer by GRPO, seed $(SEED)"
 	$(BIN)/python -m ding_grpo -m serial_onpolicy -c config/think_answer_grpo_config.py -s $(SEED)
 
-test: install
+test: install-test
 	@echo "== testing"
 	OMP_NUM_THREADS=1 $(SUITE)
 
 SUITE = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not algotest"
 
-test-processors: install
+test-processors: install-test
 	@failed=; $(foreach s,$(SETTINGS),echo "== $(s): $(SETTING_$(s))"; $(SETTING_$(s)) $(SUITE) || failed="$$failed $(s)";) \
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
-test-all: install
+test-all: install-test
 	@echo "== testing, the long checks included"
 	$(BIN)/python -m pytest -q
 
 # TEST_DEVICE=cpu: the same tests try themselves on a CPU, in a few minutes.
-test-cuda: install
+test-cuda: install-test
 	@echo "== tests that need a GPU"
 	@$(BIN)/python tools/gpu.py
 
-bench-cuda: install
+bench-cuda: install-test
 	@$(BIN)/python benchmarks/gpu.py
 
-test-faults: install
+test-faults: install-test
 	@echo "== kills, full disks, damaged checkpoints, broken input: all for real"
 	$(BIN)/python tools/faults.py --write
 
-fuzz: install
+fuzz: install-test
 	@echo "== wrong configs, seed $(SEED)"
 	$(BIN)/python tools/fuzz_configs.py --cases $(CASES) --seed $(SEED)
 
-style: install
+style: install-test
 	@echo "== style"
 	$(BIN)/python -m yapf --diff --recursive --parallel $(SOURCES)
 	$(BIN)/python -m flake8 $(SOURCES)
 
-format: install
+format: install-test
 	$(BIN)/python -m yapf --in-place --recursive --parallel $(SOURCES)
 
 demo-text: $(VENV)/.text
@@ -168,27 +170,27 @@ seeds-cartpole: install
 	@echo "== five seeds of CartPole-v1, and what 200,000 further steps do to them"
 	$(BIN)/python benchmarks/cartpole_seeds.py
 
-architectures: install
+architectures: install-test
 	@echo "== tiny models of all architectures beside plain transformers, and two updates with each"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/architectures.py --write --jobs $(JOBS)
 
-uneven: install
+uneven: install-test
 	@echo "== rows of uneven length against the sum of their parts"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/uneven.py
 
-soak: install
+soak: install-test
 	@echo "== 5,000 updates, and whether memory or open files grow"
 	$(BIN)/python benchmarks/soak.py --write
 
-why: install
+why: install-test
 	@echo "== broken and healthy runs, and what they find"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/why.py --jobs $(JOBS)
 
-presets: install
+presets: install-test
 	@echo "== five seeds of think_answer with every loss preset"
 	$(BIN)/python benchmarks/think_answer_presets.py
 
-kl: install
+kl: install-test
 	@echo "== five seeds of think_answer with every KL estimator at three coefficients, by GRPO and by PPO"
 	$(BIN)/python benchmarks/kl.py
 
@@ -200,7 +202,7 @@ calculator: $(VENV)/.text
 	@echo "== products with a calculator: warm start and GRPO on five seeds, and without the tool"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/calculator.py --jobs $(JOBS)
 
-shuffled: install
+shuffled: install-test
 	@echo "== guess with replies as they are, and shuffled between rows"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shuffled_replies.py
 
@@ -212,7 +214,7 @@ tuning: $(VENV)/.text runs/spell_backward_sft/model
 runs/spell_backward_sft/model: $(VENV)/.text
 	$(BIN)/python -m dizoo_llm.sft -c config/spell_backward_sft_config.py -s 0
 
-critic-time: install
+critic-time: install-test
 	@echo "== updates with a critic beside GRPO's"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/critic_time.py
 
@@ -220,7 +222,7 @@ bench-limit: $(VENV)/.llm
 	@echo "== whole updates and their matrix products"
 	$(BIN)/python benchmarks/beside_trl/limit.py
 
-bench-turns: install $(TRL)/.installed
+bench-turns: install-test $(TRL)/.installed
 	@echo "== a game of several turns beside TRL's environments"
 	$(BIN)/python benchmarks/beside_trl/turns.py --peer-python $(TRL)/bin/python
 
@@ -232,11 +234,11 @@ bench-beginnings: $(VENV)/.llm
 	@echo "== updates with and without common beginnings"
 	$(BIN)/python benchmarks/beside_trl/beginnings.py
 
-turn-time: install
+turn-time: install-test
 	@echo "== where the time of several turns goes"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/turn_time.py
 
-score-batch: install
+score-batch: install-test
 	@echo "== updates with a slow scorer: once a completion, and once a batch"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/score_batch.py
 
@@ -261,13 +263,13 @@ $(TRL)/.installed:
 	$(call install,$(TRL)) trl 'torch>=2.6,<2.13'
 	@touch $@
 
-bench: install $(TRL)/.installed bench-losses
+bench: install-test $(TRL)/.installed bench-losses
 	@echo "== whole updates beside TRL's"
 	$(BIN)/python benchmarks/beside_trl/update.py --peer-python $(TRL)/bin/python
 	@echo "== think_answer beside TRL, until it is solved"
 	$(BIN)/python benchmarks/beside_trl/solve.py --peer-python $(TRL)/bin/python
 
-# The pages are built from the sources without importing them: the environment has the extra `docs` and nothing else.
+# The reference is read from the sources without importing them: the environment has the extra `docs` and nothing else.
 $(DOCS)/.installed: setup.py
 	@echo "== virtual environment $(DOCS) with mkdocs"
 	$(call environment,$(DOCS))
@@ -277,6 +279,7 @@ $(DOCS)/.installed: setup.py
 
 docs: $(DOCS)/.installed
 	@echo "== documentation, every warning an error; it lies in site/"
+	$(DOCS)/bin/python tools/docs/reference.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 
 clean:

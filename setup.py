@@ -40,8 +40,8 @@ setup(
     ],
     extras_require={
         'box2d': ['gymnasium[box2d]'],
-        # `make docs` installs these alone, without torch. black formats the signatures.
-        'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5', 'mkdocstrings[python]>=0.27', 'black'],
+        # `make docs` installs these alone, without torch.
+        'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5'],
         'gguf': ['gguf>=0.10', 'accelerate'],
         'lora': ['peft>=0.17'],
         'math': ['math-verify'],

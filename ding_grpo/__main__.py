@@ -3,10 +3,15 @@
 when they are imported. The ``ding`` command imports them before any plugin can hide these messages. With ``--check`` it
 examines a config before a run, see ``check.py``.
 """
+import copy
 import sys
 from typing import List, Optional
 
+import click
+
 from ding_common import import_ding
+
+NAME = 'python -m ding_grpo'
 
 
 def main(args: Optional[List[str]] = None) -> None:
@@ -21,9 +26,12 @@ def main(args: Optional[List[str]] = None) -> None:
     args = sys.argv[1:] if args is None else args
     if '--check' in args:
         from ding_grpo import check
-        check.main([arg for arg in args if arg != '--check'], prog_name='ding_grpo --check')
+        check.main([arg for arg in args if arg != '--check'], prog_name=f'{NAME} --check')
     from ding.entry.cli import cli
-    cli(args, prog_name='ding')
+    program = copy.copy(cli)
+    text = 'Examine the config of -c before a run: scorer, lengths, time and memory. More: --check --help.'
+    program.params = [*cli.params, click.Option(['--check'], is_flag=True, expose_value=False, help=text)]
+    program(args, prog_name=NAME)
 
 
 if __name__ == '__main__':

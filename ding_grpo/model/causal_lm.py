@@ -395,7 +395,8 @@ class CausalLM(nn.Module):
             adapters, the folder contains only them, for ``peft`` and for ``AutoModelForCausalLM`` with peft \
             installed, or with ``save_merged`` the whole model. Its generation defaults are greedy, stop at the \
             end-of-sequence tokens and suppress tokens that the tokenizer does not have. Plain ``generate`` then \
-            returns the same completions as the evaluator.
+            returns the evaluator's completions of one turn, computed without autocast. Not saved are options that \
+            change greedy completions too: ``logit_bias``, ``repetition_penalty``, ``allowed_tokens`` and ``env.stop``.
         Arguments:
             - folder (:obj:`str`): Created if it does not exist.
             - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved with the weights.

@@ -64,6 +64,9 @@ class RunCommander(BaseSerialCommander):
         most = self._policy_cfg.learn.num_updates
         if most is not None:
             self._limits['max_train_iter'] = min(most, self._limits.get('max_train_iter', most))
+        report = private.find_hook(learner, 'before_run', ReportHook)
+        if report is not None:
+            report.limits = self._limits
         self._seed = learner.policy.get_attribute('seed')
         parts = learner, collector, evaluator, replay_buffer
         self._state = RunState(self._run, self._seed, self._policy_cfg.cuda, *parts)

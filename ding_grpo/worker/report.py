@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from numbers import Real
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import click
 from ding.worker import LearnerHook, register_learner_hook
@@ -18,11 +18,12 @@ from .checkpoint import read_checkpoint, whole_folder
 from .curve import draw_curves
 from .findings import FindingsHook, FindingsPageHook
 from .scalars import add_scalars
-from .screen import keep_off_screen, run_folder, show, show_progress
+from .screen import fitting, keep_off_screen, run_folder, show, show_progress
 from .shadow_picture import draw_shadow
 from .wandb_mirror import WandbHook
 
 SILENCE = 10.  # seconds after which an update prints its line, whatever its number
+UNLIMITED = 10 ** 8  # DI-engine's limits where none is set: 1e8 on its command line, 1e10 in its functions
 
 
 class ReportHook(LearnerHook):
@@ -41,6 +42,7 @@ class ReportHook(LearnerHook):
     default = dict(progress_freq=10, export=True, wandb=None)
     rules = dict(progress_freq=Rule.integer(1))
     token_spec: Optional[Any] = None  # of the environment; for policies that do not receive it
+    limits: Dict[str, int] = {}  # of the run: max_train_iter, max_env_step
 
     def __init__(self, *args, ext_args: Dict = EasyDict(), **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -60,7 +62,8 @@ class ReportHook(LearnerHook):
         if from_groups:
             show(f'{engine.exp_name}: learning; Ctrl-C saves and stops')
             show(_sizes(engine.policy))
-            engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=self._args['progress_freq']))
+            freq, limits = self._args['progress_freq'], self.limits
+            engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=freq, limits=limits))
             engine.register_hook(TokensHook('tokens', 15, position='after_iter'))
             engine.register_hook(FindingsPageHook('findings_page', 120, position='after_run'))
             self.token_spec = engine.policy.get_attribute('token_spec')
@@ -91,9 +94,11 @@ class MetricsHook(LearnerHook):
         ``learner_iter/NAME_avg`` is a mean over ten updates.
     """
 
-    def __init__(self, *args, freq: int, **kwargs) -> None:
+    def __init__(self, *args, freq: int, limits: Dict[str, int] = {}, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self._freq = freq
+        self._limits = {name: limit for name, limit in limits.items() if limit < UNLIMITED}
+        self._first: Optional[Tuple[float, Dict[str, int]]] = None  # seconds and counts at the first update
         self._start = time.monotonic()
         self._terminal = sys.stdout.isatty()
         self._printed = float('-inf')
@@ -115,22 +120,36 @@ class MetricsHook(LearnerHook):
         seconds = time.monotonic() - self._start
         record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)
         append_json(_log_file(engine, 'metrics.jsonl'), record)
+        fields = self._place(update, engine.collector_envstep, seconds) + self._results(metrics)
         if self._terminal:
-            show_progress(self._line(update, metrics, seconds))
+            show_progress(fitting(fields))
         elif update % self._freq == 0 or time.monotonic() - self._printed >= SILENCE:
             self._printed = time.monotonic()
-            click.echo(self._line(update, metrics, seconds))
+            click.echo('  '.join(fields))
+
+    def _place(self, update: int, envstep: int, seconds: float) -> List[str]:
+        """The number of the update, the time so far, and the time left if the run has a limit. The speed is that since
+        the first update of this process, without its start."""
+        most = self._limits.get('max_train_iter')
+        fields = [f'update {update}' if most is None else f'update {update} of {most}', _clock(seconds)]
+        counts = dict(max_train_iter=update + 1, max_env_step=envstep)
+        if self._first is None:
+            self._first = seconds, counts
+        began, first = self._first
+        left = [
+            (seconds - began) * max(limit - counts[name], 0) / (counts[name] - first[name])
+            for name, limit in self._limits.items() if counts[name] > first[name]
+        ]
+        return fields + [f'{_clock(min(left))} left'] if left else fields
 
     @staticmethod
-    def _line(update: int, metrics: Dict[str, float], seconds: float) -> str:
-        """The progress line. It omits metrics without a value, such as the entropy when nothing was learned."""
-        parts = [
+    def _results(metrics: Dict[str, float]) -> List[str]:
+        """What was sampled and learned. Metrics without a value, such as the entropy when nothing was learned, are
+        omitted."""
+        told = [f"reward {metrics['reward_mean']:.2f}" if 'reward_mean' in metrics else 'nothing could be scored']
+        told += [
             f"{name[len('reward_'):-len('_mean')]} {value:.2f}" for name, value in metrics.items()
             if name.startswith('reward_') and name.endswith('_mean') and name != 'reward_mean'
-        ]
-        told = [
-            f"reward {metrics['reward_mean']:.2f}{' (' + ', '.join(parts) + ')' if parts else ''}"
-            if 'reward_mean' in metrics else 'nothing could be scored'
         ]
         told += [f'length {value:.1f}' for name, value in metrics.items() if name.endswith('_length_mean')]
         for name, word, digits in (('entropy', 'entropy', 2), ('kl', 'kl', 4), ('clipfrac', 'clipped', 2)):
@@ -141,8 +160,12 @@ class MetricsHook(LearnerHook):
             told.append(f"scoring {metrics['seconds_scoring']:.2f} s")
         rate = next(name for name in metrics if name.endswith('_per_second'))
         told.append(f"{metrics[rate]:.0f} {rate[:-len('_per_second')]}/s")
-        told.append(f'{int(seconds) // 60:02d}:{int(seconds) % 60:02d}')
-        return '  '.join([f'update {update}', *told])
+        return told
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f'{minutes:02d}:{rest:02d}' if minutes < 60 else f'{minutes // 60}:{minutes % 60:02d}:{rest:02d}'
 
 
 class UpdateLog:

@@ -2,6 +2,7 @@
 import logging
 import shutil
 import sys
+from typing import Sequence
 
 import click
 
@@ -32,6 +33,15 @@ def show(text: str) -> None:
 def show_progress(text: str) -> None:
     """Rewrite the terminal's last line, cut to the terminal's width, because a wrapped line cannot be rewritten."""
     click.echo('\r\033[K' + text[:shutil.get_terminal_size().columns - 1], nl=False)
+
+
+def fitting(fields: Sequence[str]) -> str:
+    """Join fields in the order of their importance, without those that do not fit into the terminal's width."""
+    line, width = fields[0], shutil.get_terminal_size().columns - 1
+    for field in fields[1:]:
+        if len(line) + 2 + len(field) <= width:
+            line += f'  {field}'
+    return line
 
 
 def shorten(text: str, width: int) -> str:

@@ -63,6 +63,14 @@ class TestCheck:
             command(['--check', *args])
         return ended.value.code, capsys.readouterr().out
 
+    def test_is_in_the_help(self, capsys):
+        assert '\nUsage: python -m ding_grpo --check [OPTIONS]' in '\n' + self.run(capsys, '--help')[1]
+        with pytest.raises(SystemExit):
+            command(['--help'])
+        out = capsys.readouterr().out
+        assert out.startswith('Usage: python -m ding_grpo [OPTIONS]')
+        assert '  --check  ' in out and '  --train-iter ' in out
+
     def test_leaves_nothing(self, think_answer, tmp_path, capsys):
         path = write(tmp_path / 'c.py', think_answer)
         code, out = self.run(capsys, '-m', 'serial_onpolicy', '-c', path, '-s', '0')

@@ -59,7 +59,7 @@ def make(tmp_path):
 )  # yapf: disable
 def test_python_is_the_first_that_runs(make, chosen, commands):
     code, lines, _ = make(commands)
-    assert code == 0 and f'{chosen} -m venv env' in lines and "env/bin/python -m pip install -e '.[test]'" in lines
+    assert code == 0 and f'{chosen} -m venv env' in lines and "env/bin/python -m pip install -e '.'" in lines
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_a_named_python_is_taken(make):
 def test_uv_is_used_where_it_is_installed(make, asked, commands, arguments):
     code, lines, _ = make({'uv': UV, **commands}, *arguments)
     assert code == 0 and f'uv venv --python {asked} env' in lines
-    assert "uv pip install --compile-bytecode --python env/bin/python -e '.[test]'" in lines
+    assert "uv pip install --compile-bytecode --python env/bin/python -e '.'" in lines
 
 
 def test_pins_are_overridden_by_uv_alone(make):
     _, lines, _ = make({'uv': UV}, 'PYTHON=3.13', 'OVERRIDES=overrides.txt')
-    assert "uv pip install --compile-bytecode --override overrides.txt --python env/bin/python -e '.[test]'" in lines
+    assert "uv pip install --compile-bytecode --override overrides.txt --python env/bin/python -e '.'" in lines
     assert os.path.exists(os.path.join(ROOT, 'overrides.txt'))
     code, lines, error = make({'uv': SHIM, 'python3.11': PY311}, 'OVERRIDES=overrides.txt')
     assert code != 0 and lines == [] and error.count('\n') == 1 and 'OVERRIDES=overrides.txt needs uv' in error
@@ -107,9 +107,24 @@ def test_pip_is_used_where_uv_is_declined(make):
 def test_an_environment_is_kept_unless_its_python_does_not_run(make, tmp_path):
     (tmp_path / 'env' / 'bin').mkdir(parents=True)
     _, lines, _ = make({'env/bin/python': PY312})
-    assert not any('venv env' in line for line in lines) and "env/bin/python -m pip install -e '.[test]'" in lines
+    assert not any('venv env' in line for line in lines) and "env/bin/python -m pip install -e '.'" in lines
     _, lines, _ = make({'env/bin/python': SHIM, 'python3.12': PY312})
     assert 'python3.12 -m venv env' in lines
+
+
+@pytest.mark.parametrize(
+    'targets, extras', [
+        (['train'], ['']),
+        (['test'], ['[test]']),
+        (['style'], ['[test]']),
+        (['train', 'test'], ['', '[test]']),
+        (['demo-text'], ['', '[reasoning-gym,sft]']),
+    ],
+    ids=' '.join
+)
+def test_training_installs_nothing_that_only_tests_need(make, targets, extras):
+    _, lines, _ = make({'python3.11': PY311}, targets=targets)
+    assert [line.rpartition('.')[2][:-1] for line in lines if 'pip install' in line] == extras
 
 
 def test_every_target_has_what_it_needs(make):

@@ -63,17 +63,68 @@ class TestMetricsHook:
             now[0] += 4
         assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ['0', '3', '6']
 
-    def test_progress_on_a_terminal_fits_into_one_line(self, tmp_path, monkeypatch, capsys):
+    def lines(self, monkeypatch, updates, seconds=4., envstep=100, **limits):
+        """On a terminal, of updates that take so many seconds and environment steps each."""
+        now = [0.]
+        monkeypatch.setattr('time.monotonic', lambda: now[0])
+        shown = []
+        monkeypatch.setattr('ding_grpo.worker.report.show_progress', shown.append)
+        hook = MetricsHook('m', 10, position='after_iter', freq=3, limits=limits)
+        hook._terminal = True
+        now[0] = 60.  # the start
+        for update in range(updates):
+            now[0] += seconds
+            engine = self.engine(update)
+            engine.collector_envstep = (update + 1) * envstep
+            hook(engine)
+        return shown
+
+    @pytest.mark.parametrize(
+        'columns, line', [
+            (
+                120, 'update 2 of 200  01:12  13:08 left  reward 1.25  answer 0.50  length 6.0  entropy 1.00  '
+                'clipped 0.00  9 tokens/s'
+            ),
+            (80, 'update 2 of 200  01:12  13:08 left  reward 1.25  answer 0.50  length 6.0'),
+            (60, 'update 2 of 200  01:12  13:08 left  reward 1.25  length 6.0'),
+            (30, 'update 2 of 200  01:12'),
+            (10, 'update 2 of 200'),
+        ]
+    )
+    def test_a_narrow_terminal_keeps_the_place_and_drops_whole_fields_from_the_end(
+        self, tmp_path, monkeypatch, columns, line
+    ):
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv('COLUMNS', '40')
+        monkeypatch.setenv('COLUMNS', str(columns))
+        # 197 further updates of 4 seconds
+        assert self.lines(monkeypatch, 3, max_train_iter=200, max_env_step=10 ** 10)[-1] == line
+
+    def test_the_time_left_is_that_of_the_nearest_limit_and_without_the_start(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        # ten updates make 1000 environment steps
+        shown = self.lines(monkeypatch, 3, max_train_iter=11, max_env_step=1000)
+        assert [line.split('  ')[2] for line in shown] == ['reward 1.25', '00:32 left', '00:28 left']
+        shown = self.lines(monkeypatch, 2, seconds=1800., max_train_iter=10 ** 10, max_env_step=500)
+        assert shown[-1].startswith('update 1  1:01:00  1:30:00 left  ')  # three further updates
+
+    def test_without_a_limit_no_time_is_left(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        shown = self.lines(monkeypatch, 2, max_train_iter=10 ** 8, max_env_step=10 ** 8)  # those of DI-engine
+        assert shown[-1].startswith('update 1  01:08  reward')
+        monkeypatch.undo()
+        monkeypatch.chdir(tmp_path)
+        assert self.lines(monkeypatch, 1)[-1].startswith('update 0  01:04  reward')
+
+    def test_progress_on_a_terminal_rewrites_one_line(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv('COLUMNS', '10')  # narrower than the first field
         hook = MetricsHook('m', 10, position='after_iter', freq=3)
         hook._terminal = True
-        for update in range(2):
+        for update in range(100, 102):
             hook(self.engine(update))
         out = capsys.readouterr().out
         # (click takes the code that clears the line out of what is no terminal)
-        assert '\n' not in out and out.count('\r') == 2
-        assert all(len(line) == 39 for line in out.split('\r')[1:])
+        assert out == '\rupdate 10\rupdate 10'
 
 
 @pytest.mark.unittest

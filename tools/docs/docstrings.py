@@ -7,17 +7,14 @@ DI-engine's docstrings as Markdown. A sample, and what becomes of it:
         - x (:obj:`torch.FloatTensor`): Numbers.    - **`x`** (`torch.FloatTensor`): Numbers.
     Shapes:                                         **Shapes**
         - x (:obj:`torch.FloatTensor`): :math:`(B, )`   - **`x`** (`torch.FloatTensor`): `(B, )`
-
-griffe, which reads the sources for mkdocstrings without importing them, calls the extension at the end of this file.
 """
 import inspect
 import re
-from typing import Any, List
-
-import griffe
+from typing import List
 
 SECTION = re.compile(r'^([A-Z][a-z]+):$')
 ROLE = re.compile(r':[a-z]+:`([^`]*)`')  # :obj:`int`, :math:`(B, S)`
+CONTINUED = re.compile(r'(?<=\S) {8,}')  # the indentation of a line after one that ends in a backslash
 ITEM = re.compile(r'^- \*{0,2}(\w+)(?: \((.*?`)\))?: ?')  # - name (`type`): text
 
 
@@ -44,7 +41,7 @@ def to_markdown(docstring: str) -> str:
 
 def _block(title: str, lines: List[str]) -> str:
     text = inspect.cleandoc('\n'.join(['', *lines])).strip()
-    text = ROLE.sub(lambda role: f'`{role[1]}`', text)
+    text = CONTINUED.sub(' ', ROLE.sub(lambda role: f'`{role[1]}`', text))
     if not text:
         return ''
     if title == 'Overview':
@@ -56,20 +53,3 @@ def _block(title: str, lines: List[str]) -> str:
 def _item(found: re.Match) -> str:
     kind = f' ({found[2]})' if found[2] else ''
     return f'- **`{found[1]}`**{kind}: '
-
-
-class DingDocstrings(griffe.Extension):
-    """
-    Overview:
-        Convert every docstring of the packages that mkdocstrings loads.
-    """
-
-    def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
-        self._convert(pkg)
-
-    def _convert(self, obj: griffe.Object) -> None:
-        if obj.docstring is not None:
-            obj.docstring.value = to_markdown(obj.docstring.value)
-        for member in obj.members.values():
-            if not member.is_alias:
-                self._convert(member)
