@@ -66,7 +66,7 @@ def write_config(folder, name, config, changes, processes, code='', **learn):
     learn = dict(changes['policy'].get('learn', {}), **learn)
     multi_gpu = processes > 1 or bool(changes['policy'].get('shard', False))
     changes['policy'] = dict(changes['policy'], learn=learn, multi_gpu=multi_gpu)
-    changes['policy']['eval'] = dict(evaluator=dict(eval_freq=4))
+    changes['policy']['eval'] = dict(evaluator=dict(eval_freq=4, sample=True))
     write(folder / f'{name}_config.py', load(config, **changes), code)
 
 
