@@ -257,3 +257,19 @@ class TestPipeline:
         assert all(e['eval_episode_return'] == e['sampled_return'] > 0.2 for e in evaluations)
         assert os.path.exists('run/ckpt/ckpt_best.pth.tar')
         assert os.path.getsize('run/findings.jsonl') == 0
+
+    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
+    @pytest.mark.parametrize('method, message', [
+        ('__init__', 'create_config.env: GymnasiumEnv cannot be created .*No module named .its_engine.*Install'),
+        ('reset', 'create_config.env: an environment cannot be reset .*No module named .its_engine'),
+    ])  # yapf: disable
+    def test_an_environment_that_lacks_a_package(self, small, monkeypatch, manager, method, message):
+        from ding_grpo.envs import GymnasiumEnv
+
+        def missing(*args, **kwargs):
+            raise ImportError("No module named 'its_engine'")
+
+        monkeypatch.setattr(GymnasiumEnv, method, missing)
+        with pytest.raises(ConfigError, match=message) as caught:
+            run(small('cartpole_grpo', manager))
+        assert len(caught.value.message.splitlines()) == 1 and not os.path.exists('run')
