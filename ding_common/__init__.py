@@ -2,7 +2,8 @@
 from .check import MOST, Rule, check_arguments, check_config, is_reward, nearest, require_dict
 from .config_file import ConfigFile, check_configs, find_config, read_config_file, \
     read_main_config, require_section
-from .errors import CheckpointError, ConfigError, NumericError, PeerError, TaskError, describe, unwrap_task_error
+from .errors import CheckpointError, ConfigError, NumericError, PeerError, TaskError, describe, is_not_installed, \
+    unwrap_task_error
 from .files import check_is_file, check_links, import_name, run_file
 from .json_lines import append_json, read_json_lines
 from .quiet import import_ding, importing

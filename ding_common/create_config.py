@@ -6,7 +6,7 @@ from ding.utils import BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, LEAR
 from easydict import EasyDict
 
 from .check import Rule, require_dict
-from .errors import ConfigError
+from .errors import ConfigError, describe
 
 REGISTRIES = dict(
     env=ENV_REGISTRY,
@@ -26,16 +26,24 @@ def check_names(create_config: EasyDict) -> None:
     Arguments:
         - create_config (:obj:`EasyDict`): A config that ``check_configs`` accepts.
     Raises:
-        - ConfigError: On the first module that cannot be imported or type that is not registered. The message \
+        - ConfigError: On the first module that cannot be imported, or type that is not registered. The message \
             suggests close matches.
     """
     sections = {name: create_config[name] for name in REGISTRIES if name in create_config}
     for name, section in sections.items():
         require_dict(section, f'create_config.{name}')
         modules, rule = section.get('import_names', []), Rule.modules()
-        if not rule.holds(modules):
-            raise ConfigError(f'create_config.{name}.import_names = {modules!r}: must be {rule.allowed}.')
-        import_module(modules)
+        key = f'create_config.{name}.import_names = {modules!r}'
+        if not isinstance(modules, (list, tuple)):
+            raise ConfigError(f'{key}: must be {rule.allowed}.')
+        try:
+            import_module(modules)
+        except ImportError as error:  # perhaps of a package that the module needs
+            raise ConfigError(f'{key}: must be {rule.allowed} ({describe(error)}).') from error
+        except Exception:
+            if rule.holds(modules):
+                raise
+            raise ConfigError(f'{key}: must be {rule.allowed}.')
     for name, section in sections.items():
         kind, known = section.get('type'), REGISTRIES[name]
         if kind is not None and not Rule.registered(known).holds(kind):

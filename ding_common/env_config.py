@@ -72,10 +72,12 @@ def pop_number(cfg: Dict, key: str) -> Any:
         - cfg (:obj:`Dict`): The section, already checked.
         - key (:obj:`str`): ``collector_env_num`` or ``evaluator_env_num``.
     Raises:
-        - ConfigError: If the key is missing, or ``n_evaluator_episode`` is less than ``evaluator_env_num``.
+        - ConfigError: If the key is missing, or ``n_evaluator_episode`` is missing or less than \
+            ``evaluator_env_num``.
     """
-    if key not in cfg:
-        raise ConfigError(f'env.{key}: missing; must be {_RULES[key].allowed}.')
+    for needed in (key, 'n_evaluator_episode') if key == 'evaluator_env_num' else (key, ):
+        if needed not in cfg:
+            raise ConfigError(f'env.{needed}: missing; must be {_RULES[needed].allowed}.')
     number = cfg.pop(key)
     if key == 'evaluator_env_num' and cfg['n_evaluator_episode'] < number:
         raise ConfigError(

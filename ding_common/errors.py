@@ -55,6 +55,15 @@ def describe(error: BaseException) -> str:
     return f'{said} ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})' if frames else said
 
 
+def is_not_installed(error: Optional[BaseException]) -> bool:
+    """Whether an exception, or the one that it comes from, says that a package is not installed."""
+    # gym and gymnasium have classes of the second name each
+    return error is not None and (
+        isinstance(error, ImportError) or type(error).__name__ == 'DependencyNotInstalled'
+        or is_not_installed(error.__cause__)
+    )
+
+
 def unwrap_task_error(error: RuntimeError) -> NoReturn:
     """
     Overview:

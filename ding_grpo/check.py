@@ -6,8 +6,9 @@ import os
 import shutil
 import statistics
 import tempfile
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import click
 import torch
@@ -54,24 +55,37 @@ def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: 
     check_names(create_config)
     if create_config.policy.type != 'grpo':
         raise ConfigError(f'--check: create_config.policy.type = {create_config.policy.type!r}, must be grpo.')
+    with built(main_config, create_config, seed) as (policy, collector):
+        probes = collector.probe(PROBLEMS)
+        for line in describe_probes(probes):
+            click.echo(line)
+        watch = policy.learn_mode.get_attribute('watch')
+        watch.probed(probes)
+        for line in _trial(policy, collector, replays):
+            click.echo(line)
+    for finding in watch.history.found:
+        click.echo(f"finding, {finding['cause']}: {finding['message']}")
+    return watch.history.found
+
+
+@contextmanager
+def built(main_config: EasyDict, create_config: EasyDict, seed: int) -> Iterator[Tuple[Any, Any]]:
+    """
+    Overview:
+        Policy and collector of a run, which leave no file.
+    Arguments:
+        - main_config, create_config (:obj:`EasyDict`): The configs, which are changed.
+        - seed (:obj:`int`): Seed of the run.
+    """
     folder = tempfile.mkdtemp()
     try:
         policy, collector = _build(main_config, create_config, seed, os.path.relpath(folder))
         try:
-            probes = collector.probe(PROBLEMS)
-            for line in describe_probes(probes):
-                click.echo(line)
-            watch = policy.learn_mode.get_attribute('watch')
-            watch.probed(probes)
-            for line in _trial(policy, collector, replays):
-                click.echo(line)
+            yield policy, collector
         finally:
             collector.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for finding in watch.history.found:
-        click.echo(f"finding, {finding['cause']}: {finding['message']}")
-    return watch.history.found
 
 
 def _build(main_config: EasyDict, create_config: EasyDict, seed: int, folder: str) -> Tuple[Any, Any]:

@@ -8,12 +8,12 @@ import ast
 import math
 import os
 import textwrap
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import click
 from easydict import EasyDict
 
-from ding_common import ConfigError, ConfigFile, import_ding, read_config_file
+from ding_common import ConfigError, ConfigFile, describe, import_ding, is_not_installed, read_config_file
 
 GROUP_SIZE = 8
 EPISODES = 8  # of random actions, whose mean length turns steps into groups
@@ -43,11 +43,13 @@ if __name__ == '__main__':
 class Converted(NamedTuple):
     """
     Overview:
-        A config of ``grpo``, with the comments on its keys by dotted path.
+        A config of ``grpo``, with the comments on its keys by dotted path, and the keys of ``policy`` that were left
+        out because grpo does not have them, with their values.
     """
     main: Dict
     create: Dict
     comments: Dict[str, str]
+    unknown: List[str]
 
 
 def check_is_ppo(main: Dict, create: Dict) -> None:
@@ -62,6 +64,14 @@ def check_is_ppo(main: Dict, create: Dict) -> None:
         raise ConfigError(
             f"create_config.policy.type = {kind!r}: only configs of DI-engine's on-policy PPO, 'ppo', can be converted."
         )
+    policy = main['policy']
+    if policy.get('multi_agent', False):
+        raise ConfigError('policy.multi_agent = True: grpo trains one agent; the config cannot be converted.')
+    space = policy.get('model', {}).get('action_space', policy.get('action_space', 'discrete'))
+    if space not in ('discrete', 'continuous'):
+        raise ConfigError(
+            f'policy.action_space = {space!r}: grpo has discrete or continuous actions; the config cannot be converted.'
+        )
     for section in ('reward_model', 'world_model'):
         if section in create or section in main:
             raise ConfigError(
@@ -70,10 +80,11 @@ def check_is_ppo(main: Dict, create: Dict) -> None:
             )
 
 
-def episode_length(main: Dict, create: Dict) -> float:
+def episode_length(main: Dict, create: Dict) -> Optional[float]:
     """
     Overview:
-        Mean number of steps of an episode of random actions, in the environment of a config.
+        Mean number of steps of an episode of random actions, in the environment of a config. None if the environment \
+        needs a package that is not installed.
     Raises:
         - ConfigError: If the environment cannot be made or stepped.
     """
@@ -93,26 +104,64 @@ def episode_length(main: Dict, create: Dict) -> float:
                 steps += 1
         env.close()
     except Exception as error:  # of the environment, which may raise anything
+        if is_not_installed(error):
+            click.echo(
+                f'create_config.env.type = {create["env"]["type"]!r}: a package is not installed ({describe(error)}), '
+                f'so the length of episodes is unknown and policy.collect.n_sample the smallest, {GROUPS[0]} groups.'
+            )
+            return None
         raise ConfigError(
             f'create_config.env = {dict(create["env"])!r}: cannot be made, so steps cannot be turned into groups '
-            f'({type(error).__name__}: {error})'
+            f'({describe(error)})'
         ) from error
     return steps / EPISODES
 
 
-def convert(main: Dict, create: Dict, length: float) -> Converted:
+def check_start(main: Dict, create: Dict, has_env: bool) -> None:
+    """
+    Overview:
+        Build what a run of a converted config builds before its first episode.
+    Arguments:
+        - main, create (:obj:`Dict`): The config.
+        - has_env (:obj:`bool`): False: its environment cannot be made, and only the policy is built.
+    Raises:
+        - ConfigError: If the run would fail.
+    """
+    from ding.config import compile_config
+    from ding.envs import BaseEnv
+    from ding.policy import create_policy
+
+    from .check import built
+    main, create = EasyDict(_plain(main)), EasyDict(_plain(create))
+    main.policy.update(cuda=False, multi_gpu=False)
+    try:
+        if has_env:
+            with built(main, create, seed=0):
+                return
+        create.policy.type += '_command'
+        cfg = compile_config(main, seed=0, env=BaseEnv, auto=True, create_cfg=create, save_cfg=False)
+        create_policy(cfg.policy, enable_field=['learn', 'collect', 'eval', 'command'])
+    except click.ClickException:
+        raise
+    except Exception as error:  # of the environment or the model, which may raise anything
+        raise ConfigError(f'the converted config cannot be started ({describe(error)})') from error
+
+
+def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
     """
     Overview:
         Convert a config of PPO.
     Arguments:
         - main (:obj:`Dict`): ``main_config``.
         - create (:obj:`Dict`): ``create_config``.
-        - length (:obj:`float`): Steps of an episode, from ``episode_length``.
+        - length (:obj:`Optional[float]`): Steps of an episode, from ``episode_length``.
     Returns:
         - converted (:obj:`Converted`): The config of ``grpo``.
     """
     from ding.policy import PPOPolicy
 
+    from ding_grpo.policy import GRPOPolicy
+    from ding_grpo.policy.config_keys import unknown_keys
     from ding_grpo.policy.ppo_keys import PPO_KEYS, written_ppo_keys
     default = PPOPolicy.default_config()
     old, main, create = main['policy'], _plain(main), _plain(create)
@@ -121,12 +170,7 @@ def convert(main: Dict, create: Dict, length: float) -> Converted:
     comments: Dict[str, str] = {}
 
     removed = [path for path, _ in written_ppo_keys(old)]
-    for path in removed:
-        *sections, key = path.split('.')
-        section = new
-        for name in sections:
-            section = section[name]
-        section.pop(key)
+    _remove(new, removed)
     if removed:
         comments['policy'] = 'Keys of PPO that are gone: ' + '; '.join(
             f"{path}: {PPO_KEYS[path].replace('remove it; ', '').replace('remove it, or use', 'there is')}"
@@ -135,6 +179,11 @@ def convert(main: Dict, create: Dict, length: float) -> Converted:
     if not learn.get('lr_scheduler', True):
         learn.pop('lr_scheduler')
     collect.pop('unroll_len', None)
+    found = unknown_keys(new, GRPOPolicy.default_config())
+    _remove(new, found)
+    unknown = [f'{path} = {value!r}' for path, value in sorted(found.items())]
+    if unknown:
+        comments['policy'] = f"{comments.get('policy', '')} Keys that grpo does not have: {', '.join(unknown)}.".strip()
     new.get('model', {}).setdefault('action_space', old.get('action_space', default.action_space))
 
     main['exp_name'] = _renamed(main.get('exp_name', 'ppo'))
@@ -151,10 +200,19 @@ def convert(main: Dict, create: Dict, length: float) -> Converted:
         comments['policy.learn.extend_truncated'] = 'In place of ignore_done.'
     create['policy'] = dict(type='grpo', import_names=['ding_grpo'])
     create['collector'] = dict(type='group')
-    return Converted(main, create, comments)
+    return Converted(main, create, comments, unknown)
 
 
-def _convert_sizes(main: Dict, old: Dict, default: Dict, length: float, comments: Dict[str, str]) -> None:
+def _remove(policy: Dict, paths: Iterable[str]) -> None:
+    for path in paths:
+        *sections, key = path.split('.')
+        section = policy
+        for name in sections:
+            section = section[name]
+        section.pop(key)
+
+
+def _convert_sizes(main: Dict, old: Dict, default: Dict, length: Optional[float], comments: Dict[str, str]) -> None:
     """Turn the sizes of PPO, which are steps, into groups, mini-batches of groups and updates."""
     new, learn = main['policy'], main['policy']['learn']
     steps = old.get('n_sample', old.get('collect', {}).get('n_sample', 0))
@@ -162,10 +220,11 @@ def _convert_sizes(main: Dict, old: Dict, default: Dict, length: float, comments
     epochs = old.get('learn', {}).get('epoch_per_collect', default.learn.epoch_per_collect)
     new.pop('n_sample', None)
     comments['policy.group_size'] = 'Episodes from the same start, which are compared with each other.'
-    groups = min(max(math.ceil(steps / (GROUP_SIZE * length)), GROUPS[0]), GROUPS[1])
+    groups = min(max(math.ceil(steps / (GROUP_SIZE * (length or math.inf))), GROUPS[0]), GROUPS[1])
     new['collect']['n_sample'] = groups
+    of_length = 'an unknown number of' if length is None else f'about {length:.0f}'
     comments['policy.collect.n_sample'] = (
-        f'Groups. {groups} x {GROUP_SIZE} episodes of about {length:.0f} steps, the length with random actions, in '
+        f'Groups. {groups} x {GROUP_SIZE} episodes of {of_length} steps, the length with random actions, in '
         f'place of {steps} steps; at least {GROUPS[0]}, at most {GROUPS[1]}.'
     )
     number = main['env']['collector_env_num']
@@ -290,7 +349,9 @@ def main(file: str, out: Optional[str], overwrite: bool) -> None:
     out = out or os.path.join(os.path.dirname(file), _renamed(os.path.basename(file).removesuffix('.py')) + '.py')
     if os.path.exists(out) and not overwrite:
         raise ConfigError(f'--out = {out!r}: exists; name another file, or use --overwrite.')
-    converted = convert(main_config, create_config, episode_length(main_config, create_config))
+    length = episode_length(main_config, create_config)
+    converted = convert(main_config, create_config, length)
+    check_start(converted.main, converted.create, has_env=length is not None)
     with open(file, encoding='utf-8') as f:
         source = Source(f.read())
     stem = os.path.basename(out).removesuffix('.py').replace('-', '_')
@@ -306,10 +367,11 @@ def main(file: str, out: Optional[str], overwrite: bool) -> None:
     )
     with open(out, 'w', encoding='utf-8') as f:
         f.write(text)
-    policy = converted.main['policy']
+    groups = converted.main['policy']['collect']['n_sample']
+    left_out = f", without {', '.join(converted.unknown)}" if converted.unknown else ''
     click.echo(
-        f"wrote {out}: {policy['collect']['n_sample']} groups x {GROUP_SIZE} episodes an update. Its comments say what "
-        f'was decided. Run: python -m ding_grpo -m serial_onpolicy -c {out} -s 0'
+        f'wrote {out}: {groups} groups x {GROUP_SIZE} episodes an update{left_out}. Its comments say what was decided. '
+        f'Run: python -m ding_grpo -m serial_onpolicy -c {out} -s 0'
     )
 
 

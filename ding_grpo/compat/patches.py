@@ -19,6 +19,7 @@ import ding.entry
 import ding.entry.application_entry
 import ding.entry.serial_entry
 import ding.entry.serial_entry_onpolicy
+import ding.envs
 import ding.envs.env_manager.base_env_manager
 import ding.worker.collector.interaction_serial_evaluator
 import ding.worker.learner.learner_hook
@@ -30,7 +31,8 @@ from ding.worker import create_serial_evaluator
 from easydict import EasyDict
 
 from ding_common import (
-    CheckpointError, ConfigError, ConfigFile, check_configs, check_links, parallel, read_config_file, require_dict
+    CheckpointError, ConfigError, ConfigFile, check_configs, check_links, describe, is_not_installed, parallel,
+    read_config_file, require_dict
 )
 from ding_common.create_config import check_names
 from ding_grpo.model import CausalLMVAC
@@ -100,6 +102,9 @@ def apply() -> None:
         module.serial_pipeline_onpolicy = _guarded(module.serial_pipeline_onpolicy)
     for module in (ding.entry, ding.entry.serial_entry):
         module.serial_pipeline = _guarded(module.serial_pipeline)
+    # An environment that cannot be created, perhaps because its package is not installed, ends in a traceback.
+    for module in (ding.envs, ding.entry.serial_entry, ding.entry.serial_entry_onpolicy, ding.entry.application_entry):
+        module.create_env_manager = _with_named_environment(module.create_env_manager)
     # ``eval`` does not check names either, and reads a checkpoint with ``torch.load`` after creating the run's folder.
     for module in (ding.entry, ding.entry.application_entry):
         module.eval = _with_read_checkpoint(module.eval)
@@ -145,6 +150,24 @@ def _guarded(pipeline: Callable) -> Callable:
             parallel.end(failed=not ends_well)
 
     return serial_pipeline
+
+
+def _with_named_environment(create: Callable) -> Callable:
+    if hasattr(create, '__wrapped__'):
+        return create
+
+    @wraps(create)
+    def create_env_manager(manager_cfg: Dict, env_fn: List[Callable]) -> Any:
+        try:
+            return create(manager_cfg, env_fn)
+        except click.ClickException:
+            raise
+        except Exception as error:  # an environment may raise anything
+            name = getattr(getattr(env_fn[0], 'func', env_fn[0]), '__name__', env_fn[0])
+            hint = '. Install its package' if is_not_installed(error) else ''
+            raise ConfigError(f'create_config.env: {name} cannot be created ({describe(error)}){hint}') from error
+
+    return create_env_manager
 
 
 def _join_others(main_config: Dict) -> None:

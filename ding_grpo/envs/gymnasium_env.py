@@ -2,13 +2,18 @@ import copy
 from typing import Any, Dict, Iterator, List, Tuple
 
 import gymnasium
-from ding.envs import DingEnvWrapper, EvalEpisodeReturnWrapper
-from ding.utils import ENV_REGISTRY
+import numpy as np
+from ding.envs import DingEnvWrapper, EpisodicLifeWrapper, EvalEpisodeReturnWrapper
+from ding.utils import ENV_REGISTRY, ENV_WRAPPER_REGISTRY, import_module
 from easydict import EasyDict
 from gymnasium.spaces import Box
 
-from ding_common import ConfigError, Rule, TaskError, describe, is_reward
+from ding_common import ConfigError, Rule, TaskError, check_config, describe, is_reward, nearest, require_dict
 from ding_common.env_config import check_env_config, pop_number
+
+_WRAPPER = dict(type='', import_names=[], kwargs={})
+# Wrappers of DI-engine that need spaces of gym, or an environment of DI-engine.
+_FOR_OTHERS = {'obs_plus_prev_action_reward', 'reward_in_obs'}
 
 
 class TellTruncation(gymnasium.Wrapper):
@@ -18,6 +23,7 @@ class TellTruncation(gymnasium.Wrapper):
         has not reached a terminal state. Also ``exact_reward``, the sum of the rewards so far, which DI-engine rounds
         to float32.
     """
+    reward_range = (-float('inf'), float('inf'))  # gymnasium has none; wrappers of DI-engine read it
 
     def reset(self, **kwargs: Any) -> Tuple:
         self._sum = 0.0
@@ -74,6 +80,8 @@ class GymnasiumEnv(DingEnvWrapper):
     def _create(cls, cfg: Dict, key: str, is_train: bool) -> List[Dict]:
         check_env_config(cfg, cls.config, cls.rules)
         number = pop_number(cfg, key)
+        if cfg.get('env_wrapper', 'default') != 'default':
+            cls(cfg).try_wrappers()
         return [EasyDict(copy.deepcopy(cfg), is_train=is_train)] * number
 
     def __init__(self, cfg: dict = None, caller: str = 'collector', **kwargs) -> None:
@@ -93,6 +101,7 @@ class GymnasiumEnv(DingEnvWrapper):
                 f"env.env_id = {cfg.get('env_id')!r}: must be the id of a gymnasium environment, such as "
                 'CartPole-v1.'
             )
+        self._seeded = False
         arguments = cfg.get('env_kwargs', {})
         try:
             env = TellTruncation(gymnasium.make(cfg.env_id, **arguments))
@@ -106,6 +115,7 @@ class GymnasiumEnv(DingEnvWrapper):
             raise ConfigError(
                 f'env.env_id = {cfg.env_id!r}{written}: gymnasium cannot create it ({describe(error)}){hint}'
             ) from error
+        _check_wrappers(cfg.get('env_wrapper'))
         try:
             super().__init__(env, cfg, caller=caller)
         except Exception as error:  # so may a wrapper
@@ -121,8 +131,62 @@ class GymnasiumEnv(DingEnvWrapper):
         if cfg.get('act_scale') and not isinstance(env.action_space, Box):
             raise ConfigError(f'env.act_scale = True: the actions of {cfg.env_id} have no bounds. Set it to False.')
 
+    def try_wrappers(self) -> None:
+        """
+        Overview:
+            Reset the environment and take one step.
+        Raises:
+            - ConfigError: If that fails, because a wrapper does not fit the environment.
+        """
+        try:
+            self._env.seed(0)
+            self.reset()
+            self.step(self.random_action())
+        except TaskError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f'env.env_wrapper = {self._cfg.env_wrapper!r}: {self._cfg.env_id} fails in its first steps with these '
+                f'wrappers ({describe(error)})'
+            ) from error
+        finally:
+            self.close()
+
+    def seed(self, seed: int, dynamic_seed: bool = True) -> None:
+        super().seed(seed, dynamic_seed)
+        self._seeded = not dynamic_seed
+        for layer in _layers(self._env):
+            if isinstance(layer, EpisodicLifeWrapper):
+                layer.was_real_done = True  # otherwise the next start is the next life of the game before
+
+    def reset(self) -> Any:
+        if not self._seeded:
+            return super().reset()
+        self._seeded, state = False, np.random.get_state()
+        np.random.seed(self._seed)  # environments of one process share these numbers, which noop_reset draws
+        try:
+            return super().reset()
+        finally:
+            np.random.set_state(state)
+
     def clone(self, caller: str = 'collector') -> 'GymnasiumEnv':
         return GymnasiumEnv(self._cfg, caller)
+
+
+def _check_wrappers(wrappers: Any) -> None:
+    """Check each wrapper in a list; DI-engine ignores keys that it does not know."""
+    for wrapper in wrappers if isinstance(wrappers, list) else []:
+        if callable(wrapper):
+            continue
+        require_dict(wrapper, 'env.env_wrapper: a wrapper')
+        check_config(wrapper, _WRAPPER, dict(import_names=Rule.modules()), 'env.env_wrapper')
+        import_module(wrapper.get('import_names', []))
+        kind = wrapper.get('type')
+        known = set(ENV_WRAPPER_REGISTRY) - _FOR_OTHERS
+        if kind not in known:
+            raise ConfigError(
+                f'env.env_wrapper.type = {kind!r}: DI-engine has no such wrapper for gymnasium; {nearest(kind, known)}'
+            )
 
 
 def _layers(env: Any) -> Iterator[Any]:

@@ -161,6 +161,25 @@ def check_keys(cfg: Dict, default: Dict) -> None:
     _check_model(cfg['model'])
 
 
+def unknown_keys(cfg: Dict, default: Dict) -> Dict[str, Any]:
+    """
+    Overview:
+        The keys of a section ``policy`` that grpo does not have, by dotted path, with their values.
+    Arguments:
+        - cfg (:obj:`Dict`): The section as the user wrote it.
+        - default (:obj:`Dict`): The defaults of the policy.
+    """
+    return _unknown(cfg, {**_PIPELINE, **_schema(deep_merge_dicts(default, cfg), default)})
+
+
+def _unknown(cfg: Dict, known: Dict) -> Dict[str, Any]:
+    found = {key: value for key, value in cfg.items() if key not in known}
+    for key in set(cfg) - set(found):
+        if isinstance(cfg[key], dict) and known[key]:
+            found.update({f'{key}.{path}': value for path, value in _unknown(cfg[key], known[key]).items()})
+    return found
+
+
 def _schema(cfg: Dict, default: Dict) -> Dict:
     learner = LEARNER_REGISTRY.get('base').default_config()
     schema = deep_merge_dicts(deep_merge_dicts(_PIPELINE, dict(learn=dict(learner=learner))), default)

@@ -391,6 +391,10 @@ KEYS = dict(
             eval_freq=Key(10, Rule.integer(1)),
             # (int) Episodes of the sampling policy from each start, in addition to the greedy one.
             samples_per_start=Key(0, Rule.integer(0, MOST)),
+            # (bool) Whether the return that stops the run and selects the best checkpoint is that of the sampled
+            # episodes, at least one from each start, in place of the greedy ones. For tasks whose best policy is
+            # random, or stays soft for long. Both returns are reported.
+            sample=Key(False, Rule.one_of(True, False)),
             # (List[int]) Values of k for pass@k: the probability that at least one of k samples is correct (unbiased),
             # with a confidence interval over the starts. Needs ``samples_per_start`` of at least k.
             pass_at=Key([], _PASS_AT),

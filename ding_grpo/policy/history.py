@@ -41,6 +41,8 @@ class History:
     first: Dict[str, float] = field(default_factory=dict)
     recent: List[Dict[str, Any]] = field(default_factory=list)
     looks: List[Dict[str, float]] = field(default_factory=list)
+    # Returns of evaluations: greedy, and sampled or of training; None without the second.
+    evaluations: List[List[Optional[float]]] = field(default_factory=list)
     surprise: List[float] = field(default_factory=lambda: [0., 0., 0.])  # sum, sum of squares, number of steps
     reference: Optional[int] = None  # checksum of the reference's weights
     drifted: bool = False
@@ -73,6 +75,10 @@ class History:
             self.looks = [*self.looks, dict(look, rate=metrics['cur_lr'])][-RECENT:]
             for i, name in enumerate(('surprise', 'squares', 'fresh')):
                 self.surprise[i] += look[name]
+
+    def add_evaluation(self, greedy: float, sampled: Optional[float]) -> None:
+        """Add the returns of an evaluation: greedy, and those that the same policy samples, if they are known."""
+        self.evaluations = [*self.evaluations, [greedy, sampled]][-RECENT:]
 
     def add_reference(self, checksum: int) -> None:
         """Add the checksum of the reference's weights."""

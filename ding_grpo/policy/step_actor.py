@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from ding.torch_utils import to_device, to_tensor
 from ding.utils.data import default_collate
+from gymnasium.spaces import Box
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
-from ding_common import ConfigError, describe
+from ding_common import MOST, ConfigError, describe
 from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
 from ding_grpo.rollout import draw
 
@@ -77,7 +78,7 @@ class StepActor:
             self._check_spaces(*spaces)
 
     def _check_spaces(self, observations: Any, actions: Any) -> None:
-        name, observation = type(self._model).__name__, observations.sample()
+        name, observation = type(self._model).__name__, _sample(observations)
         try:
             with torch.no_grad():
                 logit = self._logit(self._model, self._collate({0: observation}))
@@ -155,9 +156,11 @@ class StepActor:
         return {i: dict(action=a) for i, a in zip(obs, self._of_environment(action))}
 
     def _of_environment(self, action: Tensor) -> Tensor:
-        """Actions of the model as the environment has them, on the CPU."""
+        """Actions of the model as DI-engine's environments get them, on the CPU; discrete ones of shape (1, )."""
         action = action.cpu()
-        return action.view(len(action), *self._shape) if action.is_floating_point() else action + self._start
+        if action.is_floating_point():
+            return action.view(len(action), *self._shape)
+        return (action + self._start).unsqueeze(1)
 
     def evaluating(self) -> ContextManager:
         return nullcontext()
@@ -166,13 +169,13 @@ class StepActor:
         self._generators.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
-        action = output['action']
-        action = action.flatten() if action.is_floating_point() else action - self._start
+        action = output['action'].flatten()
+        action = action.unsqueeze(0) if action.is_floating_point() else action - self._start
         final = dict(final_obs=to_tensor(timestep.obs, dtype=torch.float32)) if timestep.done else {}
         return dict(
             final,
             obs=to_tensor(obs, dtype=torch.float32),
-            action=action.unsqueeze(0),
+            action=action,
             logp=output['logp'].unsqueeze(0),
             reward=torch.tensor([np.asarray(timestep.reward).item()], dtype=torch.float32),
             # the second name is that of gym, in environments of DI-engine
@@ -278,6 +281,21 @@ class StepActor:
                 "discrete actions (B, N), or mu and sigma of continuous ones (action_space 'discrete' or 'continuous')."
             )
         return logit if self._temperature == 1 else logit / self._temperature
+
+
+def _sample(space: Any) -> Any:
+    """An observation of a space. DI-engine sets the type of boxes to a class, which their ``sample`` cannot read, and
+    some environments swap the bounds, or have some that overflow in a model."""
+    inner = getattr(space, 'spaces', None)
+    if inner is not None:
+        return {name: _sample(s)
+                for name, s in inner.items()} if hasattr(inner, 'items') else tuple(map(_sample, inner))
+    if not hasattr(space, 'low'):
+        return space.sample()
+    low, high, dtype = np.minimum(space.low, space.high), np.maximum(space.low, space.high), np.dtype(space.dtype)
+    if dtype.kind == 'f':
+        low, high = np.where(low < -MOST, -np.inf, low), np.where(high > MOST, np.inf, high)
+    return Box(low.astype(dtype), high.astype(dtype), dtype=dtype).sample()
 
 
 def _normal(logit: Dict[str, Tensor]) -> Independent:

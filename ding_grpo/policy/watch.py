@@ -36,7 +36,7 @@ class Watch:
         Collects figures of a run and finds causes in them, each once. Its state is plain numbers, the same in all \
         processes of a run.
     Interfaces:
-        ``probed``, ``look``, ``add``, ``reference_renewed``, ``state_dict``, ``load_state_dict``
+        ``probed``, ``look``, ``add``, ``evaluated``, ``reference_renewed``, ``state_dict``, ``load_state_dict``
     """
 
     def __init__(self, cfg: Dict, actor: Actor, model: nn.Module, updater: Updater) -> None:
@@ -134,6 +134,19 @@ class Watch:
 
     def _tell(self, cause: str, figures: Dict[str, Any]) -> None:
         self.history.found.append(dict(dict(update=self.history.updates, cause=cause), **figures))
+
+    def evaluated(self, greedy: float, sampled: Optional[float]) -> None:
+        """
+        Overview:
+            Add an evaluation, from which ``add`` finds causes.
+        Arguments:
+            - greedy (:obj:`float`): Mean return of the most probable actions.
+            - sampled (:obj:`Optional[float]`): Mean return of sampled episodes from the same starts. None: that of \
+                training, in environments whose starts are of one kind.
+        """
+        if sampled is None and self._actor.spec is None and self.history.recent:
+            sampled = self.history.recent[-1]['mean']
+        self.history.add_evaluation(greedy, sampled)
 
     def reference_renewed(self) -> None:
         """Called when the reference takes other weights on purpose."""

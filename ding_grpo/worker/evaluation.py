@@ -18,13 +18,16 @@ class Evaluation:
         - failures (:obj:`List[Optional[str]]`): For each episode, why it could not be scored; None if it was scored.
     """
 
-    def __init__(self, train_iter: int, envstep: int, seconds: float, value: float) -> None:
+    def __init__(
+            self, train_iter: int, envstep: int, seconds: float, value: float, greedy: Optional[float] = None
+    ) -> None:
         """
         Arguments:
             - train_iter (:obj:`int`): Number of updates so far; -1 for ``ding -m eval``.
             - envstep (:obj:`int`): Number of environment steps so far.
             - seconds (:obj:`float`): Duration of the run so far, without evaluations.
-            - value (:obj:`float`): Mean return of the greedy policy.
+            - value (:obj:`float`): Mean return of the greedy policy; with ``sample``, of the sampling one.
+            - greedy (:obj:`Optional[float]`): With ``sample``, mean return of the greedy policy.
         """
         self.record: Dict[str, Any] = dict(
             train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value
@@ -34,6 +37,8 @@ class Evaluation:
         self._scalars: Dict[str, float] = {}
         self._of_kind: Dict[str, List[float]] = {}  # returns
         self._episodes: List[Dict[str, Any]] = []
+        if greedy is not None:
+            self.record['greedy_return'] = self._shown['greedy'] = greedy
 
     def add_greedy(self, info: Dict[str, Any]) -> None:
         """Add the info that DI-engine's evaluator returns. Token environments add ``record``, one JSON text per

@@ -65,10 +65,10 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._seeds = learns_from_groups(self._policy)
         if self._seeds:
             self._policy.get_attribute('bind')(self.token_spec, (self._env.observation_space, self._env.action_space))
-        elif self._cfg.get('samples_per_start', 0) > 0:
+        elif self._samples > 0:
             raise ConfigError(
-                f'policy.eval.evaluator.samples_per_start = {self._cfg.samples_per_start}: policy.type = '
-                f'{self._policy_cfg.type!r} only evaluates greedily. Remove samples_per_start, or use grpo.'
+                f'policy.eval.evaluator.samples_per_start = {self._samples}: policy.type = '
+                f'{self._policy_cfg.type!r} only evaluates greedily. Remove samples_per_start and sample, or use grpo.'
             )
         if parallel.rank() == 0:
             keep_off_screen(self._logger)
@@ -91,20 +91,24 @@ class GroupEvaluator(InteractionSerialEvaluator):
             stop, info = super().eval(to_save.append, train_iter, envstep, *args, **kwargs)
         except RuntimeError as error:
             unwrap_task_error(error)
-        value = float(np.mean(info['eval_episode_return']))
+        value = greedy = float(np.mean(info['eval_episode_return']))
+        sampled, failures, sampled_value = self._sample(train_iter) if self._samples > 0 else (None, [], None)
+        if self._decides_by_samples:
+            value, info = sampled_value, dict(info, eval_episode_return=[sampled_value])
+            stop = value >= self._stop_value and train_iter > 0
+            if parallel.rank() == 0:
+                to_save = ['ckpt_best.pth.tar'] if value > best else []
+                self._max_episode_return = max(value, best)
+        elif self._seeds and train_iter >= 0:
+            self._policy.get_attribute('watch').evaluated(greedy, sampled_value)
         self._last, self._info = (value, train_iter), info
         if parallel.rank() > 0:  # only the first process evaluates
             self._save(save_ckpt_fn, to_save)
             return stop, info
         seconds = begun - self._since - self._evaluating  # duration of the run so far, without evaluations
-        found = Evaluation(train_iter, envstep, seconds, value)
+        found = Evaluation(train_iter, envstep, seconds, value, greedy if self._decides_by_samples else None)
         found.add_greedy(info)
-        samples = self._cfg.get('samples_per_start', 0)
-        if samples > 0:
-            try:
-                sampled, failures = self._sample(samples, train_iter)
-            except RuntimeError as error:
-                unwrap_task_error(error)
+        if sampled is not None:
             found.add_sampled(sampled, failures, self._cfg.get('pass_at', []), self._cfg.get('right_from', 1.0))
         found.finish()
         for tag, number, step in found.tagged(self._instance_name):
@@ -214,7 +218,26 @@ class GroupEvaluator(InteractionSerialEvaluator):
         # below 2^30; the group collector's seeds are above
         self._env.seed({i: int(s >> 2) for i, s in enumerate(state)}, dynamic_seed=False)
 
-    def _sample(self, samples: int, train_iter: int) -> Tuple[Dict[str, np.ndarray], List[Optional[str]]]:
+    @property
+    def _decides_by_samples(self) -> bool:
+        return self._cfg.get('sample', False)
+
+    @property
+    def _samples(self) -> int:
+        """Number of sampled episodes from each start."""
+        return max(self._cfg.get('samples_per_start', 0), int(self._decides_by_samples))
+
+    def _sample(self, train_iter: int) -> Tuple[Optional[Dict[str, np.ndarray]], List[Optional[str]], float]:
+        """The results of ``_play_samples`` in the first process, and their mean return in all."""
+        if parallel.rank() > 0:
+            return None, [], parallel.broadcast_object(None)
+        try:
+            sampled, failures = self._play_samples(train_iter)
+        except RuntimeError as error:
+            unwrap_task_error(error)
+        return sampled, failures, parallel.broadcast_object(float(sampled['return'].mean()))
+
+    def _play_samples(self, train_iter: int) -> Tuple[Dict[str, np.ndarray], List[Optional[str]]]:
         """Sample episodes from the starts that were just evaluated greedily. Returns the return and every other number
         that the environment reports, each (starts, samples), and for each episode why it could not be scored or None.
         """
@@ -222,7 +245,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         to_run = [episodes // count + (i < episodes % count) for i in range(count)]
         found: Dict[Tuple[int, int], List[Dict[str, float]]] = {}  # by environment and number of its episode
         failures: List[Optional[str]] = []
-        for number in range(samples):
+        for number in range(self._samples):
             self._env.reset()
             self._policy.reset()
             done = [0] * count

@@ -1,4 +1,5 @@
 import copy
+import os
 from typing import Any, Dict, List, Optional, Tuple
 
 import click
@@ -147,7 +148,8 @@ class DingTokenEnv(BaseEnv):
         self._env = TokenEnv(evaluation=walk is not None, kept=cfg.get('kept'), **options)
         self._walk = walk
         self._walked = 0
-        self._seed = None
+        self._seed, self._dynamic_seed = None, True
+        self._replay_path: Optional[str] = None
         self._failed: Optional[TaskError] = None
         self._scorer = Scorer(self._env, evaluates=walk is not None)
         self.observation_space = self._env.observation_space
@@ -179,14 +181,13 @@ class DingTokenEnv(BaseEnv):
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """
         Overview:
-            Set the seed of the next ``reset``; later resets continue the same random sequence. An evaluator \
-            environment starts again with its first problem.
+            Set the seed. An evaluator environment starts again with its first problem.
         Arguments:
             - seed (:obj:`int`): Selects the problem.
-            - dynamic_seed (:obj:`bool`): Ignored; DI-engine's env managers pass it. Each episode has a new problem \
-                either way.
+            - dynamic_seed (:obj:`bool`): True: it is the seed of the next ``reset``, and later resets continue the \
+                same random sequence. False: it is the seed of every ``reset``.
         """
-        self._seed = seed
+        self._seed, self._dynamic_seed = seed, dynamic_seed
         self._walked = 0
 
     @property
@@ -207,7 +208,9 @@ class DingTokenEnv(BaseEnv):
         if index is None and self._walk is not None:
             index = self._walk[self._walked % len(self._walk)]
         options = dict(index=index, defer_score=defer_score)
-        seed, self._seed = self._seed, None
+        seed = self._seed
+        if self._dynamic_seed:
+            self._seed = None
         try:
             obs, _ = self._env.reset(seed=seed, options=options)
         except TaskError as error:
@@ -225,10 +228,36 @@ class DingTokenEnv(BaseEnv):
         if done:
             # Here, not in ``reset``: DI-engine resets evaluator environments once more than it runs episodes.
             self._walked += 1
+            if self._replay_path is not None:
+                self._save_replay()
             if 'unscored' not in info:
                 total = sum(turn['reward'] for turn in info['turns']) if 'turns' in info else reward
                 self._scorer.finish(0, total, self._env.own_length, info)
         return BaseEnvTimestep(obs, as_reward(reward), done, info)
+
+    def random_action(self) -> np.ndarray:
+        """A random token id, of shape :math:`(1, )`."""
+        return np.array([self.action_space.sample()])
+
+    def render(self) -> str:
+        """The prompt and the tokens after it, as text."""
+        return self._env.render()
+
+    def enable_save_replay(self, replay_path: Optional[str] = None) -> None:
+        """
+        Overview:
+            Save the text of each episode that ends from now on.
+        Arguments:
+            - replay_path (:obj:`Optional[str]`): A folder, in which the episodes of problem i are appended to \
+                ``problem_i.txt``. None: ``./video``, as in DI-engine's environments.
+        """
+        self._replay_path = replay_path or './video'
+
+    def _save_replay(self) -> None:
+        os.makedirs(self._replay_path, exist_ok=True)
+        path = os.path.join(self._replay_path, f'problem_{self._env.index}.txt')
+        with open(path, 'a', encoding='utf-8', errors='backslashreplace') as f:
+            f.write(f'{self.render()}\n\n')
 
     def close(self) -> None:
         self._env.close()

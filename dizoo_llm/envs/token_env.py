@@ -67,12 +67,13 @@ class TokenEnv(gymnasium.Env):
         length limit. A ``Task`` has one turn, which it scores. A ``MultiTurnTask`` answers each turn: the reply is
         part of the next observation. The reward of a turn arrives with its last token.
     Interfaces:
-        ``reset``, ``step``
+        ``reset``, ``step``, ``render``
     Property:
         ``observation_space``, ``action_space``, ``token_spec``
     """
 
-    metadata = {'render_modes': []}
+    metadata = {'render_modes': ['ansi']}
+    render_mode = 'ansi'
 
     def __init__(
         self,
@@ -287,6 +288,10 @@ class TokenEnv(gymnasium.Env):
                 truncated=truncated
             )
         return self._observe(), reward, terminated, truncated, info
+
+    def render(self) -> str:
+        """The prompt and the tokens after it, as text."""
+        return self._encoder.decode(self._prompt + self._tokens)
 
     @property
     def turns(self) -> List[Tuple[str, str]]:

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from ding.envs import create_env_manager, get_env_manager_cls, get_vec_env_setting
+from ding.envs.env.env_implementation_check import check_all
 from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 
@@ -182,9 +183,34 @@ class TestDingTokenEnv:
             env_fn, cfgs, _ = get_vec_env_setting(config(**changes))
             env_fn(cfgs[0])
 
-    @pytest.mark.parametrize('key', ['collector_env_num', 'evaluator_env_num'])
+    @pytest.mark.parametrize('key', ['collector_env_num', 'evaluator_env_num', 'n_evaluator_episode'])
     def test_missing_number(self, key):
         cfg = config()
         cfg.pop(key)
         with pytest.raises(ConfigError, match=f'env.{key}: missing'):
             get_vec_env_setting(cfg)
+
+    @pytest.mark.parametrize(
+        'env', [dict(task=dict(type='think_answer')),
+                dict(task=dict(type='guess'), max_turns=3, max_reply_tokens=8)]
+    )
+    def test_it_passes_the_checks_of_di_engine(self, env):
+        check_all(DingTokenEnv(dict(env, max_new_tokens=3)))
+
+    def test_a_seed_that_is_not_dynamic_is_that_of_every_episode(self):
+        env, met = DingTokenEnv(dict(task=dict(type='think_answer'))), {}
+        for dynamic in (False, True):
+            env.seed(3, dynamic_seed=dynamic)
+            met[dynamic] = [tuple(env.reset()) for _ in range(8)]
+        assert len(set(met[False])) == 1 and met[True][0] == met[False][0]
+        assert len(set(met[True])) > 1
+
+    def test_text_is_its_picture(self, tmp_path):
+        env = DingTokenEnv(config(walk=[1]))
+        env.enable_save_replay(str(tmp_path / 'texts'))
+        for action in ([26, 29], [5, 29]):
+            env.reset()
+            prompt, shown = env.render(), env.step(action).info['completion']
+            assert env.render().startswith(prompt) and shown in env.render()[len(prompt):]
+        saved = (tmp_path / 'texts' / 'problem_1.txt').read_text()
+        assert saved.count(prompt) == 2 and saved.endswith(f'{env.render()}\n\n')

@@ -1,3 +1,4 @@
+import gymnasium
 import numpy as np
 import pytest
 from ding.envs import get_vec_env_setting
@@ -12,6 +13,31 @@ def run(env, action):
     while not steps or not steps[-1].done:
         steps.append(env.step(np.array(action)))
     return steps
+
+
+class Lives(gymnasium.Env):
+    """Each step costs a life of three; the observation tells the seed, the steps and the lives."""
+    observation_space = gymnasium.spaces.Box(0, np.inf, (3, ), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    ale = property(lambda self: self)
+
+    def get_action_meanings(self):
+        return ['NOOP', 'FIRE']
+
+    def lives(self):
+        return 100 - self.steps
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.drawn = 0, self.np_random.random()
+        return self.seen(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.seen(), 1., self.steps == 100, False, {}
+
+    def seen(self):
+        return np.array([self.drawn, self.steps, self.lives()], np.float32)
 
 
 @pytest.mark.envtest
@@ -70,7 +96,23 @@ class TestGymnasiumEnv:
                 dict(env_id='CartPole-v1', env_kwargs=dict(max_episode_steps='x'
                                                            )), "env.env_kwargs = {'max_episode_steps': 'x'}"
             ),
-            (dict(env_id='CartPole-v1', env_wrapper=[dict(type='none')]), r"env.env_wrapper = \[{'type': 'none'}\]"),
+            (
+                dict(env_id='CartPole-v1', env_wrapper=[dict(type='flatten_obs')]),
+                "env.env_wrapper.type = 'flatten_obs': DI-engine has no such wrapper .* Allowed: action_repeat, "
+            ),
+            (
+                dict(env_id='CartPole-v1', env_wrapper=[dict(type='obs_plus_prev_action_reward')
+                                                        ]), 'no such wrapper for g'
+            ),
+            (dict(env_id='CartPole-v1', env_wrapper=['frame_stack']), "a wrapper = 'frame_stack': must be a dict"),
+            (
+                dict(env_id='CartPole-v1', env_wrapper=[dict(type='frame_stack', n_frames=2)]),
+                'env.env_wrapper.n_frames = 2: unknown key; Allowed: import_names, kwargs, type'
+            ),
+            (
+                dict(env_id='CartPole-v1', env_wrapper=[dict(type='noop_reset')
+                                                        ]), r"env.env_wrapper = \[{'type': 'noop_r"
+            ),
             (
                 dict(env_id='CartPole-v1',
                      env_wrapper=[]), r'env.env_wrapper = \[\]: none of the wrappers reports the return'
@@ -86,6 +128,7 @@ class TestGymnasiumEnv:
     @pytest.mark.parametrize(
         'changes, message', [
             (dict(env_ids='CartPole-v1'), "env.env_ids = 'CartPole-v1': unknown key; did you mean 'env_id'"),
+            (dict(env_wrapper='gym_hybrid_default'), 'CartPole-v1 fails in its first steps with these wrappers'),
             (dict(rew_clip=1), 'env.rew_clip = 1: must be of type bool'),
             (dict(env_wrapper='none'), "env.env_wrapper = 'none': must be a list, or one of 'default'"),
             (dict(collector_env_num=2.0), 'env.collector_env_num = 2.0: must be an integer'),
@@ -111,3 +154,32 @@ class TestGymnasiumEnv:
         _, collect, evaluate = get_vec_env_setting(EasyDict(cfg, collector_env_num=3, evaluator_env_num=2))
         assert len(collect) == 3 and len(evaluate) == 2
         assert all(c.is_train for c in collect) and not any(c.is_train for c in evaluate)
+
+    def test_wrappers_that_read_the_range_of_rewards(self):
+        found = []
+        wrappers = [lambda env: found.append(env.reward_range) or env, dict(type='eval_episode_return')]
+        GymnasiumEnv(dict(env_id='CartPole-v1', env_wrapper=wrappers))
+        assert found == [(-np.inf, np.inf)]
+
+    @pytest.mark.parametrize('wrappers', [[dict(type='noop_reset')], [dict(type='episodic_life')], 'default'])
+    def test_one_seed_one_start_whatever_the_episode_before_was(self, wrappers):
+        """Actions of doing nothing came from numbers that environments share; a lost life was the next start."""
+        gymnasium.register('Lives-v0', Lives)
+        if wrappers != 'default':
+            wrappers = [*wrappers, dict(type='eval_episode_return')]
+        envs, starts = [GymnasiumEnv(dict(env_id='Lives-v0', env_wrapper=wrappers)) for _ in range(3)], {}
+        for seed in (7, 7, 8):
+            for env in envs:
+                env.seed(seed, dynamic_seed=False)
+            for steps, env in enumerate(envs):
+                starts.setdefault(seed, []).append(env.reset())
+                for _ in range(steps):
+                    env.step(np.array([0]))
+        assert all(np.array_equal(starts[7][0], start) for start in starts[7])
+        assert not np.array_equal(starts[7][0], starts[8][0])
+        random = np.random.get_state()[1]
+        envs[0].seed(7, dynamic_seed=False)
+        before = np.random.get_state()
+        envs[0].reset()
+        after = np.random.get_state()
+        assert before[2] == after[2] and np.array_equal(before[1], after[1]) and not np.array_equal(random, after[1])

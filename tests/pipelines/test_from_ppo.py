@@ -1,6 +1,7 @@
 """Configs of DI-engine's PPO become configs of grpo: refused as they are, converted, trained."""
 import glob
 import os
+import re
 import shutil
 
 import dizoo
@@ -16,6 +17,41 @@ from ding_grpo.from_ppo import Source, convert, write
 from ding_grpo.policy.ppo_keys import PPO_KEYS, check_ppo_keys
 
 DIZOO = os.path.dirname(dizoo.__file__)
+# Each config of DI-engine's on-policy PPO: it is converted and starts, or is refused in a line with these words.
+TABLE = dict(
+    enduro_onppo=None,
+    pong_ppo=None,
+    pong_ppo_ddp=None,
+    qbert_onppo=None,
+    spaceinvaders_onppo=None,
+    bipedalwalker_ppo=None,
+    lunarlander_ppo=None,
+    cartpole_ppo=None,
+    cartpole_ppo_ddp=None,
+    pendulum_ppo=None,
+    ant_ppo=None,
+    ant_onppo=None,
+    halfcheetah_onppo=None,
+    hopper_onppo=None,
+    walker2d_onppo=None,
+    coinrun_ppo=None,
+    maze_ppo=None,
+    rocket_hover_ppo=None,
+    rocket_landing_ppo=None,
+    lunarlander_gcl='a config with a reward model',
+    lunarlander_rnd_onppo='a config with a reward model',
+    cartpole_gcl='a config with a reward model',
+    cartpole_trex_onppo='a config with a reward model',
+    ant_trex_onppo='a config with a reward model',
+    halfcheetah_trex_onppo='a config with a reward model',
+    hopper_gcl='a config with a reward model',
+    hopper_trex_onppo='a config with a reward model',
+    walker2d_gcl='a config with a reward model',
+    walker2d_trex_onppo='a config with a reward model',
+    gym_hybrid_hppo="policy.action_space = 'hybrid': grpo has discrete or continuous actions",
+    overcooked_ppo='policy.multi_agent = True: grpo trains one agent',
+    ptz_simple_spread_mappo='policy.multi_agent = True: grpo trains one agent',
+)
 PPO = ('cartpole_ppo', 'cartpole_ppo_ddp', 'pendulum_ppo', 'lunarlander_ppo', 'bipedalwalker_ppo')
 OTHERS = dict(
     cartpole_ppo_offpolicy="policy.type = 'ppo_offpolicy'",
@@ -30,7 +66,7 @@ OTHERS = dict(
 
 def shipped(name):
     """Of DI-engine."""
-    path, = glob.glob(f'{DIZOO}/*/*/config/{name}_config.py')
+    path = min(glob.glob(f'{DIZOO}/**/config/**/{name}_config.py', recursive=True), key=len)
     if 'box2d' in path:
         pytest.importorskip('Box2D')
     return path
@@ -49,8 +85,39 @@ def converted(name):
     return f"{name.replace('ppo', 'grpo')}_config.py"
 
 
+def of_ppo(path):
+    with open(path, encoding='utf-8') as f:
+        return "type='ppo'" in f.read()
+
+
 @pytest.mark.envtest
 class TestShippedConfigs:
+
+    def test_the_table_has_all(self):
+        paths = glob.glob(f'{DIZOO}/**/*.py', recursive=True)
+        names = {os.path.basename(path).removesuffix('_config.py') for path in paths if of_ppo(path)}
+        assert names == set(TABLE)
+
+    @pytest.mark.parametrize('name', TABLE)
+    def test_each_starts_or_ends_in_one_line(self, folder, name):
+        """Also those whose environment is not installed, where the tests are run."""
+        shutil.copy(glob.glob(f'{DIZOO}/**/config/**/{name}_config.py', recursive=True)[0], 'ppo_config.py')
+        result = CliRunner().invoke(from_ppo.main, ['ppo_config.py'])
+        lines = result.output.strip().splitlines()
+        if TABLE[name] is not None or result.exit_code != 0:
+            assert result.exit_code == 1 and len(lines) == 1 and os.listdir() == ['ppo_config.py'], result.output
+            assert (TABLE[name] or 'Error: ') in result.output
+            return
+        main, create = read_config_file('grpo_config.py')
+        main.policy.update(cuda=False, multi_gpu=False)
+        if len(lines) > 1:
+            assert 'a package is not installed' in lines[0] and 'n_sample the smallest, 2 groups' in lines[0]
+            with pytest.raises(ConfigError, match='create_config.env.*(No module named|install)'):
+                serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+            return
+        main.env.update(n_evaluator_episode=1, evaluator_env_num=1, collector_env_num=2)
+        main.policy.group_size, main.policy.collect.n_sample, main.policy.learn.epoch_per_collect = 2, 2, 1
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
 
     @pytest.mark.parametrize('name', PPO)
     def test_converted_it_trains(self, folder, name):
@@ -151,6 +218,36 @@ class TestConvert:
     def test_bounds(self, length, groups):
         found = convert(*self.ppo(collect=dict(n_sample=4096)), length)
         assert found.main['policy']['collect']['n_sample'] == groups
+
+    def test_keys_that_grpo_does_not_have_are_named(self):
+        main, create = self.ppo(
+            learn=dict(update_per_collect=1, multi_gpu=False),
+            collect=dict(n_sample=4096, collector_env_num=8, collector=dict(get_train_sample=True)),
+            other=dict(eps=dict(start=1.))
+        )
+        found = convert(main, create, length=100.)
+        told = 'collect.collector.get_train_sample = True, collect.collector_env_num = 8, learn.multi_gpu = False, ' \
+            "other.eps = {'start': 1.0}"
+        assert ', '.join(found.unknown) == told
+        assert found.comments['policy'].endswith(f'Keys that grpo does not have: {told}.')
+        assert found.main['policy']['collect']['collector'] == {} == found.main['policy']['other']
+
+    @pytest.mark.parametrize(
+        'changes, message', [
+            (dict(model=dict(obs_shape=5)), 'policy.model.obs_shape: VAC does not read observations of shape'),
+            (dict(model=dict(action_space='continuous')), "policy.model.action_space = 'continuous': .* are discrete"),
+            (dict(model=dict(layers=5)), 'policy.model.layers = 5: unknown key'),
+        ]
+    )
+    def test_what_cannot_start_is_refused_by_the_conversion(self, folder, changes, message):
+        text = open(shipped('cartpole_ppo')).read()
+        (folder / 'c_ppo_config.py').write_text(
+            f'{text}\nfrom ding.utils import deep_merge_dicts\n'
+            f'main_config.policy = deep_merge_dicts(main_config.policy, {changes})\n'
+        )
+        result = CliRunner().invoke(from_ppo.main, ['c_ppo_config.py'])
+        assert result.exit_code == 1 and re.search(message, result.output), result.output
+        assert os.listdir() == ['c_ppo_config.py'] and len(result.output.strip().splitlines()) == 1
 
     def test_what_is_left_is_known_to_grpo(self):
         policy = {}

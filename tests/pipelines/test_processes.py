@@ -66,7 +66,7 @@ def write_config(folder, name, config, changes, processes, code='', **learn):
     learn = dict(changes['policy'].get('learn', {}), **learn)
     multi_gpu = processes > 1 or bool(changes['policy'].get('shard', False))
     changes['policy'] = dict(changes['policy'], learn=learn, multi_gpu=multi_gpu)
-    changes['policy']['eval'] = dict(evaluator=dict(eval_freq=4))
+    changes['policy'].setdefault('eval', dict(evaluator=dict(eval_freq=4)))
     write(folder / f'{name}_config.py', load(config, **changes), code)
 
 
@@ -130,6 +130,9 @@ class TestTwoProcesses:
         ]
     )
     def test_the_weights_of_one(self, tmp_path, config, changes, mode, start):
+        # all processes decide by the samples of the first
+        policy = dict(changes['policy'], eval=dict(evaluator=dict(eval_freq=4, sample=True)))
+        changes = dict(changes, policy=policy)
         runs = [cls(tmp_path, f'p{n}', config, changes, mode, 10, n) for n, cls in ((1, Run), (2, start))]
         for run in runs:
             code, out = run.end()

@@ -56,6 +56,22 @@ class Sides(gymnasium.Env):
         return picture
 
 
+class Both(gymnasium.Env):
+    """Reward 1 if both actions were taken in five steps, of which the observation tells nothing."""
+    observation_space = gymnasium.spaces.Box(0, 1, (4, ), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self._taken = []
+        return np.ones(4), {}
+
+    def step(self, action):
+        self._taken.append(int(action))
+        done = len(self._taken) == 5
+        return np.ones(4), float(done and len(set(self._taken)) == 2), done, False, {}
+
+
 def run(configs, updates=2, seed=0):
     policy = serial_pipeline_onpolicy(configs, seed=seed, max_train_iter=updates)
     log = os.path.join('run', 'log')
@@ -215,3 +231,45 @@ class TestPipeline:
         monkeypatch.setattr(GymnasiumEnv, 'seed', note)
         run(small('cartpole_grpo'))
         assert len(seeds['evaluator']) >= 3 and len(seeds['collector']) == 12
+
+    @pytest.fixture
+    def both(self, small):
+        gymnasium.register('Both-v0', Both)
+        main, create = small('cartpole_grpo', policy__learn__extend_truncated=False)
+        main.env.update(env_id='Both-v0', env_kwargs={})
+        main.policy.eval.evaluator.eval_freq = 1
+        return main, create
+
+    @pytest.mark.parametrize('samples', [0, 8])
+    def test_greedy_evaluations_that_fail_where_samples_succeed_are_a_finding(self, both, samples):
+        """Greedy evaluations stay at 0 while training succeeds: no known cause, said the page of findings."""
+        both[0].policy.eval.evaluator.samples_per_start = samples
+        run(both, updates=5)
+        found, = [f for f in read_json_lines('run/findings.jsonl') if f['cause'] == 'greedy_behind']
+        assert found['greedy'] == 0 and found['sampled'] > 0.75 and 'evaluator.sample=True' in found['message']
+
+    def test_evaluation_by_sampling_stops_the_run_and_chooses_the_best(self, both):
+        main, create = both
+        main.policy.eval.evaluator.update(sample=True, eval_freq=2)
+        main.env.update(stop_value=0.2, n_evaluator_episode=30)
+        _, metrics, evaluations = run(both, updates=5)
+        assert len(metrics) == 2 and [e['greedy_return'] for e in evaluations] == [0, 0]
+        assert all(e['eval_episode_return'] == e['sampled_return'] > 0.2 for e in evaluations)
+        assert os.path.exists('run/ckpt/ckpt_best.pth.tar')
+        assert os.path.getsize('run/findings.jsonl') == 0
+
+    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
+    @pytest.mark.parametrize('method, message', [
+        ('__init__', 'create_config.env: GymnasiumEnv cannot be created .*No module named .its_engine.*Install'),
+        ('reset', 'create_config.env: an environment cannot be reset .*No module named .its_engine'),
+    ])  # yapf: disable
+    def test_an_environment_that_lacks_a_package(self, small, monkeypatch, manager, method, message):
+        from ding_grpo.envs import GymnasiumEnv
+
+        def missing(*args, **kwargs):
+            raise ImportError("No module named 'its_engine'")
+
+        monkeypatch.setattr(GymnasiumEnv, method, missing)
+        with pytest.raises(ConfigError, match=message) as caught:
+            run(small('cartpole_grpo', manager))
+        assert len(caught.value.message.splitlines()) == 1 and not os.path.exists('run')

@@ -26,6 +26,14 @@ def history(updates=5, samples={}, mask={}, metrics={}, look={}, first={}):
     return found
 
 
+def evaluated(times, greedy, sampled, **figures):
+    """A healthy history with evaluations; its rewards are from 0 to 1."""
+    found = history(**figures)
+    for _ in range(times):
+        found.add_evaluation(greedy, sampled)
+    return found
+
+
 def causes_of(found, **setting):
     return [name for name, find in CAUSES.items() if find(found, Setting(**setting)) is not None]
 
@@ -90,6 +98,10 @@ def test_the_rule_of_three():
         ),
         ('against', history(look=dict(follow=-0.06)), history(look=dict(follow=-0.04)), {}),
         ('against', history(look=dict(follow=-0.9)), history(4, look=dict(follow=-0.9)), {}),
+        ('greedy_behind', evaluated(3, 0.125, 0.875), evaluated(2, 0.125, 0.875), {}),
+        ('greedy_behind', evaluated(3, 0.125, 0.875), evaluated(3, 0.13, 0.875), {}),
+        ('greedy_behind', evaluated(3, 0.125, 0.875), evaluated(3, 0.125, None), {}),
+        ('greedy_behind', evaluated(3, 0.125, 0.875), evaluated(3, 0.125, 0.875, metrics=dict(entropy=0.009)), {}),
         ('equal', history(5, dict(equal=4)), history(4, dict(equal=4)), {}),
         ('equal', history(5, dict(equal=4)), history(5, dict(equal=3)), {}),
     ]

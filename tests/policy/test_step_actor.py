@@ -104,7 +104,7 @@ class TestStepActor:
         obs = {0: torch.randn(3), 1: torch.randn(3)}
         out = policy.collect_mode.forward(obs, row_keys={0: (0, 0, 0), 1: (0, 0, 1)})
         logit = policy._model(torch.stack(list(obs.values())), mode='compute_actor')['logit']
-        action = torch.stack([out[i]['action'] for i in obs])
+        action = torch.cat([out[i]['action'] for i in obs])
         expected = Categorical(logits=logit).log_prob(action)
         assert torch.allclose(torch.stack([out[i]['logp'] for i in obs]), expected, atol=1e-6)
 
@@ -124,7 +124,7 @@ class TestStepActor:
         policy = make(DISCRETE)
         obs = torch.zeros(3)
         out = policy.collect_mode.forward({i: obs for i in range(4000)}, row_keys={i: (0, 0, i) for i in range(4000)})
-        share = torch.bincount(torch.stack([o['action'] for o in out.values()]), minlength=4) / 4000
+        share = torch.bincount(torch.cat([o['action'] for o in out.values()]), minlength=4) / 4000
         p = policy._model(obs[None], mode='compute_actor')['logit'].softmax(-1)[0]
         assert torch.allclose(share, p, atol=0.03)
 
@@ -140,7 +140,8 @@ class TestStepActor:
         assert (again[2]['action'] - alone[2]['action']).abs().max() > 1e-2  # the generator goes on
 
     def test_greedy(self):
-        for model, expected in ((DISCRETE, lambda logit: logit.argmax(-1)), (CONTINUOUS, lambda logit: logit['mu'])):
+        for model, expected in ((DISCRETE, lambda logit: logit.argmax(-1, True)), (CONTINUOUS,
+                                                                                   lambda logit: logit['mu'])):
             policy = make(model)
             obs = torch.randn(3)
             action = policy.eval_mode.forward({5: obs})[5]['action']
@@ -317,10 +318,31 @@ class TestSpaces:
         obs = {i: np.full(3, i, np.float32) for i in range(20)}
         outputs = policy.collect_mode.forward(obs, row_keys={i: (0, 0, i) for i in obs})
         outputs.update({i + 20: out for i, out in policy.eval_mode.forward(obs).items()})
-        assert all(actions.contains(out['action'].numpy()[()]) for out in outputs.values())
+        # DI-engine's policies give discrete actions in the shape (1, ), which environments such as frozen_lake index
+        of_environment = (out['action'].numpy() for out in outputs.values())
+        assert all(actions.contains(a[0] if 'n' in vars(actions) else a) for a in of_environment)
         step = policy.collect_mode.process_transition(obs[3], outputs[3], Timestep(1.))
-        of_model = outputs[3]['action'] - 10 if 'n' in vars(actions) else outputs[3]['action'].flatten()
+        of_model = outputs[3]['action'][0] - 10 if 'n' in vars(actions) else outputs[3]['action'].flatten()
         assert torch.equal(step['action'][0], of_model)
+
+    @pytest.mark.parametrize('change', [
+        lambda box: setattr(box, 'dtype', np.float32),  # as DI-engine's wrapper does with spaces of float64
+        lambda box: vars(box).update(low=box.high, high=box.low),  # as gym-hybrid has them
+        lambda box: vars(box).update(low=np.full(3, -1.7e308), high=np.full(3, 1.7e308)),
+    ])  # yapf: disable
+    @pytest.mark.parametrize('around', [lambda box: box, lambda box: Dict(a=Dict(b=box)), lambda box: Tuple([box])])
+    def test_spaces_that_cannot_be_sampled(self, change, around):
+        box = Box(-1, 1, (3, ), np.float64)
+        change(box)
+        space, policy = around(box), make(DISCRETE)
+        if space is not box:
+            reading = policy._actor._collate
+            policy._actor._collate = lambda obs: self.flat(reading(obs))
+        policy.collect_mode.get_attribute('bind')(None, (space, Discrete(4)))
+        assert policy._actor.exact  # no NaN
+
+    def flat(self, obs):
+        return obs if isinstance(obs, torch.Tensor) else self.flat([*getattr(obs, 'values', lambda: obs)()][0])
 
 
 class Net(nn.Module):

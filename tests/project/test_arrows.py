@@ -33,7 +33,7 @@ ALLOWED = {
     'ding_grpo.model': {'ding_common', 'ding_grpo.rl_utils'},
     'ding_grpo.rollout': set(),
     'ding_grpo.envs': {'ding_common'},
-    'ding_grpo.from_ppo': {'ding_common', 'ding_grpo', 'ding_grpo.policy'},
+    'ding_grpo.from_ppo': {'ding_common', 'ding_grpo', 'ding_grpo.check', 'ding_grpo.policy'},
     'ding_grpo.compare': {'ding_common', 'ding_grpo.worker'},
     'ding_grpo.gradient_bench': {'ding_common', 'ding_grpo.rl_utils'},
     'ding_grpo.replay': {'ding_common', 'ding_grpo.worker'},
