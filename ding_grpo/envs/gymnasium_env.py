@@ -2,6 +2,7 @@ import copy
 from typing import Any, Dict, Iterator, List, Tuple
 
 import gymnasium
+import numpy as np
 from ding.envs import DingEnvWrapper, EvalEpisodeReturnWrapper
 from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
@@ -24,6 +25,10 @@ class TellTruncation(gymnasium.Wrapper):
         return self.env.reset(**kwargs)
 
     def step(self, action: Any) -> Tuple:
+        if not np.isfinite(action).all():
+            raise TaskError(
+                f'{self.spec.id} got the action {action!r} from the policy, whose weights or outputs are NaN'
+            )
         obs, reward, terminated, truncated, info = self.env.step(action)
         if not is_reward(float(reward)):
             raise TaskError(f'{self.spec.id} gave the reward {reward!r}, must be a finite number (float32); scale it')
