@@ -44,11 +44,10 @@ def main(
     tokenizer = load_tokenizer(folder)
     model = build_causal_lm(folder, None, None, None, 'FOLDER')
     torch.manual_seed(seed)
-    longest = max_new_tokens or model.generation_config.max_new_tokens or LONGEST
     env = dict(task=dict(type=task, import_names=list(modules))) if config is None else _env_of(config)
+    longest = max_new_tokens or env.get('max_new_tokens') or model.generation_config.max_new_tokens or LONGEST
     if task is not None or config is not None and prompt is None:
-        limit = max_new_tokens or env.get('max_new_tokens') or longest
-        env.update(tokenizer=dict(pretrained=folder), max_new_tokens=limit, evaluation=True, overlong_buffer=None)
+        env.update(tokenizer=dict(pretrained=folder), max_new_tokens=longest, evaluation=True, overlong_buffer=None)
         _answer_all(model, TokenEnv(**env), problems, temperature)
         return
 

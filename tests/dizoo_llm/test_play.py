@@ -14,7 +14,8 @@ TEMPLATE = CHAT + "{% if enable_thinking is defined %}{{ enable_thinking }}{% en
 
 @pytest.fixture
 def play(tmp_path, monkeypatch):
-    """Prompts a model under a config's ``env``: (prompt, env) -> the text that the model reads, the result."""
+    """Prompts a model under a config's ``env``: (prompt, env) -> the text that the model reads and how much it may
+    write, the result."""
     monkeypatch.chdir(tmp_path)
     write_model_and_data(TINY)
     tokenizer = load_tokenizer('base')
@@ -22,8 +23,8 @@ def play(tmp_path, monkeypatch):
     tokenizer.save_pretrained('base')
     read = []
 
-    def generate(model, prompts, *args):
-        read.append(tokenizer.decode(prompts[0]))
+    def generate(model, prompts, longest, *args):
+        read.append((tokenizer.decode(prompts[0]), longest))
         return [tokenizer.encode('yes')]
 
     monkeypatch.setattr('dizoo_llm.play.plain_generate', generate)
@@ -39,10 +40,9 @@ def play(tmp_path, monkeypatch):
 @pytest.mark.unittest
 @pytest.mark.parametrize(
     'env, read', [
-        ("system_prompt='Be brief.'", '<system>Be brief.<user>hi<assistant>'),
-        ("chat_options=dict(enable_thinking=False)", '<user>hi<assistant>False'),
-        ('chat=False', 'hi'),
-        ('max_new_tokens=4', '<user>hi<assistant>'),
+        ("system_prompt='Be brief.', max_new_tokens=4", ('<system>Be brief.<user>hi<assistant>', 4)),
+        ("chat_options=dict(enable_thinking=False), max_new_tokens=4", ('<user>hi<assistant>False', 4)),
+        ('chat=False, max_new_tokens=8', ('hi', 8)),
     ]
 )
 def test_a_prompt_is_read_as_in_the_run_of_a_config(play, env, read):
