@@ -34,6 +34,7 @@ setup(
         'gymnasium',
         'easydict',
         'click',
+        'jinja2',
         'matplotlib',
         'plotly>=5.20',
         'tabulate',

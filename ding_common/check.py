@@ -171,6 +171,23 @@ def check_arguments(args: Dict, function: Callable, where: str) -> None:
             raise ConfigError(f'{where}.{name} = {value!r:.200}: must be {rule.allowed}.')
 
 
+def check_plain(function: Any, where: str) -> None:
+    """
+    Overview:
+        Require that a user's function returns its result when it is called. Nothing awaits it.
+    Arguments:
+        - function (:obj:`Any`): The function, or any other object.
+        - where (:obj:`str`): Beginning of the message.
+    Raises:
+        - ConfigError: If it is defined by ``async def``.
+    """
+    if any(map(inspect.iscoroutinefunction, (function, getattr(function, '__call__', None)))):
+        raise ConfigError(
+            f'{where}: is defined by async def, and must be an ordinary function. Call asyncio.run in it, for a batch '
+            'in score_batch.'
+        )
+
+
 def _rule_of(annotation: Any) -> Rule:
     """The rule that an annotation implies for a value, as far as it can be checked."""
     kind = typing.get_origin(annotation) or annotation

@@ -1,4 +1,5 @@
 import os
+import re
 import traceback
 from typing import NoReturn, Optional
 
@@ -26,13 +27,14 @@ class TaskError(click.ClickException, RuntimeError):
     Overview:
         A task that raised an error or returned an invalid value. DI-engine's env managers pass on only the text of an
         exception. ``str`` and ``repr`` therefore enclose the message in markers, by which ``unwrap_task_error`` finds
-        it.
+        it, until ``marked`` is set to False.
     """
 
     _opening, _closing = '[task error]', '[end of task error]'
+    marked = True
 
     def __str__(self) -> str:
-        return f'{self._opening}{self.message}{self._closing}'
+        return f'{self._opening}{self.message}{self._closing}' if self.marked else self.message
 
     __repr__ = __str__
 
@@ -50,7 +52,8 @@ def describe(error: BaseException) -> str:
     """Describe an exception of user code in one line: type, message and location."""
     if isinstance(error, SyntaxError):  # its message already names the location
         return f'{type(error).__name__}: {error}'
-    said = f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
+    text = error.message if isinstance(error, TaskError) else str(error)
+    said = f"{type(error).__name__}: {' '.join(text.split()):.200}"
     frames = traceback.extract_tb(error.__traceback__)  # none if it was returned and never raised
     return f'{said} ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})' if frames else said
 
@@ -64,20 +67,45 @@ def is_not_installed(error: Optional[BaseException]) -> bool:
     )
 
 
-def unwrap_task_error(error: RuntimeError) -> NoReturn:
+# How DI-engine's env managers pass on what an environment raised: from another process, and from their own.
+_PROCESS = re.compile(r'Env Process Exception:\n.*File "([^"]*)", line (\d+), in (\w+)\n(?: [^\n]*\n)*(.*)', re.S)
+_RETRIED = re.compile(r'Env \d+ (step|reset) has exceeded max retries\(\d+\), and the latest exception is: (.*)', re.S)
+
+
+def unwrap_task_error(error: Exception) -> NoReturn:
     """
     Overview:
-        Raise the ``TaskError`` that an env manager turned into a ``RuntimeError``, or ``error`` itself if it contains \
-        none.
+        Raise what an environment raised and an env manager passed on, in one line, or ``error`` itself if it comes \
+        from elsewhere.
     Arguments:
-        - error (:obj:`RuntimeError`): The error that the env manager raised.
+        - error (:obj:`Exception`): The error that the env manager raised.
     Raises:
-        - TaskError: If the text of ``error`` contains one.
+        - TaskError: If the text of ``error`` contains one, or the message of another exception of an environment.
     """
-    message = TaskError.find(str(error))
+    passed_on = error
+    if isinstance(error.__cause__, Exception) and str(error).startswith('Exception in thread('):  # of a reset
+        passed_on = error.__cause__
+    text = str(passed_on.args[0]) if passed_on.args else ''
+    message = TaskError.find(text) or _of_environment(passed_on, text)
     if message is None:
         raise error
-    raise TaskError(message) from None
+    found = TaskError(message)
+    found.marked = False
+    raise found from (error if TaskError.find(text) is None else None)
+
+
+def _of_environment(error: Exception, text: str) -> Optional[str]:
+    """What an environment raised, in one line; None if a text is not of an env manager."""
+    process, retried = _PROCESS.search(text.replace('\\n', '\n')), _RETRIED.fullmatch(text)
+    if process is not None:
+        path, line, what, said = process.groups()
+    elif retried is not None:
+        (what, said), last = retried.groups(), traceback.extract_tb(error.__traceback__)[-1]
+        path, line = last.filename, last.lineno
+    else:
+        return None
+    said = ' '.join(said.split()) or 'an exception without a message'
+    return f'an environment failed in {what}: {said:.300} ({os.path.basename(path)}:{line})'
 
 
 class CheckpointError(click.ClickException, RuntimeError):

@@ -1,17 +1,19 @@
 """Run Python files and import names of the user, and reject folders that lead outside."""
+import errno
 import os
-import runpy
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Dict
 
-from .check import Rule, nearest
+from .check import Rule, check_plain, nearest
 from .errors import ConfigError, describe
 
 
 def run_file(path: str, key: str) -> Dict[str, Any]:
     """
     Overview:
-        Run a Python file.
+        Run a Python file as a module, so that its classes and functions can be pickled.
     Arguments:
         - path (:obj:`str`): Path of the file.
         - key (:obj:`str`): Config key or option that names it, for messages.
@@ -21,8 +23,13 @@ def run_file(path: str, key: str) -> Dict[str, Any]:
         - ConfigError: If the file does not exist or raises an error.
     """
     check_is_file(path, key)
+    module = ModuleType(f'<{os.path.realpath(path)}>'.replace('.', '_'))  # pickle would import what is before a dot
+    module.__file__ = path
+    sys.modules[module.__name__] = module
     try:
-        return runpy.run_path(path)
+        with open(path, 'rb') as f:
+            exec(compile(f.read(), path, 'exec', dont_inherit=True), vars(module))
+        return dict(vars(module))
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         raise ConfigError(f'{key} = {path!r}: {describe(error)}') from error
 
@@ -35,7 +42,8 @@ def import_name(name: str, key: str) -> Any:
         - name (:obj:`str`): ``'module:name'``.
         - key (:obj:`str`): Config key that names it, for messages.
     Raises:
-        - ConfigError: If there is no such module, it raises an error, or it has no such name.
+        - ConfigError: If there is no such module, it raises an error, or it has no such name, or the name is \
+            that of an ``async def``.
     """
     module_name, _, attribute = name.partition(':')
     if not Rule.modules().holds([module_name]):
@@ -47,6 +55,7 @@ def import_name(name: str, key: str) -> Any:
     if not hasattr(module, attribute):
         functions = [each for each, value in vars(module).items() if callable(value)]
         raise ConfigError(f'{key} = {name!r}: the module has no {attribute!r}; {nearest(attribute, functions)}')
+    check_plain(getattr(module, attribute), f'{key} = {name!r}')
     return getattr(module, attribute)
 
 
@@ -59,6 +68,25 @@ def check_is_file(path: str, key: str) -> None:
     """
     if not os.path.isfile(path):
         raise ConfigError(f"{key} = {path!r}: {'is not a file' if os.path.exists(path) else 'there is no such file'}.")
+
+
+def check_writable(folder: str, error: OSError) -> None:
+    """
+    Overview:
+        Name the folder of a run as the reason of an error, if it could not be written.
+    Arguments:
+        - folder (:obj:`str`): ``exp_name``, to which DI-engine may append the time.
+        - error (:obj:`OSError`): The error.
+    Raises:
+        - ConfigError: If the error is about permissions or names, of this folder, of one above it or of a file in it.
+    """
+    path, own = os.path.realpath(str(error.filename)), os.path.realpath(folder)
+    within = path.startswith(own) or own.startswith(path + os.sep)
+    if within and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG):
+        raise ConfigError(
+            f'exp_name = {folder!r}: {error.filename} could not be written ({error.strerror}). Use another exp_name, '
+            'or run in a folder that can be written.'
+        ) from error
 
 
 def check_links(path: str, key: str, to_folders: bool = False) -> None:

@@ -21,7 +21,7 @@ def peak_memory() -> float:
 def resident_memory() -> float:
     """The resident memory of this process now, in MiB; 0 on systems other than Linux."""
     try:
-        with open(STATM) as f:
+        with open(STATM, encoding='utf-8') as f:
             return int(f.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / MEBI
     except FileNotFoundError:
         return 0.

@@ -317,7 +317,7 @@ def _has_ended(pid: int) -> bool:
     if not os.path.exists('/proc/self/stat'):  # not Linux
         return False
     try:
-        with open(f'/proc/{pid}/stat') as f:
+        with open(f'/proc/{pid}/stat', encoding='utf-8', errors='replace') as f:
             return f.read().rpartition(')')[2].split()[0] in 'ZX'  # its parent has not asked for its status yet
     except FileNotFoundError:
         return True

@@ -18,8 +18,11 @@ def importing() -> Iterator[None]:
         Idle threads of torch's OpenMP spin before they sleep, by default (300,000 rounds) for so long that a run of two
         threads beside another process takes up to ten times as long. 10,000 rounds are enough to stay awake from one
         operation of a small model to the next. A value that the user has set stays.
+
+        What a run prints contains text of models and data, see ``show_any_text``.
     """
     os.environ.setdefault('GOMP_SPINCOUNT', '10000')  # read when torch is imported
+    show_any_text()
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -28,6 +31,12 @@ def importing() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+def show_any_text() -> None:
+    """Write what the encoding of the screen lacks, such as Latin-1, as escapes. It would raise an error otherwise."""
+    if getattr(sys.stdout, 'errors', None) == 'strict' and hasattr(sys.stdout, 'reconfigure'):
+        sys.stdout.reconfigure(errors='backslashreplace')
 
 
 def import_ding() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import click
 import torch
 from ding.config import compile_config
-from ding.envs import create_env_manager, get_vec_env_setting
+from ding.envs import get_vec_env_setting
 from ding.policy import create_policy
 from ding.utils import set_pkg_seed
 from ding.worker import create_serial_collector
@@ -22,6 +22,7 @@ from tabulate import tabulate
 
 from ding_common import ConfigError, ConfigFile, read_config_file
 from ding_common.create_config import check_names
+from ding_common.env_manager import create_manager
 from ding_common.memory import peak_memory
 
 PROBLEMS, UPDATES = 20, 2
@@ -95,7 +96,7 @@ def _build(main_config: EasyDict, create_config: EasyDict, seed: int, folder: st
     main_config.exp_name = folder
     cfg = compile_config(main_config, seed=seed, auto=True, create_cfg=create_config, save_cfg=False)
     env, env_cfgs, _ = get_vec_env_setting(cfg.env)
-    envs = create_env_manager(cfg.env.manager, [partial(env, cfg=c) for c in env_cfgs])
+    envs = create_manager(cfg.env.manager, [partial(env, cfg=c) for c in env_cfgs])
     envs.seed(cfg.seed)
     set_pkg_seed(cfg.seed, use_cuda=cfg.policy.cuda)
     policy = create_policy(cfg.policy, enable_field=['learn', 'collect', 'eval', 'command'])

@@ -1,11 +1,13 @@
 """Prompts and chats as token ids, and what a chat template puts around the messages."""
 import os
+import re
 from itertools import groupby
 from typing import Any, Dict, List, Optional, Union
 
+from jinja2 import Environment, TemplateSyntaxError, meta
 from transformers import PreTrainedTokenizerBase
 
-from ding_common import ConfigError
+from ding_common import ConfigError, nearest
 from dizoo_llm.tasks.base import check_unanswered
 from dizoo_llm.template import TemplateFailure, apply
 from dizoo_llm.tokenizer import decode_after, encode_text, reads_like_a_token
@@ -43,9 +45,14 @@ def encode_prompt(
             an end-of-sequence token at the end.
     Raises:
         - ConfigError: If chat messages, a system prompt or template variables are given and no template is applied; \
-            if a system prompt is given and the messages already start with one; or if a text contains the name of a \
-            special token and the tokenizer has no other tokens for it.
+            if messages are given and ``chat`` is False; if a system prompt is given and the messages already start \
+            with one; or if a text contains the name of a special token and the tokenizer has no other tokens for it.
     """
+    if chat is False and not isinstance(prompt, str):
+        raise ConfigError(
+            'env.chat = False: the prompts of env.task are chat messages, which only a chat template makes one text. '
+            'Remove env.chat, or give the prompts as text.'
+        )
     if not in_chat(tokenizer, prompt, chat):
         for key, value in (('system_prompt', system_prompt), ('chat_options', dict(chat_options) or None)):
             if value is not None:
@@ -110,13 +117,40 @@ def encode_dialogue(
     Raises:
         - ConfigError: As in ``encode_prompt``.
     """
-    if tokenizer.chat_template is not None and (not isinstance(prompt, str) or chat is not False):
+    if tokenizer.chat_template is not None and chat is not False:
         messages = [*conversation(prompt), dict(role='assistant', content=completion)]
         return apply_template(tokenizer, messages, False, {})
     ids = encode_text(tokenizer, completion, unknown=True)
     if completion.startswith(' ') and decode_after(tokenizer, [], ids) != completion:
         ids = encode_text(tokenizer, completion[1:], unknown=True)  # the tokenizer adds a space before a text
     return encode_prompt(tokenizer, prompt, chat) + ids + [tokenizer.eos_token_id]
+
+
+def check_options(tokenizer: PreTrainedTokenizerBase, options: Dict[str, Any]) -> None:
+    """
+    Overview:
+        Require that the chat template reads each of ``env.chat_options``. It would ignore an unknown variable.
+    Arguments:
+        - tokenizer (:obj:`PreTrainedTokenizerBase`): A tokenizer with a chat template.
+        - options (:obj:`Dict[str, Any]`): Additional variables of the template.
+    Raises:
+        - ConfigError: On the first variable that it does not read, or that others set.
+    """
+    template = tokenizer.get_chat_template()
+    # transformers' own tag marks the turns of the assistant
+    source = re.sub(r'{%-?\s*(end)?generation\s*-?%}', '', template)
+    environment = Environment(extensions=['jinja2.ext.loopcontrols'])
+    try:
+        read = meta.find_undeclared_variables(environment.parse(source))
+    except TemplateSyntaxError:  # reported where it is rendered
+        return
+    known = read - {'messages', 'add_generation_prompt', 'raise_exception', 'strftime_now'}
+    for key, value in options.items():
+        if key not in known:
+            allowed = nearest(key, known) if known else 'It reads none.'
+            raise ConfigError(
+                f'env.chat_options.{key} = {value!r:.200}: the chat template reads no such variable. {allowed}'
+            )
 
 
 def in_chat(tokenizer: PreTrainedTokenizerBase, prompt: Union[str, List[Dict[str, str]]], chat: Optional[bool]) -> bool:

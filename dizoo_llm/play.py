@@ -1,6 +1,7 @@
 """
-Prompt a trained model: ``python -m dizoo_llm.play FOLDER 'PROMPT'``. With ``--task NAME`` or ``--config FILE`` it
-answers the task's evaluation problems instead; episodes of several turns are shown as dialogues.
+Prompt a trained model: ``python -m dizoo_llm.play FOLDER 'PROMPT'``, with ``--config FILE`` in the chat of that config.
+With ``--task NAME``, or ``--config FILE`` alone, it answers the task's evaluation problems instead; episodes of several
+turns are shown as dialogues.
 """
 from typing import Any, Dict, Optional, Tuple
 
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ding_common import ConfigError, ConfigFile, Rule, run_file
 from ding_common.language_model import build_causal_lm
-from dizoo_llm.chat import encode_prompt
+from dizoo_llm.chat import check_options, encode_prompt
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
 from dizoo_llm.tokenizer import decode_after, end_ids, load_tokenizer
@@ -24,7 +25,11 @@ LONGEST = 512  # tokens, if neither the option nor the folder nor the config set
 @click.argument('folder', type=click.Path(exists=True, file_okay=False))
 @click.argument('prompt', required=False)
 @click.option('--task', help='Answer the problems of this registered task and score them.')
-@click.option('--config', type=ConfigFile(), help='Take the task from the env section of this config (path or name).')
+@click.option(
+    '--config',
+    type=ConfigFile(),
+    help='Config (path or name) whose env section has the task, and chat, system_prompt and chat_options for PROMPT.'
+)
 @click.option('--problems', default=20, show_default=True, type=click.IntRange(1), help='Maximum number of problems.')
 @click.option('--import', 'modules', multiple=True, help='Module that registers the task; may be given several times.')
 @click.option('--max-new-tokens', type=click.IntRange(1), help="Length limit; default is the config's or the folder's.")
@@ -35,22 +40,25 @@ def main(
         modules: Tuple[str, ...], max_new_tokens: Optional[int], temperature: float, seed: int
 ) -> None:
     """Prompt the model in FOLDER with PROMPT, with each line of the standard input, or with a task's problems."""
-    if sum(choice is not None for choice in (prompt, task, config)) > 1:
-        raise click.UsageError('give one of PROMPT, --task and --config')
+    if task is not None and (prompt is not None or config is not None):
+        raise click.UsageError('give --task alone, without PROMPT and --config')
     tokenizer = load_tokenizer(folder)
     model = build_causal_lm(folder, None, None, None, 'FOLDER')
     torch.manual_seed(seed)
-    longest = max_new_tokens or _limit_of(model, folder)
-    if task is not None or config is not None:
-        env = dict(task=dict(type=task, import_names=list(modules))) if config is None else _env_of(config)
-        limit = max_new_tokens or env.get('max_new_tokens') or longest
-        env.update(tokenizer=dict(pretrained=folder), max_new_tokens=limit, evaluation=True, overlong_buffer=None)
+    env = dict(task=dict(type=task, import_names=list(modules))) if config is None else _env_of(config)
+    longest = max_new_tokens or env.get('max_new_tokens') or _limit_of(model, folder)
+    if task is not None or config is not None and prompt is None:
+        env.update(tokenizer=dict(pretrained=folder), max_new_tokens=longest, evaluation=True, overlong_buffer=None)
         _answer_all(model, TokenEnv(**env), problems, temperature)
         return
 
+    chat = {key: env[key] for key in ('chat', 'system_prompt', 'chat_options') if key in env}
+    if tokenizer.chat_template is not None:
+        check_options(tokenizer, chat.get('chat_options', {}))
+
     def complete(text: str) -> str:
         ends = end_ids(tokenizer)
-        known = encode_prompt(tokenizer, text)
+        known = encode_prompt(tokenizer, text, **chat)
         ids, = plain_generate(model, [known], longest, ends, len(tokenizer), temperature)
         return decode_after(tokenizer, known, ids[:-1] if ids and ids[-1] in ends else ids)
 
@@ -82,18 +90,20 @@ def _env_of(config: str) -> Dict[str, Any]:
 
 
 def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperature: float) -> None:
-    rows = []
+    rows, values = [], []
     for index in range(min(problems, len(env.problems))):
         info = _play(model, env, index, temperature)
+        values.append(info['return'])
         if 'turns' in info:
             click.echo(_dialogue(info))
             continue
-        values = ('-' if value is None else f'{value:.2f}' for value in info['reward_parts'].values())
+        parts = ('-' if value is None else f'{value:.2f}' for value in info['reward_parts'].values())
         told = info['completion'] if info['failed'] is None else f"{info['completion']}  (failed: {info['failed']:.80})"
         texts = (info['prompt'][-40:], told, env.problem.answer)
-        rows.append([*(text.replace('\n', '\\n') for text in texts), *values])
+        rows.append([*(text.replace('\n', '\\n') for text in texts), *parts])
     if rows:
         click.echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
+    click.echo(f'mean of {env.token_spec.return_name}: {sum(values) / len(values):.3f} in {len(values)} problems')
 
 
 def _play(model: PreTrainedModel, env: TokenEnv, index: int, temperature: float) -> Dict[str, Any]:

@@ -11,10 +11,11 @@ from typing import Any, Dict, List, Optional, Tuple
 import click
 import torch
 from ding.utils import deep_merge_dicts, set_pkg_seed
-from transformers import GenerationConfig, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, read_main_config
+from ding_common.generation_config import saved_generation_config
 from ding_common.language_model import build_causal_lm
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.generation import plain_generate
@@ -202,12 +203,8 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    model.generation_config = GenerationConfig(
-        do_sample=False,
-        max_new_tokens=env.max_new_tokens,
-        eos_token_id=list(env.eos_token_ids),
-        pad_token_id=env.tokenizer.pad_token_id,
-    )
+    ids = dict(eos_token_id=list(env.eos_token_ids), pad_token_id=env.tokenizer.pad_token_id)
+    model.generation_config = saved_generation_config(model, ids, len(env.tokenizer), env.max_new_tokens)
     model.save_pretrained(path)
     env.tokenizer.save_pretrained(path)
     # Moved last, so that a failed run does not touch the model and the evaluations of an earlier one.

@@ -212,7 +212,10 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     learned, held_out = (Pairs(part, tokenizer) for part in (pairs[:options['number']], pairs[options['number']:]))
     model = build_reward_model(len(tokenizer), 'main_config.model', **cfg['model'])
     model.config.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    os.makedirs(os.path.join(folder, 'trainer'), exist_ok=True)
+    try:
+        os.makedirs(os.path.join(folder, 'trainer'), exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f'main_config.exp_name = {folder!r}: {error.strerror}: {error.filename}') from error
     report = Report(held_out, os.path.join(folder, 'evaluations.jsonl'))
     trainer = PreferenceTrainer(
         model=model,

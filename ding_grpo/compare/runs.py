@@ -118,7 +118,7 @@ def check_finished(run: Run, env_step: Optional[int], threads: int) -> None:
     path = f'{run.folder}.json'
     if not os.path.exists(path):
         return
-    with open(path) as f:
+    with open(path, encoding='utf-8') as f:
         before = json.load(f)
     changed = [name for name, value in _settings(run, env_step, threads).items() if before.get(name) != value]
     if changed:
@@ -132,12 +132,12 @@ def start(run: Run, env_step: Optional[int], threads: int) -> subprocess.Popen:
     """Start a run in a new process, after deleting the files of an unfinished one."""
     shutil.rmtree(run.folder, ignore_errors=True)
     os.makedirs(os.path.dirname(run.folder) or '.', exist_ok=True)
-    with open(f'{run.folder}.json', 'w') as f:
+    with open(f'{run.folder}.json', 'w', encoding='utf-8') as f:
         json.dump(_settings(run, env_step, threads), f)
     config = run.config
     if run.replaces_bar:
         config = f'{run.folder}.py'
-        with open(config, 'w') as f:
+        with open(config, 'w', encoding='utf-8') as f:
             f.write(WITH_BAR.format(config=os.path.abspath(os.path.expanduser(run.config)), bar=run.bar))
     command = [
         sys.executable, '-m', 'ding_grpo', '-m', run.mode, '-c', config, '-s',
@@ -146,7 +146,7 @@ def start(run: Run, env_step: Optional[int], threads: int) -> subprocess.Popen:
     if env_step is not None:
         command += ['--env-step', str(env_step)]
     env = dict(os.environ, OMP_NUM_THREADS=str(threads))
-    with open(f'{run.folder}.txt', 'w') as log:
+    with open(f'{run.folder}.txt', 'w', encoding='utf-8') as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
 
 

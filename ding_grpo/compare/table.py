@@ -87,7 +87,7 @@ def write_table(lines: List[Dict[str, Any]], out: str, notes: List[str]) -> str:
     Returns:
         - text (:obj:`str`): The Markdown text.
     """
-    with open(os.path.join(out, 'comparison.csv'), 'w', newline='') as f:
+    with open(os.path.join(out, 'comparison.csv'), 'w', newline='', encoding='utf-8') as f:
         writer = csv.DictWriter(f, fieldnames=list(lines[0]))
         writer.writeheader()
         writer.writerows(lines)
@@ -99,7 +99,7 @@ def write_table(lines: List[Dict[str, Any]], out: str, notes: List[str]) -> str:
     else:
         parts += [NOTE, NOTE_FEW]
     text = '\n\n'.join([*parts, *notes, '![curves](comparison.png)']) + '\n'
-    with open(os.path.join(out, 'comparison.md'), 'w') as f:
+    with open(os.path.join(out, 'comparison.md'), 'w', encoding='utf-8') as f:
         f.write(text)
     return text
 

@@ -5,13 +5,15 @@ import multiprocessing
 import os
 import shutil
 import signal
+import tempfile
 import threading
 import time
-from functools import wraps
+from contextlib import contextmanager
+from functools import partial, partialmethod, wraps
 from importlib import import_module
 from multiprocessing import connection
 from pprint import pformat
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 import click
 import ding.config.config
@@ -28,13 +30,16 @@ from ding.envs import AsyncSubprocessEnvManager
 from ding.policy import PPOPolicy
 from ding.utils import POLICY_REGISTRY, read_file, registry, save_file
 from ding.worker import create_serial_evaluator
+from ditk.logging.file import LoggingFileHandler
 from easydict import EasyDict
 
 from ding_common import (
-    CheckpointError, ConfigError, ConfigFile, check_configs, check_links, describe, is_not_installed, parallel,
-    read_config_file, require_dict
+    CheckpointError, ConfigError, ConfigFile, TaskError, check_configs, check_links, parallel, read_config_file,
+    require_dict, unwrap_task_error
 )
 from ding_common.create_config import check_names
+from ding_common.env_manager import LOG, closing_all, create_manager
+from ding_common.files import check_writable
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_exp_name, check_main_config, check_replay, check_sections
 from ding_grpo.policy.half_weights import check_trained
@@ -89,8 +94,20 @@ def apply() -> None:
     PPOPolicy._init_learn = _with_kept_weights(PPOPolicy._init_learn)
     # Registry.build prints a page of "Hint: expected args" before it raises any error, even a ConfigError.
     registry._innest_error = False
+    # Managers of another pipeline, and environments without spaces, end in tracebacks.
+    for module in (ding.entry.serial_entry, ding.entry.serial_entry_onpolicy, ding.entry.application_entry):
+        module.create_env_manager = create_manager
+    # Text logs are in the locale's encoding, which may lack a character.
+    if not hasattr(LoggingFileHandler.__init__, 'keywords'):
+        LoggingFileHandler.__init__ = partialmethod(LoggingFileHandler.__init__, encoding='utf-8')
     # Env managers log their spaces to the root logger, which has no file yet and clutters the screen.
     ding.envs.env_manager.base_env_manager.space_log_flag = False
+    # They print an error that hides the environment's own message, and tracebacks of environment processes. The
+    # exception that they raise contains both.
+    for name in ('base', 'subprocess'):
+        import_module(f'ding.envs.env_manager.{name}_env_manager').logging = LOG
+    # A process that has exited makes closing the others fail, in ``__del__`` of collector and evaluator.
+    AsyncSubprocessEnvManager.close = closing_all(AsyncSubprocessEnvManager.close)
     # Ctrl-C in a terminal and torchrun's SIGTERM go to the whole process group, and kill the environment processes
     # before the learner has saved.
     AsyncSubprocessEnvManager.worker_fn_robust = staticmethod(_apart(AsyncSubprocessEnvManager.worker_fn_robust))
@@ -102,10 +119,7 @@ def apply() -> None:
         module.serial_pipeline_onpolicy = _guarded(module.serial_pipeline_onpolicy)
     for module in (ding.entry, ding.entry.serial_entry):
         module.serial_pipeline = _guarded(module.serial_pipeline)
-    # An environment that cannot be created, perhaps because its package is not installed, ends in a traceback.
-    for module in (ding.envs, ding.entry.serial_entry, ding.entry.serial_entry_onpolicy, ding.entry.application_entry):
-        module.create_env_manager = _with_named_environment(module.create_env_manager)
-    # ``eval`` does not check names either, and reads a checkpoint with ``torch.load`` after creating the run's folder.
+    # ``eval`` does not check names either, reads a checkpoint with ``torch.load``, and leaves two folders behind.
     for module in (ding.entry, ding.entry.application_entry):
         module.eval = _with_read_checkpoint(module.eval)
     # Modules of ding.rl_utils on DI-engine's GitHub main are missing in the release.
@@ -130,8 +144,8 @@ def _guarded(pipeline: Callable) -> Callable:
                 if existed and main_config.policy.learn.get('resume_training', False):
                     check_links(main_config.exp_name, 'exp_name', to_folders=True)  # the run writes into its files
                 _join_others(main_config)
-            with handlers_given_back(), running(pipeline, (main_config, create_config), *args, **kwargs), \
-                    RunCommander.last_save():
+            with _in_one_line(), handlers_given_back(), \
+                    running(pipeline, (main_config, create_config), *args, **kwargs), RunCommander.last_save():
                 policy = pipeline((main_config, create_config), *args, **kwargs)
             ends_well = True
             return policy
@@ -140,6 +154,7 @@ def _guarded(pipeline: Callable) -> Callable:
                 _remove_untrained()
             raise
         except OSError as error:
+            check_writable(main_config.exp_name, error)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
             raise CheckpointError(
@@ -152,22 +167,16 @@ def _guarded(pipeline: Callable) -> Callable:
     return serial_pipeline
 
 
-def _with_named_environment(create: Callable) -> Callable:
-    if hasattr(create, '__wrapped__'):
-        return create
-
-    @wraps(create)
-    def create_env_manager(manager_cfg: Dict, env_fn: List[Callable]) -> Any:
-        try:
-            return create(manager_cfg, env_fn)
-        except click.ClickException:
-            raise
-        except Exception as error:  # an environment may raise anything
-            name = getattr(getattr(env_fn[0], 'func', env_fn[0]), '__name__', env_fn[0])
-            hint = '. Install its package' if is_not_installed(error) else ''
-            raise ConfigError(f'create_config.env: {name} cannot be created ({describe(error)}){hint}') from error
-
-    return create_env_manager
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Context of a pipeline: what a task or an environment raises becomes a ``TaskError`` without marks."""
+    try:
+        yield
+    except TaskError as error:
+        error.marked = False
+        raise
+    except Exception as error:
+        unwrap_task_error(error)
 
 
 def _join_others(main_config: Dict) -> None:
@@ -223,7 +232,19 @@ def _with_read_checkpoint(evaluate: Callable) -> Callable:
             if path is None:
                 raise ConfigError('--load-path: missing; name the checkpoint to evaluate.')
             state_dict = _read_file(path)
-        return evaluate((main_config, create_config), seed, env_setting, model, state_dict, None, replay_path)
+        if create_config.policy.type == GRPOPolicy.config['type']:
+            check_exp_name(main_config.get('exp_name', 'default_experiment'))
+        with tempfile.TemporaryDirectory() as folder:
+            main_config.exp_name = os.path.relpath(os.path.join(folder, 'eval'))
+            application = ding.entry.application_entry
+            application.InteractionSerialEvaluator = partial(GroupEvaluator, exp_name=main_config.exp_name)
+            try:
+                with _in_one_line():
+                    return evaluate(
+                        (main_config, create_config), seed, env_setting, model, state_dict, None, replay_path
+                    )
+            finally:
+                application.InteractionSerialEvaluator = GroupEvaluator
 
     return eval
 
@@ -264,7 +285,7 @@ def _create_evaluator(cfg: Dict, **kwargs: Any) -> Any:
 
 def _save_config(config_: Dict, path: str) -> None:
     _folders.add(os.path.dirname(path))
-    with open(path, 'w') as f:
+    with open(path, 'w', encoding='utf-8') as f:
         f.write("inf, nan = float('inf'), float('nan')\n\n")
         f.write(f'exp_config = {pformat(config_, width=120, sort_dicts=False)}\n')
 
@@ -315,7 +336,7 @@ def _with_checked_config(compile_collector_config: Callable) -> Callable:
                 collector.type = 'group'
             check_main_config(user_cfg, policy_cfg, GRPOPolicy.default_config())
             if private.pipeline() == 'serial_pipeline':
-                check_replay(user_cfg.policy)
+                check_replay(user_cfg.policy, policy_cfg.other.replay_buffer.type)
         return compile_collector_config(policy_cfg, user_cfg, *args)
 
     return check_and_compile

@@ -30,6 +30,10 @@ class TellTruncation(gymnasium.Wrapper):
         return self.env.reset(**kwargs)
 
     def step(self, action: Any) -> Tuple:
+        if not np.isfinite(action).all():
+            raise TaskError(
+                f'{self.spec.id} got the action {action!r} from the policy, whose weights or outputs are NaN'
+            )
         obs, reward, terminated, truncated, info = self.env.step(action)
         if not is_reward(float(reward)):
             raise TaskError(f'{self.spec.id} gave the reward {reward!r}, must be a finite number (float32); scale it')

@@ -111,7 +111,7 @@ def main(
         click.echo(f'world {number} of {len(seeds)}, seed {seed}: {time.perf_counter() - begun:.0f} s')
     write_csv(lines, out)
     text = '\n\n'.join([tables(lines), notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
-    with open(os.path.join(out, f'{NAME}.md'), 'w') as f:
+    with open(os.path.join(out, f'{NAME}.md'), 'w', encoding='utf-8') as f:
         f.write(text)
     draw(lines, os.path.join(out, f'{NAME}.png'))
     click.echo(text)

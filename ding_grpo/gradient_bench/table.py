@@ -14,7 +14,7 @@ def write_csv(lines: List[Line], out: str) -> None:
     Overview:
         Write every line, one for each world and combination.
     """
-    with open(os.path.join(out, f'{NAME}.csv'), 'w', newline='') as f:
+    with open(os.path.join(out, f'{NAME}.csv'), 'w', newline='', encoding='utf-8') as f:
         writer = csv.DictWriter(f, fieldnames=list(lines[0]))
         writer.writeheader()
         writer.writerows(lines)

@@ -393,14 +393,15 @@ class CausalLM(nn.Module):
         Overview:
             Save a folder for ``AutoModelForCausalLM.from_pretrained`` and ``AutoTokenizer.from_pretrained``. With \
             adapters, the folder contains only them, for ``peft`` and for ``AutoModelForCausalLM`` with peft \
-            installed, or with ``save_merged`` the whole model. Its generation defaults are greedy, stop at the \
-            end-of-sequence tokens and suppress tokens that the tokenizer does not have. Plain ``generate`` then \
-            returns the evaluator's completions of one turn, computed without autocast. Not saved are options that \
-            change greedy completions too: ``logit_bias``, ``repetition_penalty``, ``allowed_tokens`` and ``env.stop``.
+            installed, or with ``save_merged`` the whole model. Its generation defaults are those of the model that it \
+            started from, see ``saved_generation_config``; they stop at the end-of-sequence tokens and suppress tokens \
+            that the tokenizer does not have. Greedy ``generate`` with the training's length limit then returns the \
+            evaluator's completions of one turn, computed without autocast. Not saved are options that change greedy \
+            completions too: ``logit_bias``, ``repetition_penalty``, ``allowed_tokens`` and ``env.stop``.
         Arguments:
             - folder (:obj:`str`): Created if it does not exist.
             - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved with the weights.
-            - max_new_tokens (:obj:`Optional[int]`): Default length limit of ``generate``.
+            - max_new_tokens (:obj:`Optional[int]`): Length limit of the training.
             - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): As of ``self.state_dict()``; None for its own.
             - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
         """

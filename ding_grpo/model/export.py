@@ -4,8 +4,10 @@ import os
 from typing import Dict, Optional, Sequence
 
 from torch import Tensor, nn
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging as hf_logging
+
+from ding_common.generation_config import saved_generation_config
 
 
 def save_folder(
@@ -27,7 +29,7 @@ def save_folder(
         - folder (:obj:`str`): Created if it does not exist.
         - tokens (:obj:`int`): Number of tokens of the tokenizer; generation suppresses the others.
         - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved with the weights.
-        - max_new_tokens (:obj:`Optional[int]`): Default length limit of ``generate``.
+        - max_new_tokens (:obj:`Optional[int]`): Length limit of the training, see ``saved_generation_config``.
         - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
         - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Weights to save instead of the model's, by its names.
         - adapters (:obj:`Optional[nn.Module]`): peft's wrapper of the model. If given, only the adapters are saved.
@@ -41,13 +43,7 @@ def save_folder(
         ids['eos_token_id'] = list(eos_token_ids)
     for name, value in ids.items():
         setattr(lm.config, name, value)
-    lm.generation_config = GenerationConfig(
-        do_sample=False,
-        max_new_tokens=max_new_tokens,
-        suppress_tokens=list(range(tokens,
-                                   lm.config.get_text_config().vocab_size)) or None,
-        **ids,
-    )
+    lm.generation_config = saved_generation_config(lm, ids, tokens, max_new_tokens)
     shown = hf_logging.is_progress_bar_enabled()
     hf_logging.disable_progress_bar()
     try:

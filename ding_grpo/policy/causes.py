@@ -175,6 +175,16 @@ def cut(h: History, s: Setting) -> Figures:
     )
 
 
+def no_part(h: History, s: Setting) -> Figures:
+    if not s.reward_weights or h.parts or not h.low == h.high == 0 or h.rows < ROWS or len(h.recent) < UPDATES:
+        return None
+    return dict(
+        message=f'no part of the reward applied to any of {h.rows:,} samples: the scorer returned None for '
+        f'{_listed([*s.reward_weights])} every time, which counts as 0. Return a number where a part applies',
+        samples=h.rows,
+    )
+
+
 def no_success(h: History, s: Setting) -> Figures:
     if h.low != h.high or h.high > 0 or h.rows < ROWS or len(h.recent) < UPDATES:
         return None
@@ -284,6 +294,7 @@ CAUSES: Dict[str, Callable[[History, Setting], Figures]] = dict(
     step_small=step_small,
     step_large=step_large,
     copies=copies,
+    no_part=no_part,
     no_success=no_success,
     always_paid=always_paid,
     one_part=one_part,
@@ -295,7 +306,9 @@ CAUSES: Dict[str, Callable[[History, Setting], Figures]] = dict(
     greedy_behind=greedy_behind,
 )
 # What is no cause where the reward is not learned from (``learn.advantage='none'``).
-OF_REWARD = ('no_success', 'always_paid', 'wrong_key', 'junk_pays', 'one_part', 'copies', 'equal', 'entropy_gone')
+OF_REWARD = (
+    'no_part', 'no_success', 'always_paid', 'wrong_key', 'junk_pays', 'one_part', 'copies', 'equal', 'entropy_gone'
+)
 _NOTHING_TO_COMPARE = ('equal', 'copies', 'entropy_gone')
 _COLLAPSE = ('no_success', 'always_paid', 'one_part', 'no_end', 'cut', 'against', *_NOTHING_TO_COMPARE)
 EXPLAINS: Dict[str, Tuple[str, ...]] = dict(
@@ -303,6 +316,7 @@ EXPLAINS: Dict[str, Tuple[str, ...]] = dict(
     apart=('against', 'step_large', *_NOTHING_TO_COMPARE),
     step_large=_COLLAPSE,
     copies=('no_success', 'one_part', 'equal', 'entropy_gone', 'no_end', 'cut'),
+    no_part=('no_success', *_NOTHING_TO_COMPARE),
     no_success=('one_part', *_NOTHING_TO_COMPARE),
     always_paid=('one_part', *_NOTHING_TO_COMPARE),
     no_end=('cut', 'one_part'),

@@ -111,7 +111,7 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     """
     for section in ('env', 'policy'):
         require_section(main_config, section, 'main_config')
-    check_exp_name(main_config.get('exp_name', ''))
+    check_exp_name(main_config.get('exp_name', 'default_experiment'))
     written, env = main_config['policy'], main_config['env']
     check_sections(written, default)
     import_module(written.get('import_names', []))  # these modules may register names that other keys use
@@ -139,9 +139,10 @@ def check_exp_name(name: Any) -> None:
     Raises:
         - ConfigError: If it is not a relative path.
     """
-    if not isinstance(name, str) or os.path.isabs(name):
+    if not isinstance(name, str) or os.path.isabs(name) or not name.strip('./'):
         raise ConfigError(
-            f'exp_name = {name!r}: must be text, a path relative to the current folder. DI-engine prepends ./ to it.'
+            f'exp_name = {name!r}: must be text, a path relative to the current folder, and not that folder itself. '
+            'DI-engine prepends ./ to it.'
         )
 
 

@@ -1,6 +1,8 @@
 """Checks which keys must be consistent in a config whose policy type is ``grpo``."""
 from typing import Dict
 
+from ding.utils import BUFFER_REGISTRY
+
 from ding_common import ConfigError, describe, parallel
 from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS
 
@@ -296,19 +298,26 @@ def check_for_steps(cfg: Dict) -> None:
         )
 
 
-def check_replay(cfg: Dict) -> None:
+def check_replay(cfg: Dict, kind: str = 'advanced') -> None:
     """
     Overview:
         Check the options that matter for ``ding -m serial`` only. Its replay buffer must not return groups of any \
         age. The importance ratio corrects for a policy that is a few updates old, not for a much older one.
     Arguments:
         - cfg (:obj:`Dict`): The section ``policy``, compiled or not.
+        - kind (:obj:`str`): Registered name of the buffer.
     Raises:
-        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, if a limit depends on \
-            wall-clock time, or if ``target_kl`` or ``max_ratio`` would stop every update.
+        - ConfigError: If neither ``max_use`` nor ``max_staleness`` bounds the buffer, or its kind has no such bound, \
+            if a limit depends on wall-clock time, or if ``target_kl`` or ``max_ratio`` would stop every update.
     """
     buffer = cfg.get('other', {}).get('replay_buffer', {})
     bounds = {key: buffer.get(key, float('inf')) for key in ('max_use', 'max_staleness')}
+    if not set(bounds) & set(BUFFER_REGISTRY.get(kind).default_config()):
+        raise ConfigError(
+            f'create_config.replay_buffer.type = {kind!r}: cannot bound how often or how long groups are used '
+            "(max_use, max_staleness), which grpo needs. Use 'advanced', and set one of them in "
+            'policy.other.replay_buffer; or train without a buffer (ding -m serial_onpolicy).'
+        )
     if min(bounds.values()) == float('inf'):
         raise ConfigError(
             'policy.other.replay_buffer.max_use = inf, policy.other.replay_buffer.max_staleness = inf: grpo with a '

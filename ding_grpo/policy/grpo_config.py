@@ -107,7 +107,8 @@ KEYS = dict(
             type=Key('constant', Rule.one_of(*SCHEDULES)),
             # (int) Updates W of the warm-up: the rate grows from 1 / W in the first to the full rate in the last.
             num_warmup_steps=Key(0, Rule.integer(0)),
-            # (Optional[int]) Updates after which a decaying schedule ends. Not needed for 'constant'.
+            # (Optional[int]) Updates after which a decaying schedule ends, usually ``num_updates``. Not needed for
+            # 'constant'.
             num_training_steps=Key(None,
                                    Rule.integer(1).or_none()),
             # (dict) Further arguments of the schedule, such as ``min_lr_rate``.
@@ -282,7 +283,8 @@ KEYS = dict(
         # (bool) Whether to resume the run in its folder from the newest checkpoint, or from the one that
         # ``learner.hook.load_ckpt_before_run`` names. The result is bit-identical to a run without interruption.
         resume_training=Key(False, Rule.one_of(True, False)),
-        # (int) How many of the newest periodic checkpoints are kept, besides ckpt_best.
+        # (int) How many of the newest periodic checkpoints are kept, besides ckpt_best. The run deletes older ones,
+        # also of ``learner.hook.save_ckpt_after_iter``; raise it to keep them.
         keep_ckpt=Key(3, Rule.integer(1)),
         # (Optional[int]) Updates between two records of every token in log/learner/tokens.jsonl: log-probability before
         # and after the update, entropy, advantage. ``python -m ding_grpo.report`` shows them (docs/instruments.md). A
@@ -384,7 +386,7 @@ KEYS = dict(
     ),
     eval=dict(
         # (bool) False: evaluate in the type of the weights where ``policy.model.autocast`` learns in another. The saved
-        # folder then has the evaluated accuracy also in plain transformers. For language models.
+        # folder then has the evaluated accuracy also in plain transformers, decoded greedily. For language models.
         autocast=Key(True, Rule.one_of(True, False)),
         evaluator=dict(
             # (int) Updates between two evaluations.

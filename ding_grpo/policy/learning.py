@@ -88,8 +88,12 @@ class Learning:
         self.watch = Watch(cfg, actor, model, self.updater)
         self.tokens: List[Dict[str, Any]] = []  # of the last update; empty unless ``tokens_freq`` is due
         sampled = dict((model if sharding is None else sharding.copy).named_parameters())
-        notice = bfloat16_notice({name: sampled[name] for name in trained}, learn.learning_rate)
-        for line in [*([] if notice is None else [notice]), *left_out] if parallel.rank() == 0 else []:
+        notices = [
+            bfloat16_notice({name: sampled[name]
+                             for name in trained}, learn.learning_rate),
+            self.schedule.notice(learn.num_updates), *left_out
+        ]
+        for line in filter(None, notices) if parallel.rank() == 0 else []:
             click.echo(line)
 
     def bind(self, spec: Any, advantage: Advantage) -> None:
@@ -239,11 +243,16 @@ class Learning:
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """
         Overview:
-            Restore all of ``state_dict`` except the model's weights.
+            Restore all of ``state_dict`` except the model's weights. The weights of another policy's checkpoint, such \
+            as one of PPO, are those that a new run starts with.
         Raises:
             - ConfigError: If the state is of a run with other options, or of weights with other shapes.
         """
         cfg = self._cfg.learn
+        if 'shuffle' not in state:
+            if self.reference is not None and self.reference.copy is not None:
+                self.reference.renew(1.0)
+            return
         if ('critic' in state) != (self.critic is not None):
             raise ConfigError(
                 f"policy.learn.advantage = {cfg.advantage!r}: the checkpoint contains "

@@ -48,7 +48,7 @@ def lock(folder: str) -> IO[str]:
     Raises:
         - CheckpointError: If another process has locked it.
     """
-    file = open(os.path.join(folder, '.lock'), 'a+')
+    file = open(os.path.join(folder, '.lock'), 'a+', encoding='utf-8')
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # which of them depends on the system
@@ -269,14 +269,18 @@ def number_of(path: str) -> Optional[int]:
     return None if match is None else int(match[1])
 
 
-def prune(folder: str, keep: int) -> None:
+def prune(folder: str, keep: int) -> List[str]:
     """
     Overview:
         Delete all but the ``keep`` newest numbered checkpoints, and partial files that a kill left.
+    Returns:
+        - old (:obj:`List[str]`): Paths of the checkpoints that were deleted.
     """
-    for path in numbered(folder)[keep:] + glob.glob(os.path.join(glob.escape(folder), '*.tmp')):
+    old = numbered(folder)[keep:]
+    for path in old + glob.glob(os.path.join(glob.escape(folder), '*.tmp')):
         os.remove(path)
     prune_shards(folder)
+    return old
 
 
 def newest(folder: str, asked: str = '', parts: bool = True) -> Optional[Found]:

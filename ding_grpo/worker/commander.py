@@ -75,6 +75,7 @@ class RunCommander(BaseSerialCommander):
         self._found: Optional[Found] = None
         self._begun = False
         self._saved = 0  # updates at the last periodic checkpoint
+        self._pruned = False  # whether a checkpoint has been deleted
         # State of the run after its last update. Checkpoints that are saved later contain it: a run that goes on from
         # them has no evaluation at its former end.
         self._end_state: Optional[Dict[str, Any]] = None
@@ -130,10 +131,15 @@ class RunCommander(BaseSerialCommander):
                 f'policy.learn.learner.hook.load_ckpt_before_run = {found.path!r}: contains no model of grpo, only '
                 f"{', '.join(map(str, state))}."
             )
-        show(f"resuming from {os.path.normpath(found.path)}, after update {state.get('last_iter', 0)}")
+        ours, path = 'shuffle' in state, os.path.normpath(found.path)
+        show(
+            f"resuming from {path}, after update {state.get('last_iter', 0)}"
+            if ours else f'starting with the weights of {path}, which another policy trained'
+        )
         learner.policy.load_state_dict(state)
-        learner.last_iter.update(state.get('last_iter', 0))
-        learner.collector_envstep = state.get('last_step', 0)
+        if ours:  # else its updates are not those of this run
+            learner.last_iter.update(state.get('last_iter', 0))
+            learner.collector_envstep = state.get('last_step', 0)
         self._found = Found(found.path, dict(run=state.get('run')))  # without weights, which the model has a copy of
 
     @property
@@ -176,7 +182,11 @@ class RunCommander(BaseSerialCommander):
         run = {**run, **self._state.buffer()}
         state.update(last_iter=learner.train_iter, last_step=learner.collector_envstep, run=run)
         save_checkpoint(path, state)
-        prune(self._folder, self._policy_cfg.learn.keep_ckpt)
+        keep = self._policy_cfg.learn.keep_ckpt
+        old = prune(self._folder, keep)
+        if old and not self._pruned:
+            show(f'policy.learn.keep_ckpt = {keep}: {os.path.basename(old[0])} was deleted, and others will be')
+        self._pruned = self._pruned or bool(old)
 
     def _save_asked(self) -> None:
         if self._learner.ckpt_name is not None:  # set by the evaluator, in the first process only

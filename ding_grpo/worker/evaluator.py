@@ -30,6 +30,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
         reports and, for token environments, each problem with its completion.
     """
 
+    _end_flag = True  # nothing to close until DI-engine has built it
+
     def __init__(self, *args, **kwargs) -> None:
         self._since, self._evaluating = time.monotonic(), 0.
         self._last: Optional[Tuple[float, int]] = None  # return and update of the last evaluation
@@ -89,7 +91,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
         to_save: List[str] = []  # saved below, once the share of failures is known to be small enough
         try:
             stop, info = super().eval(to_save.append, train_iter, envstep, *args, **kwargs)
-        except RuntimeError as error:
+        except Exception as error:  # an environment may raise anything
+            _check_return(error)
             unwrap_task_error(error)
         value = greedy = float(np.mean(info['eval_episode_return']))
         sampled, failures, sampled_value = self._sample(train_iter) if self._samples > 0 else (None, [], None)
@@ -233,7 +236,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
             return None, [], parallel.broadcast_object(None)
         try:
             sampled, failures = self._play_samples(train_iter)
-        except RuntimeError as error:
+        except Exception as error:
             unwrap_task_error(error)
         return sampled, failures, parallel.broadcast_object(float(sampled['return'].mean()))
 
@@ -271,3 +274,12 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._policy.reset()
         rows = [found[key] for key in sorted(found)]
         return {name: np.array([[e[name] for e in row] for row in rows]) for name in rows[0][0]}, failures
+
+
+def _check_return(error: Exception) -> None:
+    """Name the environment as the reason of the error that its info has no return."""
+    if error.args == ('eval_episode_return', ):
+        raise ConfigError(
+            "create_config.env.type: at the end of an episode the environment's info must contain eval_episode_return, "
+            'the sum of its rewards as a float. It has no such key.'
+        ) from error

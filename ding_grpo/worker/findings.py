@@ -66,7 +66,7 @@ class FindingsHook(LearnerHook):
         self._told = len(watch.history.found)
         if parallel.rank() == 0:  # a file without findings says that they were looked for
             os.makedirs(run_folder(engine.exp_name), exist_ok=True)
-            open(self._path(engine), 'a').close()
+            open(self._path(engine), 'a', encoding='utf-8').close()
         if watch.history.updates == 0:
             watch.probed(parallel.broadcast_object(collector.probe(PROBED) if parallel.rank() == 0 else None))
             self(engine)

@@ -5,6 +5,8 @@ import numpy as np
 from ding.envs import BaseEnvTimestep
 from torch import Tensor
 
+from ding_common import TaskError, is_reward
+
 
 class Group:
     """
@@ -39,9 +41,12 @@ class Group:
         return key if self.restarts == 0 else (*key, self.restarts)
 
     def append(self, policy: NamedTuple, env_id: int, obs: Any, output: Dict[str, Any], step: BaseEnvTimestep) -> None:
-        """Append a step to the episode of an environment."""
+        """Append a step to the episode of an environment. Its reward must be finite in float32."""
+        reward = np.asarray(step.reward).item()
+        if not is_reward(reward):
+            raise TaskError(f'an environment gave the reward {reward!r}, must be a finite number (float32); scale it')
         if self.greedy:
-            self.return_ += np.asarray(step.reward).item()
+            self.return_ += reward
         else:
             self.episodes[env_id].append(policy.process_transition(obs, output, step))
         if step.done:

@@ -224,10 +224,7 @@ class GroupCollector(ISerialCollector):
             self._closed = True
             if self._ahead is not None:
                 self._ahead.close()
-            try:
-                self._env.close()
-            except (OSError, EOFError) as error:  # worker processes that have already exited
-                self._logger.warning(f'closing the environments: {error!r}')
+            self._env.close()
             if self._tb_logger is not None:
                 try:
                     self._tb_logger.flush()

@@ -110,7 +110,7 @@ class GroupPlayer:
         try:
             with memory.part('scoring'):
                 timesteps = self._env.step(actions)
-        except RuntimeError as error:
+        except Exception as error:  # an environment may raise anything
             unwrap_task_error(error)
         if len(timesteps) < len(actions):
             raise ConfigError(

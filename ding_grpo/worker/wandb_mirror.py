@@ -97,9 +97,9 @@ def _identity(folder: str) -> str:
     path = os.path.join(folder, 'wandb', 'id.txt')
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, 'w') as f:
+        with open(path, 'w', encoding='utf-8') as f:
             f.write(uuid.uuid4().hex[:8])
-    with open(path) as f:
+    with open(path, encoding='utf-8') as f:
         return f.read()
 
 

@@ -33,11 +33,11 @@ class DingTokenEnv(BaseEnv):
         # tokenizer from the task's words or characters.
         tokenizer=None,
         # (Optional[bool]) Whether a text prompt becomes a user message in the tokenizer's chat template. None applies
-        # the template if the tokenizer has one.
+        # the template if the tokenizer has one. False is refused for prompts that are chat messages.
         chat=None,
         # (Optional[str]) System message at the start of every chat.
         system_prompt=None,
-        # (dict) Additional variables of the chat template, such as enable_thinking.
+        # (dict) Additional variables that the chat template reads, such as enable_thinking.
         chat_options=dict(),
         # (int) Maximum length of a turn of the policy, its completion, in tokens. Lower it when completions ramble,
         # raise it when many are cut.

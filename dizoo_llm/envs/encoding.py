@@ -5,8 +5,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from transformers import PreTrainedTokenizerBase
 
-from dizoo_llm.chat import MARK, apply_template, conversation, encode_prompt, encode_prompts, in_chat, marked, \
-    marked_chat
+from dizoo_llm.chat import MARK, apply_template, check_options, conversation, encode_prompt, encode_prompts, in_chat, \
+    marked, marked_chat
 from dizoo_llm.tasks import MultiTurnTask, Problem, Task
 from dizoo_llm.template import TemplateFailure
 from dizoo_llm.tokenizer import ENCODING, build_char_tokenizer, build_word_tokenizer, decode_after, encode_text, \
@@ -59,12 +59,16 @@ class Encoder:
         self.tokenizer = _create_tokenizer(tokenizer, task)
         self.end_ids = end_ids(self.tokenizer)
         chats = self.tokenizer.chat_template is not None and chat is not False
+        if chats:
+            check_options(self.tokenizer, chat_options)
         if chats and task.tools:
             system_prompt, chat_options = _offer(self.tokenizer, task.tools, system_prompt, chat_options)
         self._chat = (chat, system_prompt, chat_options)
         self._max_new_tokens = max_new_tokens
         self.max_prompt_length = max_prompt_length
-        if chats and isinstance(task, MultiTurnTask):  # before anything is sampled
+        if chat is False:  # before anything is sampled
+            self._encode(task.checked_problem(0))
+        if chats and isinstance(task, MultiTurnTask):  # also
             problem = task.checked_problem(0)
             self._encode(problem)
             begun = conversation(problem.prompt, system_prompt)

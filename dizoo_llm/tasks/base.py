@@ -1,16 +1,47 @@
 from abc import ABC, abstractmethod
 from decimal import Decimal
+from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 from ding.utils import import_module
 from ding.utils.registry import Registry
 
-from ding_common import ConfigError, Rule, TaskError, check_arguments, describe, is_reward, nearest
+from ding_common import ConfigError, Rule, TaskError, check_arguments, check_plain, describe, is_reward, nearest
 
 from .signature import check_order
 
-TASK_REGISTRY = Registry()
+
+class TaskRegistry(Registry):
+    """
+    Overview:
+        Tasks by name. A class that is defined again, as by a notebook's cell that runs twice, replaces the former.
+    """
+
+    def register(self, module_name: Optional[str] = None, module: Any = None, force_overwrite: bool = False) -> Any:
+        """
+        Overview:
+            As in DI-engine's ``Registry``.
+        Raises:
+            - ConfigError: If another class has the name.
+        """
+        if module is None:
+            return partial(self._add, module_name, force_overwrite)
+        self._add(module_name, force_overwrite, module)
+
+    def _add(self, name: Optional[str], force_overwrite: bool, kind: Any) -> Any:
+        name = kind.__name__ if name is None else name
+        former = self[name] if name in self else kind
+        if not force_overwrite and (former.__module__, former.__qualname__) != (kind.__module__, kind.__qualname__):
+            raise ConfigError(
+                f'TASK_REGISTRY.register({name!r}): {former.__module__}.{former.__qualname__} has this name. Choose '
+                'another, or set force_overwrite=True to replace it.'
+            )
+        super().register(name, kind, force_overwrite=True)
+        return kind
+
+
+TASK_REGISTRY = TaskRegistry()
 ASSISTANT = ('assistant', 'model', 'chatbot')  # names that chat templates have for the role that answers
 
 Parts = Dict[str, Optional[float]]  # of the reward, by name
@@ -111,7 +142,7 @@ class Task(ABC):
             - parts (:obj:`Dict[str, Optional[float]]`): For each key of ``weights`` a finite number, or None if the \
                 part does not apply.
         """
-        entries = self.score_batch([problem], [completion])
+        entries = as_list(self.score_batch([problem], [completion]))
         wrong = _wrong_number(entries, 1)
         if wrong is not None:
             raise ValueError(f'score_batch {wrong}')
@@ -201,7 +232,7 @@ class Task(ABC):
         if not self.scores_batches:
             return [_or_error(self.checked_score, *row) for row in zip(problems, completions)]
         try:
-            entries = self.score_batch(list(problems), list(completions))
+            entries = as_list(self.score_batch(list(problems), list(completions)))
             wrong = _wrong_number(entries, len(completions))
         except (Exception, SystemExit) as error:  # as in checked_score
             wrong = f'raised {describe(error)} for {len(completions)} completions'
@@ -231,6 +262,11 @@ class Task(ABC):
         )
 
 
+def as_list(entries: Any) -> Any:
+    """The entries of an array or of a tensor, for example of a batch of scores, as a list; others unchanged."""
+    return entries.tolist() if hasattr(entries, 'tolist') else entries
+
+
 def _wrong_number(entries: Any, number: int) -> Optional[str]:
     """What is wrong with the entries of ``score_batch`` as a list of one for each completion, or None."""
     if not isinstance(entries, (list, tuple)):
@@ -252,12 +288,15 @@ def check_scorer(task: Task) -> None:
     Overview:
         Require that a task can score completions.
     Raises:
-        - ConfigError: If it defines neither ``score`` nor ``score_batch``, or their parameters in another order.
+        - ConfigError: If it defines neither ``score`` nor ``score_batch``, or their parameters in another order, or \
+            a method by ``async def``.
     """
     if type(task).score is Task.score and not task.scores_batches:
         raise ConfigError(f'env.task: {type(task).__name__} must define score or score_batch.')
     for name in ('score', 'score_batch'):
         check_order(getattr(task, name), f'env.task: {type(task).__name__}.{name}')
+    for name in ('problem', 'score', 'score_batch', 'demonstration', 'begin', 'respond'):
+        check_plain(getattr(task, name, None), f'env.task: {type(task).__name__}.{name}')
 
 
 def is_score(value: Any) -> bool:

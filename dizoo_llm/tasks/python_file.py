@@ -9,10 +9,10 @@ A task in a user's Python file:
 """
 from typing import Any, Callable, Dict, List, Optional
 
-from ding_common import ConfigError, Rule, describe, run_file
+from ding_common import ConfigError, Rule, check_plain, describe, run_file
 
-from .base import TASK_REGISTRY, Parts, Problem, as_text, check_return_part, check_unanswered, is_missing, is_prompt, \
-    messages_of
+from .base import TASK_REGISTRY, Parts, Problem, as_list, as_text, check_return_part, check_unanswered, is_missing, \
+    is_prompt, messages_of
 from .listed import ListTask
 from .signature import by_name
 
@@ -51,13 +51,15 @@ class PythonTask(ListTask):
                 raise ConfigError(f'env.task.file = {file!r}: must define a function {name}.')
         self.weights = names.get('weights', dict(score=1.0))
         number = Rule.number()
-        if not isinstance(self.weights, dict) or not self.weights or not all(map(number.holds, self.weights.values())):
+        if not isinstance(self.weights, dict) or not self.weights or not all(
+                isinstance(name, str) and number.holds(weight) for name, weight in self.weights.items()):
             raise ConfigError(
                 f'env.task.file = {file!r}: weights = {self.weights!r:.200}, must be a dict of names and numbers.'
             )
         self.return_part = names.get('return_part')
         check_return_part(self.return_part, self.weights, f'env.task.file = {file!r}: return_part')
         self.words, self.chars = names.get('words'), names.get('chars')
+        check_plain(names['problems'], f'env.task.file = {file!r}: problems')
         try:
             rows = list(names['problems']())
         except (Exception, SystemExit) as error:  # a user's function may raise anything
@@ -93,7 +95,7 @@ class PythonTask(ListTask):
         return self._named(self._score(problem.metadata, completion))
 
     def score_batch(self, problems: List[Problem], completions: List[str]) -> Any:
-        scored = self._score_batch([problem.metadata for problem in problems], completions)
+        scored = as_list(self._score_batch([problem.metadata for problem in problems], completions))
         return list(map(self._named, scored)) if isinstance(scored, (list, tuple)) else scored
 
     @property

@@ -157,7 +157,7 @@ class ToolProcess:
         low, high = sorted((read, write))  # all others are the parent's files and connections
         for first, end in ((3, low), (low + 1, high), (high + 1, os.sysconf('SC_OPEN_MAX'))):
             os.closerange(first, end)
-        sys.stdin, sys.stdout, sys.stderr = None, open(1, 'w'), open(2, 'w')
+        sys.stdin, sys.stdout, sys.stderr = None, *(open(i, 'w', encoding='utf-8') for i in (1, 2))
         for line in open(read, 'rb'):
             signal.setitimer(signal.ITIMER_REAL, self._seconds + 1)
             answer = self._answer(*json.loads(line))

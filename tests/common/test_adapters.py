@@ -63,11 +63,11 @@ class TestRun:
         out = plain.generate(ids, max_new_tokens=most, eos_token_id=tokenizer.eos_token_id)[0, ids.shape[1]:]
         base = AutoModelForCausalLM.from_pretrained('base').generate(ids, max_new_tokens=most)[0, ids.shape[1]:]
         assert not torch.equal(out, base)  # else adapters that are not there would agree
-        shown = CliRunner().invoke(play, ['run/model/last', '17 5 <think>'])
+        shown = CliRunner().invoke(play, ['run/model/last', '17 5 <think>', '--max-new-tokens', str(most)])
         assert shown.exit_code == 0, shown.output
         assert shown.stdout.split() == tokenizer.decode(out, skip_special_tokens=True).split()
         table = CliRunner().invoke(play, ['run/model/last', '--task', 'think_answer']).stdout
-        assert len(table.splitlines()) == 6
+        assert len(table.splitlines()) == 7
 
     def test_a_policy_begins_with_them_merged(self, lora_run):
         main, create = lora_run

@@ -1,7 +1,9 @@
+import pickle
+
 import pytest
 
 from ding_common import ConfigError
-from ding_common.files import check_links, run_file
+from ding_common.files import check_links, import_name, run_file
 
 
 @pytest.mark.unittest
@@ -17,6 +19,12 @@ class TestRunFile:
         with pytest.raises(ConfigError, match=r"^a.key = '.*a.py': ") as caught:
             run_file(str(tmp_path / 'a.py'), 'a.key')
         assert '\n' not in caught.value.message
+
+    def test_what_it_defines_can_be_pickled(self, tmp_path):
+        (tmp_path / 'a.b.py').write_text('class Kind(str):\n    pass\ndef double(x):\n    return 2 * x')
+        found = run_file(str(tmp_path / 'a.b.py'), 'key')
+        kind, double = pickle.loads(pickle.dumps((found['Kind']('hard'), found['double'])))
+        assert kind == 'hard' and type(kind) is found['Kind'] and double(2) == 4
 
     def test_that_is_none(self, tmp_path):
         with pytest.raises(ConfigError, match=r'a.key = .*: there is no such file\.'):
@@ -38,3 +46,11 @@ class TestLinks:
         (folder / 'below' / 'out').symlink_to(tmp_path / 'folder2')  # whose path begins with that of the folder
         with pytest.raises(ConfigError, match='key = .*below/out is a link to .*folder2, outside the folder'):
             check_links(str(folder), 'key')
+
+
+@pytest.mark.unittest
+def test_a_function_that_nothing_would_await_is_refused(tmp_path, monkeypatch):
+    (tmp_path / 'waiting.py').write_text('async def loss(ratio):\n    return ratio')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="^key = 'waiting:loss': is defined by async def, and must be an ordinary"):
+        import_name('waiting:loss', 'key')

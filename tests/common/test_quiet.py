@@ -62,3 +62,18 @@ def test_common_parts_import_no_torch():
     """Otherwise variables that ``importing`` sets came too late."""
     code = 'import sys, ding_common; assert "torch" not in sys.modules'
     assert subprocess.run([sys.executable, '-c', code], timeout=120).returncode == 0
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('encoding', ['latin-1', 'gbk', 'ascii'])
+def test_text_that_the_screen_has_no_characters_for_is_escaped(encoding):
+    code = 'from ding_common import importing\nwith importing():\n    pass\nprint("\\u4f60 \\xe9 \\ud800")'
+    run = subprocess.run(
+        [sys.executable, '-c', code],
+        env=dict(os.environ, PYTHONIOENCODING=encoding, PYTHONPATH=ROOT),
+        capture_output=True,
+        timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    shown = '\u4f60 \xe9 \ud800'.encode(encoding, 'backslashreplace')
+    assert run.stdout == shown + b'\n' and b'\\ud800' in shown

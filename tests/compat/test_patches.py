@@ -1,3 +1,4 @@
+import errno
 import os
 import runpy
 import signal
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from ding.config import config
 from ding.envs import BaseEnv, SyncSubprocessEnvManager
-from ding.utils import SERIAL_COLLECTOR_REGISTRY
+from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker import InteractionSerialEvaluator
 from easydict import EasyDict
 
@@ -178,6 +179,8 @@ class TestCheckedBeforeItIsMerged:
             ('policy.import_names', ['none'], r"policy.import_names = \['none'\]: must be a list of modules"),
             ('exp_name', '/run', "exp_name = '/run': must be text, a path relative to the current folder"),
             ('exp_name', 5, 'exp_name = 5: must be text'),
+            ('exp_name', '', "exp_name = '': must be text, a path relative to the current folder, and not that folder"),
+            ('exp_name', './', "exp_name = './': must be text"),
             ('policy.type', 'grpo', "policy.type = 'grpo': belongs in create_config.policy"),
             ('policy', 0, 'policy = 0: must be a dict'),
             ('env', 0, 'env = 0: must be a dict'),
@@ -201,3 +204,56 @@ class TestCheckedBeforeItIsMerged:
         main.pop('policy')  # of an EasyDict `del` would leave the attribute
         with pytest.raises(ConfigError, match='main_config.policy: missing; must be a dict. Present: exp_name, env.'):
             pipeline((main, create))
+
+
+@pytest.mark.unittest
+class TestFolder:
+
+    @pytest.mark.parametrize('name', ['file/run', 'file/below/run'])
+    def test_below_a_file(self, think_answer, name):
+        main, create = think_answer
+        open('file', 'w').close()
+        main.exp_name = name
+        with pytest.raises(ConfigError, match=f"^exp_name = '{name}': .* could not be written .Not a directory"):
+            ding.entry.serial_pipeline_onpolicy((main, create), max_train_iter=1)
+
+    @pytest.mark.parametrize('where', ['run', 'run/log/serial'])
+    def test_that_may_not_be_written(self, think_answer, monkeypatch, where):
+        makedirs = os.makedirs
+
+        def refuse(path, *args, **kwargs):
+            if os.path.normpath(path) == where:  # root may write everywhere
+                raise PermissionError(errno.EACCES, 'Permission denied', path)
+            makedirs(path, *args, **kwargs)
+
+        monkeypatch.setattr(os, 'makedirs', refuse)
+        with pytest.raises(ConfigError, match=f"^exp_name = 'run': .*{where} could not be written .Permission denied"):
+            ding.entry.serial_pipeline_onpolicy(think_answer, max_train_iter=1)
+
+    def test_other_files_are_not_blamed_on_it(self, think_answer, monkeypatch):
+
+        def refuse(self, **options):
+            raise PermissionError(errno.EACCES, 'Permission denied', '/data/problems.txt')
+
+        monkeypatch.setattr('dizoo_llm.envs.ding_token_env.TokenEnv.__init__', refuse)
+        with pytest.raises(PermissionError, match='/data/problems.txt'):
+            ding.entry.serial_pipeline_onpolicy(think_answer, max_train_iter=1)
+
+
+@pytest.mark.unittest
+def test_text_logs_are_in_utf_8_whatever_the_locale(tmp_path):
+    logger, _ = build_logger(str(tmp_path), 'of_a_test', need_tb=False)
+    assert [handler.encoding for handler in logger.handlers] == ['utf-8']
+
+
+@pytest.mark.envtest
+def test_environments_of_which_one_has_exited_are_closed(tmp_path):
+    """Closing raised BrokenPipeError, in ``__del__`` of collector and evaluator, and left the others alive."""
+    fns = [partial(HangingEnv, EasyDict(folder=str(tmp_path)))] * 3
+    manager = SyncSubprocessEnvManager(fns, EasyDict(SyncSubprocessEnvManager.default_config()))
+    manager.launch()
+    processes = list(manager._subprocesses.values())
+    os.kill(processes[0].pid, signal.SIGKILL)
+    processes[0].join()
+    manager.close()
+    assert manager.closed and comes_true(lambda: not any(process.is_alive() for process in processes))

@@ -383,3 +383,42 @@ def test_a_tokenizer_in_a_config_is_told_by_name_and_size():
     with pytest.raises(ConfigError) as error:
         check_config(dict(tokenizer=tokenizer), DingTokenEnv.config, DingTokenEnv.rules, 'env')
     assert '\n' not in str(error.value) and 'vocab_size=102' in str(error.value)
+
+
+@pytest.mark.unittest
+class TestOptions:
+    SWITCH = TEMPLATES['chatml'] + (
+        "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+        "{%- if not date is defined %}{% set date = 'today' %}{% endif %}{{ date }}"
+        "{% for m in messages %}{% generation %}{% endgeneration %}{% break %}{% endfor %}"
+    )
+
+    def env(self, template, **options):
+        tokenizer = make_tokenizer(template)
+        task = Ask(options.pop('prompt', 'hello'))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr('dizoo_llm.envs.encoding._create_tokenizer', lambda *args: tokenizer)
+            return TokenEnv(task, tokenizer={}, **options)
+
+    def test_variables_that_the_template_reads(self):
+        env = self.env(self.SWITCH, chat_options=dict(enable_thinking=False, date='now'))
+        assert env.tokenizer.decode(env.encode(env.task.problem(0))).endswith('<think></think>now')
+
+    @pytest.mark.parametrize(
+        'template, name, told', [
+            ('SWITCH', 'enable_thinkin', "did you mean 'enable_thinking'\\? Allowed: date, enable_thinking."),
+            ('SWITCH', 'messages', 'Allowed: date, enable_thinking.'),
+            ('chatml', 'enable_thinking', 'It reads none.'),
+        ]
+    )
+    def test_others_are_refused_by_name(self, template, name, told):
+        template = self.SWITCH if template == 'SWITCH' else TEMPLATES[template]
+        message = f'^env.chat_options.{name} = False: the chat template reads no such variable. {told}$'
+        with pytest.raises(ConfigError, match=message):
+            self.env(template, chat_options={name: False})
+
+    def test_messages_without_a_template_are_refused_at_the_start(self):
+        messages = [dict(role='user', content='hello')]
+        with pytest.raises(ConfigError, match='^env.chat = False: the prompts of env.task are chat messages'):
+            self.env(TEMPLATES['chatml'], prompt=messages, chat=False, max_prompt_length=64)
+        assert self.env(TEMPLATES['chatml'], prompt=messages).encode(Problem(messages))

@@ -134,7 +134,8 @@ class TestCheckedScores:
             ([dict(a=1, b=1)] * 4, 'score_batch returned 4 entries, must return a list of 3'),
             (None, 'score_batch returned None, must return a list of 3'),
             (dict(a=1, b=1), r"score_batch returned {'a': 1, 'b': 1}, must return a list of 3"),
-            (torch.ones(3), 'must return a list of 3'),
+            (torch.ones(2), 'must return a list of 3'),
+            (torch.tensor(1.), 'score_batch returned 1.0, must return a list of 3'),
         ]
     )
     def test_a_call_that_fails_costs_every_row(self, answer, message):
@@ -203,3 +204,100 @@ class TestCreateTask:
                 create(dict(type='unscored', answer=1))
         with pytest.raises(NotImplementedError, match='Unscored must define score or score_batch'):
             kind(1).score(Problem('p'), 'c')
+
+
+def define(value, name='Mine'):
+    """A class as a notebook's cell defines it, again each time."""
+
+    class Mine(ScriptedTask):
+        number = value
+
+    Mine.__qualname__ = name
+    return Mine
+
+
+@pytest.mark.unittest
+class TestRegistry:
+
+    def test_a_cell_that_runs_again_replaces_its_class(self):
+        for value in (1, 2):
+            assert TASK_REGISTRY.register('mine')(define(value)).number == value
+        assert TASK_REGISTRY.get('mine').number == 2
+        TASK_REGISTRY.register('mine', define(3))
+        assert TASK_REGISTRY.get('mine').number == 3
+
+    def test_another_class_of_the_same_name_is_refused_in_one_line(self):
+        TASK_REGISTRY.register('taken', define(1))
+        for register in (TASK_REGISTRY.register('taken'), lambda kind: TASK_REGISTRY.register('taken', kind)):
+            with pytest.raises(ConfigError, match=r"register\('taken'\): test_tasks.Mine has this name. Choose"):
+                register(define(2, 'Other'))
+        assert TASK_REGISTRY.get('taken').number == 1
+        TASK_REGISTRY.register('taken', define(2, 'Other'), force_overwrite=True)
+        assert TASK_REGISTRY.get('taken').number == 2
+
+    def test_the_name_of_the_class_is_the_default(self):
+        kind = define(1, 'Unnamed')
+        kind.__name__ = 'Unnamed'
+        TASK_REGISTRY.register()(kind)
+        assert TASK_REGISTRY.get('Unnamed') is kind
+
+
+SCORERS = dict(
+    numpy='import numpy as np\ndef score_batch(problems, completions):\n    return np.array([{}, 0.25], np.float32)',
+    torch='import torch\ndef score_batch(problems, completions):\n'
+    '    return torch.tensor([{}, 0.25], dtype=torch.bfloat16, requires_grad=True)',
+)
+PROBLEMS = "\ndef problems():\n    return [dict(prompt='a', answer='b')]\n"
+
+
+@pytest.mark.unittest
+class TestScorers:
+
+    @pytest.mark.parametrize('kind', SCORERS)
+    def test_of_batches_may_return_arrays(self, tmp_path, kind):
+        (tmp_path / 'a.py').write_text(SCORERS[kind].format('0.5') + PROBLEMS)
+        task = create_task(dict(type='python', file=str(tmp_path / 'a.py')))
+        problem = task.problem(0)
+        assert task.checked_scores([problem] * 2, ['x', 'y']) == [dict(score=0.5), dict(score=0.25)]
+        short, = set(task.checked_scores([problem] * 3, ['x', 'y', 'z']))
+        assert short.message == 'PythonTask.score_batch returned 2 entries, must return a list of 3'
+
+    @pytest.mark.parametrize('value, told', [('1e39', '1e+39|inf'), ('float("nan")', 'nan')])
+    @pytest.mark.parametrize('kind', SCORERS)
+    def test_numbers_of_arrays_are_checked(self, tmp_path, kind, value, told):
+        (tmp_path / 'a.py').write_text(SCORERS[kind].format(value) + PROBLEMS)
+        task = create_task(dict(type='python', file=str(tmp_path / 'a.py')))
+        bad, good = task.checked_scores([task.problem(0)] * 2, ['x', 'y'])
+        assert re.search(f'scored score = ({told}), must be a finite', bad.message) and good == dict(score=0.25)
+
+    @pytest.mark.parametrize(
+        'content', [
+            'async def score(problem, completion):\n    return 1.0' + PROBLEMS,
+            'async def score_batch(problems, completions):\n    return [1.0]' + PROBLEMS,
+            'class Scorer:\n    async def __call__(self, problem, completion):\n        return 1.0\nscore = Scorer()' +
+            PROBLEMS,
+            'def score(problem, completion):\n    return 1.0\nasync' + PROBLEMS.replace('\n', ' ', 1),
+        ]
+    )
+    def test_of_a_file_that_nothing_awaits(self, tmp_path, content):
+        (tmp_path / 'a.py').write_text(content)
+        with pytest.raises(ConfigError,
+                           match=r"a.py': (score|score_batch|problems): is defined by async def, and must"):
+            create_task(dict(type='python', file=str(tmp_path / 'a.py')))
+
+    @pytest.mark.parametrize('name', ['problem', 'score', 'score_batch', 'demonstration'])
+    def test_of_a_class_that_nothing_awaits(self, name):
+
+        async def wait(self, *args):
+            return 1.0
+
+        kind = type('Waiting', (ScriptedTask, ), {name: wait, '__init__': lambda self: None})
+        TASK_REGISTRY.register('waiting', kind, force_overwrite=True)
+        with pytest.raises(ConfigError, match=f'^env.task: Waiting.{name}: is defined by async def, and must be an'):
+            create_task(dict(type='waiting'))
+
+    def test_of_a_file_whose_parts_have_no_names(self, tmp_path):
+        score = 'def score(problem, completion):\n    return 1.0'
+        (tmp_path / 'a.py').write_text(f'weights = {{1: 1.0}}\n{score}{PROBLEMS}')
+        with pytest.raises(ConfigError, match='must be a dict of names and numbers'):
+            create_task(dict(type='python', file=str(tmp_path / 'a.py')))

@@ -111,7 +111,9 @@ class TestPrompt:
             dict(role='assistant', content='yes'),
             dict(role='user', content='no')
         ]
-        assert self.text(chat, messages) == '[u]hi[a]yes[u]no[a]' == self.text(chat, messages, chat=False)
+        assert self.text(chat, messages) == '[u]hi[a]yes[u]no[a]'
+        with pytest.raises(ConfigError, match='env.chat = False: the prompts of env.task are chat messages'):
+            self.text(chat, messages, chat=False)
 
     def test_without_one_a_text_is_a_text(self):
         tokenizer = build_char_tokenizer('abchi [u]')

@@ -101,3 +101,8 @@ class TestTraining:
         path.write_text(f"main_config = {config(tmp_path / 'run', changes.pop('model', MODEL), **changes)!r}")
         result = CliRunner().invoke(main, ['-c', str(path)])
         assert result.exit_code == 1 and message in result.output and len(result.output.splitlines()) == 1
+
+    def test_one_line_for_a_folder_that_cannot_be_made(self, tmp_path):
+        (tmp_path / 'file').write_text('')
+        with pytest.raises(ConfigError, match='^main_config.exp_name = .*file.*: Not a directory'):
+            train(config(tmp_path / 'file' / 'run', number=8, held_out=4), 0)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from dizoo_llm.tokenizer import build_word_tokenizer
 from ding_common import ConfigError
@@ -95,11 +95,35 @@ class TestCausalLM:
         assert (plain.eos_token_id, plain.pad_token_id, plain.max_new_tokens) == (29, 30, 8)
         assert json.load(open(tmp_path / 'config.json'))['eos_token_id'] == 29
 
-    def test_saved_generation_defaults_are_greedy_whatever_the_model_came_with(self, tiny_model, tmp_path):
-        tiny_model.lm.generation_config.update(temperature=0.6, top_p=0.9, do_sample=True, repetition_penalty=1.5)
+    def saved_again(self, model, folder, limit, **defaults):
+        """The generation defaults of a model that was trained from a folder with these."""
+        model.save_pretrained(f'{folder}/start', build_word_tokenizer(['a']), 8)
+        GenerationConfig(**defaults).save_pretrained(f'{folder}/start')
+        CausalLM(pretrained=f'{folder}/start').save_pretrained(f'{folder}/end', build_word_tokenizer(['a']), limit)
+        return AutoModelForCausalLM.from_pretrained(f'{folder}/end').generation_config
+
+    def test_generation_defaults_are_those_of_the_start_and_not_of_the_training(self, tiny_model, tmp_path):
+        end = self.saved_again(tiny_model, tmp_path, 8, do_sample=True, temperature=0.6, top_p=0.9, eos_token_id=5)
+        assert (end.do_sample, end.temperature, end.top_p, end.max_new_tokens) == (True, 0.6, 0.9, None)
+        assert (end.eos_token_id, end.pad_token_id) == (1, 2)  # the tokenizer's
+
+    @pytest.mark.parametrize('limit, longest', [(8, 30), (50, 50)])
+    def test_a_length_limit_of_the_start_is_no_shorter_than_the_training(self, tiny_model, tmp_path, limit, longest):
+        assert self.saved_again(tiny_model, tmp_path, limit, max_new_tokens=30).max_new_tokens == longest
+
+    def test_generation_defaults_without_a_start_are_greedy(self, tiny_model, tmp_path):
         tiny_model.save_pretrained(str(tmp_path), build_word_tokenizer(['a']), 8)
         plain = AutoModelForCausalLM.from_pretrained(str(tmp_path)).generation_config
-        assert not plain.do_sample and plain.repetition_penalty in (None, 1.0)
+        assert not plain.do_sample and plain.max_new_tokens == 8
+
+    def test_contradicting_generation_defaults_do_not_prevent_a_save(self, tiny_model, tmp_path):
+        tiny_model.save_pretrained(f'{tmp_path}/start', build_word_tokenizer(['a']), 8)
+        path = tmp_path / 'start' / 'generation_config.json'
+        path.write_text(json.dumps(dict(do_sample=False, temperature=0.6)))
+        model = CausalLM(pretrained=f'{tmp_path}/start')
+        with pytest.warns(UserWarning, match='its generation settings are not saved, since they contradict'):
+            model.save_pretrained(f'{tmp_path}/end', build_word_tokenizer(['a']), 8)
+        assert AutoModelForCausalLM.from_pretrained(f'{tmp_path}/end').generation_config.temperature in (None, 1.0)
 
     def test_saved_model_says_nothing_that_the_tokenizer_lacks(self, tiny_model, tmp_path):
         tiny_model.limit_vocabulary(5)

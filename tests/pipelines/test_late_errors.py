@@ -66,8 +66,9 @@ class TestLateErrors:
         run, main = start(make, think_answer)
         main.env.evaluator_env_num = main.env.n_evaluator_episode = 4
         broken['at'] = at
-        with pytest.raises(TaskError, match=f'{where}.max_failed'):
+        with pytest.raises(TaskError, match=f'{where}.max_failed') as caught:
             run(8)
+        assert str(caught.value) == caught.value.message  # without marks
         saved, = [name for name in os.listdir('run/ckpt') if name.startswith('iteration')]
         number = int(saved.split('_')[1].split('.')[0])
         said = f'saved after update {number}, from where policy.learn.resume_training=True continues'

@@ -52,8 +52,11 @@ class TestEval:
         monkeypatch.setattr(GroupEvaluator, 'evaluate_end', lambda *args: None)
         ding(name, '-m', 'serial_onpolicy', '--train-iter', '1', '-s', '3', env=env)
         best, = read_json_lines('run/log/evaluator/evaluations.jsonl')
+        before, records = sorted(os.listdir()), []
+        monkeypatch.setattr('ding_grpo.worker.evaluator.append_json', lambda path, record: records.append(record))
         out = ding(name, '-m', 'eval', '-s', '3', '--load-path', 'run/ckpt/ckpt_best.pth.tar', env=env)
-        found, = read_json_lines('default_experiment/log/evaluator/evaluations.jsonl')
+        assert sorted(os.listdir()) == before  # it leaves no folder
+        found, = records
         assert found['eval_episode_return'] == best['eval_episode_return']
         assert f'evaluation  return {found["eval_episode_return"]:.3f}' in out and 'Eval is over!' in out
         assert found.get('completions') == best.get('completions')

@@ -8,7 +8,8 @@ from ding.entry import serial_pipeline_onpolicy
 from ding.policy import PPOPolicy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ding_common import read_json_lines
+from ding_common import ConfigError, read_json_lines
+from ding_grpo.policy import GRPOPolicy
 
 from tests.shipped import small
 
@@ -99,3 +100,47 @@ class TestPPO:
         policy = dict(collect=dict(n_sample=64), learn=learn)
         _, metrics, _ = run('think_answer_ppo', env=dict(collector_env_num=8), policy=policy)
         assert len(metrics) == 2 and not os.path.exists('run/model')
+
+
+@pytest.mark.envtest
+class TestStartOfGRPO:
+    """A checkpoint of PPO holds weights, and nothing else that a run of grpo needs."""
+
+    @pytest.fixture
+    def configs(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        policy, *_ = run('cartpole_ppo')
+        main, create = small('cartpole_grpo')
+        main.exp_name, main.policy.model = 'grpo', small('cartpole_ppo')[0].policy.model
+        main.policy.learn.learner = dict(hook=dict(load_ckpt_before_run='run/ckpt/iteration_8.pth.tar'))
+        return policy, main, create
+
+    def test_has_its_weights_also_as_the_reference(self, configs, monkeypatch, capfd):
+        ppo, main, create = configs
+        main.policy.learn.update(beta=0.1)
+        begun = []
+
+        def note(self, data):
+            begun.append((self._model.state_dict(), self._learning.reference.copy.state_dict()))
+            begun[:] = [
+                [{name: value.clone()
+                  for name, value in state.items()} for state in states] for states in begun
+            ]
+            return learn(self, data)
+
+        learn = GRPOPolicy._forward_learn
+        monkeypatch.setattr(GRPOPolicy, '_forward_learn', note)
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+        weights = torch.load('run/ckpt/iteration_8.pth.tar', weights_only=True)['model']
+        for state in begun[0]:
+            assert weights.keys() == state.keys() and all(torch.equal(weights[name], state[name]) for name in weights)
+        told = 'starting with the weights of run/ckpt/iteration_8.pth.tar, which another policy trained'
+        assert told in capfd.readouterr().out
+        assert [m['train_iter'] for m in read_json_lines('grpo/log/learner/metrics.jsonl')] == [0]
+        assert os.path.exists('grpo/ckpt/iteration_1.pth.tar')
+
+    def test_is_no_run_to_resume(self, configs):
+        _, main, create = configs
+        main.policy.learn.resume_training = True
+        with pytest.raises(ConfigError, match='does not contain the whole state of its run'):
+            serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)

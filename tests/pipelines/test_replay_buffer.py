@@ -68,6 +68,15 @@ class TestSerial:
             serial_pipeline(serial, seed=0, max_train_iter=2)
         assert not os.path.exists('run')
 
+    def test_a_buffer_that_has_no_bound(self, serial):
+        """The advice was to set keys that this buffer refuses."""
+        main, create = serial
+        create.replay_buffer = EasyDict(type='naive')
+        main.policy.other.replay_buffer = EasyDict(replay_buffer_size=8)
+        with pytest.raises(ConfigError, match="^create_config.replay_buffer.type = 'naive': cannot .* Use 'advanced'"):
+            serial_pipeline(serial, seed=0, max_train_iter=2)
+        assert not os.path.exists('run')
+
     @pytest.mark.parametrize('key, value', [('target_kl', 0.02), ('max_ratio', 10.0)])
     def test_bounds_to_older_policies(self, serial, key, value):
         main, create = serial

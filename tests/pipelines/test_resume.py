@@ -328,12 +328,14 @@ class TestResume:
         assert 'no checkpoint in run/ckpt. Starting a new run' in capfd.readouterr().out
         assert os.path.exists('run/ckpt/iteration_2.pth.tar')
 
-    def test_the_last_few_are_kept(self, think_answer):
+    def test_the_last_few_are_kept(self, think_answer, capfd):
         pipeline, main, create = tokens(think_answer)
         main.policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=2))
         main.policy.learn.keep_ckpt = 2
         pipeline((main, create), seed=3, max_train_iter=9)
         assert sorted(os.listdir('run/ckpt')) == ['ckpt_best.pth.tar', 'iteration_8.pth.tar', 'iteration_9.pth.tar']
+        said = 'policy.learn.keep_ckpt = 2: iteration_2.pth.tar was deleted, and others will be'
+        assert capfd.readouterr().out.count(said) == 1
 
     def test_another_seed(self, think_answer):
         pipeline, main, create = tokens(think_answer)

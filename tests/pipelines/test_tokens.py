@@ -108,19 +108,22 @@ class TestRun:
         shown = CliRunner().invoke(main, ['run/model/last', completion[0]])
         assert shown.exit_code == 0 and shown.stdout == completion[1] + '\n'
         table = CliRunner().invoke(main, ['run/model/last', '--task', 'think_answer']).stdout
-        assert len(table.splitlines()) == 6 and all(c in table for c in evaluate(run).values())
+        assert len(table.splitlines()) == 7 and all(c in table for c in evaluate(run).values())
+        value = read_json_lines('run/log/evaluator/evaluations.jsonl')[-1]['eval_episode_return']
+        assert table.splitlines()[-1] == f"mean of 'solved': {value:.3f} in 4 problems"
         same = CliRunner().invoke(main, ['run/model/last', '--config', CONFIG]).stdout
         assert all(c in same for c in evaluate(run).values())
         with open('lines.py', 'w') as f:
             f.write(
-                "def problems(): return [dict(prompt='1\\n2', answer='a\\nb')]\ndef score(problem, text): return 0.0"
+                "def problems(): return [dict(prompt='1\\n2', answer='a\\nb')]\ndef score(problem, text): return 1.0"
             )
         with open('lines_config.py', 'w') as f:
             f.write("main_config = dict(env=dict(task=dict(type='python', file='lines.py'), max_new_tokens=2))")
         table = CliRunner().invoke(main, ['run/model/last', '--config', 'lines_config.py']).stdout
-        assert len(table.splitlines()) == 3 and r'1\n2' in table and r'a\nb' in table
+        assert len(table.splitlines()) == 4 and r'1\n2' in table and r'a\nb' in table
+        assert table.endswith('mean of the return: 1.000 in 1 problems\n')
         both = CliRunner().invoke(main, ['run/model/last', '--task', 'think_answer', '--config', CONFIG])
-        assert both.exit_code == 2 and 'give one of' in both.output
+        assert both.exit_code == 2 and 'give --task alone' in both.output
         typed = CliRunner().invoke(main, ['run/model/last'], input=f'{completion[0]}\n\n').stdout
         assert typed == completion[1] + '\n'
 
@@ -173,7 +176,8 @@ class TestFromPython:
         tokenizer = AutoTokenizer.from_pretrained('run/model/last')
         for prompt, completion in evaluate(policy).items():
             ids = tokenizer(prompt, return_tensors='pt').input_ids
-            out = model.generate(ids, attention_mask=torch.ones_like(ids))[0, ids.shape[1]:].tolist()
+            longest = dict(max_new_tokens=main.env.max_new_tokens)  # the folder of the start sets none
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), **longest)[0, ids.shape[1]:].tolist()
             out = out[:-1] if out[-1] == tokenizer.eos_token_id else out
             assert tokenizer.decode(out) == completion
 

@@ -35,6 +35,15 @@ class TestRun:
         assert f"findings: always_paid ({os.path.join('run', 'findings.md')})" in told
         assert found['message'] in open('run/findings.md').read()
 
+    def test_a_scorer_that_only_returns_none(self, think_answer, monkeypatch):
+        """The advice was to warm start."""
+        monkeypatch.setattr(ThinkAnswerTask, 'demonstrates', False)
+        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, p, c: dict(answer=None, format=None, solved=None))
+        serial_pipeline_onpolicy(think_answer, seed=0, max_train_iter=14)
+        found, = read_json_lines('run/findings.jsonl')
+        assert (found['update'], found['cause'], found['samples']) == (13, 'no_part', 104)  # of 8 rows each
+        assert "the scorer returned None for 'answer', 'format', 'solved' every time" in found['message']
+
     def test_a_resumed_run_has_the_findings_of_one_that_was_not_stopped(self, think_answer):
         main, create = think_answer
         main.policy.learn.update(learning_rate=1e-12, learner=dict(hook=dict(save_ckpt_after_iter=2)))

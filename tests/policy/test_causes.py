@@ -42,6 +42,7 @@ EQUAL = dict(low=0.0, high=0.0, mean=0.0, std=0.0, equal=4)
 PAID = dict(EQUAL, low=2.0, high=2.0, mean=2.0)
 FORMAT = dict(answer=[0., 0., 0.], format=[0., 0.5, 0.46])
 LEARNING = dict(answer=[0., 0., 0.], format=[0., 0.5, 0.44])
+NEVER = dict(a=[0., 0., 0.])
 CUT = dict(cut=150, rows=150)
 
 
@@ -74,6 +75,10 @@ def test_the_rule_of_three():
         ('step_large', history(2, look=dict(outside=0.8)), history(1, look=dict(outside=0.8)), {}),
         ('copies', history(3, dict(copies=2)), history(3, dict(copies=1)), {}),
         ('copies', history(3, dict(copies=2)), history(2, dict(copies=2)), {}),
+        ('no_part', history(5, EQUAL), history(4, EQUAL), dict(reward_weights=dict(a=1.))),
+        ('no_part', history(5, EQUAL), history(5, dict(EQUAL, rows=19)), dict(reward_weights=dict(a=1.))),
+        ('no_part', history(5, EQUAL), history(5, dict(EQUAL, parts=NEVER)), dict(reward_weights=dict(a=1.))),
+        ('no_part', history(5, EQUAL), history(5, PAID), dict(reward_weights=dict(a=1.))),
         ('no_success', history(5, EQUAL), history(4, EQUAL), {}),
         ('no_success', history(5, EQUAL), history(5, dict(EQUAL, rows=19)), {}),
         ('no_success', history(5, EQUAL), history(5, EQUAL, first=dict(samples=dict(high=0.1))), {}),

@@ -95,3 +95,25 @@ class TestUpdates:
         other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
         rates.append(other.learn_mode.forward(data)['cur_lr'])
         assert rates == pytest.approx([1e-2 * x for x in (1 / 3, 2 / 3, 1, 1, 5 / 6, 4 / 6, 3 / 6)])
+
+
+@pytest.mark.unittest
+class TestNotice:
+
+    @pytest.mark.parametrize('kind, then, last', [('linear', 0, 0), ('polynomial', 1e-7, 1e-7), ('cosine', 0, 0.0286)])
+    def test_of_a_run_that_goes_on_after_its_schedule(self, kind, then, last):
+        # cosine rises again: 0.3 x (1 + cos(24 / 20 x pi)) / 2 = 0.0286 in update 24
+        assert Schedule(options(kind, end=20), 0.3).notice(25) == (
+            'policy.learn.num_updates = 25: the schedule ends after policy.learn.lr_scheduler.num_training_steps = 20 '
+            f'updates. The learning rate is then {then:.3g}, and {last:.3g} in the last update'
+        )
+
+    @pytest.mark.parametrize('kind, updates', [('linear', 20), ('linear', None), ('constant', 25)])
+    def test_of_no_other(self, kind, updates):
+        assert Schedule(options(kind, end=20), 0.3).notice(updates) is None
+
+    def test_is_shown_once_at_the_start(self, think_answer, capsys):
+        main, create = think_answer
+        main.policy.learn.update(lr_scheduler=dict(type='linear', num_training_steps=2), num_updates=3)
+        make_policy(main, create)
+        assert capsys.readouterr().out.count('policy.learn.num_updates = 3: the schedule ends after') == 1

@@ -1,0 +1,85 @@
+"""Env managers for DI-engine's serial pipelines."""
+import logging
+from functools import wraps
+from typing import Callable, Dict, List
+
+import click
+from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager, create_env_manager
+
+from .errors import ConfigError, describe, is_not_installed
+
+# Of DI-engine's task pipeline, and those that make other environments than the config's.
+OTHERS = ('base_v2', 'subprocess_v2', 'gym_vector', 'env_pool')
+SPACES = ('observation_space', 'action_space', 'reward_space')
+
+LOG = logging.getLogger('env_manager')  # takes the place of DI-engine's ``logging`` in its env managers
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Whether a message is not about an error of an environment, which the exception that follows contains."""
+    text = record.getMessage()
+    return 'exceeded max retries' not in text and not text.startswith('subprocess exception traceback')
+
+
+LOG.addFilter(_is_shown)
+
+
+def closing_all(close: Callable) -> Callable:
+    """
+    Overview:
+        ``close`` of a manager, which also ends the other processes if one of them has already exited.
+    Arguments:
+        - close (:obj:`Callable`): DI-engine's method.
+    """
+    if hasattr(close, '__wrapped__'):
+        return close
+
+    @wraps(close)
+    def close_all(self: AsyncSubprocessEnvManager) -> None:
+        try:
+            close(self)
+        except (OSError, EOFError):
+            for process in self._subprocesses.values():
+                process.terminate()
+
+    return close_all
+
+
+def create_manager(cfg: Dict, env_fn: List[Callable]) -> BaseEnvManager:
+    """
+    Overview:
+        As DI-engine's ``create_env_manager``, which fails with a traceback where this raises.
+    Arguments:
+        - cfg (:obj:`Dict`): The section ``env.manager``, compiled.
+        - env_fn (:obj:`List[Callable]`): Makes the environments.
+    Raises:
+        - ConfigError: If the manager does not work in a serial pipeline, or the environment cannot be created, or \
+            lacks a space.
+    """
+    if cfg.type in OTHERS:
+        raise ConfigError(
+            f'create_config.env_manager.type = {cfg.type!r}: does not work in the modes serial, serial_onpolicy and '
+            "eval. Use 'base' or 'subprocess'."
+        )
+    name = getattr(env_fn[0], 'func', env_fn[0]).__name__
+    try:
+        manager = create_env_manager(cfg, env_fn)
+    except click.ClickException:
+        raise
+    except Exception as error:  # an environment may raise anything
+        lacking = str(getattr(error, 'name', '')).lstrip('_')
+        if isinstance(error, AttributeError) and lacking in SPACES:
+            raise ConfigError(_message(name, lacking)) from error
+        hint = '. Install its package' if is_not_installed(error) else ''
+        raise ConfigError(f'create_config.env: {name} cannot be created ({describe(error)}){hint}') from error
+    for space in SPACES[:2]:
+        if getattr(manager, space) is None:
+            raise ConfigError(_message(name, space))
+    return manager
+
+
+def _message(env: str, space: str) -> str:
+    return (
+        f'create_config.env: the environment {env} has no {space}. It must have {", ".join(SPACES)}, at the latest '
+        'after its first reset.'
+    )
