@@ -23,14 +23,14 @@ import ding.envs.env_manager.base_env_manager
 import ding.worker.collector.interaction_serial_evaluator
 import ding.worker.learner.learner_hook
 import torch
-from ding.envs import AsyncSubprocessEnvManager
+from ding.envs import AsyncSubprocessEnvManager, SyncSubprocessEnvManager
 from ding.policy import PPOPolicy
 from ding.utils import POLICY_REGISTRY, read_file, registry, save_file
 from ding.worker import create_serial_evaluator
 from easydict import EasyDict
 
 from ding_common import (
-    CheckpointError, ConfigError, ConfigFile, check_configs, parallel, read_config_file, require_dict
+    CheckpointError, ConfigError, ConfigFile, PeerError, check_configs, parallel, read_config_file, require_dict
 )
 from ding_common.create_config import check_names
 from ding_grpo.model import CausalLMVAC
@@ -39,6 +39,7 @@ from ding_grpo.policy.half_weights import check_trained
 from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
 from ding_grpo.worker.interrupt import handlers_given_back
+from ding_grpo.worker.plain import plain
 
 from . import drop_ins, private
 from .private import running
@@ -55,10 +56,9 @@ def apply() -> None:
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
     # In serial mode, 'interaction' also means that evaluator.
     ding.entry.serial_entry.create_serial_evaluator = _create_evaluator
-    # While rank 0 evaluates, the other processes wait in a torch.distributed call, whose error does not mention the
-    # process that has exited.
-    evaluation = ding.worker.collector.interaction_serial_evaluator
-    evaluation.broadcast_object_list = parallel.watched()(torch.distributed.broadcast_object_list)
+    # While rank 0 evaluates, the other processes wait in a torch.distributed call. Its error does not mention the
+    # process that has exited, and it unpickles what arrives.
+    ding.worker.collector.interaction_serial_evaluator.broadcast_object_list = _broadcast_object_list
     # The pipelines save a checkpoint between an update and its count, without the state of buffer, collector, evaluator
     # and random number generators. They crash at the end of a resumed run in which no evaluation was due. The subclass
     # fixes this for grpo only.
@@ -92,6 +92,10 @@ def apply() -> None:
     # Ctrl-C in a terminal and torchrun's SIGTERM go to the whole process group, and kill the environment processes
     # before the learner has saved.
     AsyncSubprocessEnvManager.worker_fn_robust = staticmethod(_apart(AsyncSubprocessEnvManager.worker_fn_robust))
+    # An environment process that has been killed ends in tracebacks of its pipe, or of a reset that is tried again.
+    for manager in (AsyncSubprocessEnvManager, SyncSubprocessEnvManager):
+        manager.step = _while_alive(manager.step)
+    AsyncSubprocessEnvManager.reset = _while_alive(AsyncSubprocessEnvManager.reset)
     # The pipelines read cfg.policy.learn and look up names before any check: a misspelt name ends in an AttributeError
     # or a KeyError. (The ``ding`` command imports this plugin only after that, so the defect remains there.) Each of
     # several processes would create its own run and folder, and DDPContext requires NCCL. A full disk ends in a
@@ -217,6 +221,35 @@ def _apart(worker: Callable) -> Callable:
     return worker_fn_robust
 
 
+def _while_alive(method: Callable) -> Callable:
+    if hasattr(method, '__wrapped__'):
+        return method
+
+    @wraps(method)
+    def step_or_reset(self: AsyncSubprocessEnvManager, *args, **kwargs) -> Any:
+        if not self._closed:
+            _check_alive(self, 0.)
+        try:
+            return method(self, *args, **kwargs)
+        except (EOFError, ConnectionError):
+            _check_alive(self, 5.)
+            raise
+
+    return step_or_reset
+
+
+def _check_alive(manager: AsyncSubprocessEnvManager, seconds: float) -> None:
+    """Raise an error if an environment process has ended, or does in some seconds."""
+    processes = {process.sentinel: (i, process) for i, process in manager._subprocesses.items()}
+    for ended in connection.wait(processes, seconds):
+        i, process = processes[ended]
+        process.join()
+        raise PeerError(
+            f'the process {process.pid} of environment {i} has ended with exit code {process.exitcode}; -9 is a kill, '
+            'mostly for lack of memory'
+        )
+
+
 def _end_with_parent() -> None:
     """Exit with the parent. A kill of its group misses this process; a hanging step does not see the closed pipe."""
     connection.wait([multiprocessing.parent_process().sentinel])
@@ -230,6 +263,10 @@ def _agreed_folder(main_config: Dict) -> str:
         name += time.strftime('_%y%m%d_%H%M%S')  # as DI-engine does
     name = parallel.broadcast_object(name)
     return name if parallel.rank() == 0 else os.path.join(name, 'log', f'process_{parallel.rank()}')
+
+
+def _broadcast_object_list(objects: List[Any], src: int) -> None:
+    objects[:] = parallel.broadcast_object(plain(objects))
 
 
 def _create_evaluator(cfg: Dict, **kwargs: Any) -> Any:

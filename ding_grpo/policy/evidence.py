@@ -22,9 +22,9 @@ def of_samples(batch: Batch, reward_weights: Optional[Dict[str, float]] = None) 
     Returns:
         - figures (:obj:`Dict[str, Any]`): Numbers of ``rows`` that were scored, of ``cut`` rows, of ``groups`` with \
             at least two such rows, of those with ``equal`` rewards, of those with ``identical`` rows, and of the \
-            latter those that do not have the highest reward, unless all rewards are equal (``copies``); ``low``, ``high``, ``mean`` and \
-            ``std`` of the rewards; ``parts``, lowest, highest and mean weighted value of each reward part. Empty \
-            without rows.
+            latter those that do not have the highest reward, unless all rewards are equal (``copies``); ``low``, \
+            ``high``, ``mean`` and ``std`` of the rewards; ``parts``, lowest, highest and mean weighted value of \
+            each reward part. Empty without rows.
     """
     scored = ~batch.failed
     if not scored.any():
