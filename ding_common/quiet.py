@@ -1,10 +1,16 @@
 import contextlib
 import gc
 import logging
+import multiprocessing
 import os
+import signal
 import sys
+import threading
 import warnings
-from typing import Iterator
+from types import TracebackType
+from typing import Any, Iterator, Optional, Type
+
+ABORTED = '\nAborted!\n'  # as click says it
 
 
 @contextlib.contextmanager
@@ -18,16 +24,52 @@ def importing() -> Iterator[None]:
         Idle threads of torch's OpenMP spin before they sleep, by default (300,000 rounds) for so long that a run of two
         threads beside another process takes up to ten times as long. 10,000 rounds are enough to stay awake from one
         operation of a small model to the next. A value that the user has set stays.
+
+        Where the package that is imported runs as a program (``python -m``), Ctrl-C ends it in one line.
     """
+    if sys.argv[:1] == ['-m']:  # Python's own, until it has found the module
+        sys.excepthook = _print_error
     os.environ.setdefault('GOMP_SPINCOUNT', '10000')  # read when torch is imported
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with ending_at_once():
+            yield
     finally:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def ending_at_once() -> Iterator[None]:
+    """
+    Overview:
+        For code that an exception must not interrupt, as it would be caught, printed or lost on its way: while a \
+        program is still importing, and while DI-engine builds a run. Ctrl-C ends the program in one line. It does \
+        what it did before in a program that only imports this package, such as a notebook.
+    """
+    if sys.excepthook is not _print_error or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(*_: Any) -> None:
+    if multiprocessing.parent_process() is None:
+        os.write(2, ABORTED.encode())
+    os._exit(128 + signal.SIGINT)
+
+
+def _print_error(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write(ABORTED)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def import_ding() -> None:

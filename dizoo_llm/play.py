@@ -9,7 +9,7 @@ import torch
 from tabulate import tabulate
 from transformers import PreTrainedModel
 
-from ding_common import ConfigFile, run_file
+from ding_common import ConfigFile, echo, printable, run_file
 from ding_common.language_model import build_causal_lm
 from dizoo_llm.chat import encode_prompt
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
@@ -54,11 +54,11 @@ def main(
         return decode_after(tokenizer, known, ids[:-1] if ids and ids[-1] in ends else ids)
 
     if prompt is not None:
-        click.echo(complete(prompt))
+        echo(complete(prompt))
     else:
         for line in click.get_text_stream('stdin'):
             if line.strip():
-                click.echo(complete(line.strip()))
+                echo(complete(line.strip()))
 
 
 def _env_of(config: str) -> Dict[str, Any]:
@@ -74,14 +74,14 @@ def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperatur
     for index in range(min(problems, len(env.problems))):
         info = _play(model, env, index, temperature)
         if 'turns' in info:
-            click.echo(_dialogue(info))
+            echo(_dialogue(info))
             continue
         values = ('-' if value is None else f'{value:.2f}' for value in info['reward_parts'].values())
         told = info['completion'] if info['failed'] is None else f"{info['completion']}  (failed: {info['failed']:.80})"
         texts = (info['prompt'][-40:], told, env.problem.answer)
-        rows.append([*(text.replace('\n', '\\n') for text in texts), *values])
+        rows.append([*(printable(text).replace('\n', '\\n') for text in texts), *values])
     if rows:
-        click.echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
+        echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
 
 
 def _play(model: PreTrainedModel, env: TokenEnv, index: int, temperature: float) -> Dict[str, Any]:

@@ -1,12 +1,14 @@
 """Patches for DI-engine 0.5.3, each with the defect that it fixes."""
 import copy
 import errno
+import logging
 import multiprocessing
 import os
 import shutil
 import signal
 import threading
 import time
+from contextlib import nullcontext, suppress
 from functools import wraps
 from importlib import import_module
 from multiprocessing import connection
@@ -30,7 +32,8 @@ from ding.worker import create_serial_evaluator
 from easydict import EasyDict
 
 from ding_common import (
-    CheckpointError, ConfigError, ConfigFile, PeerError, check_configs, parallel, read_config_file, require_dict
+    CheckpointError, ConfigError, ConfigFile, PeerError, check_configs, ending_at_once, parallel, read_config_file,
+    require_dict
 )
 from ding_common.create_config import check_names
 from ding_grpo.model import CausalLMVAC
@@ -92,10 +95,12 @@ def apply() -> None:
     # Ctrl-C in a terminal and torchrun's SIGTERM go to the whole process group, and kill the environment processes
     # before the learner has saved.
     AsyncSubprocessEnvManager.worker_fn_robust = staticmethod(_apart(AsyncSubprocessEnvManager.worker_fn_robust))
-    # An environment process that has been killed ends in tracebacks of its pipe, or of a reset that is tried again.
+    # An environment process that has been killed ends in tracebacks of its pipe, of a reset that is tried again, and
+    # of closing the others.
     for manager in (AsyncSubprocessEnvManager, SyncSubprocessEnvManager):
         manager.step = _while_alive(manager.step)
     AsyncSubprocessEnvManager.reset = _while_alive(AsyncSubprocessEnvManager.reset)
+    AsyncSubprocessEnvManager.close = _closing_all(AsyncSubprocessEnvManager.close)
     # The pipelines read cfg.policy.learn and look up names before any check: a misspelt name ends in an AttributeError
     # or a KeyError. (The ``ding`` command imports this plugin only after that, so the defect remains there.) Each of
     # several processes would create its own run and folder, and DDPContext requires NCCL. A full disk ends in a
@@ -127,7 +132,8 @@ def _guarded(pipeline: Callable) -> Callable:
                 check_sections(main_config.policy, GRPOPolicy.default_config())
                 main_config.policy.setdefault('learn', {})
                 _join_others(main_config)
-            with handlers_given_back(), running(pipeline, (main_config, create_config), *args, **kwargs), \
+            at_once = ending_at_once() if create_config.policy.type == GRPOPolicy.config['type'] else nullcontext()
+            with handlers_given_back(), at_once, running(pipeline, (main_config, create_config), *args, **kwargs), \
                     RunCommander.last_save():
                 policy = pipeline((main_config, create_config), *args, **kwargs)
             ends_well = True
@@ -216,7 +222,8 @@ def _apart(worker: Callable) -> Callable:
         os.setpgid(0, 0)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the manager terminates the process with it
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        worker(*args, **kwargs)
+        with suppress(ConnectionError):  # the parent has ended
+            worker(*args, **kwargs)
 
     return worker_fn_robust
 
@@ -228,26 +235,49 @@ def _while_alive(method: Callable) -> Callable:
     @wraps(method)
     def step_or_reset(self: AsyncSubprocessEnvManager, *args, **kwargs) -> Any:
         if not self._closed:
-            _check_alive(self, 0.)
+            _check_alive(self)
+        logs: List[logging.LogRecord] = []  # DI-engine logs tracebacks before it raises
+        logging.root.addFilter(logs.append)
         try:
             return method(self, *args, **kwargs)
-        except (EOFError, ConnectionError):
-            _check_alive(self, 5.)
+        except (EOFError, OSError, RuntimeError) as error:
+            told, logs[:] = logs[:], ()
+            if not isinstance(error, RuntimeError):  # of a pipe, which ends a moment before its process
+                connection.wait([process.sentinel for process in self._subprocesses.values()], 5)
+            _check_alive(self, expected=(0, -signal.SIGTERM))  # how the manager ends the others
+            logs[:] = told
             raise
+        finally:
+            logging.root.removeFilter(logs.append)
+            for record in logs:
+                logging.root.handle(record)
 
     return step_or_reset
 
 
-def _check_alive(manager: AsyncSubprocessEnvManager, seconds: float) -> None:
-    """Raise an error if an environment process has ended, or does in some seconds."""
-    processes = {process.sentinel: (i, process) for i, process in manager._subprocesses.items()}
-    for ended in connection.wait(processes, seconds):
-        i, process = processes[ended]
-        process.join()
-        raise PeerError(
-            f'the process {process.pid} of environment {i} has ended with exit code {process.exitcode}; -9 is a kill, '
-            'mostly for lack of memory'
-        )
+def _closing_all(close: Callable) -> Callable:
+    if hasattr(close, '__wrapped__'):
+        return close
+
+    @wraps(close)
+    def close_all(self: AsyncSubprocessEnvManager) -> None:
+        try:
+            close(self)
+        except (EOFError, OSError):  # of a process that has ended
+            for process in self._subprocesses.values():
+                process.terminate()
+
+    return close_all
+
+
+def _check_alive(manager: AsyncSubprocessEnvManager, expected: Tuple[int, ...] = ()) -> None:
+    """Raise an error if an environment process has ended."""
+    for i, process in manager._subprocesses.items():
+        if process.exitcode is not None and process.exitcode not in expected:
+            raise PeerError(
+                f'the process {process.pid} of environment {i} has ended with exit code {process.exitcode}; -9 is a '
+                'kill, mostly for lack of memory'
+            )
 
 
 def _end_with_parent() -> None:

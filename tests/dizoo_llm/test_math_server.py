@@ -103,7 +103,7 @@ class TestMathServer:
         SERVERS.end()
 
     def test_answers_do_not_wait_for_those_that_take_for_ever(self, monkeypatch):
-        """Six that end at the limit, each asked twice; the others are answered by a server that is started meanwhile."""
+        """Six end at the limit, each asked twice; the others are answered by a server that is started meanwhile."""
         monkeypatch.setattr(servers, 'SECONDS', 3.0)
         SERVERS.end()
         slow = [(f'{n}^{{9^{{9^{{9}}}}}}', '4') for n in range(2, 8)]
