@@ -3,7 +3,8 @@ Scorers of other projects in separate processes that can be killed. They evaluat
 texts, such as 9^{9^{9^{9}}} or 1e99999999, take forever or all memory, and ignore signals.
 
 Each process that asks has its own servers. Its threads take turns, and a fork starts servers of its own. A server is a
-new interpreter: a fork would keep a second copy of all memory that the process that learns writes to.
+new interpreter: a fork would keep a second copy of all memory that the process that learns writes to. What answers is
+a fork of the server, so that after one that took too long the next one imports nothing.
 """
 import atexit
 import json
@@ -21,6 +22,7 @@ SECONDS = 5.0  # for one answer
 SECONDS_TO_START = 60.0
 MOST = 8  # servers of a process
 PATIENCE = 0.5  # seconds without an answer after which one more server starts
+LATE = 5.0  # seconds after the limit within which a server says that it has passed
 # It ends with the process that started it, even if that is killed: at the end of its input, or by the alarm, whose
 # default action needs no interpreter. A scorer's own timeouts would replace the alarm. What a scorer prints is dropped.
 _SERVER = """
@@ -45,12 +47,19 @@ try:
 except (OSError, ValueError):  # not on this system
     pass
 print('[]', file=answers)
-for line in sys.stdin:
-    question, seconds = json.loads(line)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    found = answer(*question)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    print(json.dumps(found), file=answers)
+while True:
+    own = os.fork()
+    if own == 0:
+        for line in sys.stdin:
+            question, seconds = json.loads(line)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            found = answer(*question)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            print(json.dumps(found), file=answers)
+        sys.exit()
+    if os.waitstatus_to_exitcode(os.waitpid(own, 0)[1]) != -signal.SIGALRM:
+        sys.exit()
+    print('"late"', file=answers)
 """
 
 
@@ -64,6 +73,7 @@ class _Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            start_new_session=True,
             env={
                 **os.environ,
                 **one_thread
@@ -74,7 +84,7 @@ class _Server:
         self.deadline = time.monotonic() + SECONDS_TO_START
 
     def give(self, question: bytes) -> None:
-        self.question, self.deadline = question, time.monotonic() + SECONDS
+        self.question, self.deadline = question, time.monotonic() + SECONDS + LATE
         try:
             while question:
                 question = question[self.process.stdin.write(question):]
@@ -82,7 +92,10 @@ class _Server:
             pass
 
     def kill(self) -> None:
-        self.process.kill()
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has ended
+            pass
         self.process.wait()
         self.close()
 
@@ -127,7 +140,7 @@ class Servers:
             - ImportError: If the scorer is not installed.
             - RuntimeError: If no server can be started.
         """
-        lines = [json.dumps([question, SECONDS + 1]).encode() + b'\n' for question in questions]
+        lines = [json.dumps([question, SECONDS]).encode() + b'\n' for question in questions]
         with self._lock:
             try:
                 answers = self._answers(dict(zip(lines, shown)))
@@ -157,7 +170,8 @@ class Servers:
                 server, moved = busy.pop(ready), time.monotonic()
                 line = server.process.stdout.readline()
                 if line.endswith(b'\n') and server.ready:
-                    answers[server.question] = json.loads(line)
+                    found = json.loads(line)
+                    answers[server.question] = self._late(shown[server.question]) if found == 'late' else found
                 elif line.endswith(b'\n') and json.loads(line) is None:
                     raise ImportError(self._missing)
                 elif not line.endswith(b'\n'):
@@ -166,9 +180,7 @@ class Servers:
                     if not server.ready:
                         raise RuntimeError(f'{self._name} exited while it was started')
                     died[server.question] += 1
-                    if server.process.returncode == -signal.SIGALRM:  # this process was late
-                        answers[server.question] = self._late(shown[server.question])
-                    elif died[server.question] > 1:
+                    if died[server.question] > 1:
                         text = f'{self._name} exited while processing {shown[server.question]!r:.80}'
                         answers[server.question] = RuntimeError(text)
                     else:

@@ -94,7 +94,7 @@ class TestMathServer:
         assert ask(0) == [True] * 20
 
     def test_a_question_that_kills_every_server_fails_alone(self, monkeypatch):
-        dies = servers._SERVER.replace('question, seconds', "if '13' in line: sys.exit()\n    question, seconds")
+        dies = servers._SERVER.replace('in sys.stdin:', "in sys.stdin:\n            if '13' in line: sys.exit()")
         monkeypatch.setattr(servers, '_SERVER', dies)
         SERVERS.end()
         with pytest.raises(RuntimeError, match="math-verify exited while processing '13'"):
