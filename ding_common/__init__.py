@@ -5,6 +5,7 @@ from .config_file import ConfigFile, check_configs, find_config, read_config_fil
 from .errors import CheckpointError, ConfigError, NumericError, PeerError, TaskError, describe, is_not_installed, \
     unwrap_task_error
 from .files import check_is_file, check_links, import_name, run_file
-from .json_lines import append_json, read_json_lines
-from .quiet import import_ding, importing
+from .json_lines import append_json, json_lines, read_json_lines
+from .printable import echo, printable
+from .quiet import ending_at_once, import_ding, importing
 from .total_config import code_of, read_total_config

@@ -1,12 +1,14 @@
 """Env managers for DI-engine's serial pipelines."""
 import logging
+import signal
 from functools import wraps
-from typing import Callable, Dict, List
+from multiprocessing import connection
+from typing import Any, Callable, Dict, List, Tuple
 
 import click
 from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager, create_env_manager
 
-from .errors import ConfigError, describe, is_not_installed
+from .errors import ConfigError, PeerError, describe, is_not_installed
 
 # Of DI-engine's task pipeline, and those that make other environments than the config's.
 OTHERS = ('base_v2', 'subprocess_v2', 'gym_vector', 'env_pool')
@@ -22,6 +24,49 @@ def _is_shown(record: logging.LogRecord) -> bool:
 
 
 LOG.addFilter(_is_shown)
+
+
+def while_alive(method: Callable) -> Callable:
+    """
+    Overview:
+        ``step`` or ``reset`` of a manager, which raises a ``PeerError`` if an environment process has ended.
+    Arguments:
+        - method (:obj:`Callable`): DI-engine's method.
+    """
+    if hasattr(method, '__wrapped__'):
+        return method
+
+    @wraps(method)
+    def step_or_reset(self: AsyncSubprocessEnvManager, *args, **kwargs) -> Any:
+        if not self._closed:
+            _check_alive(self)
+        logs: List[logging.LogRecord] = []  # DI-engine logs tracebacks before it raises
+        LOG.addFilter(logs.append)
+        try:
+            return method(self, *args, **kwargs)
+        except (EOFError, OSError, RuntimeError) as error:
+            told, logs[:] = logs[:], ()
+            if not isinstance(error, RuntimeError):  # of a pipe, which ends a moment before its process
+                connection.wait([process.sentinel for process in self._subprocesses.values()], 5)
+            _check_alive(self, expected=(0, -signal.SIGTERM))  # how the manager ends the others
+            logs[:] = told
+            raise
+        finally:
+            LOG.removeFilter(logs.append)
+            for record in logs:
+                LOG.handle(record)
+
+    return step_or_reset
+
+
+def _check_alive(manager: AsyncSubprocessEnvManager, expected: Tuple[int, ...] = ()) -> None:
+    """Raise an error if an environment process has ended."""
+    for i, process in manager._subprocesses.items():
+        if process.exitcode is not None and process.exitcode not in expected:
+            raise PeerError(
+                f'the process {process.pid} of environment {i} has ended with exit code {process.exitcode}; -9 is a '
+                'kill, mostly for lack of memory'
+            )
 
 
 def closing_all(close: Callable) -> Callable:

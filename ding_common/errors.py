@@ -5,8 +5,17 @@ from typing import NoReturn, Optional
 
 import click
 
+from .printable import printable
 
-class ConfigError(click.ClickException, ValueError):
+
+class _OneLine(click.ClickException):
+    """Prints its message, which may quote a model or a data file, without unprintable characters."""
+
+    def format_message(self) -> str:
+        return printable(self.message)
+
+
+class ConfigError(_OneLine, ValueError):
     """
     Overview:
         An invalid config. As a ``click.ClickException`` it makes ``ding`` print one line and exit with code 1. As a
@@ -14,7 +23,7 @@ class ConfigError(click.ClickException, ValueError):
     """
 
 
-class NumericError(click.ClickException, ArithmeticError):
+class NumericError(_OneLine, ArithmeticError):
     """
     Overview:
         A NaN or Inf, with one fact per line about where the first one appeared. ``ding`` prints the message and exits \
@@ -22,7 +31,7 @@ class NumericError(click.ClickException, ArithmeticError):
     """
 
 
-class TaskError(click.ClickException, RuntimeError):
+class TaskError(_OneLine, RuntimeError):
     """
     Overview:
         A task that raised an error or returned an invalid value. DI-engine's env managers pass on only the text of an
@@ -108,11 +117,11 @@ def _of_environment(error: Exception, text: str) -> Optional[str]:
     return f'an environment failed in {what}: {said:.300} ({os.path.basename(path)}:{line})'
 
 
-class CheckpointError(click.ClickException, RuntimeError):
+class CheckpointError(_OneLine, RuntimeError):
     """A checkpoint that cannot be written or read."""
 
 
-class PeerError(click.ClickException, RuntimeError):
+class PeerError(_OneLine, RuntimeError):
     """
     Overview:
         A process of a distributed run cannot continue because another process has exited, does not respond, or \

@@ -9,9 +9,10 @@ import pickle
 import re
 import socket
 import time
+from collections import OrderedDict
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Iterator, List, NoReturn, Tuple
+from typing import Any, Iterator, List, NoReturn, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -158,61 +159,109 @@ def share(number: int) -> range:
 
 
 def all_gather(thing: Any) -> List[Any]:
-    """The objects of all processes, in the order of ranks. Objects are pickled: the processes trust each other."""
+    """
+    Overview:
+        The objects of all processes, in the order of ranks.
+    Arguments:
+        - thing (:obj:`Any`): Tensors, numbers, texts and None, in dicts, lists and tuples. Nothing else is sent or \
+            received: what arrives from the network is data.
+    """
     if world_size() == 1:
         return [thing]
-    found = [None] * world_size()
+    data = _packed(thing)
+    sizes = [torch.zeros(1, dtype=torch.long) for _ in range(world_size())]
     with watched():
-        dist.all_gather_object(found, thing)
-    return found
+        dist.all_gather(sizes, torch.tensor([len(data)]))
+    most = max(map(int, sizes))
+    found = [torch.empty(most, dtype=torch.uint8) for _ in sizes]
+    with watched():
+        dist.all_gather(found, torch.nn.functional.pad(data, (0, most - len(data))))
+    return [_unpacked(part[:int(size)]) for part, size in zip(found, sizes)]
 
 
 def broadcast_object(thing: Any) -> Any:
     """
     Overview:
-        The object of rank 0, in all processes. Tensors in it are sent one by one, without a copy in a pickle. In the \
-        other processes they are on the CPU.
+        The object of rank 0, in all processes; of the types of ``all_gather``. Tensors in it are sent one by one, \
+        without a copy beside the others. In the other processes they are on the CPU.
     """
     if world_size() == 1:
         return thing
-    buffer, tensors = io.BytesIO(), []
-    if rank() == 0:
-        _Pickler(buffer, tensors).dump(thing)
-    message = [buffer.getvalue()]
+    tensors: List[Tensor] = []
+    data = _packed(thing, tensors) if rank() == 0 else torch.empty(0, dtype=torch.uint8)
+    size = torch.tensor([len(data)])
     with watched():
-        dist.broadcast_object_list(message, src=0)
+        dist.broadcast(size, src=0)
     if rank() > 0:
-        thing = _Unpickler(io.BytesIO(message[0]), tensors).load()
+        data = torch.empty(int(size), dtype=torch.uint8)
+    with watched():
+        dist.broadcast(data, src=0)
+    if rank() > 0:
+        thing = _unpacked(data, tensors)
     for tensor in tensors:
         if tensor.numel() > 0:
-            with watched():  # as bytes: gloo supports neither bool nor complex
-                dist.broadcast(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8), src=0)
+            with watched():
+                dist.broadcast(_bytes(tensor), src=0)
     return thing
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles only shape and type of tensors, and collects the tensors in a list."""
+def _packed(thing: Any, tensors: Optional[List[Tensor]] = None) -> Tensor:
+    """An object as bytes. Of its tensors only shape and type with ``tensors``, to which they are appended."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, tensors).dump(thing)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
-    def __init__(self, file: io.BytesIO, tensors: List[Tensor]) -> None:
+
+def _unpacked(data: Tensor, tensors: Optional[List[Tensor]] = None) -> Any:
+    """The object of ``_packed``. Its tensors are empty with ``tensors``, to which they are appended."""
+    return _Unpickler(io.BytesIO(data.numpy().tobytes()), tensors).load()
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Gloo sends neither bool nor complex."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+
+
+class _Pickler(pickle.Pickler):
+    """Writes no names of classes or functions, so that ``_Unpickler`` need not read any."""
+
+    def __init__(self, file: io.BytesIO, tensors: Optional[List[Tensor]]) -> None:
         super().__init__(file)
         self._tensors = tensors
 
     def persistent_id(self, thing: Any) -> Any:
         if not isinstance(thing, Tensor):
             return None
+        kind = str(thing.dtype).removeprefix('torch.'), tuple(thing.shape)
+        if self._tensors is None:
+            return *kind, _bytes(thing).numpy().tobytes()
         self._tensors.append(thing)
-        return thing.shape, thing.dtype
+        return kind
+
+    def reducer_override(self, thing: Any) -> Any:
+        if type(thing) is OrderedDict or thing is OrderedDict:  # of a model's state
+            return NotImplemented
+        raise TypeError(f'processes exchange tensors and plain objects, not {type(thing).__name__}: {thing!r:.80}')
 
 
 class _Unpickler(pickle.Unpickler):
-    """Creates an empty tensor in place of each, and collects them in a list."""
+    """Reads tensors and plain objects. Creates empty tensors if it gets a list, to which it appends them."""
 
-    def __init__(self, file: io.BytesIO, tensors: List[Tensor]) -> None:
+    def __init__(self, file: io.BytesIO, tensors: Optional[List[Tensor]]) -> None:
         super().__init__(file)
         self._tensors = tensors
 
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ('collections', 'OrderedDict'):
+            return OrderedDict
+        raise pickle.UnpicklingError(f'{module}.{name}: processes exchange tensors and plain objects only')
+
     def persistent_load(self, found: Any) -> Tensor:
-        shape, dtype = found
+        name, shape, *data = found
+        dtype = getattr(torch, name)
+        if self._tensors is None:  # a copy, because kernels may depend on how memory is aligned
+            flat = torch.frombuffer(bytearray(data[0]), dtype=dtype) if data[0] else torch.empty(0, dtype=dtype)
+            return flat.clone().view(shape)
         self._tensors.append(torch.empty(shape, dtype=dtype))
         return self._tensors[-1]
 

@@ -1,10 +1,16 @@
 import contextlib
 import gc
 import logging
+import multiprocessing
 import os
+import signal
 import sys
+import threading
 import warnings
-from typing import Iterator
+from types import TracebackType
+from typing import Any, Iterator, Optional, Type
+
+ABORTED = '\nAborted!\n'  # as click says it
 
 
 @contextlib.contextmanager
@@ -20,13 +26,17 @@ def importing() -> Iterator[None]:
         operation of a small model to the next. A value that the user has set stays.
 
         What a run prints contains text of models and data, see ``show_any_text``.
+        Where the package that is imported runs as a program (``python -m``), Ctrl-C ends it in one line.
     """
+    if sys.argv[:1] == ['-m']:  # Python's own, until it has found the module
+        sys.excepthook = _print_error
     os.environ.setdefault('GOMP_SPINCOUNT', '10000')  # read when torch is imported
     show_any_text()
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with ending_at_once():
+            yield
     finally:
         gc.freeze()
         if was_enabled:
@@ -37,6 +47,37 @@ def show_any_text() -> None:
     """Write what the encoding of the screen lacks, such as Latin-1, as escapes. It would raise an error otherwise."""
     if getattr(sys.stdout, 'errors', None) == 'strict' and hasattr(sys.stdout, 'reconfigure'):
         sys.stdout.reconfigure(errors='backslashreplace')
+
+
+@contextlib.contextmanager
+def ending_at_once() -> Iterator[None]:
+    """
+    Overview:
+        For code that an exception must not interrupt, as it would be caught, printed or lost on its way: while a \
+        program is still importing, and while DI-engine builds a run. Ctrl-C ends the program in one line. It does \
+        what it did before in a program that only imports this package, such as a notebook.
+    """
+    if sys.excepthook is not _print_error or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end(*_: Any) -> None:
+    if multiprocessing.parent_process() is None:
+        os.write(2, ABORTED.encode())
+    os._exit(128 + signal.SIGINT)
+
+
+def _print_error(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write(ABORTED)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def import_ding() -> None:

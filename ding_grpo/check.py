@@ -20,7 +20,7 @@ from ding.worker import create_serial_collector
 from easydict import EasyDict
 from tabulate import tabulate
 
-from ding_common import ConfigError, ConfigFile, read_config_file
+from ding_common import ConfigError, ConfigFile, echo, read_config_file
 from ding_common.create_config import check_names
 from ding_common.env_manager import create_manager
 from ding_common.memory import peak_memory
@@ -59,13 +59,13 @@ def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: 
     with built(main_config, create_config, seed) as (policy, collector):
         probes = collector.probe(PROBLEMS)
         for line in describe_probes(probes):
-            click.echo(line)
+            echo(line)
         watch = policy.learn_mode.get_attribute('watch')
         watch.probed(probes)
         for line in _trial(policy, collector, replays):
-            click.echo(line)
+            echo(line)
     for finding in watch.history.found:
-        click.echo(f"finding, {finding['cause']}: {finding['message']}")
+        echo(f"finding, {finding['cause']}: {finding['message']}")
     return watch.history.found
 
 

@@ -10,7 +10,7 @@ import torch
 from tabulate import tabulate
 from transformers import PreTrainedModel
 
-from ding_common import ConfigError, ConfigFile, Rule, run_file
+from ding_common import ConfigError, ConfigFile, Rule, echo, printable, run_file
 from ding_common.language_model import build_causal_lm
 from dizoo_llm.chat import check_options, encode_prompt
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
@@ -63,11 +63,11 @@ def main(
         return decode_after(tokenizer, known, ids[:-1] if ids and ids[-1] in ends else ids)
 
     if prompt is not None:
-        click.echo(complete(prompt))
+        echo(complete(prompt))
     else:
         for line in click.get_text_stream('stdin'):
             if line.strip():
-                click.echo(complete(line.strip()))
+                echo(complete(line.strip()))
 
 
 def _limit_of(model: PreTrainedModel, folder: str) -> int:
@@ -95,15 +95,15 @@ def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperatur
         info = _play(model, env, index, temperature)
         values.append(info['return'])
         if 'turns' in info:
-            click.echo(_dialogue(info))
+            echo(_dialogue(info))
             continue
         parts = ('-' if value is None else f'{value:.2f}' for value in info['reward_parts'].values())
         told = info['completion'] if info['failed'] is None else f"{info['completion']}  (failed: {info['failed']:.80})"
         texts = (info['prompt'][-40:], told, env.problem.answer)
-        rows.append([*(text.replace('\n', '\\n') for text in texts), *parts])
+        rows.append([*(printable(text).replace('\n', '\\n') for text in texts), *parts])
     if rows:
-        click.echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
-    click.echo(f'mean of {env.token_spec.return_name}: {sum(values) / len(values):.3f} in {len(values)} problems')
+        echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
+    echo(f'mean of {env.token_spec.return_name}: {sum(values) / len(values):.3f} in {len(values)} problems')
 
 
 def _play(model: PreTrainedModel, env: TokenEnv, index: int, temperature: float) -> Dict[str, Any]:

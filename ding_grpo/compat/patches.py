@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial, partialmethod, wraps
 from importlib import import_module
 from multiprocessing import connection
@@ -26,7 +26,7 @@ import ding.envs.env_manager.base_env_manager
 import ding.worker.collector.interaction_serial_evaluator
 import ding.worker.learner.learner_hook
 import torch
-from ding.envs import AsyncSubprocessEnvManager
+from ding.envs import AsyncSubprocessEnvManager, SyncSubprocessEnvManager
 from ding.policy import PPOPolicy
 from ding.utils import POLICY_REGISTRY, read_file, registry, save_file
 from ding.worker import create_serial_evaluator
@@ -34,11 +34,11 @@ from ditk.logging.file import LoggingFileHandler
 from easydict import EasyDict
 
 from ding_common import (
-    CheckpointError, ConfigError, ConfigFile, TaskError, check_configs, check_links, parallel, read_config_file,
-    require_dict, unwrap_task_error
+    CheckpointError, ConfigError, ConfigFile, TaskError, check_configs, check_links, ending_at_once, parallel,
+    read_config_file, require_dict, unwrap_task_error
 )
 from ding_common.create_config import check_names
-from ding_common.env_manager import LOG, closing_all, create_manager
+from ding_common.env_manager import LOG, closing_all, create_manager, while_alive
 from ding_common.files import check_writable
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_exp_name, check_main_config, check_replay, check_sections
@@ -46,6 +46,7 @@ from ding_grpo.policy.half_weights import check_trained
 from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
 from ding_grpo.worker.interrupt import handlers_given_back
+from ding_grpo.worker.plain import plain
 
 from . import drop_ins, private
 from .private import running
@@ -62,10 +63,9 @@ def apply() -> None:
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
     # In serial mode, 'interaction' also means that evaluator.
     ding.entry.serial_entry.create_serial_evaluator = _create_evaluator
-    # While rank 0 evaluates, the other processes wait in a torch.distributed call, whose error does not mention the
-    # process that has exited.
-    evaluation = ding.worker.collector.interaction_serial_evaluator
-    evaluation.broadcast_object_list = parallel.watched()(torch.distributed.broadcast_object_list)
+    # While rank 0 evaluates, the other processes wait in a torch.distributed call. Its error does not mention the
+    # process that has exited, and it unpickles what arrives.
+    ding.worker.collector.interaction_serial_evaluator.broadcast_object_list = _broadcast_object_list
     # The pipelines save a checkpoint between an update and its count, without the state of buffer, collector, evaluator
     # and random number generators. They crash at the end of a resumed run in which no evaluation was due. The subclass
     # fixes this for grpo only.
@@ -106,11 +106,15 @@ def apply() -> None:
     # exception that they raise contains both.
     for name in ('base', 'subprocess'):
         import_module(f'ding.envs.env_manager.{name}_env_manager').logging = LOG
-    # A process that has exited makes closing the others fail, in ``__del__`` of collector and evaluator.
-    AsyncSubprocessEnvManager.close = closing_all(AsyncSubprocessEnvManager.close)
     # Ctrl-C in a terminal and torchrun's SIGTERM go to the whole process group, and kill the environment processes
     # before the learner has saved.
     AsyncSubprocessEnvManager.worker_fn_robust = staticmethod(_apart(AsyncSubprocessEnvManager.worker_fn_robust))
+    # An environment process that has been killed ends in tracebacks of its pipe, of a reset that is tried again, and
+    # of closing the others.
+    for manager in (AsyncSubprocessEnvManager, SyncSubprocessEnvManager):
+        manager.step = while_alive(manager.step)
+    AsyncSubprocessEnvManager.reset = while_alive(AsyncSubprocessEnvManager.reset)
+    AsyncSubprocessEnvManager.close = closing_all(AsyncSubprocessEnvManager.close)
     # The pipelines read cfg.policy.learn and look up names before any check: a misspelt name ends in an AttributeError
     # or a KeyError. (The ``ding`` command imports this plugin only after that, so the defect remains there.) Each of
     # several processes would create its own run and folder, and DDPContext requires NCCL. A full disk ends in a
@@ -144,7 +148,8 @@ def _guarded(pipeline: Callable) -> Callable:
                 if existed and main_config.policy.learn.get('resume_training', False):
                     check_links(main_config.exp_name, 'exp_name', to_folders=True)  # the run writes into its files
                 _join_others(main_config)
-            with _in_one_line(), handlers_given_back(), \
+            at_once = ending_at_once() if create_config.policy.type == GRPOPolicy.config['type'] else nullcontext()
+            with _in_one_line(), handlers_given_back(), at_once, \
                     running(pipeline, (main_config, create_config), *args, **kwargs), RunCommander.last_save():
                 policy = pipeline((main_config, create_config), *args, **kwargs)
             ends_well = True
@@ -258,7 +263,8 @@ def _apart(worker: Callable) -> Callable:
         os.setpgid(0, 0)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the manager terminates the process with it
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        worker(*args, **kwargs)
+        with suppress(ConnectionError):  # the parent has ended
+            worker(*args, **kwargs)
 
     return worker_fn_robust
 
@@ -276,6 +282,10 @@ def _agreed_folder(main_config: Dict) -> str:
         name += time.strftime('_%y%m%d_%H%M%S')  # as DI-engine does
     name = parallel.broadcast_object(name)
     return name if parallel.rank() == 0 else os.path.join(name, 'log', f'process_{parallel.rank()}')
+
+
+def _broadcast_object_list(objects: List[Any], src: int) -> None:
+    objects[:] = parallel.broadcast_object(plain(objects))
 
 
 def _create_evaluator(cfg: Dict, **kwargs: Any) -> Any:

@@ -134,19 +134,25 @@ def against(h: History, s: Setting) -> Figures:
 
 def copies(h: History, s: Setting) -> Figures:
     recent = h.recent[-COPY_UPDATES:]
-    if len(recent) < COPY_UPDATES or any(u['groups'] == 0 or u['copies'] < COPIES * u['groups'] for u in recent) or \
-            (h.at_best and h.low < h.high):
+    # Nothing can be compared then, whatever the rewards.
+    one_token = s.narrow and h.first.get('entropy', 0.0) <= ENTROPY_NATS and \
+        all(u['groups'] > 0 and u.get('identical', 0) == u['groups'] for u in recent)
+    many = all(u['groups'] > 0 and u['copies'] >= COPIES * u['groups'] for u in recent)
+    if len(recent) < COPY_UPDATES or not (one_token or many and not (h.at_best and h.low < h.high)):
         return None
     last = recent[-1]
     how = f'raise policy.collect.temperature = {s.temperature:g}, or check the seeds of the sampler'
+    if s.narrow:
+        how = f'change {s.narrow}, or check the seeds of the sampler'
     if _without_entropy(h, s, recent):
         if last['mean'] <= h.first['mean'] + h.first['std']:
             return None  # ``entropy_gone`` is the cause
         how = f"the entropy fell from {h.first['entropy']:.2g} to {last['entropy']:.2g} nats before the best reward " \
             'came. Raise policy.learn.entropy_weight, or lower learning_rate'
+    number = last['groups' if one_token else 'copies']
     return dict(
-        message=f"{last['copies']} of {last['groups']} groups are copies of one row, which cannot be compared: {how}",
-        copies=last['copies'],
+        message=f"{number} of {last['groups']} groups are copies of one row, which cannot be compared: {how}",
+        copies=number,
         groups=last['groups'],
     )
 

@@ -21,10 +21,10 @@ def of_samples(batch: Batch, reward_weights: Optional[Dict[str, float]] = None) 
         - reward_weights (:obj:`Optional[Dict[str, float]]`): Weight of each reward part; None: 1 each.
     Returns:
         - figures (:obj:`Dict[str, Any]`): Numbers of ``rows`` that were scored, of ``cut`` rows, of ``groups`` with \
-            at least two such rows, of those with ``equal`` rewards, and of those with identical rows that do not \
-            have the highest reward, unless all rewards are equal (``copies``); ``low``, ``high``, ``mean`` and \
-            ``std`` of the rewards; ``parts``, lowest, highest and mean weighted value of each reward part. Empty \
-            without rows.
+            at least two such rows, of those with ``equal`` rewards, of those with ``identical`` rows, and of the \
+            latter those that do not have the highest reward, unless all rewards are equal (``copies``); ``low``, \
+            ``high``, ``mean`` and ``std`` of the rewards; ``parts``, lowest, highest and mean weighted value of \
+            each reward part. Empty without rows.
     """
     scored = ~batch.failed
     if not scored.any():
@@ -33,6 +33,7 @@ def of_samples(batch: Batch, reward_weights: Optional[Dict[str, float]] = None) 
     _, group, count = batch.group[scored].unique(return_inverse=True, return_counts=True)  # (N, ), (P, )
     best = reward == reward.max() if (reward != reward[0]).any() else torch.zeros_like(reward, dtype=torch.bool)
     worse = torch.zeros(len(count)).index_add(0, group, best.float()) == 0  # (P, )
+    same = _equal(_rows(batch)[scored], group, len(count)) & (count > 1)
     parts = {}
     for name, part in batch.reward_parts.items():
         value = (1.0 if reward_weights is None else reward_weights[name]) * part[scored & ~part.isnan()]
@@ -43,7 +44,8 @@ def of_samples(batch: Batch, reward_weights: Optional[Dict[str, float]] = None) 
         cut=int(batch.truncated[scored].sum()),
         groups=int((count > 1).sum()),
         equal=int((_equal(reward.unsqueeze(1), group, len(count)) & (count > 1)).sum()),
-        copies=int((_equal(_rows(batch)[scored], group, len(count)) & (count > 1) & worse).sum()),
+        identical=int(same.sum()),
+        copies=int((same & worse).sum()),
         low=reward.min().item(),
         high=reward.max().item(),
         mean=reward.mean().item(),

@@ -19,6 +19,7 @@ class Setting(NamedTuple):
     exact: bool = True
     learning_rate: float = 1e-3
     temperature: float = 1.0
+    narrow: str = ''  # the keys and values by which sampling prefers the most probable tokens
     masks_truncated: bool = False
     return_part: Optional[str] = None
     reward_weights: Dict[str, float] = {}

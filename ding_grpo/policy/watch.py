@@ -51,13 +51,16 @@ class Watch:
         self.history = History()
 
     def _setting(self) -> Setting:
-        spec, learn = self._actor.spec, self._cfg.learn
+        spec, learn, collect = self._actor.spec, self._cfg.learn, self._cfg.collect
+        narrow = dict(temperature=collect.temperature) if collect.temperature < 1 else {}
+        narrow.update((name, collect[name]) for name in ('top_k', 'top_p', 'min_p', 'typical_p') if collect[name])
         return Setting(
             tokens=spec is not None,
             turns=1 if spec is None else spec.max_turns,
             exact=self._actor.exact,
             learning_rate=learn.learning_rate,
-            temperature=self._cfg.collect.temperature,
+            temperature=collect.temperature,
+            narrow=' and '.join(f'policy.collect.{name} = {value:g}' for name, value in narrow.items()),
             masks_truncated=learn.mask_truncated,
             return_part=getattr(spec, 'return_part', None),
             reward_weights={} if spec is None else dict(spec.reward_weights),

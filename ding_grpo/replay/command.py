@@ -4,7 +4,7 @@ from typing import Optional, Tuple
 
 import click
 
-from ding_common import ConfigError, code_of, read_total_config
+from ding_common import ConfigError, code_of, echo, read_total_config
 from ding_grpo.worker.checkpoint import read_checkpoint
 
 from .changes import Changes
@@ -48,8 +48,8 @@ def main(
             'The run has a replay buffer: the group is the one that it sampled, but its update learned from groups of '
             'other collects too. This one learns from the groups of one collect.'
         )
-    click.echo(group_text(found, changed))
+    echo(group_text(found, changed))
     for row in rows:
         if row >= len(found.record['rows']):
             raise ConfigError(f"--row = {row}: the group has the rows 0 to {len(found.record['rows']) - 1}.")
-        click.echo(f'\n{row_text(found, row, changed)}')
+        echo(f'\n{row_text(found, row, changed)}')

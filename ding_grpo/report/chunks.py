@@ -7,7 +7,9 @@ import json
 import os
 import zlib
 from itertools import groupby
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+
+from ding_common import json_lines
 
 CHUNK = 400_000  # characters of JSON
 _LISTS = ('advantage', 'logp_old', 'logp', 'entropy', 'logp_new')
@@ -53,9 +55,9 @@ def read_sources(folder: str) -> List[Source]:
     return [source for source in sources if source.updates]
 
 
-def _source(name: str, groups: Iterator[Dict[str, Any]]) -> Source:
+def _source(name: str, groups: Iterable[Dict[str, Any]]) -> Source:
     source, waiting, size = Source(name, [], []), [], 0
-    for group in map(_finite, groups):
+    for group in groups:
         text = json.dumps(group, ensure_ascii=False, separators=(',', ':'), allow_nan=False)
         rewards = [row['reward'] for row in group['rows'] if row['reward'] is not None and not row.get('failed')]
         mean = sum(rewards) / len(rewards) if rewards else None
@@ -77,63 +79,96 @@ def _compressed(texts: List[str]) -> str:
     return base64.b64encode(zlib.compress(f"[{','.join(texts)}]".encode(errors='replace'), 6)).decode()
 
 
-def _lines(path: str) -> Iterator[Dict[str, Any]]:
-    """The records of a file of JSON lines, one at a time; a last line that is being written is skipped."""
-    with open(path, encoding='utf-8') as f:
-        for line in f:
-            if line.endswith('\n'):
-                yield json.loads(line)
-
-
 def _of_tokens(path: str) -> Iterator[Dict[str, Any]]:
-    for record in _lines(path):
+
+    def group(record: Dict[str, Any]) -> Dict[str, Any]:
         rows = [
             dict(
-                {key: row[key]
-                 for key in ('row', 'reward', 'reward_parts', 'truncated', 'failed', 'text')},
-                own=None if all(row['own']) else row['own'],
-                **{key: [_short(x) for x in row[key]]
+                _row(row, row['reward']),
+                row=_number(row['row']),
+                text=[_text(piece) for piece in row['text']],
+                own=None if all(row['own']) else [bool(x) for x in row['own']],
+                **{key: [_number(x, 5) for x in row[key]]
                    for key in _LISTS},
             ) for row in record['rows']
         ]
-        yield dict(update=record['train_iter'], group=record['group'], prompt=record['prompt'], rows=rows)
+        return dict(_head(record), update=_number(record['train_iter']), rows=rows)
+
+    return json_lines(path, group)
 
 
 def _of_table(path: str) -> Iterator[Dict[str, Any]]:
-    for update, records in groupby(_lines(path), lambda record: record['train_iter']):
+
+    def one_row(record: Dict[str, Any]) -> Dict[str, Any]:
+        row = dict(
+            _row(record, record['reward']),
+            completion=_text(record['completion']),
+            advantage=_number(record.get('advantage')),
+        )
+        return dict(_head(record), update=_number(record['train_iter']), rows=[row])
+
+    for _, found in groupby(json_lines(path, one_row), lambda group: group['update']):
         groups: Dict[int, Dict[str, Any]] = {}
-        for record in records:
-            key = ('index', 'kind', 'prompt')
-            group = groups.setdefault(
-                record['group'], dict({k: record.get(k)
-                                       for k in key}, update=update, group=record['group'], rows=[])
-            )
-            group['rows'].append({k: v for k, v in record.items() if k not in (*key, 'train_iter', 'group', 'turns')})
+        for group in found:
+            first = groups.setdefault(group['group'], group)
+            if first is not group:
+                first['rows'] += group['rows']
         yield from groups.values()
 
 
 def _of_evaluations(path: str) -> Iterator[Dict[str, Any]]:
-    for record in _lines(path):
-        for episode in record.get('completions', []):
-            row = {k: v for k, v in episode.items() if k not in ('index', 'kind', 'prompt', 'return', 'turns')}
-            row['reward'] = episode['return']
-            yield dict(
-                {k: episode.get(k)
-                 for k in ('index', 'kind', 'prompt')},
-                update=record['train_iter'],
+
+    def groups(record: Dict[str, Any]) -> List[Dict[str, Any]]:
+        update = _number(record['train_iter'])
+        return [
+            dict(
+                _head(episode),
+                update=update,
                 group=None,
-                rows=[row]
-            )
+                rows=[dict(_row(episode, episode['return']), completion=_text(episode['completion']))]
+            ) for episode in record.get('completions', [])
+        ]
+
+    for found in json_lines(path, groups):
+        yield from found
 
 
-def _short(x: float) -> float:
-    return float(f'{x:.5g}')
+def _head(record: Dict[str, Any]) -> Dict[str, Any]:
+    """What the rows of a group share, of the types that the page expects."""
+    index, group = (_number(record.get(key)) for key in ('index', 'group'))
+    return dict(index=index, group=group, **{key: _text(record.get(key)) for key in ('kind', 'prompt')})
 
 
-def _finite(value: Any) -> Any:
-    """The value with None in place of NaN and infinities, which JSON lacks."""
-    if isinstance(value, dict):
-        return {key: _finite(x) for key, x in value.items()}
-    if isinstance(value, list):
-        return [_finite(x) for x in value]
-    return None if isinstance(value, float) and (value != value or value in (float('inf'), float('-inf'))) else value
+def _row(record: Dict[str, Any], reward: Any) -> Dict[str, Any]:
+    """What rows of all sources have."""
+    failed = record['failed']
+    return dict(
+        reward=_number(reward),
+        reward_parts={name: _number(x)
+                      for name, x in record['reward_parts'].items()},
+        truncated=bool(record['truncated']),
+        failed=failed if failed is None or isinstance(failed, str) else bool(failed),
+    )
+
+
+def _text(value: Any) -> Optional[str]:
+    if not (value is None or isinstance(value, str)):
+        raise TypeError(f'{value!r:.40} must be text')
+    return value
+
+
+def _number(value: Any, digits: int = 7) -> Optional[float]:
+    if not (value is None or isinstance(value, (int, float))):
+        raise TypeError(f'{value!r:.40} must be a number')
+    return number(value, digits)
+
+
+def number(value: Any, digits: int = 7) -> Optional[float]:
+    """The number, rounded; None if it is not a finite number, which JSON lacks."""
+    if not is_number(value) or value != value or value in (float('inf'), float('-inf')):
+        return None
+    return value if isinstance(value, int) else float(f'{value:.{digits}g}')
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

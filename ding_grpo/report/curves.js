@@ -21,7 +21,7 @@ function chart(parent, title, traces, axis, range) {
   const box = add(make('div', null, 'chart'), make('b', title)), plot = make('div', null, 'plot');
   add(parent, add(box, plot));
   charts.set(plot, () => {
-    const found = traces();
+    const found = traces().map(t => ({...t, name: t.name === undefined ? t.name : escaped(t.name)}));
     const layout = {
       margin: {l: 48, r: 8, t: 6, b: 34}, font: {size: 11, family: 'inherit', color: '#5b6675'}, hovermode: 'x unified',
       xaxis: {title: {text: axis(), standoff: 4}, gridcolor: '#eef0f3', zeroline: false},
@@ -34,6 +34,11 @@ function chart(parent, title, traces, axis, range) {
   });
   seen.observe(plot);
   return plot;
+}
+
+// A name as text: plotly makes links and styles of tags in it.
+function escaped(name) {
+  return name.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
 }
 
 function redraw(selector) {

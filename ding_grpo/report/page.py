@@ -73,7 +73,7 @@ def _names(runs: List[Run]) -> List[str]:
 
 def _json(data: Any) -> str:
     """JSON that cannot end the script element that contains it."""
-    return json.dumps(data, ensure_ascii=False, separators=(',', ':')).replace('<', '\\u003c')
+    return json.dumps(data, ensure_ascii=False, separators=(',', ':'), allow_nan=False).replace('<', '\\u003c')
 
 
 def _hash(script: str) -> str:

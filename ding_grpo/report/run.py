@@ -1,10 +1,10 @@
 """What the files of a run contain, as data for the page. A run may be in progress: a file may be missing or grow."""
 import os
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-from ding_common import read_json_lines
+from ding_common import json_lines
 
-from .chunks import Source, read_sources
+from .chunks import Source, is_number, number, read_sources
 from .config_diff import Setting, read_settings
 
 MOST_POINTS = 2000  # of a curve
@@ -38,7 +38,7 @@ def read_run(folder: str) -> Run:
         - run (:obj:`Run`): Its content.
     """
     metrics = _records(folder, 'learner', 'metrics.jsonl')
-    evaluations = [_flat(record) for record in _records(folder, 'evaluator', 'evaluations.jsonl')]
+    evaluations = _records(folder, 'evaluator', 'evaluations.jsonl', _flat)
     findings = os.path.join(folder, 'findings.jsonl')
     return Run(
         name=os.path.basename(os.path.abspath(folder)),
@@ -47,14 +47,19 @@ def read_run(folder: str) -> Run:
         updates=len(metrics),
         seconds=_seconds(metrics),
         memory=_memory(metrics),
-        findings=read_json_lines(findings) if os.path.exists(findings) else None,
+        findings=list(json_lines(findings, _finding)) if os.path.exists(findings) else None,
         settings=read_settings(folder),
         sources=read_sources(os.path.join(folder, 'log')),
     )
 
 
-def _records(folder: str, worker: str, name: str) -> List[Dict[str, Any]]:
-    return read_json_lines(os.path.join(folder, 'log', worker, name))
+def _records(folder: str, worker: str, name: str, convert: Callable = dict) -> List[Dict[str, Any]]:
+    return list(json_lines(os.path.join(folder, 'log', worker, name), convert))
+
+
+def _finding(record: Dict[str, Any]) -> Dict[str, str]:
+    """What the page shows of a finding."""
+    return {name: str(record[name]) for name in ('update', 'cause', 'message')}
 
 
 def _flat(evaluation: Dict[str, Any]) -> Dict[str, Any]:
@@ -83,19 +88,8 @@ def curves(records: List[Dict[str, Any]]) -> Dict[str, List[Optional[float]]]:
     Arguments:
         - records (:obj:`List[Dict]`): Numbers by name; other values are ignored.
     """
-    names = dict.fromkeys(name for record in records for name, value in record.items() if _is_number(value))
+    names = dict.fromkeys(name for record in records for name, value in record.items() if is_number(value))
     return {name: [number(record.get(name)) for record in records] for name in names}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def number(value: Any) -> Optional[float]:
-    """The number in seven digits; None if it is not a finite number, which JSON lacks."""
-    if not _is_number(value) or value != value or value in (float('inf'), float('-inf')):
-        return None
-    return value if isinstance(value, int) else float(f'{value:.7g}')
 
 
 def _seconds(metrics: List[Dict[str, Any]]) -> Dict[str, float]:

@@ -18,6 +18,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ding_common import PeerError
+
 from .group import Collected
 from .plain import plain
 
@@ -158,13 +160,13 @@ class AheadProcess:
             Wait for the answer.
         Raises:
             - Exception: What ``respond`` raised.
-            - RuntimeError: If the process has ended.
+            - PeerError: If the process has ended.
         """
         try:
             answer, error, told = pickle.loads(self._connection.recv_bytes())  # from a copy of this process
         except (EOFError, ConnectionError) as error:
             self._process.join(5)
-            raise RuntimeError(
+            raise PeerError(
                 f'the process that samples ahead (policy.collect.stale = 1) has ended with exit code '
                 f'{self._process.exitcode}; -9 is a kill, mostly for lack of memory'
             ) from error

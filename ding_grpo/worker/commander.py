@@ -109,7 +109,8 @@ class RunCommander(BaseSerialCommander):
         if not self._asked and not resumes:
             return
         # The first process chooses and reads the checkpoint; the others do not need access to its folder.
-        found = parallel.broadcast_object(self._choose() if parallel.rank() == 0 else None)
+        chosen = self._choose() if parallel.rank() == 0 else None
+        found = parallel.broadcast_object(chosen and tuple(chosen))
         if found is None:
             self._state.cut_logs({})
             show(
@@ -117,6 +118,7 @@ class RunCommander(BaseSerialCommander):
                 'new run.'
             )
             return
+        found = Found(*found)
         state, learner = found.state, self._learner
         if self._mesh is not None:
             if ENTRY not in state:

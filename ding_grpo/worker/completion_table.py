@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Optional
 from tabulate import tabulate
 from torch import Tensor
 
-from ding_common import append_json
+from ding_common import append_json, printable
 
 from .screen import shorten
 
@@ -69,6 +69,7 @@ class CompletionTable:
                 )
         header = ['prompt', 'completion', '', 'reward', 'advantage', 'parts']
         text = f'completions at update {train_iter}\n' + tabulate(lines[:self._rows], header, disable_numparse=True)
+        text = printable(text)  # names of parts
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         with open(f'{self._path}.txt', 'a', encoding='utf-8') as f:
             f.write(text + '\n\n')

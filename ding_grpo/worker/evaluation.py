@@ -1,5 +1,6 @@
 """The results of one evaluation, for the screen, the log and TensorBoard."""
 import json
+import re
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -107,7 +108,8 @@ class Evaluation:
             for name, number in self._scalars.items():
                 yield f'{instance}_{axis}/{name}', number, step
         for kind, returns in self._of_kind.items():
-            yield f'{instance}_iter/kind/{kind}', np.mean(returns), self.record['train_iter']
+            name = re.sub(r'[^-/\w.]', '_', kind)  # as TensorBoard's writer does, which prints the name that it changes
+            yield f'{instance}_iter/kind/{name}', np.mean(returns), self.record['train_iter']
 
     def line(self, best: float) -> str:
         """One line for the screen; ``best`` is the best return of earlier evaluations."""

@@ -1,12 +1,13 @@
 """Known causes of a failure to learn: a line when one is found, ``findings.jsonl``, and a page at the end of a run."""
 import os
+import re
 from typing import Any, Dict, List
 
 from ding.envs import BaseEnvManager
 from ding.envs.env_manager.base_env_manager import timeout_wrapper
 from ding.worker import LearnerHook
 
-from ding_common import TaskError, append_json, parallel
+from ding_common import TaskError, append_json, parallel, printable
 from ding_grpo.compat import private
 
 from .random_state import random_state_kept
@@ -109,7 +110,7 @@ def page(name: str, history: Dict[str, Any]) -> str:
         - name (:obj:`str`): Of the run.
         - history (:obj:`Dict[str, Any]`): State of the ``History`` of its ``Watch``.
     """
-    lines = [f'# Findings of {name}', '']
+    lines = [f'# Findings of {_cell(name)}', '']
     if history['found']:
         lines += ['| after update | cause | finding |', '|---|---|---|']
         lines += [f"| {f['update']} | `{f['cause']}` | {_cell(f['message'])} |" for f in history['found']]
@@ -117,7 +118,7 @@ def page(name: str, history: Dict[str, Any]) -> str:
     else:
         lines.append('No known cause of a failure to learn was found.')
     lines += ['', '## What was seen', '', '| figure | value |', '|---|---|']
-    lines += [f'| {what} | {value} |' for what, value in _figures(history)]
+    lines += [f'| {_cell(what)} | {value} |' for what, value in _figures(history)]
     if history['probes']:
         lines += ['', '## What the scorer pays for texts that no policy wrote', '']
         lines += ['| problem | text | reward | reported |', '|---|---|---|---|']
@@ -160,4 +161,5 @@ def _number(value: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    return ' '.join(text.split()).replace('|', '\\|')
+    """A text that makes no link, image, HTML, code or further cell."""
+    return re.sub(r'[|<`]|(?<=])[(\[:]', r'\\\g<0>', printable(' '.join(text.split())))

@@ -7,6 +7,10 @@ from torch import Tensor
 
 from ding_common import TaskError, is_reward
 
+# What is read of the last info of an episode. The rest may be anything, which neither a checkpoint nor other processes
+# can take.
+INFO = ('index', 'kind', 'prompt', 'completion', 'turns', 'reward_parts', 'exact_reward', 'truncated', 'failed')
+
 
 class Group:
     """
@@ -75,14 +79,15 @@ class Group:
                     self.last_info[i] = dict(self.last_info[i], failed=f'the greedy completion of its group: {reason}')
         sample, = policy.get_train_sample([self.episodes[i] for i in self.rows])
         sample.update(group_id=self.number, collect_iter=train_iter)
-        return Collected(sample, [self.last_info[i] for i in self.rows], self.steps, self.dropped_tokens)
+        infos = [{key: info[key] for key in INFO if key in info} for info in map(self.last_info.get, self.rows)]
+        return Collected(sample, infos, self.steps, self.dropped_tokens)
 
 
 class Collected(NamedTuple):
     """
     Overview:
-        A finished group: its sample, the last info of each row, its number of environment steps, and the number of \
-        tokens of rows that were dropped.
+        A finished group: its sample, the entries ``INFO`` of the last info of each row, its number of environment \
+        steps, and the number of tokens of rows that were dropped.
     """
     sample: Dict[str, Any]
     infos: List[Dict[str, Any]]
@@ -114,16 +119,3 @@ def equal_in_float32(groups: List[Collected]) -> Optional[Tuple[float, float]]:
             if same and high - low > max(1e-13 * size, 1e-5 * spread):  # more than rounding, and large in the group
                 return low, high
     return None
-
-
-class Share(NamedTuple):
-    """
-    Overview:
-        The groups that one of several processes has collected, its seconds and its memory by part, and its random \
-        states.
-    """
-    groups: List[Collected]
-    seconds: Dict[str, float]
-    memory: Dict[str, float]
-    python_random: Any
-    numpy_random: Any

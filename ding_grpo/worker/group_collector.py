@@ -18,8 +18,9 @@ from .collect_log import CollectLog
 from .completion_table import CompletionTable
 from .failures import check_failures
 from .findings import probe
-from .group import Collected, Share
+from .group import Collected
 from .group_player import GroupPlayer
+from .plain import plain
 from .problem_order import ProblemOrder
 from .problem_pools import ProblemPools
 from .screen import keep_off_screen, run_folder
@@ -340,14 +341,15 @@ class GroupCollector(ISerialCollector):
         mine = [group.fold(self._policy, train_iter) for group in groups]
         # Environments seed the generators of Python and NumPy, so that these differ between processes here. What draws
         # from them next, such as a replay buffer, must draw the same numbers in all processes.
-        shares = parallel.all_gather(Share(mine, seconds, memory.most, random.getstate(), np.random.get_state()))
+        groups, states = [group._asdict() for group in mine], (random.getstate(), np.random.get_state())
+        shares = parallel.all_gather(plain(dict(groups=groups, seconds=seconds, memory=memory.most, random=states)))
         if parallel.rank() > 0:
-            random.setstate(shares[0].python_random)
-            np.random.set_state(shares[0].numpy_random)
+            random.setstate(shares[0]['random'][0])
+            np.random.set_state(shares[0]['random'][1])
         for part in clock:
-            clock[part] += max(share.seconds[part] for share in shares)  # the slowest process
-            memory.most[part] = max(share.memory.get(part, 0.) for share in shares)
-        collected = [group for share in shares for group in share.groups]
+            clock[part] += max(share['seconds'][part] for share in shares)  # the slowest process
+            memory.most[part] = max(share['memory'].get(part, 0.) for share in shares)
+        collected = [Collected(**group) for share in shares for group in share['groups']]
         self._envstep += sum(group.steps for group in collected)
         return collected
 

@@ -6,7 +6,7 @@ from typing import Sequence
 
 import click
 
-from ding_common import parallel
+from ding_common import parallel, printable
 
 
 def run_folder(exp_name: str) -> str:
@@ -27,12 +27,12 @@ def keep_off_screen(logger: logging.Logger) -> None:
 def show(text: str) -> None:
     """Print lines above the progress line, which a terminal rewrites in place. Only the first process prints."""
     if parallel.rank() == 0:
-        click.echo(('\r\033[K' if sys.stdout.isatty() else '') + text)
+        click.echo(('\r\033[K' if sys.stdout.isatty() else '') + printable(text))
 
 
 def show_progress(text: str) -> None:
     """Rewrite the terminal's last line, cut to the terminal's width, because a wrapped line cannot be rewritten."""
-    click.echo('\r\033[K' + text[:shutil.get_terminal_size().columns - 1], nl=False)
+    click.echo('\r\033[K' + printable(text)[:shutil.get_terminal_size().columns - 1], nl=False)
 
 
 def fitting(fields: Sequence[str]) -> str:
@@ -46,5 +46,5 @@ def fitting(fields: Sequence[str]) -> str:
 
 def shorten(text: str, width: int) -> str:
     """Shorten a text to one line of at most ``width`` characters, keeping its end."""
-    text = ' '.join(text.split())
+    text = printable(' '.join(text.split()))
     return text if len(text) <= width else '...' + text[-(width - 3):]

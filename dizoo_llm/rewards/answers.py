@@ -5,9 +5,9 @@ a longer text.
 """
 import re
 from decimal import Decimal
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from .mathematics import same_expression
+from .mathematics import same_expressions
 
 _BLOCK = re.compile(r'<answer>((?:(?!</?answer>).)*)</answer>', re.DOTALL)
 _WORD = re.compile(r'\\?[A-Za-z]{2,}')
@@ -89,19 +89,43 @@ def math_verify(given: str, answer: str) -> float:
     Raises:
         - TimeoutError: If ``math-verify`` does not decide within some seconds, for example for a tower of powers.
     """
-    given, answer = given.strip(), answer.strip()
+    score, = math_verify_all([(given, answer)])
+    if isinstance(score, Exception):
+        raise score
+    return score
+
+
+def math_verify_all(pairs: Sequence[Tuple[str, str]]) -> List[Union[float, Exception]]:
+    """
+    Overview:
+        ``math_verify`` of many answers, which do not wait for one that takes long.
+    Arguments:
+        - pairs (:obj:`Sequence[Tuple[str, str]]`): The model's answers, and the references.
+    Returns:
+        - scores (:obj:`List[Union[float, Exception]]`): For each pair the score, or what ``math_verify`` raises.
+    """
+    pairs = [(given.strip(), answer.strip()) for given, answer in pairs]
+    asked = [i for i, pair in enumerate(pairs) if _may_be_expression(*pair)]
+    scores: List[Union[float, Exception]] = [0.0] * len(pairs)
+    for i, same in zip(asked, same_expressions([pairs[i] for i in asked]) if asked else ()):
+        scores[i] = same if isinstance(same, Exception) else float(same)
+    return scores
+
+
+def _may_be_expression(given: str, answer: str) -> bool:
     words = {word for word in _WORD.findall(given) if not word.startswith('\\')}
     if len(given) > 1000 or words - _FUNCTIONS - set(_WORD.findall(answer)):
-        return 0.0
+        return False
     if any((mark in given) != (mark in answer) for mark in '=[]?:;#\n"') or '$$' in given:
-        return 0.0
-    if any(not (c.isascii() and c.isprintable()) and c not in _SIGNS and c not in answer for c in given):
-        return 0.0
-    return float(same_expression(given, answer))
+        return False
+    return all((c.isascii() and c.isprintable()) or c in _SIGNS or c in answer for c in given)
 
 
 # Name in a config -> function that compares an extracted answer with the reference.
 CHECKS: Dict[str, Callable[[str, str], float]] = {'exact': exact, 'number': number, 'math_verify': math_verify}
+
+# The checks that evaluate expressions, which takes from a millisecond to seconds: functions of many answers.
+CHECKS_OF_MANY: Dict[str, Callable] = {'math_verify': math_verify_all}
 
 
 def _number(text: str) -> Optional[Decimal]:

@@ -10,6 +10,7 @@ from ding.utils.registry import Registry
 from ding_common import ConfigError, Rule, TaskError, check_arguments, check_plain, describe, is_reward, nearest
 
 from .signature import check_order
+from .time_limit import time_limit
 
 
 class TaskRegistry(Registry):
@@ -98,7 +99,8 @@ class Task(ABC):
     Interfaces:
         ``__len__``, ``problem``, ``score``, ``score_batch``, ``demonstration``, ``evaluation``
     Property:
-        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``, ``tools``, ``listed``, ``demonstrates``
+        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``, ``tools``, ``seconds``, ``listed``,
+        ``demonstrates``
     """
 
     # (Dict[str, float]) The parts that the scorer returns, and their weights in the reward.
@@ -113,6 +115,9 @@ class Task(ABC):
     chars: Optional[str] = None
     # (List[Dict[str, Any]]) Functions that the model may call, as JSON schemas for a chat template.
     tools: List[Dict[str, Any]] = []
+    # (Optional[float]) Time limit of a score or a reply; of ``score_batch``, for each completion. What takes longer
+    # cannot be scored. None: no limit. Raise it for a scorer that waits for another machine or loads a model.
+    seconds: Optional[float] = 60.0
     # (bool) Whether ``problem`` is a mere look-up, so that the prompts of all problems are measured at the start.
     listed: bool = False
 
@@ -215,7 +220,8 @@ class Task(ABC):
                 quotes the problem's text.
         """
         try:
-            parts = self.score(problem, completion)
+            with time_limit(self.seconds):
+                parts = self.score(problem, completion)
         except (Exception, SystemExit) as error:  # a user's scorer may raise anything; the error names the problem
             raise self._error(f'raised {describe(error)}', problem, completion) from error
         return self._checked(parts, problem, completion)
@@ -232,7 +238,8 @@ class Task(ABC):
         if not self.scores_batches:
             return [_or_error(self.checked_score, *row) for row in zip(problems, completions)]
         try:
-            entries = as_list(self.score_batch(list(problems), list(completions)))
+            with time_limit(None if self.seconds is None else self.seconds * len(completions)):
+                entries = as_list(self.score_batch(list(problems), list(completions)))
             wrong = _wrong_number(entries, len(completions))
         except (Exception, SystemExit) as error:  # as in checked_score
             wrong = f'raised {describe(error)} for {len(completions)} completions'

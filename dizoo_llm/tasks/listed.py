@@ -14,11 +14,11 @@ import threading
 import warnings
 from decimal import Decimal
 from hashlib import blake2b
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import click
 
-from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
+from dizoo_llm.rewards import CHECKS, CHECKS_OF_MANY, EXTRACTORS, WRITTEN
 from ding_common import ConfigError, Rule, nearest, parallel
 
 from .base import TASK_REGISTRY, Problem, Task, as_text, check_unanswered, final_answer, is_missing, is_prompt, \
@@ -27,7 +27,6 @@ from .packed import Packed
 from .rows import read_rows
 
 _HALF = re.compile('[\ud800-\udfff]')  # JSON allows lone surrogates, on which tokenizers and files fail later
-_EVALUATING = {'math_verify'}  # checks that evaluate expressions, which takes from a millisecond to seconds
 _MOST_READ = 16  # data files of a process that are kept
 _READ: Dict[Tuple, Tuple[Sequence[Problem], Sequence[Problem]]] = {}  # training and held-out problems
 _READING = threading.Lock()
@@ -157,7 +156,8 @@ class FileTask(ListTask):
         self._template, self._reference_in, self._check_name = template, reference_in, check
         if not Rule.integer(1).or_none().holds(check_rows):
             raise ConfigError(f'env.task.check_rows = {check_rows!r}: must be {Rule.integer(1).or_none().allowed}.')
-        self._check_rows = check_rows if check in _EVALUATING else None
+        self._check_of_many = CHECKS_OF_MANY.get(check)
+        self._check_rows = check_rows if check in CHECKS_OF_MANY else None
         options = eval_size, seed, self._columns, template, reference_in, check, check_rows
         key = (type(self), repr(options), *map(_stamp, (path, eval_path)))
         with _READING:
@@ -272,6 +272,19 @@ class FileTask(ListTask):
     def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
         given = self._answer_in(completion)
         return dict(right=0.0 if given is None else self._check(given, problem.answer))
+
+    @property
+    def scores_batches(self) -> bool:
+        return self._check_of_many is not None
+
+    def score_batch(self, problems: List[Problem],
+                    completions: List[str]) -> List[Union[Dict[str, Optional[float]], Exception]]:
+        given = list(map(self._answer_in, completions))
+        pairs = [('' if text is None else text, problem.answer) for text, problem in zip(given, problems)]
+        return [
+            dict(right=0.0) if text is None else score if isinstance(score, Exception) else dict(right=score)
+            for text, score in zip(given, self._check_of_many(pairs))
+        ]
 
     def demonstration(self, problem: Problem) -> str:
         return problem.metadata['solution'] if self._shown else self._written.format(problem.answer)

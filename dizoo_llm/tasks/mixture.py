@@ -1,5 +1,5 @@
 """Several tasks as one: problems of each in proportion to its weight."""
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Tuple, Union
 
 import numpy as np
 
@@ -45,10 +45,6 @@ class MixtureTask(Task):
             if isinstance(tasks[-1], MultiTurnTask):
                 raise ConfigError(
                     f'env.task.parts[{i}]: {type(tasks[-1]).__name__} has several turns, which a mixture cannot have.'
-                )
-            if tasks[-1].scores_batches:
-                raise ConfigError(
-                    f'env.task.parts[{i}]: {type(tasks[-1]).__name__} scores whole batches, which a mixture cannot.'
                 )
         self._set(tasks)
         self._check()
@@ -105,6 +101,20 @@ class MixtureTask(Task):
         task, problem = self._of(problem)
         parts = task.checked_score(problem, completion)
         return {name: parts.get(name) for name in self.weights}
+
+    @property
+    def scores_batches(self) -> bool:
+        return any(task.scores_batches for task in self._tasks)
+
+    def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
+        scored: List[Union[Parts, Exception]] = [{}] * len(problems)
+        part = [problem.metadata['part'] for problem in problems]
+        for number, task in enumerate(self._tasks):
+            rows = [i for i, own in enumerate(part) if own == number]
+            own = task.checked_scores([self._of(problems[i])[1] for i in rows], [completions[i] for i in rows])
+            for i, found in zip(rows, own):
+                scored[i] = {name: found.get(name) for name in self.weights} if isinstance(found, dict) else found
+        return scored
 
     def demonstration(self, problem: Problem) -> str:
         task, problem = self._of(problem)

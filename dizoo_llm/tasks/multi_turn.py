@@ -9,6 +9,7 @@ from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tu
 from ding_common import ConfigError, TaskError, describe
 
 from .base import NEW_DICT, Parts, Problem, Task, is_prompt, is_score, messages_of
+from .time_limit import time_limit
 
 MOST_TURNS = 100  # of a demonstration
 
@@ -180,7 +181,8 @@ class MultiTurnTask(Task):
                 ``weights`` and an anchor that can be hashed. The message quotes problem and turn.
         """
         try:
-            reply = self.respond(problem, state, turn)
+            with time_limit(self.seconds):
+                reply = self.respond(problem, state, turn)
         except (Exception, SystemExit) as error:
             raise self._error(f'raised {describe(error)}', problem, turn.text) from error
         if not isinstance(reply, Reply) or not is_prompt(reply.text) or not isinstance(reply.parts, dict):

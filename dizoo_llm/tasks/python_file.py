@@ -16,6 +16,8 @@ from .base import TASK_REGISTRY, Parts, Problem, as_list, as_text, check_return_
 from .listed import ListTask
 from .signature import by_name
 
+_SECONDS = Rule.number(0, open_low=True).or_none()
+
 
 @TASK_REGISTRY.register('python')
 class PythonTask(ListTask):
@@ -30,7 +32,7 @@ class PythonTask(ListTask):
         scores; an exception in this list says that a completion cannot be scored.
     """
 
-    def __init__(self, file: str, eval_size: int = 0, seed: int = 0) -> None:
+    def __init__(self, file: str, eval_size: int = 0, seed: int = 0, seconds: Optional[float] = 60.0) -> None:
         """
         Overview:
             Run the file.
@@ -38,10 +40,16 @@ class PythonTask(ListTask):
             - file (:obj:`str`): Path of the file.
             - eval_size (:obj:`int`): Number of held-out problems; 0 evaluates on the training problems.
             - seed (:obj:`int`): Seed that selects the held-out problems.
+            - seconds (:obj:`Optional[float]`): Time limit of ``score``, and for each completion of ``score_batch``; \
+                None for none. The file runs in this process, because it may load a model or keep a state: raise the \
+                limit for a scorer that waits for another machine.
         Raises:
             - ConfigError: If the file does not exist, raises, lacks a function, or returns an invalid problem, \
                 or if nothing is known to give to a parameter of a scorer.
         """
+        if not _SECONDS.holds(seconds):
+            raise ConfigError(f'env.task.seconds = {seconds!r}: must be {_SECONDS.allowed}.')
+        self.seconds = seconds
         names = run_file(file, 'env.task.file')
         self._score: Optional[Callable[[Dict, str], Any]] = names.get('score')
         self._score_batch: Optional[Callable[[List[Dict], List[str]], Any]] = names.get('score_batch')

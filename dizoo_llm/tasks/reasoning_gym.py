@@ -5,21 +5,24 @@ package). A problem of its generator ``spell_backward``, and a right completion:
     prompt:     Spell this word backward (example: sun -> nus): fairly
     completion: ylriaf
 """
+import base64
 import copy
 import inspect
 import json
 import os
+import pickle
 import random
 import re
 import threading
 from functools import cached_property, lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Union
 
-from dizoo_llm.rewards import EXTRACTORS, WRITTEN
+from dizoo_llm.rewards import EXTRACTORS, WRITTEN, Servers
 from ding_common import ConfigError, Rule, nearest
 
-from .base import TASK_REGISTRY, Problem, Task, as_text
+from .base import TASK_REGISTRY, Parts, Problem, Task, as_text
 
+MISSING = "env.task.type = 'reasoning_gym': needs the extra: pip install 'ding-grpo[reasoning-gym]'"
 _HELD_OUT: Dict[str, '_HeldOut'] = {}  # by config
 _GENERATING = threading.Lock()  # DI-engine resets in threads, and some generators, such as tsumego, change themselves
 
@@ -60,12 +63,34 @@ def _why_not(name: str, seed: int, config: str) -> Optional[str]:
 
 
 def _score(dataset: Any, given: str, entry: Dict[str, Any]) -> float:
-    """The generator's score in [0, 1]; 0 if the scorer raises, as many do for text that they cannot parse."""
+    """The generator's score; 0 if the scorer raises, as many do for text that they cannot parse."""
     try:
-        score = float(dataset.score_answer(given, entry))
+        return _in_range(float(dataset.score_answer(given, entry)))
     except Exception:
         return 0.0
+
+
+def _in_range(score: float) -> float:
     return min(max(score, 0.0), 1.0) if score == score else 0.0
+
+
+# As ``_score``, for what a model wrote: a coin_flip of '1e99999999' ends neither by itself nor by a signal.
+_SERVERS = Servers(
+    'reasoning-gym', MISSING, """
+import base64, functools, json, pickle
+from reasoning_gym import create_dataset
+
+@functools.lru_cache(maxsize=64)
+def dataset(name, seed, config):
+    return create_dataset(name, seed=seed, size=1, **json.loads(config))
+
+def answer(name, seed, config, given, entry):
+    try:
+        return float(dataset(name, seed, config).score_answer(given, pickle.loads(base64.b64decode(entry))))
+    except Exception:
+        return 0.0
+"""
+)
 
 
 def _check_choice(name: Optional[str], config: Optional[Dict], mixture: Optional[List[Dict]]) -> None:
@@ -173,9 +198,7 @@ class ReasoningGymTask(Task):
         try:
             import reasoning_gym  # noqa: F401
         except ImportError as error:
-            raise ConfigError(
-                "env.task.type = 'reasoning_gym': needs the extra: pip install 'ding-grpo[reasoning-gym]'"
-            ) from error
+            raise ConfigError(MISSING) from error
         _check_choice(name, config, mixture)
         _check_values(size, eval_size, seed, examples, template, answer_in)
         if weights is not None:
@@ -188,6 +211,9 @@ class ReasoningGymTask(Task):
         self._datasets = [
             _generator('env.task' if mixture is None else f'env.task.mixture[{number}]', part, seed, right_by_score)
             for number, part in enumerate(self._parts)
+        ]
+        self._generators = [
+            (part['name'], seed, json.dumps(part.get('config') or {}, sort_keys=True)) for part in self._parts
         ]
         self._size, self._eval_size, self._seed = size, eval_size, seed
         self._template, self._extract, self._right_by_score = template, EXTRACTORS[answer_in], right_by_score
@@ -217,13 +243,25 @@ class ReasoningGymTask(Task):
             'Lower it.'
         )
 
-    def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
-        given = self._extract(completion)
-        if given is None:
-            return dict(score=0.0, right=0.0)
-        dataset = self._datasets[problem.metadata['part']]
-        score = _score(dataset, given, problem.metadata['entry'])
-        right = score == 1 if self._right_by_score else given == problem.answer.strip()
+    def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
+        given = list(map(self._extract, completions))
+        asked = [(text, problem.metadata) for text, problem in zip(given, problems) if text is not None]
+        found = iter(
+            _SERVERS.ask(
+                [(*self._generators[of['part']], text, _packed(of['entry'])) for text, of in asked],
+                [text for text, _ in asked],
+            ) if asked else ()
+        )
+        return [
+            dict(score=0.0, right=0.0) if text is None else self._parts_of(next(found), text, problem.answer)
+            for text, problem in zip(given, problems)
+        ]
+
+    def _parts_of(self, score: Union[float, Exception], given: str, answer: str) -> Union[Parts, Exception]:
+        if isinstance(score, Exception):
+            return score
+        score = _in_range(score)
+        right = score == 1 if self._right_by_score else given == answer.strip()
         return dict(score=score, right=float(right))
 
     def demonstration(self, problem: Problem) -> str:
@@ -282,6 +320,11 @@ class ReasoningGymTask(Task):
                     texts.add(problem.text)
             _HELD_OUT[self._key] = _HeldOut(problems, examples, texts, first)
         return _HELD_OUT[self._key]
+
+
+def _packed(entry: Dict[str, Any]) -> str:
+    """An item for a server. JSON would make other keys and lists of it."""
+    return base64.b64encode(pickle.dumps(entry)).decode()
 
 
 class _HeldOut(NamedTuple):

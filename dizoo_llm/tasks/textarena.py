@@ -37,6 +37,7 @@ class TextArenaTask(MultiTurnTask):
 
     weights = dict(reward=1.0, invalid=0.0)
     return_part = 'reward'
+    seconds = 5.0
 
     def __init__(self, id: str, env_kwargs: Dict[str, Any] = {}, games: int = 100, eval_size: int = 0) -> None:
         """

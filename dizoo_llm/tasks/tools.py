@@ -45,6 +45,8 @@ class ToolsTask(MultiTurnTask):
         answer counts as 0.
     """
 
+    seconds = None  # a call and the inner task have limits of their own
+
     def __init__(
             self,
             task: Union[Dict[str, Any], Task],

@@ -1,8 +1,11 @@
 """What the processes of a run tell one another, and which GPU each of them takes."""
+import pickle
 import re
+from fractions import Fraction
 from types import SimpleNamespace
 
 import ding.policy.base_policy
+import numpy as np
 import pytest
 import torch
 
@@ -98,6 +101,52 @@ same(parallel.broadcast_object(found if parallel.rank() == 0 else 'nothing'), fo
 """
     )
     assert [code for code, _ in outs] == [0, 0], outs
+
+
+@pytest.mark.unittest
+class TestData:
+    """What arrives from another process is data: no class or function that it names is looked up."""
+
+    def test_every_process_gets_what_each_has(self, tmp_path):
+        outs = meet(
+            tmp_path, """
+import torch.distributed as dist
+from tests.same import same
+
+def loads(*args):
+    raise AssertionError('unpickled')
+
+dist.distributed_c10d._unpickler = loads  # of torch's own exchange of objects
+
+def of(rank):
+    torch.manual_seed(rank)
+    tensors = [torch.randn(3 + rank, 4).T, torch.zeros(0, 3), torch.ones(2, dtype=torch.bool), torch.tensor(1j)]
+    numbers = (rank, 0.1, -0.0, float('inf'), None, True, 'é' * 1000 * rank, 2 ** 70)
+    return dict(tensors=tensors, numbers=numbers, by={1: torch.randn(2).bfloat16(), (2, 'a'): [b'x']})
+
+same(parallel.all_gather(of(parallel.rank())), [of(0), of(1)])
+same(parallel.broadcast_object(of(parallel.rank())), of(0))
+"""
+        )
+        assert [code for code, _ in outs] == [0, 0], outs
+
+    def test_code_in_a_message_is_not_run(self, tmp_path):
+        mark = tmp_path / 'mark'
+
+        class Runs:
+
+            def __reduce__(self):
+                return open, (str(mark), 'w')
+
+        for data in (pickle.dumps([Runs()]), pickle.dumps(Runs(), protocol=0)):
+            with pytest.raises(pickle.UnpicklingError, match='processes exchange tensors and plain objects only'):
+                parallel._unpacked(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        assert not mark.exists()
+
+    @pytest.mark.parametrize('thing', [np.float64(1), ValueError('a'), print, Fraction(1, 2)], ids=repr)
+    def test_anything_else_is_refused_where_it_is_sent(self, thing):
+        with pytest.raises(TypeError, match='processes exchange tensors and plain objects, not '):
+            parallel._packed(dict(a=[thing]))
 
 
 @pytest.mark.unittest

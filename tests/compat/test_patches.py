@@ -2,6 +2,8 @@ import errno
 import os
 import runpy
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 
@@ -11,15 +13,17 @@ import gymnasium
 import numpy as np
 import pytest
 from ding.config import config
-from ding.envs import BaseEnv, SyncSubprocessEnvManager
+from ding.envs import AsyncSubprocessEnvManager, BaseEnv, BaseEnvTimestep, SyncSubprocessEnvManager
 from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker import InteractionSerialEvaluator
 from easydict import EasyDict
 
 import ding_grpo
-from ding_common import ConfigError
+from ding_common import ConfigError, PeerError
 from ding_grpo.compat import patches
 from ding_grpo.worker import GroupEvaluator
+
+from tests.processes import ROOT
 
 
 @pytest.mark.unittest
@@ -142,6 +146,58 @@ def test_environments_end_with_their_run(tmp_path):
     os.kill(run, signal.SIGKILL)
     os.waitpid(run, 0)
     assert comes_true(lambda: not any(map(is_alive, os.listdir(tmp_path))))
+
+
+class SteadyEnv(HangingEnv):
+
+    def step(self, action):
+        return BaseEnvTimestep(np.zeros(1, np.float32), np.zeros(1, np.float32), False, {})
+
+
+@pytest.mark.envtest
+@pytest.mark.parametrize('manager', [AsyncSubprocessEnvManager, SyncSubprocessEnvManager])
+@pytest.mark.parametrize('at', ['step', 'reset'])
+def test_an_environment_process_that_is_killed_ends_in_one_line(tmp_path, manager, at, caplog):
+    fns = [partial(SteadyEnv, EasyDict(folder=str(tmp_path)))] * 3
+    envs = manager(fns, EasyDict(manager.default_config()))
+    envs.seed(0)
+    envs.launch()
+    killed = envs._subprocesses[1]
+    os.kill(killed.pid, signal.SIGKILL)
+    if at == 'step':  # while it is found out, or before
+        killed.join()
+    envs._env_seed = dict.fromkeys(range(3), 1)
+    with pytest.raises(PeerError, match=f'the process {killed.pid} of environment 1 has ended with exit code -9'):
+        envs.step({i: np.zeros(1) for i in range(3)}) if at == 'step' else envs.reset()
+    envs.close()
+    assert not caplog.records and comes_true(lambda: not any(p.is_alive() for p in envs._subprocesses.values()))
+
+
+@pytest.mark.envtest
+@pytest.mark.parametrize('code, told', [('import sys', 'Aborted!'), ('import sys; sys.argv[0] = "-c"', 'Traceback')])
+def test_ctrl_c_while_the_program_is_imported_or_the_run_is_built(tmp_path, code, told):
+    """In a program of its own only: a notebook goes on after it."""
+    program = f"""{code}
+import os, signal
+from ding_common import ending_at_once, importing
+with importing():
+    pass
+with ending_at_once():
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.sigtimedwait([], 10)
+"""
+    (tmp_path / 'program').mkdir()
+    (tmp_path / 'program' / '__init__.py').write_text(program)
+    (tmp_path / 'program' / '__main__.py').write_text('')
+    run = subprocess.run(
+        [sys.executable, '-m', 'program'],
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=ROOT),
+        capture_output=True,
+        text=True
+    )
+    assert (told == 'Aborted!') == (run.stderr == '\nAborted!\n') and told in run.stderr
+    assert run.returncode != 0 and run.stdout == ''
 
 
 def is_alive(pid):

@@ -1,7 +1,7 @@
 """Verifiers against those who try: no text that is not a plain right answer may pass."""
 import pytest
 
-from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN, mathematics
+from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN, servers
 
 TRICKS = [
     '', ' ', '\n\n', '42 42', '42\n42', '4 2', '4', '420', '142', '42 is the answer', 'the answer is 42', '42!', '４２',
@@ -102,7 +102,7 @@ class TestAnswers:
         """These compute in C, where no signal ends them."""
         pytest.importorskip('math_verify')
         assert CHECKS['math_verify']('2+2', '4') == 1
-        monkeypatch.setattr(mathematics, 'SECONDS', 1.0)
+        monkeypatch.setattr(servers, 'SECONDS', 1.0)
         with pytest.raises(TimeoutError, match='math-verify took more than 1 s for'):
             CHECKS['math_verify'](text, '4')
         monkeypatch.undo()

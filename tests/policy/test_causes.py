@@ -162,6 +162,23 @@ class TestSolved:
     def test_copies_of_the_best_reward(self):
         assert causes_of(history(5, dict(copies=4, mean=1.0))) == []
 
+    @pytest.mark.parametrize(
+        'narrow, updates, identical, entropy, found', [
+            ('policy.collect.top_p = 1e-12', 3, 4, 1e-9, ['copies']),
+            ('policy.collect.top_p = 1e-12', 2, 4, 1e-9, []),
+            ('policy.collect.top_p = 1e-12', 3, 3, 1e-9, []),
+            ('policy.collect.temperature = 0.7', 3, 4, 0.1, []),
+            ('', 3, 4, 1e-9, []),
+        ]
+    )
+    def test_sampling_that_leaves_one_token_is_named_whatever_the_rewards(
+        self, narrow, updates, identical, entropy, found
+    ):
+        """Temperature 1e-6 or top_p 1e-12: some groups have the best reward, all of their rows."""
+        h = history(updates, dict(identical=identical, equal=identical, mean=0.5), metrics=dict(entropy=entropy))
+        assert causes_of(h, narrow=narrow) == found
+        assert all(f'change {narrow},' in CAUSES[name](h, Setting(narrow=narrow))['message'] for name in found)
+
 
 class TestOtherEnvironments:
 

@@ -1,11 +1,16 @@
 """From the files of a run to the data of the page."""
 import base64
+import html
 import json
+import os
+import shutil
+import subprocess
 import zlib
 
 import pytest
 from click.testing import CliRunner
 
+from ding_grpo.report import page
 from ding_grpo.report.chunks import read_sources
 from ding_grpo.report.command import main
 from ding_grpo.report.config_diff import read_settings
@@ -119,6 +124,116 @@ def test_many_completions_are_in_several_chunks(tmp_path):
     )
     source, = read_sources(str(tmp_path))
     assert len(source.chunks) == 3 and [g['group'] for g in groups(source)[0]] == list(range(9))
+
+
+TOKENS = dict(group=0, collect_iter=0, prompt='p', train_iter=0, rows=[token_row(1.)])
+TABLE = dict(
+    train_iter=0, group=0, prompt='p', completion='c', reward=0., reward_parts={}, truncated=False, failed=None
+)
+EPISODE = {'prompt': 'p', 'completion': 'c', 'return': 1., 'reward_parts': {}, 'truncated': False, 'failed': None}
+EVALUATION = dict(train_iter=0, eval_episode_return=1., kinds=dict(k=dict(mean=.5)), completions=[EPISODE])
+FINDING = dict(update=1, cause='x', message='m')
+
+
+@pytest.mark.parametrize(
+    'name, good, bad', [
+        ('log/learner/metrics.jsonl', dict(train_iter=0, reward_mean=1.), [b'{', b'[1]', b'"\xff"', b'[' * 10 ** 5]),
+        ('findings.jsonl', FINDING, [b'{', b'{"update": 1}', b'\xff', b'{"a":' * 10 ** 5, b'null']),
+        (
+            'log/learner/tokens.jsonl', TOKENS, [
+                b'{}',
+                dict(TOKENS, rows=3),
+                dict(TOKENS, rows=[token_row('1')]),
+                dict(TOKENS, prompt=[1]),
+                dict(TOKENS, rows=[token_row(1., logp=['x'])]),
+                dict(TOKENS, rows=[token_row(1., text=[5])]),
+                dict(TOKENS, train_iter='x')
+            ]
+        ),
+        (
+            'log/collector/completions.jsonl', TABLE, [
+                b'{}',
+                dict(TABLE, reward='high'),
+                dict(TABLE, completion=7),
+                dict(TABLE, reward_parts=[1]),
+                dict(TABLE, group=[0]),
+                dict(TABLE, advantage='x')
+            ]
+        ),
+        (
+            'log/evaluator/evaluations.jsonl', EVALUATION, [
+                b'{',
+                dict(EVALUATION, completions=[{}]),
+                dict(EVALUATION, completions=[dict(EPISODE, prompt=1)]),
+                dict(EVALUATION, completions=5),
+                dict(EVALUATION, kinds=dict(k=1))
+            ]
+        ),
+    ]
+)
+def test_a_bad_line_is_named_and_the_rest_is_shown(tmp_path, name, good, bad):
+    """Not a traceback, nor a page that the browser cannot read."""
+    (tmp_path / 'log').mkdir()
+    path = tmp_path / name
+    for number, line in enumerate(bad):
+        line = line if isinstance(line, bytes) else json.dumps(line).encode()
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(
+            json.dumps(good).encode() + b'\n' + line + b'\n' + json.dumps(dict(good, group=1)).encode() + b'\n'
+        )
+        out = str(tmp_path / f'{number}.html')
+        done = CliRunner().invoke(main, [str(tmp_path), '--out', out])
+        told = [line for line in done.output.splitlines() if 'cannot be read' in line]
+        assert done.exit_code == 0 and len(told) <= 1, done.output
+        if number == 0:
+            assert f'{path}: line 2 cannot be read (' in told[0]
+        run = shown(out)
+        rows = dict(
+            metrics=len(run['metrics'].get('train_iter', ())),
+            evaluations=len(run['evaluations'].get('train_iter', ())),
+            findings=len(run['findings'] or ()),
+            groups=sum(len(places) for source in run['sources'] for _, places in source['updates'])
+        )
+        assert max(rows.values()) >= 2, rows
+
+
+def shown(path):
+    """The data of a page, as a browser reads it: without NaN."""
+    text = open(path).read().partition('<script type="application/json" id="data">')[2].partition('</script>')[0]
+
+    def refuse(constant):
+        raise ValueError(constant)
+
+    run, = json.loads(text, parse_constant=refuse)['runs']
+    return run
+
+
+def test_numbers_that_json_lacks_are_none(tmp_path):
+    nan = float('nan')
+    write(tmp_path / 'findings.jsonl', dict(FINDING, value=nan), dict(FINDING, update=nan))
+    write(tmp_path / 'log' / 'learner' / 'metrics.jsonl', dict(train_iter=0, seconds=nan, reward_mean=nan))
+    write(tmp_path / 'log' / 'collector' / 'completions.jsonl', dict(TABLE, reward=nan, advantage=float('inf')))
+    done = CliRunner().invoke(main, [str(tmp_path)])
+    assert done.exit_code == 0
+    run = shown(str(tmp_path / 'report.html'))
+    assert [found['cause'] for found in run['findings']] == ['x', 'x'] and run['metrics']['seconds'] == [None]
+
+
+@pytest.mark.skipif(shutil.which('node') is None, reason='needs node')
+def test_names_of_curves_are_text_for_plotly(tmp_path):
+    """Plotly makes a link of <a>, and replaces entities after it has looked for tags."""
+    name = '<a href="https://e.example">log in</a> &lt;b&gt;'
+    script = tmp_path / 'a.js'
+    script.write_text(
+        'global.IntersectionObserver = class { observe() {} };'
+        "global.make = () => ({append() {}, dataset: {}}); global.add = x => x;"
+        'global.Plotly = {react: (plot, found) => console.log(JSON.stringify(found.map(t => t.name)))};' +
+        open(os.path.join(os.path.dirname(page.__file__), 'curves.js')).read() +
+        f"\nconst plot = chart(null, 't', () => [{{name: {json.dumps(name)}}}, {{}}], () => 'x'); charts.get(plot)();"
+    )
+    out = subprocess.run(['node', str(script)], capture_output=True, text=True)
+    found, without = json.loads(out.stdout or 'null') or out.stderr
+    assert '<' not in found and html.unescape(found) == name and without is None
 
 
 CONFIG = '''

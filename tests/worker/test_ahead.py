@@ -7,7 +7,7 @@ import pytest
 import torch
 from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 
-from ding_common import ConfigError, TaskError, read_json_lines
+from ding_common import ConfigError, PeerError, TaskError, read_json_lines
 from ding_grpo.policy import GRPOPolicy
 from ding_grpo.policy.batch import Batch
 from ding_grpo.worker.ahead import AheadProcess
@@ -146,7 +146,7 @@ class TestProcess:
     def test_a_kill_is_told(self):
         process = AheadProcess([], lambda request: os.kill(os.getpid(), signal.SIGKILL))
         process.request('')
-        with pytest.raises(RuntimeError, match=r'policy.collect.stale = 1\) has ended with exit code -9'):
+        with pytest.raises(PeerError, match=r'policy.collect.stale = 1\) has ended with exit code -9'):
             process.answer()
         process.close()
 

@@ -78,6 +78,27 @@ class TestPage:
         assert '| 3 | `cut` | a \\| b c |' in text and '| 0 | junk: x\\|y | 1 | - |' in text
         assert capsys.readouterr().out == 'findings: cut (run/findings.md)\n'
 
+    @pytest.mark.parametrize(
+        'text, shown', [
+            ('\x1b[31mred\x07', r'\x1b[31mred\x07'),
+            ('<img src=x onerror=y>', r'\<img src=x onerror=y>'),
+            ('[log in](http://e.example)', r'[log in]\(http://e.example)'),
+            ('![x](http://e.example)', r'![x]\(http://e.example)'),
+            ('`a` | b', r'\`a\` \| b'),
+            ('policy.learn.x = [0.83, 1.2] (a)', 'policy.learn.x = [0.83, 1.2] (a)'),
+        ]
+    )
+    def test_texts_of_a_model_and_names_are_only_text(self, text, shown):
+        """Neither a control character, nor HTML, a link, an image, code or a further cell."""
+        found, probe = dict(FOUND, message=text), dict(PROBE, text=text)
+        recent = dict(rows=4, cut=1, groups=2, equal=1, mean=0.5)
+        history = History(low=0., high=1., first=dict(mean=0.), recent=[recent], parts={text: [0., 1.]}, found=[found])
+        history.probes = [probe]
+        lines = page(text, history.state_dict()).splitlines()
+        assert lines[0] == f'# Findings of {shown}' and f'| 3 | `cut` | {shown} |' in lines
+        assert f'| lowest and highest reward part {shown} | 0, 1 |' in lines
+        assert any(line.startswith(f'| 0 | junk: {shown} |') for line in lines)
+
     def test_figures(self):
         update = dict(rows=4, cut=1, groups=2, equal=1, mean=0.5, entropy=1.5)
         history = History(
