@@ -89,7 +89,7 @@ def check_writable(folder: str, error: OSError) -> None:
         ) from error
 
 
-def check_links(path: str, key: str, to_folders: bool = False) -> None:
+def check_links(path: str, key: str, to_folders: bool = False, besides: str = '') -> None:
     """
     Overview:
         Reject symbolic links that lead out of a folder, so that its author cannot make this machine read other files, \
@@ -99,6 +99,7 @@ def check_links(path: str, key: str, to_folders: bool = False) -> None:
         - path (:obj:`str`): A folder, or a file, which may link only into its own folder.
         - key (:obj:`str`): Config key or option that names it, for the message.
         - to_folders (:obj:`bool`): Whether a folder may link to folders outside, such as those of a larger disk.
+        - besides (:obj:`str`): A folder in it that is not looked at.
     Raises:
         - ConfigError: On the first of them.
     """
@@ -108,6 +109,8 @@ def check_links(path: str, key: str, to_folders: bool = False) -> None:
     allowed = _repository(os.path.realpath(folder)) + os.sep
     for name in names:
         target = os.path.realpath(name)
+        if besides and name.startswith(os.path.join(path, besides, '')):
+            continue
         if os.path.islink(name) and not target.startswith(allowed) and not (to_folders and os.path.isdir(target)):
             raise ConfigError(
                 f'{key} = {path!r}: {name} is a link to {target}, outside the folder. Copy the file into the folder, '

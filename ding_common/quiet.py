@@ -57,7 +57,8 @@ def ending_at_once() -> Iterator[None]:
         program is still importing, and while DI-engine builds a run. Ctrl-C ends the program in one line. It does \
         what it did before in a program that only imports this package, such as a notebook.
     """
-    if sys.excepthook is not _print_error or threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as in a background job of a script
+    if ignored or sys.excepthook is not _print_error or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGINT, _end)

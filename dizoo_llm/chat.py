@@ -87,7 +87,8 @@ def encode_prompts(
     names = reads_like_a_token(tokenizer, len(tokenizer))
     plain = all(isinstance(prompt, str) and not names.search(prompt) for prompt in prompts)
     chats = any(in_chat(tokenizer, prompt, chat) for prompt in prompts)
-    if chats and tokenizer.chat_template is not None and all(in_chat(tokenizer, prompt, chat) for prompt in prompts):
+    if chat is not False and chats and tokenizer.chat_template is not None and all(in_chat(tokenizer, prompt, chat)
+                                                                                   for prompt in prompts):
         return apply_templates(tokenizer, [conversation(p, system_prompt) for p in prompts], True, chat_options)
     if chats or not plain or system_prompt is not None or chat_options:
         return [encode_prompt(tokenizer, prompt, chat, system_prompt, chat_options) for prompt in prompts]

@@ -87,7 +87,7 @@ def _apply(key: str, chats: List[List[Dict[str, Any]]], arguments: Dict[str, Any
     """In the process."""
     limit, hard = resource.getrlimit(resource.RLIMIT_AS)
     if limit == hard and os.path.exists('/proc/self/statm'):
-        with open('/proc/self/statm') as f:
+        with open('/proc/self/statm', encoding='ascii') as f:
             used = int(f.read().split()[0]) * os.sysconf('SC_PAGE_SIZE')
         if hard == resource.RLIM_INFINITY or used + MEMORY < hard:
             resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))

@@ -146,7 +146,8 @@ def _guarded(pipeline: Callable) -> Callable:
                 check_sections(main_config.policy, GRPOPolicy.default_config())
                 main_config.policy.setdefault('learn', {})
                 if existed and main_config.policy.learn.get('resume_training', False):
-                    check_links(main_config.exp_name, 'exp_name', to_folders=True)  # the run writes into its files
+                    # the run writes into its files; wandb links to its own logs
+                    check_links(main_config.exp_name, 'exp_name', to_folders=True, besides='wandb')
                 _join_others(main_config)
             at_once = ending_at_once() if create_config.policy.type == GRPOPolicy.config['type'] else nullcontext()
             with _in_one_line(), handlers_given_back(), at_once, \
@@ -154,7 +155,7 @@ def _guarded(pipeline: Callable) -> Callable:
                 policy = pipeline((main_config, create_config), *args, **kwargs)
             ends_well = True
             return policy
-        except ConfigError:
+        except (ConfigError, TaskError):
             if not existed or main_config.exp_name not in _folders:
                 _remove_untrained()
             raise

@@ -102,10 +102,11 @@ class GroupEvaluator(InteractionSerialEvaluator):
             if parallel.rank() == 0:
                 to_save = ['ckpt_best.pth.tar'] if value > best else []
                 self._max_episode_return = max(value, best)
-        elif self._seeds and train_iter >= 0:
-            self._policy.get_attribute('watch').evaluated(greedy, sampled_value)
         self._last, self._info = (value, train_iter), info
+        watched = self._seeds and train_iter >= 0 and not self._decides_by_samples
         if parallel.rank() > 0:  # only the first process evaluates
+            if watched:
+                self._policy.get_attribute('watch').evaluated(greedy, sampled_value)
             self._save(save_ckpt_fn, to_save)
             return stop, info
         seconds = begun - self._since - self._evaluating  # duration of the run so far, without evaluations
@@ -121,6 +122,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
         most = self._cfg.get('max_failed', 0.1)
         check_failures(found.failures, most, 'policy.eval.evaluator.max_failed', 'count as 0')
         self._evaluating += time.monotonic() - begun
+        if watched:
+            self._policy.get_attribute('watch').evaluated(greedy, sampled_value)
         self._save(save_ckpt_fn, to_save)
         show(found.line(best))
         return stop, info

@@ -8,7 +8,7 @@ from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager
 from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
 
-from ding_common import ConfigError, TaskError, parallel, unwrap_task_error
+from ding_common import ConfigError, parallel, unwrap_task_error
 from ding_common.memory import MemoryMeter
 from ding_grpo.compat import private
 
@@ -113,10 +113,7 @@ class GroupCollector(ISerialCollector):
             try:
                 self._env.launch()
             except RuntimeError as error:
-                if TaskError.find(str(error)) is not None:
-                    unwrap_task_error(error)
-                reason = str(error.__cause__ or error).strip().splitlines()[-1]  # the lines before it are a traceback
-                raise ConfigError(f'create_config.env: an environment cannot be reset ({reason:.300}).') from error
+                unwrap_task_error(error)
             if self._policy is not None:
                 self._player = self._make_player()
 

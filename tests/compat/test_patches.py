@@ -180,6 +180,7 @@ def test_ctrl_c_while_the_program_is_imported_or_the_run_is_built(tmp_path, code
     program = f"""{code}
 import os, signal
 from ding_common import ending_at_once, importing
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
 with importing():
     pass
 with ending_at_once():

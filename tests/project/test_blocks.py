@@ -181,6 +181,7 @@ ELSEWHERE = {
     'own_task.md: def score_batch(self, problems, completi': 'tests/project/test_readme.py',
     "metrics.md: policy.learn.learner.hook.report.ext_arg": 'tests/worker/test_wandb.py',
     'gpu.md: policy.cuda = True': 'needs a GPU',
+    "own_environment.md: env_id='ALE/Pong-v5',              # in": 'needs ale-py',
 }
 EXECUTE = {}  # function of each other block's text, by its name
 TINY = dict(model_type='llama', hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
