@@ -66,7 +66,7 @@ def _shrink_language_model(main: EasyDict, folder: str) -> None:
     main.env.tokenizer.pretrained = main.policy.model.pretrained = os.path.join(folder, 'base')
     main.env.update(max_new_tokens=8, max_prompt_length=496)
     if 'max_turns' in main.env:
-        main.env.update(max_reply_tokens=8, max_prompt_length=488)
+        main.env.update(max_reply_tokens=8, max_prompt_length=900)
     if 'overlong_buffer' in main.env:
         main.env.overlong_buffer = 4
     for key in ('path', 'eval_path'):
@@ -104,7 +104,7 @@ def write_model_and_data(model_config: Dict[str, Any], folder: str = '.') -> Non
     from dizoo_llm.tokenizer import build_char_tokenizer
     tokenizer = build_char_tokenizer(''.join(map(chr, range(32, 127))) + '\n')
     tokenizer.chat_template = CHAT
-    model = CausalLM(config=dict(model_config, vocab_size=len(tokenizer), max_position_embeddings=512))
+    model = CausalLM(config=dict(model_config, vocab_size=len(tokenizer), max_position_embeddings=1024))
     model.save_pretrained(os.path.join(folder, 'base'), tokenizer)
     os.makedirs(os.path.join(folder, 'gsm8k'))
     for name, first in (('train', 0), ('test', 100)):
