@@ -443,7 +443,8 @@ def _contents(folder: str) -> Dict[str, str]:
             continue
         for name in names:
             path = os.path.join(where, name)
-            if name != 'out.txt' and not name.endswith('total_config.py') and os.path.isfile(path):
+            written = name in ('out.txt', '.lock') or name.endswith('total_config.py')  # by any run
+            if not written and os.path.isfile(path):
                 with open(path, 'rb') as f:
                     found[path] = hashlib.sha256(f.read()).hexdigest()
     return found
