@@ -443,7 +443,8 @@ def _contents(folder: str) -> Dict[str, str]:
             continue
         for name in names:
             path = os.path.join(where, name)
-            written = name in ('out.txt', '.lock') or name.endswith('total_config.py')  # by any run
+            # by any run; it removes the result of its former end when it goes on
+            written = name in ('out.txt', '.lock', 'result.pkl') or name.endswith('total_config.py')
             if not written and os.path.isfile(path):
                 with open(path, 'rb') as f:
                     found[path] = hashlib.sha256(f.read()).hexdigest()
