@@ -195,8 +195,7 @@ class GRPOPolicy(Policy):
         return self._learning.state_dict()
 
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
-        check_content(state_dict, self._learning.state_dict(), 'the checkpoint')
-        self._load_weights(state_dict)
+        self._load_weights(state_dict, self._learning.state_dict())
         with taking('the checkpoint'):
             self._learning.load_state_dict(state_dict)
 
@@ -275,10 +274,10 @@ class GRPOPolicy(Policy):
             return self._actor.greedy(data) if row_keys is None else self._actor.sample(data, row_keys)
 
     def _load_state_dict_eval(self, state_dict: Dict[str, Any]) -> None:
-        self._load_weights(state_dict)
+        self._load_weights(state_dict, dict(model=self._model.state_dict()))
 
-    def _load_weights(self, state_dict: Dict[str, Any]) -> None:
-        check_content(state_dict, dict(model=self._model.state_dict()), 'the checkpoint')
+    def _load_weights(self, state_dict: Dict[str, Any], own: Dict[str, Any]) -> None:
+        check_content(state_dict, own, 'the checkpoint')
         with taking('the checkpoint'):
             self._actor.load_state_dict(state_dict)
         try:

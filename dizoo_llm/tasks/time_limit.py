@@ -15,8 +15,8 @@ def time_limit(seconds: Optional[float]) -> Iterator[None]:
         Raise an error in code that takes too long. The timer of a limit around it, such as DI-engine's of a step, \
         goes on. Operations that ignore signals, such as a loop in C, are interrupted when they end.
     Arguments:
-        - seconds (:obj:`Optional[float]`): The limit; None for none. There is none either outside of the main thread, \
-            which alone gets signals.
+        - seconds (:obj:`Optional[float]`): The limit; None for none. Threads other than the main one have no limit, \
+            because they get no signals.
     Raises:
         - TimeoutError: If it takes longer.
     """
