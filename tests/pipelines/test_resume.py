@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import ding.entry
 import gymnasium
 import pytest
 import torch
@@ -355,6 +356,8 @@ class TestResume:
         main.env.tokenizer = dict(words=ThinkAnswerTask.words[::-1])
         with pytest.raises(ConfigError, match='env.tokenizer: its 32 tokens are not those of the checkpoint'):
             pipeline((main, create), seed=3, max_train_iter=3)
+        with pytest.raises(ConfigError, match='env.tokenizer: its 32 tokens are not those of the checkpoint'):
+            ding.entry.eval((main, create), seed=3, load_path=path)  # loads it before it has an environment
         state = torch.load(path, weights_only=True)
         assert len(state.pop('vocabulary')) == 64
         torch.save(state, path)
