@@ -1,4 +1,4 @@
-"""Twelve runs of a small think_answer that cannot learn, each for one planted cause."""
+"""Thirteen runs of a small think_answer that cannot learn, each for one planted cause."""
 import contextlib
 from dataclasses import replace
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional
@@ -24,6 +24,15 @@ class PaysNothing(ThinkAnswerTask):
 
     def score(self, problem: Problem, completion: str) -> Dict[str, float]:
         return dict(answer=0.0, format=0.0, solved=0.0)
+
+
+@TASK_REGISTRY.register('applies_nothing')
+class AppliesNothing(ThinkAnswerTask):
+    """No part applies to any completion, and there is no demonstration that would tell before the run."""
+    demonstrates = False
+
+    def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
+        return dict.fromkeys(self.weights)
 
 
 @TASK_REGISTRY.register('pays_everything')
@@ -113,6 +122,7 @@ class Broken(NamedTuple):
 
 BROKEN = {
     'the reward is always 0': Broken('no_success', 'pays_nothing'),
+    'the scorer returns None for every part': Broken('no_part', 'applies_nothing'),
     'the reward is always 1': Broken('always_paid', 'pays_everything'),
     'junk pays: any five words': Broken('junk_pays', 'pays_for_length'),
     'learning rate 1e-12': Broken('step_small', learn=dict(learning_rate=1e-12)),

@@ -34,8 +34,8 @@ A small think_answer (64 hidden units, 8 groups of 8, {updates} updates), broken
 
 ## Healthy runs
 
-Shipped configs without a change but for rarer evaluations. A finding would be a false alarm. The thresholds were chosen
-on {tuned}, and not on
+Shipped configs without a change but for evaluations, which are of 4 episodes every 10 updates. A finding would be a
+false alarm. The thresholds were chosen on {tuned}, and not on
 {unseen}. In Acrobot, `no_success` is true when it is logged: every
 episode until then had the lowest return. The run learned afterwards.
 
@@ -55,7 +55,7 @@ def findings(work: Work) -> List[Dict]:
     main, create = load_config(name)
     main.exp_name = folder
     main.env.update(stop_value=1e9, evaluator_env_num=4, n_evaluator_episode=4)
-    main.policy.eval.evaluator.eval_freq = 10 ** 6
+    main.policy.eval.evaluator.eval_freq = 10
     pipeline = serial_pipeline if name.endswith('serial') else serial_pipeline_onpolicy
     pipeline((main, create), seed=seed, max_train_iter=HEALTHY[name])
     return read_json_lines(os.path.join(folder, 'findings.jsonl'))

@@ -128,7 +128,7 @@ class TestBroken:
 
     def test_each_is_named_by_its_cause(self, broken):
         found = {name: broken.findings_of(run, f'run{i}') for i, (name, run) in enumerate(broken.BROKEN.items())}
-        assert len(found) == 12
+        assert len(found) == 13
         assert {name: of_run[0]['cause'] for name, of_run in found.items() if of_run} == \
             {name: run.cause for name, run in broken.BROKEN.items()}
 
