@@ -35,7 +35,8 @@ A small think_answer (64 hidden units, 8 groups of 8, {updates} updates), broken
 ## Healthy runs
 
 Shipped configs without a change but for evaluations, which are of 4 episodes every 10 updates. A finding would be a
-false alarm. The thresholds were chosen on {tuned}, and not on
+false alarm. The thresholds were chosen on
+{tuned}, and not on
 {unseen}. In Acrobot, `no_success` is true when it is logged: every
 episode until then had the lowest return. The run learned afterwards.
 

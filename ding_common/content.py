@@ -23,9 +23,9 @@ def check_content(found: Any, own: Any, where: str) -> None:
     Raises:
         - CheckpointError: On the first difference.
     """
-    told = _difference(found, own, '')
-    if told is not None:
-        raise CheckpointError(f'{where} has the wrong content: {told}.')
+    difference = _difference(found, own, '')
+    if difference is not None:
+        raise CheckpointError(f'{where} has the wrong content: {difference}')
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def taking(where: str) -> Iterator[None]:
     except (click.ClickException, torch.OutOfMemoryError):
         raise
     except Exception as error:  # what is missing or has another structure may raise anything
-        raise CheckpointError(f'{where} does not have the content of a run like this ({describe(error)}).') from error
+        raise CheckpointError(f'{where} does not have the content of a run like this ({describe(error)})') from error
 
 
 def _difference(found: Any, own: Any, name: str) -> Optional[str]:
@@ -67,7 +67,8 @@ def _difference(found: Any, own: Any, name: str) -> Optional[str]:
         low = 0 if own >= 0 else -2 ** 63
         allowed, fits = f'an integer of at least {low}', type(found) is int and low <= found < 2 ** 63
     elif isinstance(own, float):
-        allowed, fits = 'a number', type(found) in (int, float) and (math.isfinite(found) or not math.isfinite(own))
+        finite = type(found) is int and abs(found) < 2 ** 63 or type(found) is float and math.isfinite(found)
+        allowed, fits = 'a number', finite or type(found) is float and not math.isfinite(own)
     else:
         allowed, fits = 'a number or None', not isinstance(found, str)
     if not fits:

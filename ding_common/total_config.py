@@ -10,9 +10,11 @@ from .files import check_is_file
 NAME = 'total_config.py'
 _NUMBERS = dict(inf=float('inf'), nan=float('nan'))
 _INSTALLED = {'ding', 'ding_grpo', 'dizoo_llm'}
-# Keys whose texts are imported or run, and texts that are, whatever their key: 'module:name', and Python files.
+# Keys whose texts are imported or run, and texts that are, whatever their key: 'module:name', and Python files. Columns
+# and templates of prompts are data.
 _RUN = {'import_names', 'file', 'answers', 'face', 'functions', 'demonstration', 'allowed_tokens'}
-_CODE = re.compile(r'[\w.]+:[\w./-]+|.+\.py')
+_DATA = {'template', 'system_prompt', 'prompt', 'answer'}
+_CODE = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*|.+\.py')
 
 
 def read_total_config(folder: str) -> Dict[str, Any]:
@@ -67,7 +69,7 @@ def _code(value: Any, path: str, key: str) -> Iterator[str]:
             yield from _code(x, path, key)
     elif isinstance(value, str) and value:
         own = key == 'import_names' and value.split('.')[0] in _INSTALLED
-        if not own and (key in _RUN or _CODE.fullmatch(value)):
+        if not own and key not in _DATA and (key in _RUN or _CODE.fullmatch(value)):
             yield f'{path} = {value!r:.100}'
 
 

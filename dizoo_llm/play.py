@@ -93,7 +93,8 @@ def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperatur
     rows, values = [], []
     for index in range(min(problems, len(env.problems))):
         info = _play(model, env, index, temperature)
-        values.append(info['return'])
+        if info['failed'] is None:
+            values.append(info['return'])
         if 'turns' in info:
             echo(_dialogue(info))
             continue
@@ -103,7 +104,10 @@ def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperatur
         rows.append([*(printable(text).replace('\n', '\\n') for text in texts), *parts])
     if rows:
         echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
-    echo(f'mean of {env.token_spec.return_name}: {sum(values) / len(values):.3f} in {len(values)} problems')
+    mean = f'{sum(values) / len(values):.3f}' if values else 'none'
+    failed = min(problems, len(env.problems)) - len(values)
+    left_out = f'; {failed} could not be scored' if failed else ''
+    echo(f'mean of {env.token_spec.return_name}: {mean} in {len(values)} problems{left_out}')
 
 
 def _play(model: PreTrainedModel, env: TokenEnv, index: int, temperature: float) -> Dict[str, Any]:

@@ -8,12 +8,14 @@ part of the line that the user sees, or '' where the input does no harm and is u
 import json
 import os
 import pickle
+import random
 import shutil
 import signal
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
+from unittest import mock
 
 import click
 import pytest
@@ -30,6 +32,7 @@ from ding_grpo.worker.checkpoint import prune, read_checkpoint
 from dizoo_llm import template
 from dizoo_llm.chat import encode_prompt
 from dizoo_llm.play import main as play
+from dizoo_llm.tasks import ThinkAnswerTask
 from dizoo_llm.tokenizer import build_word_tokenizer, load_tokenizer
 from tests.gguf_file import write_gguf
 from tests.shipped import small
@@ -444,6 +447,17 @@ def resume(folder: Path) -> None:
     serial_pipeline_onpolicy((main, create), max_train_iter=3)
 
 
+def resume_with_a_kept_normal(folder: Path) -> None:
+    """``random.gauss`` draws two numbers and keeps one: when the run starts again, not when the checkpoint was saved."""
+
+    def evaluation(task: ThinkAnswerTask) -> ThinkAnswerTask:
+        random.setstate((*random.getstate()[:2], 0.5))
+        return task
+
+    with mock.patch.object(ThinkAnswerTask, 'evaluation', evaluation):
+        resume(folder)
+
+
 def shards(folder: str, *names: str) -> Callable[[Path], None]:
     return checkpoint(lambda state: state.update(shards=dict(folder=folder, sums={name: 1 for name in names})))
 
@@ -451,6 +465,7 @@ def shards(folder: str, *names: str) -> Callable[[Path], None]:
 CONTENT = 'does not have the content of a run like this'
 CHECKPOINTS = [
     Case('a checkpoint', checkpoint(lambda state: None), resume, ''),
+    Case('a checkpoint, to other random numbers', checkpoint(lambda state: None), resume_with_a_kept_normal, ''),
     Case('a compressed checkpoint', file(compress), resume, 'is compressed'),
     Case('records that overlap', file(overlap), resume, 'its records overlap'),
     Case('a checkpoint that is a pipe', file(become_pipe), resume, 'is not a file'),
@@ -478,10 +493,14 @@ CHECKPOINTS = [
         'a counter of a text', checkpoint(lambda s: s['run']['collector'].update(episodes='x')), resume,
         "collector.episodes = 'x', must be"
     ),
+    Case('random numbers of a text', checkpoint(lambda s: s['run'].update(random='x')), resume, CONTENT),
+    Case('the same, for a replay', checkpoint(lambda s: s['run'].update(random='x')), repeat, CONTENT),
+    Case('no sizes of logs', checkpoint(lambda s: s['run'].__delitem__('logs')), resume, CONTENT),
+    Case('no seed', checkpoint(lambda s: s['run'].__delitem__('seed')), resume, 'has seed None'),
     Case(
-        'random numbers of a text', checkpoint(lambda s: s['run'].update(random='x')), resume, "random = 'x', must be"
+        'steps of 400 digits', checkpoint(lambda s: s['optimizer']['param_groups'][0].update(lr=10 ** 400)), resume,
+        'param_groups.0.lr = 1000'
     ),
-    Case('the same, for a replay', checkpoint(lambda s: s['run'].update(random='x')), repeat, "random = 'x', must be"),
     Case('shards that are a number', checkpoint(lambda s: s.update(shards=5)), resume, 'shards = 5, must be a dict'),
     Case('shards without a name', checkpoint(lambda s: s.update(shards={})), resume, CONTENT),
     Case('shards outside', shards('a.shards', '../../outside/secret.jsonl'), resume, 'are not the names of a folder'),

@@ -22,8 +22,8 @@ class Coefficients:
             - cfg (:obj:`Dict`): The section ``policy.learn``.
         """
         self._cfg = cfg
-        self.beta = cfg.beta  # of this update
-        self._entropy_weight = cfg.entropy_weight
+        self.beta = float(cfg.beta)  # of this update
+        self._entropy_weight = float(cfg.entropy_weight)
         self._entropy = float('inf')  # of the last update: no bonus before the first measurement
 
     @property

@@ -13,7 +13,7 @@ from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_common.content import check_content, taking
-from ding_grpo.worker.random_state import random_state, set_random_state
+from ding_grpo.worker.random_state import set_random_state
 
 from .changes import Changes, ChangedPolicy
 
@@ -68,7 +68,7 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
         try:
             policy.learn_mode.load_state_dict(state)
             with taking('CHECKPOINT'):
-                check_content(run, dict(collector=collector.counters(), random=random_state(False)), 'CHECKPOINT')
+                check_content(run, dict(collector=collector.counters()), 'CHECKPOINT')
                 # without a table of completions
                 collector.load_state_dict(dict(run['collector'], last_table=state['last_iter']))
                 set_random_state(run['random'])

@@ -281,8 +281,7 @@ class RunCommander(BaseSerialCommander):
         self._saved = self._learner.train_iter
         self._interrupt.catch()
         if self._found is not None and self._policy_cfg.learn.get('resume_training', False):
-            with taking(f'the checkpoint {self._found.path}'):
-                self._restore(self._found)
+            self._restore(self._found)
         self._found = None
         findings = private.find_hook(self._learner, 'after_iter', FindingsHook)
         if findings is not None:
@@ -309,13 +308,18 @@ class RunCommander(BaseSerialCommander):
                 f'policy.learn.resume_training = True: {found.path} does not contain the whole state of its run, so '
                 'the run cannot resume. To start a new run with its weights, remove resume_training.'
             )
-        if run['seed'] != self._seed:
+        seed = run.get('seed')
+        if seed != self._seed:
             raise ConfigError(
-                f"seed = {self._seed}: the run of {found.path} has seed {run['seed']}, and resumes only with that seed "
-                f"(ding -s {run['seed']})."
+                f'seed = {self._seed}: the run of {found.path} has seed {seed}, and resumes only with that seed '
+                f'(ding -s {seed}).'
             )
-        check_content(run, self._state.state_dict(waits=False), f'the checkpoint {found.path}')
-        self._state.load_state_dict(run)
+        own = self._state.state_dict(waits=False)
+        del own['random']  # whose types depend on what was drawn last
+        with taking(f'the checkpoint {found.path}'):
+            check_content(run, own, f'the checkpoint {found.path}')
+            self._state.load_state_dict(run)
+            sizes = run['logs']
         done = dict(max_train_iter=self._learner.train_iter, max_env_step=self._learner.collector_envstep)
         finished = any(done[name] >= limit for name, limit in self._limits.items())
         own = os.path.realpath(os.path.dirname(found.path)) == os.path.realpath(self._folder)
@@ -325,15 +329,15 @@ class RunCommander(BaseSerialCommander):
         if last is not None:
             self._end_state = run
         elif own:
-            self._state.return_to(self._learner.train_iter, run['logs'])
+            self._state.return_to(self._learner.train_iter, sizes)
 
     def _end_evaluation(self) -> Optional[Tuple[float, int]]:
         """Return and update of the evaluation at the end of this run, if the run has ended at this checkpoint."""
         records = read_json_lines(os.path.join(self._run, 'log', 'evaluator', 'evaluations.jsonl'))
         if not records or not os.path.exists(os.path.join(self._run, RESULT)):
             return None
-        value, update = records[-1]['eval_episode_return'], records[-1]['train_iter']
-        return (value, update) if update == self._learner.train_iter else None
+        value, update = records[-1].get('eval_episode_return'), records[-1].get('train_iter')
+        return (value, update) if value is not None and update == self._learner.train_iter else None
 
 
 class CommanderHook(LearnerHook):

@@ -46,6 +46,7 @@ TASK_REGISTRY = TaskRegistry()
 ASSISTANT = ('assistant', 'model', 'chatbot')  # names that chat templates have for the role that answers
 
 Parts = Dict[str, Optional[float]]  # of the reward, by name
+BATCH = 10  # time of a batch, relative to that of a score
 NEW_DICT: Dict = {}  # a default that stands for a new dict, so that two problems never share theirs
 
 
@@ -115,8 +116,8 @@ class Task(ABC):
     chars: Optional[str] = None
     # (List[Dict[str, Any]]) Functions that the model may call, as JSON schemas for a chat template.
     tools: List[Dict[str, Any]] = []
-    # (Optional[float]) Time limit of a score or a reply; of ``score_batch``, for each completion. What takes longer
-    # cannot be scored. None: no limit. Raise it for a scorer that waits for another machine or loads a model.
+    # (Optional[float]) Time limit of a score or a reply. What takes longer cannot be scored. ``score_batch`` has ten times
+    # as long. None: no limit. Raise it for a scorer that waits for another machine or loads a model.
     seconds: Optional[float] = 60.0
     # (bool) Whether ``problem`` is a mere look-up, so that the prompts of all problems are measured at the start.
     listed: bool = False
@@ -238,7 +239,7 @@ class Task(ABC):
         if not self.scores_batches:
             return [_or_error(self.checked_score, *row) for row in zip(problems, completions)]
         try:
-            with time_limit(None if self.seconds is None else self.seconds * len(completions)):
+            with time_limit(self.seconds and BATCH * self.seconds, f'{BATCH} times seconds of the task'):
                 entries = as_list(self.score_batch(list(problems), list(completions)))
             wrong = _wrong_number(entries, len(completions))
         except (Exception, SystemExit) as error:  # as in checked_score

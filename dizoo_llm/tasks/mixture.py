@@ -20,6 +20,8 @@ class MixtureTask(Task):
         other tasks do not apply to its problems.
     """
 
+    seconds = None  # each part has a limit of its own
+
     def __init__(self, parts: List[Dict[str, Any]]) -> None:
         """
         Arguments:

@@ -40,7 +40,7 @@ class PythonTask(ListTask):
             - file (:obj:`str`): Path of the file.
             - eval_size (:obj:`int`): Number of held-out problems; 0 evaluates on the training problems.
             - seed (:obj:`int`): Seed that selects the held-out problems.
-            - seconds (:obj:`Optional[float]`): Time limit of ``score``, and for each completion of ``score_batch``; \
+            - seconds (:obj:`Optional[float]`): Time limit of ``score``; ``score_batch`` has ten times as long. \
                 None for none. The file runs in this process, because it may load a model or keep a state: raise the \
                 limit for a scorer that waits for another machine.
         Raises:

@@ -3,6 +3,7 @@ import pytest
 from click.testing import CliRunner
 
 from dizoo_llm.play import main
+from dizoo_llm.tasks.arithmetic import ArithmeticTask
 from dizoo_llm.tokenizer import load_tokenizer
 
 from tests.conftest import TINY
@@ -31,7 +32,7 @@ def play(tmp_path, monkeypatch):
 
     def of(prompt, env):
         (tmp_path / 'my_config.py').write_text(CONFIG.format(env))
-        result = CliRunner().invoke(main, ['base', prompt, '--config', 'my_config.py'])
+        result = CliRunner().invoke(main, ['base', *prompt, '--config', 'my_config.py', '--problems', '3'])
         return (read or [None])[-1], result
 
     return of
@@ -46,11 +47,27 @@ def play(tmp_path, monkeypatch):
     ]
 )
 def test_a_prompt_is_read_as_in_the_run_of_a_config(play, env, read):
-    found, result = play('hi', env)
+    found, result = play(['hi'], env)
     assert (found, result.stdout) == (read, 'yes\n')
 
 
 @pytest.mark.unittest
 def test_a_variable_that_the_template_does_not_read(play):
-    _, result = play('hi', 'chat_options=dict(enable_thinkin=False)')
+    _, result = play(['hi'], 'chat_options=dict(enable_thinkin=False)')
     assert result.exit_code == 1 and 'Error: env.chat_options.enable_thinkin = False' in result.output
+
+
+@pytest.mark.unittest
+def test_completions_that_cannot_be_scored_are_no_zeros(play, monkeypatch):
+    right = iter([1.0, ValueError('no'), 0.5])
+
+    def score(task, problem, completion):
+        value = next(right)
+        if isinstance(value, Exception):
+            raise value
+        return dict(right=value)
+
+    monkeypatch.setattr(ArithmeticTask, 'score', score)
+    assert "mean of 'right': 0.750 in 2 problems; 1 could not be scored\n" in play([], '')[1].output
+    monkeypatch.setattr(ArithmeticTask, 'score', lambda *args: {})
+    assert "mean of 'right': none in 0 problems; 3 could not be scored\n" in play([], '')[1].output

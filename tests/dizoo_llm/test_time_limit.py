@@ -65,7 +65,7 @@ class TestTasks:
         path = tmp_path / 't.py'
         path.write_text(FILE.format(name='score(problem, completion)', hangs="completion == 'slow'", score='1.0'))
         task = create_task(dict(type='python', file=str(path), seconds=0.3))
-        with pytest.raises(TaskError, match=r'TimeoutError: it took longer than seconds = 0.3 of the task, at t.py:6'):
+        with pytest.raises(TaskError, match=r'TimeoutError: it took longer than 0.3 s, seconds of the task \(t.py:6\)'):
             task.checked_score(task.problem(0), 'slow')
         assert task.checked_score(task.problem(0), 'fast') == dict(score=1.0)
 
@@ -74,10 +74,18 @@ class TestTasks:
         path.write_text(
             FILE.format(name='score_batch(problems, completions)', hangs="'slow' in completions", score='[1.0, 2.0]')
         )
-        task = create_task(dict(type='python', file=str(path), seconds=0.2))
+        task = create_task(dict(type='python', file=str(path), seconds=0.1))
         slow = task.checked_scores([task.problem(0)] * 2, ['slow', 'fast'])
-        assert all('it took longer than seconds = 0.4 of the task' in error.message for error in slow)
+        assert all('it took longer than 1 s, 10 times seconds of the task (t.py:6)' in error.message for error in slow)
         assert task.checked_scores([task.problem(0)] * 2, ['a', 'b']) == [dict(score=1.0), dict(score=2.0)]
+
+    def test_the_parts_of_a_mixture(self, tmp_path):
+        """Each has its own, also a longer one than that of the mixture would be."""
+        path = tmp_path / 't.py'
+        path.write_text(FILE.format(name='score(problem, completion)', hangs='False', score='1.0'))
+        part = dict(type='python', file=str(path))
+        task = create_task(dict(type='mixture', parts=[dict(part, seconds=None), dict(part, seconds=90.0)]))
+        assert task.seconds is None and [own.seconds for own in task._tasks] == [None, 90.0]
 
     @pytest.mark.parametrize('seconds', [0, -1, float('nan'), 'x'])
     def test_a_limit_that_is_none(self, seconds):
@@ -88,12 +96,12 @@ class TestTasks:
         """Also a registered one, and a task with reward models around it."""
         for task in (Slow(), RewardedTask(Slow(), [])):
             first, second = task.checked_scores([Problem('a')] * 2, ['slow', 'fast'])
-            assert 'it took longer than seconds = 0.3' in first.message and second == dict(right=1.0)
+            assert 'it took longer than 0.3 s' in first.message and second == dict(right=1.0)
         assert Task.seconds == 60 and create_task(dict(type='think_answer')).seconds == 60
 
     def test_a_reply(self):
         task = SlowGame()
-        with pytest.raises(TaskError, match='it took longer than seconds = 0.3'):
+        with pytest.raises(TaskError, match='it took longer than 0.3 s'):
             task.checked_respond(Problem('a'), None, Turn('slow', 0, False))
         assert task.checked_respond(Problem('a'), None, Turn('fast', 0, False)).text == 'b'
 
@@ -108,6 +116,32 @@ class TestTasks:
 
 
 class TestTimer:
+
+    def test_code_that_catches_every_exception(self):
+
+        def score():
+            try:
+                while True:
+                    pass
+            except Exception:
+                return 0.0
+
+        with pytest.raises(TimeoutError, match='it took longer than 0.2 s'), time_limit(0.2):
+            score()
+
+    def test_code_that_tries_again(self):
+        """Also what catches everything is interrupted, once a second."""
+        begun, caught = time.monotonic(), 0
+        with pytest.raises(TimeoutError), time_limit(0.2):
+            while time.monotonic() < begun + 60:
+                try:
+                    while True:
+                        pass
+                except:  # noqa
+                    caught += 1
+                    if caught == 2:
+                        raise
+        assert caught == 2 and time.monotonic() < begun + 30
 
     def test_a_limit_around_it_goes_on(self):
         """DI-engine's limit of a step has the same timer."""

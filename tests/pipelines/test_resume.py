@@ -35,8 +35,8 @@ def tokens(think_answer):
 
 def reference(think_answer):
     pipeline, main, create = tokens(think_answer)
-    main.policy.learn.update(beta=0.1, ref_sync_freq=3, ref_sync_mixup=0.5)
-    main.policy.learn.update(kl_target=1e-4, kl_horizon=20, entropy_target=9.0)
+    main.policy.learn.update(beta=1, ref_sync_freq=3, ref_sync_mixup=0.5)
+    main.policy.learn.update(kl_target=1e-4, kl_horizon=20, entropy_weight=0, entropy_target=9.0)
     return pipeline, main, create
 
 
