@@ -448,7 +448,7 @@ def resume(folder: Path) -> None:
 
 
 def resume_with_a_kept_normal(folder: Path) -> None:
-    """``random.gauss`` draws two numbers and keeps one: when the run starts again, not when the checkpoint was saved."""
+    """``random.gauss`` draws two numbers and keeps one: here when the run starts again, not when it was saved."""
 
     def evaluation(task: ThinkAnswerTask) -> ThinkAnswerTask:
         random.setstate((*random.getstate()[:2], 0.5))

@@ -116,8 +116,8 @@ class Task(ABC):
     chars: Optional[str] = None
     # (List[Dict[str, Any]]) Functions that the model may call, as JSON schemas for a chat template.
     tools: List[Dict[str, Any]] = []
-    # (Optional[float]) Time limit of a score or a reply. What takes longer cannot be scored. ``score_batch`` has ten times
-    # as long. None: no limit. Raise it for a scorer that waits for another machine or loads a model.
+    # (Optional[float]) Time limit of a score or a reply. What takes longer cannot be scored. ``score_batch`` has ten
+    # times as long. None: no limit. Raise it for a scorer that waits for another machine or loads a model.
     seconds: Optional[float] = 60.0
     # (bool) Whether ``problem`` is a mere look-up, so that the prompts of all problems are measured at the start.
     listed: bool = False
