@@ -37,7 +37,7 @@ ENTROPY_SHARE, ENTROPY_NATS = 0.02, 0.01
 # Share of groups of identical rows, and updates in a row. Half of the groups are then lost to learning.
 COPIES, COPY_UPDATES = 0.5, 3
 
-# Share of the range of rewards by which greedy evaluations fall behind sampled episodes: 0.7 in a run of Acrobot that
+# Share of the range of returns by which greedy evaluations fall behind sampled episodes: 0.7 in a run of Acrobot that
 # learned.
 BEHIND = 0.75
 
@@ -277,7 +277,8 @@ def equal(h: History, s: Setting) -> Figures:
 
 def greedy_behind(h: History, s: Setting) -> Figures:
     newest, entropy = h.evaluations[-LOOKS:], h.recent[-1].get('entropy', 0.0)
-    limit = BEHIND * (h.high - h.low)
+    low, high, _ = h.returns or (0.0, 0.0, 0.0)
+    limit = BEHIND * (high - low)
     if len(newest) < LOOKS or limit <= 0 or entropy < ENTROPY_NATS or \
             any(sampled is None or sampled - greedy < limit for greedy, sampled in newest):
         return None

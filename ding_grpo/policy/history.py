@@ -42,6 +42,7 @@ class History:
     first: Dict[str, float] = field(default_factory=dict)
     recent: List[Dict[str, Any]] = field(default_factory=list)
     looks: List[Dict[str, float]] = field(default_factory=list)
+    returns: List[float] = field(default_factory=list)  # of training episodes: lowest, highest, mean of the newest
     # Returns of evaluations: greedy, and sampled or of training; None without the second.
     evaluations: List[List[Optional[float]]] = field(default_factory=list)
     surprise: List[float] = field(default_factory=lambda: [0., 0., 0.])  # sum, sum of squares, number of steps
@@ -76,6 +77,11 @@ class History:
             self.looks = [*self.looks, dict(look, rate=metrics['cur_lr'])][-RECENT:]
             for i, name in enumerate(('surprise', 'squares', 'fresh')):
                 self.surprise[i] += look[name]
+
+    def add_returns(self, found: List[float]) -> None:
+        """Add the returns of the training episodes of a collect, which are not the rewards if a wrapper changes them."""
+        low, high, _ = self.returns or (math.inf, -math.inf, 0.0)
+        self.returns = [min(low, *found), max(high, *found), sum(found) / len(found)]
 
     def add_evaluation(self, greedy: float, sampled: Optional[float]) -> None:
         """Add the returns of an evaluation: greedy, and those that the same policy samples, if they are known."""

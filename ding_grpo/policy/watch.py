@@ -37,7 +37,8 @@ class Watch:
         Collects figures of a run and finds causes in them, each once. Its state is plain numbers, the same in all \
         processes of a run.
     Interfaces:
-        ``probed``, ``look``, ``add``, ``evaluated``, ``reference_renewed``, ``state_dict``, ``load_state_dict``
+        ``probed``, ``look``, ``add``, ``sampled``, ``evaluated``, ``reference_renewed``, ``state_dict``,
+        ``load_state_dict``
     """
 
     def __init__(self, cfg: Dict, actor: Actor, model: nn.Module, updater: Updater) -> None:
@@ -139,6 +140,11 @@ class Watch:
     def _tell(self, cause: str, figures: Dict[str, Any]) -> None:
         self.history.found.append(dict(dict(update=self.history.updates, cause=cause), **figures))
 
+    def sampled(self, returns: List[float]) -> None:
+        """The returns of the training episodes of a collect, as evaluations count them."""
+        if returns:
+            self.history.add_returns(returns)
+
     def evaluated(self, greedy: float, sampled: Optional[float]) -> None:
         """
         Overview:
@@ -148,8 +154,8 @@ class Watch:
             - sampled (:obj:`Optional[float]`): Mean return of sampled episodes from the same starts. None: that of \
                 training, in environments whose starts are of one kind.
         """
-        if sampled is None and self._actor.spec is None and self.history.recent:
-            sampled = self.history.recent[-1]['mean']
+        if sampled is None and self._actor.spec is None and self.history.returns:
+            sampled = self.history.returns[-1]
         self.history.add_evaluation(greedy, sampled)
 
     def reference_renewed(self) -> None:

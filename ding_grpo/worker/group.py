@@ -80,14 +80,18 @@ class Group:
         sample, = policy.get_train_sample([self.episodes[i] for i in self.rows])
         sample.update(group_id=self.number, collect_iter=train_iter)
         infos = [{key: info[key] for key in INFO if key in info} for info in map(self.last_info.get, self.rows)]
+        for i, info in zip(self.rows, infos):
+            if 'eval_episode_return' in self.last_info[i]:
+                info['return'] = float(np.mean(self.last_info[i]['eval_episode_return']))
         return Collected(sample, infos, self.steps, self.dropped_tokens)
 
 
 class Collected(NamedTuple):
     """
     Overview:
-        A finished group: its sample, the entries ``INFO`` of the last info of each row, its number of environment \
-        steps, and the number of tokens of rows that were dropped.
+        A finished group: its sample, the entries ``INFO`` of the last info of each row and its ``return`` as an \
+        evaluation counts it, the group's number of environment steps, and the number of tokens of rows that were \
+        dropped.
     """
     sample: Dict[str, Any]
     infos: List[Dict[str, Any]]

@@ -271,7 +271,9 @@ class GroupCollector(ISerialCollector):
         sampled = found.sampled if found else self._sample(target, train_iter, policy_kwargs or {})
         done, replaced, clock, memory = sampled
         self._rate_problems([*done, *replaced])
-        failures = [info.get('failed') for group in [*done, *replaced] for info in group.infos]
+        infos = [info for group in [*done, *replaced] for info in group.infos]
+        self._policy.get_attribute('watch').sampled([info['return'] for info in infos if 'return' in info])
+        failures = [info.get('failed') for info in infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
         shares['dropped_tokens'] = sum(group.dropped_tokens for group in [*done, *replaced])

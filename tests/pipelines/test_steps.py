@@ -72,6 +72,14 @@ class Both(gymnasium.Env):
         return np.ones(4), float(done and len(set(self._taken)) == 2), done, False, {}
 
 
+class Worst(Both):
+    """The end costs 100, and action 1 costs 0.1 more."""
+
+    def step(self, action):
+        obs, _, done, *rest = super().step(action)
+        return obs, -0.1 * float(action) - 100 * float(done), done, *rest
+
+
 def run(configs, updates=2, seed=0):
     policy = serial_pipeline_onpolicy(configs, seed=seed, max_train_iter=updates)
     log = os.path.join('run', 'log')
@@ -247,6 +255,14 @@ class TestPipeline:
         run(both, updates=5)
         found, = [f for f in read_json_lines('run/findings.jsonl') if f['cause'] == 'greedy_behind']
         assert found['greedy'] == 0 and found['sampled'] > 0.75 and 'evaluator.sample=True' in found['message']
+
+    def test_not_where_wrappers_change_the_rewards_of_training(self, both):
+        """The best return is -100, and training is rewarded with -10 for it: greedy evaluations looked far behind."""
+        gymnasium.register('Worst-v0', Worst)
+        main, _ = both
+        main.env.update(env_id='Worst-v0', rew_clip=True)
+        run(both, updates=5)
+        assert os.path.getsize('run/findings.jsonl') == 0
 
     def test_evaluation_by_sampling_stops_the_run_and_chooses_the_best(self, both):
         main, create = both

@@ -27,8 +27,9 @@ def history(updates=5, samples={}, mask={}, metrics={}, look={}, first={}):
 
 
 def evaluated(times, greedy, sampled, **figures):
-    """A healthy history with evaluations; its rewards are from 0 to 1."""
+    """A healthy history with evaluations; its returns are from 0 to 1."""
     found = history(**figures)
+    found.add_returns([0.0, 1.0])
     for _ in range(times):
         found.add_evaluation(greedy, sampled)
     return found
