@@ -63,10 +63,10 @@ def _difference(found: Any, own: Any, name: str) -> Optional[str]:
         allowed, fits = 'a text', isinstance(found, str)
     elif isinstance(own, bool):
         allowed, fits = 'True or False', isinstance(found, bool)
-    elif isinstance(own, int):
+    elif isinstance(own, int) and 'param_groups.' not in name:  # a counter
         low = 0 if own >= 0 else -2 ** 63
         allowed, fits = f'an integer of at least {low}', type(found) is int and low <= found < 2 ** 63
-    elif isinstance(own, float):
+    elif isinstance(own, (int, float)):
         finite = type(found) is int and abs(found) < 2 ** 63 or type(found) is float and math.isfinite(found)
         allowed, fits = 'a number', finite or type(found) is float and not math.isfinite(own)
     else:

@@ -38,8 +38,6 @@ def while_alive(method: Callable) -> Callable:
 
     @wraps(method)
     def step_or_reset(self: AsyncSubprocessEnvManager, *args, **kwargs) -> Any:
-        if not self._closed:
-            _check_alive(self)
         logs: List[logging.LogRecord] = []  # DI-engine logs tracebacks before it raises
         LOG.addFilter(logs.append)
         try:
@@ -99,32 +97,24 @@ def create_manager(cfg: Dict, env_fn: List[Callable]) -> BaseEnvManager:
         - env_fn (:obj:`List[Callable]`): Makes the environments.
     Raises:
         - ConfigError: If the manager does not work in a serial pipeline, or the environment cannot be created, or \
-            lacks a space.
+            lacks a space that DI-engine reads.
     """
     if cfg.type in OTHERS:
         raise ConfigError(
             f'create_config.env_manager.type = {cfg.type!r}: does not work in the modes serial, serial_onpolicy and '
             "eval. Use 'base' or 'subprocess'."
         )
-    name = getattr(env_fn[0], 'func', env_fn[0]).__name__
     try:
-        manager = create_env_manager(cfg, env_fn)
+        return create_env_manager(cfg, env_fn)
     except click.ClickException:
         raise
     except Exception as error:  # an environment may raise anything
-        lacking = str(getattr(error, 'name', '')).lstrip('_')
+        make = getattr(env_fn[0], 'func', env_fn[0])
+        name, lacking = getattr(make, '__name__', type(make).__name__), str(getattr(error, 'name', '')).lstrip('_')
         if isinstance(error, AttributeError) and lacking in SPACES:
-            raise ConfigError(_message(name, lacking)) from error
+            raise ConfigError(
+                f'create_config.env: the environment {name} has no {lacking}. It must have {", ".join(SPACES)}, at the '
+                'latest after its first reset.'
+            ) from error
         hint = '. Install its package' if is_not_installed(error) else ''
         raise ConfigError(f'create_config.env: {name} cannot be created ({describe(error)}){hint}') from error
-    for space in SPACES[:2]:
-        if getattr(manager, space) is None:
-            raise ConfigError(_message(name, space))
-    return manager
-
-
-def _message(env: str, space: str) -> str:
-    return (
-        f'create_config.env: the environment {env} has no {space}. It must have {", ".join(SPACES)}, at the latest '
-        'after its first reset.'
-    )

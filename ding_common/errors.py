@@ -1,11 +1,19 @@
 import os
 import re
+import sysconfig
 import traceback
-from typing import NoReturn, Optional
+from importlib.util import find_spec
+from typing import List, NoReturn, Optional, Tuple
 
 import click
 
 from .printable import printable
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_LIBRARIES = (
+    *(sysconfig.get_path(name) + os.sep for name in ('stdlib', 'purelib', 'platlib')),
+    *(os.path.join(os.path.dirname(_HERE), name, '') for name in ('ding_common', 'ding_grpo', 'dizoo_llm')),
+)
 
 
 class _OneLine(click.ClickException):
@@ -64,20 +72,36 @@ def describe(error: BaseException) -> str:
     text = error.message if isinstance(error, TaskError) else str(error)
     said = f"{type(error).__name__}: {' '.join(text.split()):.200}"
     frames = traceback.extract_tb(error.__traceback__)  # none if it was returned and never raised
-    return f'{said} ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})' if frames else said
+    return f'{said} ({_place([frame[:3] for frame in frames])[0]})' if frames else said
+
+
+def _place(frames: List[Tuple]) -> Tuple[str, str]:
+    """
+    Overview:
+        Where user code failed: in the last frame outside of libraries and this project, or the last one of all.
+    Arguments:
+        - frames (:obj:`List[Tuple]`): Path, line and function of each.
+    Returns:
+        - place (:obj:`Tuple[str, str]`): File and line, and the function.
+    """
+    path, line, function = ([frame for frame in frames if not frame[0].startswith(_LIBRARIES)] or frames)[-1]
+    return f'{os.path.basename(path)}:{line}', function
 
 
 def is_not_installed(error: Optional[BaseException]) -> bool:
-    """Whether an exception, or the one that it comes from, says that a package is not installed."""
-    # gym and gymnasium have classes of the second name each
-    return error is not None and (
-        isinstance(error, ImportError) or type(error).__name__ == 'DependencyNotInstalled'
-        or is_not_installed(error.__cause__)
-    )
+    """Whether an exception, or the one that it comes from, says that a package is not installed. A module that an
+    installed package does not have is not one."""
+    if error is None:
+        return False
+    if isinstance(error, ImportError):  # raised by hand, as by gym, it has no name
+        return error.name is None or find_spec(error.name.partition('.')[0]) is None
+    # gym and gymnasium have classes of this name each
+    return type(error).__name__ == 'DependencyNotInstalled' or is_not_installed(error.__cause__)
 
 
 # How DI-engine's env managers pass on what an environment raised: from another process, and from their own.
-_PROCESS = re.compile(r'Env Process Exception:\n.*File "([^"]*)", line (\d+), in (\w+)\n(?: [^\n]*\n)*(.*)', re.S)
+_PROCESS = re.compile(r'Env Process Exception:\n(.*File "[^"]*", line \d+, in \w+\n)(?: [^\n]*\n)*(.*)', re.S)
+_FRAME = re.compile(r'File "([^"]*)", line (\d+), in (\w+)')
 _RETRIED = re.compile(r'Env \d+ (step|reset) has exceeded max retries\(\d+\), and the latest exception is: (.*)', re.S)
 
 
@@ -107,14 +131,15 @@ def _of_environment(error: Exception, text: str) -> Optional[str]:
     """What an environment raised, in one line; None if a text is not of an env manager."""
     process, retried = _PROCESS.search(text.replace('\\n', '\n')), _RETRIED.fullmatch(text)
     if process is not None:
-        path, line, what, said = process.groups()
+        told, said = process.groups()
+        place, what = _place(_FRAME.findall(told))
     elif retried is not None:
-        (what, said), last = retried.groups(), traceback.extract_tb(error.__traceback__)[-1]
-        path, line = last.filename, last.lineno
+        what, said = retried.groups()
+        place, _ = _place([frame[:3] for frame in traceback.extract_tb(error.__traceback__)])
     else:
         return None
     said = ' '.join(said.split()) or 'an exception without a message'
-    return f'an environment failed in {what}: {said:.300} ({os.path.basename(path)}:{line})'
+    return f'an environment failed in {what}: {said:.300} ({place})'
 
 
 class CheckpointError(_OneLine, RuntimeError):

@@ -168,15 +168,15 @@ def all_gather(thing: Any) -> List[Any]:
     """
     if world_size() == 1:
         return [thing]
-    data = _packed(thing)
-    sizes = [torch.zeros(1, dtype=torch.long) for _ in range(world_size())]
+    data = _packed(thing).to(_device())
+    sizes = [data.new_zeros(1, dtype=torch.long) for _ in range(world_size())]
     with watched():
-        dist.all_gather(sizes, torch.tensor([len(data)]))
+        dist.all_gather(sizes, data.new_full((1, ), len(data), dtype=torch.long))
     most = max(map(int, sizes))
-    found = [torch.empty(most, dtype=torch.uint8) for _ in sizes]
+    found = [data.new_empty(most) for _ in sizes]
     with watched():
         dist.all_gather(found, torch.nn.functional.pad(data, (0, most - len(data))))
-    return [_unpacked(part[:int(size)]) for part, size in zip(found, sizes)]
+    return [_unpacked(part[:int(size)].cpu()) for part, size in zip(found, sizes)]
 
 
 def broadcast_object(thing: Any) -> Any:
@@ -190,19 +190,30 @@ def broadcast_object(thing: Any) -> Any:
     tensors: List[Tensor] = []
     data = _packed(thing, tensors) if rank() == 0 else torch.empty(0, dtype=torch.uint8)
     size = torch.tensor([len(data)])
-    with watched():
-        dist.broadcast(size, src=0)
+    _broadcast_bytes(size)
     if rank() > 0:
         data = torch.empty(int(size), dtype=torch.uint8)
-    with watched():
-        dist.broadcast(data, src=0)
+    _broadcast_bytes(data)
     if rank() > 0:
         thing = _unpacked(data, tensors)
     for tensor in tensors:
         if tensor.numel() > 0:
-            with watched():
-                dist.broadcast(_bytes(tensor), src=0)
+            _broadcast_bytes(_bytes(tensor))
     return thing
+
+
+def _device() -> torch.device:
+    """Where what is sent must be: on the GPU in a process group of NCCL alone, such as DI-engine's DDPContext makes."""
+    return torch.device('cpu' if 'cpu' in dist.get_backend_config() else 'cuda')
+
+
+def _broadcast_bytes(data: Tensor) -> None:
+    """Copy a tensor on the CPU from rank 0 to all processes, in place."""
+    sent = data.to(_device())
+    with watched():
+        dist.broadcast(sent, src=0)
+    if sent is not data and rank() > 0:
+        data.copy_(sent)
 
 
 def _packed(thing: Any, tensors: Optional[List[Tensor]] = None) -> Tensor:
@@ -308,7 +319,7 @@ def _check_alike(tensors: List[Tensor]) -> None:
     """Check shapes and types. On a message of unexpected length gloo aborts the process, hangs, or accepts the data."""
     kinds = [f'{t.dtype} {tuple(t.shape)}' for t in tensors]
     number = int.from_bytes(hashlib.sha256('\n'.join(kinds).encode()).digest()[:7], 'big')
-    extremes = torch.tensor([number, -number])
+    extremes = torch.tensor([number, -number], device=_device())
     with watched():
         dist.all_reduce(extremes, dist.ReduceOp.MAX)
     if extremes[0] != -extremes[1]:

@@ -159,9 +159,10 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
         - converted (:obj:`Converted`): The config of ``grpo``.
     """
     from ding.policy import PPOPolicy
+    from ding.utils import deep_merge_dicts
 
     from ding_grpo.policy import GRPOPolicy
-    from ding_grpo.policy.config_keys import unknown_keys
+    from ding_grpo.policy.config_keys import schema_of
     from ding_grpo.policy.ppo_keys import PPO_KEYS, written_ppo_keys
     default = PPOPolicy.default_config()
     old, main, create = main['policy'], _plain(main), _plain(create)
@@ -179,7 +180,8 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
     if not learn.get('lr_scheduler', True):
         learn.pop('lr_scheduler')
     collect.pop('unroll_len', None)
-    found = unknown_keys(new, GRPOPolicy.default_config())
+    known = GRPOPolicy.default_config()
+    found = _unknown(new, schema_of(deep_merge_dicts(known, new), known))
     _remove(new, found)
     unknown = [f'{path} = {value!r}' for path, value in sorted(found.items())]
     if unknown:
@@ -201,6 +203,15 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
     create['policy'] = dict(type='grpo', import_names=['ding_grpo'])
     create['collector'] = dict(type='group')
     return Converted(main, create, comments, unknown)
+
+
+def _unknown(cfg: Dict, known: Dict) -> Dict[str, Any]:
+    """The keys of a section that are not known, by dotted path, with their values."""
+    found = {key: value for key, value in cfg.items() if key not in known}
+    for key in set(cfg) - set(found):
+        if isinstance(cfg[key], dict) and isinstance(known[key], dict) and known[key]:
+            found.update({f'{key}.{path}': value for path, value in _unknown(cfg[key], known[key]).items()})
+    return found
 
 
 def _remove(policy: Dict, paths: Iterable[str]) -> None:

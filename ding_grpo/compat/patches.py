@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial, partialmethod, wraps
+from functools import partial, wraps
 from importlib import import_module
 from multiprocessing import connection
 from pprint import pformat
@@ -98,8 +98,7 @@ def apply() -> None:
     for module in (ding.entry.serial_entry, ding.entry.serial_entry_onpolicy, ding.entry.application_entry):
         module.create_env_manager = create_manager
     # Text logs are in the locale's encoding, which may lack a character.
-    if not hasattr(LoggingFileHandler.__init__, 'keywords'):
-        LoggingFileHandler.__init__ = partialmethod(LoggingFileHandler.__init__, encoding='utf-8')
+    LoggingFileHandler.__init__.__defaults__ = ('a', 'utf-8', False)
     # Env managers log their spaces to the root logger, which has no file yet and clutters the screen.
     ding.envs.env_manager.base_env_manager.space_log_flag = False
     # They print an error that hides the environment's own message, and tracebacks of environment processes. The

@@ -30,7 +30,7 @@ class TellTruncation(gymnasium.Wrapper):
         return self.env.reset(**kwargs)
 
     def step(self, action: Any) -> Tuple:
-        if not np.isfinite(action).all():
+        if isinstance(self.action_space, Box) and not np.isfinite(action).all():
             raise TaskError(
                 f'{self.spec.id} got the action {action!r} from the policy, whose weights or outputs are NaN'
             )
@@ -105,7 +105,6 @@ class GymnasiumEnv(DingEnvWrapper):
                 f"env.env_id = {cfg.get('env_id')!r}: must be the id of a gymnasium environment, such as "
                 'CartPole-v1.'
             )
-        self._seeded = False
         arguments = cfg.get('env_kwargs', {})
         try:
             env = TellTruncation(gymnasium.make(cfg.env_id, **arguments))
@@ -158,15 +157,14 @@ class GymnasiumEnv(DingEnvWrapper):
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         super().seed(seed, dynamic_seed)
-        self._seeded = not dynamic_seed
         for layer in _layers(self._env):
             if isinstance(layer, EpisodicLifeWrapper):
                 layer.was_real_done = True  # otherwise the next start is the next life of the game before
 
     def reset(self) -> Any:
-        if not self._seeded:
+        if getattr(self, '_dynamic_seed', True):
             return super().reset()
-        self._seeded, state = False, np.random.get_state()
+        state = np.random.get_state()
         np.random.seed(self._seed)  # environments of one process share these numbers, which noop_reset draws
         try:
             return super().reset()

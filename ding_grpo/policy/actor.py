@@ -152,7 +152,8 @@ class Actor(Protocol):
         """Values (B, S) of the states before each step."""
 
     def final_value(self, model: nn.Module, batch: Batch, critic: nn.Module) -> Tensor:
-        """Values (B, ) of the states after rows that a time limit truncated, 0 for all others."""
+        """Values (B, ) of the states after rows that a time limit truncated, 0 for all others. Called if rows have a
+        last observation."""
 
     def state_dict(self) -> Dict[str, Any]:
         """The state that a checkpoint keeps in addition to the weights."""

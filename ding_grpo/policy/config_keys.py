@@ -117,7 +117,7 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     import_module(written.get('import_names', []))  # these modules may register names that other keys use
     if 'type' in written:
         raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
-    check_config(written, _schema(policy, default), _RULES, 'policy')
+    check_config(written, schema_of(policy, default), _RULES, 'policy')
     if written.get('cuda', False):
         parallel.check_gpu()
     require_dict(env.get('manager', {}), 'env.manager')
@@ -157,31 +157,14 @@ def check_keys(cfg: Dict, default: Dict) -> None:
         - ConfigError: On the first key that is unknown or has an invalid value.
     """
     check_sections(cfg, default)
-    check_config(cfg, _schema(cfg, default), _RULES, 'policy')
+    check_config(cfg, schema_of(cfg, default), _RULES, 'policy')
     _check_hooks(cfg['learn'].get('learner', {}).get('hook', {}))
     _check_model(cfg['model'])
 
 
-def unknown_keys(cfg: Dict, default: Dict) -> Dict[str, Any]:
-    """
-    Overview:
-        The keys of a section ``policy`` that grpo does not have, by dotted path, with their values.
-    Arguments:
-        - cfg (:obj:`Dict`): The section as the user wrote it.
-        - default (:obj:`Dict`): The defaults of the policy.
-    """
-    return _unknown(cfg, {**_PIPELINE, **_schema(deep_merge_dicts(default, cfg), default)})
-
-
-def _unknown(cfg: Dict, known: Dict) -> Dict[str, Any]:
-    found = {key: value for key, value in cfg.items() if key not in known}
-    for key in set(cfg) - set(found):
-        if isinstance(cfg[key], dict) and known[key]:
-            found.update({f'{key}.{path}': value for path, value in _unknown(cfg[key], known[key]).items()})
-    return found
-
-
-def _schema(cfg: Dict, default: Dict) -> Dict:
+def schema_of(cfg: Dict, default: Dict) -> Dict:
+    """The keys that a section ``policy`` may have, with the types of their values; ``cfg`` is the section, merged with
+    the defaults."""
     learner = LEARNER_REGISTRY.get('base').default_config()
     schema = deep_merge_dicts(deep_merge_dicts(_PIPELINE, dict(learn=dict(learner=learner))), default)
     schema['learn']['learner']['hook'] = {}  # see _check_hooks

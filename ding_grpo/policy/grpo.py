@@ -195,7 +195,8 @@ class GRPOPolicy(Policy):
         return self._learning.state_dict()
 
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
-        self._load_weights(state_dict, self._learning.state_dict())
+        own = self._learning.state_dict()
+        self._load_weights(state_dict, own if self._learning.is_own(state_dict) else dict(model=own['model']))
         with taking('the checkpoint'):
             self._learning.load_state_dict(state_dict)
 

@@ -79,7 +79,7 @@ class History:
                 self.surprise[i] += look[name]
 
     def add_returns(self, found: List[float]) -> None:
-        """Add the returns of the training episodes of a collect, which are not the rewards if a wrapper changes them."""
+        """Add the returns of training episodes, which are not their rewards if a wrapper changes these."""
         low, high, _ = self.returns or (math.inf, -math.inf, 0.0)
         self.returns = [min(low, *found), max(high, *found), sum(found) / len(found)]
 

@@ -240,6 +240,11 @@ class Learning:
             state['reference'] = self.reference.copy.state_dict()
         return state
 
+    @staticmethod
+    def is_own(state: Dict[str, Any]) -> bool:
+        """Whether a checkpoint is of grpo, and not of another policy, such as PPO."""
+        return 'shuffle' in state
+
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """
         Overview:
@@ -249,7 +254,7 @@ class Learning:
             - ConfigError: If the state is of a run with other options, or of weights with other shapes.
         """
         cfg = self._cfg.learn
-        if 'shuffle' not in state:
+        if not self.is_own(state):
             if self.reference is not None and self.reference.copy is not None:
                 self.reference.renew(1.0)
             return

@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from ding.torch_utils import to_device, to_tensor
 from ding.utils.data import default_collate
-from gymnasium.spaces import Box
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
-from ding_common import MOST, ConfigError, describe
+from ding_common import ConfigError, describe
 from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
 from ding_grpo.rollout import draw
 
@@ -78,6 +77,9 @@ class StepActor:
             self._check_spaces(*spaces)
 
     def _check_spaces(self, observations: Any, actions: Any) -> None:
+        for key, space in (('observation_space', observations), ('action_space', actions)):
+            if space is None:
+                raise ConfigError(f'create_config.env: the environment has no {key}, which grpo reads.')
         name, observation = type(self._model).__name__, _sample(observations)
         try:
             with torch.no_grad():
@@ -284,18 +286,17 @@ class StepActor:
 
 
 def _sample(space: Any) -> Any:
-    """An observation of a space. DI-engine sets the type of boxes to a class, which their ``sample`` cannot read, and
-    some environments swap the bounds, or have some that overflow in a model."""
+    """An observation of a space, of numbers near 0. DI-engine sets the type of boxes to a class, which their
+    ``sample`` cannot read, and some environments swap the bounds, or have some that overflow in a model."""
     inner = getattr(space, 'spaces', None)
     if inner is not None:
         return {name: _sample(s)
                 for name, s in inner.items()} if hasattr(inner, 'items') else tuple(map(_sample, inner))
     if not hasattr(space, 'low'):
         return space.sample()
-    low, high, dtype = np.minimum(space.low, space.high), np.maximum(space.low, space.high), np.dtype(space.dtype)
-    if dtype.kind == 'f':
-        low, high = np.where(low < -MOST, -np.inf, low), np.where(high > MOST, np.inf, high)
-    return Box(low.astype(dtype), high.astype(dtype), dtype=dtype).sample()
+    numbers = np.random.default_rng(0).standard_normal(np.shape(space.low))
+    low, high = np.minimum(space.low, space.high), np.maximum(space.low, space.high)
+    return numbers.clip(low, high).astype(space.dtype)
 
 
 def _normal(logit: Dict[str, Tensor]) -> Independent:

@@ -258,10 +258,6 @@ class TokenActor:
     def value(self, model: CausalLM, batch: Batch, critic: TokenCritic) -> Tensor:
         return critic(model, PromptBatch.of(batch.prompts, model.device), batch.action, batch.length)
 
-    def final_value(self, model: CausalLM, batch: Batch, critic: TokenCritic) -> Tensor:
-        # A completion that the length limit cut has ended: its reward counts, and no state follows.
-        return torch.zeros(len(batch), device=batch.weight.device)
-
     @property
     def max_length(self) -> int:
         return self._known_spec.max_own_tokens

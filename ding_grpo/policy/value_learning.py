@@ -41,7 +41,8 @@ class ValueLearning:
             - read (:obj:`Callable`): Computes a number for each step of a batch, given a function of its parts.
         """
         value = read(lambda part: self._actor.value(self._model, part, self.critic), batch)
-        final = read(self._final_value, batch)[:, 0]
+        # A completion that a limit cut has ended: its reward counts, and no state follows.
+        final = value.new_zeros(len(batch)) if batch.final_obs is None else read(self._final_value, batch)[:, 0]
         std = self.critic.return_std
         order = (batch.weight == 0).long().argsort(dim=1, stable=True)  # (B, S): the policy's own steps first
         steps = (x.gather(1, order) for x in (batch.reward, value * std, batch.weight))

@@ -55,7 +55,8 @@ class Watch:
     def _setting(self) -> Setting:
         spec, learn, collect = self._actor.spec, self._cfg.learn, self._cfg.collect
         narrow = dict(temperature=collect.temperature) if collect.temperature < 1 else {}
-        narrow.update((name, collect[name]) for name in ('top_k', 'top_p', 'min_p', 'typical_p') if collect[name])
+        narrow.update((name, collect[name]) for name in ('top_k', 'min_p') if collect[name])
+        narrow.update((name, collect[name]) for name in ('top_p', 'typical_p') if collect[name] and collect[name] < 1)
         return Setting(
             tokens=spec is not None,
             turns=1 if spec is None else spec.max_turns,

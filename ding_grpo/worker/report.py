@@ -120,19 +120,20 @@ class MetricsHook(LearnerHook):
         seconds = time.monotonic() - self._start
         record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)
         append_json(_log_file(engine, 'metrics.jsonl'), record)
-        fields = self._place(update, engine.collector_envstep, seconds) + self._results(metrics)
+        done = update + 1  # with the one that has just been made
+        fields = self._place(done, engine.collector_envstep, seconds) + self._results(metrics)
         if self._terminal:
             show_progress(fitting(fields))
-        elif update % self._freq == 0 or time.monotonic() - self._printed >= SILENCE:
+        elif done % self._freq == 0 or time.monotonic() - self._printed >= SILENCE:
             self._printed = time.monotonic()
             click.echo('  '.join(fields))
 
-    def _place(self, update: int, envstep: int, seconds: float) -> List[str]:
-        """The number of the update, the time so far, and the time left if the run has a limit. The speed is that since
+    def _place(self, done: int, envstep: int, seconds: float) -> List[str]:
+        """The number of updates so far, the time, and the time left if the run has a limit. The speed is that since
         the first update of this process, without its start."""
         most = self._limits.get('max_train_iter')
-        fields = [f'update {update}' if most is None else f'update {update} of {most}', _clock(seconds)]
-        counts = dict(max_train_iter=update + 1, max_env_step=envstep)
+        fields = [f'update {done}' if most is None else f'update {done} of {most:.0f}', _clock(seconds)]
+        counts = dict(max_train_iter=done, max_env_step=envstep)
         if self._first is None:
             self._first = seconds, counts
         began, first = self._first

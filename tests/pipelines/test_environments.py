@@ -37,6 +37,8 @@ class OfAUser(BaseEnv):
         return np.zeros(4, np.float32)
 
     def step(self, action):
+        if self._fails == 'library':
+            np.linalg.inv(np.zeros((2, 2)))
         if self._fails == 'step':
             raise KeyError('velocity')
         self._steps += 1
@@ -87,6 +89,11 @@ class TestEnvironments:
         said = '\n'.join([*capfd.readouterr(), caplog.text])
         assert 'max retries' not in said and 'Traceback' not in said
 
+    @pytest.mark.parametrize('manager', ['base', 'subprocess'])
+    def test_an_error_of_a_library_names_the_line_that_called_it(self, start, manager):
+        with pytest.raises(TaskError, match=r'in step: .*Singular matrix.* \(test_environments.py:\d+\)$'):
+            start(manager, dict(fails='library'))
+
     @pytest.mark.parametrize('lacks', ['observation_space', 'action_space', 'reward_space'])
     def test_without_a_space(self, start, lacks):
         with pytest.raises(ConfigError, match=f'create_config.env: the environment OfAUser has no {lacks}. It must'):
@@ -94,7 +101,7 @@ class TestEnvironments:
         assert not os.path.exists('run')
 
     def test_with_none_for_a_space(self, start):
-        with pytest.raises(ConfigError, match='the environment OfAUser has no observation_space'):
+        with pytest.raises(ConfigError, match='the environment has no observation_space, which grpo reads'):
             start(env=dict(lacks='observation_space: None'))
 
     @pytest.mark.parametrize('manager', ['base', 'subprocess'])

@@ -49,7 +49,7 @@ class TestMetricsHook:
         for update in range(7):
             hook(self.engine(update))
         lines = capsys.readouterr().out.splitlines()
-        assert [line.split()[1] for line in lines] == ['0', '3', '6'] and '\r' not in lines[0]
+        assert [line.split()[1] for line in lines] == ['1', '3', '6'] and '\r' not in lines[0]
         records = read_json_lines('run/log/learner/metrics.jsonl')
         assert len(records) == 7 and 'train_time' not in records[0]
 
@@ -61,7 +61,7 @@ class TestMetricsHook:
         for update in range(8):
             hook(self.engine(update))
             now[0] += 4
-        assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ['0', '3', '6']
+        assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ['1', '4', '7']
 
     def lines(self, monkeypatch, updates, seconds=4., envstep=100, **limits):
         """On a terminal, of updates that take so many seconds and environment steps each."""
@@ -82,13 +82,13 @@ class TestMetricsHook:
     @pytest.mark.parametrize(
         'columns, line', [
             (
-                120, 'update 2 of 200  01:12  13:08 left  reward 1.25  answer 0.50  length 6.0  entropy 1.00  '
+                120, 'update 3 of 200  01:12  13:08 left  reward 1.25  answer 0.50  length 6.0  entropy 1.00  '
                 'clipped 0.00  9 tokens/s'
             ),
-            (80, 'update 2 of 200  01:12  13:08 left  reward 1.25  answer 0.50  length 6.0'),
-            (60, 'update 2 of 200  01:12  13:08 left  reward 1.25  length 6.0'),
-            (30, 'update 2 of 200  01:12'),
-            (10, 'update 2 of 200'),
+            (80, 'update 3 of 200  01:12  13:08 left  reward 1.25  answer 0.50  length 6.0'),
+            (60, 'update 3 of 200  01:12  13:08 left  reward 1.25  length 6.0'),
+            (30, 'update 3 of 200  01:12'),
+            (10, 'update 3 of 200'),
         ]
     )
     def test_a_narrow_terminal_keeps_the_place_and_drops_whole_fields_from_the_end(
@@ -105,15 +105,21 @@ class TestMetricsHook:
         shown = self.lines(monkeypatch, 3, max_train_iter=11, max_env_step=1000)
         assert [line.split('  ')[2] for line in shown] == ['reward 1.25', '00:32 left', '00:28 left']
         shown = self.lines(monkeypatch, 2, seconds=1800., max_train_iter=10 ** 10, max_env_step=500)
-        assert shown[-1].startswith('update 1  1:01:00  1:30:00 left  ')  # three further updates
+        assert shown[-1].startswith('update 2  1:01:00  1:30:00 left  ')  # three further updates
+
+    def test_a_limit_as_people_write_it_and_the_last_update(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        shown = self.lines(monkeypatch, 4, max_train_iter=3e0, max_env_step=10 ** 10)
+        assert shown[2].startswith('update 3 of 3  01:12  00:00 left  ')
+        assert shown[3].startswith('update 4 of 3  01:16  00:00 left  ')  # of a pipeline that makes more
 
     def test_without_a_limit_no_time_is_left(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         shown = self.lines(monkeypatch, 2, max_train_iter=10 ** 8, max_env_step=10 ** 8)  # those of DI-engine
-        assert shown[-1].startswith('update 1  01:08  reward')
+        assert shown[-1].startswith('update 2  01:08  reward')
         monkeypatch.undo()
         monkeypatch.chdir(tmp_path)
-        assert self.lines(monkeypatch, 1)[-1].startswith('update 0  01:04  reward')
+        assert self.lines(monkeypatch, 1)[-1].startswith('update 1  01:04  reward')
 
     def test_progress_on_a_terminal_rewrites_one_line(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
