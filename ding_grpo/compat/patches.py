@@ -122,7 +122,8 @@ def apply() -> None:
         module.serial_pipeline_onpolicy = _guarded(module.serial_pipeline_onpolicy)
     for module in (ding.entry, ding.entry.serial_entry):
         module.serial_pipeline = _guarded(module.serial_pipeline)
-    # ``eval`` does not check names either, reads a checkpoint with ``torch.load``, and leaves two folders behind.
+    # ``eval`` does not check names either, reads a checkpoint with ``torch.load``, and leaves two folders behind; those
+    # of other policies stay.
     for module in (ding.entry, ding.entry.application_entry):
         module.eval = _with_read_checkpoint(module.eval)
     # Modules of ding.rl_utils on DI-engine's GitHub main are missing in the release.
@@ -237,21 +238,28 @@ def _with_read_checkpoint(evaluate: Callable) -> Callable:
             if path is None:
                 raise ConfigError('--load-path: missing; name the checkpoint to evaluate.')
             state_dict = _read_file(path)
-        if create_config.policy.type == GRPOPolicy.config['type']:
+        arguments = seed, env_setting, model, state_dict, None, replay_path
+        with _in_one_line():
+            if create_config.policy.type != GRPOPolicy.config['type']:
+                return evaluate((main_config, create_config), *arguments)
             check_exp_name(main_config.get('exp_name', 'default_experiment'))
-        with tempfile.TemporaryDirectory() as folder:
-            main_config.exp_name = os.path.relpath(os.path.join(folder, 'eval'))
-            application = ding.entry.application_entry
-            application.InteractionSerialEvaluator = partial(GroupEvaluator, exp_name=main_config.exp_name)
-            try:
-                with _in_one_line():
-                    return evaluate(
-                        (main_config, create_config), seed, env_setting, model, state_dict, None, replay_path
-                    )
-            finally:
-                application.InteractionSerialEvaluator = GroupEvaluator
+            with _without_a_folder(main_config):
+                return evaluate((main_config, create_config), *arguments)
 
     return eval
+
+
+@contextmanager
+def _without_a_folder(main_config: Dict) -> Iterator[None]:
+    """Context of an evaluation whose logs are removed at its end."""
+    application = ding.entry.application_entry
+    with tempfile.TemporaryDirectory() as folder:
+        main_config.exp_name = os.path.relpath(os.path.join(folder, 'eval'))
+        application.InteractionSerialEvaluator = partial(GroupEvaluator, exp_name=main_config.exp_name)
+        try:
+            yield
+        finally:
+            application.InteractionSerialEvaluator = GroupEvaluator
 
 
 def _apart(worker: Callable) -> Callable:

@@ -55,7 +55,7 @@ class TestEval:
         before, records = sorted(os.listdir()), []
         monkeypatch.setattr('ding_grpo.worker.evaluator.append_json', lambda path, record: records.append(record))
         out = ding(name, '-m', 'eval', '-s', '3', '--load-path', 'run/ckpt/ckpt_best.pth.tar', env=env)
-        assert sorted(os.listdir()) == before  # it leaves no folder
+        assert (sorted(os.listdir()) == before) == name.endswith('grpo')  # of which it leaves no folder
         found, = records
         assert found['eval_episode_return'] == best['eval_episode_return']
         assert f'evaluation  return {found["eval_episode_return"]:.3f}' in out and 'Eval is over!' in out
