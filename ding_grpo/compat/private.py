@@ -70,13 +70,18 @@ def running(pipeline: Callable, *args: Any, **kwargs: Any) -> Iterator[None]:
         _running.pop()
 
 
-def limits() -> Dict[str, int]:
-    """The limits of the running pipeline. The bare ``ding`` command imports the pipelines before this plugin can
-    replace them. For its runs the limits are read from the stack frame of the pipeline, which called this code."""
+def limits(learn: Dict) -> Dict[str, int]:
+    """The limits of the running pipeline and of ``learn.num_updates``. The bare ``ding`` command imports the pipelines
+    before this plugin can replace them. For its runs the limits are read from the stack frame of the pipeline, which
+    called this code."""
     if _running:
-        return _running[-1][1]
-    frame = _frame_of_pipeline()
-    return {} if frame is None else {name: frame.f_locals[name] for name in LIMITS if name in frame.f_locals}
+        found = dict(_running[-1][1])
+    else:
+        frame = _frame_of_pipeline()
+        found = {} if frame is None else {name: frame.f_locals[name] for name in LIMITS if name in frame.f_locals}
+    if learn.num_updates is not None:
+        found['max_train_iter'] = min(learn.num_updates, found.get('max_train_iter', learn.num_updates))
+    return found
 
 
 def pipeline() -> str:

@@ -60,13 +60,7 @@ class RunCommander(BaseSerialCommander):
             return
         self._lock = lock(self._run) if parallel.rank() == 0 else None
         RunCommander._running.add(self)
-        self._limits = dict(private.limits())  # the pipelines check them only after one more update
-        most = self._policy_cfg.learn.num_updates
-        if most is not None:
-            self._limits['max_train_iter'] = min(most, self._limits.get('max_train_iter', most))
-        report = private.find_hook(learner, 'before_run', ReportHook)
-        if report is not None:
-            report.limits = self._limits
+        self._limits = private.limits(self._policy_cfg.learn)  # the pipelines check them only after one more update
         self._seed = learner.policy.get_attribute('seed')
         parts = learner, collector, evaluator, replay_buffer
         self._state = RunState(self._run, self._seed, self._policy_cfg.cuda, *parts)

@@ -3,9 +3,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
-import torch
 from ding.envs import BaseEnvManager
-from ding.torch_utils import to_ndarray, to_tensor
 from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
 from tensorboardX import SummaryWriter
@@ -16,6 +14,7 @@ from .capability import learns_from_groups
 from .deferred import ScoringManager
 from .evaluation import Evaluation
 from .failures import check_failures
+from .sampled_episodes import sampled_episodes
 from .screen import keep_off_screen, run_folder, show
 
 END_SUFFIX = '.end'  # ending of TensorBoard's file with the evaluation at the end
@@ -234,49 +233,16 @@ class GroupEvaluator(InteractionSerialEvaluator):
         return max(self._cfg.get('samples_per_start', 0), int(self._decides_by_samples))
 
     def _sample(self, train_iter: int) -> Tuple[Optional[Dict[str, np.ndarray]], List[Optional[str]], float]:
-        """The results of ``_play_samples`` in the first process, and their mean return in all."""
+        """The results of ``sampled_episodes`` in the first process, and their mean return in all."""
         if parallel.rank() > 0:
             return None, [], parallel.broadcast_object(None)
         try:
-            sampled, failures = self._play_samples(train_iter)
+            sampled, failures = sampled_episodes(
+                self._env, self._policy, self._default_n_episode, self._samples, max(train_iter, 0)
+            )
         except Exception as error:
             unwrap_task_error(error)
         return sampled, failures, parallel.broadcast_object(float(sampled['return'].mean()))
-
-    def _play_samples(self, train_iter: int) -> Tuple[Dict[str, np.ndarray], List[Optional[str]]]:
-        """Sample episodes from the starts that were just evaluated greedily. Returns the return and every other number
-        that the environment reports, each (starts, samples), and for each episode why it could not be scored or None.
-        """
-        count, episodes = self._env.env_num, self._default_n_episode
-        to_run = [episodes // count + (i < episodes % count) for i in range(count)]
-        found: Dict[Tuple[int, int], List[Dict[str, float]]] = {}  # by environment and number of its episode
-        failures: List[Optional[str]] = []
-        for number in range(self._samples):
-            self._env.reset()
-            self._policy.reset()
-            done = [0] * count
-            while any(d < n for d, n in zip(done, to_run)):
-                obs = {i: o for i, o in self._env.ready_obs.items() if done[i] < to_run[i]}
-                if not obs:  # a thread of the env manager still resets the environments that have episodes left
-                    time.sleep(0.001)
-                    continue
-                # five numbers, which is the key of no training row
-                keys = {i: (max(train_iter, 0), i, done[i], number, 0) for i in obs}
-                outputs = self._policy.forward(to_tensor(obs, dtype=torch.float32), row_keys=keys)
-                timesteps = self._env.step(to_ndarray({i: output['action'] for i, output in outputs.items()}))
-                for i, step in timesteps.items():
-                    if step.done and not step.info.get('abnormal', False):
-                        value = np.asarray(step.info['eval_episode_return']).item()
-                        numbers = {k: v for k, v in step.info.get('episode_info', {}).items() if k != 'record'}
-                        numbers.update(step.info.get('reward_parts', {}))
-                        found.setdefault((i, done[i]), []).append({'return': value, **numbers})
-                        failures.append(step.info.get('failed'))
-                        done[i] += 1
-                    if step.done or step.info.get('abnormal', False):
-                        self._policy.reset([i])
-        self._policy.reset()
-        rows = [found[key] for key in sorted(found)]
-        return {name: np.array([[e[name] for e in row] for row in rows]) for name in rows[0][0]}, failures
 
 
 def _check_return(error: Exception) -> None:

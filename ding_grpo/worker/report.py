@@ -18,7 +18,7 @@ from .checkpoint import read_checkpoint, whole_folder
 from .curve import draw_curves
 from .findings import FindingsHook, FindingsPageHook
 from .scalars import add_scalars
-from .screen import fitting, keep_off_screen, run_folder, show, show_progress
+from .screen import keep_off_screen, run_folder, show, show_progress
 from .shadow_picture import draw_shadow
 from .wandb_mirror import WandbHook
 
@@ -42,7 +42,6 @@ class ReportHook(LearnerHook):
     default = dict(progress_freq=10, export=True, wandb=None)
     rules = dict(progress_freq=Rule.integer(1))
     token_spec: Optional[Any] = None  # of the environment; for policies that do not receive it
-    limits: Dict[str, int] = {}  # of the run: max_train_iter, max_env_step
 
     def __init__(self, *args, ext_args: Dict = EasyDict(), **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -62,7 +61,7 @@ class ReportHook(LearnerHook):
         if from_groups:
             show(f'{engine.exp_name}: learning; Ctrl-C saves and stops')
             show(_sizes(engine.policy))
-            freq, limits = self._args['progress_freq'], self.limits
+            freq, limits = self._args['progress_freq'], private.limits(engine.policy.get_attribute('cfg').learn)
             engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=freq, limits=limits))
             engine.register_hook(TokensHook('tokens', 15, position='after_iter'))
             engine.register_hook(FindingsPageHook('findings_page', 120, position='after_run'))
@@ -123,7 +122,7 @@ class MetricsHook(LearnerHook):
         done = update + 1  # with the one that has just been made
         fields = self._place(done, engine.collector_envstep, seconds) + self._results(metrics)
         if self._terminal:
-            show_progress(fitting(fields))
+            show_progress(fields)
         elif done % self._freq == 0 or time.monotonic() - self._printed >= SILENCE:
             self._printed = time.monotonic()
             click.echo('  '.join(fields))

@@ -30,18 +30,15 @@ def show(text: str) -> None:
         click.echo(('\r\033[K' if sys.stdout.isatty() else '') + printable(text))
 
 
-def show_progress(text: str) -> None:
-    """Rewrite the terminal's last line, cut to the terminal's width, because a wrapped line cannot be rewritten."""
-    click.echo('\r\033[K' + printable(text)[:shutil.get_terminal_size().columns - 1], nl=False)
-
-
-def fitting(fields: Sequence[str]) -> str:
-    """Join fields in the order of their importance, without those that do not fit into the terminal's width."""
-    line, width = fields[0], shutil.get_terminal_size().columns - 1
-    for field in fields[1:]:
+def show_progress(fields: Sequence[str]) -> None:
+    """Rewrite the terminal's last line by fields in the order of their importance, without those that do not fit into
+    the terminal's width: a wrapped line cannot be rewritten."""
+    width = shutil.get_terminal_size().columns - 1
+    line, *rest = map(printable, fields)
+    for field in rest:
         if len(line) + 2 + len(field) <= width:
             line += f'  {field}'
-    return line
+    click.echo('\r\033[K' + line[:width], nl=False)
 
 
 def shorten(text: str, width: int) -> str:

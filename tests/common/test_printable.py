@@ -29,7 +29,7 @@ def test_errors(kind, capsys):
 
 def test_the_screen(capsys):
     show(HOSTILE)
-    show_progress(HOSTILE)
+    show_progress([HOSTILE])
     assert capsys.readouterr().out == f'{SHOWN}\n\r{SHOWN}'
     assert shorten('a\n\x1b[2J\r\u202eb', 100) == r'a \x1b[2J \u202eb' and len(shorten(HOSTILE * 9, 30)) == 30
 

@@ -12,6 +12,8 @@ from easydict import EasyDict
 from dizoo_llm.envs import DingTokenEnv
 from ding_grpo.compat import private
 
+NO_LIMIT = EasyDict(num_updates=None)  # of ``policy.learn``
+
 
 def outer(run, max_env_step=7):
 
@@ -27,21 +29,24 @@ class TestPrivate:
     def test_limits_of_the_call(self):
         pipeline = outer(None)
         with private.running(pipeline, {}, max_train_iter=5):
-            assert private.limits() == dict(max_train_iter=5, max_env_step=7) and private.is_running(None)
+            assert private.limits(NO_LIMIT) == dict(max_train_iter=5, max_env_step=7) and private.is_running(None)
             with private.running(pipeline, {}):
-                assert private.limits()['max_train_iter'] == 3
-            assert private.limits()['max_train_iter'] == 5
-        assert private.limits() == {} and not private.is_running(inspect.currentframe())
+                assert private.limits(NO_LIMIT)['max_train_iter'] == 3
+            assert private.limits(NO_LIMIT)['max_train_iter'] == 5
+            for number, least in ((4, 4), (6, 5)):
+                assert private.limits(EasyDict(num_updates=number))['max_train_iter'] == least
+        assert private.limits(EasyDict(num_updates=4)) == dict(max_train_iter=4)
+        assert private.limits(NO_LIMIT) == {} and not private.is_running(inspect.currentframe())
 
     def test_limits_of_a_frame(self):
         """Of the bare ding command, whose pipelines are DI-engine's own."""
-        assert outer(private.limits)({}) == dict(max_train_iter=3, max_env_step=7)
+        assert outer(lambda: private.limits(NO_LIMIT))({}) == dict(max_train_iter=3, max_env_step=7)
         assert outer(lambda: private.is_running(inspect.currentframe()))({})
 
     def test_a_pipeline_that_fails_runs_no_longer(self):
         with pytest.raises(ValueError), private.running(outer(None), {}):
             raise ValueError
-        assert private.limits() == {}
+        assert private.limits(NO_LIMIT) == {}
 
     def test_hooks_that_a_learner_adds_by_itself_are_removed(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

@@ -68,7 +68,7 @@ class TestMetricsHook:
         now = [0.]
         monkeypatch.setattr('time.monotonic', lambda: now[0])
         shown = []
-        monkeypatch.setattr('ding_grpo.worker.report.show_progress', shown.append)
+        monkeypatch.setattr('click.echo', lambda text, nl: shown.append(text.removeprefix('\r\033[K')))
         hook = MetricsHook('m', 10, position='after_iter', freq=3, limits=limits)
         hook._terminal = True
         now[0] = 60.  # the start
@@ -88,7 +88,7 @@ class TestMetricsHook:
             (80, 'update 3 of 200  01:12  13:08 left  reward 1.25  answer 0.50  length 6.0'),
             (60, 'update 3 of 200  01:12  13:08 left  reward 1.25  length 6.0'),
             (30, 'update 3 of 200  01:12'),
-            (10, 'update 3 of 200'),
+            (10, 'update 3 '),
         ]
     )
     def test_a_narrow_terminal_keeps_the_place_and_drops_whole_fields_from_the_end(
