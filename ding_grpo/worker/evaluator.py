@@ -67,9 +67,11 @@ class GroupEvaluator(InteractionSerialEvaluator):
         if self._seeds:
             self._policy.get_attribute('bind')(self.token_spec, (self._env.observation_space, self._env.action_space))
         elif self._samples > 0:
+            key = 'sample' if self._decides_by_samples else 'samples_per_start'
+            kind = self._policy_cfg.type.removesuffix('_command')
             raise ConfigError(
-                f'policy.eval.evaluator.samples_per_start = {self._samples}: policy.type = '
-                f'{self._policy_cfg.type!r} only evaluates greedily. Remove samples_per_start and sample, or use grpo.'
+                f'policy.eval.evaluator.{key} = {self._cfg[key]}: policy.type = {kind!r} only evaluates greedily. Remove '
+                f'{key}, or use grpo.'
             )
         if parallel.rank() == 0:
             keep_off_screen(self._logger)

@@ -175,6 +175,7 @@ class TestGymnasiumEnv:
                 starts.setdefault(seed, []).append(env.reset())
                 for _ in range(steps):
                     env.step(np.array([0]))
+            starts[seed].append(envs[0].reset())  # again, as an evaluation samples from the same starts
         assert all(np.array_equal(starts[7][0], start) for start in starts[7])
         assert not np.array_equal(starts[7][0], starts[8][0])
         random = np.random.get_state()[1]

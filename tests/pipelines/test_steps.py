@@ -271,8 +271,28 @@ class TestPipeline:
         _, metrics, evaluations = run(both, updates=5)
         assert len(metrics) == 2 and [e['greedy_return'] for e in evaluations] == [0, 0]
         assert all(e['eval_episode_return'] == e['sampled_return'] > 0.2 for e in evaluations)
-        assert os.path.exists('run/ckpt/ckpt_best.pth.tar')
         assert os.path.getsize('run/findings.jsonl') == 0
+
+    def test_the_best_by_sampling_is_saved(self, both, monkeypatch):
+        """All greedy evaluations return 0, so that the first was the best by them."""
+        returns = [0.2, 0.9, 0.3, 0.5]
+        left = iter(returns)
+        monkeypatch.setattr(
+            'ding_grpo.worker.evaluator.sampled_episodes',
+            lambda *args: ({'return': np.full((2, 1), next(left))}, [None] * 2)
+        )
+        both[0].policy.eval.evaluator.update(sample=True)
+        assert [e['eval_episode_return'] for e in run(both, updates=3)[2]] == returns
+        best = torch.load('run/ckpt/ckpt_best.pth.tar', weights_only=True)
+        assert best['last_iter'] == 1
+
+    @pytest.mark.parametrize('options', [dict(sample=True), dict(samples_per_start=2)])
+    def test_other_policies_do_not_sample_in_evaluations(self, small, options):
+        configs = small('cartpole_ppo')
+        configs[0].policy.setdefault('eval', {}).setdefault('evaluator', {}).update(options)
+        name, value = next(iter(options.items()))
+        with pytest.raises(ConfigError, match=f"evaluator.{name} = {value}: policy.type = 'ppo' only evaluates gree"):
+            run(configs)
 
     @pytest.mark.parametrize('manager', ['base', 'subprocess'])
     @pytest.mark.parametrize('method, message', [
