@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 from unittest import mock
@@ -439,9 +440,9 @@ def become_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-def resume(folder: Path) -> None:
+def resume(folder: Path, **learn: Any) -> None:
     main, create = small('think_answer_grpo')
-    main.policy.learn.resume_training = True
+    main.policy.learn.update(learn, resume_training=True)
     path = str(folder / 'ckpt' / 'iteration_2.pth.tar')
     main.policy.learn.learner = EasyDict(hook=dict(load_ckpt_before_run=path))
     serial_pipeline_onpolicy((main, create), max_train_iter=3)
@@ -465,6 +466,10 @@ def shards(folder: str, *names: str) -> Callable[[Path], None]:
 CONTENT = 'does not have the content of a run like this'
 CHECKPOINTS = [
     Case('a checkpoint', checkpoint(lambda state: None), resume, ''),
+    Case(
+        'a checkpoint, by a config with other types', checkpoint(lambda state: None), partial(resume, weight_decay=0),
+        ''
+    ),
     Case('a checkpoint, to other random numbers', checkpoint(lambda state: None), resume_with_a_kept_normal, ''),
     Case('a compressed checkpoint', file(compress), resume, 'is compressed'),
     Case('records that overlap', file(overlap), resume, 'its records overlap'),
