@@ -70,8 +70,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
             key = 'sample' if self._decides_by_samples else 'samples_per_start'
             kind = self._policy_cfg.type.removesuffix('_command')
             raise ConfigError(
-                f'policy.eval.evaluator.{key} = {self._cfg[key]}: policy.type = {kind!r} only evaluates greedily. Remove '
-                f'{key}, or use grpo.'
+                f'policy.eval.evaluator.{key} = {self._cfg[key]}: policy.type = {kind!r} only evaluates greedily. '
+                f'Remove {key}, or use grpo.'
             )
         if parallel.rank() == 0:
             keep_off_screen(self._logger)
