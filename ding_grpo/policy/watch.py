@@ -1,4 +1,5 @@
 """Watches the updates of a run for known causes of a failure to learn. It changes nothing that is trained."""
+import math
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
@@ -163,8 +164,8 @@ class Watch:
         self.history.reference = None
 
     def state_dict(self) -> Dict[str, Any]:
-        """The history."""
-        return self.history.state_dict()
+        """Its history, without what is not known yet."""
+        return {name: x for name, x in self.history.state_dict().items() if x not in (None, math.inf, -math.inf)}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Restore ``state_dict``."""

@@ -18,7 +18,7 @@ from ding_common.env_manager import create_manager
 from ding_grpo.compat import patches
 from ding_grpo.envs import GymnasiumEnv
 
-from tests.pipelines.test_environments import OfAUser
+from tests.of_a_user import OfAUser
 from tests.shipped import load
 
 pytestmark = pytest.mark.envtest

@@ -5,52 +5,11 @@ import os
 import numpy as np
 import pytest
 from ding.entry import serial_pipeline, serial_pipeline_onpolicy
-from ding.envs import BaseEnv, BaseEnvTimestep
-from ding.utils import ENV_REGISTRY
-from gymnasium import spaces
 
 from ding_common import ConfigError, TaskError
 
+import tests.of_a_user  # noqa: F401
 from tests.shipped import load
-
-BOX, ACTIONS, REWARDS = spaces.Box(-1, 1, (4, ), np.float32), spaces.Discrete(2), spaces.Box(-1, 1, (1, ), np.float32)
-
-
-@ENV_REGISTRY.register('of_a_user')
-class OfAUser(BaseEnv):
-    """One of DI-engine, as its tutorial shows; ``lacks`` and ``fails`` say what is wrong with it."""
-
-    def __init__(self, cfg):
-        self._fails, self._lacks, self._steps = cfg.get('fails'), cfg.get('lacks'), 0
-        self._reward = cfg.get('reward', 1.0)
-        for name, space in (('observation_space', BOX), ('action_space', ACTIONS), ('reward_space', REWARDS)):
-            if name != self._lacks:
-                setattr(self, name, None if self._lacks == f'{name}: None' else space)
-
-    def seed(self, seed, dynamic_seed=True):
-        pass
-
-    def reset(self):
-        if self._fails == 'reset':
-            raise OSError('the simulator is gone')
-        self._steps = 0
-        return np.zeros(4, np.float32)
-
-    def step(self, action):
-        if self._fails == 'library':
-            np.linalg.inv(np.zeros((2, 2)))
-        if self._fails == 'step':
-            raise KeyError('velocity')
-        self._steps += 1
-        done = self._steps == 3
-        info = dict(eval_episode_return=3.0) if done and self._lacks != 'return' else {}
-        return BaseEnvTimestep(np.zeros(4, np.float32), np.array([self._reward]), done, info)
-
-    def close(self):
-        pass
-
-    def __repr__(self):
-        return 'of_a_user'
 
 
 @pytest.fixture
@@ -78,8 +37,8 @@ class TestEnvironments:
     @pytest.mark.parametrize('manager', ['base', 'subprocess'])
     @pytest.mark.parametrize(
         'where, message', [
-            ('step', r"^an environment failed in step: .*velocity.* \(test_environments.py:\d+\)$"),
-            ('reset', r'^an environment failed in reset: .*the simulator is gone.* \(test_environments.py:\d+\)$'),
+            ('step', r"^an environment failed in step: .*velocity.* \(of_a_user.py:\d+\)$"),
+            ('reset', r'^an environment failed in reset: .*the simulator is gone.* \(of_a_user.py:\d+\)$'),
         ]
     )
     def test_an_error_of_their_own_is_the_first_thing_said(self, start, capfd, caplog, manager, where, message):
@@ -91,7 +50,7 @@ class TestEnvironments:
 
     @pytest.mark.parametrize('manager', ['base', 'subprocess'])
     def test_an_error_of_a_library_names_the_line_that_called_it(self, start, manager):
-        with pytest.raises(TaskError, match=r'in step: .*Singular matrix.* \(test_environments.py:\d+\)$'):
+        with pytest.raises(TaskError, match=r'in step: .*Singular matrix.* \(of_a_user.py:\d+\)$'):
             start(manager, dict(fails='library'))
 
     @pytest.mark.parametrize('lacks', ['observation_space', 'action_space', 'reward_space'])

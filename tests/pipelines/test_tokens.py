@@ -132,7 +132,7 @@ class TestRun:
         serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=2)
         out, err = capfd.readouterr()
         assert err == ''
-        assert 'update 0 of 2  00:' in out and 'tokens/s' in out and 'evaluation  update 0  return' in out
+        assert 'update 1 of 2  00:' in out and 'tokens/s' in out and 'evaluation  update 0  return' in out
         assert 'completions at update 0' in out and 'models: run/model' in out
         assert len(out.splitlines()) < 25 and '[EVALUATOR]' not in out and 'Training Iteration' not in out
 
