@@ -41,7 +41,7 @@ def while_alive(method: Callable) -> Callable:
         if not self._closed:
             _check_alive(self)
         logs: List[logging.LogRecord] = []  # DI-engine logs tracebacks before it raises
-        LOG.addFilter(logs.append)
+        LOG.addFilter(logs.append)  # which returns None, so that the record is not logged
         try:
             return method(self, *args, **kwargs)
         except (EOFError, OSError, RuntimeError) as error:
