@@ -171,7 +171,7 @@ def check_arguments(args: Dict, function: Callable, where: str) -> None:
             raise ConfigError(f'{where}.{name} = {value!r:.200}: must be {rule.allowed}.')
 
 
-def check_plain(function: Any, where: str) -> None:
+def check_not_async(function: Any, where: str) -> None:
     """
     Overview:
         Require that a user's function returns its result when it is called. Nothing awaits it.

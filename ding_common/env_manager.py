@@ -39,7 +39,7 @@ def while_alive(method: Callable) -> Callable:
     @wraps(method)
     def step_or_reset(self: AsyncSubprocessEnvManager, *args, **kwargs) -> Any:
         logs: List[logging.LogRecord] = []  # DI-engine logs tracebacks before it raises
-        LOG.addFilter(logs.append)
+        LOG.addFilter(logs.append)  # which returns None, so that the record is not logged
         try:
             return method(self, *args, **kwargs)
         except (EOFError, OSError, RuntimeError) as error:

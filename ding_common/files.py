@@ -6,7 +6,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Dict
 
-from .check import Rule, check_plain, nearest
+from .check import Rule, check_not_async, nearest
 from .errors import ConfigError, describe
 
 
@@ -55,7 +55,7 @@ def import_name(name: str, key: str) -> Any:
     if not hasattr(module, attribute):
         functions = [each for each, value in vars(module).items() if callable(value)]
         raise ConfigError(f'{key} = {name!r}: the module has no {attribute!r}; {nearest(attribute, functions)}')
-    check_plain(getattr(module, attribute), f'{key} = {name!r}')
+    check_not_async(getattr(module, attribute), f'{key} = {name!r}')
     return getattr(module, attribute)
 
 

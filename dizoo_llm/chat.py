@@ -1,15 +1,12 @@
 """Prompts and chats as token ids, and what a chat template puts around the messages."""
-import os
-import re
 from itertools import groupby
 from typing import Any, Dict, List, Optional, Union
 
-from jinja2 import Environment, TemplateSyntaxError, meta
 from transformers import PreTrainedTokenizerBase
 
 from ding_common import ConfigError, nearest
 from dizoo_llm.tasks.base import check_unanswered
-from dizoo_llm.template import TemplateFailure, apply
+from dizoo_llm.template import TemplateFailure, apply, variables
 from dizoo_llm.tokenizer import decode_after, encode_text, reads_like_a_token
 
 MASK = 'special_tokens_mask'
@@ -84,16 +81,12 @@ def encode_prompts(
     Raises:
         - ConfigError: As in ``encode_prompt``.
     """
-    names = reads_like_a_token(tokenizer, len(tokenizer))
-    plain = all(isinstance(prompt, str) and not names.search(prompt) for prompt in prompts)
-    chats = any(in_chat(tokenizer, prompt, chat) for prompt in prompts)
-    if chat is not False and chats and tokenizer.chat_template is not None and all(in_chat(tokenizer, prompt, chat)
-                                                                                   for prompt in prompts):
+    chats = [in_chat(tokenizer, prompt, chat) for prompt in prompts]
+    if chat is not False and tokenizer.chat_template is not None and all(chats):
         return apply_templates(tokenizer, [conversation(p, system_prompt) for p in prompts], True, chat_options)
-    if chats or not plain or system_prompt is not None or chat_options:
+    names = reads_like_a_token(tokenizer, len(tokenizer))
+    if any(chats) or any(map(names.search, prompts)) or system_prompt is not None or chat_options:
         return [encode_prompt(tokenizer, prompt, chat, system_prompt, chat_options) for prompt in prompts]
-    # Threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment.
-    os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
     rows = tokenizer(prompts, add_special_tokens=True, return_special_tokens_mask=True)
     return [
         ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] and mask[-1] == 1 else ids
@@ -137,15 +130,13 @@ def check_options(tokenizer: PreTrainedTokenizerBase, options: Dict[str, Any]) -
     Raises:
         - ConfigError: On the first variable that it does not read, or that others set.
     """
-    template = tokenizer.get_chat_template()
-    # transformers' own tag marks the turns of the assistant
-    source = re.sub(r'{%-?\s*(end)?generation\s*-?%}', '', template)
-    environment = Environment(extensions=['jinja2.ext.loopcontrols'])
-    try:
-        read = meta.find_undeclared_variables(environment.parse(source))
-    except TemplateSyntaxError:  # reported where it is rendered
+    if not options:
         return
-    known = read - {'messages', 'add_generation_prompt', 'raise_exception', 'strftime_now'}
+    try:
+        read = variables(tokenizer, options)
+    except TemplateFailure:  # reported where it is rendered
+        return
+    known = {*read} - {'messages', 'add_generation_prompt'}
     for key, value in options.items():
         if key not in known:
             allowed = nearest(key, known) if known else 'It reads none.'
@@ -232,8 +223,8 @@ def apply_templates(
 ) -> List[List[int]]:
     """``apply_template`` for each of several chats, faster."""
     names, rows = reads_like_a_token(tokenizer, len(tokenizer)), []
-    for holds, group in groupby(chats, lambda chat: any(names.search(str(v)) for m in chat for v in m.values())):
-        if not holds:
+    for named, group in groupby(chats, lambda chat: any(names.search(str(v)) for m in chat for v in m.values())):
+        if not named:
             rows += apply(tokenizer, list(group), True, generates, options)
             continue
         for messages in group:

@@ -1,25 +1,22 @@
 """
 Chat templates in a process of their own. A template is a program of whoever made the tokenizer: it may loop without end
-or fill the memory, and Python cannot interrupt it in a thread. Every process that encodes has one, see ``ToolProcess``.
+or fill the memory, even while it is compiled. That process returns the texts of chats; all else that
+``apply_chat_template`` does is done here, so that its tokens are those of ``transformers``.
 """
-import json
-import os
-import resource
+import pickle
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Dict, List
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, tokenization_utils_base
 
-from ding_common import ConfigError
-from dizoo_llm.tasks.tool_process import ToolProcess
+from ding_common import ConfigError, describe
+from dizoo_llm.servers import Raised, Servers
 from dizoo_llm.tokenizer import ENCODING
 
-SECONDS = 10.0  # of wall time for chats that are rendered together; they take milliseconds
-MEMORY = 2 ** 31  # bytes
-MOST_CHARS = 10_000_000  # of an answer
-TOGETHER = 16  # chats that are rendered together
-_NAME = 'its chat template'
-_TOKENIZERS: Dict[str, PreTrainedTokenizerBase] = {}  # those that the process has
-_MOST_TOKENIZERS = 8
+AT_ONCE = 16  # chats that are rendered by one question
+_KINDS = {bool: bool, str: str.__str__, int: int.__int__, float: float.__float__}
+_SERVERS = Servers('its chat template', 'templates', 'transformers is not installed')
 
 
 class TemplateFailure(ConfigError):
@@ -54,46 +51,77 @@ def apply(
         - ConfigError: If the template takes too long, or its result is too long; as ``TemplateFailure``, if it \
             raises an error.
     """
-    key = f'{id(tokenizer)} {len(tokenizer)} {hash(str(tokenizer.chat_template))} {tokenizer.special_tokens_map}'
-    arguments = dict(tokenize=tokenize, add_generation_prompt=generates, **options)
+    arguments = dict(options, tokenize=tokenize, add_generation_prompt=generates, return_dict=False)
     if sanitized:
         arguments['sanitize_control_tokens'] = True
     rows: List[Any] = []
     with ENCODING:  # also held while anybody forks
-        if key not in _TOKENIZERS:
-            while len(_TOKENIZERS) >= _MOST_TOKENIZERS:
-                _TOKENIZERS.pop(next(iter(_TOKENIZERS)))
-            _TOKENIZERS[key] = tokenizer
-            _PROCESS.close()
-        for first in range(0, len(chats), TOGETHER):
-            rows += _call(dict(key=key, chats=chats[first:first + TOGETHER], arguments=arguments))
+        own = {name: getattr(tokenization_utils_base, name) for name in _REPLACED}
+        vars(tokenization_utils_base).update(_REPLACED)
+        try:
+            for first in range(0, len(chats), AT_ONCE):
+                rows += tokenizer.apply_chat_template(chats[first:first + AT_ONCE], **arguments)
+        except (ConfigError, OSError):  # the latter of a signal, such as a TimeoutError
+            raise
+        except Exception as error:  # a tokenizer may raise anything for a text
+            raise TemplateFailure(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+        finally:
+            vars(tokenization_utils_base).update(own)
     return rows
 
 
-def _call(arguments: Dict[str, Any]) -> List[Any]:
+def variables(tokenizer: PreTrainedTokenizerBase, options: Dict[str, Any]) -> List[str]:
+    """
+    Overview:
+        Names of the variables that a chat template reads and does not set itself.
+    Arguments:
+        - tokenizer (:obj:`PreTrainedTokenizerBase`): A tokenizer with a chat template.
+        - options (:obj:`Dict[str, Any]`): Additional variables; with tools, a tokenizer may have another template.
+    Raises:
+        - ConfigError: As ``apply``.
+    """
     try:
-        text, failed = _PROCESS.call(_NAME, arguments)
-    except OSError as error:
-        raise ConfigError(f'env.tokenizer: no process for {_NAME} can be started ({error.strerror}).') from error
-    if failed and not text.startswith(f'error: {_NAME}'):
-        raise TemplateFailure(text.removeprefix('error: '))
-    if failed or len(text) == MOST_CHARS:
-        told = text.removeprefix('error: ') if failed else f'{_NAME} makes a text of more than {MOST_CHARS} characters'
-        raise ConfigError(f"env.tokenizer: {told}, for example for {arguments['chats'][0]!r:.200}.")
-    return json.loads(text)
+        template = tokenizer.get_chat_template(tools=options.get('tools'))
+    except ValueError as error:  # several templates, and none is the default
+        raise TemplateFailure(f'ValueError: {error}') from error
+    return _ask(template, 'variables', template)
 
 
-def _apply(key: str, chats: List[List[Dict[str, Any]]], arguments: Dict[str, Any]) -> str:
-    """In the process."""
-    limit, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == hard and os.path.exists('/proc/self/statm'):
-        with open('/proc/self/statm', encoding='ascii') as f:
-            used = int(f.read().split()[0]) * os.sysconf('SC_PAGE_SIZE')
-        if hard == resource.RLIM_INFINITY or used + MEMORY < hard:
-            resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
-    if arguments['tokenize']:
-        arguments['return_dict'] = False
-    return json.dumps(_TOKENIZERS[key].apply_chat_template(chats, **arguments))
+def _ask(about: Any, *question: Any) -> Any:
+    try:
+        found, = _SERVERS.ask([question], [about])
+    except (ImportError, RuntimeError) as error:
+        raise ConfigError(f'env.tokenizer: no process for its chat template can be started ({error}).') from error
+    if isinstance(found, Raised):
+        raise TemplateFailure(found.reason)
+    if isinstance(found, Exception):
+        raise ConfigError(f'env.tokenizer: {found}.') from found
+    return found
 
 
-_PROCESS = ToolProcess({_NAME: _apply}, SECONDS, MOST_CHARS)
+def _render(**arguments: Any) -> Any:
+    """``transformers``' function of this name."""
+    try:
+        packed = pickle.dumps(_plain(arguments))
+    except Exception as error:  # an object may raise anything
+        raise ConfigError(
+            'env.chat_options: what a chat template reads must be made of texts, numbers, lists and dicts '
+            f'({describe(error)}).'
+        ) from error
+    return _ask(arguments['conversations'][0], 'render', packed)
+
+
+def _plain(value: Any) -> Any:
+    """A value without classes of the user's, which the process may be unable to import, and which no template needs."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return (list if isinstance(value, list) else tuple)(map(_plain, value))
+    return next((make(value) for kind, make in _KINDS.items() if isinstance(value, kind)), value)
+
+
+# Both run a template: to render it, and to find the names of tokens that it writes.
+_REPLACED = dict(
+    render_jinja_template=_render,
+    _get_template_literal_text=lru_cache(maxsize=8)(lambda template: _ask(template, 'literal_text', template)),
+)

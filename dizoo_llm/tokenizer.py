@@ -22,6 +22,8 @@ SPECIAL = ['<eos>', '<pad>', '<unk>']  # appended to the vocabulary of a tokeniz
 # tokenizer itself, so that another thread would read ``<eos>`` in a text as the end of the sequence.
 ENCODING = threading.RLock()
 os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
+# Threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment.
+os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
 
 
 def build_word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:

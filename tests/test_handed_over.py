@@ -30,13 +30,15 @@ from ding_grpo.model import CausalLM
 from ding_grpo.replay.command import main as replay
 from ding_grpo.report.command import main as report
 from ding_grpo.worker.checkpoint import prune, read_checkpoint
-from dizoo_llm import template
+from dizoo_llm import servers
 from dizoo_llm.chat import encode_prompt
+from dizoo_llm.envs import TokenEnv
 from dizoo_llm.play import main as play
 from dizoo_llm.tasks import ThinkAnswerTask
 from dizoo_llm.tokenizer import build_word_tokenizer, load_tokenizer
 from tests.gguf_file import write_gguf
 from tests.shipped import small
+from tests.tasks import Ask
 
 pytestmark = pytest.mark.envtest
 LIMIT = 300  # seconds until a test that hangs fails
@@ -379,17 +381,56 @@ def ask(folder: Path) -> None:
     encode_prompt(load_tokenizer(str(folder)), 'a b')
 
 
+def ask_in_env(folder: Path, **options: Any) -> None:
+    TokenEnv(Ask('a b'), tokenizer=dict(pretrained=str(folder)), max_new_tokens=2, **options)
+
+
+def ask_with_options(folder: Path) -> None:
+    ask_in_env(folder, chat_options=dict(date='now'))
+
+
+def talking(text: str) -> Callable[[Path], None]:
+    """A model whose tokenizer has a chat template."""
+
+    def make(folder: Path) -> None:
+        copy('model', folder)
+        tokenizer(text)(folder)
+
+    return make
+
+
 LOOP = '{% for i in range(99999) %}' * 4 + '{% endfor %}' * 4
 LATE = '{{ messages[0].content }}{% if "a" in messages[0].content %}' + LOOP + '{% endif %}'
 MACRO = '{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}'
-DOUBLED = '{% set n = namespace(x="a") %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}'
+FOLDED = '{{ 10 ** (10 ** 9) }}'
+LONG = 'its chat template took more than 1 s'
+TEMPLATES = [
+    ('a template', '{{ messages[0].content }}', ''),
+    ('a template that loops', LOOP, LONG),
+    ('a template that loops for some chats', LATE, LONG),
+    ('a template that calls itself', MACRO, LONG),
+    ('a template that computes when it is compiled', FOLDED, LONG),
+    ('a template with a long number', '{{ 10 ** (10 ** 5) }}', 'ValueError: Exceeds the limit'),
+    ('a template of many levels', '{% if 1 %}' * 3000 + '{% endif %}' * 3000, 'RecursionError: maximum recursion'),
+    ('a template that fills the memory', '{{ messages[0].content * 10 ** 10 }}', 'MemoryError'),
+    ('a template that writes much', '{{ "a" * 10 ** 8 }}', 'answers with more than 1,00'),
+]
 TOKENIZERS = [
-    Case('a template', tokenizer('{{ messages[0].content }}'), ask, ''),
-    Case('a template that loops', tokenizer(LOOP), ask, 'its chat template took more than 1 s'),
-    Case('a template that loops for some chats', tokenizer(LATE), ask, 'its chat template took more than 1 s'),
-    Case('a template that calls itself', tokenizer(MACRO), ask, 'its chat template took more than 1 s'),
-    Case('a template that computes when it is compiled', tokenizer('{{ 10 ** (10 ** 9) }}'), ask, 'took more than 1 s'),
-    Case('a template that fills the memory', tokenizer(DOUBLED), ask, 'env.tokenizer: its chat template'),
+    *(Case(name, tokenizer(text), ask, told) for name, text, told in TEMPLATES),
+    *(Case(f'{name}, in an environment', tokenizer(text), ask_in_env, told) for name, text, told in TEMPLATES),
+    Case(
+        'a template with an option', tokenizer('{{ messages[0].content }}{% if date %}{% endif %}'), ask_with_options,
+        ''
+    ),
+    Case('a template that loops, with an option', tokenizer(FOLDED + '{{ date }}'), ask_with_options, LONG),
+    Case(
+        'a template that cannot be read, with an option', tokenizer('{% if date %}'), ask_with_options,
+        'TemplateSyntaxError'
+    ),
+    Case(
+        'a template that loops, in play', talking(FOLDED),
+        lambda folder: play.main([str(folder), 'a'], standalone_mode=False), LONG
+    ),
     Case('a tokenizer that doubles a text sixty times', replacing, ask, 'times as long, must be at most 1000 times'),
     Case('a tokenizer of another folder', versions_outside, ask, 'must be names of files in the folder'),
 ]
@@ -519,7 +560,7 @@ CASES = RUNS + ADAPTERS + MODELS + TOKENIZERS + CHECKPOINTS
 @pytest.mark.parametrize('case', CASES, ids=lambda case: case.name.replace(' ', '-'))
 def test_what_is_handed_over(case, handed, monkeypatch):
     if case.told:
-        monkeypatch.setattr(template._PROCESS, '_seconds', 1.0)
+        monkeypatch.setattr(servers, 'SECONDS', 1.0)
     case.make(handed)
     try:
         case.use(handed)
@@ -530,6 +571,13 @@ def test_what_is_handed_over(case, handed, monkeypatch):
     assert '\n' not in told and len(told) < 1500
     assert not (handed.parent / 'CODE_RAN').exists()
     assert (handed.parent / 'outside' / 'secret.jsonl').read_text() == SECRET
+
+
+def test_the_limit_of_a_template(handed):
+    """As it is, which the other cases change."""
+    tokenizer(LOOP)(handed)
+    with pytest.raises(click.ClickException, match='its chat template took more than 5 s for'):
+        ask(handed)
 
 
 def test_a_folder_with_a_compressed_checkpoint_is_not_pruned(handed):

@@ -4,13 +4,14 @@ a terminal as anything but text, or keeps a run from its end, and each is told i
 """
 import json
 import os
+import tempfile
 
 import pytest
 from click.testing import CliRunner
 from ding.entry import serial_pipeline_onpolicy
 
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.rewards import servers
+from dizoo_llm import servers
 from dizoo_llm.tasks import create_task
 from ding_common import ConfigError, TaskError, read_json_lines
 from ding_grpo.report.command import main as report
@@ -18,8 +19,9 @@ from ding_grpo.worker.failures import check_failures
 
 from tests.shipped import small
 
-# A text that leaves a file behind if it is run.
-RUN = "__import__('pathlib').Path('mark').touch()"
+# A text that leaves a file behind if it is run, in whatever folder.
+MARK = os.path.join(tempfile.gettempdir(), f'mark-{os.getpid()}')
+RUN = f"__import__('pathlib').Path({MARK!r}).touch()"
 ESCAPES = '\x1b[2J\x1b]0;title\x07\x9b31m\u202e'
 
 
@@ -27,7 +29,7 @@ ESCAPES = '\x1b[2J\x1b]0;title\x07\x9b31m\u202e'
 def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield
-    assert not os.path.exists('mark')
+    assert not os.path.exists(MARK)
 
 
 def write(path, *rows):

@@ -2,7 +2,7 @@
 import copy
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
-from ding_common import ConfigError, TaskError, check_plain, describe, run_file
+from ding_common import ConfigError, TaskError, check_not_async, describe, run_file
 from dizoo_llm.tasks import Problem
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Demonstrations:
         self._answer = run_file(answers, key).get('answer')
         if not callable(self._answer):
             raise ConfigError(f'{key} = {answers!r}: must define a function answer.')
-        check_plain(self._answer, f'{key} = {answers!r}: answer')
+        check_not_async(self._answer, f'{key} = {answers!r}: answer')
         if env.has_turns:
             raise ConfigError(
                 f'{key} = {answers!r}: not available for {type(env.task).__name__}, which has several turns. Implement '

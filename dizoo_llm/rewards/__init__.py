@@ -1,3 +1,2 @@
-from .answers import CHECKS, CHECKS_OF_MANY, EXTRACTORS, WRITTEN
-from .servers import Servers
+from .answers import CHECKS, EXTRACTORS, WRITTEN
 from .tags import answer_reward, format_reward, is_formatted

@@ -79,30 +79,18 @@ def number(given: str, answer: str) -> float:
     return float(a is not None and a == b)
 
 
-def math_verify(given: str, answer: str) -> float:
+def math_verify(pairs: Sequence[Tuple[str, str]]) -> List[Union[float, Exception]]:
     """
     Overview:
         1 if ``math-verify`` (an extra of this package) considers both the same mathematical expression, else 0. \
         ``math-verify`` finds an expression in any text. The answer must therefore be a single expression: at most \
         1000 characters without words, control characters and white space other than spaces, and with an equality sign \
-        or brackets only if the reference has them.
-    Raises:
-        - TimeoutError: If ``math-verify`` does not decide within some seconds, for example for a tower of powers.
-    """
-    score, = math_verify_all([(given, answer)])
-    if isinstance(score, Exception):
-        raise score
-    return score
-
-
-def math_verify_all(pairs: Sequence[Tuple[str, str]]) -> List[Union[float, Exception]]:
-    """
-    Overview:
-        ``math_verify`` of many answers, which do not wait for one that takes long.
+        or brackets only if the reference has them. Answers do not wait for one that takes long.
     Arguments:
         - pairs (:obj:`Sequence[Tuple[str, str]]`): The model's answers, and the references.
     Returns:
-        - scores (:obj:`List[Union[float, Exception]]`): For each pair the score, or what ``math_verify`` raises.
+        - scores (:obj:`List[Union[float, Exception]]`): For each pair the score; an exception if ``math-verify`` does \
+            not decide within some seconds, for example for a tower of powers, or fails.
     """
     pairs = [(given.strip(), answer.strip()) for given, answer in pairs]
     asked = [i for i, pair in enumerate(pairs) if _may_be_expression(*pair)]
@@ -121,11 +109,12 @@ def _may_be_expression(given: str, answer: str) -> bool:
     return all((c.isascii() and c.isprintable()) or c in _SIGNS or c in answer for c in given)
 
 
-# Name in a config -> function that compares an extracted answer with the reference.
-CHECKS: Dict[str, Callable[[str, str], float]] = {'exact': exact, 'number': number, 'math_verify': math_verify}
-
-# The checks that evaluate expressions, which takes from a millisecond to seconds: functions of many answers.
-CHECKS_OF_MANY: Dict[str, Callable] = {'math_verify': math_verify_all}
+# Name in a config -> function that compares extracted answers with their references.
+CHECKS: Dict[str, Callable[[Sequence[Tuple[str, str]]], List[Union[float, Exception]]]] = {
+    'exact': lambda pairs: [exact(*pair) for pair in pairs],
+    'number': lambda pairs: [number(*pair) for pair in pairs],
+    'math_verify': math_verify,
+}
 
 
 def _number(text: str) -> Optional[Decimal]:

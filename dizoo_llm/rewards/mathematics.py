@@ -1,16 +1,10 @@
-"""``math-verify`` in processes that can be killed, see ``servers.py``."""
+"""``math-verify`` in processes that can be killed."""
 from typing import List, Sequence, Tuple, Union
 
-from .servers import Servers
+from dizoo_llm.servers import MOST, Servers
 
 SERVERS = Servers(
-    'math-verify', "env.task.check = 'math_verify': needs the extra: pip install 'ding-grpo[math]'", """
-from math_verify import parse, verify
-
-def answer(*texts):
-    gold, guess = (parse(f'${text}$', parsing_timeout=None) for text in texts)
-    return bool(gold) and bool(guess) and bool(verify(gold, guess, timeout_seconds=None))
-"""
+    'math-verify', 'mathematics', "env.task.check = 'math_verify': needs the extra: pip install 'ding-grpo[math]'", MOST
 )
 
 
@@ -25,4 +19,4 @@ def same_expressions(pairs: Sequence[Tuple[str, str]]) -> List[Union[bool, Excep
     Raises:
         - ImportError: If ``math-verify`` is not installed.
     """
-    return SERVERS.ask([(answer, given) for given, answer in pairs], [given for given, _ in pairs])
+    return SERVERS.ask([('same', answer, given) for given, answer in pairs], [given for given, _ in pairs])

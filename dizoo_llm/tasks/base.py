@@ -7,7 +7,7 @@ import numpy as np
 from ding.utils import import_module
 from ding.utils.registry import Registry
 
-from ding_common import ConfigError, Rule, TaskError, check_arguments, check_plain, describe, is_reward, nearest
+from ding_common import ConfigError, Rule, TaskError, check_arguments, check_not_async, describe, is_reward, nearest
 
 from .signature import check_order
 from .time_limit import time_limit
@@ -299,12 +299,12 @@ def check_scorer(task: Task) -> None:
         - ConfigError: If it defines neither ``score`` nor ``score_batch``, or their parameters in another order, or \
             a method by ``async def``.
     """
-    if type(task).score is Task.score and not task.scores_batches:
+    if (type(task).score, type(task).score_batch) == (Task.score, Task.score_batch):
         raise ConfigError(f'env.task: {type(task).__name__} must define score or score_batch.')
     for name in ('score', 'score_batch'):
         check_order(getattr(task, name), f'env.task: {type(task).__name__}.{name}')
     for name in ('problem', 'score', 'score_batch', 'demonstration', 'begin', 'respond'):
-        check_plain(getattr(task, name, None), f'env.task: {type(task).__name__}.{name}')
+        check_not_async(getattr(task, name, None), f'env.task: {type(task).__name__}.{name}')
 
 
 def is_score(value: Any) -> bool:

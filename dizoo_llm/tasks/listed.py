@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import click
 
-from dizoo_llm.rewards import CHECKS, CHECKS_OF_MANY, EXTRACTORS, WRITTEN
+from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
 from ding_common import ConfigError, Rule, nearest, parallel
 
 from .base import TASK_REGISTRY, Problem, Task, as_text, check_unanswered, final_answer, is_missing, is_prompt, \
@@ -156,8 +156,7 @@ class FileTask(ListTask):
         self._template, self._reference_in, self._check_name = template, reference_in, check
         if not Rule.integer(1).or_none().holds(check_rows):
             raise ConfigError(f'env.task.check_rows = {check_rows!r}: must be {Rule.integer(1).or_none().allowed}.')
-        self._check_of_many = CHECKS_OF_MANY.get(check)
-        self._check_rows = check_rows if check in CHECKS_OF_MANY else None
+        self._check_rows = check_rows if self.scores_batches else None
         options = eval_size, seed, self._columns, template, reference_in, check, check_rows
         key = (type(self), repr(options), *map(_stamp, (path, eval_path)))
         with _READING:
@@ -260,22 +259,22 @@ class FileTask(ListTask):
 
     def _equal(self, where: str, answer: str, reference: str) -> bool:
         try:
-            return bool(self._check(answer, reference))
+            score, = self._check([(answer, reference)])
         except ImportError as error:
             raise ConfigError(str(error)) from error
-        except (RuntimeError, TimeoutError) as error:  # of math-verify
+        except RuntimeError as error:  # no server can be started
+            score = error
+        if isinstance(score, Exception):
             raise ConfigError(
                 f'{where}: env.task.check = {self._check_name!r} cannot read the reference answer {reference!r:.200} '
-                f'({error}).'
-            ) from error
-
-    def score(self, problem: Problem, completion: str) -> Dict[str, Optional[float]]:
-        given = self._answer_in(completion)
-        return dict(right=0.0 if given is None else self._check(given, problem.answer))
+                f'({score}).'
+            ) from score
+        return bool(score)
 
     @property
     def scores_batches(self) -> bool:
-        return self._check_of_many is not None
+        """Whether an answer may take seconds, during which others are scored."""
+        return self._check_name == 'math_verify'
 
     def score_batch(self, problems: List[Problem],
                     completions: List[str]) -> List[Union[Dict[str, Optional[float]], Exception]]:
@@ -283,7 +282,7 @@ class FileTask(ListTask):
         pairs = [('' if text is None else text, problem.answer) for text, problem in zip(given, problems)]
         return [
             dict(right=0.0) if text is None else score if isinstance(score, Exception) else dict(right=score)
-            for text, score in zip(given, self._check_of_many(pairs))
+            for text, score in zip(given, self._check(pairs))
         ]
 
     def demonstration(self, problem: Problem) -> str:

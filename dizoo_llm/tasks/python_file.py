@@ -9,7 +9,7 @@ A task in a user's Python file:
 """
 from typing import Any, Callable, Dict, List, Optional
 
-from ding_common import ConfigError, Rule, check_plain, describe, run_file
+from ding_common import ConfigError, Rule, check_not_async, describe, run_file
 
 from .base import TASK_REGISTRY, Parts, Problem, as_list, as_text, check_return_part, check_unanswered, is_missing, \
     is_prompt, messages_of
@@ -67,7 +67,7 @@ class PythonTask(ListTask):
         self.return_part = names.get('return_part')
         check_return_part(self.return_part, self.weights, f'env.task.file = {file!r}: return_part')
         self.words, self.chars = names.get('words'), names.get('chars')
-        check_plain(names['problems'], f'env.task.file = {file!r}: problems')
+        check_not_async(names['problems'], f'env.task.file = {file!r}: problems')
         try:
             rows = list(names['problems']())
         except (Exception, SystemExit) as error:  # a user's function may raise anything

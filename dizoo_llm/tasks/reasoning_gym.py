@@ -5,19 +5,18 @@ package). A problem of its generator ``spell_backward``, and a right completion:
     prompt:     Spell this word backward (example: sun -> nus): fairly
     completion: ylriaf
 """
-import base64
 import copy
 import inspect
 import json
 import os
-import pickle
 import random
 import re
 import threading
 from functools import cached_property, lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Union
 
-from dizoo_llm.rewards import EXTRACTORS, WRITTEN, Servers
+from dizoo_llm.rewards import EXTRACTORS, WRITTEN
+from dizoo_llm.servers import MOST, Servers
 from ding_common import ConfigError, Rule, nearest
 
 from .base import TASK_REGISTRY, Parts, Problem, Task, as_text
@@ -75,22 +74,7 @@ def _in_range(score: float) -> float:
 
 
 # As ``_score``, for what a model wrote: a coin_flip of '1e99999999' ends neither by itself nor by a signal.
-_SERVERS = Servers(
-    'reasoning-gym', MISSING, """
-import base64, functools, json, pickle
-from reasoning_gym import create_dataset
-
-@functools.lru_cache(maxsize=64)
-def dataset(name, seed, config):
-    return create_dataset(name, seed=seed, size=1, **json.loads(config))
-
-def answer(name, seed, config, given, entry):
-    try:
-        return float(dataset(name, seed, config).score_answer(given, pickle.loads(base64.b64decode(entry))))
-    except Exception:
-        return 0.0
-"""
-)
+_SERVERS = Servers('reasoning-gym', 'gym', MISSING, MOST)
 
 
 def _check_choice(name: Optional[str], config: Optional[Dict], mixture: Optional[List[Dict]]) -> None:
@@ -248,7 +232,7 @@ class ReasoningGymTask(Task):
         asked = [(text, problem.metadata) for text, problem in zip(given, problems) if text is not None]
         found = iter(
             _SERVERS.ask(
-                [(*self._generators[of['part']], text, _packed(of['entry'])) for text, of in asked],
+                [('score', *self._generators[of['part']], text, of['entry']) for text, of in asked],
                 [text for text, _ in asked],
             ) if asked else ()
         )
@@ -320,11 +304,6 @@ class ReasoningGymTask(Task):
                     texts.add(problem.text)
             _HELD_OUT[self._key] = _HeldOut(problems, examples, texts, first)
         return _HELD_OUT[self._key]
-
-
-def _packed(entry: Dict[str, Any]) -> str:
-    """An item for a server. JSON would make other keys and lists of it."""
-    return base64.b64encode(pickle.dumps(entry)).decode()
 
 
 class _HeldOut(NamedTuple):

@@ -2,7 +2,7 @@
 import inspect
 from typing import Any, Callable, Dict, List
 
-from ding_common import ConfigError, check_plain
+from ding_common import ConfigError, check_not_async
 
 # Names of the two arguments that every scorer gets.
 PROBLEM, COMPLETION = ('problem', 'problems'), ('completion', 'completions')
@@ -23,7 +23,7 @@ def by_name(function: Callable, rows: List[Dict], batch: bool, where: str) -> Ca
         - ConfigError: If a required parameter gets nothing, none gets the completion, or a problem lacks a key that a \
             required parameter names, or the scorer is defined by ``async def``.
     """
-    check_plain(function, where)
+    check_not_async(function, where)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of some builtins

@@ -8,16 +8,15 @@ It is forked, because a new interpreter would import DI-engine and torch for sec
 2. It must not keep anything between calls, since it does not know which episode calls it.
 3. A process that an environment inherits from its parent is not its own; it starts another one.
 """
-import atexit
-import json
 import os
-import select
 import signal
 import sys
-import threading
-import time
 import warnings
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, NamedTuple, Tuple
+
+from dizoo_llm.servers import Raised, Servers
+from dizoo_llm.servers.serve import answer
 
 
 class Answer(NamedTuple):
@@ -49,12 +48,10 @@ class ToolProcess:
             - seconds (:obj:`float`): Time limit of a call.
             - max_chars (:obj:`int`): Maximum length of an answer; the rest is dropped.
         """
-        self._functions, self._seconds, self._max_chars = functions, seconds, max_chars
-        self._lock = threading.Lock()
-        self._owner: Optional[int] = None
-        self._pid: Optional[int] = None
-        atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._leave)
+        self._functions = {name: partial(_text, function, max_chars) for name, function in functions.items()}
+        self._seconds, self._max_chars = seconds, max_chars
+        most_bytes = 1_000_000 + 12 * max_chars  # a character may have as many in JSON
+        self._servers = Servers('env.task.functions', self._start, seconds=seconds, times=1, most_bytes=most_bytes)
 
     @classmethod
     def of(cls, functions: Dict[str, Callable], seconds: float, max_chars: int) -> 'ToolProcess':
@@ -72,78 +69,34 @@ class ToolProcess:
             - name (:obj:`str`): Its name.
             - arguments (:obj:`Dict[str, Any]`): Numbers, texts and bools by name.
         Raises:
-            - OSError: If no process can be started.
+            - RuntimeError: If no process can be started.
         """
-        with self._lock:
-            if self._owner != os.getpid():
-                self._start()
-            try:
-                told = self._ask(json.dumps([name, arguments]).encode() + b'\n')
-            except BaseException:  # of a signal: the answer, which still comes, is not that of the next call
-                self.close()
-                raise
-            if isinstance(told, str):
-                self.close()
-                return Answer(f'error: {name} {told}'[:self._max_chars], True)
-            return Answer(*told)
+        found, = self._servers.ask([(name, arguments)], [name])
+        if isinstance(found, str):
+            return Answer(found, False)
+        if isinstance(found, Raised):
+            told = found.reason
+        elif isinstance(found, TimeoutError):
+            told = f'{name} took more than {self._seconds:g} s'
+        else:
+            told = f'{name} ended its process'
+        # Without halves of characters, which no tokenizer reads.
+        return Answer(f'error: {told}'[:self._max_chars].encode('utf-8', 'replace').decode(), True)
 
     def close(self) -> None:
         """End the process, and what it has started."""
-        if self._owner != os.getpid():
-            return
-        try:
-            os.killpg(self._pid, signal.SIGKILL)
-        except ProcessLookupError:  # it has ended, or it is not yet the leader of its group
-            os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        os.close(self._write)
-        os.close(self._read)
-        self._owner = None
+        self._servers.end()
 
-    def _leave(self) -> None:
-        """After a fork: the process and the lock are those of the parent, whose thread may hold it."""
-        self._lock = threading.Lock()
-        if self._owner is not None:
-            self._owner = None
-            os.close(self._write)
-            os.close(self._read)
-
-    def _ask(self, line: bytes) -> Any:
-        """The answer, or what happened instead."""
-        deadline = time.monotonic() + self._seconds
-        written, answer = 0, b''
-        try:
-            while not answer.endswith(b'\n'):
-                writes = [self._write] if written < len(line) else []
-                left = max(deadline - time.monotonic(), 0)
-                reads, writes, _ = select.select([self._read], writes, [], left)
-                if writes:
-                    written += os.write(self._write, line[written:written + select.PIPE_BUF])
-                if reads:
-                    more = os.read(self._read, 65536)
-                    if not more:
-                        return 'ended its process'
-                    answer += more
-                elif not writes:
-                    return f'took more than {self._seconds:g} s'
-        except BrokenPipeError:
-            return 'ended its process'
-        return json.loads(answer)
-
-    def _start(self) -> None:
-        child_read, self._write = os.pipe()
-        self._read, child_write = os.pipe()
+    def _start(self, read: int, write: int) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', DeprecationWarning)  # of fork with threads: see the module's docstring
             pid = os.fork()
         if pid == 0:
             try:
-                self._serve(child_read, child_write)
+                self._serve(read, write)
             finally:
                 os._exit(0)  # runs no handler of the parent, and flushes none of its files
-        os.close(child_read)
-        os.close(child_write)
-        self._pid, self._owner = pid, os.getpid()
+        return pid
 
     def _serve(self, read: int, write: int) -> None:
         """Answer calls until the parent closes its end or dies. A call ends at the limit by itself as well."""
@@ -158,25 +111,9 @@ class ToolProcess:
         for first, end in ((3, low), (low + 1, high), (high + 1, os.sysconf('SC_OPEN_MAX'))):
             os.closerange(first, end)
         sys.stdin, sys.stdout, sys.stderr = None, *(open(i, 'w', encoding='utf-8') for i in (1, 2))
-        for line in open(read, 'rb'):
-            signal.setitimer(signal.ITIMER_REAL, self._seconds + 1)
-            answer = self._answer(*json.loads(line))
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            data = json.dumps(answer).encode() + b'\n'
-            while data:
-                data = data[os.write(write, data):]
-
-    def _answer(self, name: str, arguments: Dict[str, Any]) -> Answer:
-        try:
-            text, failed = str(self._functions[name](**arguments)), False
-        except BaseException as error:  # a user's function may raise anything
-            text, failed = f'error: {type(error).__name__}: {_said(error)}', True
-        # Without halves of characters, which no tokenizer reads.
-        return Answer(text[:self._max_chars].encode('utf-8', 'replace').decode(), failed)
+        os.write(write, b'"ready"\n')
+        answer(self._functions, open(read, 'rb'), open(write, 'wb'), signal.ITIMER_REAL)
 
 
-def _said(error: BaseException) -> str:
-    try:
-        return ' '.join(str(error).split())
-    except BaseException:  # as in _answer
-        return 'its message cannot be read'
+def _text(function: Callable, max_chars: int, arguments: Dict[str, Any]) -> str:
+    return str(function(**arguments))[:max_chars].encode('utf-8', 'replace').decode()

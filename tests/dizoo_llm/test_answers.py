@@ -1,7 +1,8 @@
 """Verifiers against those who try: no text that is not a plain right answer may pass."""
 import pytest
 
-from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN, servers
+from dizoo_llm import servers
+from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
 
 TRICKS = [
     '', ' ', '\n\n', '42 42', '42\n42', '4 2', '4', '420', '142', '42 is the answer', 'the answer is 42', '42!', '４２',
@@ -14,7 +15,7 @@ TRICKS = [
 
 def score(completion, answer='42', answer_in='whole', check='exact'):
     given = EXTRACTORS[answer_in](completion)
-    return 0.0 if given is None else CHECKS[check](given, answer)
+    return 0.0 if given is None else CHECKS[check]([(given, answer)])[0]
 
 
 @pytest.mark.unittest
@@ -71,7 +72,7 @@ class TestAnswers:
         ]
     )
     def test_numbers(self, given, answer, same):
-        assert CHECKS['number'](given, answer) == same
+        assert CHECKS['number']([(given, answer)]) == [same]
 
     @pytest.mark.parametrize(
         'given, answer, same', [
@@ -82,7 +83,7 @@ class TestAnswers:
     )
     def test_mathematics(self, given, answer, same):
         pytest.importorskip('math_verify')
-        assert CHECKS['math_verify'](given, answer) == same
+        assert CHECKS['math_verify']([(given, answer)]) == [same]
 
     @pytest.mark.parametrize('check', list(CHECKS))
     @pytest.mark.parametrize('answer_in', list(EXTRACTORS))
@@ -101,9 +102,9 @@ class TestAnswers:
     def test_mathematics_without_end(self, text, monkeypatch):
         """These compute in C, where no signal ends them."""
         pytest.importorskip('math_verify')
-        assert CHECKS['math_verify']('2+2', '4') == 1
+        assert CHECKS['math_verify']([('2+2', '4')]) == [1]
         monkeypatch.setattr(servers, 'SECONDS', 1.0)
-        with pytest.raises(TimeoutError, match='math-verify took more than 1 s for'):
-            CHECKS['math_verify'](text, '4')
+        found, = CHECKS['math_verify']([(text, '4')])
+        assert isinstance(found, TimeoutError) and 'math-verify took more than 1 s for' in str(found)
         monkeypatch.undo()
-        assert CHECKS['math_verify']('2+2', '4') == 1  # by another process
+        assert CHECKS['math_verify']([('2+2', '4')]) == [1]  # by another process

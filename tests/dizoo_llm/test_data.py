@@ -68,7 +68,12 @@ def reads(monkeypatch):
 def checks(monkeypatch):
     """The answers that math-verify, in place of which is a comparison, has been asked about."""
     found = []
-    monkeypatch.setitem(CHECKS, 'math_verify', lambda given, answer: found.append(answer) or float(given != 'bad'))
+
+    def check(pairs):
+        found.extend(answer for _, answer in pairs)
+        return [float(given != 'bad') for given, _ in pairs]
+
+    monkeypatch.setitem(CHECKS, 'math_verify', check)
     return found
 
 
@@ -139,11 +144,7 @@ class TestReading:
 
     @pytest.mark.parametrize('error', [TimeoutError('took more than 5 s'), RuntimeError('exited')])
     def test_a_reference_that_cannot_be_evaluated_is_named(self, tmp_path, monkeypatch, error):
-
-        def check(given, answer):
-            raise error
-
-        monkeypatch.setitem(CHECKS, 'math_verify', check)
+        monkeypatch.setitem(CHECKS, 'math_verify', lambda pairs: [error] * len(pairs))
         cfg = dict(type='file', path=write(tmp_path / 'a.jsonl', questions(1)), check='math_verify')
         with pytest.raises(ConfigError, match=f"line 1: .*cannot read the reference answer '0' .{error}"):
             create_task(cfg)

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from dizoo_llm.rewards import servers
-from dizoo_llm.rewards.answers import math_verify, math_verify_all
+from dizoo_llm import servers
+from dizoo_llm.rewards.answers import math_verify
 from dizoo_llm.rewards.mathematics import SERVERS
 
 pytest.importorskip('math_verify')
@@ -18,11 +18,12 @@ QUESTIONS = [('1/2', '0.5', 1.), ('3', '4', 0.), (r'\frac{2}{4}', '0.5', 1.), ('
 # A process that asks a question without end, and prints its server's pid once it does.
 ASKS = """
 import threading, time
-from dizoo_llm.rewards import answers, servers
+from dizoo_llm import servers
+from dizoo_llm.rewards import answers
 from dizoo_llm.rewards.mathematics import SERVERS
-answers.math_verify('1', '1')
+answers.math_verify([('1', '1')])
 servers.SECONDS = 2.0
-print(SERVERS.running[0].process.pid, flush=True)
+print(SERVERS.running[0].pid, flush=True)
 {question}
 time.sleep(1000)
 """
@@ -31,7 +32,7 @@ time.sleep(1000)
 def ask(first, number=20):
     """Whether each score is right; the order of the questions differs from caller to caller."""
     asked = [QUESTIONS[(first + i) % len(QUESTIONS)] for i in range(number)]
-    return [math_verify(given, answer) == score for given, answer, score in asked]
+    return [math_verify([(given, answer)]) == [score] for given, answer, score in asked]
 
 
 def fill(found, first):
@@ -73,13 +74,13 @@ class TestMathServer:
         assert in_threads(4) == [[True] * 20] * 4
 
     def test_forks_get_their_own_answers(self):
-        assert math_verify('1', '1') == 1  # so that there is a server before the forks
+        assert math_verify([('1', '1')]) == [1]  # so that there is a server before the forks
         assert in_forks(3, ask) == [[True] * 20] * 3
         assert ask(0) == [True] * 20
 
     def test_a_fork_while_a_thread_asks(self):
         """The thread that holds the lock does not exist in the fork."""
-        assert math_verify('1', '1') == 1
+        assert math_verify([('1', '1')]) == [1]
         thread = threading.Thread(target=ask, args=(0, 200))
         thread.start()
         try:
@@ -88,48 +89,20 @@ class TestMathServer:
             thread.join()
 
     def test_a_server_that_died_is_started_again(self):
-        assert math_verify('1', '1') == 1
-        os.kill(SERVERS.running[0].process.pid, signal.SIGKILL)
-        SERVERS.running[0].process.wait()
+        assert math_verify([('1', '1')]) == [1]
+        os.kill(SERVERS.running[0].pid, signal.SIGKILL)
         assert ask(0) == [True] * 20
-
-    def test_a_question_that_kills_every_server_fails_alone(self, monkeypatch):
-        dies = servers._SERVER.replace('in sys.stdin:', "in sys.stdin:\n            if '13' in line: sys.exit()")
-        monkeypatch.setattr(servers, '_SERVER', dies)
-        SERVERS.end()
-        with pytest.raises(RuntimeError, match="math-verify exited while processing '13'"):
-            math_verify('13', '13')
-        assert ask(0, 3) == [True] * 3
-        SERVERS.end()
 
     def test_answers_do_not_wait_for_those_that_take_for_ever(self, monkeypatch):
         """Six end at the limit, each asked twice; the others are answered by a server that is started meanwhile."""
         monkeypatch.setattr(servers, 'SECONDS', 3.0)
         SERVERS.end()
         slow = [(f'{n}^{{9^{{9^{{9}}}}}}', '4') for n in range(2, 8)]
-        found = math_verify_all([*slow, ('1/2', '0.5'), *slow, ('3', '4'), ('a word', '4')])
+        found = math_verify([*slow, ('1/2', '0.5'), *slow, ('3', '4'), ('a word', '4')])
         assert [type(score) for score in found] == [TimeoutError] * 6 + [float] + [TimeoutError] * 6 + [float] * 2
         assert [found[i] for i in (6, 13, 14)] == [1., 0., 0.]
         assert found[0] is found[7] and 'math-verify took more than 3 s for' in str(found[0])
         assert 1 < len(SERVERS.running) <= servers.MOST and ask(0) == [True] * 20
-
-    def test_what_a_scorer_prints_or_allocates(self):
-        """Neither is an answer, and neither ends this process."""
-        code = 'def answer(n):\n    print(n)\n    return len(bytearray(n))'
-        own = servers.Servers('own', 'not installed', code)
-        small, large, again = own.ask([(3, ), (1 << 40, ), (4, )], ['3', 'large', '4'])
-        own.end()
-        assert (small, again) == (3, 4) and str(large) == "own exited while processing 'large'"
-
-    @pytest.mark.parametrize('code, error, message', [
-        ('import no_such_module', ImportError, 'not installed'),
-        ('1 / 0', RuntimeError, 'own exited while it was started'),
-    ])  # yapf: disable
-    def test_a_scorer_that_cannot_be_started(self, code, error, message):
-        own = servers.Servers('own', 'not installed', code)
-        with pytest.raises(error, match=message):
-            own.ask([(1, )], ['1'])
-        assert own.running == []
 
     def test_a_module_in_the_current_folder_is_not_imported(self, tmp_path, monkeypatch):
         (tmp_path / 'math_verify.py').write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
@@ -143,19 +116,19 @@ class TestMathServer:
         def interrupt(*_):
             raise TimeoutError('of the step')
 
-        assert math_verify('1', '1') == 1
+        assert math_verify([('1', '1')]) == [1]
         before = signal.signal(signal.SIGALRM, interrupt)
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.5)
             with pytest.raises(TimeoutError, match='of the step'):
-                math_verify('9^{9^{9^{9}}}', '4')
+                math_verify([('9^{9^{9^{9}}}', '4')])
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
         assert ask(0) == [True] * 20
 
     @pytest.mark.skipif(not os.path.exists('/proc'), reason='reads /proc')
-    @pytest.mark.parametrize('question', ['', "answers.math_verify('9^{9^{9^{9}}}', '4')"])
+    @pytest.mark.parametrize('question', ['', "answers.math_verify([('9^{9^{9^{9}}}', '4')])"])
     def test_a_server_ends_with_a_process_that_is_killed(self, question):
         process = subprocess.Popen(
             [sys.executable, '-c', ASKS.format(question=question)], stdout=subprocess.PIPE, text=True

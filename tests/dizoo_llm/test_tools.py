@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dizoo_llm import Problem, Task
+from dizoo_llm import Problem, Task, servers
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.envs.encoding import Encoder
 from dizoo_llm.tasks import ToolsTask, Turn, create_task
@@ -96,6 +96,41 @@ def slow(seconds: float) -> float:
     """
     time.sleep(seconds)
     return seconds
+
+
+def busy(seconds: float) -> float:
+    """
+    Compute.
+
+    Args:
+        seconds: How long.
+    """
+    begun = time.process_time()
+    while time.process_time() < begun + seconds:
+        pass
+    return seconds
+
+
+def leave(path: str) -> str:
+    """
+    Write and exit.
+
+    Args:
+        path: Where.
+    """
+    with open(path, 'a') as f:
+        f.write('once')
+    os._exit(3)
+
+
+def wide(number: int) -> str:
+    """
+    Answer.
+
+    Args:
+        number: Of characters.
+    """
+    return '\0' * number
 
 
 def untyped(number):
@@ -349,13 +384,36 @@ class TestHostile:
             signal.signal(signal.SIGALRM, before)
         assert said(task, call('convert', number=3)) == ["3 2.0 'm' False"]
 
+    def test_the_limit_is_that_of_the_task(self, monkeypatch):
+        """Not that of a scorer."""
+        monkeypatch.setattr(servers, 'SECONDS', 0.1)
+        task = tools(HERE + 'busy', seconds=30)
+        assert said(task, call('busy', seconds=0.5)) == ['0.5']
+
+    def test_the_limit_is_not_that_of_the_pause_after_a_call(self, monkeypatch):
+        task = tools(HERE + 'hostile', seconds=0.2)
+        first, = said(task, call('hostile', what='pid'))
+        time.sleep(1.5)
+        assert said(task, call('hostile', what='pid')) == [first]
+
+    def test_a_call_that_ends_its_process_is_not_repeated(self, tmp_path):
+        """It may have had an effect."""
+        task = tools(HERE + 'leave')
+        assert said(task, call('leave', path=str(tmp_path / 'a'))) == ['error: leave ended its process']
+        assert (tmp_path / 'a').read_text() == 'once'
+
+    def test_an_answer_of_many_bytes(self):
+        """A character may have twelve in JSON."""
+        task = tools(HERE + 'wide', max_chars=1_000_000)
+        assert said(task, call('wide', number=2_000_000)) == ['\0' * 1_000_000]
+
     def test_a_fork_while_a_thread_calls(self):
         """The thread that holds the lock does not exist in the fork."""
         task = tools(HERE + 'slow', seconds=30)
         assert said(task, call('slow', seconds=0.)) == ['0.0']
         thread = threading.Thread(target=said, args=(task, call('slow', seconds=1.)))
         thread.start()
-        while not task._process._lock.locked():
+        while not task._process._servers._lock.locked():
             time.sleep(0.01)
         child = os.fork()
         if child == 0:
@@ -383,10 +441,9 @@ class TestHostile:
     @pytest.mark.parametrize('end', ['', 'os.kill(os.getpid(), 9)', 'threading.Thread(target=kill).start(); hang()'])
     def test_nothing_is_left_when_the_program_ends(self, end):
         code = (
-            'import os, threading, time, sys, importlib.util\n'
-            'spec = importlib.util.spec_from_file_location("tool_process", "dizoo_llm/tasks/tool_process.py")\n'
-            'module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)\n'
-            'process = module.ToolProcess(dict(pid=os.getpid, sleep=lambda: time.sleep(99)), 1.0, 99)\n'
+            'import os, threading, time\n'
+            'from dizoo_llm.tasks.tool_process import ToolProcess\n'
+            'process = ToolProcess(dict(pid=os.getpid, sleep=lambda: time.sleep(99)), 1.0, 99)\n'
             'def kill(): time.sleep(.3); os.kill(os.getpid(), 9)\n'
             'def hang(): process.call("sleep", {})\n'
             'print(process.call("pid", {}).text, flush=True)\n' + end

@@ -10,9 +10,9 @@ PARTS = [
     'ding_grpo.compat.private', 'ding_grpo.__main__', 'ding_grpo.rl_utils', 'ding_grpo.model', 'ding_grpo.rollout',
     'ding_grpo.worker', 'ding_grpo.policy', 'ding_grpo.envs', 'ding_grpo.compare', 'ding_grpo.from_ppo',
     'ding_grpo.check', 'ding_grpo.gradient_bench', 'ding_grpo.replay', 'ding_grpo.report', 'dizoo_llm',
-    'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.reward_model', 'dizoo_llm.tokenizer',
-    'dizoo_llm.chat', 'dizoo_llm.template', 'dizoo_llm.generation', 'dizoo_llm.sft', 'dizoo_llm.sft_examples',
-    'dizoo_llm.play', 'dizoo_llm.interpolate', 'dizoo_llm.train_reward_model'
+    'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.servers', 'dizoo_llm.reward_model',
+    'dizoo_llm.tokenizer', 'dizoo_llm.chat', 'dizoo_llm.template', 'dizoo_llm.generation', 'dizoo_llm.sft',
+    'dizoo_llm.sft_examples', 'dizoo_llm.play', 'dizoo_llm.interpolate', 'dizoo_llm.train_reward_model'
 ]
 ALLOWED = {
     'ding_common': set(),
@@ -42,14 +42,15 @@ ALLOWED = {
     'ding_grpo.policy': {'ding_common', 'ding_grpo.model', 'ding_grpo.rollout', 'ding_grpo.rl_utils'},
     'dizoo_llm': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.tasks'},
     'dizoo_llm.chat': {'ding_common', 'dizoo_llm.tasks', 'dizoo_llm.template', 'dizoo_llm.tokenizer'},
-    'dizoo_llm.template': {'ding_common', 'dizoo_llm.tasks', 'dizoo_llm.tokenizer'},
+    'dizoo_llm.template': {'ding_common', 'dizoo_llm.servers', 'dizoo_llm.tokenizer'},
     'dizoo_llm.envs': {
         'ding_common', 'dizoo_llm.chat', 'dizoo_llm.reward_model', 'dizoo_llm.tasks', 'dizoo_llm.template',
         'dizoo_llm.tokenizer'
     },
     'dizoo_llm.reward_model': {'ding_common', 'dizoo_llm.chat', 'dizoo_llm.tasks', 'dizoo_llm.tokenizer'},
-    'dizoo_llm.tasks': {'ding_common', 'dizoo_llm.rewards'},
-    'dizoo_llm.rewards': set(),
+    'dizoo_llm.tasks': {'ding_common', 'dizoo_llm.rewards', 'dizoo_llm.servers'},
+    'dizoo_llm.rewards': {'dizoo_llm.servers'},
+    'dizoo_llm.servers': set(),
     'dizoo_llm.tokenizer': {'ding_common'},
     'dizoo_llm.generation': set(),
     'dizoo_llm.sft': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.sft_examples'},
