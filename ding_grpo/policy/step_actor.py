@@ -11,7 +11,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
-from ding_common import MOST, ConfigError, describe
+from ding_common import ConfigError, describe
 from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
 from ding_grpo.rollout import draw
 
@@ -24,6 +24,7 @@ from .row_generators import RowGenerators, RowKey
 
 Logit = Union[Tensor, Dict[str, Tensor]]
 ROWS = 64  # of the trial that compares the model's modes: dropout must show
+FAR = 1_000_000  # a bound of observations beyond it is as good as none
 
 
 class StepActor:
@@ -294,7 +295,7 @@ def _sample(space: Any) -> Any:
         return space.sample()
     low, high, dtype = np.minimum(space.low, space.high), np.maximum(space.low, space.high), np.dtype(space.dtype)
     if dtype.kind == 'f':
-        low, high = np.where(low < -MOST, -np.inf, low), np.where(high > MOST, np.inf, high)
+        low, high = np.where(low < -FAR, -np.inf, low), np.where(high > FAR, np.inf, high)
     return Box(low.astype(dtype), high.astype(dtype), dtype=dtype).sample()
 
 
