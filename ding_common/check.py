@@ -2,6 +2,7 @@ import collections.abc
 import difflib
 import inspect
 import math
+import sys
 import types
 import typing
 from importlib.util import find_spec
@@ -84,7 +85,9 @@ def _is_module(name: str) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= sys.float_info.max  # math cannot take a larger one
+    return isinstance(value, float)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 """Compare what a checkpoint contains with what a run would write, before a part of the run takes it."""
 import math
+import sys
 from contextlib import contextmanager
 from typing import Any, Iterator, Optional
 
@@ -67,7 +68,7 @@ def _difference(found: Any, own: Any, name: str) -> Optional[str]:
         low = 0 if own >= 0 else -2 ** 63
         allowed, fits = f'an integer of at least {low}', type(found) is int and low <= found < 2 ** 63
     elif isinstance(own, (int, float)):
-        finite = type(found) is int and abs(found) < 2 ** 63 or type(found) is float and math.isfinite(found)
+        finite = type(found) in (int, float) and abs(found) <= sys.float_info.max  # math cannot take a larger integer
         allowed, fits = 'a number', finite or type(found) is float and not math.isfinite(own)
     else:
         allowed, fits = 'a number or None', not isinstance(found, str)

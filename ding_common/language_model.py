@@ -1,12 +1,15 @@
 """Build language models of ``transformers``: pretrained by name or folder, or random from a model config."""
 import inspect
+import itertools
 import os
 import re
 import warnings
-from typing import List, Optional, Set, Type
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional, Set, Type
 
 import torch
 import transformers
+from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, \
     AutoModelForSequenceClassification, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -15,12 +18,15 @@ from .adapters import add_adapters, base_of_adapters
 from .check import nearest
 from .errors import ConfigError
 from .loading import quiet_hub, reason
-from .model_folder import check_gguf, check_model_folder, most_of, stored_weights
+from .model_folder import MOST_COUNT, check_gguf, check_model_folder, integer_weights, is_count, weight_files
 from .pretrained import Pretrained
 
 # Keys of published config files that transformers still accepts, although its config classes no longer declare them.
 OLD_NAMES = {'rope_theta', 'rope_scaling', 'torch_dtype'}
-FEW_WEIGHTS = 10_000_000  # that a folder may lack until it is loaded
+# What a folder may describe beside its weights until it is loaded.
+FEW_WEIGHTS, FEW_BYTES = 10_000_000, 2 ** 30
+MOST_MODULES = 200_000  # of a model; they take half a minute
+MOST_SIZE = 1_000_000_000  # of a value of ``policy.model.config``, where a larger one is a typing error
 _KINDS = {
     AutoModelForCausalLM: 'causal language model',
     AutoModelForSequenceClassification: 'sequence classification model'
@@ -134,10 +140,12 @@ def _make(config: dict, options: dict, key: str, builder: Type = AutoModelForCau
     for name, value in config.items():
         if name not in known:
             raise ConfigError(f'{key}.config.{name} = {value!r}: unknown key; {nearest(name, known)}')
-        if isinstance(value, int) and value > most_of(name):
-            raise ConfigError(f'{key}.config.{name} = {value!r}: must be at most {most_of(name)}.')
+        most = MOST_COUNT if is_count(name) else MOST_SIZE
+        if isinstance(value, int) and value > most:
+            raise ConfigError(f'{key}.config.{name} = {value!r}: must be at most {most}.')
     try:
-        return builder.from_config(AutoConfig.for_model(model_type, **config, **more), **options)
+        with _few_modules():
+            return builder.from_config(AutoConfig.for_model(model_type, **config, **more), **options)
     except Exception as error:  # an architecture may raise anything for unsupported values
         raise ConfigError(
             f'{key}.config = {config!r}{_attention(options, key)}: transformers cannot build a {_KINDS[builder]} '
@@ -185,20 +193,42 @@ def _load(pretrained: str, gguf_file: Optional[str], options: dict, key: str) ->
     return add_adapters(_load_whole(base, options, key, told), pretrained, merge, where)
 
 
-def _check_stored(folder: str, where: str, loader: Type) -> None:
-    """Refuse a folder without most of the weights of its model, since transformers creates those that it lacks."""
+@contextmanager
+def _few_modules() -> Iterator[None]:
+    """Stop the construction of a model at ``MOST_MODULES``, whatever keys of its config count them."""
+    numbers = itertools.count(1)
+
+    def count(*_: Any) -> None:
+        if next(numbers) > MOST_MODULES:
+            raise ConfigError(f'its config describes a model of more than {MOST_MODULES:,} modules')
+
+    handle = register_module_module_registration_hook(count)
     try:
-        with quiet_hub(), torch.random.fork_rng(devices=[]):
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        yield
+    finally:
+        handle.remove()
+
+
+def _check_size(pretrained: str, gguf_file: Optional[str], where: str, loader: Type) -> None:
+    """Refuse a folder whose model is much larger than its files: transformers creates the weights that it lacks."""
+    named = {} if gguf_file is None else dict(gguf_file=gguf_file)
+    try:
+        with quiet_hub(), torch.random.fork_rng(devices=[]), _few_modules():
+            config = AutoConfig.from_pretrained(pretrained, trust_remote_code=False, **named)
             with torch.device('meta'):
-                needed = sum(weight.numel() for weight in loader.from_config(config).parameters())
-        stored = sum(stored.size for stored in stored_weights(folder))
+                model = loader.from_config(config)
+        files = weight_files(pretrained) if gguf_file is None else [os.path.join(pretrained, gguf_file)]
+        stored = sum(map(os.path.getsize, files))
+    except ConfigError as error:
+        raise ConfigError(f'{where}: {error}.') from error
     except Exception:  # loading names the reason
         return
-    packed = 16 if hasattr(config, 'quantization_config') else 1  # weights in an element
-    if needed > 2 * packed * stored + FEW_WEIGHTS:
+    weights, buffers = sum(p.numel() for p in model.parameters()), sum(b.nbytes for b in model.buffers())
+    packed = gguf_file is not None or hasattr(config, 'quantization_config')
+    if weights > (8 if packed else 2) * stored + FEW_WEIGHTS or buffers > stored + FEW_BYTES:
         raise ConfigError(
-            f'{where}: its config.json describes a model of {needed:,} weights, and its files have {stored:,}.'
+            f'{where}: its config describes a model of {weights:,} weights and {buffers:,} bytes of buffers, and its '
+            f'files have {stored:,} bytes.'
         )
 
 
@@ -228,13 +258,17 @@ def _load_whole(
         raise ConfigError(f'{where}: the folder contains no config.json.')
     if base_of_adapters(pretrained, where) is not None:  # transformers would load them too
         raise ConfigError(f'{where}: contains adapters, must be a whole model; merge them first.')
-    if is_folder and gguf_file is None:
-        _check_stored(pretrained, where, loader)
+    if is_folder:
+        _check_size(pretrained, gguf_file, where, loader)
     try:
         with quiet_hub():
             model, found = loader.from_pretrained(
                 pretrained, trust_remote_code=False, output_loading_info=True, **options
             )
+            names = {name for name, _ in model.named_parameters()}  # masks and positions are buffers, in whatever type
+            packed = gguf_file is not None or hasattr(model.config, 'quantization_config')
+            stored = () if packed else integer_weights(pretrained)
+            integers = [name for name in stored if name in names or name.endswith('.weight')]
     except Exception as error:  # a broken folder may raise anything, from KeyError to SafetensorError
         raise ConfigError(
             f'{where}{_attention(options, key)}: its file {gguf_file} cannot be converted ({reason(error)})'
@@ -249,11 +283,8 @@ def _load_whole(
         raise ConfigError(
             f'{where}: {len(some)} of the weights that its config.json requires are missing, for example {some[0]!r}.'
         )
-    if is_folder and gguf_file is None and not hasattr(model.config, 'quantization_config'):
-        names = {name for name, _ in model.named_parameters()}
-        for stored in stored_weights(pretrained):  # masks and positions are buffers, in whatever type
-            if not stored.floating and (stored.name in names or stored.name.endswith('.weight')):
-                raise ConfigError(f'{where}: its weight {stored.name!r} must have floating-point numbers.')
+    if integers:
+        raise ConfigError(f'{where}: its weight {integers[0]!r} must have floating-point numbers.')
     if found['unexpected_keys'] and not new_head:
         some = sorted(found['unexpected_keys'])
         warnings.warn(

@@ -1,24 +1,28 @@
 """Checks of a model's folder, made by somebody else, before ``transformers`` reads it: nothing leads out of it."""
 import json
-import math
 import os
 import re
 import zipfile
-from typing import Iterator, NamedTuple
+from typing import Any, Dict, Iterator, List
 
 import torch
 from safetensors import safe_open
 from transformers.integrations.gguf import read_gguf_metadata
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
 from .errors import ConfigError
 from .files import check_links
 
-# Larger values are typing errors, which would take minutes or exhaust the memory before any message.
-MOST_LAYERS, MOST_OF_ALL = 10_000, 1_000_000_000
+MOST_COUNT = 100_000  # of layers, blocks or labels: configs make lists of this length before any message
 MOST_GROWTH = 1000  # of a text by a tokenizer
-_SIZE = re.compile('layer|expert|head|size|dim|embd|position')
+_GROWTH = dict(ByteLevel=4, Precompiled=32)  # by a normaliser or a pre-tokenizer; others keep the length
+_COUNT = re.compile('((layer|block|label)s?|attention_types|dense_replace)$')
 # Keys that name files beside their own. The names of vocabularies in a ``tokenizer_config.json`` are not used.
 _FILES = {'transformers_weights', 'fast_tokenizer_files', 'gguf_file'}
+_WEIGHTS = (
+    SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME, 'adapter_model.safetensors',
+    'adapter_model.bin'
+)
 
 
 def check_model_folder(pretrained: str, key: str) -> None:
@@ -38,22 +42,21 @@ def check_model_folder(pretrained: str, key: str) -> None:
         return
     check_links(pretrained, key)
     for name in sorted(os.listdir(pretrained)):
-        path, where = os.path.join(pretrained, name), f'{key} = {pretrained!r}: {name}'
         if name in ('config.json', 'tokenizer_config.json') or name.endswith('.index.json'):
-            _check_json(path, where)
-        elif name.endswith('.bin'):
-            try:
-                check_stored(path)
-            except zipfile.BadZipFile as error:
-                raise ConfigError(f'{where} cannot be read ({error}).') from error
+            _check_json(os.path.join(pretrained, name), f'{key} = {pretrained!r}: {name}')
+    for path in weight_files(pretrained):
+        try:
+            check_archive(path)
+        except zipfile.BadZipFile as error:
+            raise ConfigError(f'{key} = {pretrained!r}: {os.path.basename(path)} cannot be read ({error}).') from error
 
 
-def most_of(name: str) -> int:
-    """The largest value of a key of a model's config that counts something."""
-    return MOST_LAYERS if 'layer' in name or 'expert' in name else MOST_OF_ALL
+def is_count(key: str) -> bool:
+    """Whether a key of a model's config counts parts of it."""
+    return _COUNT.search(key) is not None
 
 
-def check_stored(path: str) -> None:
+def check_archive(path: str) -> None:
     """
     Overview:
         Require that an archive unpacks to no more bytes than its file has. ``torch.save`` never compresses.
@@ -76,7 +79,7 @@ def check_stored(path: str) -> None:
 def check_gguf(path: str, where: str) -> None:
     """
     Overview:
-        Require that a GGUF file describes a model of at most ``MOST_LAYERS`` layers and experts.
+        Require that a GGUF file describes a model of at most ``MOST_COUNT`` layers.
     Arguments:
         - path (:obj:`str`): The file, or a file of the hub, which is not checked.
         - where (:obj:`str`): Key and value, for messages.
@@ -88,8 +91,8 @@ def check_gguf(path: str, where: str) -> None:
     except Exception:  # whoever loads the file names the reason
         return
     for key, value in metadata.items():
-        if key.endswith(('.block_count', '.expert_count')) and not -1 <= value <= MOST_LAYERS:
-            raise ConfigError(f'{where}: {key} = {value!r:.200} in {path}: must be at most {MOST_LAYERS}.')
+        if key.endswith('.block_count') and not (isinstance(value, int) and value <= MOST_COUNT):
+            raise ConfigError(f'{where}: {key} = {value!r:.200} in {path}: must be at most {MOST_COUNT}.')
 
 
 def check_tokenizer(folder: str, where: str) -> None:
@@ -102,72 +105,86 @@ def check_tokenizer(folder: str, where: str) -> None:
     Raises:
         - ConfigError: If a text can become more than ``MOST_GROWTH`` times as long.
     """
-    try:
-        with open(os.path.join(folder, 'tokenizer.json'), encoding='utf-8') as f:
-            content = json.load(f)
-        waiting, growth = [content.get('normalizer'), content.get('pre_tokenizer'), content.get('decoder')], 1.
-    except Exception:  # whoever loads the folder names the reason
-        return
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict) and part.get('type') == 'Replace':
-            known = part['pattern'].get('String') if isinstance(part.get('pattern'), dict) else None
-            growth *= max(1, len(str(part.get('content'))) / max(1, len(str(known or ''))))
-        elif isinstance(part, (dict, list)):
-            waiting += part.values() if isinstance(part, dict) else part
-    if growth > MOST_GROWTH:
-        raise ConfigError(
-            f'{where}: the replacements in its tokenizer.json make a text up to {growth:.3g} times as long, must be at '
-            f'most {MOST_GROWTH} times.'
-        )
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if not re.fullmatch(r'tokenizer.*\.json', name):  # ``fast_tokenizer_files`` may name another than the usual one
+            continue
+        content, growth = _read(os.path.join(folder, name)), 1.
+        waiting = [content.get('normalizer'), content.get('pre_tokenizer'), content.get('decoder')]
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, dict) and part.get('type') == 'Replace':
+                known = part['pattern'].get('String') if isinstance(part.get('pattern'), dict) else None
+                growth *= max(1, len(str(part.get('content'))) / max(1, len(str(known or ''))))
+            elif isinstance(part, (dict, list)):
+                waiting += part.values() if isinstance(part, dict) else part
+                growth *= _GROWTH.get(str(part.get('type')), 1) if isinstance(part, dict) else 1
+        if growth > MOST_GROWTH:
+            raise ConfigError(
+                f'{where}: the replacements in its {name} make a text up to {growth:.3g} times as long, must be at '
+                f'most {MOST_GROWTH} times.'
+            )
 
 
-class Stored(NamedTuple):
-    """A tensor in a file of weights: its name, number of elements, and whether they are floating-point numbers."""
-    name: str
-    size: int
-    floating: bool
-
-
-def stored_weights(folder: str) -> Iterator[Stored]:
+def weight_files(folder: str) -> List[str]:
     """
     Overview:
-        The tensors in a folder's files of weights, of which only the descriptions are read.
+        The files from which ``transformers`` or ``peft`` loads the weights of a folder. It may contain others.
     Arguments:
-        - folder (:obj:`str`): With files of safetensors or torch.
+        - folder (:obj:`str`): Folder or hub name.
+    Returns:
+        - paths (:obj:`List[str]`): Empty if there are none, or the files that name them are broken.
     """
-    for file in sorted(os.listdir(folder)):
-        path = os.path.join(folder, file)
-        if file.endswith('.safetensors'):
+    named = _read(os.path.join(folder, 'config.json')).get('transformers_weights')
+    for name in _WEIGHTS if named is None else [str(named)]:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            parts = _read(path).get('weight_map') if name.endswith('.index.json') else dict(whole=name)
+            names = parts.values() if isinstance(parts, dict) else ()
+            return [os.path.join(folder, part) for part in sorted(set(map(str, names)))]
+    return []
+
+
+def integer_weights(folder: str) -> Iterator[str]:
+    """
+    Overview:
+        Names of the tensors in ``weight_files`` that are not floating-point numbers.
+    Arguments:
+        - folder (:obj:`str`): Folder or hub name. Only a folder is read.
+    """
+    for path in weight_files(folder):
+        if path.endswith('.safetensors'):
             with safe_open(path, 'pt') as tensors:
-                for name in tensors.keys():
-                    part = tensors.get_slice(name)
-                    yield Stored(name, math.prod(part.get_shape()), part.get_dtype().startswith(('F', 'BF')))
-        elif file.startswith(('pytorch_model', 'adapter_model')) and zipfile.is_zipfile(path):
-            for name, tensor in torch.load(path, map_location='cpu', weights_only=True, mmap=True).items():
-                if isinstance(tensor, torch.Tensor):
-                    yield Stored(name, tensor.numel(), tensor.is_floating_point())
+                yield from (n for n in tensors.keys() if not tensors.get_slice(n).get_dtype().startswith(('F', 'BF')))
+        else:
+            whole = torch.load(path, map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(path))
+            yield from (n for n, t in whole.items() if isinstance(t, torch.Tensor) and not t.is_floating_point())
+
+
+def _read(path: str) -> Dict[str, Any]:
+    """The content of a JSON file; empty if it cannot be read, since whoever loads the folder names the reason."""
+    try:
+        with open(path, encoding='utf-8') as f:
+            content = json.load(f)
+    except Exception:  # a broken file may raise anything, from OSError to RecursionError
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _check_json(path: str, where: str) -> None:
-    try:
-        with open(path, encoding='utf-8') as f:
-            waiting = [('', json.load(f))]
-    except Exception:  # whoever loads the folder names the reason
-        return
+    waiting = [('', _read(path))]
     while waiting:
         key, value = waiting.pop()
-        if key == 'weight_map' and isinstance(value, dict) or key in _FILES and value is not None:
+        if key == 'weight_map' or key in _FILES and value is not None:
             for name in value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]:
                 if not isinstance(name, str) or os.path.basename(name) != name or name in ('', '.', '..'):
                     raise ConfigError(
                         f'{where}: {key} has {name!r:.200}, must be names of files in the folder, without a path.'
                     )
-        elif isinstance(value, dict):
-            waiting += value.items()
+        elif isinstance(value, dict):  # of implementations by the names of parts
+            waiting += [(key if key.endswith('_implementation') else name, x) for name, x in value.items()]
         elif isinstance(value, list):
             waiting += [(key, x) for x in value]
-        elif isinstance(value, (int, float)) and _SIZE.search(key) and not abs(value) <= most_of(key):
-            raise ConfigError(f'{where}: {key} = {value!r:.200}: must be at most {most_of(key)}.')
+        elif is_count(key) and isinstance(value, (int, float)) and value > MOST_COUNT:
+            raise ConfigError(f'{where}: {key} = {value!r:.200}: must be at most {MOST_COUNT}.')
         elif key.endswith('_implementation') and isinstance(value, str) and '/' in value:
             raise ConfigError(f'{where}: {key} = {value!r:.200} would run code of the hub. Remove the key.')

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerBase
 from ding_common import ConfigError, nearest
 from dizoo_llm.tasks.base import check_unanswered
 from dizoo_llm.template import TemplateFailure, apply, variables
-from dizoo_llm.tokenizer import decode_after, encode_text, reads_like_a_token
+from dizoo_llm.tokenizer import decode_after, encode_text, no_panic, reads_like_a_token
 
 MASK = 'special_tokens_mask'
 MARK = 'TURN{}MARK'  # stands for the content of a message
@@ -87,7 +87,8 @@ def encode_prompts(
     names = reads_like_a_token(tokenizer, len(tokenizer))
     if any(chats) or any(map(names.search, prompts)) or system_prompt is not None or chat_options:
         return [encode_prompt(tokenizer, prompt, chat, system_prompt, chat_options) for prompt in prompts]
-    rows = tokenizer(prompts, add_special_tokens=True, return_special_tokens_mask=True)
+    with no_panic():
+        rows = tokenizer(prompts, add_special_tokens=True, return_special_tokens_mask=True)
     return [
         ids[:-1] if ids[-1:] == [tokenizer.eos_token_id] and mask[-1] == 1 else ids
         for ids, mask in zip(rows['input_ids'], rows[MASK])

@@ -3,8 +3,9 @@ import os
 import re
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import List, Optional, Sequence, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
@@ -24,6 +25,17 @@ ENCODING = threading.RLock()
 os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
 # Threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment.
 os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+
+
+@contextmanager
+def no_panic() -> Iterator[None]:
+    """Raise a panic of ``tokenizers``, such as about a regular expression that takes too long, as a ``ConfigError``."""
+    try:
+        yield
+    except BaseException as error:  # a panic is no Exception
+        if type(error).__name__ != 'PanicException':
+            raise
+        raise ConfigError(f'env.tokenizer: it fails ({reason(error)}).') from error
 
 
 def build_word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -102,7 +114,7 @@ def _load_once(found: Pretrained, stamp: Tuple[int, ...]) -> PreTrainedTokenizer
     check = check_tokenizer if found.gguf_file is None else check_gguf
     check(found.where, f'env.tokenizer.pretrained = {found.where!r}')
     try:
-        with quiet_hub():
+        with quiet_hub(), no_panic():
             tokenizer = AutoTokenizer.from_pretrained(found.path, trust_remote_code=False, **found.options)
     except Exception as error:  # a broken folder may raise anything, even a bare Exception of tokenizers
         what = 'the folder contains no tokenizer that can be loaded' if os.path.isdir(
@@ -141,6 +153,7 @@ def end_ids(tokenizer: PreTrainedTokenizerBase) -> Tuple[int, ...]:
     return tuple(dict.fromkeys(ids + named))
 
 
+@no_panic()
 def encode_text(tokenizer: PreTrainedTokenizerBase,
                 text: str,
                 add_special_tokens: bool = False,
@@ -170,6 +183,7 @@ def encode_text(tokenizer: PreTrainedTokenizerBase,
     return tokenizer.encode(text, add_special_tokens=add_special_tokens, split_special_tokens=True)
 
 
+@no_panic()
 def decode_after(tokenizer: PreTrainedTokenizerBase, before: Sequence[int], ids: Sequence[int]) -> str:
     """
     Overview:

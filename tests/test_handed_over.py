@@ -11,6 +11,7 @@ import pickle
 import random
 import shutil
 import signal
+import struct
 import sys
 import zipfile
 from functools import partial
@@ -31,7 +32,7 @@ from ding_grpo.replay.command import main as replay
 from ding_grpo.report.command import main as report
 from ding_grpo.worker.checkpoint import prune, read_checkpoint
 from dizoo_llm import servers
-from dizoo_llm.chat import encode_prompt
+from dizoo_llm.chat import encode_prompt, encode_prompts
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.play import main as play
 from dizoo_llm.tasks import ThinkAnswerTask
@@ -249,8 +250,19 @@ ADAPTERS = [
     Case('adapters that copy layers', adapters(layer_replication=[[0, 10 ** 9]]), load, REFUSED),
     Case('a key that no release has yet', adapters(import_hook='evil'), load, REFUSED),
     Case('a rank that fills the memory', adapters(r=10 ** 9), load, REFUSED),
-    Case('a pattern that is matched for ever', adapters(target_modules='(.|.)*x'), load, 'without groups'),
+    Case('a pattern that is matched for ever', adapters(target_modules='(.|.)*x'), load, 'at most four repetitions'),
     Case('a pattern of ranks that is matched for ever', adapters(rank_pattern={'((.*)*)*x': 2}), load, REFUSED),
+    Case('ranks in a list', adapters(rank_pattern={'q_proj': [10 ** 9]}), load, REFUSED),
+    Case('names in 900 lists', adapters(target_modules=json.loads('[' * 900 + ']' * 900)), load, REFUSED),
+    Case('a pattern in 900 groups', adapters(target_modules='(' * 900 + ')' * 900), load, REFUSED),
+    Case('a factor that is a text', adapters(alpha_pattern=dict(q_proj='x')), load, REFUSED),
+    Case('a factor of 400 digits', adapters(alpha_pattern=dict(q_proj=10 ** 400)), load, REFUSED),
+    Case('factors in a list', adapters(alpha_pattern=['q_proj']), load, REFUSED),
+    Case('a number that fills the memory', adapters(num_virtual_tokens=10 ** 9), load, REFUSED),
+    Case('a number below 0', adapters(lora_alpha=-10 ** 9), load, REFUSED),
+    Case('a config that is a text', adapters(eva_config='../outside'), load, REFUSED),
+    Case('weights that are computed', adapters(init_lora_weights='pissa_niter_1000000000'), load, REFUSED),
+    Case('weights that are quantized', adapters(init_lora_weights='loftq'), load, REFUSED),
     Case('adapters of integers', integers('adapter_model.safetensors', 'lora_A.weight'), load, 'floating-point'),
     Case('a model that loads adapters', model_and_adapters, load, 'contains both a model and adapters'),
     Case(
@@ -312,21 +324,54 @@ def compressed_weights(folder: Path) -> None:
     compress(folder / 'pytorch_model.bin')
 
 
-def gguf_layers(folder: Path) -> None:
-    """A GGUF file whose header describes three million layers."""
-    pytest.importorskip('gguf')
-    write_gguf(str(folder))
-    name, number = b'block_count' + (4).to_bytes(4, 'little'), (2).to_bytes(4, 'little')
-    content = (folder / 'tiny.gguf').read_bytes()
-    assert name + number in content
-    (folder / 'tiny.gguf').write_bytes(content.replace(name + number, name + (3_000_000).to_bytes(4, 'little')))
+def other_name(folder: Path) -> None:
+    """Compressed weights whose name only an index has."""
+    compressed_weights(folder)
+    names = torch.load(folder / 'pytorch_model.bin', weights_only=True)
+    (folder / 'pytorch_model.bin').rename(folder / 'w.pt')
+    index = dict(metadata={}, weight_map={name: 'w.pt' for name in names})
+    (folder / 'pytorch_model.bin.index.json').write_text(json.dumps(index))
+
+
+def index_of_a_list(folder: Path) -> None:
+    copy('model', folder)
+    (folder / 'model.safetensors').unlink()
+    (folder / 'model.safetensors.index.json').write_text(json.dumps(dict(metadata={}, weight_map=['a', 'b'])))
+
+
+def legacy_integers(folder: Path) -> None:
+    """In the format before torch 1.6."""
+    torch_weights(folder, lambda t: t.bool())
+    torch.save(
+        torch.load(folder / 'pytorch_model.bin', weights_only=True),
+        folder / 'pytorch_model.bin',
+        _use_new_zipfile_serialization=False
+    )
+
+
+def gguf(name: str, value: bytes) -> Callable[[Path], None]:
+    """A GGUF file with another type and value of a number in its header."""
+
+    def make(folder: Path) -> None:
+        pytest.importorskip('gguf')
+        known = write_gguf(str(folder)).config
+        was = dict(block_count=known.num_hidden_layers, embedding_length=known.hidden_size)[name]
+        old, content = name.encode() + struct.pack('<II', 4, was), (folder / 'tiny.gguf').read_bytes()
+        assert old in content
+        (folder / 'tiny.gguf').write_bytes(content.replace(old, name.encode() + value))
+
+    return make
+
+
+gguf_layers = gguf('block_count', struct.pack('<II', 4, 3_000_000))
 
 
 def load_gguf(folder: Path) -> None:
     build_causal_lm(str(folder), None, None, None, 'policy.model', 'tiny.gguf')
 
 
-MOST = 'must be at most 10000'
+SMALL = 'its config describes a model of'
+MANY = 'must be at most 100000'
 MODELS = [
     Case('a model as it is', model(), load, ''),
     Case('an index that leads outside', index_outside, load, 'must be names of files in the folder'),
@@ -334,21 +379,37 @@ MODELS = [
         'weights that lead outside', model(transformers_weights='../outside/model.safetensors'), load,
         'must be names of files in the folder'
     ),
-    Case('three million layers', model(num_hidden_layers=3_000_000), load, f'num_hidden_layers = 3000000: {MOST}'),
-    Case('layers under another name', model(model_type='gpt2', n_layer=3_000_000), load, MOST),
-    Case('layers of a part', model(text_config=dict(num_hidden_layers=10 ** 12)), load, MOST),
-    Case('layers of a tokenizer\'s model', model(num_hidden_layers=10 ** 12), lambda f: load_tokenizer(str(f)), MOST),
-    Case('a model without its weights', thin, load, 'its config.json describes a model of'),
+    Case('three million layers', model(num_hidden_layers=3_000_000), load, f'num_hidden_layers = 3000000: {MANY}'),
+    Case('layers under another name', model(model_type='gpt2', n_layer=3_000_000), load, MANY),
+    Case('layers of a part', model(text_config=dict(num_hidden_layers=10 ** 12)), load, MANY),
+    Case('layers of a tokenizer\'s model', model(num_hidden_layers=10 ** 12), lambda f: load_tokenizer(str(f)), MANY),
+    Case('blocks', model(model_type='xlstm', num_blocks=3_000_000), load, f'num_blocks = 3000000: {MANY}'),
+    Case('layers in a text', model(num_hidden_layers='3000000'), load, "'num_hidden_layers' expected int"),
+    Case('dense layers', model(model_type='cohere2_moe', first_k_dense_replace=10 ** 9), load, MANY),
+    Case('labels', model(num_labels=10 ** 9), load, MANY),
+    Case('kinds of layers', model(model_type='gpt_neo', attention_types=[[['global'], 10 ** 9]]), load, MANY),
+    Case(
+        'masks that fill the memory',
+        model(model_type='gpt_neo', max_position_embeddings=40_000, attention_types=[[['global'], 2]]), load,
+        'and 3,200,000,'
+    ),
+    Case('a model without its weights', thin, load, SMALL),
+    Case('a GGUF file without its weights', gguf('embedding_length', struct.pack('<II', 4, 2 ** 20)), load_gguf, SMALL),
+    Case('layers of a GGUF file in a list', gguf('block_count', struct.pack('<IIQI', 9, 4, 1, 2)), load_gguf, MANY),
     Case(
         'a model that talks for ever', talkative, lambda folder: play.main([str(folder), 'a'], standalone_mode=False),
         'max_new_tokens = 1000000000000'
     ),
-    Case('layers of a GGUF file', gguf_layers, load_gguf, MOST),
-    Case('its tokenizer', gguf_layers, lambda folder: load_tokenizer(str(folder), 'tiny.gguf'), MOST),
+    Case('layers of a GGUF file', gguf_layers, load_gguf, MANY),
+    Case('its tokenizer', gguf_layers, lambda folder: load_tokenizer(str(folder), 'tiny.gguf'), MANY),
     Case('a kernel of the hub', model(attn_implementation='somebody/kernel'), load, 'would run code of the hub'),
+    Case('kernels of parts', model(attn_implementation={'': 'somebody/kernel'}), load, 'would run code of the hub'),
     Case('weights of integers', integers('model.safetensors', 'q_proj.weight'), load, 'floating-point numbers'),
     Case('weights of bools', lambda f: torch_weights(f, lambda t: t.bool()), load, 'floating-point numbers'),
+    Case('the same in an old format', legacy_integers, load, 'floating-point numbers'),
     Case('compressed weights', compressed_weights, load, 'is compressed'),
+    Case('compressed weights of another name', other_name, load, 'is compressed'),
+    Case('an index that is a list', index_of_a_list, load, 'neither a folder with'),
     Case('a config that is a pipe', lambda f: (copy('model', f), pipe('config.json')(f)), load, 'neither a file nor'),
 ]
 
@@ -371,10 +432,33 @@ def versions_outside(folder: Path) -> None:
     change(folder / 'tokenizer_config.json', fast_tokenizer_files=['../outside/tokenizer.1.json'])
 
 
-def replacing(folder: Path) -> None:
-    tokenizer('{{ messages[0].content }}')(folder)
-    doubled = dict(type='Replace', pattern=dict(String='a'), content='aa')
-    change(folder / 'tokenizer.json', normalizer=dict(type='Sequence', normalizers=[doubled] * 60))
+def gguf_outside(folder: Path) -> None:
+    tokenizer('{{ messages }}')(folder)
+    (folder / 'tokenizer.json').unlink()
+    change(folder / 'tokenizer_config.json', gguf_file='../outside/tiny.gguf')
+
+
+def multiplying(part: str, step: dict, name: str = 'tokenizer.json') -> Callable[[Path], None]:
+    """A tokenizer of which a part makes a text longer in sixty steps."""
+
+    def make(folder: Path) -> None:
+        tokenizer('{{ messages[0].content }}')(folder)
+        steps = dict(normalizer='normalizers', pre_tokenizer='pretokenizers', decoder='decoders')[part]
+        shutil.copy(folder / 'tokenizer.json', folder / 'as-it-was.json')
+        change(folder / 'tokenizer.json', **{part: {'type': 'Sequence', steps: [step] * 60}})
+        if name != 'tokenizer.json':  # which the other file names
+            (folder / 'tokenizer.json').rename(folder / name)
+            (folder / 'as-it-was.json').rename(folder / 'tokenizer.json')
+            change(folder / 'tokenizer_config.json', fast_tokenizer_files=[name])
+
+    return make
+
+
+def panicking(folder: Path) -> None:
+    """A tokenizer whose regular expression is given up in the middle, by a panic."""
+    copy('model', folder)
+    split = dict(type='Split', pattern=dict(Regex='(a+)+$b'), behavior='Isolated', invert=False)
+    change(folder / 'tokenizer.json', pre_tokenizer=split)
 
 
 def ask(folder: Path) -> None:
@@ -399,21 +483,30 @@ def talking(text: str) -> Callable[[Path], None]:
     return make
 
 
+def play_many(folder: Path) -> None:
+    play.main([str(folder), 'a' * 24], standalone_mode=False)
+
+
+TWICE = dict(type='Replace', pattern=dict(String='a'), content='aa')
+BYTES = dict(type='ByteLevel', add_prefix_space=False, trim_offsets=True, use_regex=False)
+CHARACTERS = dict(type='Precompiled', precompiled_charsmap='')
+LONG = 'times as long, must be at most 1000 times'
+PANIC = 'env.tokenizer: it fails (PanicException: '
 LOOP = '{% for i in range(99999) %}' * 4 + '{% endfor %}' * 4
 LATE = '{{ messages[0].content }}{% if "a" in messages[0].content %}' + LOOP + '{% endif %}'
 MACRO = '{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}'
 FOLDED = '{{ 10 ** (10 ** 9) }}'
-LONG = 'its chat template took more than 1 s'
+SLOW = 'its chat template took more than 1 s'
 TEMPLATES = [
     ('a template', '{{ messages[0].content }}', ''),
-    ('a template that loops', LOOP, LONG),
-    ('a template that loops for some chats', LATE, LONG),
-    ('a template that calls itself', MACRO, LONG),
-    ('a template that computes when it is compiled', FOLDED, LONG),
+    ('a template that loops', LOOP, SLOW),
+    ('a template that loops for some chats', LATE, SLOW),
+    ('a template that calls itself', MACRO, SLOW),
+    ('a template that computes when it is compiled', FOLDED, SLOW),
     ('a template with a long number', '{{ 10 ** (10 ** 5) }}', 'ValueError: Exceeds the limit'),
     ('a template of many levels', '{% if 1 %}' * 3000 + '{% endif %}' * 3000, 'RecursionError: maximum recursion'),
     ('a template that fills the memory', '{{ messages[0].content * 10 ** 10 }}', 'MemoryError'),
-    ('a template that writes much', '{{ "a" * 10 ** 8 }}', 'answers with more than 1,00'),
+    ('a template that writes much', '{{ "a" * 10 ** 7 }}', 'answers with more than 1,00'),
 ]
 TOKENIZERS = [
     *(Case(name, tokenizer(text), ask, told) for name, text, told in TEMPLATES),
@@ -422,17 +515,26 @@ TOKENIZERS = [
         'a template with an option', tokenizer('{{ messages[0].content }}{% if date %}{% endif %}'), ask_with_options,
         ''
     ),
-    Case('a template that loops, with an option', tokenizer(FOLDED + '{{ date }}'), ask_with_options, LONG),
+    Case('a template that loops, with an option', tokenizer(FOLDED + '{{ date }}'), ask_with_options, SLOW),
     Case(
         'a template that cannot be read, with an option', tokenizer('{% if date %}'), ask_with_options,
         'TemplateSyntaxError'
     ),
     Case(
         'a template that loops, in play', talking(FOLDED),
-        lambda folder: play.main([str(folder), 'a'], standalone_mode=False), LONG
+        lambda folder: play.main([str(folder), 'a'], standalone_mode=False), SLOW
     ),
-    Case('a tokenizer that doubles a text sixty times', replacing, ask, 'times as long, must be at most 1000 times'),
+    Case('a normalizer that doubles a text', multiplying('normalizer', TWICE), ask, LONG),
+    Case('the same by another name', multiplying('normalizer', TWICE, 'tokenizer.4.0.0.json'), ask, LONG),
+    Case('a decoder that doubles a text', multiplying('decoder', TWICE), ask, LONG),
+    Case('bytes that become two', multiplying('pre_tokenizer', BYTES), ask, LONG),
+    Case('characters that become others', multiplying('normalizer', CHARACTERS), ask, LONG),
+    Case('a regular expression that takes long', panicking, play_many, PANIC),
+    Case(
+        'the same for several texts', panicking, lambda f: encode_prompts(load_tokenizer(str(f)), ['a' * 24] * 2), PANIC
+    ),
     Case('a tokenizer of another folder', versions_outside, ask, 'must be names of files in the folder'),
+    Case('a tokenizer of a file outside', gguf_outside, ask, 'must be names of files in the folder'),
 ]
 
 # --------------------------------------------------------------------------------------------------------- checkpoints
@@ -530,6 +632,10 @@ CHECKPOINTS = [
     Case(
         'a rate of a text', checkpoint(lambda s: s['optimizer']['param_groups'][0].update(lr='x')), resume,
         "param_groups.0.lr = 'x', must be a number"
+    ),
+    Case(
+        'a rate of 400 digits', checkpoint(lambda s: s['optimizer']['param_groups'][0].update(lr=10 ** 400)), resume,
+        'must be a number'
     ),
     Case('moments of another shape', moments(lambda t: t[:1]), resume, 'must be floating-point numbers with shape'),
     Case('moments of integers', moments(torch.Tensor.long), resume, 'must be floating-point numbers with shape'),

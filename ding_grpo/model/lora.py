@@ -7,6 +7,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, nearest
+from ding_common.adapters import check_keys
 from ding_common.pretrained import Pretrained
 
 _REFERENCE = 'without adapters the model must be the pretrained one, which is the reference'
@@ -70,8 +71,12 @@ def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
         if key not in known:
             raise ConfigError(f'policy.model.lora.{key} = {value!r}: unknown key; {nearest(key, known)}')
     try:
+        config = LoraConfig(task_type='CAUSAL_LM', **lora)
+        check_keys(config.to_dict(), 'policy.model.lora.')  # as when they are loaded again
         with warnings.catch_warnings():  # about a name that peft uses and transformers has renamed
             warnings.filterwarnings('ignore', '`is_gradient_checkpointing` is deprecated', FutureWarning)
-            return get_peft_model(lm, LoraConfig(task_type='CAUSAL_LM', **lora))
+            return get_peft_model(lm, config)
+    except ConfigError:
+        raise
     except Exception as error:  # peft may raise any exception for its arguments
         raise ConfigError(f'policy.model.lora = {dict(lora)!r}: {describe(error)}') from error

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 
 from ding_common import CheckpointError
 from ding_common.content import check_content, taking
-from ding_common.model_folder import check_stored
+from ding_common.model_folder import check_archive
 
 from .screen import show
 from .sharded_checkpoint import ENTRY, check_shards, prune_shards, read_shards
@@ -132,7 +132,7 @@ def _read_file(path: str, mapped: bool) -> Any:
     if os.path.exists(path) and not os.path.isfile(path):
         raise CheckpointError(f'the checkpoint {path} is not a file')
     try:
-        check_stored(path)
+        check_archive(path)
         with open(path, 'rb') as file, zipfile.ZipFile(file) as archive:
             tensors = [r for r in archive.infolist() if '/data/' in r.filename]
             for record in archive.infolist():  # the pickle and small records

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, empty
 
 from ding_common import CheckpointError, check_links, describe, parallel
-from ding_common.model_folder import check_stored
+from ding_common.model_folder import check_archive
 
 SUFFIX = '.shards'
 ENTRY = 'shards'  # of a checkpoint's state: what is known about its folder
@@ -147,7 +147,7 @@ def prune_shards(folder: str) -> None:
     named = set()
     for path in glob.glob(os.path.join(glob.escape(folder), '*.pth.tar*')):
         try:
-            check_stored(path)
+            check_archive(path)
             state = torch.load(path, map_location='cpu', weights_only=True, mmap=True)
         except Exception:  # damaged files raise many kinds
             return

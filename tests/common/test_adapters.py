@@ -13,6 +13,7 @@ from easydict import EasyDict
 from transformers import AutoModelForCausalLM
 
 from ding_common import ConfigError
+from ding_common.adapters import check_keys
 from ding_common.language_model import build_causal_lm
 from ding_grpo.model import CausalLM
 from dizoo_llm.play import main as play
@@ -216,3 +217,34 @@ class TestBroken:
         assert torch.equal(
             logits(of(str(adapters))), logits(of(str(adapters.parent / 'base')))
         )  # fresh ones do nothing
+
+
+@pytest.mark.unittest
+class TestPatterns:
+    """Python's matching takes exponential time for some; only they are refused."""
+
+    @pytest.mark.parametrize(
+        'pattern', [
+            'q_proj', r'.*\.(q|k)_proj', r'(?:a|b)?c', '[0-9]+', r'(\.\w)*', '(ab|cd)+', r'^a$|\bb\d{1,3}', '(a{3}){9}',
+            '(?!a)(?=.*b).*c', '.*.*.*.*x', '(' * 50 + 'a' + ')?' * 50, '(attention|attn|mlp|q_proj|k_proj){1,3}'
+        ]
+    )
+    def test_allowed(self, pattern):
+        check_keys(dict(target_modules=pattern, modules_to_save=[pattern], rank_pattern={pattern: 2}), '')
+
+    @pytest.mark.parametrize(
+        'pattern', [
+            '(.*)*x', '(a+)+b', '(a|a)*b', '(a|ab)*c', '(.|a)*b', '(.|a)' * 40, '(.?){50}', '.*.*.*.*.*x',
+            '(?:(?:a?){9}){9}', r'(a)\1', '(?i:a|A)*b', '(?i)(ab|AB)*c', '(?=(.*)*x)', 'a{99999999999}', '*', 'a)(b',
+            '(' * 9999 + ')' * 9999, '(a)?(?(1)b|c)', 5, None
+        ]
+    )
+    def test_refused(self, pattern):
+        for config in (dict(target_modules=[pattern]), dict(layers_pattern=['q_proj', pattern])):
+            with pytest.raises(ConfigError, match='here: .* = .*: must be names of modules'):
+                check_keys(config, 'here: ')
+
+    def test_all_of_them_count(self):
+        check_keys(dict(rank_pattern={f'{i}.*.*.*': 2 for i in range(500)}), '')
+        with pytest.raises(ConfigError, match='rank_pattern = '):
+            check_keys(dict(rank_pattern={f'{i}.*.*.*': 2 for i in range(1000)}), '')

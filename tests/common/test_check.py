@@ -47,6 +47,8 @@ class TestCheckConfig:
             (dict(learning_rate=0), r'number in \(0, inf\)'),
             (dict(learning_rate=float('nan')), 'number'),
             (dict(learning_rate='1e-3'), 'number'),
+            (dict(learning_rate=10 ** 400), 'number'),
+            (dict(share=-10 ** 400), 'float'),
             (dict(share=float('nan')), 'float'),
             (dict(on=1), 'bool'),
             (dict(name=3), 'str'),
@@ -58,7 +60,7 @@ class TestCheckConfig:
         (key, value), = learn.items()
         with pytest.raises(ConfigError, match=allowed) as caught:
             check(**learn)
-        assert f'policy.learn.{key} = {value!r}' in caught.value.message
+        assert f'policy.learn.{key} = {value!r:.200}' in caught.value.message
 
     def test_a_misspelt_key_is_told_before_a_value_that_it_should_have_replaced(self):
         with pytest.raises(ConfigError, match=r"policy\.learn\.epoch = 3: unknown key; did you mean 'epochs'"):

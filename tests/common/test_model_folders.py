@@ -9,7 +9,7 @@ import torch
 
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tokenizer import build_word_tokenizer, end_ids, load_tokenizer
-from ding_common import ConfigError, check_links
+from ding_common import ConfigError, check_links, language_model
 from ding_common.language_model import build_causal_lm
 
 DEEP = '[' * 100_000
@@ -125,6 +125,10 @@ class TestModelFolder:
             (remove('tokenizer.json', 'tokenizer_config.json'), 'contains no tokenizer'),
             (write('tokenizer.json', ''), 'Expecting value'),
             (write('tokenizer.json', '{}'), 'contains no tokenizer that can be loaded'),
+            (
+                change('tokenizer.json', normalizer=dict(type='Precompiled', precompiled_charsmap='')),
+                r'contains no tokenizer that can be loaded \(.*PanicException'
+            ),
             (write('tokenizer.json', DEEP), 'contains no tokenizer that can be loaded'),
             (write('tokenizer_config.json', 'nope'), 'contains no tokenizer that can be loaded'),
             (evil_code, 'it requires running its own code .trust_remote_code., which is not supported'),
@@ -146,6 +150,16 @@ class TestModelFolder:
         (folder / 'generation_config.json').write_text(content)
         with pytest.raises(ConfigError, match='generation_config.json'):
             end_ids(load_tokenizer(str(folder)))
+
+    def test_of_a_model_of_too_many_parts(self, good, monkeypatch):
+        """No key has a large value, but their product is large."""
+        monkeypatch.setattr(language_model, 'MOST_MODULES', 10)
+        for pretrained, config in ((str(good / 'whole'), None), (None, dict(model_type='llama'))):
+            with pytest.raises(ConfigError, match='its config describes a model of more than 10 modules') as caught:
+                build_causal_lm(pretrained, config, 'float32', None, 'policy.model')
+            assert '\n' not in caught.value.message and len(caught.value.message) < 500
+        monkeypatch.setattr(language_model, 'MOST_MODULES', 40)
+        build_causal_lm(str(good / 'whole'), None, 'float32', None, 'policy.model')
 
     def test_weights_without_a_place_are_told(self, good, tmp_path):
         folder = tmp_path / 'model'

@@ -114,6 +114,11 @@ class TestLoRA:
             ),
             (dict(lora=dict(bias='all')), "policy.model.lora.bias = 'all': must be 'none'; .* the reference"),
             (dict(lora=dict(init_lora_weights='pissa')), "init_lora_weights = 'pissa': must be True or False or"),
+            (
+                dict(lora=dict(layer_replication=[[0, 2]])
+                     ), r'policy.model.lora.layer_replication = \[\[0, 2\]\]: must be'
+            ),
+            (dict(lora=dict(target_modules='(.*)*q_proj')), 'policy.model.lora.target_modules = .*: must be names of'),
             (dict(lora=dict(inference_mode=True)), 'policy.model.lora.inference_mode = True: must be False'),
             (dict(save_merged=True), 'policy.model.save_merged = True: needs policy.model.lora'),
             (dict(gradient_checkpointing='yes'), "gradient_checkpointing = 'yes': must be True or False"),
