@@ -277,10 +277,11 @@ class TestPipeline:
         """All greedy evaluations return 0, so that the first was the best by them."""
         returns = [0.2, 0.9, 0.3, 0.5]
         left = iter(returns)
-        monkeypatch.setattr(
-            'ding_grpo.worker.evaluator.sampled_episodes',
-            lambda *args: ({'return': np.full((2, 1), next(left))}, [None] * 2)
-        )
+
+        def sampled(*args):
+            return {'return': np.full((2, 1), next(left))}, [None] * 2
+
+        monkeypatch.setattr('ding_grpo.worker.evaluator.sampled_episodes', sampled)
         both[0].policy.eval.evaluator.update(sample=True)
         assert [e['eval_episode_return'] for e in run(both, updates=3)[2]] == returns
         best = torch.load('run/ckpt/ckpt_best.pth.tar', weights_only=True)
