@@ -36,7 +36,7 @@ from dizoo_llm.chat import encode_prompt, encode_prompts
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.play import main as play
 from dizoo_llm.tasks import ThinkAnswerTask
-from dizoo_llm.tokenizer import build_word_tokenizer, load_tokenizer
+from dizoo_llm.tokenizer import build_word_tokenizer, decode_after, load_tokenizer
 from tests.gguf_file import write_gguf
 from tests.shipped import small
 from tests.tasks import Ask
@@ -349,6 +349,24 @@ def legacy_integers(folder: Path) -> None:
     )
 
 
+def integer_biases(folder: Path) -> None:
+    model(attention_bias=True)(folder)
+    weights = load_file(folder / 'model.safetensors')
+    biases = {n.replace('weight', 'bias'): w[:, 0].long() for n, w in weights.items() if 'self_attn' in n}
+    save_file({**weights, **biases}, folder / 'model.safetensors', dict(format='pt'))
+
+
+def integers_of_the_base(folder: Path) -> None:
+    """The names of the weights lack the beginning, as of a model without a head."""
+    model(tie_word_embeddings=True)(folder)
+    weights = load_file(folder / 'model.safetensors')
+    weights = {
+        name.removeprefix('model.'): weight.long()
+        for name, weight in weights.items() if name != 'lm_head.weight'
+    }
+    save_file(weights, folder / 'model.safetensors', dict(format='pt'))
+
+
 def gguf(name: str, value: bytes) -> Callable[[Path], None]:
     """A GGUF file with another type and value of a number in its header."""
 
@@ -405,6 +423,8 @@ MODELS = [
     Case('a kernel of the hub', model(attn_implementation='somebody/kernel'), load, 'would run code of the hub'),
     Case('kernels of parts', model(attn_implementation={'': 'somebody/kernel'}), load, 'would run code of the hub'),
     Case('weights of integers', integers('model.safetensors', 'q_proj.weight'), load, 'floating-point numbers'),
+    Case('biases of integers', integer_biases, load, 'floating-point numbers'),
+    Case('integers of a model without a head', integers_of_the_base, load, 'floating-point numbers'),
     Case('weights of bools', lambda f: torch_weights(f, lambda t: t.bool()), load, 'floating-point numbers'),
     Case('the same in an old format', legacy_integers, load, 'floating-point numbers'),
     Case('compressed weights', compressed_weights, load, 'is compressed'),
@@ -459,6 +479,12 @@ def panicking(folder: Path) -> None:
     copy('model', folder)
     split = dict(type='Split', pattern=dict(Regex='(a+)+$b'), behavior='Isolated', invert=False)
     change(folder / 'tokenizer.json', pre_tokenizer=split)
+
+
+def panicking_decoder(folder: Path) -> None:
+    build_word_tokenizer(['a', 'b']).save_pretrained(folder)
+    steps = [dict(type='Fuse'), dict(type='Replace', pattern=dict(Regex='(a+)+$b'), content='')]
+    change(folder / 'tokenizer.json', decoder=dict(type='Sequence', decoders=steps))
 
 
 def ask(folder: Path) -> None:
@@ -532,6 +558,9 @@ TOKENIZERS = [
     Case('a regular expression that takes long', panicking, play_many, PANIC),
     Case(
         'the same for several texts', panicking, lambda f: encode_prompts(load_tokenizer(str(f)), ['a' * 24] * 2), PANIC
+    ),
+    Case(
+        'the same in a decoder', panicking_decoder, lambda f: decode_after(load_tokenizer(str(f)), [], [0] * 24), PANIC
     ),
     Case('a tokenizer of another folder', versions_outside, ask, 'must be names of files in the folder'),
     Case('a tokenizer of a file outside', gguf_outside, ask, 'must be names of files in the folder'),

@@ -3,8 +3,10 @@ What somebody else hands over in good faith, as published models and other progr
 `test_handed_over.py` has what is refused.
 """
 import json
+import os
 import shutil
 import zipfile
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ding_common import language_model
+from ding_common import ConfigError, language_model
 from ding_common.language_model import build_causal_lm
 from ding_common.model_folder import check_model_folder
 from ding_grpo.model import CausalLM
@@ -201,6 +203,12 @@ def extra_files(folder):
     (folder / 'scheduler.bin').write_text('x')
 
 
+def positions(folder):
+    """A buffer of integers, which older releases saved."""
+    weights = load_file(folder / 'model.safetensors')
+    save_file({**weights, 'model.position_ids': torch.arange(9)}, folder / 'model.safetensors', dict(format='pt'))
+
+
 FOLDERS = [
     torch_files(False, False),
     torch_files(True, False),
@@ -209,6 +217,7 @@ FOLDERS = [
     sharded,
     named,
     extra_files,
+    positions,
     lambda folder: change(folder / 'config.json', max_position_embeddings=10_485_760),
     lambda folder: change(folder / 'config.json', num_labels=3, tokens_seen=15 * 10 ** 12, transformers_weights=None),
     lambda folder: change(folder / 'tokenizer_config.json', model_max_length=10 ** 30),
@@ -233,26 +242,47 @@ class TestModels:
         model.save_pretrained(str(tmp_path / 'model'))
         load(tmp_path / 'model')
 
-    @pytest.mark.parametrize('quantized', [True, False])
-    def test_of_four_weights_in_a_byte(self, folder, monkeypatch, quantized):
-        """As in files of two bits for each weight, which the config says."""
-        monkeypatch.setattr(language_model, 'FEW_WEIGHTS', 0)
-        if quantized:
+    @pytest.mark.parametrize('kind', ['quantized', 'plain', 'gguf'])
+    def test_of_four_weights_in_a_byte(self, folder, monkeypatch, kind):
+        """As in files of two bits for each weight, which a config says."""
+        pytest.importorskip('gguf')
+        lm = write_gguf(str(folder)) if kind == 'gguf' else load(folder)
+        if kind == 'quantized':
             change(folder / 'config.json', quantization_config=dict(quant_method='gptq', bits=2, group_size=128))
-        weights = sum(weight.numel() for weight in load_file(folder / 'model.safetensors').values())
-        (folder / 'model.safetensors').write_bytes(bytes(weights // 4))
-        check = language_model._check_size
-        if quantized:
-            check(str(folder), None, 'here', AutoModelForCausalLM)
-        else:
-            with pytest.raises(language_model.ConfigError, match='here: its config describes a model of .* weights'):
-                check(str(folder), None, 'here', AutoModelForCausalLM)
+        monkeypatch.setattr(language_model, 'FEW_WEIGHTS', 0)
+        monkeypatch.setattr(os.path, 'getsize', lambda path: sum(p.numel() for p in lm.parameters()) // 4)
+        with nullcontext() if kind != 'plain' else pytest.raises(ConfigError,
+                                                                 match='here: its config describes a model'):
+            language_model._check_size(
+                str(folder), 'tiny.gguf' if kind == 'gguf' else None, 'here', AutoModelForCausalLM
+            )
 
-    def test_of_a_gguf_file(self, tmp_path, monkeypatch):
+    def test_of_two_bits(self, folder):
+        """A BitNet, which packs four weights into an integer."""
+        pytest.importorskip('accelerate')
+        weights = load_file(folder / 'model.safetensors')
+        for name, weight in list(weights.items()):
+            if name.endswith('_proj.weight'):
+                weights.update({name: weight[::4].to(torch.uint8).contiguous(), f'{name}_scale': torch.ones(1)})
+        save_file(weights, folder / 'model.safetensors', dict(format='pt'))
+        kind = dict(quant_method='bitnet', linear_class='bitlinear', quantization_mode='offline')
+        change(folder / 'config.json', quantization_config=kind)
+        assert load(folder).get_parameter('lm_head.weight').dtype == torch.float32
+
+    def test_of_a_gguf_file(self, folder, monkeypatch):
+        """Beside it is a file of weights that nobody has downloaded."""
         pytest.importorskip('gguf')
         monkeypatch.setattr(language_model, 'FEW_WEIGHTS', 0)
-        write_gguf(str(tmp_path))
-        build_causal_lm(str(tmp_path), None, None, None, 'policy.model', 'tiny.gguf')
+        write_gguf(str(folder))
+        (folder / 'model.safetensors').write_text('version https://git-lfs.github.com/spec/v1\n')
+        build_causal_lm(str(folder), None, None, None, 'policy.model', 'tiny.gguf')
+
+    def test_that_is_made_here(self):
+        sizes = dict(hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1)
+        build_causal_lm(None, dict(model_type='llama', vocab_size=262_144, **sizes), 'float32', None, 'policy.model')
+        for key, value, most in (('num_hidden_layers', 100_001, 100_000), ('vocab_size', 10 ** 10, 10 ** 9)):
+            with pytest.raises(ConfigError, match=f'policy.model.config.{key} = {value}: must be at most {most}'):
+                build_causal_lm(None, dict(dict(TINY), **{key: value}), 'float32', None, 'policy.model')
 
     def test_of_every_default_config_of_transformers(self, tmp_path):
         checked = 0

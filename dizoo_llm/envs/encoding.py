@@ -9,8 +9,8 @@ from dizoo_llm.chat import MARK, apply_template, check_options, conversation, en
     marked, marked_chat
 from dizoo_llm.tasks import MultiTurnTask, Problem, Task
 from dizoo_llm.template import TemplateFailure
-from dizoo_llm.tokenizer import ENCODING, build_char_tokenizer, build_word_tokenizer, decode_after, \
-    encode_text, end_ids, load_tokenizer, no_panic
+from dizoo_llm.tokenizer import ENCODING, build_char_tokenizer, build_word_tokenizer, decode_after, encode_text, \
+    end_ids, load_tokenizer
 from ding_common import MOST, ConfigError, TaskError, describe
 
 MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it sets the length of observations
@@ -256,7 +256,6 @@ class Encoder:
             return ends[0]
         return added.close + added.replaced if added.last[:1] == turn[-1:] else 0
 
-    @no_panic()
     def _ids(self, text: str) -> List[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
