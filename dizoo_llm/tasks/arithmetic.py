@@ -11,7 +11,7 @@ import operator
 import random
 import re
 from itertools import product
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 from ding_common import ConfigError, Rule
 
@@ -25,8 +25,8 @@ OPERATIONS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 class ArithmeticTask(Task):
     """
     Overview:
-        All problems are different. Some are shown as worked examples, others are held out, and the rest is for
-        training. Reward parts: ``right``, 1 if the completion is the number and nothing else; ``near``, 1 / (1 + d)
+        All problems are different. Some are shown as worked examples, others are held out, and training has the rest
+        but for other forms of these: 3 + 8 = 11 is the fact of 8 + 3, 11 - 3, 11 - 8, 3 - 11 and 8 - 11. Reward parts: ``right``, 1 if the completion is the number and nothing else; ``near``, 1 / (1 + d)
         for a number that is d away from the right one, and 0 for anything else.
     """
 
@@ -81,19 +81,22 @@ class ArithmeticTask(Task):
         found = product(numbers, dict.fromkeys(operations), numbers)
         found = [p for p in found if negative or int(_written(*p)[1]) >= 0]
         problems = [(a, o, b) for a, o, b in found if max(a, b) <= high]
-        if len(problems) <= examples + eval_size:
+        random.Random(seed).shuffle(problems)
+        shown = set(map(_fact, problems[:examples]))
+        self._held_out = [p for p in problems[examples:] if _fact(p) not in shown][:eval_size]
+        known = shown | set(map(_fact, self._held_out))
+        self._problems = [p for p in problems if _fact(p) not in known]
+        self._problems += [p for p in found if max(p[0], p[2]) > high and _fact(p) not in known]
+        if len(self._held_out) < eval_size or not self._problems:
             raise ConfigError(
                 f'env.task.eval_size = {eval_size} with env.task.examples = {examples}: of {len(problems)} problems '
-                'none is left for training. Lower one of them, or raise env.task.high.'
+                'and their other forms none is left for training. Lower one of them, or raise env.task.high.'
             )
         self.weights = dict(right=1.0, near=near) if near > 0 else dict(right=1.0)
-        random.Random(seed).shuffle(problems)
         self._shown: List[Dict[str, str]] = []
         for problem in problems[:examples]:
             question, answer = _written(*problem)
             self._shown += [dict(role='user', content=question), dict(role='assistant', content=answer)]
-        self._held_out, self._problems = problems[examples:examples + eval_size], problems[examples + eval_size:]
-        self._problems += [(a, o, b) for a, o, b in found if max(a, b) > high]
 
     def __len__(self) -> int:
         return len(self._problems)
@@ -114,6 +117,12 @@ class ArithmeticTask(Task):
         other = ArithmeticTask.__new__(ArithmeticTask)
         other.__dict__.update(self.__dict__, _problems=self._held_out)
         return other
+
+
+def _fact(problem: Tuple[int, str, int]) -> Tuple[int, ...]:
+    """The same for a sum, its commuted form and its inverse differences; for a product and its commuted form."""
+    a, operation, b = problem
+    return tuple(sorted((a, b, abs(OPERATIONS[operation](a, b)))))
 
 
 def _written(a: int, operation: str, b: int) -> List[str]:

@@ -23,6 +23,7 @@ from ding_common import ConfigError, Rule, nearest, parallel
 
 from .base import TASK_REGISTRY, Problem, Task, as_text, check_unanswered, final_answer, is_missing, is_prompt, \
     messages_of
+from .facts import as_written
 from .packed import Packed
 from .rows import read_rows
 
@@ -36,7 +37,7 @@ class ListTask(Task):
     """
     Overview:
         A task over a list of problems. Held-out problems, if any, are a separate list or are drawn with a seed. \
-        Training never contains a problem with the text of a held-out one, compared without regard to white space.
+        Training has no problem whose fact (``as_written``) is that of a held-out one.
     """
 
     listed = True
@@ -60,30 +61,32 @@ class ListTask(Task):
         if held_out is None and eval_size == 0:
             self._problems = self._held_out = _chosen(problems, range(len(problems)))
             return
-        source, first = problems if held_out is None else held_out, {}  # first: index of each text
+        source = problems if held_out is None else held_out
+        first: Dict[bytes, int] = {}  # text -> index of the first problem with it
         for i, problem in enumerate(source):
             first.setdefault(_digest(problem), i)
-        texts = list(first)
+        drawn, facts = list(first.values()), list(map(as_written, source))
         if held_out is None:
-            random.Random(seed).shuffle(texts)
+            order = list(dict.fromkeys(facts))
+            random.Random(seed).shuffle(order)
+            place = {fact: n for n, fact in enumerate(order)}
+            drawn.sort(key=lambda i: place[facts[i]])
         if eval_size > 0:
-            texts = texts[:eval_size]
-        found = set(texts)
-        self._held_out = _chosen(source, [first[text] for text in texts])
-        self._problems = _chosen(problems, [i for i, p in enumerate(problems) if _digest(p) not in found])
-        lost, drawn = len(problems) - len(self._problems), len(texts)
+            drawn = drawn[:eval_size]
+        self._held_out, found = _chosen(source, drawn), {facts[i] for i in drawn}
+        of_all = facts if held_out is None else map(as_written, problems)
+        self._problems = _chosen(problems, [i for i, fact in enumerate(of_all) if fact not in found])
+        lost, key = len(problems) - len(self._problems), f'eval_size = {eval_size}' if held_out is None else 'eval_path'
         if 0 < len(problems) == lost:
-            key, do = f'eval_size = {eval_size}', 'Lower eval_size, or add problems'
-            if held_out is not None:
-                key, do = 'eval_path', 'Use other problems in it'
+            do = 'Lower eval_size, or add problems' if held_out is None else 'Use other problems in it'
             raise ConfigError(
-                f'env.task.{key}: there is no problem for training. The {drawn} text(s) of the held-out problems are '
-                f'those of all {lost} problems; training has no held-out text. {do}.'
+                f'env.task.{key}: there is no problem for training. The {len(drawn)} held-out problem(s) are those of '
+                f'all {lost} problems, in the same or in another form. {do}.'
             )
-        if held_out is None and lost > drawn > 0:
+        if lost > (len(drawn) if held_out is None else 0):
             warnings.warn(
-                f'env.task.eval_size = {eval_size}: {lost} of {len(problems)} problems are not trained, because '
-                f'{drawn} text(s) are held out and some occur several times.'
+                f'env.task.{key}: {lost} of {len(problems)} problems are not trained, because they are held out or '
+                f'another form of one of the {len(drawn)} that are.'
             )
 
     def __len__(self) -> int:
@@ -117,6 +120,7 @@ class FileTask(ListTask):
             prompt: str = 'question',
             answer: str = 'answer',
             kind: Optional[str] = None,
+            fact: Optional[str] = None,
             template: str = '{prompt}',
             reference_in: str = 'whole',
             answer_in: str = 'whole',
@@ -136,6 +140,8 @@ class FileTask(ListTask):
             - answer (:obj:`str`): Column of the reference answers. A row without one whose messages end with a turn \
                 of the assistant has this turn as its answer.
             - kind (:obj:`Optional[str]`): Column by which evaluation groups its results.
+            - fact (:obj:`Optional[str]`): Column that names what a row is a form of. Training has no row with the \
+                fact of a held-out one. None: the prompt, without regard to case, punctuation and white space.
             - template (:obj:`str`): Text of the prompt, ``{prompt}`` is replaced. Not applied to chat messages.
             - reference_in (:obj:`str`): How to extract the reference answer, one of ``EXTRACTORS``; '####' for GSM8K.
             - answer_in (:obj:`str`): How to extract a completion's answer, 'whole', 'answer_tag', 'boxed' or '####'.
@@ -152,7 +158,7 @@ class FileTask(ListTask):
             raise ConfigError(f'env.task.template = {template!r}: must contain {{prompt}}.')
         self._answer_in, self._check, self._written = EXTRACTORS[answer_in], CHECKS[check], WRITTEN[answer_in]
         self._shown = reference_in == answer_in
-        self._columns = dict(prompt=prompt, answer=answer, kind=kind)
+        self._columns = dict(prompt=prompt, answer=answer, kind=kind, fact=fact)
         self._template, self._reference_in, self._check_name = template, reference_in, check
         if not Rule.integer(1).or_none().holds(check_rows):
             raise ConfigError(f'env.task.check_rows = {check_rows!r}: must be {Rule.integer(1).or_none().allowed}.')
@@ -243,9 +249,7 @@ class FileTask(ListTask):
 
     def _problem(self, where: str, row: Dict[str, Any]) -> Problem:
         self._check_columns(where, row)
-        prompt, answer, kind = (
-            self._columns[name] and row[self._columns[name]] for name in ('prompt', 'answer', 'kind')
-        )
+        prompt, answer, kind, fact = (column and row[column] for column in self._columns.values())
         reference = EXTRACTORS[self._reference_in](as_text(answer))
         if reference is None:
             raise ConfigError(
@@ -254,8 +258,8 @@ class FileTask(ListTask):
         text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', as_text(prompt))
         if not is_prompt(text) or not _is_text(Problem(text).text):
             raise ConfigError(f'{where}: {text!r:.80} is neither text nor {messages_of(text)}.')
-        metadata = {} if self._columns['kind'] is None else dict(kind=as_text(kind))
-        return Problem(text, reference, dict(metadata, solution=as_text(answer)))
+        given = dict(solution=answer, kind=kind, fact=fact)
+        return Problem(text, reference, {name: as_text(x) for name, x in given.items() if x is not None})
 
     def _equal(self, where: str, answer: str, reference: str) -> bool:
         try:

@@ -21,8 +21,9 @@ NUMBERS = range(32, 100)  # every product has four digits
 class ProductsTask(Task):
     """
     Overview:
-        All 4,624 products, of four digits each, some of them held out. Reward part: ``right``, 1 if the completion is
-        the number and nothing else.
+        All 4,624 products, of four digits each, some of them held out; a product with its factors exchanged is not
+        trained if one of the two is held out. Reward part: ``right``, 1 if the completion is the number and nothing
+        else.
     """
 
     weights = dict(right=1.0)
@@ -42,7 +43,11 @@ class ProductsTask(Task):
         if not 0 < eval_size < len(pairs):
             raise ConfigError(f'env.task.eval_size = {eval_size}: must be from 1 to {len(pairs) - 1}.')
         random.Random(seed).shuffle(pairs)
-        self._held_out, self._pairs = pairs[:eval_size], pairs[eval_size:]
+        self._held_out = pairs[:eval_size]
+        known = set(map(frozenset, self._held_out))
+        self._pairs = [pair for pair in pairs if frozenset(pair) not in known]
+        if not self._pairs:
+            raise ConfigError(f'env.task.eval_size = {eval_size}: no product is left for training. Lower it.')
 
     def __len__(self) -> int:
         return len(self._pairs)

@@ -20,6 +20,7 @@ from dizoo_llm.servers import MOST, Servers
 from ding_common import ConfigError, Rule, nearest
 
 from .base import TASK_REGISTRY, Parts, Problem, Task, as_text
+from .facts import in_any_order
 
 MISSING = "env.task.type = 'reasoning_gym': needs the extra: pip install 'ding-grpo[reasoning-gym]'"
 _HELD_OUT: Dict[str, '_HeldOut'] = {}  # by config
@@ -31,6 +32,8 @@ _LISTED = {'acre', 'gsm_symbolic', 'list_functions', 'word_ladder'}
 _LISTED_SIZE = 50_000
 # Generators that iterate over sets, so that their problems differ between processes.
 _BY_HASH = {'isomorphic_strings', 'knight_swap', 'polynomial_multiplication', 'ransom_note'}
+# Generators whose problems have the same answer in another order of their numbers, or are the inverse of another one.
+_UNORDERED = {'basic_arithmetic', 'chain_sum', 'decimal_chain_sum', 'gcd', 'lcm', 'products', 'spell_backward'}
 _JUNK = ('nan', 'nan+nanj', 'inf', '?', 'x y')  # answers that are wrong for every problem
 
 
@@ -130,7 +133,8 @@ class ReasoningGymTask(Task):
     Overview:
         One generator of reasoning-gym, or a weighted mixture of several. Item n is a pure function of the seed and n. \
         The first ``eval_size`` different texts are held out. Training uses the items after them and skips every item \
-        whose text is held out, however few problems the generator has. Different seeds would not separate the two: \
+        whose text is held out, or that is another form of a held-out one (sums in another order, words spelled \
+        backward), however few problems the generator has. Different seeds would not separate the two: \
         item n of seed s is item n - 1 of seed s + 1, and small generators repeat themselves. Generators whose scorers \
         execute answers as Python, or reward nonsense answers, are rejected.
 
@@ -220,7 +224,7 @@ class ReasoningGymTask(Task):
             return self._with_examples(held_out.problems[index])
         for tried in range(1000):  # skip held-out texts: the sequence of items is endless
             problem = self._item(held_out.first + index + tried * self._size)
-            if problem.text not in held_out.texts:
+            if self._fact(problem) not in held_out.facts:
                 return self._with_examples(problem)
         raise ConfigError(
             f'env.task.eval_size = {self._eval_size}: 1000 problems in a row are held out; the generator has too few. '
@@ -277,13 +281,20 @@ class ReasoningGymTask(Task):
             messages.append(dict(role='assistant', content=self.demonstration(example)))
         return problem._replace(prompt=[*messages, dict(role='user', content=problem.prompt)])
 
+    def _fact(self, problem: Problem) -> Union[str, bytes]:
+        """What all forms of a problem have in common."""
+        kind = problem.metadata['kind']
+        if kind == 'word_sorting':  # in ascending or descending order
+            return in_any_order(Problem('', problem.answer))
+        return in_any_order(problem) if kind in _UNORDERED else problem.text
+
     @cached_property
     def _held_out(self) -> '_HeldOut':
         """Computed once in a process for all environments."""
         if self._key not in _HELD_OUT:
             problems: List[Problem] = []
             examples: List[List[Problem]] = [[] for _ in self._parts]
-            texts: Set[str] = set()
+            facts: Set[Union[str, bytes]] = set()
             first, most = 0, 100 * (self._eval_size + self._examples * len(self._parts) + 10)
             while len(problems) < self._eval_size or any(len(shown) < self._examples for shown in examples):
                 if first >= most:
@@ -293,26 +304,26 @@ class ReasoningGymTask(Task):
                         found = f" and {', '.join(str(len(shown)) for shown in examples)} for examples"
                     raise ConfigError(
                         f'env.task.eval_size = {self._eval_size}{also}: the first {first} problems have only '
-                        f'{len(problems)} different texts{found}. Lower it.'
+                        f'{len(problems)} that are no other form of one another{found}. Lower it.'
                     )
                 problem = self._item(first)
                 first += 1
                 shown = examples[problem.metadata['part']]
                 chosen = shown if len(shown) < self._examples else problems
-                if problem.text not in texts and (chosen is shown or len(problems) < self._eval_size):
+                if self._fact(problem) not in facts and (chosen is shown or len(problems) < self._eval_size):
                     chosen.append(problem)
-                    texts.add(problem.text)
-            _HELD_OUT[self._key] = _HeldOut(problems, examples, texts, first)
+                    facts.add(self._fact(problem))
+            _HELD_OUT[self._key] = _HeldOut(problems, examples, facts, first)
         return _HELD_OUT[self._key]
 
 
 class _HeldOut(NamedTuple):
     """
     Overview:
-        The problems for evaluation, which are the first items with different texts; the worked examples of each
-        generator; the texts of both; and the number of items that were read.
+        The problems for evaluation, which are the first items with different facts; the worked examples of each
+        generator; the facts of both; and the number of items that were read.
     """
     problems: List[Problem]
     examples: List[List[Problem]]
-    texts: Set[str]
+    facts: Set[Union[str, bytes]]
     first: int

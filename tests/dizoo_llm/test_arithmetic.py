@@ -21,12 +21,12 @@ class TestArithmetic:
             a, operation, b = last(problem).removeprefix('What is ').removesuffix('?').split()
             assert problem.answer == str(int(a) + int(b) if operation == '+' else int(a) - int(b))
 
-    def test_examples_evaluation_and_training_are_all_problems_once(self):
+    def test_examples_evaluation_and_training_have_no_problem_twice(self):
         task = create_task(SUMS)
         held_out = task.evaluation()
         shown = [m['content'] for m in task.problem(0).prompt[:-1:2]]
         texts = shown + [last(t.problem(i)) for t in (task, held_out) for i in range(len(t))]
-        assert len(held_out) == 20 and len(texts) == len(set(texts)) == 2 * 9 * 9
+        assert len(held_out) == 20 and len(texts) == len(set(texts)) < 2 * 9 * 9
         assert held_out.problem(0).prompt[:-1] == task.problem(5).prompt[:-1]
         assert task.problem(0) == create_task(SUMS).problem(0) != create_task(dict(SUMS, seed=1)).problem(0)
 
@@ -35,7 +35,7 @@ class TestArithmetic:
         assert [small.problem(i) for i in range(len(small))] == [large.problem(i) for i in range(len(small))]
         held_out = [task.evaluation() for task in (small, large)]
         assert [held_out[0].problem(i) for i in range(20)] == [held_out[1].problem(i) for i in range(20)]
-        assert len(large) - len(small) == 2 * (12 ** 2 - 9 ** 2)
+        assert 0 < len(large) - len(small) < 2 * (12 ** 2 - 9 ** 2)  # without the differences of held-out sums
         more = [last(large.problem(i)).removesuffix('?').split()[2::2] for i in range(len(small), len(large))]
         assert all(max(map(int, numbers)) in (10, 11, 12) for numbers in more)
 
@@ -59,7 +59,7 @@ class TestArithmetic:
         held_out = task.evaluation()
         problems = [t.problem(i) for t in (task, held_out) for i in range(len(t))]
         answers = [p.answer for p in problems] + [m['content'] for m in problems[0].prompt[1::2]]
-        assert len(answers) == 9 * 9 + 9 * 10 // 2 and min(map(int, answers)) == 0
+        assert len(answers) <= 9 * 9 + 9 * 10 // 2 and min(map(int, answers)) == 0
 
     @pytest.mark.parametrize(
         'changes, message', [

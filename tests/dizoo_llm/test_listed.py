@@ -152,12 +152,12 @@ class TestFile:
         with pytest.raises(ConfigError) as refused:
             create_task(dict(options, eval_size=5))
         assert refused.value.message == (
-            'env.task.eval_size = 5: there is no problem for training. The 3 text(s) of the held-out problems are '
-            'those of all 12 problems; training has no held-out text. Lower eval_size, or add problems.'
+            'env.task.eval_size = 5: there is no problem for training. The 3 held-out problem(s) are those of all 12 '
+            'problems, in the same or in another form. Lower eval_size, or add problems.'
         )
         with pytest.raises(ConfigError, match='env.task.eval_path: there is no .* Use other problems in it.'):
             create_task(dict(options, eval_path=options['path']))
-        with pytest.warns(UserWarning, match='eval_size = 1: 4 of 12 problems are not trained, because 1'):
+        with pytest.warns(UserWarning, match='eval_size = 1: 4 of 12 problems are not trained, because they are held out or'):
             assert len(create_task(dict(options, eval_size=1))) == 8
 
     def test_csv_of_a_spreadsheet(self, gsm8k, tmp_path):

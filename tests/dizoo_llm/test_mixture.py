@@ -24,9 +24,10 @@ class TestMixture:
     def test_all_problems_in_proportion_to_the_weights(self):
         task = mixture(dict(SUMS, weight=3), dict(PRODUCTS, weight=1))
         count = Counter(kinds(task))
-        assert count[1] == 81 - 3 - 4 and count[0] == 3 * count[1]
+        sums, products = (len(create_task(part)) for part in (SUMS, PRODUCTS))
+        assert count[1] == products and count[0] == 3 * count[1]
         texts = {task.problem(i).prompt[-1]['content'] for i in range(len(task))}
-        assert len(texts) == (81 - 3 - 8) + (81 - 3 - 4)
+        assert len(texts) == sums + products
         for begin in range(0, len(task) - 8, 8):  # spread evenly
             assert Counter(kinds(task)[begin:begin + 8])[0] in (5, 6, 7)
 
