@@ -26,8 +26,9 @@ class ArithmeticTask(Task):
     """
     Overview:
         All problems are different. Some are shown as worked examples, others are held out, and training has the rest
-        but for other forms of these: 3 + 8 = 11 is the fact of 8 + 3, 11 - 3, 11 - 8, 3 - 11 and 8 - 11. Reward parts: ``right``, 1 if the completion is the number and nothing else; ``near``, 1 / (1 + d)
-        for a number that is d away from the right one, and 0 for anything else.
+        but for other forms of these: 3 + 8 = 11 is the fact of 8 + 3, 11 - 3, 11 - 8, 3 - 11 and 8 - 11. Reward
+        parts: ``right``, 1 if the completion is the number and nothing else; ``near``, 1 / (1 + d) for a number that is
+        d away from the right one, and 0 for anything else.
     """
 
     return_part = 'right'
