@@ -27,15 +27,16 @@ setup(
     package_data={'ding_grpo.report': ['*.html', '*.css', '*.js']},
     package_dir={'ding_common.configs': 'config'},
     install_requires=[
-        'DI-engine>=0.5.3',
+        'DI-engine>=0.5.3,<0.5.4',  # beneath the patches of ding_grpo.compat
         *BOUNDS,
-        'transformers>=5.20',
+        'transformers>=5.20,<5.25',  # whose attention ding_grpo.model replaces
         'tokenizers',
         'gymnasium',
         'easydict',
         'click',
         'jinja2',
         'matplotlib',
+        'packaging',
         'plotly>=5.20',
         'tabulate',
     ],
@@ -44,14 +45,14 @@ setup(
         # `make docs` installs these alone, without torch.
         'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5'],
         'gguf': ['gguf>=0.10', 'accelerate'],
-        'lora': ['peft>=0.17'],
+        'lora': ['peft>=0.17,<0.22'],
         'math': ['math-verify'],
         'parquet': ['pyarrow<22'],  # later ones need numpy 2
         'reasoning-gym': ['reasoning-gym'],
         'sft': ['accelerate'],
         'textarena': ['textarena'],
         'test': [
-            'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17',
+            'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17,<0.22',
             'math-verify', 'pyarrow<22', 'reasoning-gym', 'accelerate', 'gguf>=0.10', 'textarena'
         ],
     },

@@ -40,6 +40,7 @@ from ding_common import (
 from ding_common.create_config import check_names
 from ding_common.env_manager import LOG, closing_all, create_manager, while_alive
 from ding_common.files import check_writable
+from ding_common.versions import untested
 from ding_grpo.model import CausalLMVAC
 from ding_grpo.policy import GRPOPolicy, check_exp_name, check_main_config, check_replay, check_sections
 from ding_grpo.policy.half_weights import check_trained
@@ -47,6 +48,7 @@ from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
 from ding_grpo.worker.interrupt import handlers_given_back
 from ding_grpo.worker.plain import plain
+from ding_grpo.worker.screen import show
 
 from . import drop_ins, private
 from .private import running
@@ -353,6 +355,8 @@ def _with_checked_config(compile_collector_config: Callable) -> Callable:
             if private.is_bare() and collector.type == 'sample':  # DI-engine's, if the config names none
                 collector.type = 'group'
             check_main_config(user_cfg, policy_cfg, GRPOPolicy.default_config())
+            for line in untested():
+                show(line)
             if private.pipeline() == 'serial_pipeline':
                 check_replay(user_cfg.policy, policy_cfg.other.replay_buffer.type)
         return compile_collector_config(policy_cfg, user_cfg, *args)
