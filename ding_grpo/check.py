@@ -24,6 +24,7 @@ from ding_common import ConfigError, ConfigFile, echo, read_config_file
 from ding_common.create_config import check_names
 from ding_common.env_manager import create_manager
 from ding_common.memory import peak_memory
+from ding_grpo.policy import is_grpo
 
 PROBLEMS, UPDATES = 20, 2
 MODES = ('serial_onpolicy', 'serial')
@@ -54,7 +55,7 @@ def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: 
         - ConfigError: If a config is invalid, or its policy is not grpo.
     """
     check_names(create_config)
-    if create_config.policy.type != 'grpo':
+    if not is_grpo(create_config.policy.type):
         raise ConfigError(f'--check: create_config.policy.type = {create_config.policy.type!r}, must be grpo.')
     with built(main_config, create_config, seed) as (policy, collector):
         probes = collector.probe(PROBLEMS)

@@ -42,7 +42,7 @@ from ding_common.env_manager import LOG, closing_all, create_manager, while_aliv
 from ding_common.files import check_writable
 from ding_common.versions import untested
 from ding_grpo.model import CausalLMVAC
-from ding_grpo.policy import GRPOPolicy, check_exp_name, check_main_config, check_replay, check_sections
+from ding_grpo.policy import check_exp_name, check_main_config, check_replay, check_sections, is_grpo
 from ding_grpo.policy.half_weights import check_trained
 from ding_grpo.worker import GroupEvaluator, RunCommander
 from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
@@ -144,15 +144,15 @@ def _guarded(pipeline: Callable) -> Callable:
         ends_well, existed = False, os.path.isdir(main_config.exp_name)
         _folders.clear()
         try:
-            if create_config.policy.type == GRPOPolicy.config['type']:
-                check_sections(main_config.policy, GRPOPolicy.default_config())
+            ours = is_grpo(create_config.policy.type)
+            if ours:
+                check_sections(main_config.policy, POLICY_REGISTRY.get(create_config.policy.type).default_config())
                 main_config.policy.setdefault('learn', {})
                 if existed and main_config.policy.learn.get('resume_training', False):
                     # the run writes into its files; wandb links to its own logs
                     check_links(main_config.exp_name, 'exp_name', to_folders=True, besides='wandb')
                 _join_others(main_config)
-            at_once = ending_at_once() if create_config.policy.type == GRPOPolicy.config['type'] else nullcontext()
-            with _in_one_line(), handlers_given_back(), at_once, \
+            with _in_one_line(), handlers_given_back(), ending_at_once() if ours else nullcontext(), \
                     running(pipeline, (main_config, create_config), *args, **kwargs), RunCommander.last_save():
                 policy = pipeline((main_config, create_config), *args, **kwargs)
             ends_well = True
@@ -242,7 +242,7 @@ def _with_read_checkpoint(evaluate: Callable) -> Callable:
             state_dict = _read_file(path)
         arguments = seed, env_setting, model, state_dict, None, replay_path
         with _in_one_line():
-            if create_config.policy.type != GRPOPolicy.config['type']:
+            if not is_grpo(create_config.policy.type):
                 return evaluate((main_config, create_config), *arguments)
             check_exp_name(main_config.get('exp_name', 'default_experiment'))
             with _without_a_folder(main_config):
@@ -350,11 +350,11 @@ def _with_checked_config(compile_collector_config: Callable) -> Callable:
 
     @wraps(compile_collector_config)
     def check_and_compile(policy_cfg: dict, user_cfg: dict, *args) -> dict:
-        if policy_cfg.type in (GRPOPolicy.config['type'], f"{GRPOPolicy.config['type']}_command"):
+        if is_grpo(policy_cfg.type):
             collector = policy_cfg.collect.collector
             if private.is_bare() and collector.type == 'sample':  # DI-engine's, if the config names none
                 collector.type = 'group'
-            check_main_config(user_cfg, policy_cfg, GRPOPolicy.default_config())
+            check_main_config(user_cfg, policy_cfg, POLICY_REGISTRY.get(policy_cfg.type).default_config())
             for line in untested():
                 show(line)
             if private.pipeline() == 'serial_pipeline':

@@ -166,9 +166,15 @@ class GRPOPolicy(Policy):
 
     # ------------------------------------------------------------------ learn
     def _init_learn(self) -> None:
-        self._learn_model = self._model
         self._learning = Learning(self._cfg, self._actor, self._model, self._advantage, self._sharding, self._check_run)
-        self._optimizer = self._learning.optimizer
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        return self._learning.optimizer
+
+    @_optimizer.setter
+    def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._learning.optimizer = optimizer
 
     def _check_run(self, cfg: Dict) -> None:
         check_policy_config(cfg, self.default_config())
@@ -293,6 +299,11 @@ class GRPOPolicy(Policy):
 
     def _reset_eval(self, data_id: Optional[List[int]] = None) -> None:
         self._actor.forget(data_id)
+
+
+def is_grpo(kind: Any) -> bool:
+    """Whether a registered policy, or its class with DI-engine's commands, is grpo or derives from it."""
+    return kind in POLICY_REGISTRY and issubclass(POLICY_REGISTRY.get(kind), GRPOPolicy)
 
 
 @POLICY_REGISTRY.register('grpo_command')

@@ -70,12 +70,12 @@ class Learning:
             self.critic = actor.make_critic(learn)
             of_critic = [p for p in self.critic.parameters() if p.requires_grad]
             values = ValueLearning(learn, options, actor, model, self.critic)
-        weights = [*trained.values(), *of_critic]
-        self.optimizer = torch.optim.AdamW(
-            weights, lr=learn.learning_rate, weight_decay=learn.weight_decay, fused=actor.fused
+        optimizer = torch.optim.AdamW(
+            [*trained.values(), *of_critic],
+            lr=learn.learning_rate,
+            weight_decay=learn.weight_decay,
+            fused=actor.fused,
         )
-        # torch's fused step does not count in Tensor._version, by which KeptCache tells that weights have changed
-        self.optimizer.register_step_post_hook(lambda *_: torch.autograd.graph.increment_version(weights))
         self.schedule = Schedule(learn.lr_scheduler, learn.learning_rate)
         self._coefficients = Coefficients(learn)
         reduction = options.get('reduction', 'sequence')
@@ -83,7 +83,8 @@ class Learning:
         self.extras = Extras(
             values, make_teacher(cfg, reduction, self._device), make_demonstrations(learn, reduction), shadow
         )
-        self.updater = Updater(learn, learn.batch_size, options, actor, model, self.optimizer, self.extras)
+        self.updater = Updater(learn, learn.batch_size, options, actor, model, optimizer, self.extras)
+        self.optimizer = optimizer
         self.updates = 0
         self.watch = Watch(cfg, actor, model, self.updater)
         self.tokens: List[Dict[str, Any]] = []  # of the last update; empty unless ``tokens_freq`` is due
@@ -95,6 +96,18 @@ class Learning:
         ]
         for line in filter(None, notices) if parallel.rank() == 0 else []:
             click.echo(line)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """AdamW, unless it has been replaced by another one for the same weights."""
+        return self.updater.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        weights = [p for section in optimizer.param_groups for p in section['params']]
+        # torch's fused step does not count in Tensor._version, by which KeptCache tells that weights have changed
+        optimizer.register_step_post_hook(lambda *_: torch.autograd.graph.increment_version(weights))
+        self.updater.optimizer = optimizer
 
     def bind(self, spec: Any, advantage: Advantage) -> None:
         """
@@ -274,7 +287,8 @@ class Learning:
             self.reference.copy.load_state_dict(state['reference'])
         weights = [weight for group in self.optimizer.param_groups for weight in group['params']]
         for number, kept in state['optimizer']['state'].items():
-            for name, value in kept.items():  # torch takes any shape, and converts integers
+            for name, value in kept.items() if isinstance(self.optimizer, torch.optim.AdamW) else ():
+                # torch takes any shape, and converts integers
                 shape = tuple(weights[number].shape)
                 if not value.is_floating_point() or tuple(value.shape) not in (shape, ()):
                     raise ConfigError(

@@ -58,8 +58,7 @@ class Updater:
             extras: Extras = Extras(),
     ) -> None:
         self._cfg, self._batch_size, self._loss_options = cfg, batch_size, loss_options
-        self._actor, self._model, self._optimizer, self._extras = actor, model, optimizer, extras
-        self._trained: List[nn.Parameter] = [p for section in optimizer.param_groups for p in section['params']]
+        self._actor, self._model, self.optimizer, self._extras = actor, model, optimizer, extras
         self._device = self._trained[0].device
         self._sharded = is_sharded(model)  # by FSDP2, which sums gradients itself
         surrogate = _surrogate(loss_options)
@@ -70,6 +69,10 @@ class Updater:
         self.beta, self.entropy_weight = loss_options.get('beta', 0.0), cfg.entropy_weight
         self.bad_updates = BadUpdates(cfg.max_bad_updates)
         self.shuffle = torch.Generator().manual_seed(actor.seed)
+
+    @property
+    def _trained(self) -> List[nn.Parameter]:
+        return [p for section in self.optimizer.param_groups for p in section['params']]
 
     def run(self, batch: Batch, update: int) -> Dict[str, float]:
         """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. Returns metrics (docs/metrics.md)."""
@@ -117,7 +120,7 @@ class Updater:
     def step(self, mini_batch: Batch) -> Dict[str, float]:
         """Take one optimizer step, unless the outcome forbids it. Returns metrics and the outcome."""
         cfg, batch, extras = self._cfg, mini_batch.to(self._device), self._extras
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         read = self._learn_rows(batch, self._slope(mini_batch) if self._loss_of_whole else None)
         shown = None if extras.demonstrations is None else self._learn_demonstrations(len(batch))
         trained = self._trained if extras.values is None else extras.values.trained(self._trained)
@@ -137,7 +140,7 @@ class Updater:
                 metrics.update(self._shadow_metrics(batch, read['logp']))
         if outcome == 'optimizer_steps':
             torch.nn.utils.clip_grads_with_norm_(trained, cfg.grad_clip_value, norm)
-            self._optimizer.step()
+            self.optimizer.step()
             self.optimizer_steps += 1
         return dict(metrics, **{name: float(name == outcome) for name in OUTCOMES})
 

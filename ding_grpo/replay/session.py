@@ -7,12 +7,13 @@ from typing import Any, Dict, NamedTuple
 
 from ding.envs import create_env_manager, get_vec_env_setting
 from ding.policy import create_policy
-from ding.utils import set_pkg_seed
+from ding.utils import import_module, set_pkg_seed
 from ding.worker import create_serial_collector
 from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_common.content import check_content, taking
+from ding_grpo.policy import is_grpo
 from ding_grpo.worker.random_state import set_random_state
 
 from .changes import Changes, ChangedPolicy
@@ -86,7 +87,8 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
 
 
 def _config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
-    if not cfg['policy'].get('type', '').startswith('grpo'):
+    import_module(cfg['policy'].get('import_names', []))
+    if not is_grpo(cfg['policy'].get('type')):
         raise ConfigError(f"policy.type = {cfg['policy'].get('type')!r}: only groups of grpo can be replayed.")
     cfg = copy.deepcopy(cfg)
     changes.apply(cfg)
