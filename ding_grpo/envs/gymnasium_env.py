@@ -7,6 +7,7 @@ from ding.envs import DingEnvWrapper, EpisodicLifeWrapper, EvalEpisodeReturnWrap
 from ding.utils import ENV_REGISTRY, ENV_WRAPPER_REGISTRY, import_module
 from easydict import EasyDict
 from gymnasium.spaces import Box
+from gymnasium.wrappers import FlattenObservation
 
 from ding_common import ConfigError, Rule, TaskError, check_config, describe, is_reward, nearest, require_dict
 from ding_common.env_config import check_env_config, pop_number
@@ -53,7 +54,8 @@ class GymnasiumEnv(DingEnvWrapper):
     """
 
     config = dict(
-        # (str) Id of a gymnasium environment, such as CartPole-v1.
+        # (str) Id of a gymnasium environment, such as CartPole-v1. An observation Discrete(n) becomes one-hot, of shape
+        # (n, ), and a number gets the shape (1, ).
         env_id='',
         # (dict) Additional arguments of ``gymnasium.make``, such as max_episode_steps.
         env_kwargs=dict(),
@@ -107,7 +109,10 @@ class GymnasiumEnv(DingEnvWrapper):
             )
         arguments = cfg.get('env_kwargs', {})
         try:
-            env = TellTruncation(gymnasium.make(cfg.env_id, **arguments))
+            env = gymnasium.make(cfg.env_id, **arguments)
+            if env.observation_space.shape == ():  # models read vectors
+                env = FlattenObservation(env)
+            env = TellTruncation(env)
         except Exception as error:  # an environment may raise anything for its arguments
             written = f', env.env_kwargs = {dict(arguments)!r}' if arguments else ''
             unknown = isinstance(error, (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound))

@@ -92,9 +92,9 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     if start == 'prompt':
         sample['prompt'], sample['anchor'] = episodes[0][0]['prompt'], _anchors(episodes)
     else:
-        sample['obs'] = default_collate([t['obs'] for episode in episodes for t in episode])
+        sample['obs'] = collate([t['obs'] for episode in episodes for t in episode])
         if 'final_obs' in last[0]:
-            sample['final_obs'] = default_collate([t['final_obs'] for t in last])
+            sample['final_obs'] = collate([t['final_obs'] for t in last])
     if 'kept' in rows[0]:
         sample['kept'] = padded('kept', -1)
     if 'kept_words' in rows[0]:
@@ -159,3 +159,9 @@ def _reply(step: Dict[str, Any], following: Dict[str, Any]) -> Tensor:
 
 def _equal(a: Any, b: Any) -> bool:
     return all(_equal(a[k], b[k]) for k in a) if isinstance(a, dict) else torch.equal(a, b)
+
+
+def collate(observations: List[Any]) -> Any:
+    """A batch of observations, tensors or dicts of them. One of shape (1, ) keeps its column, without which no layer
+    reads it; in a dict it loses it, as models for DI-engine expect."""
+    return default_collate(observations, cat_1dim=isinstance(observations[0], dict))

@@ -6,7 +6,6 @@ from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Option
 import numpy as np
 import torch
 from ding.torch_utils import to_device, to_tensor
-from ding.utils.data import default_collate
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
@@ -20,6 +19,7 @@ from .critic import StepCritic
 from .diagnose import check_sampled
 from .grpo_check import check_for_steps
 from .row_generators import RowGenerators, RowKey
+from .sample import collate
 
 Logit = Union[Tensor, Dict[str, Tensor]]
 ROWS = 64  # of the trial that compares the model's modes: dropout must show
@@ -264,7 +264,7 @@ class StepActor:
         return f'Use smaller mini-batches, now policy.learn.batch_size = {cfg.learn.batch_size}.'
 
     def _collate(self, obs: Dict[int, Any]) -> Any:
-        batch = default_collate([to_tensor(o, dtype=torch.float32) for o in obs.values()])
+        batch = collate([to_tensor(o, dtype=torch.float32) for o in obs.values()])
         return to_device(batch, next(self._model.parameters()).device)
 
     def _logit(self, model: nn.Module, obs: Any) -> Logit:

@@ -80,6 +80,21 @@ class Worst(Both):
         return obs, -0.1 * float(action) - 100 * float(done), done, *rest
 
 
+class Seen(Both):
+    """Observations of a space."""
+
+    def __init__(self, space):
+        self.observation_space = space
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(100)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return (self.observation_space.sample(), *super().step(action)[1:])
+
+
 def run(configs, updates=2, seed=0):
     policy = serial_pipeline_onpolicy(configs, seed=seed, max_train_iter=updates)
     log = os.path.join('run', 'log')
@@ -107,6 +122,22 @@ class TestPipeline:
         assert 1 <= metrics[0]['episode_length_mean'] <= 15 and metrics[0]['steps_per_second'] > 0
         assert all('sampled_return' in e for e in evaluations)
         assert os.path.exists(os.path.join('run', 'curve.png')) and not os.path.exists(os.path.join('run', 'model'))
+
+    @pytest.mark.parametrize('name', ['cartpole_grpo', 'cartpole_gae'])
+    @pytest.mark.parametrize(
+        'space, shape', [
+            (gymnasium.spaces.Box(-1, 1, (1, ), np.float32), 1),
+            (gymnasium.spaces.Box(-1, 1, (), np.float32), 1),
+            (gymnasium.spaces.Discrete(5), 5),
+        ]
+    )
+    def test_observations_of_one_number(self, small, name, space, shape):
+        """As a column, or one-hot."""
+        gymnasium.register('Seen-v0', Seen)
+        main, create = small(name, policy__learn__extend_truncated=False)
+        main.env.update(env_id='Seen-v0', env_kwargs=dict(space=space))
+        main.policy.model.obs_shape, main.policy.model.action_shape = shape, 2
+        assert all(m['grad_norm'] > 0 for m in run((main, create))[1])
 
     def test_pictures_through_a_convolutional_encoder(self, small):
         gymnasium.register('Sides-v0', Sides)
