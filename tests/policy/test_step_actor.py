@@ -157,7 +157,7 @@ class TestStepActor:
                 sample_group(policy, lengths, lambda row, step: float(row + step), number=n)
                 for n, lengths in enumerate(([3, 1], [2, 5]))
             ]
-            policy._learning.updater._optimizer = torch.optim.SGD(policy._model.parameters(), lr=1.)
+            policy._optimizer = torch.optim.SGD(policy._model.parameters(), lr=1.)
             policy._cfg.learn.grad_clip_value = 1e9
             before = torch.cat([p.detach().flatten() for p in policy._model.parameters()])
             policy.learn_mode.forward([groups[i] for i in batch])
@@ -398,7 +398,7 @@ class TestModesOfTheModel:
     def test_the_learner_compares_with_its_own_first_pass(self, layer):
         policy = self.policy(layer)
         groups = [sample_group(policy, [4, 3], lambda row, step: float(row))]
-        policy._learning.updater._optimizer = torch.optim.SGD(policy._model.parameters(), lr=0.)
+        policy._optimizer = torch.optim.SGD(policy._model.parameters(), lr=0.)
         before = copy.deepcopy(dict(policy._model.named_buffers()))
         metrics = policy.learn_mode.forward(groups)
         after = dict(policy._model.named_buffers())
