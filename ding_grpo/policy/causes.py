@@ -37,6 +37,9 @@ ENTROPY_SHARE, ENTROPY_NATS = 0.02, 0.01
 # Share of groups of identical rows, and updates in a row. Half of the groups are then lost to learning.
 COPIES, COPY_UPDATES = 0.5, 3
 
+# Share of rows that a limit cuts while their reward is the best: then the scorer pays for texts that do not end.
+CUT_SHARE = 0.5
+
 # Share of the range of returns by which greedy evaluations fall behind sampled episodes: 0.7 in a run of Acrobot that
 # learned.
 BEHIND = 0.75
@@ -181,6 +184,19 @@ def cut(h: History, s: Setting) -> Figures:
     )
 
 
+def cut_paid(h: History, s: Setting) -> Figures:
+    if not s.tokens or s.turns > 1 or not h.low < h.high or not h.at_best or \
+            not h.all_recent(lambda u: u['cut'] >= CUT_SHARE * u['rows']):
+        return None
+    last = h.recent[-1]
+    return dict(
+        message=f"the mean reward is the best one, {last['mean']:.3g}, and a limit cuts {last['cut']} of {last['rows']} "
+        'completions: the scorer pays for texts that do not end. Score the whole text, or set must_end of the task',
+        cut=last['cut'],
+        rows=last['rows'],
+    )
+
+
 def no_part(h: History, s: Setting) -> Figures:
     if not s.reward_weights or h.parts or not h.low == h.high == 0 or h.rows < ROWS or len(h.recent) < UPDATES:
         return None
@@ -310,11 +326,13 @@ CAUSES: Dict[str, Callable[[History, Setting], Figures]] = dict(
     against=against,
     entropy_gone=entropy_gone,
     equal=equal,
+    cut_paid=cut_paid,
     greedy_behind=greedy_behind,
 )
 # What is no cause where the reward is not learned from (``learn.advantage='none'``).
 OF_REWARD = (
-    'no_part', 'no_success', 'always_paid', 'wrong_key', 'junk_pays', 'one_part', 'copies', 'equal', 'entropy_gone'
+    'no_part', 'no_success', 'always_paid', 'wrong_key', 'junk_pays', 'one_part', 'copies', 'equal', 'entropy_gone',
+    'cut_paid'
 )
 _NOTHING_TO_COMPARE = ('equal', 'copies', 'entropy_gone')
 _COLLAPSE = ('no_success', 'always_paid', 'one_part', 'no_end', 'cut', 'against', *_NOTHING_TO_COMPARE)

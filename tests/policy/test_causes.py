@@ -108,6 +108,9 @@ def test_the_rule_of_three():
         ('greedy_behind', evaluated(3, 0.125, 0.875), evaluated(3, 0.13, 0.875), {}),
         ('greedy_behind', evaluated(3, 0.125, 0.875), evaluated(3, 0.125, None), {}),
         ('greedy_behind', evaluated(3, 0.125, 0.875), evaluated(3, 0.125, 0.875, metrics=dict(entropy=0.009)), {}),
+        ('cut_paid', history(5, dict(mean=0.98, cut=10)), history(5, dict(mean=0.97, cut=10)), {}),
+        ('cut_paid', history(5, dict(mean=0.98, cut=10)), history(5, dict(mean=0.98, cut=9)), {}),
+        ('cut_paid', history(5, dict(mean=0.98, cut=10)), history(4, dict(mean=0.98, cut=10)), {}),
         ('equal', history(5, dict(equal=4)), history(4, dict(equal=4)), {}),
         ('equal', history(5, dict(equal=4)), history(5, dict(equal=3)), {}),
     ]
