@@ -185,15 +185,16 @@ def cut(h: History, s: Setting) -> Figures:
 
 
 def cut_paid(h: History, s: Setting) -> Figures:
-    if not s.tokens or s.turns > 1 or not h.low < h.high or not h.at_best or \
-            not h.all_recent(lambda u: u['cut'] >= CUT_SHARE * u['rows']):
-        return None
     last = h.recent[-1]
+    share = last['cut'] / last['rows']
+    learned = h.low < h.high and h.at_best and h.all_recent(lambda u: u['cut'] >= CUT_SHARE * u['rows'])
+    if not s.tokens or s.turns > 1 or not (learned or h.cut_at_bar >= CUT_SHARE):
+        return None
+    share = max(share, h.cut_at_bar)
     return dict(
-        message=f"the mean reward is the best one, {last['mean']:.3g}, and a limit cuts {last['cut']} of {last['rows']} "
-        'completions: the scorer pays for texts that do not end. Score the whole text, or set must_end of the task',
-        cut=last['cut'],
-        rows=last['rows'],
+        message=f'a limit cuts {share:.0%} of the completions, and the scorer pays for them in full. Score the whole '
+        'text, or set must_end and return_part of the task',
+        share=share,
     )
 
 

@@ -123,6 +123,10 @@ class Watch:
         history.add(samples, of_mask(learned), metrics, closely)
         if reference is not None and (closely is not None or history.reference is None):
             history.add_reference(checksum(reference, trained=reference is not self._model))
+        self._seek()
+
+    def _seek(self) -> None:
+        history = self.history
         if not history.recent:  # every sample has failed so far
             return
         setting = self._setting()
@@ -146,18 +150,22 @@ class Watch:
         if returns:
             self.history.add_returns(returns)
 
-    def evaluated(self, greedy: float, sampled: Optional[float]) -> None:
+    def evaluated(self, greedy: float, sampled: Optional[float], cut_at_bar: float = 0.0) -> None:
         """
         Overview:
-            Add an evaluation, from which ``add`` finds causes.
+            Add an evaluation, from which ``add`` finds causes; if it ends the run, find them now.
         Arguments:
             - greedy (:obj:`float`): Mean return of the most probable actions.
             - sampled (:obj:`Optional[float]`): Mean return of sampled episodes from the same starts. None: that of \
                 training, in environments whose starts are of one kind.
+            - cut_at_bar (:obj:`float`): Share of the completions that a limit cut, if the evaluation ends the run.
         """
         if sampled is None and self._actor.spec is None and self.history.returns:
             sampled = self.history.returns[-1]
         self.history.add_evaluation(greedy, sampled)
+        if cut_at_bar > 0:
+            self.history.cut_at_bar = cut_at_bar
+            self._seek()
 
     def reference_renewed(self) -> None:
         """Called when the reference takes other weights on purpose."""

@@ -92,6 +92,7 @@ class FindingsPageHook(LearnerHook):
     """
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        private.find_hook(engine, 'after_iter', FindingsHook)(engine)  # what the last evaluation showed
         if engine.rank != 0:
             return
         history = engine.policy.get_attribute('watch').history

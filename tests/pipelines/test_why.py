@@ -56,6 +56,17 @@ class TestRun:
         serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=5)  # from update 2, before the finding
         assert open('run/findings.jsonl').read() == whole
 
+    def test_a_run_that_is_solved_by_texts_that_do_not_end(self, think_answer, monkeypatch, capsys):
+        monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
+        main, create = think_answer
+        main.env.stop_value, main.policy.eval.evaluator.eval_freq = 0.0, 1
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=5)
+        last = read_json_lines('run/log/evaluator/evaluations.jsonl')[-1]
+        assert last['train_iter'] == 1 and last['truncated'] >= 0.5
+        found, = read_json_lines('run/findings.jsonl')
+        assert (found['update'], found['cause'], found['share'] >= last['truncated']) == (1, 'cut_paid', True)
+        assert 'finding after update 1, cut_paid: ' in capsys.readouterr().out
+
     def test_other_environments(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         serial_pipeline_onpolicy(small('pendulum_grpo'), seed=0, max_train_iter=3)

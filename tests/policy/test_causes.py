@@ -35,6 +35,13 @@ def evaluated(times, greedy, sampled, **figures):
     return found
 
 
+def ended(cut_at_bar):
+    """A healthy history whose last evaluation ends the run."""
+    found = history(1)
+    found.cut_at_bar = cut_at_bar
+    return found
+
+
 def causes_of(found, **setting):
     return [name for name, find in CAUSES.items() if find(found, Setting(**setting)) is not None]
 
@@ -111,6 +118,7 @@ def test_the_rule_of_three():
         ('cut_paid', history(5, dict(mean=0.98, cut=10)), history(5, dict(mean=0.97, cut=10)), {}),
         ('cut_paid', history(5, dict(mean=0.98, cut=10)), history(5, dict(mean=0.98, cut=9)), {}),
         ('cut_paid', history(5, dict(mean=0.98, cut=10)), history(4, dict(mean=0.98, cut=10)), {}),
+        ('cut_paid', ended(0.5), ended(0.49), {}),
         ('equal', history(5, dict(equal=4)), history(4, dict(equal=4)), {}),
         ('equal', history(5, dict(equal=4)), history(5, dict(equal=3)), {}),
     ]
