@@ -59,7 +59,7 @@ class TestRun:
     def test_a_run_that_is_solved_by_texts_that_do_not_end(self, think_answer, monkeypatch, capsys):
         monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
         main, create = think_answer
-        main.env.stop_value, main.policy.eval.evaluator.eval_freq = 0.0, 1
+        main.env.stop_value, main.env.max_new_tokens, main.policy.eval.evaluator.eval_freq = 0.0, 2, 1
         serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=5)
         last = read_json_lines('run/log/evaluator/evaluations.jsonl')[-1]
         assert last['train_iter'] == 1 and last['truncated'] >= 0.5

@@ -18,6 +18,9 @@ class Engine:
     def __init__(self, **fields):
         self.history = History(**fields)
         self.policy, self.probes = self, []
+        findings = FindingsHook('f', 20, position='after_iter')
+        findings._told = len(self.history.found)
+        self._hooks = dict(after_iter=[findings])
 
     def get_attribute(self, name):
         assert name == 'watch'
