@@ -24,7 +24,7 @@ PAGE = os.path.join('docs', 'textarena.md')
 EPISODES, MOST_TURNS = 10, 100
 TEXT = '''# Games of textarena
 
-    pip install 'ding-grpo[textarena]'
+    pip install '.[textarena]'
 
 The task `textarena` plays any game of one player of [textarena](https://github.com/LeonGuertler/TextArena), here
 {version}:

@@ -149,7 +149,7 @@ def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
     if path is None:
         return None
     if find_spec('peft') is None:
-        raise ConfigError(f"{where}: contains adapters, which need the extra: pip install 'ding-grpo[lora]'")
+        raise ConfigError(f"{where}: contains adapters, which need the extra: pip install '.[lora]' in the clone")
     if os.path.isfile(os.path.join(pretrained, 'config.json')):
         raise ConfigError(f'{where}: the folder contains both a model and adapters for it; merge them first.')
     try:

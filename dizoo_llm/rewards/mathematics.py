@@ -4,7 +4,8 @@ from typing import List, Sequence, Tuple, Union
 from dizoo_llm.servers import MOST, Servers
 
 SERVERS = Servers(
-    'math-verify', 'mathematics', "env.task.check = 'math_verify': needs the extra: pip install 'ding-grpo[math]'", MOST
+    'math-verify', 'mathematics', "env.task.check = 'math_verify': needs the extra: pip install '.[math]' in the clone",
+    MOST
 )
 
 

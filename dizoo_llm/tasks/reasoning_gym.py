@@ -22,7 +22,7 @@ from ding_common import ConfigError, Rule, nearest
 from .base import TASK_REGISTRY, Parts, Problem, Task, as_text
 from .facts import in_any_order
 
-MISSING = "env.task.type = 'reasoning_gym': needs the extra: pip install 'ding-grpo[reasoning-gym]'"
+MISSING = "env.task.type = 'reasoning_gym': needs the extra: pip install '.[reasoning-gym]' in the clone"
 _HELD_OUT: Dict[str, '_HeldOut'] = {}  # by config
 _GENERATING = threading.Lock()  # DI-engine resets in threads, and some generators, such as tsumego, change themselves
 

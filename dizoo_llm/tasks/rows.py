@@ -67,7 +67,7 @@ def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
     try:
         from pyarrow import ArrowException, Table, float32, float64, parquet, string
     except ImportError as error:
-        raise ImportError("reading parquet needs the extra: pip install 'ding-grpo[parquet]'") from error
+        raise ImportError("reading parquet needs the extra: pip install '.[parquet]' in the clone") from error
 
     def rows(table: Table) -> List[Dict[str, Any]]:
         for i, field in enumerate(table.schema):

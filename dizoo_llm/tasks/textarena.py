@@ -97,7 +97,7 @@ class TextArenaTask(MultiTurnTask):
                 import textarena
         except ImportError as error:
             raise ConfigError(
-                "env.task.type = 'textarena': needs the extra: pip install 'ding-grpo[textarena]'"
+                "env.task.type = 'textarena': needs the extra: pip install '.[textarena]' in the clone"
             ) from error
         games = [name for name in textarena.envs.registration.ENV_REGISTRY if not name.endswith(('-raw', '-train'))]
         if self._id not in games:

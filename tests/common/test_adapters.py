@@ -122,7 +122,7 @@ class TestRun:
         monkeypatch.setitem(sys.modules, 'peft', None)
         shown = CliRunner().invoke(play, ['run/model/last', 'x'])
         assert shown.output == "Error: FOLDER.pretrained = 'run/model/last': contains adapters, which need the " \
-            "extra: pip install 'ding-grpo[lora]'\n"
+            "extra: pip install '.[lora]' in the clone\n"
 
 
 def change(**changes):

@@ -29,6 +29,14 @@ def links(page):
 
 
 @pytest.mark.unittest
+def test_nothing_asks_to_install_a_name_that_anybody_may_register():
+    """The public index has no ding-grpo. Its extras are installed from a clone."""
+    paths = [path for name in SOURCES for path in glob.glob(f'{ROOT}/{name}/**/*.py', recursive=True)]
+    for path in [*paths, *(os.path.join(ROOT, page) for page in PAGES)]:
+        assert not re.search(r'install [^`\n]*ding[-_]grpo\b(?!/)', read(path)), path
+
+
+@pytest.mark.unittest
 class TestLinks:
 
     @pytest.mark.parametrize('page', PAGES)
