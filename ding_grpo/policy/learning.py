@@ -1,5 +1,6 @@
 """From groups to new weights: the learn mode of ``GRPOPolicy``."""
 import copy
+import math
 import time
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional
@@ -253,6 +254,16 @@ class Learning:
             state['reference'] = self.reference.copy.state_dict()
         return state
 
+    def _tell_other_rate(self, last: float) -> None:
+        """A line if the checkpoint's last update had another learning rate than this run would have had in it."""
+        own = self.schedule.rate(self.updates - 1) if self.updates > 0 else last
+        if parallel.rank() == 0 and not math.isclose(own, last, rel_tol=1e-6):
+            click.echo(
+                f'policy.learn.learning_rate = {self._cfg.learn.learning_rate:g}: the last update of the checkpoint had'
+                f' the rate {last:.3g}, and would have {own:.3g} with this config. The run continues with '
+                f'{self.schedule.rate(self.updates):.3g}'
+            )
+
     @staticmethod
     def is_own(state: Dict[str, Any]) -> bool:
         """Whether a checkpoint is of grpo, and not of another policy, such as PPO."""
@@ -298,6 +309,7 @@ class Learning:
         self.optimizer.load_state_dict(state['optimizer'])
         self.updater.shuffle.set_state(state['shuffle'])
         self.updates, self.updater.bad_updates.in_a_row = state['updates'], state['bad_updates']
+        self._tell_other_rate(state['optimizer']['param_groups'][0]['lr'])
         # absent in checkpoints of older versions, and in their groups
         self.updater.optimizer_steps = state.get('optimizer_steps', 0)
         self.watch.load_state_dict(state.get('watch', {}))

@@ -339,6 +339,16 @@ class TestResume:
         assert 'policy.learn.keep_ckpt = 2: iteration_2.pth.tar was deleted, and others will be' in said
         assert said.count('was deleted') == 1
 
+    @pytest.mark.parametrize('rate, said', [(1e-3, False), (5e-3, True)])
+    def test_another_learning_rate_is_told(self, think_answer, capfd, rate, said):
+        pipeline, main, create = tokens(think_answer)
+        pipeline((main, create), seed=3, max_train_iter=3)
+        main.policy.learn.update(resume_training=True, learning_rate=rate)
+        pipeline((main, create), seed=3, max_train_iter=4)
+        line = 'policy.learn.learning_rate = 0.005: the last update of the checkpoint had the rate 0.000933, and ' \
+            'would have 0.00467 with this config. The run continues with 0.0045\n'
+        assert (line in capfd.readouterr().out) == said
+
     def test_another_seed(self, think_answer):
         pipeline, main, create = tokens(think_answer)
         pipeline((main, create), seed=3, max_train_iter=1)
