@@ -107,7 +107,7 @@ class TestGGUF:
 
     def test_the_extra_is_missing(self, folder, monkeypatch):
         monkeypatch.setattr(pretrained, 'find_spec', lambda name: None)
-        with pytest.raises(ConfigError, match=r"needs the extra gguf: pip install 'ding-grpo\[gguf\]'"):
+        with pytest.raises(ConfigError, match=r"needs the extra gguf: pip install '.\[gguf\]'"):
             Pretrained.locate(folder, 'tiny.gguf', 'policy.model')
 
 

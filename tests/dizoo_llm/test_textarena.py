@@ -110,5 +110,5 @@ class TestRefused:
 
     def test_without_the_package(self, monkeypatch):
         monkeypatch.setitem(sys.modules, 'textarena', None)
-        with pytest.raises(ConfigError, match=r"pip install 'ding-grpo\[textarena\]'"):
+        with pytest.raises(ConfigError, match=r"pip install '.\[textarena\]'"):
             task()

@@ -21,7 +21,7 @@ ALLOWED = {
         'ding_grpo.policy', 'ding_grpo.worker'
     },
     'ding_grpo.__main__': {'ding_common', 'ding_grpo', 'ding_grpo.check'},
-    'ding_grpo.check': {'ding_common'},
+    'ding_grpo.check': {'ding_common', 'ding_grpo.policy'},
     'ding_grpo.compat': set(),
     'ding_grpo.compat.drop_ins': {'ding_grpo.rl_utils'},
     'ding_grpo.compat.patches': {
@@ -36,7 +36,7 @@ ALLOWED = {
     'ding_grpo.from_ppo': {'ding_common', 'ding_grpo', 'ding_grpo.check', 'ding_grpo.policy'},
     'ding_grpo.compare': {'ding_common', 'ding_grpo.worker'},
     'ding_grpo.gradient_bench': {'ding_common', 'ding_grpo.rl_utils'},
-    'ding_grpo.replay': {'ding_common', 'ding_grpo.worker'},
+    'ding_grpo.replay': {'ding_common', 'ding_grpo.policy', 'ding_grpo.worker'},
     'ding_grpo.report': {'ding_common', 'ding_grpo.worker'},
     'ding_grpo.worker': {'ding_common', 'ding_grpo.compat', 'ding_grpo.rl_utils'},
     'ding_grpo.policy': {'ding_common', 'ding_grpo.model', 'ding_grpo.rollout', 'ding_grpo.rl_utils'},
