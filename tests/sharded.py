@@ -23,9 +23,7 @@ def policy_of(case):
         main.policy.model.pop('config')
     policy = make_policy(main, create)
     if case.get('sgd'):
-        policy._learning.optimizer = policy._optimizer = torch.optim.SGD(
-            policy._learning.updater._trained
-        )
+        policy._optimizer = torch.optim.SGD(policy._learning.updater._trained)
     return policy
 
 

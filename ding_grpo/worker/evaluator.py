@@ -104,10 +104,11 @@ class GroupEvaluator(InteractionSerialEvaluator):
                 to_save = ['ckpt_best.pth.tar'] if value > best else []
                 self._max_episode_return = max(value, best)
         self._last, self._info = (value, train_iter), info
-        if self._seeds and train_iter >= 0 and not self._decides_by_samples:
-            cut_at_bar = float(info.get('truncated_mean', 0.0)) if stop else 0.0
-            self._policy.get_attribute('watch').evaluated(greedy, sampled_value, cut_at_bar)
+        watched = self._seeds and train_iter >= 0 and not self._decides_by_samples
+        cut_at_bar = float(info.get('truncated_mean', 0.0)) if stop else 0.0
         if parallel.rank() > 0:  # only the first process evaluates
+            if watched:
+                self._policy.get_attribute('watch').evaluated(greedy, sampled_value, cut_at_bar)
             self._save(save_ckpt_fn, to_save)
             return stop, info
         seconds = begun - self._since - self._evaluating  # duration of the run so far, without evaluations
@@ -123,6 +124,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
         most = self._cfg.get('max_failed', 0.1)
         check_failures(found.failures, most, 'policy.eval.evaluator.max_failed', 'count as 0')
         self._evaluating += time.monotonic() - begun
+        if watched:
+            self._policy.get_attribute('watch').evaluated(greedy, sampled_value, cut_at_bar)
         self._save(save_ckpt_fn, to_save)
         show(found.line(best))
         return stop, info

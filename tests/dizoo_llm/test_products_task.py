@@ -17,9 +17,10 @@ class TestProducts:
     def test_every_product_once(self):
         task = ProductsTask(eval_size=100)
         held_out = task.evaluation()
-        assert [len(task), len(held_out)] == [4524, 100]
-        prompts = {part.problem(i).prompt for part in (task, held_out) for i in range(len(part))}
-        assert prompts == {f'{a}*{b}=' for a in NUMBERS for b in NUMBERS}
+        trained, kept = ({part.problem(i).prompt for i in range(len(part))} for part in (task, held_out))
+        assert (len(trained), len(kept)) == (len(task), 100) and not trained & kept
+        exchanged = {'*'.join(reversed(prompt[:-1].split('*'))) + '=' for prompt in kept}
+        assert trained == {f'{a}*{b}=' for a in NUMBERS for b in NUMBERS} - kept - exchanged
 
     @pytest.mark.parametrize(
         'text, right', [('1904', 1), ('', 0), ('1904 ', 0), ('01904', 0), ('190', 0), ('34*56', 0)]
