@@ -355,7 +355,10 @@ def write(value: Any, source: Source, comments: Dict[str, str], path: Tuple[str,
 def main(file: str, out: Optional[str], overwrite: bool) -> None:
     import_ding()
     import ding_grpo  # noqa: F401
+    from ding_grpo.policy.ppo_keys import written_ppo_keys
     main_config, create_config = read_config_file(file)
+    if create_config.policy.type == 'grpo' and written_ppo_keys(main_config.policy):
+        create_config.policy.type = 'ppo'  # of which the type alone has been changed
     check_is_ppo(main_config, create_config)
     out = out or os.path.join(os.path.dirname(file), _renamed(os.path.basename(file).removesuffix('.py')) + '.py')
     if os.path.exists(out) and not overwrite:

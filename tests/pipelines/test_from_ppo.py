@@ -76,7 +76,7 @@ main_config = dict(
 create_config = dict(
     env=dict(type='cartpole', import_names=['{module}']),
     env_manager=dict(type='base'),
-    policy=dict(type='ppo'),
+    policy=dict(type='{kind}'),
 )
 main_config, create_config = EasyDict(main_config), EasyDict(create_config)
 '''
@@ -152,12 +152,23 @@ class TestShippedConfigs:
         ]
     )
     def test_a_missing_package_a_missing_module_and_values_of_other_types(self, folder, changes, line):
-        text = dict(dict(shape='4', rate='1e-3'), **changes)
+        text = dict(dict(shape='4', rate='1e-3', kind='ppo'), **changes)
         (folder / 'a_ppo_config.py').write_text(WRITTEN.format(**text))
         result = CliRunner().invoke(from_ppo.main, ['a_ppo_config.py', '--out', 'grpo_config.py'])
         assert result.exit_code == (not line.startswith('wrote')), result.output
         assert line in result.output.strip().splitlines()[-1]
         assert os.path.exists('grpo_config.py') == line.startswith('wrote')
+
+    @pytest.mark.parametrize('more, code', [('value_weight=0.5', 0), ('grad_clip_value=0.5', 1)])
+    def test_of_which_the_type_alone_was_changed(self, folder, more, code):
+        """As the message about PPO's keys finds it. Without such a key it is a config of grpo."""
+        text = WRITTEN.format(
+            module='dizoo.classic_control.cartpole.envs.cartpole_env', shape='4', rate=f'1e-3, {more}', kind='grpo'
+        )
+        (folder / 'a_config.py').write_text(text)
+        result = CliRunner().invoke(from_ppo.main, ['a_config.py'])
+        assert result.exit_code == code and ("policy.type = 'grpo': only configs" in result.output) == code
+        assert os.path.exists('a_config_grpo.py') == (not code)
 
     @pytest.mark.parametrize('name', PPO)
     def test_converted_it_trains(self, folder, name):
