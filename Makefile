@@ -77,7 +77,7 @@ help:
 	@echo "make seeds-cartpole the same on CartPole-v1, then 200,000 environment steps more (long)"
 	@echo "make architectures  every architecture beside plain transformers, in three types; table in docs/ (10 minutes)"
 	@echo "make uneven         rows of uneven length in one micro-batch against the sum of its parts; table in docs/"
-	@echo "make why            twelve broken runs and 35 healthy ones: which causes they find; table in docs/ (long)"
+	@echo "make why            thirteen broken runs and 35 healthy ones: which causes they find; table in docs/ (long)"
 	@echo "make docs           build the documentation into site/, in an environment of its own without torch"
 	@echo "make soak           5,000 updates of a tiny model, whose memory and open files must not grow; picture in docs/ (long)"
 

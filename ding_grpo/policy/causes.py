@@ -186,14 +186,13 @@ def cut(h: History, s: Setting) -> Figures:
 
 def cut_paid(h: History, s: Setting) -> Figures:
     last = h.recent[-1]
-    share = last['cut'] / last['rows']
     learned = h.low < h.high and h.at_best and h.all_recent(lambda u: u['cut'] >= CUT_SHARE * u['rows'])
     if not s.tokens or s.turns > 1 or not (learned or h.cut_at_bar >= CUT_SHARE):
         return None
-    share = max(share, h.cut_at_bar)
+    share = h.cut_at_bar or last['cut'] / last['rows']
     return dict(
-        message=f'a limit cuts {share:.0%} of the completions, and the scorer pays for them in full. Score the whole '
-        'text, or set must_end and return_part of the task',
+        message=f'a limit cuts {share:.0%} of the completions, and the scorer pays for them as for whole ones. Score '
+        'the whole text, or set must_end and return_part of the task',
         share=share,
     )
 

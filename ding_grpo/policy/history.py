@@ -45,7 +45,7 @@ class History:
     returns: List[float] = field(default_factory=list)  # of training episodes: lowest, highest, mean of the newest
     # Returns of evaluations: greedy, and sampled or of training; None without the second.
     evaluations: List[List[Optional[float]]] = field(default_factory=list)
-    cut_at_bar: float = 0.0  # share of completions that a limit cut, in an evaluation that ends the run
+    cut_at_bar: float = 0.0  # share of completions that reach the bar though a limit cut them, where that ends the run
     surprise: List[float] = field(default_factory=lambda: [0., 0., 0.])  # sum, sum of squares, number of steps
     reference: Optional[int] = None  # checksum of the reference's weights
     drifted: bool = False

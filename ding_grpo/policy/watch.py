@@ -158,7 +158,8 @@ class Watch:
             - greedy (:obj:`float`): Mean return of the most probable actions.
             - sampled (:obj:`Optional[float]`): Mean return of sampled episodes from the same starts. None: that of \
                 training, in environments whose starts are of one kind.
-            - cut_at_bar (:obj:`float`): Share of the completions that a limit cut, if the evaluation ends the run.
+            - cut_at_bar (:obj:`float`): Share of the completions that a limit cut and that reach the bar, if the \
+                evaluation ends the run.
         """
         if sampled is None and self._actor.spec is None and self.history.returns:
             sampled = self.history.returns[-1]

@@ -105,7 +105,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
                 self._max_episode_return = max(value, best)
         self._last, self._info = (value, train_iter), info
         watched = self._seeds and train_iter >= 0 and not self._decides_by_samples
-        cut_at_bar = float(info.get('truncated_mean', 0.0)) if stop else 0.0
+        paid = np.ravel(info['eval_episode_return']) >= self._stop_value
+        cut_at_bar = float(np.mean(paid * np.ravel(info.get('truncated', 0.0)))) if stop else 0.0
         if parallel.rank() > 0:  # only the first process evaluates
             if watched:
                 self._policy.get_attribute('watch').evaluated(greedy, sampled_value, cut_at_bar)

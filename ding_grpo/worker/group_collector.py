@@ -272,7 +272,8 @@ class GroupCollector(ISerialCollector):
         done, replaced, clock, memory = sampled
         self._rate_problems([*done, *replaced])
         infos = [info for group in [*done, *replaced] for info in group.infos]
-        self._policy.get_attribute('watch').sampled([info['return'] for info in infos if 'return' in info])
+        scored = [info for info in infos if 'return' in info and info.get('failed') is None]
+        self._policy.get_attribute('watch').sampled([info['return'] for info in scored])
         failures = [info.get('failed') for info in infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})

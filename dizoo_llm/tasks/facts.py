@@ -20,7 +20,7 @@ def in_any_order(problem: Problem) -> bytes:
     Arguments:
         - problem (:obj:`Problem`): The problem.
     """
-    return _digest(sorted(_WORD.findall(f'{problem.text} {problem.answer}'.casefold())))
+    return digest(sorted(_WORD.findall(f'{problem.text} {problem.answer}'.casefold())))
 
 
 def as_written(problem: Problem) -> bytes:
@@ -33,10 +33,10 @@ def as_written(problem: Problem) -> bytes:
     """
     fact = problem.metadata.get('fact')
     if fact is not None:
-        return _digest(['', str(fact)])
-    return _digest(_SYMBOL.findall(problem.text.casefold()) or problem.text.split())
+        return digest(['', str(fact)])
+    return digest(_SYMBOL.findall(problem.text.casefold()) or problem.text.split())
 
 
-def _digest(words: List[str]) -> bytes:
-    """As texts, those of a large file would take as much memory again."""
+def digest(words: List[str]) -> bytes:
+    """Of words in this order. As texts, those of a large file would take as much memory again."""
     return blake2b(' '.join(words).encode('utf-8', 'surrogatepass'), digest_size=16).digest()

@@ -13,7 +13,6 @@ import re
 import threading
 import warnings
 from decimal import Decimal
-from hashlib import blake2b
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import click
@@ -23,7 +22,7 @@ from ding_common import ConfigError, Rule, nearest, parallel
 
 from .base import TASK_REGISTRY, Problem, Task, as_text, check_unanswered, final_answer, is_missing, is_prompt, \
     messages_of
-from .facts import as_written
+from .facts import as_written, digest
 from .packed import Packed
 from .rows import read_rows
 
@@ -64,7 +63,7 @@ class ListTask(Task):
         source = problems if held_out is None else held_out
         first: Dict[bytes, int] = {}  # text -> index of the first problem with it
         for i, problem in enumerate(source):
-            first.setdefault(_digest(problem), i)
+            first.setdefault(digest(problem.text.split()), i)
         drawn, facts = list(first.values()), list(map(as_written, source))
         if held_out is None:
             order = list(dict.fromkeys(facts))
@@ -184,7 +183,7 @@ class FileTask(ListTask):
             row = self._answered(f'{where}: {place}', own)
             answered += row is not own
             problem = self._problem(f'{where}: {place}', row)
-            before = first.setdefault(_digest(problem), len(problems))
+            before = first.setdefault(digest(problem.text.split()), len(problems))
             if before < len(problems) and problem.answer != problems[before].answer:
                 repeated.append((len(problems), before))
             problems.append(problem)
@@ -291,11 +290,6 @@ class FileTask(ListTask):
 
     def demonstration(self, problem: Problem) -> str:
         return problem.metadata['solution'] if self._shown else self._written.format(problem.answer)
-
-
-def _digest(problem: Problem) -> bytes:
-    """Of the text without regard to white space. As texts, those of a large file would take as much memory again."""
-    return blake2b(' '.join(problem.text.split()).encode('utf-8', 'surrogatepass'), digest_size=16).digest()
 
 
 def _chosen(problems: Sequence[Problem], indices: Sequence[int]) -> Sequence[Problem]:

@@ -95,8 +95,10 @@ def test_actions_of_several_parts(actions):
 
 def test_text_logs_may_have_an_encoding_of_their_own(tmp_path):
     patches.apply()
-    for name, arguments in (('a', ()), ('b', ('w', 'latin-1')), ('c', ('w', ))):
-        LoggingFileHandler(str(tmp_path / name), *arguments).close()
+    for arguments, encoding in (((), 'utf-8'), (('w', 'latin-1'), 'latin-1'), (('w', ), 'utf-8')):
+        handler = LoggingFileHandler(str(tmp_path / 'log'), *arguments)
+        assert handler.encoding == encoding
+        handler.close()
 
 
 @pytest.mark.parametrize('backend, device', [('gloo', 'cpu'), ('cpu:gloo,cuda:nccl', 'cpu'), ('nccl', 'cuda')])

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from ding.entry import serial_pipeline_onpolicy
+from ding.worker import InteractionSerialEvaluator
 
 from ding_common import ConfigError, read_json_lines
 from ding_grpo import check
@@ -64,8 +65,25 @@ class TestRun:
         last = read_json_lines('run/log/evaluator/evaluations.jsonl')[-1]
         assert last['train_iter'] == 1 and last['truncated'] >= 0.5
         found, = read_json_lines('run/findings.jsonl')
-        assert (found['update'], found['cause'], found['share'] >= last['truncated']) == (1, 'cut_paid', True)
+        assert (found['update'], found['cause'], found['share']) == (1, 'cut_paid', last['truncated'])
         assert 'finding after update 1, cut_paid: ' in capsys.readouterr().out
+
+    def test_not_by_texts_that_end_beside_others_that_do_not(self, think_answer, monkeypatch):
+        """A bar that half of the completions reach may leave the others cut, and unpaid."""
+        monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
+        main, create = think_answer
+        main.env.stop_value, main.env.max_new_tokens, main.policy.eval.evaluator.eval_freq = 0.0, 2, 1
+        stops = InteractionSerialEvaluator.eval
+
+        def evaluate(self, *args, **kwargs):
+            self._stop_value = 0.0
+            found = stops(self, *args, **kwargs)
+            self._stop_value = 1.0  # no completion reaches it
+            return found
+
+        monkeypatch.setattr(InteractionSerialEvaluator, 'eval', evaluate)
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=5)
+        assert os.path.getsize('run/findings.jsonl') == 0
 
     def test_other_environments(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
