@@ -88,7 +88,7 @@ def import_ding() -> None:
         packages and the end of gym, on which a user of this plugin cannot act. Errors still show. If DI-engine is
         already imported (the ``ding`` command imports it before any plugin), this does nothing.
     """
-    if 'ding' in sys.modules:
+    if 'ding.entry' in sys.modules:
         return
     import gym_notices.notices  # gym prints notices[its version] to stderr when it is imported
     gym_notices.notices.notices.clear()

@@ -19,11 +19,10 @@ The data may be a namedtuple of this module or of DI-engine, or a plain tuple in
 may be left out.
 """
 from collections import namedtuple
-from typing import Callable, Dict, Optional, Tuple
+from types import ModuleType
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
-from ding.rl_utils import ppo as ding_ppo
-from ding.rl_utils.ppo import ppo_info, ppo_value_data, shape_fn_ppo
 from torch import Tensor
 from torch.distributions import Independent, Normal
 
@@ -32,7 +31,7 @@ from .grpo import log_probs
 from .kl import KL_TYPES, bounded, calculate_kl_div
 from .log_prob import LogProbFunction, entropy, naive_method
 from .ppo_fields import check_continuous, check_discrete, in_rows, part, ppo_data, ppo_data_continuous, \
-    ppo_policy_data, ppo_policy_data_continuous, read, select
+    ppo_policy_data, ppo_policy_data_continuous, ppo_value_data, read, select
 from .surrogates import clip_surrogate
 
 __all__ = [
@@ -43,6 +42,17 @@ __all__ = [
 
 ppo_loss = namedtuple('ppo_loss', ['policy_loss', 'value_loss', 'entropy_loss', 'kl_div'])
 ppo_policy_loss = namedtuple('ppo_policy_loss', ['policy_loss', 'entropy_loss', 'kl_div'])
+ppo_info = namedtuple('ppo_info', ['approx_kl', 'clipfrac'])
+
+
+def shape_fn_ppo(args: Sequence, kwargs: Dict[str, Any]) -> torch.Size:
+    """The shape of ``logit_new`` of a call, which DI-engine's wrapper for its CUDA extension asks for."""
+    return (args[0] if args else kwargs['data']).logit_new.shape
+
+
+def _of_ding() -> ModuleType:
+    from ding.rl_utils import ppo  # with the first call: the other losses need torch alone
+    return ppo
 
 
 def ppo_error(
@@ -142,6 +152,7 @@ def ppo_policy_error(
     def error(data: namedtuple) -> Tuple[namedtuple, namedtuple]:
         if data.adv.numel() == 0:
             return _nothing(data.logit_new)
+        ding_ppo = _of_ding()
         loss, info = ding_ppo.ppo_policy_error(part(ding_ppo.ppo_policy_data, data), clip_ratio, dual_clip)
         kl_div = loss.policy_loss.new_zeros(())
         if data.logit_pretrained is not None:
@@ -190,7 +201,7 @@ def ppo_value_error(
         data = select(data, data.weight != 0)
     if data.value_new.numel() == 0:
         return data.value_new.sum()
-    return ding_ppo.ppo_value_error(data, clip_ratio, use_value_clip)
+    return _of_ding().ppo_value_error(data, clip_ratio, use_value_clip)
 
 
 def ppo_error_continuous(
@@ -283,6 +294,7 @@ def ppo_policy_error_continuous(
     def error(data: namedtuple) -> Tuple[namedtuple, namedtuple]:
         if data.adv.numel() == 0:
             return _nothing(data.mu_sigma_new['mu'])
+        ding_ppo = _of_ding()
         loss, info = ding_ppo.ppo_policy_error_continuous(
             part(ding_ppo.ppo_policy_data_continuous, data), clip_ratio, dual_clip
         )

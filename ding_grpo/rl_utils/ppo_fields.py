@@ -20,6 +20,7 @@ ppo_policy_data = namedtuple('ppo_policy_data', ['logit_new', 'logit_old', *_POL
 ppo_policy_data_continuous = namedtuple(
     'ppo_policy_data_continuous', ['mu_sigma_new', 'mu_sigma_old', *_POLICY], defaults=[None]
 )
+ppo_value_data = namedtuple('ppo_value_data', [*_VALUE, 'return_', 'weight'])
 _ALL = {*ppo_data._fields, *ppo_data_continuous._fields}
 
 

@@ -10,7 +10,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 
 
 @pytest.mark.unittest
-@pytest.mark.parametrize('module, collects', [('ding_grpo', True), long('dizoo_llm', False)])
+@pytest.mark.parametrize('module, collects', [('ding_grpo, ding', True), long('dizoo_llm', False)])
 def test_importing_prints_nothing_and_garbage_collections_ignore_what_was_imported(module, collects):
     # DI-engine and old gym print some ten lines when they are imported plainly
     code = (

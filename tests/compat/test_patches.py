@@ -18,7 +18,6 @@ from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker import InteractionSerialEvaluator
 from easydict import EasyDict
 
-import ding_grpo
 from ding_common import ConfigError, PeerError
 from ding_grpo.compat import patches
 from ding_grpo.worker import GroupEvaluator
@@ -37,10 +36,10 @@ class TestCompat:
     def test_registry_hands_on_errors_without_a_page_of_hints(self, capsys):
 
         def refuse(cfg):
-            raise ding_grpo.ConfigError('no')
+            raise ConfigError('no')
 
         SERIAL_COLLECTOR_REGISTRY.register('refusing', refuse, force_overwrite=True)
-        with pytest.raises(ding_grpo.ConfigError):
+        with pytest.raises(ConfigError):
             SERIAL_COLLECTOR_REGISTRY.build('refusing', cfg={})
         assert capsys.readouterr().out == ''
 

@@ -1,0 +1,74 @@
+"""
+When ``ding_grpo`` registers its parts in DI-engine: with DI-engine's import, or at once if that is imported already.
+Until then ``import ding_grpo`` does nothing, so that the losses of ``ding_grpo.rl_utils`` need torch alone.
+"""
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Any, Optional
+
+
+class WithDing(MetaPathFinder):
+    """
+    Overview:
+        Registers the parts once ``ding`` has been imported. If a part of this package imports it, such as \
+        ``ding_grpo.policy``, that part must be complete before, and so must the one that imports that part.
+    """
+
+    def __init__(self) -> None:
+        self._under_way = 0
+
+    def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+        if name != 'ding' and not name.startswith('ding_grpo.') or name.startswith('ding_grpo.rl_utils'):
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is not None:
+            spec.loader.exec_module = self._counted(spec.loader.exec_module)
+        return spec
+
+    def _counted(self, execute: Any) -> Any:
+
+        def exec_module(module: ModuleType) -> None:
+            self._under_way += 1
+            try:
+                execute(module)
+                if module.__name__ == 'ding':
+                    _import_the_rest()
+            finally:
+                self._under_way -= 1
+            if self._under_way == 0 and 'ding' in sys.modules and self in sys.meta_path:
+                sys.meta_path.remove(self)
+                register()
+
+        return exec_module
+
+
+def _import_the_rest() -> None:
+    from ding_common import import_ding, importing
+    with importing():
+        import_ding()
+
+
+def register() -> None:
+    """Import and so register all parts and those of installed plugins, and patch DI-engine."""
+    from ding_common import importing
+    _import_the_rest()
+    with importing():
+        from ding_grpo import envs, model, policy, worker  # noqa: F401
+
+        from . import patches
+        patches.apply()
+        for plugin in entry_points(group='ding_grpo.plugins'):
+            plugin.load()
+
+
+def register_with_ding() -> None:
+    """Register now if DI-engine is imported or this package runs as a program (``python -m``), else later."""
+    program = sys.argv[:1] == ['-m'] and any(arg.partition('.')[0] == 'ding_grpo' for arg in sys.orig_argv)
+    if 'ding' in sys.modules or program:
+        register()
+    else:
+        sys.meta_path.insert(0, WithDing())

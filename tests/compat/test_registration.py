@@ -1,0 +1,59 @@
+"""``import ding_grpo`` changes nothing before DI-engine is imported, and then registers all parts, in any order."""
+import subprocess
+import sys
+
+import pytest
+
+UNTOUCHED = """
+import gc, logging, os, signal, sys, warnings
+import torch
+
+def state():
+    return dict(os.environ), sys.excepthook, signal.getsignal(signal.SIGINT), gc.get_freeze_count(), gc.isenabled(), \
+        sys.stdout.errors, warnings.filters[:], logging.root.manager.disable, torch.get_num_threads()
+
+modules, before = set(sys.modules), state()
+import ding_grpo
+from ding_grpo.rl_utils import grpo_policy_data, grpo_policy_error, rloo_policy_error
+data = grpo_policy_data(*(torch.randn(2, 3, 5) for _ in range(3)), torch.ones(2, 3).long(), torch.ones(2), None)
+assert grpo_policy_error(data)[0].isfinite()
+new = set(sys.modules) - modules
+wrong = [m for m in new if m.split('.')[:2] != ['ding_grpo', 'rl_utils']]
+assert sorted(wrong) == ['ding_grpo', 'ding_grpo.compat', 'ding_grpo.compat.registration'], wrong
+assert state() == before
+"""
+REGISTERED = """
+{first}
+import sys
+import ding.entry
+from ding.utils import BUFFER_REGISTRY, ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+assert 'grpo' in POLICY_REGISTRY and 'causal_lm' in MODEL_REGISTRY and 'token_env' in ENV_REGISTRY
+assert hasattr(ding.entry.serial_pipeline_onpolicy, '__wrapped__')  # patched
+assert not [f for f in sys.meta_path if type(f).__module__.startswith('ding_grpo')]
+"""
+
+
+def run(code):
+    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    return found
+
+
+@pytest.mark.unittest
+def test_losses_import_torch_alone_and_change_nothing_of_the_process():
+    run(UNTOUCHED)
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize(
+    'first', [
+        'import ding_grpo',
+        'import ding, ding_grpo',
+        'import ding_grpo.policy',
+        'import ding_grpo.compat.patches',
+        'from ding_grpo.rl_utils import ppo_value_data, ppo_value_error; import torch; x = torch.ones(2); '
+        'assert ppo_value_error(ppo_value_data(x, x, x, None)) == 0',
+    ]
+)
+def test_parts_are_registered_once_ding_is_imported_in_any_order(first):
+    run(REGISTERED.format(first=first))
