@@ -242,13 +242,16 @@ score-batch: install-test
 	@echo "== updates with a slow scorer: once a completion, and once a batch"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/score_batch.py
 
-# Peers live in a virtual environment of their own. DI-engine's main branch may also be a folder with a checkout of it.
+# Peers live in virtual environments of their own, in the versions that the tables name. DI-engine's main branch may
+# also be a folder with a checkout of it.
+TRL_PACKAGES ?= trl==1.16.0 transformers==5.24.0 torch==2.12.1
+LIGER ?= liger-kernel==0.8.5
 DI_ENGINE_MAIN ?= git+https://github.com/opendilab/DI-engine@d0b21d065b2d80317cc16b28a95301be8871d950
 
 $(PEERS)/.installed: setup.py
 	@echo "== virtual environment $(PEERS) with the peers"
 	$(call environment,$(PEERS))
-	$(call install,$(PEERS)) -e . liger-kernel
+	$(call install,$(PEERS)) -e . $(LIGER)
 	$(call install,$(PEERS)) --no-deps --target $(PEERS)/ding-main '$(DI_ENGINE_MAIN)' || \
 		echo "== DI-engine main cannot be had; its formula takes its place, and the table says so"
 	@touch $@
@@ -260,7 +263,7 @@ bench-losses: $(PEERS)/.installed
 $(TRL)/.installed:
 	@echo "== virtual environment $(TRL) with TRL"
 	$(call environment,$(TRL))
-	$(call install,$(TRL)) trl 'torch>=2.6,<2.13'
+	$(call install,$(TRL)) $(TRL_PACKAGES)
 	@touch $@
 
 bench: install-test $(TRL)/.installed bench-losses

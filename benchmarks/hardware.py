@@ -2,11 +2,13 @@
 import os
 import platform
 import statistics
+import subprocess
 import time
-from typing import Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import torch
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 PRODUCT = (2048, 256, 512)  # (rows, inputs, outputs) of a linear layer
 SECONDS, PRODUCTS = 2, 5  # at least, of a rate: long enough that a short disturbance does not move the median
 
@@ -33,17 +35,46 @@ def machine(jobs: Optional[int] = None) -> str:
     )
 
 
+def instructions() -> str:
+    """The instruction set that torch uses: the processor's, or a lesser one that ``ATEN_CPU_CAPABILITY`` names."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def measured_on() -> Dict[str, Any]:
+    """
+    Overview:
+        What belongs to every figure of benchmarks/results.json.
+    Returns:
+        - found (:obj:`Dict[str, Any]`): ``processor``, ``instructions``, ``rates`` of bare products in GFLOP/s with \
+            one and two threads by type, and ``commit``, with a + if there were changes.
+    """
+    changed = bool(_git('status', '--porcelain', '--untracked-files=no'))
+    return dict(
+        processor=processor(),
+        instructions=instructions(),
+        rates={str(t).split('.')[1]: [round(rate) for rate in _rates(t)]
+               for t in (torch.float32, torch.bfloat16)},
+        commit=_git('rev-parse', '--short', 'HEAD') + ('+' if changed else ''),
+    )
+
+
+def _git(*args: str) -> str:
+    return subprocess.run(['git', '-C', HERE, *args], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def with_rates(found: Dict[str, Any]) -> str:
+    """What ``measured_on`` has found, for pages about speed."""
+    rows, inner, columns = PRODUCT
+    rates = '; '.join(f"{name} {' and '.join(map(str, of_type))}" for name, of_type in found['rates'].items())
+    return (
+        f"{found['processor']}, {found['instructions']}; bare products of {rows} x {inner} by {inner} x {columns} with "
+        f'one and two threads, in GFLOP/s: {rates}'
+    )
+
+
 def processor_with_rates() -> str:
     """The processor, and the rates of bare matrix products, for pages about speed."""
-    rows, inner, columns = PRODUCT
-    rates = '; '.join(
-        f"{str(dtype).split('.')[1]} {' and '.join(f'{rate:.0f}' for rate in _rates(dtype))}"
-        for dtype in (torch.float32, torch.bfloat16)
-    )
-    return (
-        f'{processor()}; bare products of {rows} x {inner} by {inner} x {columns} with one and two threads, in '
-        f'GFLOP/s: {rates}'
-    )
+    return with_rates(measured_on())
 
 
 def _rates(dtype: torch.dtype) -> Iterator[float]:

@@ -2,6 +2,7 @@
 Whole updates beside TRL's, on one machine, with the same weights, prompts, sizes, sampling and optimizer. The sides
 alternate update by update. Writes benchmarks/results.json and docs/speed.md.
 """
+import itertools
 import json
 import os
 import random
@@ -17,15 +18,19 @@ import click
 from tabulate import tabulate
 
 from ding_grpo.model import CausalLM
+from ding_grpo.policy.watch import EACH_BEFORE, EVERY
 from dizoo_llm.tokenizer import build_word_tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.append(os.path.dirname(HERE))
-from hardware import processor_with_rates  # noqa: E402
-from results import add  # noqa: E402
+from hardware import measured_on, with_rates  # noqa: E402
+from results import add, paired  # noqa: E402
 
+GROWTH = os.path.join(os.path.dirname(HERE), 'growth.json')  # what growth.py and choices.py have found
 PROBLEMS = 400
+UPDATES = 100  # of a run, see ``as_in_a_run``
+LOOKS = sum(update < EACH_BEFORE or update % EVERY == 0 for update in range(UPDATES))
 SPIN = '30000'  # threads wait awake between two operations and sleep while the other side has its turn
 
 
@@ -47,7 +52,17 @@ class Work(NamedTuple):
         return f'update_L{self.prompt_tokens}_T{self.tokens}_G{self.group_size}{more}'
 
 
-WORKS = [Work(19, 16, 8, 32, 31), Work(256, 32, 8, 32, 9), Work(512, 64, 16, 32, 3), Work(256, 32, 8, 32000, 2)]
+# First those in which a prompt is no longer than its completion: little is gained by reading it once.
+WORKS = [
+    Work(16, 256, 8, 32, 5),
+    Work(64, 512, 8, 32, 5),
+    Work(16, 512, 4, 32, 5),
+    Work(96, 256, 8, 32, 5),
+    Work(19, 16, 8, 32, 31),
+    Work(256, 32, 8, 32, 9),
+    Work(512, 64, 16, 32, 5),
+    Work(256, 32, 8, 32000, 5),
+]
 
 
 def make_work(work: Work, folder: str) -> None:
@@ -92,7 +107,7 @@ class Side:
 
     def update(self) -> Dict[str, Any]:
         """One more."""
-        return self._ask('go')
+        return as_in_a_run(self._ask('go'))
 
     def record(self) -> Dict[str, Any]:
         """One more, with its matrix products written down."""
@@ -130,6 +145,19 @@ class Side:
         return json.loads(line)
 
 
+def as_in_a_run(update: Dict[str, Any]) -> Dict[str, Any]:
+    """
+    Overview:
+        The instruments look closely at some updates of a run, and at every update here: of that time, count the share \
+        that an update of a run of ``UPDATES`` has in the mean.
+    """
+    looks = update.get('seconds_looks', 0.0)
+    found = dict(update, seconds=update['seconds'] - looks * (1 - LOOKS / UPDATES))
+    if looks > 0:
+        found.update(seconds_updating=update['seconds_updating'] - looks, seconds_looks=looks * LOOKS / UPDATES)
+    return found
+
+
 def alternate(work: Work, peer_python: str, threads: int) -> Dict[str, Any]:
     """
     Overview:
@@ -158,23 +186,18 @@ def alternate(work: Work, peer_python: str, threads: int) -> Dict[str, Any]:
             raise click.ClickException(f'{work.name}: {name} did other work than {wanted} tokens an update: {updates}')
     seconds = {name: [u['seconds'] for u in updates] for name, updates in told.items()}
     memory = {name: told[name][-1]['memory'] - side.begun['memory'] for name, side in sides.items()}
-    ratios = [a / b for a, b in zip(seconds['ours'], seconds['peer'])]
     stages = {
         name: statistics.median(u[name] for u in told['ours'])
         for name in told['ours'][0] if name.startswith('seconds_')
     }
-    versions = {**sides['peer'].begun['versions'], **sides['ours'].begun['versions']}
     return dict(
         work=work.name,
-        ratio=statistics.median(ratios),
-        ratio_low=min(ratios),
-        ratio_high=max(ratios),
-        ours=statistics.median(seconds['ours']),
-        peer=statistics.median(seconds['peer']),
-        unit='s',
+        **paired(seconds['ours'], seconds['peer']),
         threads=threads,
-        versions=versions,
-        rounds=work.rounds,
+        versions={
+            **sides['peer'].begun['versions'],
+            **sides['ours'].begun['versions']
+        },
         memory_ours=memory['ours'],
         memory_peer=memory['peer'],
         **stages,
@@ -192,32 +215,34 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
     Overview:
         docs/speed.md.
     """
+    names = [work.name for work in WORKS]
+    updates = sorted((r for r in results if r['work'] in names), key=lambda r: names.index(r['work']))
     whole = []
-    for r in results:
-        if not r['work'].startswith('update_'):
-            continue
-        rest = r['ours'] - r['seconds_core']
+    for r in updates:
+        rest = r['ours'] - r['seconds_core'] - r['seconds_looks']
         whole.append(
             [
-                r['work'][len('update_'):], r['threads'], f"{r['ours'] * 1e3:.0f}", f"{r['peer'] * 1e3:.0f}",
-                f"{r['ratio']:.3f} ({r['ratio_low']:.3f} to {r['ratio_high']:.3f})",
+                r['work'][len('update_'):], r['instructions'], r['threads'], r['rounds'], f"{r['ours'] * 1e3:.0f}",
+                f"{r['peer'] * 1e3:.0f}", f"{r['ratio']:.3f} ({r['ratio_low']:.3f} to {r['ratio_high']:.3f})",
                 f"{r['seconds_sampling'] * 1e3:.0f}", f"{r['seconds_updating'] * 1e3:.0f}",
-                f"{rest * 1e3:.0f} ({100 * rest / r['ours']:.0f} %)",
+                f"{r['seconds_looks'] / r['ours']:.1%}", f"{rest * 1e3:.0f} ({100 * rest / r['ours']:.0f} %)",
                 f"{r['memory_ours'] / 2 ** 20:.0f} / {r['memory_peer'] / 2 ** 20:.0f}"
             ]
         )
     head = [
-        'work', 'threads', 'ours, ms', 'TRL, ms', 'ratio (smallest to largest)', 'sampling', 'learning', 'overhead',
-        'memory, MiB'
+        'work', 'instructions', 'threads', 'rounds', 'ours, ms', 'TRL, ms', 'ratio (smallest to largest)', 'sampling',
+        'learning', 'instruments', 'overhead', 'memory, MiB'
     ]
     grown = [[g['varied'], g['value'], *map(_spread, (g['sampling'], g['learning']))] for g in found['growth']]
     options = [[name, *map(_spread, parts)] for name, parts in found['options'].items()]
     generation = [[name, _spread(seconds)] for name, seconds in found['generation'].items()]
     peaks = [[rows, f'{bounded:.0f}', f'{free:.0f}'] for rows, (bounded, free) in found['memory'].items()]
-    rates, beside = found['rates'], next(r for r in results if r['work'].startswith('update_'))
+    rates = found['rates']
     return TEXT.format(
-        versions=', '.join(f'{name} {number}' for name, number in beside['versions'].items()),
-        machine=processor_with_rates(),
+        versions=', '.join(f'{name} {number}' for name, number in updates[0]['versions'].items()),
+        machine='. '.join(dict.fromkeys(f"{with_rates(r)}, commit {r['commit']}" for r in updates)),
+        looks=LOOKS,
+        updates=UPDATES,
         cores=os.cpu_count(),
         whole=tabulate(whole, head, tablefmt='pipe', disable_numparse=True),
         growth=tabulate(
@@ -233,6 +258,7 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
         of_onednn=rates['learning'] / rates['oneDNN'],
         base=', '.join(f'{key} {value}' for key, value in found['base'].items()),
         threads=found['threads'],
+        grown_on=f"{with_rates(found)}, commit {found['commit']}",
     )
 
 
@@ -252,8 +278,8 @@ and each update must sample the same number of tokens; otherwise the benchmark s
 
 Values are medians. The ratio is computed for each pair of updates. An update is everything between two updates:
 sampling, decoding, scoring, loss, optimizer and logging.
-The close looks of the instruments, at the first ten updates of a run and at every twentieth, are switched off: at these
-sizes they make learning up to 1.5 times as long.
+The instruments are on. They look closely at {looks} of the first {updates} updates of a run. Here they look at every
+update, and {looks} % of that time is counted: column "instruments", as a share of the update.
 {machine}.
 {versions}.
 
@@ -276,7 +302,7 @@ Reasons for the difference:
 ## Growth
 
 This project alone: sampling, and forward and backward of learning, with {threads} thread. One size varies; the others
-are: {base}.
+are: {base}. This section and the next two were measured on {grown_on}.
 
 {growth}
 
@@ -328,30 +354,28 @@ def _measured(script: str) -> Dict[str, Any]:
 @click.command()
 @click.option('--peer-python', required=True, type=click.Path(exists=True), help='Of an environment with TRL.')
 @click.option('--threads', default='1,2', show_default=True, help='Comma-separated.')
-@click.option('--only', default='', help='Names of works, comma-separated; all without it.')
-@click.option('--write/--no-write', default=True, help='Whether to write benchmarks/results.json and docs/speed.md.')
-def main(peer_python: str, threads: str, only: str, write: bool) -> None:
-    """Alternate the sides, and print and write medians, spreads and ratios."""
-    results = []
-    for work in WORKS:
-        if only and work.name not in only.split(','):
-            continue
-        for number in map(int, threads.split(',')):
-            results.append(alternate(work, peer_python, number))
-            r = results[-1]
+@click.option('--only', default='', help='Names of works, or growth, comma-separated; all without it.')
+def main(peer_python: str, threads: str, only: str) -> None:
+    """Alternate the sides; print and write medians, spreads and ratios: benchmarks/results.json, docs/speed.md."""
+    wanted = only.split(',') if only else [*(work.name for work in WORKS), 'growth']
+    for work, number in itertools.product(WORKS, map(int, threads.split(','))):
+        if work.name in wanted:
+            r = alternate(work, peer_python, number)
+            add([r])  # at once, so that none is lost
             click.echo(
                 f"{r['work']}  {number} threads  ours {r['ours']:.3f} s  TRL {r['peer']:.3f} s  ratio {r['ratio']:.3f} "
                 f"({r['ratio_low']:.3f} to {r['ratio_high']:.3f})  memory {r['memory_ours'] / 2 ** 20:.0f} to "
-                f"{r['memory_peer'] / 2 ** 20:.0f} MiB  sampling {r['seconds_sampling']:.3f} s  scoring "
-                f"{r['seconds_scoring']:.3f} s  updating {r['seconds_updating']:.3f} s  "
-                f"overhead {r['ours'] - r['seconds_core']:.3f} s"
+                f"{r['memory_peer'] / 2 ** 20:.0f} MiB  sampling {r['seconds_sampling']:.3f} s  updating "
+                f"{r['seconds_updating']:.3f} s  instruments {r['seconds_looks'] / r['ours']:.1%}"
             )
-    if write:
-        results = add(results)
-        found = {**_measured('growth.py'), **_measured('choices.py')}
-        page = report(results, found)  # before the file is opened: it measures, too
-        with open(os.path.join(ROOT, 'docs', 'speed.md'), 'w') as f:
-            f.write(page)
+    if 'growth' in wanted:
+        with open(GROWTH, 'w') as f:
+            json.dump(dict(**_measured('growth.py'), **_measured('choices.py'), **measured_on()), f, indent=1)
+            f.write('\n')
+    with open(GROWTH) as f:
+        page = report(add([]), json.load(f))
+    with open(os.path.join(ROOT, 'docs', 'speed.md'), 'w') as f:
+        f.write(page)
 
 
 if __name__ == '__main__':

@@ -19,6 +19,7 @@ from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder,
 
 from ding_common import read_config_file
 from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn
+from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tokenizer import load_tokenizer
 from ding_grpo.model import CausalLM, prompt_tree
 from ding_grpo.model.decoding import PromptBatch
@@ -113,6 +114,30 @@ class Clock:
         setattr(owner, name, timed)
 
 
+class Looks:
+    """
+    Overview:
+        Seconds of the close looks of the instruments. They are no part of the ``Clock``'s.
+    """
+    seconds = 0.0
+
+    @classmethod
+    def measure(cls, name: str) -> None:
+        """Count what a method of ``Watch`` takes."""
+        method = getattr(watch.Watch, name)
+
+        @functools.wraps(method)
+        def timed(*args, **kwargs):
+            start, core = time.perf_counter(), Clock.seconds
+            try:
+                return method(*args, **kwargs)
+            finally:
+                cls.seconds += time.perf_counter() - start
+                Clock.seconds = core
+
+        setattr(watch.Watch, name, timed)
+
+
 class Note(LearnerHook):
     """
     Overview:
@@ -132,6 +157,7 @@ class Done(LearnerHook):
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         parts = {name: value for name, value in Alternate.metrics.items() if name.startswith('seconds_')}
         parts['seconds_core'], Clock.seconds = Clock.seconds, 0.0
+        parts['seconds_looks'], Looks.seconds = Looks.seconds, 0.0
         tokens = Alternate.metrics['completion_length_mean'] * Alternate.rows
         Alternate.gate.done(tokens=tokens, updates=engine.last_iter.val + 1, **parts)
 
@@ -159,6 +185,8 @@ def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
             main_config.policy.model.autocast = None
             main_config.policy.learn.update(drop_equal_groups=False, lr_scheduler=dict(type='constant'))
             main_config.policy.collect.problem_order = 'epoch'
+        main_config.env.update(max_new_tokens=work['tokens'])
+        main_config.env.task.update(work.get('task', {}))
         return main_config, create_config
     model = os.path.join(folder, 'model')
     main_config = EasyDict(
@@ -245,11 +273,15 @@ def main(folder: str, threads: int) -> None:
                         (Updater, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'get_total_norm'),
                         (torch.nn.utils, 'clip_grads_with_norm_'), (torch.optim.AdamW, 'step')):
         Clock.measure(owner, name)
-    watch.EACH_BEFORE, watch.EVERY = 1, 10 ** 6  # the first update is not counted
+    watch.EACH_BEFORE, watch.EVERY = 10 ** 6, 10 ** 6  # each update is looked at, see ``as_in_a_run``
+    for name in ('look', '_change'):
+        Looks.measure(name)
     LOG_PROB_FNS['linear_log_prob'] = token_actor.linear_log_prob  # the policy tells it by identity
     GroupCollector.collect = gated
     if 'low' in work:
         CausalLM.limit_vocabulary = words_alone
+    if work.get('endless', False):
+        TokenEnv.eos_token_ids = property(lambda self: (), lambda self, ids: None)
     note = dict(name='note', type='note', position='after_iter', priority=11, ext_args=dict())
     done = dict(name='done', type='done', position='after_iter', priority=1000, ext_args=dict())
     main_config, create_config = configs(folder, work)
