@@ -97,9 +97,9 @@ KEYS = dict(
                                Rule.integer(1).or_none()),
         # (int) Updates between two collects. Read by ``ding -m serial`` only.
         update_per_collect=Key(1, Rule.integer(1, MOST)),
-        # (float) Learning rate of AdamW. Rates of the shipped configs: pretrained models 1e-6 (0.5 B parameters) and 1e-5
-        # to 2e-5 (0.1 B); LoRA 2e-5 (0.5 B); language models of up to some million parameters, trained from scratch,
-        # 1e-4 to 5e-4; the networks of CartPole, Acrobot, Pendulum and LunarLander 3e-4 to 3e-3.
+        # (float) Learning rate of AdamW. Rates of the shipped configs: pretrained models 1e-6 (0.5 B parameters) and
+        # 1e-5 to 2e-5 (0.1 B); LoRA 2e-5 (0.5 B); language models of up to some million parameters, trained from
+        # scratch, 1e-4 to 5e-4; the networks of CartPole, Acrobot, Pendulum and LunarLander 3e-4 to 3e-3.
         learning_rate=Key(1e-5, Rule.number(0, open_low=True)),
         # (float) Weight decay of AdamW.
         weight_decay=Key(0.0, Rule.number(0)),
