@@ -283,7 +283,8 @@ KEYS = dict(
         # forward and backward pass. 0: never.
         noise_every=Key(0, Rule.integer(0)),
         # (bool) Whether to resume the run in its folder from the newest checkpoint, or from the one that
-        # ``learner.hook.load_ckpt_before_run`` names. The result is bit-identical to a run without interruption.
+        # ``learner.hook.load_ckpt_before_run`` names. The result is bit-identical to a run without interruption on a
+        # CPU, and equal up to rounding on a GPU.
         resume_training=Key(False, Rule.one_of(True, False)),
         # (int) How many of the newest periodic checkpoints are kept, besides ckpt_best. The run deletes older ones,
         # also of ``learner.hook.save_ckpt_after_iter``; raise it to keep them.
