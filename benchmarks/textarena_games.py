@@ -26,8 +26,8 @@ TEXT = '''# Games of textarena
 
     pip install '.[textarena]'
 
-The task `textarena` plays any game of one player of [textarena](https://github.com/LeonGuertler/TextArena), here
-{version}:
+The task `textarena` plays games of one player of [textarena](https://github.com/LeonGuertler/TextArena). Not all of
+them work: [below](#what-each-game-did) are those that do, and those that are refused. For version {version}:
 
 ```python
     task=dict(type='textarena', id='GuessTheNumber-v0', env_kwargs=dict(max_number=7), games=100, eval_size=20),
@@ -42,9 +42,9 @@ The task `textarena` plays any game of one player of [textarena](https://github.
 - The reward is the game's own, at its end; a game that `env.max_turns` cuts earns 0. The part `invalid` counts invalid
   moves; its weight is 0 unless `env.reward_weights` changes it. textarena ends a game at the second invalid move in a
   row.
-- A reply is what the game tells after the move, without the move itself. Some games show their board only in the
-  prompt or after some moves.
-- A game that cannot be created, or answers an invalid move by an error, is refused before the run.
+- A reply is the game's text after the move, without the move itself. Some games show their board only in the prompt
+  or after some moves.
+- A game that cannot be created, or that raises an error at an invalid move, is refused before the run.
 
 ## What each game did
 

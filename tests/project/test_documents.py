@@ -5,10 +5,11 @@ import re
 
 import pytest
 
-from tests.project.documents import PAGES, ROOT, read, split
+from tests.project.documents import GENERATED, PAGES, ROOT, read, split
 
 SOURCES = ('ding_common', 'ding_grpo', 'dizoo_llm', 'config', 'benchmarks', 'tools', 'examples')
 FOLDERS = '|'.join((*SOURCES, 'docs', 'tests'))
+LONGEST = 400  # characters of a line of prose
 
 
 def anchors(page):
@@ -26,6 +27,25 @@ def links(page):
     for link in re.findall(r'\]\(([^)\s]+)\)', split(page)[0]):
         target, _, anchor = link.partition('#')
         yield target, anchor
+
+
+def long_lines(prose):
+    """Lines of prose with more than ``LONGEST`` characters. Rows of tables and definitions of links may be longer."""
+    return [line for line in prose.splitlines() if len(line) > LONGEST and not re.match(r' *(\||\[[^\]]+\]: )', line)]
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize('page', [page for page in PAGES if page != 'CHANGELOG.md' and not page.startswith(GENERATED)])
+def test_no_paragraph_in_one_line(page):
+    """Blocks are not prose, and the reference has the docstrings of the sources."""
+    assert not long_lines(split(page)[0])
+
+
+@pytest.mark.unittest
+def test_a_long_line_is_noticed():
+    for line in ('word ' * 81, f'- {"a" * 400}', f'  {"a" * 400}'):
+        assert long_lines(f'a\n{line}\nb') == [line]
+    assert not long_lines(f'{"a" * 400}\n| {"a" * 400} |\n[name]: https://{"a" * 400}.org')
 
 
 @pytest.mark.unittest
