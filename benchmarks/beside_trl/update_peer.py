@@ -84,7 +84,8 @@ def main(folder: str, threads: int) -> None:
     at_a_time = work.get('rows', rows)
     more, limits = {}, {}
     if 'messages' in work:  # of a pretrained language model
-        reward, options = [right, near], None
+        reward = [right, near]
+        options = dict(min_new_tokens=work['tokens']) if work.get('endless', False) else None
         data = dict(prompt=work['messages'], answer=work['answers'])
         limits = dict(reward_weights=[1.0, work['near']])
     elif 'game' in work:
