@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 import click
 import torch
 from hardware import processor_with_rates
-from results import PATH, add
+from results import PATH, add, paired
 from tabulate import tabulate
 from torch import Tensor
 
@@ -209,11 +209,8 @@ def main(rounds: int, threads: int, memory: str, write: bool) -> None:
         entries.append(
             dict(
                 work='loss_from_logits' if ours.startswith('logits') else 'loss_from_hidden',
-                ratio=statistics.median(a / b for a, b in zip(seconds[ours], seconds[best])),
-                ours=statistics.median(seconds[ours]),
-                peer=statistics.median(seconds[best]),
+                **paired(seconds[ours], seconds[best]),
                 peer_name=names[best],
-                unit='s',
                 threads=threads,
                 versions={name: version(name)
                           for name in ('torch', 'liger-kernel', 'ding-grpo')},

@@ -5,140 +5,142 @@ rate and clipping; TRL has no entropy bonus, so this project is also run without
 docs/solve.md.
 """
 import json
+import math
 import os
+import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 from typing import Any, Dict, List, NamedTuple, Optional
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.append(os.path.dirname(HERE))
-from hardware import processor_with_rates  # noqa: E402
-from runs import CONSTANT, ROOT, load_config, middle, run  # noqa: E402
+from solve_work import CONFIG, HERE, make_work  # first, so that DI-engine's import is quiet
 
-import click  # noqa: E402
-import torch  # noqa: E402
-from ding.utils import set_pkg_seed  # noqa: E402
-from protocol import versions  # noqa: E402
-from results import add  # noqa: E402
+import click
+import torch
+from hardware import with_rates
+from protocol import versions
+from results import add
+from runs import CONSTANT, ROOT, cell, kept, load_config, middle, run, run_each
+from steps import PADS, compare
+from tabulate import tabulate
 
-from ding_grpo.model import CausalLM  # noqa: E402
-from dizoo_llm.tasks.think_answer import ThinkAnswerTask  # noqa: E402
-from dizoo_llm.tokenizer import build_word_tokenizer  # noqa: E402
+from ding_common import read_json_lines
 
-CONFIG = 'think_answer_grpo'
+STEPS = 100  # updates of the comparison step by step
 OURS, PLAIN, PEER = 'this project', 'this project, no entropy bonus', 'TRL'
+
+
+class Work(NamedTuple):
+    """
+    Overview:
+        A run to make.
+    """
+    side: str
+    seed: int
+    updates: int
+    peer_python: str
 
 
 class Solved(NamedTuple):
     """
     Overview:
-        Update and training time, evaluations included, of the first evaluation that was all right; None if there is
-        none.
+        Update and training time, evaluations included, of the first evaluation that was all right, None if there is
+        none; and seconds of an update.
     """
     updates: Optional[int]
     seconds: Optional[float]
+    update: float
     versions: Dict[str, str]
 
 
-def make_work(seed: int, updates: int, folder: str) -> None:
-    """
-    Overview:
-        Write model, tokenizer, problems and sizes of the shipped config.
-    """
-    config, task = load_config(CONFIG)[0], ThinkAnswerTask()
-    policy = config.policy
-    set_pkg_seed(seed, use_cuda=False)
-    CausalLM(config=policy.model.config
-             ).save_pretrained(os.path.join(folder, 'model'), build_word_tokenizer(task.words))
-    problems = [task.problem(i) for i in range(len(task))]
-    work = dict(
-        problems=[dict(prompt=p.prompt, answer=p.answer) for p in problems],
-        updates=updates,
-        rows=policy.collect.n_sample * policy.group_size,
-        steps=policy.collect.n_sample // policy.learn.batch_size,
-        group_size=policy.group_size,
-        tokens=config.env.max_new_tokens,
-        freq=policy.eval.evaluator.eval_freq,
-        **{key: policy.learn[key]
-           for key in ('learning_rate', 'clip_ratio')},
-    )
-    with open(os.path.join(folder, 'work.json'), 'w') as f:
-        json.dump(work, f)
-
-
-def peer(python: str, seed: int, updates: int) -> Solved:
+def peer(work: Work) -> Solved:
     """TRL's run, in a process and environment of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        make_work(seed, updates, folder)
+        make_work(work.seed, work.updates, folder)
         env = dict(os.environ, OMP_NUM_THREADS=str(torch.get_num_threads()), HF_HUB_OFFLINE='1')
-        done = subprocess.run(
-            [python, os.path.join(HERE, 'solve_peer.py'), folder,
-             str(seed)], env=env, capture_output=True, text=True
-        )
+        command = [work.peer_python, os.path.join(HERE, 'solve_peer.py'), folder, str(work.seed)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:
             raise click.ClickException(f'TRL ended with {done.returncode}:\n{done.stderr[-3000:]}')
         return Solved(**json.loads(done.stdout))
 
 
-def ours(seed: int, updates: int, **learn: Any) -> Solved:
+def ours(work: Work) -> Solved:
     """This project's run."""
-    learn['lr_scheduler'] = CONSTANT  # as in TRL's run
-    r = run(CONFIG, seed, os.path.join('solve', f'seed {seed}'), 1, learn=learn, max_train_iter=updates)
-    return Solved(r.solved, r.seconds, versions())
+    learn = dict(lr_scheduler=CONSTANT)  # as in TRL's run
+    if work.side == PLAIN:
+        learn['entropy_weight'] = 0.0
+    folder = os.path.join('solve', f'{work.side} seed {work.seed}')
+    r = run(CONFIG, work.seed, folder, 1, learn=learn, max_train_iter=work.updates)
+    metrics = read_json_lines(os.path.join(r.folder, 'log', 'learner', 'metrics.jsonl'))
+    shutil.rmtree(os.path.join(r.folder, 'ckpt'))
+    return Solved(r.solved, r.seconds, metrics[-1]['seconds'] / len(metrics), versions())
 
 
-def report(sides: Dict[str, List[Solved]], seeds: List[str], updates: int) -> str:
+def solve(work: Work) -> Solved:
+    """
+    Overview:
+        A run, or what was kept of it.
+    """
+    path = os.path.join('runs', 'solve', f'{work.side} seed {work.seed}.json')
+    settings = f"{load_config(CONFIG)} {work.updates} {torch.get_num_threads()}"
+    return Solved(**kept(path, settings, lambda: (peer if work.side == PEER else ours)(work)._asdict()))
+
+
+def report(sides: Dict[str, Dict[int, Solved]], steps: List[List[str]], updates: int, entry: Dict[str, Any]) -> str:
     """
     Overview:
         docs/solve.md.
     """
-    head = ['', 'solved', 'updates', 'seconds', 's an update', *(f'seed {seed}' for seed in seeds)]
-    lines = ['| ' + ' | '.join(head) + ' |', '|' + '---|' * len(head)]
+    rows = []
     for name, runs in sides.items():
-        done = [r for r in runs if r.updates]
-        cells = [name, f'{len(done)} of {len(runs)}']
-        cells += [
-            middle([r.updates for r in done], '.0f'),
-            middle([r.seconds for r in done], '.1f'), f'{statistics.median(r.seconds / r.updates for r in done):.3f}'
-        ] if done else ['never'] * 3
-        cells += [f'{r.updates}, {r.seconds:.1f} s' if r.updates else 'never' for r in runs]
-        lines.append('| ' + ' | '.join(cells) + ' |')
+        done = [r for r in runs.values() if r.updates]
+        half = sorted(math.inf if r.updates is None else r.updates for r in runs.values())[(len(runs) - 1) // 2]
+        rows.append(
+            [
+                name, f'{len(done)} of {len(runs)}', 'never' if half == math.inf else f'{half:.0f}',
+                middle([r.updates for r in done], '.0f'),
+                middle([r.seconds for r in done], '.1f'),
+                middle([r.update for r in runs.values()], '.3f')
+            ]
+        )
+    seeds = [[seed, *(cell(runs[seed].updates, '.0f') for runs in sides.values())] for seed in sides[OURS]]
     policy = load_config(CONFIG)[0].policy
     return TEXT.format(
         updates=updates,
         rows=policy.collect.n_sample * policy.group_size,
         steps=policy.collect.n_sample // policy.learn.batch_size,
-        machine=f'{processor_with_rates()}; {torch.get_num_threads()} threads',
-        table='\n'.join(lines),
-        versions=', '.join(map(' '.join,
-                               _versions(sides).items()))
+        jobs=entry['jobs'],
+        machine=f"{with_rates(entry)}, commit {entry['commit']}",
+        table=tabulate(
+            rows, ['', 'solved', 'median of all', 'updates', 'seconds', 's an update'],
+            tablefmt='pipe',
+            disable_numparse=True
+        ),
+        seeds=tabulate(seeds, ['seed', *sides], tablefmt='pipe', disable_numparse=True),
+        step_table=tabulate(
+            steps, ['optimizer steps', *(f'padding token {pad} there' for pad in PADS)],
+            tablefmt='pipe',
+            disable_numparse=True
+        ),
+        versions=', '.join(map(' '.join, entry['versions'].items()))
     )
 
 
-def _versions(sides: Dict[str, List[Solved]]) -> Dict[str, str]:
-    return {**sides[PEER][0].versions, **sides[OURS][0].versions}
-
-
-def result(sides: Dict[str, List[Solved]]) -> Dict[str, Any]:
+def result(sides: Dict[str, Dict[int, Solved]], jobs: int) -> Dict[str, Any]:
     """
     Overview:
-        The entry of benchmarks/results.json: medians over the seeds on which both sides solved it.
+        The entry of benchmarks/results.json: seconds as medians over the seeds that were solved, by each side.
     """
-    pairs = [(a.seconds, b.seconds) for a, b in zip(sides[OURS], sides[PEER]) if a.updates and b.updates]
-    return dict(
-        work='solve_think_answer',
-        ratio=statistics.median(a / b for a, b in pairs),
-        ours=statistics.median(a for a, _ in pairs),
-        peer=statistics.median(b for _, b in pairs),
-        unit='s',
-        threads=torch.get_num_threads(),
-        versions=_versions(sides),
-        solved_ours=sum(r.updates is not None for r in sides[OURS]),
-        solved_peer=sum(r.updates is not None for r in sides[PEER]),
-        seeds=len(sides[OURS]),
-    )
+    seeds = len(sides[OURS])
+    found: Dict[str, Any] = dict(work='solve_think_answer', unit='s', threads=1, jobs=jobs, seeds=seeds, rounds=seeds)
+    for key, name in (('ours', OURS), ('plain', PLAIN), ('peer', PEER)):
+        seconds = [r.seconds for r in sides[name].values() if r.updates]
+        found[f'solved_{key}'] = len(seconds)
+        found.update({key: statistics.median(seconds), f'{key}_low': min(seconds), f'{key}_high': max(seconds)})
+        found[f'update_{key}'] = statistics.median(r.update for r in sides[name].values())
+    versions = {**next(iter(sides[PEER].values())).versions, **next(iter(sides[OURS].values())).versions}
+    return dict(found, ratio=found['ours'] / found['peer'], versions=versions)
 
 
 TEXT = """# Time to solve think_answer compared with TRL
@@ -150,34 +152,60 @@ Both sides use the model, prompts, rewards, group size, rows per update and clip
 deviation. An update is {rows} completions and {steps} optimizer steps. Greedy evaluation on all four questions runs
 every 10 updates, for at most {updates} updates. A question is solved when the completion is right, in the full format,
 and ended by the end-of-sequence token.
-Seconds are training time including evaluation, without set-up. The sides alternate, seed by seed. {machine};
-{versions}.
+Seconds are training time including evaluation, without set-up; {jobs} runs of one thread at a time, in the order of the
+seeds, so that both sides meet the same conditions. {machine}; {versions}.
 
 The shipped config has an entropy bonus, so that a solved policy stays solved ([think_answer.md](think_answer.md)). TRL
-has none. Without the bonus, this project runs the same algorithm as TRL.
-
-Medians over the solved seeds, smallest and largest in parentheses:
+has none, so this project is also run without.
 
 {table}
+
+"Median of all": updates, where a seed that was not solved counts as never. The other columns: medians over the seeds
+that were solved, smallest and largest in parentheses.
+
+## Step by step
+
+Without the bonus, this project and TRL run the same algorithm. From the same weights, TRL took the same optimizer steps
+on the rows that were sampled here (seed 0, in float64): advantages, mini-batches and prompts are those of this project,
+all else is TRL's own. The table has the distance of the weights from each other, divided by the distance from where
+they began:
+
+{step_table}
+
+`transformers` never trains the input embedding of the padding token; this project's model does, where a row samples
+that token. With this one row of weights trained on both sides, only rounding is left.
+
+What differs between the two in a run:
+
+- **Mini-batches.** TRL shuffles the rows of an update before it divides them into mini-batches. This project keeps the
+  rows of a group together.
+- **Questions.** Each question is asked equally often in an update of this project. TRL draws from a list with 100
+  copies of each.
+- **Random numbers**, so a seed has nothing in common on both sides.
+
+## Every seed
+
+Updates until solved:
+
+{seeds}
 """
 
 
 @click.command()
 @click.option('--peer-python', required=True, type=click.Path(exists=True), help='Of an environment with TRL.')
-@click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated.')
+@click.option('--seeds', default=20, show_default=True, help='How many.')
 @click.option('--updates', default=400, show_default=True, help='At most, of each run.')
-@click.option('--threads', default=2, show_default=True)
-def main(peer_python: str, seeds: str, updates: int, threads: int) -> None:
-    """Learn on several seeds, on both sides in turn; print and write what it took."""
+@click.option('--jobs', default=2, show_default=True, help='Runs at a time, of one thread each.')
+def main(peer_python: str, seeds: int, updates: int, jobs: int) -> None:
+    """Learn on several seeds, on both sides in turn; print and write what it took. Finished runs are kept."""
     os.chdir(ROOT)
-    torch.set_num_threads(threads)
-    sides: Dict[str, List[Solved]] = {OURS: [], PLAIN: [], PEER: []}
-    for seed in map(int, seeds.split(',')):
-        sides[OURS].append(ours(seed, updates))
-        sides[PLAIN].append(ours(seed, updates, entropy_weight=0.0))
-        sides[PEER].append(peer(peer_python, seed, updates))
-    add([result(sides)])
-    text = report(sides, seeds.split(','), updates)
+    os.makedirs(os.path.join('runs', 'solve'), exist_ok=True)
+    names = (OURS, PLAIN, PEER)
+    works = [Work(name, seed, updates, os.path.abspath(peer_python)) for seed in range(seeds) for name in names]
+    found = run_each(solve, works, jobs)
+    sides = {name: {work.seed: r for work, r in found.items() if work.side == name} for name in names}
+    entry = next(r for r in add([result(sides, jobs)]) if r['work'] == 'solve_think_answer')
+    text = report(sides, compare(peer_python, 0, STEPS), updates, entry)
     with open(os.path.join('docs', 'solve.md'), 'w') as f:
         f.write(text)
     click.echo(text)

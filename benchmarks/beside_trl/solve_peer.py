@@ -109,10 +109,13 @@ def main(folder: str, seed: int) -> None:
         ),
     )
     trainer.train()
-    out.write(
-        json.dumps(dict(updates=evaluate.solved, seconds=evaluate.solved and evaluate.seconds, versions=versions())) +
-        '\n'
+    told = dict(
+        updates=evaluate.solved,
+        seconds=evaluate.solved and evaluate.seconds,
+        update=evaluate.seconds * work['steps'] / trainer.state.global_step,
+        versions=versions(),
     )
+    out.write(json.dumps(told) + '\n')
 
 
 if __name__ == '__main__':

@@ -15,7 +15,8 @@ from update import ROOT, Side  # first, so that DI-engine's import is quiet
 import click
 import torch
 from game import HIGHEST, QUESTION, TURNS, answer, call, response
-from hardware import processor_with_rates
+from hardware import with_rates
+from results import add, paired
 from tabulate import tabulate
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -186,20 +187,23 @@ def compare(folder: str, peer_python: str, threads: int, updates: int) -> Dict[s
     if abs(tokens[0] / tokens[1] - 1) > 0.05:
         raise click.ClickException(f'other work: {tokens[0]:.0f} tokens in an update here and {tokens[1]:.0f} there')
     return dict(
-        difference=abs(loss / other - 1),
+        work='game',
+        **paired(*([pair[side]['seconds'] for pair in counted] for side in (0, 1))),
+        threads=threads,
         versions={
             **peer.begun['versions'],
             **ours.begun['versions']
         },
-        threads=threads,
-        seconds=[[pair[side]['seconds'] for pair in counted] for side in (0, 1)],
-        tokens=tokens,
-        memory=[told[-1][side]['memory'] - begun['memory'] for side, begun in enumerate((ours.begun, peer.begun))],
+        difference=abs(loss / other - 1),
+        tokens_ours=tokens[0],
+        tokens_peer=tokens[1],
+        memory_ours=told[-1][0]['memory'] - ours.begun['memory'],
+        memory_peer=told[-1][1]['memory'] - peer.begun['memory'],
     )
 
 
-def _spread(seconds: List[float]) -> str:
-    return f'{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})'
+def _spread(found: Dict[str, Any], key: str, form: str) -> str:
+    return f"{found[key]:{form}} ({found[f'{key}_low']:{form}} to {found[f'{key}_high']:{form}})"
 
 
 @click.command()
@@ -207,10 +211,9 @@ def _spread(seconds: List[float]) -> str:
 @click.option('--threads', default='2,1', show_default=True, help='Comma-separated.')
 @click.option('--groups', default=8, show_default=True)
 @click.option('--size', default=8, show_default=True, help='Rows of a group.')
-@click.option('--updates', default=3, show_default=True, help='That are counted.')
-@click.option('--write/--no-write', 'written', default=True, help='Whether to write docs/turns_beside_trl.md.')
-def main(peer_python: str, threads: str, groups: int, size: int, updates: int, written: bool) -> None:
-    """Alternate the sides, and print and write medians, spreads and ratios."""
+@click.option('--updates', default=5, show_default=True, help='That are counted.')
+def main(peer_python: str, threads: str, groups: int, size: int, updates: int) -> None:
+    """Alternate the sides; write benchmarks/results.json and docs/turns_beside_trl.md."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(0)
@@ -218,14 +221,19 @@ def main(peer_python: str, threads: str, groups: int, size: int, updates: int, w
         for number in map(int, threads.split(',')):
             found.append(compare(folder, peer_python, number, updates))
             click.echo(found[-1])
-    rows = []
-    for f in found:
-        ratios = [a / b for a, b in zip(*f['seconds'])]
-        tokens = ' / '.join(f'{x:.0f}' for x in f['tokens'])
-        memory = ' / '.join(f'{x / 2 ** 20:.0f}' for x in f['memory'])
-        ratio = f'{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})'
-        rows.append([f['threads'], *map(_spread, f['seconds']), ratio, tokens, memory])
-    head = ['threads', 'this project, s', 'TRL, s', 'ratio', 'tokens, ours / TRL', 'memory, MiB, ours / TRL']
+    measured = [r for r in add(found) if r['work'] == 'game']
+    rows = [
+        [
+            r['instructions'], r['threads'],
+            _spread(r, 'ours', '.2f'),
+            _spread(r, 'peer', '.2f'),
+            _spread(r, 'ratio', '.3f'), f"{r['tokens_ours']:.0f} / {r['tokens_peer']:.0f}",
+            f"{r['memory_ours'] / 2 ** 20:.0f} / {r['memory_peer'] / 2 ** 20:.0f}"
+        ] for r in measured
+    ]
+    head = [
+        'instructions', 'threads', 'this project, s', 'TRL, s', 'ratio', 'tokens, ours / TRL', 'memory, MiB, ours / TRL'
+    ]
     text = TEXT.format(
         highest=HIGHEST,
         turns=TURNS,
@@ -233,16 +241,15 @@ def main(peer_python: str, threads: str, groups: int, size: int, updates: int, w
         prompt=work['prompt_tokens'],
         groups=groups,
         size=size,
-        difference=max(f['difference'] for f in found),
-        machine=processor_with_rates(),
+        difference=max(r['difference'] for r in measured),
+        machine='. '.join(dict.fromkeys(f"{with_rates(r)}, commit {r['commit']}" for r in measured)),
         versions=', '.join(f'{name} {number}' for name, number in found[0]['versions'].items()),
         table=tabulate(rows, head, tablefmt='pipe', disable_numparse=True),
         updates=updates,
     )
     click.echo(text)
-    if written:
-        with open(os.path.join(ROOT, 'docs', 'turns_beside_trl.md'), 'w') as f:
-            f.write(text)
+    with open(os.path.join(ROOT, 'docs', 'turns_beside_trl.md'), 'w') as f:
+        f.write(text)
 
 
 if __name__ == '__main__':
