@@ -42,7 +42,7 @@ SETTING_avx2 := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AV
 SETTING_oldest := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
 SETTINGS ?= own threads avx2 oldest
 
-.PHONY: help install install-test train test test-processors test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking tuning calculator shuffled critic-time turn-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
+.PHONY: help install install-test train test test-processors test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking compare calculator shuffled critic-time turn-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -65,7 +65,7 @@ help:
 	@echo "make reward-hacking train a reward model, and learn from it with and without a KL; picture and table in docs/ (long)"
 	@echo "make calculator     a warm start and GRPO on products with a calculator, five seeds; table on the screen (long)"
 	@echo "make shuffled       guess with the replies of other rows, beside its own; table on the screen"
-	@echo "make tuning         several settings of each algorithm on four tasks, one seed each; table in docs/ (long)"
+	@echo "make compare        GRPO, its critic and PPO on eight tasks, equally many tries for each, ten seeds; page and pictures in docs/ (long)"
 	@echo "make critic-time    updates with a critic beside GRPO's; table in docs/"
 	@echo "make turn-time      a turn with the cache kept and without, updates by number of turns; table in docs/"
 	@echo "make score-batch    updates of think_answer with a slow scorer of completions, and of batches; table in docs/"
@@ -206,10 +206,10 @@ shuffled: install-test
 	@echo "== guess with replies as they are, and shuffled between rows"
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shuffled_replies.py
 
-tuning: $(VENV)/.text runs/spell_backward_sft/model
-	@echo "== several settings of GRPO, the critic and PPO on four tasks"
+compare: $(VENV)/.text runs/spell_backward_sft/model
+	@echo "== GRPO, its critic and PPO on eight tasks: tries on two seeds, the chosen settings on ten"
 	$(call install,$(VENV)) -e '.[box2d]'
-	$(BIN)/python benchmarks/tuning.py
+	$(BIN)/python benchmarks/comparison.py --jobs $(JOBS)
 
 runs/spell_backward_sft/model: $(VENV)/.text
 	$(BIN)/python -m dizoo_llm.sft -c config/spell_backward_sft_config.py -s 0

@@ -48,14 +48,19 @@ def measured_on() -> Dict[str, Any]:
         - found (:obj:`Dict[str, Any]`): ``processor``, ``instructions``, ``rates`` of bare products in GFLOP/s with \
             one and two threads by type, and ``commit``, with a + if there were changes.
     """
-    changed = bool(_git('status', '--porcelain', '--untracked-files=no'))
     return dict(
         processor=processor(),
         instructions=instructions(),
         rates={str(t).split('.')[1]: [round(rate) for rate in _rates(t)]
                for t in (torch.float32, torch.bfloat16)},
-        commit=_git('rev-parse', '--short', 'HEAD') + ('+' if changed else ''),
+        commit=commit(),
     )
+
+
+def commit(*paths: str) -> str:
+    """The commit of this checkout, with a + if there were changes: of any file, or of those that the paths match."""
+    changed = bool(_git('status', '--porcelain', '--untracked-files=no', '--', *paths))
+    return _git('rev-parse', '--short', 'HEAD') + ('+' if changed else '')
 
 
 def _git(*args: str) -> str:

@@ -1,0 +1,252 @@
+"""
+The tasks of the comparison, and the settings that each side tries on each, the shipped config first. All sides have
+equally many tries, and a key that helps one side is tried by the others if they have it too.
+"""
+from typing import Any, Dict, List, NamedTuple
+
+Tries = List[Dict[str, Any]]  # keys by dotted path, below ``policy`` or from ``env`` on, in place of the config's
+
+SIDES = dict(grpo='GRPO', gae='critic', ppo='PPO')
+TRIES = 4  # of each side
+TUNING_SEEDS = (100, 101)
+REPORTED_SEEDS = tuple(range(10))
+
+
+class Task(NamedTuple):
+    """
+    Overview:
+        An environment: title, the greedy return to reach, the environment steps of a run and between two evaluations, \
+        the tries of each side, a description, and whether environment and model are the plugin's own.
+    """
+    title: str
+    bar: float
+    budget: int
+    interval: int
+    tries: Dict[str, Tries]
+    about: str = ''
+    plugin: bool = False
+
+
+SHIPPED: Dict[str, Any] = {}
+
+
+def linear(collects: int) -> Dict[str, Any]:
+    """DI-engine's PPO: the rate falls to 0 over so many collects."""
+    return {'learn.lr_scheduler': dict(epoch_num=collects, min_lr_lambda=0.0)}
+
+
+def collects(envs: int, samples: int) -> Dict[str, Any]:
+    return {'env.collector_env_num': envs, 'collect.n_sample': samples}
+
+
+def groups(size: int, number: int, batch: int) -> Dict[str, Any]:
+    """So many groups of this size in an update, with mini-batches of so many groups."""
+    return {
+        'group_size': size,
+        'env.collector_env_num': size * number,
+        'collect.n_sample': number,
+        'learn.batch_size': batch
+    }
+
+
+CARTPOLE = Task(
+    'CartPole-v1',
+    475,
+    150_000,
+    2_000,
+    dict(
+        grpo=[
+            SHIPPED,
+            {'learn.learning_rate': 3e-3},
+            {'learn.advantage': 'return_to_go_by_step'},
+            {**groups(4, 3, 3), 'learn.lr_scheduler.num_training_steps': 80},
+        ],
+        gae=[
+            SHIPPED,
+            {'learn.gae_lambda': 0.98},
+            {'learn.learning_rate': 1e-3, 'learn.gae_lambda': 0.98},
+            {'learn.learning_rate': 1e-3, 'learn.entropy_weight': 0.01},
+        ],
+        ppo=[
+            SHIPPED,
+            {'learn.learning_rate': 3e-4, 'collect.gae_lambda': 0.95},
+            # RL Baselines3 Zoo's, but for its falling clip range, which DI-engine has not
+            {**collects(8, 256), **linear(390), 'learn.batch_size': 256, 'learn.epoch_per_collect': 20,
+             'learn.entropy_weight': 0.0, 'collect.discount_factor': 0.98, 'collect.gae_lambda': 0.8},
+            # DI-engine's own, but for its network
+            {**collects(8, 256), 'learn.epoch_per_collect': 2, 'collect.discount_factor': 0.9,
+             'collect.gae_lambda': 0.95},
+        ],
+    ),
+)  # yapf: disable
+ACROBOT = Task(
+    'Acrobot-v1',
+    -100,
+    200_000,
+    2_000,
+    dict(
+        grpo=[
+            SHIPPED,
+            {'learn.learning_rate': 1e-3},
+            groups(4, 4, 2),
+            {**groups(8, 2, 1), 'learn.learning_rate': 1e-3},
+        ],
+        ppo=[
+            SHIPPED,
+            {'learn.learning_rate': 1e-3, 'learn.epoch_per_collect': 10, 'collect.n_sample': 1024},
+            {'learn.learning_rate': 1e-3, 'learn.epoch_per_collect': 10, 'collect.n_sample': 512},
+            # RL Baselines3 Zoo's, but for its normalised observations, which no side has
+            {**collects(16, 4096), 'learn.learning_rate': 3e-4},
+        ],
+    ),
+)  # yapf: disable
+PENDULUM = Task(
+    'Pendulum-v1',
+    -200,
+    200_000,
+    4_000,
+    dict(
+        grpo=[
+            SHIPPED,
+            {'learn.learning_rate': 5e-4},
+            {'collect.discount_factor': 0.9},
+            groups(8, 1, 1),
+        ],
+        ppo=[
+            SHIPPED,
+            {'collect.n_sample': 3200},  # whole episodes, so that no step is dropped
+            # RL Baselines3 Zoo's, but for its noise that depends on the state
+            collects(4, 4096),
+            # DI-engine's own, but for its network
+            {**collects(10, 5000), 'learn.batch_size': 32},
+        ],
+    ),
+)  # yapf: disable
+LUNARLANDER = Task(
+    'LunarLander-v3',
+    200,
+    600_000,
+    20_000,
+    dict(
+        grpo=[
+            SHIPPED,
+            {'learn.entropy_weight': 0.01},
+            {'collect.discount_factor': 0.999},
+            groups(8, 4, 2),
+        ],
+        gae=[
+            SHIPPED,
+            {'learn.gae_lambda': 0.98},
+            {'learn.learning_rate': 3e-4, 'learn.gae_lambda': 0.98},
+            {'collect.discount_factor': 0.999},
+        ],
+        ppo=[
+            SHIPPED,
+            {'collect.n_sample': 2048, 'learn.epoch_per_collect': 10},
+            # RL Baselines3 Zoo's
+            {'collect.n_sample': 16384, 'collect.gae_lambda': 0.98},
+            # DI-engine's own, but for its network
+            {**collects(8, 512), 'learn.epoch_per_collect': 10, 'collect.discount_factor': 0.99},
+        ],
+    ),
+)  # yapf: disable
+
+
+def of_game(title: str, about: str, bar: float, interval: int) -> Task:
+    """A game of several turns: each side tries a higher rate, smaller mini-batches, and one thing of its own."""
+    critic = [SHIPPED, {'learn.learning_rate': 1e-3}]
+    return Task(
+        title,
+        bar,
+        400_000,
+        interval,
+        dict(
+            grpo=[
+                SHIPPED,
+                {'learn.learning_rate': 1e-3},
+                {'learn.batch_size': 4},
+                {'learn.adv_method': 'grpo'},
+            ],
+            gae=[*critic, {'learn.batch_size': 4}, {'learn.gae_lambda': 1.0}],
+            ppo=[
+                *critic,
+                {'learn.batch_size': 80},
+                {'env.collector_env_num': 32},  # drops fewer steps
+            ],
+        ),
+        about=about,
+        plugin=True,
+    )  # yapf: disable
+
+
+THINK_ANSWER = Task(
+    'think_answer',
+    1.0,
+    400_000,
+    5_000,
+    dict(
+        grpo=[
+            SHIPPED,
+            {'learn.batch_size': 4},
+            {'learn.batch_size': 2},
+            {'learn.adv_method': 'grpo'},
+        ],
+        gae=[
+            SHIPPED,
+            {'learn.batch_size': 4},
+            {'learn.batch_size': 8},
+            {'learn.gae_lambda': 1.0},
+        ],
+        ppo=[
+            SHIPPED,
+            {'learn.batch_size': 320},
+            {'env.collector_env_num': 64},  # drops fewer steps
+            {'collect.gae_lambda': 1.0},
+        ],
+    ),
+    about='Four questions; the return is the share that is solved.',
+    plugin=True,
+)  # yapf: disable
+SPELL_BACKWARD = Task(
+    'spell_backward',
+    0.8,
+    200_000,
+    5_000,
+    dict(
+        grpo=[
+            SHIPPED,
+            {'learn.batch_size': 16},
+            {'learn.batch_size': 8},
+            {'learn.learning_rate': 1e-4},
+        ],
+        gae=[
+            SHIPPED,
+            {'learn.batch_size': 16},
+            {'learn.gae_lambda': 1.0},
+            {'learn.learning_rate': 1e-4},
+        ],
+        ppo=[
+            SHIPPED,
+            {'learn.learning_rate': 1e-4},
+            {'learn.learning_rate': 1e-4, 'learn.adv_norm': True, 'collect.gae_lambda': 0.95},
+            {'learn.learning_rate': 1e-4, 'env.collector_env_num': 64},  # drops fewer steps
+        ],
+    ),
+    about='Words of 5 to 7 letters, after a careless teacher; the return is the share of 512 held-out words that is '
+    'spelled right. All runs start from the model of `config/spell_backward_sft_config.py`, seed 0.',
+    plugin=True,
+)  # yapf: disable
+TASKS = dict(
+    cartpole=CARTPOLE,
+    acrobot=ACROBOT,
+    pendulum=PENDULUM,
+    lunarlander=LUNARLANDER,
+    guess=of_game(
+        'guess', 'Find a number of 1 to 7 in three turns; the bar is six of seven numbers.', 0.85, 5_000
+    ),
+    key_and_door=of_game(
+        'key_and_door', 'Remember a colour over two turns; the bar is all four doors.', 1.0, 2_000
+    ),
+    think_answer=THINK_ANSWER,
+    spell_backward=SPELL_BACKWARD,
+)  # yapf: disable
