@@ -16,8 +16,8 @@ from .probes import of_probes
 from .update import Updater
 
 EACH_BEFORE, EVERY = 10, 20  # an update is looked at closely if it is one of the first ten, or every twentieth
-# Rows that are read before and after such an update: a quarter of the update's, within these bounds. So a run of 100
-# updates is at most 3 % longer (benchmarks/watch_time.py).
+# Rows that are read before and after such an update: a quarter of the update's, within these bounds. docs/speed.md has
+# what this costs a run of 100 updates.
 LEAST_ROWS, MOST_ROWS = 4, 32
 
 
