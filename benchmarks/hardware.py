@@ -10,6 +10,7 @@ import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PRODUCT = (2048, 256, 512)  # (rows, inputs, outputs) of a linear layer
+_PROGRAMS = ('--', ':(top)*.py', ':(top)Makefile')  # what changes figures: pages and records of them do not
 SECONDS, PRODUCTS = 2, 5  # at least, of a rate: long enough that a short disturbance does not move the median
 
 
