@@ -214,14 +214,19 @@ def of_both(sides: Dict[str, Side]) -> Dict[str, str]:
     return {**sides[PEER].begun['versions'], **sides[WHOLE].begun['versions']}
 
 
-def report(results: List[Dict[str, Any]]) -> str:
+def works_of(tokens: int) -> List[str]:
+    """The entries that the page needs: of the config in parts and whole, and those of long completions."""
+    return [f'llm_T{name}' for name in (f'{tokens}_rows_{ROWS}', tokens, *LONG)]
+
+
+def report(found: Dict[str, Dict[str, Any]]) -> str:
     """
     Overview:
-        docs/llm_beside_trl.md, from benchmarks/results.json.
+        docs/llm_beside_trl.md, from the entries of benchmarks/results.json by work.
     """
-    main, found = read_config_file(CONFIG)[0], {r['work']: r for r in results}
+    main = read_config_file(CONFIG)[0]
     tokens = main.env.max_new_tokens
-    small, whole, *long = (found[f'llm_T{name}'] for name in (f'{tokens}_rows_{ROWS}', tokens, *LONG))
+    small, whole, *long = (found[work] for work in works_of(tokens))
     rows = [
         [
             PEER,
@@ -299,7 +304,12 @@ def main(peer_python: str, threads: int, updates: int, only: str) -> None:
             results = add(short_measured(threads, peer_python, updates))
         else:
             results = add(long_measured(tokens, threads, peer_python, updates))
-    text = report([r for r in results if r['threads'] == threads and r['instructions'] == instructions()])
+    found = {r['work']: r for r in results if r['threads'] == threads and r['instructions'] == instructions()}
+    missing = [work for work in works_of(of_config) if work not in found]
+    if missing:
+        click.echo(f"docs/llm_beside_trl.md is not written before these are measured: {', '.join(missing)}")
+        return
+    text = report(found)
     click.echo(text)
     with open(os.path.join(ROOT, 'docs', 'llm_beside_trl.md'), 'w') as f:
         f.write(text)

@@ -372,6 +372,9 @@ def main(peer_python: str, threads: str, only: str) -> None:
         with open(GROWTH, 'w') as f:
             json.dump(dict(**_measured('growth.py'), **_measured('choices.py'), **measured_on()), f, indent=1)
             f.write('\n')
+    if not os.path.exists(GROWTH):
+        click.echo('docs/speed.md is not written before growth is measured, too')
+        return
     with open(GROWTH) as f:
         page = report(add([]), json.load(f))
     with open(os.path.join(ROOT, 'docs', 'speed.md'), 'w') as f:
