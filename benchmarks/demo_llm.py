@@ -1,5 +1,6 @@
 """
-SmolLM2-135M-Instruct learns sums and differences by GRPO: with all weights, with LoRA, and with a KL to the start.
+SmolLM2-135M-Instruct learns sums and differences by GRPO: with all weights, with LoRA, and with a KL to the start; and,
+beside it, by supervised training on right answers.
 What it learns, and what it costs elsewhere. Finished runs are kept in runs/demo_llm and not repeated; those of the
 page, with the machine that each ran on, are in benchmarks/demo_llm.json.
 """
@@ -17,7 +18,7 @@ import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 import click
 import numpy as np
 import torch
-from demo_llm_page import draw, report, runs_table
+from demo_llm_page import MINUTES, draw, report, runs_table
 from elsewhere import PROBLEMS, Answers, answers_of, config, costs, environment, kl_of_right_answers
 from hardware import machine
 from runs import ROOT, kept, load_config
@@ -40,10 +41,11 @@ StartsAnswers = Callable[[], Answers]
 class Way(NamedTuple):
     """
     Overview:
-        A way to train: its label, and what it changes in the shipped config.
+        A way to train: its label, what it changes in the shipped config, and the program.
     """
     label: str
     changes: str
+    program: Tuple[str, ...] = ('-m', 'ding_grpo', '-m', 'serial_onpolicy')
 
 
 WAYS = dict(
@@ -57,6 +59,13 @@ WAYS = dict(
     kl=Way(
         'all weights, `beta=0.3`, k2, equal groups kept',
         "main_config.policy.learn.update(beta=0.3, kl_type='k2', drop_equal_groups=False)"
+    ),
+    sft=Way(
+        'supervised, fresh right answers', "env = {name: main_config.env[name] for name in ('task', 'tokenizer', "
+        "'max_new_tokens')}\nmain_config = dict(exp_name=main_config.exp_name, env=env, "
+        f"model=dict(pretrained={MODEL!r}), train=dict(examples=None, batch_size=16, max_steps=10 ** 6, "
+        f"max_seconds={60 * MINUTES}, learning_rate=2e-5, eval_freq=20, eval_problems=main_config.env."
+        'n_evaluator_episode))', ('-m', 'dizoo_llm.sft')
     ),
 )
 CONFIG = '''from ding_common import read_config_file
@@ -89,7 +98,7 @@ def train(way: str, seed: int, meanwhile: Callable[[], Any]) -> Dict[str, float]
                 changes=WAYS[way].changes
             )
         )
-    command = [sys.executable, '-m', 'ding_grpo', '-m', 'serial_onpolicy', '-c', path, '-s', str(seed)]
+    command = [sys.executable, *WAYS[way].program, '-c', path, '-s', str(seed)]
     process = subprocess.Popen(command)
     try:
         meanwhile()
@@ -100,21 +109,31 @@ def train(way: str, seed: int, meanwhile: Callable[[], Any]) -> Dict[str, float]
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise click.ClickException(f'{way} seed {seed} failed')
+    gibibytes = usage.ru_maxrss / 2 ** 20
+    if way == 'sft':
+        last = evaluations(way, seed)[-1]
+        steps, seconds = last['step'], last['seconds']
+        return dict(updates=steps, seconds=seconds, update=seconds / steps, gibibytes=gibibytes)
     metrics = read_json_lines(os.path.join(folder(way, seed), 'log', 'learner', 'metrics.jsonl'))
     each = [sum(m[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating')) for m in metrics]
     seconds, update = sum(each), float(np.median(each))
-    return dict(updates=len(each), seconds=seconds, update=update, gibibytes=usage.ru_maxrss / 2 ** 20)
+    return dict(updates=len(each), seconds=seconds, update=update, gibibytes=gibibytes)
+
+
+def evaluations(way: str, seed: int) -> List[Dict[str, Any]]:
+    parts = () if way == 'sft' else ('log', 'evaluator')
+    return read_json_lines(os.path.join(folder(way, seed), *parts, 'evaluations.jsonl'))
 
 
 def curve(way: str, seed: int) -> List[Tuple[float, float]]:
     """(seconds of training, held-out accuracy) of each evaluation."""
-    records = read_json_lines(os.path.join(folder(way, seed), 'log', 'evaluator', 'evaluations.jsonl'))
-    return [(r['seconds'], r['eval_episode_return']) for r in records]
+    return [(r['seconds'], r['eval_episode_return']) for r in evaluations(way, seed)]
 
 
-def run_on() -> str:
-    """The machine of a run, and the type in which the layers of the shipped config multiply there."""
-    dtype = Autocast(config().policy.model.autocast).dtype_on('cpu') or torch.float32
+def run_on(way: str) -> str:
+    """The machine of a run, and the type in which its layers multiply there."""
+    autocast = None if way == 'sft' else config().policy.model.autocast
+    dtype = Autocast(autocast).dtype_on('cpu') or torch.float32
     return f"{machine()}, {str(dtype).split('.')[1]}"
 
 
@@ -142,10 +161,10 @@ def of_run(way: str, seed: int, meanwhile: Callable[[], Any]) -> Dict[str, Any]:
         Train, and measure everything but what it costs elsewhere; see ``train``.
     """
     shutil.rmtree(folder(way, seed), ignore_errors=True)
-    result = dict(way=way, seed=seed, machine=run_on(), **train(way, seed, meanwhile), curve=curve(way, seed))
-    shutil.rmtree(os.path.join(folder(way, seed), 'ckpt'))  # 3 GB, and the run has ended
-    log = read_json_lines(os.path.join(folder(way, seed), 'log', 'evaluator', 'evaluations.jsonl'))
-    rows = zip(log[0]['completions'], log[-1]['completions'])
+    result = dict(way=way, seed=seed, machine=run_on(way), **train(way, seed, meanwhile), curve=curve(way, seed))
+    shutil.rmtree(os.path.join(folder(way, seed), 'ckpt'), ignore_errors=True)  # 3 GB, and the run has ended
+    log = evaluations(way, seed)
+    rows = zip(*(log[i].get('completions', []) for i in (0, -1)))
     result['samples'] = [
         (a['prompt'].split('user: ')[-1], a['completion'], b['completion']) for a, b in list(rows)[:10]
     ]
@@ -154,7 +173,8 @@ def of_run(way: str, seed: int, meanwhile: Callable[[], Any]) -> Dict[str, Any]:
 
 def moved(way: str, seed: int, start: PreTrainedModel, share: float) -> PreTrainedModel:
     """The trained model as plain ``transformers`` loads it, with a share of the start."""
-    model = AutoModelForCausalLM.from_pretrained(os.path.join(folder(way, seed), 'model', 'last'))
+    last = () if way == 'sft' else ('last', )
+    model = AutoModelForCausalLM.from_pretrained(os.path.join(folder(way, seed), 'model', *last))
     return interpolate(model, start, share)
 
 
