@@ -1,16 +1,17 @@
 """
-The table "Benchmarks" of README.md, from benchmarks/results.json: ``python benchmarks/readme.py``. The programs that
-measure do not call it, so that README never shows half of a measurement.
+Figures of README.md and docs/index.md, from the files that the measuring programs write. These do not call it, so that
+README never shows half of a measurement.
 """
 import json
 import os
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 import click
+from demo_llm_page import MINUTES, early
 from tabulate import tabulate
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BEGIN, END = '<!-- benchmarks/readme.py: begin -->', '<!-- end -->'
+BEGIN, END = '<!-- benchmarks/readme.py: {} -->', '<!-- end -->'
 GIB = 2 ** 30
 
 
@@ -43,6 +44,7 @@ ROWS = [
     Row('GRPO loss from hidden states', 'loss_from_hidden', 1, 'Liger', 'benchmarks.md'),
 ]
 PACKAGES = {TRL: 'trl', GAME: 'trl', 'Liger': 'liger-kernel'}
+THREADS = {1: 'one thread', 2: 'two threads'}
 OLD = 'AVX2'  # the instruction set of the second column of ratios
 
 
@@ -63,7 +65,7 @@ def ratio(entry: Optional[Dict[str, Any]]) -> str:
 def table(results: List[Dict[str, Any]]) -> str:
     """
     Overview:
-        The text between ``BEGIN`` and ``END``.
+        The table of benchmarks.
     Arguments:
         - results (:obj:`List[Dict[str, Any]]`): What benchmarks/results.json holds.
     """
@@ -103,23 +105,84 @@ def table(results: List[Dict[str, Any]]) -> str:
     )
 
 
-def filled(readme: str, results: List[Dict[str, Any]]) -> str:
-    """README.md with the table in place."""
-    before, rest = readme.split(BEGIN)
-    return f'{before}{BEGIN}\n{table(results)}\n{END}{rest.split(END, 1)[1]}'
+def percent(values: Iterable[float]) -> str:
+    *others, last = (f'{100 * value:.1f}' for value in values)
+    return f"{', '.join(others)} and {last} %" if others else f'{last} %'
+
+
+def learned(llm: Dict[str, Any], words: str) -> str:
+    """
+    Overview:
+        The table of what two models learn, and the text below it.
+    Arguments:
+        - llm (:obj:`Dict[str, Any]`): What benchmarks/demo_llm.json holds.
+        - words (:obj:`str`): docs/demo_text.md.
+    """
+    runs = {way: [r for r in llm['runs'] if r['way'] == way] for way in ('full', 'sft', 'kl')}
+    text_rows = [[cell.strip(' %') for cell in line.split('|')[1:-1]] for line in words.splitlines()]
+    text_rows = [row for row in text_rows if len(row) == 7 and row[0].isdigit()]
+    warm, grpo, _, fresh, of_warm, of_each = zip(*(map(float, row[1:]) for row in text_rows))
+    sums = [r['curve'][0][1] for r in runs['full'][:1]]
+    lines = [
+        [
+            'SmolLM2-135M-Instruct: sums and differences. Held-out problems are trained in no form (4 + 6 neither as '
+            '6 + 4 nor as 10 - 6)',
+            percent(sums),
+            percent(early(r['curve']) for r in runs['full']),
+            percent(early(r['curve']) for r in runs['sft']), f'{MINUTES} minutes, {THREADS[2]}'
+        ],
+        [
+            f'A Llama of 0.9 M parameters: words spelled backward, after a supervised warm start of {min(of_warm):.0f} '
+            f'to {max(of_warm):.0f} s',
+            percent(x / 100 for x in warm),
+            percent(x / 100 for x in grpo),
+            percent(x / 100 for x in fresh), f'{min(of_each):.0f} to {max(of_each):.0f} s, {THREADS[1]}'
+        ],
+    ]
+    head = ['held-out accuracy, three seeds', 'before', 'GRPO', 'supervised, fresh right answers', 'time of each']
+    costs = [
+        f"{name} {percent([llm['start'][task]])} before, {percent(r['trained'][task] for r in runs['full'])} after"
+        for name, task in (('greatest common divisors', 'gcd'), ('counting letters', 'letter_counting'))
+    ]
+    kl = runs['kl'][0]
+    return (
+        f"{tabulate(lines, head, tablefmt='pipe', disable_numparse=True)}\n\n"
+        'GRPO sees rewards alone. Where somebody writes right answers, training on them is at least as good.\n'
+        f"What SmolLM2 forgets meanwhile, on tasks that are not trained: {'; '.join(costs)}.\n"
+        f"With a KL to the start (seed {kl['seed']}): {percent([kl['trained']['gcd']])} and "
+        f"{percent([kl['trained']['letter_counting']])}, and {percent([early(kl['curve'])])} of the sums and "
+        f"differences after {MINUTES} minutes, {percent([kl['trained']['right']])} after {kl['seconds'] / 60:.0f}."
+    )
+
+
+def filled(page: str, name: str, text: str) -> str:
+    """A page with a text in its place."""
+    before, rest = page.split(BEGIN.format(name))
+    return f'{before}{BEGIN.format(name)}\n{text}\n{END}{rest.split(END, 1)[1]}'
+
+
+def loaded(*path: str) -> Any:
+    with open(os.path.join(ROOT, *path), encoding='utf-8') as f:
+        return json.load(f) if path[-1].endswith('.json') else f.read()
+
+
+def pages() -> Dict[str, str]:
+    """The pages as they should be, by path."""
+    demo = learned(loaded('benchmarks', 'demo_llm.json'), loaded('docs', 'demo_text.md'))
+    readme = filled(loaded('README.md'), 'demo', demo)
+    return {
+        'README.md': filled(readme, 'benchmarks', table(loaded('benchmarks', 'results.json'))),
+        os.path.join('docs', 'index.md'): filled(loaded('docs', 'index.md'), 'demo', demo),
+    }
 
 
 @click.command()
 def main() -> None:
-    """Write the table into README.md."""
-    path = os.path.join(ROOT, 'README.md')
-    with open(os.path.join(ROOT, 'benchmarks', 'results.json')) as f:
-        results = json.load(f)
-    with open(path, encoding='utf-8') as f:
-        text = filled(f.read(), results)
-    with open(path, 'w', encoding='utf-8') as f:
-        f.write(text)
-    click.echo(text[text.index(BEGIN):text.index(END)])
+    """Write the figures into the pages."""
+    for path, text in pages().items():
+        with open(os.path.join(ROOT, path), 'w', encoding='utf-8') as f:
+            f.write(text)
+        click.echo(f'written: {path}')
 
 
 if __name__ == '__main__':
