@@ -4,7 +4,7 @@ README never shows half of a measurement.
 """
 import json
 import os
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 import click
 from demo_llm_page import MINUTES, early
@@ -73,7 +73,9 @@ def table(results: List[Dict[str, Any]]) -> str:
     own = max((r['instructions'] for r in results), key=lambda name: name != OLD)
     lines, shown = [], []
     for row in ROWS:
-        r = found[row.work, row.threads, own]
+        r = found.get((row.work, row.threads, own))
+        if r is None:  # not measured yet
+            continue
         old = found.get((row.work, row.threads, OLD))
         shown += [r] if old is None else [r, old]
         threads = '' if row.threads == 1 else f', {row.threads} threads'
@@ -85,15 +87,18 @@ def table(results: List[Dict[str, Any]]) -> str:
                 ratio(old), f'[{row.page[:-3]}](docs/{row.page})'
             ]
         )
-    solve = found['solve_think_answer', 1, own]
-    lines.append(
-        [
-            'think_answer until solved', f"{solve['ours']:.0f} s, {solve['solved_ours']} of {solve['seeds']} seeds; "
-            f"without the entropy bonus, which TRL lacks, {solve['plain']:.0f} s, {solve['solved_plain']} of "
-            f"{solve['seeds']}", f"TRL {solve['versions']['trl']}: {solve['peer']:.0f} s, {solve['solved_peer']} of "
-            f"{solve['seeds']}", '', '', '[solve](docs/solve.md)'
-        ]
-    )
+    solve = found.get(('solve_think_answer', 1, own))
+    if solve is not None:
+        lines.append(
+            [
+                'think_answer until solved',
+                f"{solve['ours']:.0f} s, {solve['solved_ours']} of {solve['seeds']} seeds; "
+                f"without the entropy bonus, which TRL lacks, {solve['plain']:.0f} s, {solve['solved_plain']} of "
+                f"{solve['seeds']}",
+                f"TRL {solve['versions']['trl']}: {solve['peer']:.0f} s, {solve['solved_peer']} of "
+                f"{solve['seeds']}", '', '', '[solve](docs/solve.md)'
+            ]
+        )
     head = ['work', 'this project', 'compared with', f'ratio, {own}', f'ratio, {OLD}', 'details']
     processors = ' and '.join(dict.fromkeys(r['processor'] for r in shown))
     rounds = min(r['rounds'] for r in shown)
@@ -155,10 +160,13 @@ def learned(llm: Dict[str, Any], words: str) -> str:
     )
 
 
-def filled(page: str, name: str, text: str) -> str:
-    """A page with a text in its place."""
-    before, rest = page.split(BEGIN.format(name))
-    return f'{before}{BEGIN.format(name)}\n{text}\n{END}{rest.split(END, 1)[1]}'
+def filled(page: str, name: str, make: Callable[[], str]) -> str:
+    """A page with a text in its place, if the page has a place for it."""
+    begin = BEGIN.format(name)
+    if begin not in page:
+        return page
+    before, rest = page.split(begin)
+    return f'{before}{begin}\n{make()}\n{END}{rest.split(END, 1)[1]}'
 
 
 def loaded(*path: str) -> Any:
@@ -168,11 +176,17 @@ def loaded(*path: str) -> Any:
 
 def pages() -> Dict[str, str]:
     """The pages as they should be, by path."""
-    demo = learned(loaded('benchmarks', 'demo_llm.json'), loaded('docs', 'demo_text.md'))
-    readme = filled(loaded('README.md'), 'demo', demo)
+
+    def demo() -> str:
+        return learned(loaded('benchmarks', 'demo_llm.json'), loaded('docs', 'demo_text.md'))
+
+    def benchmarks() -> str:
+        return table(loaded('benchmarks', 'results.json'))
+
+    index = os.path.join('docs', 'index.md')
     return {
-        'README.md': filled(readme, 'benchmarks', table(loaded('benchmarks', 'results.json'))),
-        os.path.join('docs', 'index.md'): filled(loaded('docs', 'index.md'), 'demo', demo),
+        'README.md': filled(filled(loaded('README.md'), 'demo', demo), 'benchmarks', benchmarks),
+        index: filled(loaded(index), 'demo', demo),
     }
 
 

@@ -1,4 +1,5 @@
 """What the README and the tutorial on tasks promise, done as they say."""
+import importlib
 import os
 import re
 from typing import NamedTuple
@@ -89,3 +90,12 @@ class Checked(NamedTuple):
     """What ``check_all`` of the tutorial returns for each completion."""
     passed: bool
     error: str
+
+
+@pytest.mark.unittest
+def test_figures_are_those_that_the_measuring_programs_have_written(monkeypatch):
+    monkeypatch.syspath_prepend(os.path.join(ROOT, 'benchmarks'))
+    pages = importlib.import_module('readme').pages()
+    assert '| prompt 16, completion 256' in pages['README.md']
+    for path, text in pages.items():
+        assert open(os.path.join(ROOT, path), encoding='utf-8').read() == text, f'python benchmarks/readme.py: {path}'
