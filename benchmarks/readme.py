@@ -27,7 +27,7 @@ class Row(NamedTuple):
     page: str
 
 
-TRL, GAME = 'TRL', 'TRL, `environment_factory`'
+TRL, GAME, LIGER = 'TRL {}', 'TRL {}, `environment_factory`', 'Liger {}'  # with a version
 ROWS = [
     Row('prompt 16, completion 256, 8 per prompt', 'update_L16_T256_G8', 1, TRL, 'speed.md'),
     Row('prompt 64, completion 512, 8 per prompt', 'update_L64_T512_G8', 1, TRL, 'speed.md'),
@@ -41,9 +41,9 @@ ROWS = [
     Row('SmolLM2-135M, short prompt, completion 512', 'llm_T512', 2, TRL, 'llm_beside_trl.md'),
     Row('SmolLM2-135M, short prompt, completion 128', 'llm_T128', 2, TRL, 'llm_beside_trl.md'),
     Row('SmolLM2-135M, long prompt, completion 4', 'llm_T4_rows_16', 2, TRL, 'llm_beside_trl.md'),
-    Row('GRPO loss from hidden states', 'loss_from_hidden', 1, 'Liger', 'benchmarks.md'),
+    Row('GRPO loss from hidden states', 'loss_from_hidden', 1, LIGER, 'benchmarks.md'),
 ]
-PACKAGES = {TRL: 'trl', GAME: 'trl', 'Liger': 'liger-kernel'}
+PACKAGES = {TRL: 'trl', GAME: 'trl', LIGER: 'liger-kernel'}
 THREADS = {1: 'one thread', 2: 'two threads'}
 OLD = 'AVX2'  # the instruction set of the second column of ratios
 
@@ -78,11 +78,12 @@ def table(results: List[Dict[str, Any]]) -> str:
             continue
         old = found.get((row.work, row.threads, OLD))
         shown += [r] if old is None else [r, old]
+        peer = row.peer.format(r['versions'][PACKAGES[row.peer]])
         threads = '' if row.threads == 1 else f', {row.threads} threads'
         lines.append(
             [
                 row.text + threads, f"{seconds(r['ours'])}, {memory(r['memory_ours'])}",
-                f"{row.peer} {r['versions'][PACKAGES[row.peer]]}: {seconds(r['peer'])}, {memory(r['memory_peer'])}",
+                f"{peer}: {seconds(r['peer'])}, {memory(r['memory_peer'])}",
                 ratio(r),
                 ratio(old), f'[{row.page[:-3]}](docs/{row.page})'
             ]

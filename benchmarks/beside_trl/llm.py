@@ -50,13 +50,14 @@ instruments are on: their close looks count as in a run of 100 updates ([Speed](
 
 ## Short prompts and long completions
 
-The same model without worked examples: prompts of at most {prompt} tokens, {long_groups} problems x {long_size}
-completions, which are sampled to their full length on both sides. Both read all rows at once.
+The same model without worked examples: prompts of at most {prompt} tokens, 16 completions, which are sampled to their
+full length on both sides. Both learn from equally many rows at a time: with all rows of 512 tokens, TRL was killed for
+memory on 24 GiB.
 
 {long_table}
 """
-LONG = (128, 512)  # tokens of a completion
-LONG_SIZES = dict(groups=2, group_size=8)
+# By tokens of a completion: sizes of an update, and rows that both sides learn from at a time.
+LONG = {128: dict(groups=2, group_size=8, rows=16), 512: dict(groups=4, group_size=4, rows=4)}
 
 
 def make_work(folder: str, **changes: Any) -> Dict[str, Any]:
@@ -83,7 +84,7 @@ def make_work(folder: str, **changes: Any) -> Dict[str, Any]:
             near=main.env.task.near,
         ), **changes
     )
-    work['checked_prompts'] = [list(env.encode(p)) for p in problems[:ROWS // work['group_size']]]
+    work['checked_prompts'] = [list(env.encode(p)) for p in problems[:work['rows'] // work['group_size']]]
     work['checked_logp'] = checked_logp(os.path.join(folder, 'model'), work)
     write(folder, work)
     return work
@@ -122,10 +123,14 @@ def accuracy(folder: str) -> float:
 
 def begin(folder: str, work: Dict[str, Any], threads: int, peer_python: str) -> Dict[str, Side]:
     """The three sides, each in a process of its own."""
-    longest = max(map(len, work['checked_prompts'])) + 2
-    parts = (ROWS // work['group_size']) * longest + ROWS * (work['tokens'] - 1)
-    works = {PEER: work, SMALL: dict(work, micro_batch_tokens=parts), WHOLE: work}
+    works = {PEER: work, SMALL: dict(work, micro_batch_tokens=part(work)), WHOLE: work}
     return {name: side(folder, name, of_side, threads, peer_python) for name, of_side in works.items()}
+
+
+def part(work: Dict[str, Any]) -> int:
+    """``micro_batch_tokens`` with which this project learns from as many rows at a time as TRL."""
+    longest = max(map(len, work['checked_prompts'])) + 2
+    return work['rows'] // work['group_size'] * longest + work['rows'] * (work['tokens'] - 1)
 
 
 def side(folder: str, name: str, work: Dict[str, Any], threads: int, peer_python: str) -> Side:
@@ -174,10 +179,13 @@ def short_measured(threads: int, peer_python: str, rounds: int) -> List[Dict[str
 
 def long_measured(tokens: int, threads: int, peer_python: str, rounds: int) -> List[Dict[str, Any]]:
     """Both in turn, with short prompts and completions that all have this number of tokens."""
+    sizes = LONG[tokens]
+    rows = sizes['groups'] * sizes['group_size']
     with tempfile.TemporaryDirectory() as folder:
-        rows = LONG_SIZES['groups'] * LONG_SIZES['group_size']
-        work = make_work(folder, task=dict(examples=0), tokens=tokens, endless=True, rows=rows, **LONG_SIZES)
-        sides = {name: side(folder, name, work, threads, peer_python) for name in (WHOLE, PEER)}
+        work = make_work(folder, task=dict(examples=0), tokens=tokens, endless=True, **sizes)
+        whole = rows == sizes['rows']
+        works = {WHOLE: work if whole else dict(work, micro_batch_tokens=part(work)), PEER: work}
+        sides = {name: side(folder, name, of_side, threads, peer_python) for name, of_side in works.items()}
         difference = check(sides)
         told = alternate(sides, rounds)
         for name, one in sides.items():
@@ -246,7 +254,7 @@ def report(found: Dict[str, Dict[str, Any]]) -> str:
         )
     long_rows = [
         [
-            tokens,
+            tokens, LONG[tokens]['group_size'], LONG[tokens]['rows'],
             spread(r, 'ours'),
             spread(r, 'peer'),
             ratio(r), f"{r['memory_ours'] / 2 ** 30:.1f} / {r['memory_peer'] / 2 ** 30:.1f}"
@@ -267,13 +275,14 @@ def report(found: Dict[str, Dict[str, Any]]) -> str:
             disable_numparse=True
         ),
         long_table=tabulate(
-            long_rows, ['tokens', 'this project, s', 'TRL, s', 'ratio', 'memory, GiB, ours / TRL'],
+            long_rows, [
+                'tokens', 'completions of a prompt', 'rows at a time', 'this project, s', 'TRL, s', 'ratio',
+                'memory, GiB, ours / TRL'
+            ],
             tablefmt='pipe',
             disable_numparse=True
         ),
         prompt=long[0]['prompt'],
-        long_groups=LONG_SIZES['groups'],
-        long_size=LONG_SIZES['group_size'],
         updates=whole['rounds'],
         all=whole['rounds'] + 1,
         problems=main.env.n_evaluator_episode,
@@ -294,7 +303,9 @@ def ratio(found: Dict[str, Any]) -> str:
 @click.option('--peer-python', required=True, type=click.Path(exists=True), help='Of an environment with TRL.')
 @click.option('--threads', default=2, show_default=True)
 @click.option('--updates', default=5, show_default=True, help='That are counted.')
-@click.option('--only', default='', help=f'Tokens of a completion, comma-separated: 4 (the config) or some of {LONG}.')
+@click.option(
+    '--only', default='', help=f'Tokens of a completion, comma-separated: 4 (the config) or some of {tuple(LONG)}.'
+)
 def main(peer_python: str, threads: int, updates: int, only: str) -> None:
     """Alternate the sides; write benchmarks/results.json and docs/llm_beside_trl.md."""
     torch.set_num_threads(threads)

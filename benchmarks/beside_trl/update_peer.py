@@ -21,7 +21,8 @@ class Alternate(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         tokens = self.trainer._metrics['train']['completions/mean_length'][-1]
-        self._gate.done(tokens=tokens * args.per_device_train_batch_size, updates=state.global_step)
+        rows = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        self._gate.done(tokens=tokens * rows, updates=state.global_step)
 
 
 def share_of_low(low):
