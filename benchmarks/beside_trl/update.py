@@ -258,7 +258,7 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
         of_onednn=rates['learning'] / rates['oneDNN'],
         base=', '.join(f'{key} {value}' for key, value in found['base'].items()),
         threads=found['threads'],
-        grown_on=f"{with_rates(found)}, commit {found['commit']}",
+        grown_on=f"{with_rates(found['on'])}, commit {found['on']['commit']}",
     )
 
 
@@ -370,7 +370,7 @@ def main(peer_python: str, threads: str, only: str) -> None:
             )
     if 'growth' in wanted:
         with open(GROWTH, 'w') as f:
-            json.dump(dict(**_measured('growth.py'), **_measured('choices.py'), **measured_on()), f, indent=1)
+            json.dump(dict(**_measured('growth.py'), **_measured('choices.py'), on=measured_on()), f, indent=1)
             f.write('\n')
     if not os.path.exists(GROWTH):
         click.echo('docs/speed.md is not written before growth is measured, too')
