@@ -28,7 +28,7 @@ Results = Dict[Work, Dict[str, Any]]
 def conditions(jobs: int) -> Dict[str, Any]:
     """What belongs to each result."""
     versions = ', '.join(f'{name} {version(name)}' for name in VERSIONS)
-    return dict(machine=machine(jobs), commit=commit(':/*.py'), versions=versions)
+    return dict(machine=machine(jobs), commit=commit(), versions=versions)
 
 
 def tune(task: str, jobs: int, about: Dict[str, Any]) -> Tuple[Results, Dict[str, List[int]]]:

@@ -10,7 +10,7 @@ import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PRODUCT = (2048, 256, 512)  # (rows, inputs, outputs) of a linear layer
-_PROGRAMS = ('--', ':(top)*.py', ':(top)Makefile')  # what changes figures: pages and records of them do not
+PROGRAMS = (':(top)*.py', ':(top)Makefile')  # what changes figures: pages and records of them do not
 SECONDS, PRODUCTS = 2, 5  # at least, of a rate: long enough that a short disturbance does not move the median
 
 
@@ -47,7 +47,7 @@ def measured_on() -> Dict[str, Any]:
         What belongs to every figure of benchmarks/results.json.
     Returns:
         - found (:obj:`Dict[str, Any]`): ``processor``, ``instructions``, ``rates`` of bare products in GFLOP/s with \
-            one and two threads by type, and ``commit``, with a + if there were changes.
+            one and two threads by type, and ``commit``, with a + if a program was changed.
     """
     return dict(
         processor=processor(),
@@ -58,9 +58,9 @@ def measured_on() -> Dict[str, Any]:
     )
 
 
-def commit(*paths: str) -> str:
-    """The commit of this checkout, with a + if there were changes: of any file, or of those that the paths match."""
-    changed = bool(_git('status', '--porcelain', '--untracked-files=no', '--', *paths))
+def commit() -> str:
+    """The commit of this checkout, with a + if a program was changed."""
+    changed = bool(_git('status', '--porcelain', '--untracked-files=no', '--', *PROGRAMS))
     return _git('rev-parse', '--short', 'HEAD') + ('+' if changed else '')
 
 
