@@ -42,7 +42,7 @@ SETTING_avx2 := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AV
 SETTING_oldest := OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
 SETTINGS ?= own threads avx2 oldest
 
-.PHONY: help install install-test train test test-processors test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking compare recipes calculator shuffled critic-time turn-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
+.PHONY: help install install-test train test test-processors test-all test-cuda test-faults fuzz style format demo-text demo-llm demo-llm-all demo-distillation architectures uneven seeds seeds-cartpole presets kl score-batch reward-hacking compare calculator shuffled critic-time turn-time soak why bench bench-cuda bench-limit bench-turns bench-llm bench-beginnings bench-losses docs clean
 
 help:
 	@echo "make train          learn think_answer by GRPO (SEED=0); what comes of it lies in runs/"
@@ -63,7 +63,6 @@ help:
 	@echo "make presets        learn with every loss preset on five seeds; table in docs/ (long)"
 	@echo "make kl             GRPO and PPO with k1, k2 and k3 at three coefficients on five seeds; picture and table in docs/ (long)"
 	@echo "make reward-hacking train a reward model, and learn from it with and without a KL; picture and table in docs/ (long)"
-	@echo "make recipes        other recipes by their command, several seeds; table in docs/recipes/ (10 minutes)"
 	@echo "make calculator     a warm start and GRPO on products with a calculator, five seeds; table on the screen (long)"
 	@echo "make shuffled       guess with the replies of other rows, beside its own; table on the screen"
 	@echo "make compare        GRPO, its critic and PPO on eight tasks, equally many tries for each, ten seeds; page and pictures in docs/ (long)"
@@ -198,10 +197,6 @@ kl: install-test
 reward-hacking: $(VENV)/.text
 	@echo "== a reward model, and GRPO against it with and without a KL"
 	$(BIN)/python benchmarks/reward_hacking.py
-
-recipes: $(VENV)/.llm
-	@echo "== recipes that no other target measures, by their command"
-	$(BIN)/python benchmarks/recipes.py --jobs $(JOBS)
 
 calculator: $(VENV)/.text
 	@echo "== products with a calculator: warm start and GRPO on five seeds, and without the tool"

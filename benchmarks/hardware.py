@@ -4,7 +4,7 @@ import platform
 import statistics
 import subprocess
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -71,11 +71,28 @@ def _git(*args: str) -> str:
 def with_rates(found: Dict[str, Any]) -> str:
     """What ``measured_on`` has found, for pages about speed."""
     rows, inner, columns = PRODUCT
-    rates = '; '.join(f"{name} {' and '.join(map(str, of_type))}" for name, of_type in found['rates'].items())
+    rates = '; '.join(
+        f"{name} {' and '.join(f'{rate:.0f}' for rate in of_type)}" for name, of_type in found['rates'].items()
+    )
     return (
         f"{found['processor']}, {found['instructions']}; bare products of {rows} x {inner} by {inner} x {columns} with "
         f'one and two threads, in GFLOP/s: {rates}'
     )
+
+
+def machines(entries: List[Dict[str, Any]]) -> str:
+    """What entries of benchmarks/results.json were measured on: a line for each, with the medians of the rates."""
+    found: Dict[Tuple[str, ...], List[Dict[str, Any]]] = {}
+    for entry in entries:
+        found.setdefault(tuple(entry[key] for key in ('processor', 'instructions', 'commit')), []).append(entry)
+    lines = []
+    for (*_, of_commit), alike in found.items():
+        rates = {
+            name: [statistics.median(entry['rates'][name][i] for entry in alike) for i in range(2)]
+            for name in alike[0]['rates']
+        }
+        lines.append(f'- {with_rates(dict(alike[0], rates=rates))}; commit {of_commit}')
+    return '\n'.join(lines)
 
 
 def processor_with_rates() -> str:

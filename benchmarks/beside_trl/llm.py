@@ -14,7 +14,7 @@ import click
 import torch
 from limit import LLM, SIZES
 from protocol import LEARNING_RATE, equal_data
-from hardware import instructions, with_rates
+from hardware import instructions, machines
 from results import add, paired
 from tabulate import tabulate
 from transformers import AutoModelForCausalLM
@@ -38,7 +38,9 @@ rows at a time: with all of them it was killed for memory on 24 GiB. This projec
 and reads all rows at once in the other. Before that, all sides computed the same loss and gradient norm on equal data
 (largest relative differences {difference}). The sides alternate; the first update of each is not counted. The
 instruments are on: their close looks count as in a run of 100 updates ([Speed](speed.md)).
-{machine}. {versions}.
+{threads} threads, {versions}. Measured on:
+
+{machines}
 
 {table}
 
@@ -260,14 +262,14 @@ def report(found: Dict[str, Dict[str, Any]]) -> str:
             ratio(r), f"{r['memory_ours'] / 2 ** 30:.1f} / {r['memory_peer'] / 2 ** 30:.1f}"
         ] for tokens, r in zip(LONG, long)
     ]
-    machines = dict.fromkeys(f"{with_rates(r)}, commit {r['commit']}, {r['threads']} threads" for r in (whole, *long))
     return TEXT.format(
         **SIZES,
         tokens=tokens,
         rate=LEARNING_RATE,
         rows=ROWS,
         difference=whole['difference'],
-        machine='. '.join(machines),
+        machines=machines([whole, *long]),
+        threads=whole['threads'],
         versions=', '.join(f'{name} {number}' for name, number in whole['versions'].items()),
         table=tabulate(
             rows, ['', 'update, s', "of TRL's", 'memory', "of TRL's", 'accuracy, same updates', 'same seconds'],

@@ -17,7 +17,7 @@ from solve_work import CONFIG, HERE, make_work  # first, so that DI-engine's imp
 
 import click
 import torch
-from hardware import with_rates
+from hardware import machines
 from protocol import versions
 from results import add
 from runs import CONSTANT, ROOT, cell, kept, load_config, middle, run, run_each
@@ -111,7 +111,7 @@ def report(sides: Dict[str, Dict[int, Solved]], steps: List[List[str]], updates:
         rows=policy.collect.n_sample * policy.group_size,
         steps=policy.collect.n_sample // policy.learn.batch_size,
         jobs=entry['jobs'],
-        machine=f"{with_rates(entry)}, commit {entry['commit']}",
+        machines=machines([entry]),
         table=tabulate(
             rows, ['', 'solved', 'median of all', 'updates', 'seconds', 's an update'],
             tablefmt='pipe',
@@ -153,7 +153,9 @@ deviation. An update is {rows} completions and {steps} optimizer steps. Greedy e
 every 10 updates, for at most {updates} updates. A question is solved when the completion is right, in the full format,
 and ended by the end-of-sequence token.
 Seconds are training time including evaluation, without set-up; {jobs} runs of one thread at a time, in the order of the
-seeds, so that both sides meet the same conditions. {machine}; {versions}.
+seeds, so that both sides meet the same conditions. {versions}. Measured on:
+
+{machines}
 
 The shipped config has an entropy bonus, so that a solved policy stays solved ([think_answer.md](think_answer.md)). TRL
 has none, so this project is also run without.

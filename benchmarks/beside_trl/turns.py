@@ -15,7 +15,7 @@ from update import ROOT, Side  # first, so that DI-engine's import is quiet
 import click
 import torch
 from game import HIGHEST, QUESTION, TURNS, answer, call, response
-from hardware import with_rates
+from hardware import machines
 from results import add, paired
 from tabulate import tabulate
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -46,7 +46,9 @@ learned to write calls with numbers at random, so that nearly all rows have {tur
 the one of Qwen 2.5, its tokenizer a byte-pair one of {vocabulary} tokens; a prompt has {prompt} tokens, of which most
 describe the function. An update is {groups} games x {size} rows and one AdamW step, in float32. Before that, both sides
 computed the same loss and gradient norm on equal data (relative difference of the loss {difference:.1e}). The sides
-alternate; the first update of each is not counted. {machine}, {versions}.
+alternate; the first update of each is not counted. {versions}. Measured on:
+
+{machines}
 
 {table}
 
@@ -242,7 +244,7 @@ def main(peer_python: str, threads: str, groups: int, size: int, updates: int) -
         groups=groups,
         size=size,
         difference=max(r['difference'] for r in measured),
-        machine='. '.join(dict.fromkeys(f"{with_rates(r)}, commit {r['commit']}" for r in measured)),
+        machines=machines(measured),
         versions=', '.join(f'{name} {number}' for name, number in found[0]['versions'].items()),
         table=tabulate(rows, head, tablefmt='pipe', disable_numparse=True),
         updates=updates,

@@ -24,7 +24,7 @@ from dizoo_llm.tokenizer import build_word_tokenizer
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.append(os.path.dirname(HERE))
-from hardware import measured_on, with_rates  # noqa: E402
+from hardware import machines, measured_on  # noqa: E402
 from results import add, paired  # noqa: E402
 
 GROWTH = os.path.join(os.path.dirname(HERE), 'growth.json')  # what growth.py and choices.py have found
@@ -240,7 +240,7 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
     rates = found['rates']
     return TEXT.format(
         versions=', '.join(f'{name} {number}' for name, number in updates[0]['versions'].items()),
-        machine='. '.join(dict.fromkeys(f"{with_rates(r)}, commit {r['commit']}" for r in updates)),
+        machines=machines(updates),
         looks=LOOKS,
         updates=UPDATES,
         cores=os.cpu_count(),
@@ -258,7 +258,7 @@ def report(results: List[Dict[str, Any]], found: Dict[str, Any]) -> str:
         of_onednn=rates['learning'] / rates['oneDNN'],
         base=', '.join(f'{key} {value}' for key, value in found['base'].items()),
         threads=found['threads'],
-        grown_on=f"{with_rates(found['on'])}, commit {found['on']['commit']}",
+        grown_on=machines([found['on']]),
     )
 
 
@@ -280,7 +280,11 @@ Values are medians. The ratio is computed for each pair of updates. An update is
 sampling, decoding, scoring, loss, optimizer and logging.
 The instruments are on. They look closely at {looks} of the first {updates} updates of a run. Here they look at every
 update, and {looks} % of that time is counted: column "instruments", as a share of the update.
-{machine}.
+
+Measured on:
+
+{machines}
+
 {versions}.
 
 Column names: L is the length of the prompt, T that of the completion, G the group size, and V the vocabulary if it is
@@ -302,7 +306,9 @@ Reasons for the difference:
 ## Growth
 
 This project alone: sampling, and forward and backward of learning, with {threads} thread. One size varies; the others
-are: {base}. This section and the next two were measured on {grown_on}.
+are: {base}. This section and the next two were measured on:
+
+{grown_on}
 
 {growth}
 

@@ -74,8 +74,9 @@ class TestLook:
     def test_the_first_ten_updates_and_every_twentieth(self):
         assert [n for n in range(41) if self.looks(n) is not None] == [*range(10), 20, 40]
 
-    def test_four_groups_at_most(self):
-        assert self.looks(0, 20).batch.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    @pytest.mark.parametrize('rows, read', [(2, 2), (8, 4), (40, 10), (200, 32)])
+    def test_a_quarter_of_the_rows_within_bounds(self, rows, read):
+        assert self.looks(0, rows).batch.group.tolist() == [i // 2 for i in range(read)]
 
     def test_not_while_the_critic_learns_alone(self):
         assert self.looks(1, warmup=2) is None and self.looks(2, warmup=2) is not None
