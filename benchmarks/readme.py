@@ -38,9 +38,9 @@ ROWS = [
     Row('prompt 512, completion 64, 16 per prompt', 'update_L512_T64_G16', 1, TRL, 'speed.md'),
     Row('prompt 256, completion 32, 8 per prompt, vocabulary 32,000', 'update_L256_T32_G8_V32000', 1, TRL, 'speed.md'),
     Row('a game of three turns', 'game', 1, GAME, 'turns_beside_trl.md'),
-    Row('SmolLM2-135M, short prompt, completion 512', 'llm_T512', 2, TRL, 'llm_beside_trl.md'),
-    Row('SmolLM2-135M, short prompt, completion 128', 'llm_T128', 2, TRL, 'llm_beside_trl.md'),
-    Row('SmolLM2-135M, long prompt, completion 4', 'llm_T4_rows_16', 2, TRL, 'llm_beside_trl.md'),
+    Row('SmolLM2-135M, prompt 40, completion 512, 4 per prompt', 'llm_T512', 2, TRL, 'llm_beside_trl.md'),
+    Row('SmolLM2-135M, prompt 40, completion 128, 8 per prompt', 'llm_T128', 2, TRL, 'llm_beside_trl.md'),
+    Row('SmolLM2-135M, three worked examples, completion 4', 'llm_T4_rows_16', 2, TRL, 'llm_beside_trl.md'),
     Row('GRPO loss from hidden states', 'loss_from_hidden', 1, LIGER, 'benchmarks.md'),
 ]
 PACKAGES = {TRL: 'trl', GAME: 'trl', LIGER: 'liger-kernel'}

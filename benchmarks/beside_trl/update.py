@@ -297,7 +297,8 @@ project / of TRL.
 Reasons for the difference:
 
 - Prompts are read once per group, in sampling and in learning, and their keys and values are never copied.
-- Only completion positions reach the output matrix.
+- Only completion positions reach the output matrix. TRL does so on a GPU; on a CPU it passes the prompt's positions
+  through it as well, which weighs most with a large vocabulary. So these ratios say nothing about GPUs.
 - Equal rows of a group are computed once, in sampling and in learning; the random models of this table have few.
 - Nothing is padded outside the attention, and rows that have ended leave the batch.
 - Values that the sampler reports are not computed again.
