@@ -59,7 +59,9 @@ def measured_on() -> Dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of this checkout, with a + if a program was changed."""
+    """The commit of this checkout, with a + if a program was changed; 'unknown' in a copy without git."""
+    if not os.path.exists(os.path.join(os.path.dirname(HERE), '.git')):
+        return 'unknown'
     changed = bool(_git('status', '--porcelain', '--untracked-files=no', '--', *PROGRAMS))
     return _git('rev-parse', '--short', 'HEAD') + ('+' if changed else '')
 

@@ -23,7 +23,7 @@ class WithDing(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
         if name != 'ding' and not name.startswith('ding_grpo.') or name.startswith('ding_grpo.rl_utils'):
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
+        others = [f for f in sys.meta_path if f is not self and hasattr(f, 'find_spec')]  # old packages add others
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is not None:
             spec.loader.exec_module = self._counted(spec.loader.exec_module)

@@ -7,6 +7,7 @@ import torch
 from ding_grpo.model import CausalLM
 from ding_grpo.policy.batch import Batch
 from ding_grpo.policy.equal_rows import merge_equal_rows
+from ding_grpo.policy.update import Updater
 from dizoo_llm.envs import TokenEnv
 
 from tests.policy.helper import make_policy, sample_dialogues, sample_groups
@@ -97,6 +98,8 @@ class TestUpdate:
             CausalLM, 'completion_states',
             lambda self, prompts, *args: read.append(len(prompts.row)) or completion_states(self, prompts, *args)
         )
+        with_values = Updater.with_values  # reads all rows, equal or not
+        monkeypatch.setattr(Updater, 'with_values', lambda self, *args: (with_values(self, *args), read.clear())[0])
         for once in (True, False):
             if not once:
                 all_read(monkeypatch)
@@ -107,7 +110,7 @@ class TestUpdate:
             if once:
                 few = read[:]
                 read.clear()
-        assert sum(few) < 0.75 * sum(read)
+        assert sum(few) < 0.7 * sum(read)
         assert (weights[0] - weights[1]).abs().max() < 2e-5
         assert metrics[0] == pytest.approx(metrics[1], rel=2e-3, abs=1e-5)
 
