@@ -90,14 +90,13 @@ def table(results: List[Dict[str, Any]]) -> str:
         )
     solve = found.get(('solve_think_answer', 1, own))
     if solve is not None:
+        seeds = {key: f"{solve[f'solved_{key}']} of {solve['seeds']} seeds" for key in ('ours', 'plain', 'peer')}
+        taken = {key: f'{solve[key]:.0f} s, {of}' if key in solve else of for key, of in seeds.items()}
         lines.append(
             [
                 'think_answer until solved',
-                f"{solve['ours']:.0f} s, {solve['solved_ours']} of {solve['seeds']} seeds; "
-                f"without the entropy bonus, which TRL lacks, {solve['plain']:.0f} s, {solve['solved_plain']} of "
-                f"{solve['seeds']}",
-                f"TRL {solve['versions']['trl']}: {solve['peer']:.0f} s, {solve['solved_peer']} of "
-                f"{solve['seeds']}", '', '', '[solve](docs/solve.md)'
+                f"{taken['ours']}; without the entropy bonus, which TRL lacks, {taken['plain']}",
+                f"TRL {solve['versions']['trl']}: {taken['peer']}", '', '', '[solve](docs/solve.md)'
             ]
         )
     head = ['work', 'this project', 'compared with', f'ratio, {own}', f'ratio, {OLD}', 'details']

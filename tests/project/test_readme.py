@@ -99,3 +99,22 @@ def test_figures_are_those_that_the_measuring_programs_have_written(monkeypatch)
     assert '| prompt 16, completion 256' in pages['README.md']
     for path, text in pages.items():
         assert open(os.path.join(ROOT, path), encoding='utf-8').read() == text, f'python benchmarks/readme.py: {path}'
+
+
+@pytest.mark.unittest
+def test_the_front_table_has_what_is_worse_too(monkeypatch):
+    monkeypatch.syspath_prepend(os.path.join(ROOT, 'benchmarks'))
+
+    def run(way, seed, right):
+        trained = dict(right=right, gcd=0.02, letter_counting=0.23)
+        return dict(way=way, seed=seed, curve=[(0, 0.1), (900, right), (901, 1.0)], trained=trained, seconds=1200.0)
+
+    runs = [run('full', 0, 0.8), run('full', 1, 0.7), run('sft', 0, 0.95), run('kl', 0, 0.6)]
+    words = '| 0 | 7.6 % | 84.2 % | 13.9 % | 98.0 % | 197 | 51 |\n| 1 | 11.9 % | 85.7 % | 15.0 % | 99.0 % | 198 | 48 |'
+    start = dict(gcd=0.12, letter_counting=0.29)
+    found = importlib.import_module('readme').learned(dict(start=start, runs=runs), words)
+    for text in ('80.0 and 70.0 %', '95.0 %', '84.2 and 85.7 %', '98.0 and 99.0 %', 'warm start of 197 to 198 s',
+                 '48 to 51 s', '12.0 % before, 2.0 and 2.0 % after', '29.0 % before, 23.0 and 23.0 % after',
+                 '60.0 % of the sums'):
+        assert text in found, text
+    assert '100.0' not in found  # an evaluation after the 15 minutes
