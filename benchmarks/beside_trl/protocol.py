@@ -17,6 +17,21 @@ from typing import Any, Callable, Dict, Tuple
 import torch
 
 LEARNING_RATE = 1e-5
+# Of TRL's ``GRPOConfig`` in every comparison: the same loss, sampling and optimizer as here, and no records.
+PEER = dict(
+    use_cpu=True,
+    bf16=False,
+    gradient_checkpointing=False,
+    temperature=1.0,
+    beta=0.0,
+    loss_type='grpo',
+    lr_scheduler_type='constant',
+    max_grad_norm=1.0,
+    logging_steps=10 ** 6,
+    save_strategy='no',
+    report_to=[],
+    disable_tqdm=True,
+)
 
 
 def read_work(folder: str) -> Dict[str, Any]:

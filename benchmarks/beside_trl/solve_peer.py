@@ -7,7 +7,7 @@ import time
 
 import torch
 from datasets import Dataset
-from protocol import own_folder, versions
+from protocol import PEER, own_folder, versions
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -84,27 +84,16 @@ def main(folder: str, seed: int) -> None:
         train_dataset=Dataset.from_list(problems),
         callbacks=[evaluate],
         args=GRPOConfig(
+            **PEER,
             output_dir=own_folder(),
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
             per_device_train_batch_size=work['rows'] // work['steps'],
             steps_per_generation=work['steps'],
             num_generations=work['group_size'],
             max_completion_length=work['tokens'],
-            temperature=1.0,
-            beta=0.0,
             epsilon=work['clip_ratio'],
-            loss_type='grpo',
             scale_rewards='none',
             learning_rate=work['learning_rate'],
-            lr_scheduler_type='constant',
-            max_grad_norm=1.0,
             max_steps=work['updates'] * work['steps'],
-            logging_steps=10 ** 6,
-            save_strategy='no',
-            report_to=[],
-            disable_tqdm=True,
             seed=seed,
         ),
     )

@@ -92,7 +92,7 @@ def record(folder: str, seed: int, updates: int) -> Dict[int, Weights]:
     policy = load_config(CONFIG)[0].policy
     options = {key: policy.learn[key] for key in ('learning_rate', 'clip_ratio')}
     kept = [steps for steps in weights if steps > 0]
-    record = dict(updates=found, kept=kept, group_size=policy.group_size, max_grad_norm=1.0, **options)
+    record = dict(updates=found, kept=kept, group_size=policy.group_size, **options)
     torch.save(record, os.path.join(folder, 'record.pt'))
     return weights
 

@@ -8,7 +8,7 @@ import sys
 import torch
 import trl.trainer.grpo_trainer as grpo_trainer
 from datasets import Dataset
-from protocol import own_folder
+from protocol import PEER, own_folder
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -72,26 +72,15 @@ def main(folder: str, pad: str) -> None:
         train_dataset=Dataset.from_list([dict(prompt='a')] * rows),
         callbacks=[keep],
         args=GRPOConfig(
+            **PEER,
             output_dir=own_folder(),
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
             per_device_train_batch_size=rows // steps,
             steps_per_generation=steps,
             num_generations=record['group_size'],
-            temperature=1.0,
-            beta=0.0,
             epsilon=record['clip_ratio'],
-            loss_type='grpo',
             scale_rewards='none',
             learning_rate=record['learning_rate'],
-            lr_scheduler_type='constant',
-            max_grad_norm=record['max_grad_norm'],
             max_steps=steps * len(record['updates']),
-            logging_steps=10 ** 6,
-            save_strategy='no',
-            report_to=[],
-            disable_tqdm=True,
         ),
     )
     trainer._generate_and_score_completions = recorded

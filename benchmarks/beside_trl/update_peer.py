@@ -6,7 +6,7 @@ import sys
 import torch
 from datasets import Dataset
 from game import HIGHEST, QUESTION, TURNS, answer
-from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work
+from protocol import LEARNING_RATE, PEER, Gate, equal_data, gradient_norm, own_folder, read_work
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -106,27 +106,16 @@ def main(folder: str, threads: int) -> None:
         callbacks=[alternate],
         **more,
         args=GRPOConfig(
+            **PEER,
             output_dir=own_folder(),
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
             per_device_train_batch_size=at_a_time,
             gradient_accumulation_steps=rows // at_a_time,
             num_generations=work['group_size'],
             max_completion_length=work.get('most_tokens', work['tokens']),
             **limits,
             generation_kwargs=options,
-            temperature=1.0,
-            beta=0.0,
-            loss_type='grpo',
             learning_rate=LEARNING_RATE,
-            lr_scheduler_type='constant',
-            max_grad_norm=1.0,
             max_steps=10 ** 6,
-            logging_steps=10 ** 6,
-            save_strategy='no',
-            report_to=[],
-            disable_tqdm=True,
             seed=0,
         ),
     )
