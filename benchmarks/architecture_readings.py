@@ -8,18 +8,17 @@ from functools import lru_cache, partial
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
+from architecture_configs import config_of
+from rows import batch_of
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from architecture_configs import config_of
-from rows import batch_of
-
 from ding_common import ConfigError
 from ding_common.language_model import build_causal_lm
+from ding_grpo.act.token_actor import TokenActor
+from ding_grpo.config.keys import LOG_PROB_FNS
 from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.policy.grpo_config import LOG_PROB_FNS
-from ding_grpo.policy.token_actor import TokenActor
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv
 

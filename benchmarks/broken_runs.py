@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional
 from unittest import mock
 
-from runs import load_config  # first, so that DI-engine's import is quiet
 from ding.entry import serial_pipeline_onpolicy
+from runs import load_config  # first, so that DI-engine's import is quiet
 
 from ding_common import read_json_lines
-from ding_grpo.policy.batch import Batch
-from ding_grpo.policy.learning import Learning
-from ding_grpo.policy.token_actor import TokenActor
+from ding_grpo.act.token_actor import TokenActor
+from ding_grpo.data.batch import Batch
+from ding_grpo.learn.learning import Learning
 from ding_grpo.rollout import Sampling
 from dizoo_llm.tasks import TASK_REGISTRY, Problem
 from dizoo_llm.tasks.think_answer import QUESTIONS, ThinkAnswerTask

@@ -9,7 +9,7 @@ import click
 from hardware import machine
 from runs import ROOT, Run, cell, middle, run
 
-from ding_grpo.worker.curve import draw_curves
+from ding_grpo.logs.curve import draw_curves
 
 BAR, AFTER, MOST = 475, 200_000, 250_000
 

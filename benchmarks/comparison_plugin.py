@@ -2,8 +2,6 @@
 A run of the comparison with this project's packages: GRPO, its critic, and DI-engine's PPO where environment and model
 are the plugin's own. ``python comparison_plugin.py JOB.json``
 """
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
-
 import sys
 from functools import partial
 from typing import Optional, Tuple
@@ -13,7 +11,8 @@ from comparison_loop import Evaluate, Parts, Starts, build, load, read_job, trai
 from ding.envs import BaseEnvManager, create_env_manager, get_vec_env_setting
 from easydict import EasyDict
 
-from ding_grpo.worker import GroupEvaluator
+import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+from ding_grpo.evaluate import GroupEvaluator
 
 
 def plugin_envs(cfg: EasyDict) -> Tuple[BaseEnvManager, Optional[BaseEnvManager]]:

@@ -10,17 +10,16 @@ import sys
 import time
 from typing import Any, Dict, List, Tuple
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
-
 import click
 import numpy as np
 from hardware import machine
 from runs import ROOT
 from transformers import AutoModelForCausalLM
 
+import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 from ding_common import read_json_lines
 from ding_common.picture import finish, line_style, new_figure
-from ding_grpo.worker.pass_at_k import over_problems
+from ding_grpo.evaluate.pass_at_k import over_problems
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.sft import evaluate
 

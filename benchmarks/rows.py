@@ -4,7 +4,7 @@ from typing import List
 import torch
 from torch import Tensor
 
-from ding_grpo.policy.batch import Batch
+from ding_grpo.data.batch import Batch
 
 
 def batch_of(prompts: List[Tensor], action: Tensor, weight: Tensor) -> Batch:

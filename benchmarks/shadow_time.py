@@ -11,24 +11,23 @@ import tempfile
 import time
 from typing import Any, Dict, List
 
-from runs import ROOT  # first, so that DI-engine's import is quiet
-from hardware import machine
-
 import click
 import torch
 from ding.entry import serial_pipeline_onpolicy
+from hardware import machine
+from runs import ROOT  # first, so that DI-engine's import is quiet
 
 sys.path.append(os.path.join(ROOT, 'benchmarks', 'beside_trl'))
 from protocol import read_work  # noqa: E402
 from update import Work, make_work  # noqa: E402
 from update_ours import configs  # noqa: E402
 
+from ding_grpo.collect.group_collector import GroupCollector  # noqa: E402
+from ding_grpo.instruments.shadow import Shadow  # noqa: E402
+from ding_grpo.learn.update import Updater  # noqa: E402
+from ding_grpo.logs.metrics_log import MetricsHook  # noqa: E402
 from ding_grpo.model import CausalLM  # noqa: E402
-from ding_grpo.policy.shadow import Shadow  # noqa: E402
-from ding_grpo.policy.update import Updater  # noqa: E402
 from ding_grpo.rl_utils import LOSS_PRESETS  # noqa: E402
-from ding_grpo.worker.group_collector import GroupCollector  # noqa: E402
-from ding_grpo.worker.report import MetricsHook  # noqa: E402
 
 WORK = Work(prompt_tokens=256, tokens=32, group_size=8, vocabulary=32, rounds=0)
 PARTS = {

@@ -10,7 +10,7 @@ import click
 from hardware import machine
 from runs import ROOT, Run, cell, middle, run, run_each
 
-from ding_grpo.worker.curve import draw_curves
+from ding_grpo.logs.curve import draw_curves
 
 AFTER = 300
 

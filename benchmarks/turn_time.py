@@ -10,18 +10,18 @@ from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import click
-from runs import ROOT, load_config, middle  # first, so that DI-engine's import is quiet
-from hardware import processor_with_rates
-
 import torch
 from ding.entry import serial_pipeline_onpolicy
+from hardware import processor_with_rates
+from runs import ROOT  # first, so that DI-engine's import is quiet
+from runs import load_config, middle
 from tabulate import tabulate
 from torch import Tensor
 
 from ding_common import read_json_lines
+from ding_grpo.act.kept_cache import KeptCache
 from ding_grpo.model import CausalLM, Decoding, PromptBatch
 from ding_grpo.model.reading import PADDED, start
-from ding_grpo.policy.kept_cache import KeptCache
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply
 

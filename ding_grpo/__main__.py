@@ -25,7 +25,7 @@ def main(args: Optional[List[str]] = None) -> None:
     import ding_grpo  # noqa: F401  imported first, so that the sections of the command's config are checked
     args = sys.argv[1:] if args is None else args
     if '--check' in args:
-        from ding_grpo import check
+        from . import check
         check.main([arg for arg in args if arg != '--check'], prog_name=f'{NAME} --check')
     from ding.entry.cli import cli
     program = copy.copy(cli)

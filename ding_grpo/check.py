@@ -24,7 +24,8 @@ from ding_common import ConfigError, ConfigFile, echo, read_config_file
 from ding_common.create_config import check_names
 from ding_common.env_manager import create_manager
 from ding_common.memory import peak_memory
-from ding_grpo.policy import is_grpo
+
+from .policy import is_grpo
 
 PROBLEMS, UPDATES = 20, 2
 MODES = ('serial_onpolicy', 'serial')

@@ -161,9 +161,9 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
     from ding.policy import PPOPolicy
     from ding.utils import deep_merge_dicts
 
-    from ding_grpo.policy import GRPOPolicy
-    from ding_grpo.policy.config_keys import schema_of
-    from ding_grpo.policy.ppo_keys import PPO_KEYS, written_ppo_keys
+    from .config.check_keys import schema_of
+    from .config.ppo_keys import PPO_KEYS, written_ppo_keys
+    from .policy import GRPOPolicy
     default = PPOPolicy.default_config()
     old, main, create = main['policy'], _plain(main), _plain(create)
     new = main['policy'] = {**dict(cuda=False, group_size=GROUP_SIZE), **main['policy']}
@@ -355,7 +355,8 @@ def write(value: Any, source: Source, comments: Dict[str, str], path: Tuple[str,
 def main(file: str, out: Optional[str], overwrite: bool) -> None:
     import_ding()
     import ding_grpo  # noqa: F401
-    from ding_grpo.policy.ppo_keys import written_ppo_keys
+
+    from .config.ppo_keys import written_ppo_keys
     main_config, create_config = read_config_file(file)
     if create_config.policy.type == 'grpo' and written_ppo_keys(main_config.policy):
         create_config.policy.type = 'ppo'  # of which the type alone has been changed

@@ -12,10 +12,11 @@ from transformers import PreTrainedModel
 
 from ding_common import ConfigError, ConfigFile, Rule, echo, printable, run_file
 from ding_common.language_model import build_causal_lm
-from dizoo_llm.chat import check_options, encode_prompt
-from dizoo_llm.envs import DingTokenEnv, TokenEnv
-from dizoo_llm.generation import plain_generate
-from dizoo_llm.tokenizer import decode_after, end_ids, load_tokenizer
+
+from .chat import check_options, encode_prompt
+from .envs import DingTokenEnv, TokenEnv
+from .generation import plain_generate
+from .tokenizer import decode_after, end_ids, load_tokenizer
 
 MOST_ASKED = 32_768  # tokens that a folder may ask for
 LONGEST = 512  # tokens, if neither the option nor the folder nor the config sets a limit

@@ -17,9 +17,10 @@ from transformers.trainer_callback import PrinterCallback
 from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, read_main_config
 from ding_common.generation_config import saved_generation_config
 from ding_common.language_model import build_causal_lm
-from dizoo_llm.envs import DingTokenEnv, TokenEnv
-from dizoo_llm.generation import plain_generate
-from dizoo_llm.sft_examples import Examples, collate
+
+from .envs import DingTokenEnv, TokenEnv
+from .generation import plain_generate
+from .sft_examples import Examples, collate
 
 DEFAULT = dict(
     # (str) Output folder of the run; the model is saved in FOLDER/model.

@@ -19,10 +19,11 @@ from transformers.trainer_callback import PrinterCallback
 
 from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, describe, read_main_config, run_file
 from ding_common.language_model import build_reward_model
-from dizoo_llm.chat import encode_dialogue
-from dizoo_llm.envs import DingTokenEnv, TokenEnv
-from dizoo_llm.reward_model import read_rows
-from dizoo_llm.tasks.base import check_unanswered, is_prompt
+
+from .chat import encode_dialogue
+from .envs import DingTokenEnv, TokenEnv
+from .reward_model import read_rows
+from .tasks.base import check_unanswered, is_prompt
 
 DEFAULT = dict(
     # (str) Output folder of the run; the model is saved in FOLDER/model.

@@ -30,7 +30,7 @@ from ding_common.language_model import build_causal_lm, load_reward_model
 from ding_grpo.model import CausalLM
 from ding_grpo.replay.command import main as replay
 from ding_grpo.report.command import main as report
-from ding_grpo.worker.checkpoint import prune, read_checkpoint
+from ding_grpo.run.checkpoint import prune, read_checkpoint
 from dizoo_llm import servers
 from dizoo_llm.chat import encode_prompt, encode_prompts
 from dizoo_llm.envs import TokenEnv

@@ -10,13 +10,12 @@ import pytest
 from click.testing import CliRunner
 from ding.entry import serial_pipeline_onpolicy
 
-from dizoo_llm.envs import TokenEnv
-from dizoo_llm import servers
-from dizoo_llm.tasks import create_task
 from ding_common import ConfigError, TaskError, read_json_lines
+from ding_grpo.collect.failures import check_failures
 from ding_grpo.report.command import main as report
-from ding_grpo.worker.failures import check_failures
-
+from dizoo_llm import servers
+from dizoo_llm.envs import TokenEnv
+from dizoo_llm.tasks import create_task
 from tests.shipped import small
 
 # A text that leaves a file behind if it is run, in whatever folder.

@@ -153,7 +153,7 @@ def declared(main: EasyDict, create: EasyDict) -> Dict[str, Any]:
     from dizoo_llm.tasks.base import TASK_REGISTRY
     from ding_grpo.policy import GRPOPolicy
     from ding_grpo.policy.config_keys import model_type
-    from ding_grpo.worker import GroupCollector
+    from ding_grpo.collect import GroupCollector
     policy = GRPOPolicy.default_config()
     policy.model = _arguments(MODEL_REGISTRY.get(model_type(main.policy.model)))
     _add(policy.learn.learner, BaseLearner.default_config())

@@ -8,15 +8,15 @@ import subprocess
 import tempfile
 from typing import Any, Dict, List
 
-from solve_work import CONFIG, HERE, make_work  # first, so that DI-engine's import is quiet
-
 import click
 import torch
 from runs import CONSTANT, ROOT, load_config, run
+from solve_work import CONFIG  # first, so that DI-engine's import is quiet
+from solve_work import HERE, make_work
 from tabulate import tabulate
 
-from ding_grpo.policy.batch import Batch
-from ding_grpo.policy.update import Updater
+from ding_grpo.data.batch import Batch
+from ding_grpo.learn.update import Updater
 
 KEPT = (1, 2, 10, 50, 100, 200)  # optimizer steps after which the weights are compared
 PADS = ('frozen', 'trained')  # the embedding of the padding token on TRL's side

@@ -12,12 +12,11 @@ import sys
 import tempfile
 from typing import Any, Dict, List, NamedTuple
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
-
 import click
 
+import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+from ding_grpo.instruments.watch import EACH_BEFORE, EVERY
 from ding_grpo.model import CausalLM
-from ding_grpo.policy.watch import EACH_BEFORE, EVERY
 from dizoo_llm.tokenizer import build_word_tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -6,8 +6,6 @@ import sys
 import time
 from typing import Any, Dict, Iterator, Optional, Tuple
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
-
 import torch
 from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
@@ -17,17 +15,19 @@ from operations import Profile
 from products import Recorder
 from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work
 
+import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 from ding_common import read_config_file
+from ding_grpo.act import token_actor
+from ding_grpo.collect.group_collector import GroupCollector
+from ding_grpo.config.keys import LOG_PROB_FNS
+from ding_grpo.instruments import watch
+from ding_grpo.learn.update import Updater
+from ding_grpo.model import CausalLM, prompt_tree
+from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.rl_utils import grpo_data, grpo_error, linear_log_prob
 from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tokenizer import load_tokenizer
-from ding_grpo.model import CausalLM, prompt_tree
-from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.policy import token_actor, watch
-from ding_grpo.policy.grpo_config import LOG_PROB_FNS
-from ding_grpo.policy.update import Updater
-from ding_grpo.rl_utils import grpo_data, grpo_error, linear_log_prob
-from ding_grpo.worker.group_collector import GroupCollector
 
 
 @TASK_REGISTRY.register('benchmark')

@@ -41,14 +41,17 @@ from ding_common.create_config import check_names
 from ding_common.env_manager import LOG, closing_all, create_manager, while_alive
 from ding_common.files import check_writable
 from ding_common.versions import untested
+from ding_grpo.config.check_keys import check_exp_name, check_main_config, check_sections
+from ding_grpo.config.cross_checks import check_replay
+from ding_grpo.data.plain import plain
+from ding_grpo.evaluate import GroupEvaluator
+from ding_grpo.learn.half_weights import check_trained
+from ding_grpo.logs.screen import show
 from ding_grpo.model import CausalLMVAC
-from ding_grpo.policy import check_exp_name, check_main_config, check_replay, check_sections, is_grpo
-from ding_grpo.policy.half_weights import check_trained
-from ding_grpo.worker import GroupEvaluator, RunCommander
-from ding_grpo.worker.checkpoint import read_checkpoint, save_checkpoint
-from ding_grpo.worker.interrupt import handlers_given_back
-from ding_grpo.worker.plain import plain
-from ding_grpo.worker.screen import show
+from ding_grpo.policy import is_grpo
+from ding_grpo.run.checkpoint import read_checkpoint, save_checkpoint
+from ding_grpo.run.commander import RunCommander
+from ding_grpo.run.interrupt import handlers_given_back
 
 from . import drop_ins, private
 from .private import running

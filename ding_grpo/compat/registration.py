@@ -3,6 +3,7 @@ When ``ding_grpo`` registers its parts in DI-engine: with DI-engine's import, or
 Until then ``import ding_grpo`` does nothing, so that the losses of ``ding_grpo.rl_utils`` need torch alone.
 """
 import sys
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
@@ -57,7 +58,8 @@ def register() -> None:
     from ding_common import importing
     _import_the_rest()
     with importing():
-        from ding_grpo import envs, model, policy, worker  # noqa: F401
+        for part in ('collect', 'envs', 'evaluate', 'extras.ppo_kl', 'model', 'policy'):
+            import_module(f'ding_grpo.{part}')
 
         from . import patches
         patches.apply()

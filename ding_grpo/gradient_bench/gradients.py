@@ -4,8 +4,10 @@ from typing import Any, Dict, Iterator, Tuple
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, BATCH_SURROGATES, STEP_ADVANTAGE_METHODS, SURROGATES, \
-    TOKEN_ADVANTAGE_METHODS, group_advantage, grpo_data, grpo_error, return_to_go, step_advantage, token_advantage
+from ding_grpo.rl_utils import (
+    ADVANTAGE_METHODS, BATCH_SURROGATES, STEP_ADVANTAGE_METHODS, SURROGATES, TOKEN_ADVANTAGE_METHODS, group_advantage,
+    grpo_data, grpo_error, return_to_go, step_advantage, token_advantage
+)
 
 from .world import World
 

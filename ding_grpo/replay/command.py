@@ -5,7 +5,7 @@ from typing import Optional, Tuple
 import click
 
 from ding_common import ConfigError, code_of, echo, read_total_config
-from ding_grpo.worker.checkpoint import read_checkpoint
+from ding_grpo.run.checkpoint import read_checkpoint
 
 from .changes import Changes
 from .session import replay

@@ -13,10 +13,10 @@ from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_common.content import check_content, taking
+from ding_common.random_state import set_random_state
 from ding_grpo.policy import is_grpo
-from ding_grpo.worker.random_state import set_random_state
 
-from .changes import Changes, ChangedPolicy
+from .changes import ChangedPolicy, Changes
 
 
 class Replayed(NamedTuple):

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Optional
 
 from tabulate import tabulate
 
-from ding_grpo.worker.screen import shorten
+from ding_grpo.logs.screen import shorten
 
 from .session import Replayed
 

@@ -1,12 +1,13 @@
 """The config of a run, and what differs in it from the defaults."""
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from ding.utils import BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, POLICY_REGISTRY, \
-    SERIAL_COLLECTOR_REGISTRY, deep_merge_dicts
+from ding.utils import (
+    BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, POLICY_REGISTRY, SERIAL_COLLECTOR_REGISTRY, deep_merge_dicts
+)
 from ding.worker import BaseLearner, BaseSerialCommander
 
 from ding_common import ConfigError, read_total_config
-from ding_grpo.worker import GroupEvaluator
+from ding_grpo.evaluate import GroupEvaluator
 
 # Sections whose class has a registered name, and sections that have one class. The first ones come first, because the
 # classes' own defaults are merged into theirs.

@@ -5,13 +5,15 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from transformers import PreTrainedTokenizerBase
 
-from dizoo_llm.chat import MARK, apply_template, check_options, conversation, encode_prompt, encode_prompts, in_chat, \
-    marked, marked_chat
+from ding_common import MOST, ConfigError, TaskError, describe
+from dizoo_llm.chat import (
+    MARK, apply_template, check_options, conversation, encode_prompt, encode_prompts, in_chat, marked, marked_chat
+)
 from dizoo_llm.tasks import MultiTurnTask, Problem, Task
 from dizoo_llm.template import TemplateFailure
-from dizoo_llm.tokenizer import ENCODING, build_char_tokenizer, build_word_tokenizer, decode_after, encode_text, \
-    end_ids, load_tokenizer
-from ding_common import MOST, ConfigError, TaskError, describe
+from dizoo_llm.tokenizer import (
+    ENCODING, build_char_tokenizer, build_word_tokenizer, decode_after, encode_text, end_ids, load_tokenizer
+)
 
 MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it sets the length of observations
 MOST_ENCODED = 1024  # texts whose tokens are cached, since all environments of a group start with the same one

@@ -3,9 +3,10 @@ import json
 
 import pytest
 
-from ding_common import CheckpointError, ConfigError, NumericError, PeerError, TaskError, append_json, printable, \
-    read_json_lines
-from ding_grpo.worker.screen import shorten, show, show_progress
+from ding_common import (
+    CheckpointError, ConfigError, NumericError, PeerError, TaskError, append_json, printable, read_json_lines
+)
+from ding_grpo.logs.screen import shorten, show, show_progress
 
 pytestmark = pytest.mark.unittest
 HOSTILE = '\x1b[2J\x1b]0;title\x07\x9b31m\r\x08\x7f\u202e\u2066\u200b\ud800'

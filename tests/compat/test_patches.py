@@ -20,8 +20,7 @@ from easydict import EasyDict
 
 from ding_common import ConfigError, PeerError
 from ding_grpo.compat import patches
-from ding_grpo.worker import GroupEvaluator
-
+from ding_grpo.evaluate import GroupEvaluator
 from tests.processes import ROOT
 
 

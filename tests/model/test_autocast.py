@@ -5,17 +5,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ding_common import ConfigError
+from ding_grpo.act import token_actor
+from ding_grpo.act.critic import TokenCritic
 from ding_grpo.model import CausalLM, autocast, fast_linear, reader, shared_whole
 from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.policy import token_actor
-from ding_grpo.policy.critic import TokenCritic
 from ding_grpo.rl_utils import linear_log_prob, matrix_product
 from ding_grpo.rl_utils.matrix_product import linear, rounded_product
 from ding_grpo.rl_utils.token_rules import TokenRules
 from ding_grpo.rollout import Sampling, draw, generate
 from ding_grpo.rollout.kept_sets import KeptSets
 from dizoo_llm.envs import TokenEnv
-
 from tests.policy.helper import make_policy
 from tests.shipped import small
 

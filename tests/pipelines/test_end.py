@@ -10,9 +10,8 @@ import torch
 from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 
 from ding_common import read_json_lines
-from ding_grpo.worker import GroupEvaluator
+from ding_grpo.evaluate import GroupEvaluator
 from dizoo_llm.tasks import ThinkAnswerTask
-
 from tests.same import same
 from tests.shipped import small
 

@@ -13,8 +13,8 @@ from easydict import EasyDict
 
 from ding_common import ConfigError, TaskError, read_config_file, read_json_lines
 from ding_grpo import from_ppo
+from ding_grpo.config.ppo_keys import PPO_KEYS, check_ppo_keys
 from ding_grpo.from_ppo import Source, convert, write
-from ding_grpo.policy.ppo_keys import PPO_KEYS, check_ppo_keys
 
 DIZOO = os.path.dirname(dizoo.__file__)
 # Each config of DI-engine's on-policy PPO: it is converted and starts, or is refused in a line with these words.

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from ding_common import NumericError, TaskError
+from ding_grpo.collect.group_player import GroupPlayer
+from ding_grpo.learn.learning import Learning
+from ding_grpo.learn.update import Updater
 from ding_grpo.policy import GRPOPolicy
-from ding_grpo.policy.learning import Learning
-from ding_grpo.policy.update import Updater
-from ding_grpo.worker.group_player import GroupPlayer
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
-
 from tests.pipelines.test_resume import buffer, dynamic, stale, state, timeless, tokens
 from tests.same import same
 

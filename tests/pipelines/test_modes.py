@@ -9,8 +9,7 @@ from click.testing import CliRunner
 from ding.entry.cli import cli
 
 from ding_common import read_json_lines
-from ding_grpo.worker import GroupEvaluator
-
+from ding_grpo.evaluate import GroupEvaluator
 from tests.cases import long
 from tests.shipped import load, write
 
@@ -53,7 +52,7 @@ class TestEval:
         ding(name, '-m', 'serial_onpolicy', '--train-iter', '1', '-s', '3', env=env)
         best, = read_json_lines('run/log/evaluator/evaluations.jsonl')
         before, records = sorted(os.listdir()), []
-        monkeypatch.setattr('ding_grpo.worker.evaluator.append_json', lambda path, record: records.append(record))
+        monkeypatch.setattr('ding_grpo.evaluate.evaluator.append_json', lambda path, record: records.append(record))
         out = ding(name, '-m', 'eval', '-s', '3', '--load-path', 'run/ckpt/ckpt_best.pth.tar', env=env)
         assert (sorted(os.listdir()) == before) == name.endswith('grpo')  # of which it leaves no folder
         found, = records

@@ -12,9 +12,8 @@ import torch
 
 from ding_common import read_json_lines
 from ding_grpo.model import CausalLM
-from ding_grpo.worker.checkpoint import read_checkpoint
+from ding_grpo.run.checkpoint import read_checkpoint
 from dizoo_llm.envs import TokenEnv
-
 from tests.cases import long
 from tests.processes import ROOT, connected, run_ding
 from tests.shipped import load, write

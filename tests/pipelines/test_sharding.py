@@ -8,8 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from ding_common import read_json_lines
 from ding_grpo.model import CausalLM, PromptBatch
-from ding_grpo.worker.checkpoint import read_checkpoint
-
+from ding_grpo.run.checkpoint import read_checkpoint
 from tests.pipelines.test_processes import BUFFER, TURNS, Run
 from tests.processes import connected, run_ding
 from tests.sharded import learn_all, measure_all
@@ -196,7 +195,7 @@ RUN = dict(
 )
 KILL = '''
 import os, signal
-from ding_grpo.worker import sharded_checkpoint
+from ding_grpo.run import sharded_checkpoint
 class Writer(sharded_checkpoint.HuggingFaceStorageWriter):
     def write_data(self, plan, planner):
         if os.environ['RANK'] == '1' and 'iteration_4' in str(self.path):

@@ -8,7 +8,6 @@ import torch
 from ding.entry import serial_pipeline_onpolicy
 
 from ding_common import ConfigError, TaskError, read_json_lines
-
 from tests.shipped import load
 
 
@@ -312,7 +311,7 @@ class TestPipeline:
         def sampled(*args):
             return {'return': np.full((2, 1), next(left))}, [None] * 2
 
-        monkeypatch.setattr('ding_grpo.worker.evaluator.sampled_episodes', sampled)
+        monkeypatch.setattr('ding_grpo.evaluate.evaluator.sampled_episodes', sampled)
         both[0].policy.eval.evaluator.update(sample=True)
         assert [e['eval_episode_return'] for e in run(both, updates=3)[2]] == returns
         best = torch.load('run/ckpt/ckpt_best.pth.tar', weights_only=True)

@@ -10,9 +10,8 @@ from ding.worker import InteractionSerialEvaluator
 from ding_common import ConfigError, read_json_lines
 from ding_grpo import check
 from ding_grpo.__main__ import main as command
-from ding_grpo.worker import GroupCollector
+from ding_grpo.collect import GroupCollector
 from dizoo_llm.tasks import ThinkAnswerTask
-
 from tests.shipped import path_of, small, write
 
 BENCHMARKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'benchmarks')

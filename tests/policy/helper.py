@@ -5,9 +5,9 @@ import torch
 from ding.config import compile_config
 from easydict import EasyDict
 
-from dizoo_llm.envs import TokenEnv
+from ding_grpo.data.batch import Batch
 from ding_grpo.policy import GRPOCommandModePolicy
-from ding_grpo.policy.batch import Batch
+from dizoo_llm.envs import TokenEnv
 
 
 def make_policy(main, create, seed=0, model=None, env=None, field=None):

@@ -6,8 +6,8 @@ import torch
 from easydict import EasyDict
 
 from ding_common import ConfigError
-from ding_grpo.policy.adaptive import Coefficients
-from ding_grpo.policy.advantage import with_kl_in_reward
+from ding_grpo.learn.adaptive import Coefficients
+from ding_grpo.learn.advantage import with_kl_in_reward
 from ding_grpo.rl_utils import group_advantage, high_entropy, kl_estimate
 
 from .helper import make_batch, make_policy, sample_groups
@@ -220,5 +220,5 @@ def test_wrong_keys(think_answer, learn, message):
 
 
 def batch_of(data):
-    from ding_grpo.policy.batch import Batch
+    from ding_grpo.data.batch import Batch
     return Batch.of(data)

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.policy.batch import Batch
-from ding_grpo.policy.metrics import batch_metrics, repetition
-from ding_grpo.policy.micro_batch import split_rows
-from ding_grpo.policy.sample import fold_group
+from ding_grpo.data.batch import Batch
+from ding_grpo.data.folding import fold_group
+from ding_grpo.data.micro_batch import split_rows
+from ding_grpo.learn.metrics import batch_metrics, repetition
 
 
 def transition(action, reward, kept=None, prompt=(5, 6), turn=0, **last):

@@ -2,10 +2,10 @@
 import pytest
 import torch
 
-from ding_grpo.policy import causes
-from ding_grpo.policy.causes import CAUSES, EXPLAINS, rate_bound
-from ding_grpo.policy.history import History, Setting
-from ding_grpo.policy.probes import of_probes
+from ding_grpo.instruments import causes
+from ding_grpo.instruments.causes import CAUSES, EXPLAINS, rate_bound
+from ding_grpo.instruments.history import History, Setting
+from ding_grpo.instruments.scorer_trial import of_probes
 
 pytestmark = pytest.mark.unittest
 SAMPLES = dict(rows=20, cut=5, groups=4, equal=1, copies=0, low=0.0, high=1.0, mean=0.4, std=0.3, parts={})

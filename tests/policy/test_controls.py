@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.policy.advantage import Advantage
-from ding_grpo.policy.metrics import repetition
+from ding_grpo.learn.advantage import Advantage
+from ding_grpo.learn.metrics import repetition
 from ding_grpo.rl_utils import group_advantage
 
 from .helper import make_batch, make_policy, sample_groups

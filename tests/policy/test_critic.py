@@ -9,11 +9,11 @@ from easydict import EasyDict
 from torch import nn
 
 from ding_common import ConfigError
-from ding_grpo.policy.actor import Reading
-from ding_grpo.policy.batch import Batch
-from ding_grpo.policy.critic import Critic, StepCritic, head_of
-from ding_grpo.policy.update import Extras, Updater
-from ding_grpo.policy.value_learning import ValueLearning
+from ding_grpo.act.actor import Reading
+from ding_grpo.act.critic import Critic, StepCritic, head_of
+from ding_grpo.data.batch import Batch
+from ding_grpo.learn.update import Extras, Updater
+from ding_grpo.learn.value_learning import ValueLearning
 from ding_grpo.rl_utils import gae_advantage
 from tests.policy.helper import make_batch, make_policy, sample_groups
 from tests.policy.test_step_actor import DISCRETE, make, sample_group

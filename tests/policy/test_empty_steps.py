@@ -4,7 +4,7 @@ import copy
 import pytest
 import torch
 
-from ding_grpo.policy.advantage import Advantage
+from ding_grpo.learn.advantage import Advantage
 from ding_grpo.rl_utils import LOSS_PRESETS
 
 from .helper import make_batch, make_policy, sample_groups

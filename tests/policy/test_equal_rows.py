@@ -4,12 +4,11 @@ import copy
 import pytest
 import torch
 
+from ding_grpo.data.batch import Batch
+from ding_grpo.data.equal_rows import merge_equal_rows
+from ding_grpo.learn.update import Updater
 from ding_grpo.model import CausalLM
-from ding_grpo.policy.batch import Batch
-from ding_grpo.policy.equal_rows import merge_equal_rows
-from ding_grpo.policy.update import Updater
 from dizoo_llm.envs import TokenEnv
-
 from tests.policy.helper import make_policy, sample_dialogues, sample_groups
 from tests.policy.test_grpo import reward, vector
 from tests.policy.test_turn_masks import SETTINGS, Chatter
@@ -29,7 +28,7 @@ def repeated(samples, rows):
 
 
 def all_read(monkeypatch):
-    monkeypatch.setattr('ding_grpo.policy.token_actor.merge_equal_rows', lambda batch: (batch, None))
+    monkeypatch.setattr('ding_grpo.act.token_actor.merge_equal_rows', lambda batch: (batch, None))
 
 
 @pytest.mark.unittest

@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from ding_grpo.policy.evidence import checksum, of_change, of_mask, of_samples
+from ding_grpo.instruments.evidence import checksum, of_change, of_mask, of_samples
 
 from .helper import make_batch
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.policy.metrics import STEP_METRICS
+from ding_grpo.learn.metrics import STEP_METRICS
 from ding_grpo.rl_utils import LOSS_PRESETS, group_advantage
-
 from tests.shipped import small
 
 from .helper import make_batch, make_policy, sample_groups

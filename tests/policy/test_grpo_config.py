@@ -110,10 +110,10 @@ class TestPolicyConfig:
     def test_every_default_is_documented_where_it_lives(self):
         import inspect
 
-        from dizoo_llm.envs import DingTokenEnv
+        from ding_grpo.collect import GroupCollector
+        from ding_grpo.config import keys as grpo_config
         from ding_grpo.envs import GymnasiumEnv
-        from ding_grpo.policy import grpo_config
-        from ding_grpo.worker import GroupCollector
+        from dizoo_llm.envs import DingTokenEnv
         places = {
             grpo_config: ('KEYS = dict(', 'def split'),
             GroupCollector: ('config = dict(', 'def __init__'),

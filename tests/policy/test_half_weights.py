@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from ding_common import ConfigError
+from ding_grpo.extras.ppo_kl import PPOKLPolicy
+from ding_grpo.learn.half_weights import movable_share
 from ding_grpo.model import CausalLM, autocast
-from ding_grpo.policy import PPOKLPolicy
-from ding_grpo.policy.half_weights import movable_share
 from dizoo_llm.envs import TokenEnv
 
 from .helper import make_policy, sample_groups

@@ -4,9 +4,9 @@ import copy
 import pytest
 import torch
 
-from dizoo_llm.envs import TokenEnv
+from ding_grpo.data.batch import Batch
 from ding_grpo.model import PromptBatch, reader, shared_prompt
-from ding_grpo.policy.batch import Batch
+from dizoo_llm.envs import TokenEnv
 
 from .helper import make_policy, sample_dialogues
 from .test_turn_masks import SETTINGS, Chatter

@@ -5,7 +5,7 @@ import torch
 
 from ding_common import ConfigError, parallel
 from ding_common.memory import memory_advice
-from ding_grpo.policy.micro_batch import share_rows, split_rows
+from ding_grpo.data.micro_batch import share_rows, split_rows
 
 from .helper import make_policy, sample_groups
 from .test_grpo import reward, vector

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from ding_grpo.policy.noise_scale import noise_of_table, noise_scale
+from ding_grpo.instruments.noise_scale import noise_of_table, noise_scale
 
 from .helper import make_batch, make_policy, sample_groups
 from .test_grpo import reward, vector

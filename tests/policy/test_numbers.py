@@ -10,10 +10,9 @@ import torch
 from ding.entry import serial_pipeline_onpolicy
 
 from ding_common import ConfigError, NumericError, TaskError
-from ding_grpo.policy.diagnose import diagnose
-from ding_grpo.policy.metrics import STEP_METRICS
+from ding_grpo.data.diagnose import diagnose
+from ding_grpo.learn.metrics import STEP_METRICS
 from dizoo_llm.envs import TokenEnv
-
 from tests.shipped import small
 
 from .helper import make_batch, make_policy, sample_groups

@@ -8,9 +8,8 @@ from ding.policy import PPOPolicy
 from easydict import EasyDict
 
 from ding_common import ConfigError
-from ding_grpo.policy import PPOKLPolicy
+from ding_grpo.extras.ppo_kl import PPOKLPolicy
 from ding_grpo.rl_utils import kl_estimate
-
 from tests.shipped import load
 
 BATCH = 12

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.policy.batch import Batch
+from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import far_rows, sampler_correction
 
 from .helper import sample_groups

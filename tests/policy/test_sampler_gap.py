@@ -4,11 +4,11 @@ import copy
 import pytest
 import torch
 
-from ding_grpo.policy.log_probs import fresh_rows
-from ding_grpo.policy.metrics import sampler_gap
+from ding_grpo.learn.log_probs import fresh_rows
+from ding_grpo.learn.metrics import sampler_gap
 from dizoo_llm.envs import TokenEnv
-
 from tests.cases import long
+
 from .helper import make_batch, make_policy, sample_groups
 from .test_grpo import reward, vector
 from .test_step_actor import DISCRETE, make, sample_group

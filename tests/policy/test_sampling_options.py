@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.policy.batch import Batch
-from ding_grpo.policy.sampling_rules import seen_tokens, token_rules
+from ding_grpo.act.sampling_rules import seen_tokens, token_rules
+from ding_grpo.data.batch import Batch
 from ding_grpo.rollout import Sampling
 from dizoo_llm.envs import TokenEnv
-
 from tests.cases import long
+
 from .helper import make_batch, make_policy, sample_dialogues, sample_groups
 from .test_grpo import reward, vector
 from .test_turn_masks import Chatter
@@ -289,7 +289,7 @@ class TestConfig:
     def test_training_without_the_options_has_no_rules(self, think_answer, monkeypatch):
         policy = make(think_answer, dict())
         given = []
-        from ding_grpo.policy import token_actor
+        from ding_grpo.act import token_actor
         real = token_actor.linear_log_prob
         policy._actor._log_prob_fn = spy = lambda *args, **kwargs: given.append(kwargs['rules']
                                                                                 ) or real(*args, **kwargs)

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.policy import shadow as module
-from ding_grpo.policy.shadow import compare, shares
+from ding_grpo.instruments import shadow as module
+from ding_grpo.instruments.shadow import compare, shares
 from ding_grpo.rl_utils import LOSS_PRESETS
-
 from tests.cases import long
+
 from .helper import make_policy, sample_groups
 from .test_grpo import reward, vector
 from .test_step_actor import CONTINUOUS, DISCRETE, make, sample_group

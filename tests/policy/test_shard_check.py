@@ -3,9 +3,8 @@ import copy
 import pytest
 
 from ding_common import ConfigError
-from ding_grpo.policy.grpo_check import check_policy_config
+from ding_grpo.config.cross_checks import check_policy_config
 from ding_grpo.policy import GRPOPolicy
-
 from tests.shipped import load
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributions import Categorical, Normal
 
 from ding_common import ConfigError
+from ding_grpo.data.batch import Batch
 from ding_grpo.policy import GRPOCommandModePolicy
-from ding_grpo.policy.batch import Batch
 
 DISCRETE = dict(obs_shape=3, action_shape=4, action_space='discrete', encoder_hidden_size_list=[64, 64])
 CONTINUOUS = dict(DISCRETE, action_shape=2, action_space='continuous')

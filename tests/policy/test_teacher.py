@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from ding_common import ConfigError
+from ding_grpo.data.batch import Batch
 from ding_grpo.model import CausalLM
-from ding_grpo.policy.batch import Batch
 from ding_grpo.rl_utils import exact_kl, sequence_mean
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tokenizer import build_word_tokenizer

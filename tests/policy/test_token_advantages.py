@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.policy.advantage import Advantage
+from ding_grpo.learn.advantage import Advantage
 from ding_grpo.rl_utils import return_to_go, token_advantage
 
 from .helper import make_batch, make_policy, sample_groups
@@ -135,7 +135,7 @@ class TestEqual:
 
 
 def policy_batch(data):
-    from ding_grpo.policy.batch import Batch
+    from ding_grpo.data.batch import Batch
     return Batch.of(data)
 
 

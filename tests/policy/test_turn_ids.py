@@ -4,9 +4,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from ding_grpo.data.batch import Batch
 from dizoo_llm import MultiTurnTask, Problem, Reply
 from dizoo_llm.envs import TokenEnv
-from ding_grpo.policy.batch import Batch
 
 from .helper import make_policy, sample_dialogues
 

@@ -4,11 +4,11 @@ import copy
 import pytest
 import torch
 
+from ding_grpo.data.batch import Batch
 from dizoo_llm import MultiTurnTask, Problem, Reply
 from dizoo_llm.envs import TokenEnv
-from ding_grpo.policy.batch import Batch
-
 from tests.cases import brief
+
 from .helper import make_policy, sample_dialogues
 
 

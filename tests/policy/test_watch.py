@@ -3,11 +3,10 @@ import pytest
 import torch
 from easydict import EasyDict
 
-from ding_grpo.policy import evidence, watch
-from ding_grpo.policy.history import History
-from ding_grpo.policy.watch import Watch
+from ding_grpo.instruments import evidence, watch
+from ding_grpo.instruments.history import History
+from ding_grpo.instruments.watch import Watch
 from dizoo_llm.envs import TokenEnv
-
 from tests.same import same
 
 from .helper import make_batch, make_policy, sample_groups

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ding_grpo.policy.grpo_config import KEYS
+from ding_grpo.config.keys import KEYS
 from ding_grpo.rl_utils import LOSS_PRESETS
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')

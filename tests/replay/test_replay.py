@@ -14,7 +14,7 @@ from ding_common import ConfigError, read_json_lines, read_total_config
 from ding_grpo.replay.changes import Changes, Force
 from ding_grpo.replay.command import main
 from ding_grpo.replay.session import replay
-from ding_grpo.worker.checkpoint import read_checkpoint
+from ding_grpo.run.checkpoint import read_checkpoint
 from tests.shipped import small
 
 pytestmark = pytest.mark.envtest

@@ -4,8 +4,9 @@ import sys
 import pytest
 import torch
 
-from ding_grpo.rl_utils import DIVERGENCES, LinearOutput, distillation_data, distillation_error, exact_kl, \
-    linear_divergence, sampled_divergence
+from ding_grpo.rl_utils import (
+    DIVERGENCES, LinearOutput, distillation_data, distillation_error, exact_kl, linear_divergence, sampled_divergence
+)
 
 B, S, H, V = 2, 3, 4, 7
 HEADS = [dict(), dict(scale=0.5), dict(softcap=1.5)]

@@ -4,10 +4,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, DIVERGENCES, KL_TYPES, LOSS_PRESETS, LinearOutput, PPOLoss, \
-    calculate_kl_div, efficient_method, entropy, exact_kl, group_advantage, grpo_data, grpo_error, grpo_policy_data, \
-    grpo_policy_error, kl_estimate, less_efficient_method, linear_divergence, linear_log_prob, naive_method, ppo_data, \
-    ppo_error, rloo_policy_data, rloo_policy_error, straight_through_kl
+from ding_grpo.rl_utils import (
+    ADVANTAGE_METHODS, DIVERGENCES, KL_TYPES, LOSS_PRESETS, LinearOutput, PPOLoss, calculate_kl_div, efficient_method,
+    entropy, exact_kl, group_advantage, grpo_data, grpo_error, grpo_policy_data, grpo_policy_error, kl_estimate,
+    less_efficient_method, linear_divergence, linear_log_prob, naive_method, ppo_data, ppo_error, rloo_policy_data,
+    rloo_policy_error, straight_through_kl
+)
 
 METHODS = [naive_method, efficient_method, less_efficient_method]
 SIZES = st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(1, 6))  # B, S, V

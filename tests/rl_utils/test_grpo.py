@@ -6,8 +6,10 @@ import pickle
 import pytest
 import torch
 
-from ding_grpo.rl_utils import ADVANTAGE_METHODS, LOSS_PRESETS, SURROGATES, TOKEN_RATIO_SURROGATES, efficient_method, \
-    grpo_data, grpo_error, grpo_policy_data, grpo_policy_error, less_efficient_method, naive_method
+from ding_grpo.rl_utils import (
+    ADVANTAGE_METHODS, LOSS_PRESETS, SURROGATES, TOKEN_RATIO_SURROGATES, efficient_method, grpo_data, grpo_error,
+    grpo_policy_data, grpo_policy_error, less_efficient_method, naive_method
+)
 
 HERE = os.path.join(os.path.dirname(__file__), '..', 'data')
 DING = json.load(open(os.path.join(HERE, 'ding_main_llm.json')))

@@ -4,8 +4,10 @@ import inspect
 import pytest
 import torch
 
-from ding_grpo.rl_utils import grpo_error, grpo_policy_data, grpo_policy_error, ppo_error, ppo_error_continuous, \
-    ppo_policy_error, ppo_policy_error_continuous, rloo_policy_data, rloo_policy_error
+from ding_grpo.rl_utils import (
+    grpo_error, grpo_policy_data, grpo_policy_error, ppo_error, ppo_error_continuous, ppo_policy_error,
+    ppo_policy_error_continuous, rloo_policy_data, rloo_policy_error
+)
 
 # One row of two tokens of a vocabulary of two. The first has the ratio 1.5 (0.6 / 0.4), the second, padding, 1.
 NEW = torch.tensor([[[0.6, 0.4], [0.5, 0.5]]]).double().log()

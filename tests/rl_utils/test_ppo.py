@@ -6,9 +6,11 @@ import pytest
 import torch
 from ding.rl_utils import ppo as ding_ppo
 
-from ding_grpo.rl_utils import efficient_method, less_efficient_method, naive_method, ppo_data, ppo_data_continuous, \
-    ppo_error, ppo_error_continuous, ppo_policy_data, ppo_policy_data_continuous, ppo_policy_error, \
-    ppo_policy_error_continuous, ppo_value_data, ppo_value_error, shape_fn_ppo
+from ding_grpo.rl_utils import (
+    efficient_method, less_efficient_method, naive_method, ppo_data, ppo_data_continuous, ppo_error,
+    ppo_error_continuous, ppo_policy_data, ppo_policy_data_continuous, ppo_policy_error, ppo_policy_error_continuous,
+    ppo_value_data, ppo_value_error, shape_fn_ppo
+)
 
 DING = json.load(open(os.path.join(os.path.dirname(__file__), '..', 'data', 'ding_main_ppo.json')))
 LONG = ('action', )

@@ -6,8 +6,10 @@ import os
 import pytest
 import torch
 
-from ding_grpo.rl_utils import BATCH_SURROGATES, LOSS_PRESETS, SURROGATES, clip_surrogate, grpo_data, grpo_error, \
-    ppo_policy_data, ppo_policy_error, surrogate_arguments
+from ding_grpo.rl_utils import (
+    BATCH_SURROGATES, LOSS_PRESETS, SURROGATES, clip_surrogate, grpo_data, grpo_error, ppo_policy_data,
+    ppo_policy_error, surrogate_arguments
+)
 
 HERE = os.path.join(os.path.dirname(__file__), '..', 'data')
 VERL = json.load(open(os.path.join(HERE, 'verl_policy_losses.json')))

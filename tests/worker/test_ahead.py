@@ -8,11 +8,10 @@ import torch
 from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 
 from ding_common import ConfigError, PeerError, TaskError, read_json_lines
+from ding_grpo.data.batch import Batch
+from ding_grpo.data.plain import plain
+from ding_grpo.extras.ahead import AheadProcess
 from ding_grpo.policy import GRPOPolicy
-from ding_grpo.policy.batch import Batch
-from ding_grpo.worker.ahead import AheadProcess
-from ding_grpo.worker.plain import plain
-
 from tests.shipped import small
 
 

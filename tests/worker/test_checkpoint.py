@@ -9,8 +9,8 @@ import torch
 
 from ding_common import CheckpointError
 from ding_grpo.compat import patches
-from ding_grpo.worker import checkpoint
-from ding_grpo.worker.checkpoint import newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder
+from ding_grpo.run import checkpoint
+from ding_grpo.run.checkpoint import newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ding_common import read_json_lines
-from ding_grpo.worker.completion_table import CompletionTable
+from ding_grpo.collect.completion_table import CompletionTable
 
 
 def info(text, a, failed=None):

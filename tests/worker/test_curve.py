@@ -3,7 +3,7 @@ import pytest
 from matplotlib.image import imread
 
 from ding_common import append_json
-from ding_grpo.worker.curve import draw_curves
+from ding_grpo.logs.curve import draw_curves
 
 
 @pytest.mark.unittest

@@ -1,11 +1,10 @@
 """Different rewards of a group that are equal in float32 teach nothing: the run says so, once."""
 import pytest
 import torch
-
-from ding_grpo.worker.group import Collected, equal_in_float32
-from dizoo_llm.tasks import ThinkAnswerTask
-
 from ding.entry import serial_pipeline_onpolicy
+
+from ding_grpo.collect.group import Collected, equal_in_float32
+from dizoo_llm.tasks import ThinkAnswerTask
 
 
 def group(exact, learned=None):

@@ -4,14 +4,13 @@ import copy
 import pytest
 import torch
 from easydict import EasyDict
+from test_group_collector import AbnormalEnv, SlowResetEnv, make_collector, summary
 
 from ding_common import ConfigError
-from ding_grpo.policy.grpo_check import check_for_steps, check_for_turns
-from ding_grpo.policy.grpo_config import DEFAULTS
+from ding_grpo.config.cross_checks import check_for_steps, check_for_turns
+from ding_grpo.config.keys import DEFAULTS
 from dizoo_llm.envs import DingTokenEnv
 from tests.policy.helper import make_policy
-
-from test_group_collector import AbnormalEnv, SlowResetEnv, make_collector, summary
 
 GROUP, EXTRA = 4, 2
 

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from ding_grpo.policy.history import History
-from ding_grpo.worker.findings import FindingsHook, FindingsPageHook, page
+from ding_grpo.instruments.findings import FindingsHook, FindingsPageHook, page
+from ding_grpo.instruments.history import History
 
 pytestmark = pytest.mark.unittest
 FOUND = dict(update=3, cause='cut', message='a | b\nc', rows=7)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ding_grpo.worker.group import Group
+from ding_grpo.collect.group import Group
 
 
 @pytest.mark.unittest

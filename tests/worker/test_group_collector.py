@@ -10,9 +10,9 @@ from ding.envs import create_env_manager, get_env_manager_cls, get_vec_env_setti
 from easydict import EasyDict
 from tensorboardX import SummaryWriter
 
-from dizoo_llm.envs import DingTokenEnv
 from ding_common import ConfigError, TaskError, read_json_lines
-from ding_grpo.worker import GroupCollector
+from ding_grpo.collect import GroupCollector
+from dizoo_llm.envs import DingTokenEnv
 from tests.cases import long
 from tests.policy.helper import make_policy
 

@@ -8,7 +8,7 @@ from ding.entry import serial_pipeline_onpolicy
 
 from ding_common import read_json_lines
 from ding_grpo.policy import GRPOPolicy
-from ding_grpo.worker.interrupt import Interrupt
+from ding_grpo.run.interrupt import Interrupt
 
 
 @pytest.mark.unittest

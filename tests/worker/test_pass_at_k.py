@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ding_grpo.worker.pass_at_k import over_problems, pass_at_k
+from ding_grpo.evaluate.pass_at_k import over_problems, pass_at_k
 
 
 @pytest.mark.unittest

@@ -1,6 +1,6 @@
 import pytest
 
-from ding_grpo.worker.problem_order import ProblemOrder
+from ding_grpo.collect.problem_order import ProblemOrder
 
 
 @pytest.mark.unittest

@@ -5,9 +5,9 @@ from easydict import EasyDict
 from test_group_collector import make_collector, summary
 
 from ding_common import ConfigError
-from ding_grpo.policy.grpo_config import DEFAULTS
-from ding_grpo.worker.problem_order import ProblemOrder
-from ding_grpo.worker.problem_pools import ProblemPools
+from ding_grpo.collect.problem_order import ProblemOrder
+from ding_grpo.collect.problem_pools import ProblemPools
+from ding_grpo.config.keys import DEFAULTS
 from dizoo_llm.envs import DingTokenEnv
 from tests.policy.helper import make_policy
 from tests.policy.test_grpo import vector

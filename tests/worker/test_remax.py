@@ -2,14 +2,13 @@
 import numpy as np
 import pytest
 import torch
+from test_group_collector import make_collector, summary
 
 from ding_common import ConfigError, TaskError
-from ding_grpo.policy.advantage import Advantage
-from ding_grpo.policy.batch import Batch
+from ding_grpo.data.batch import Batch
+from ding_grpo.learn.advantage import Advantage
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from tests.policy.helper import make_policy
-
-from test_group_collector import make_collector, summary
 
 
 class NoisyRewardEnv(DingTokenEnv):

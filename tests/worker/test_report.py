@@ -4,7 +4,7 @@ from ding.worker import BaseLearner
 from easydict import EasyDict
 
 from ding_common import ConfigError, read_json_lines
-from ding_grpo.worker.report import MetricsHook, ReportHook, UpdateLog
+from ding_grpo.logs.metrics_log import MetricsHook, ReportHook, UpdateLog
 
 
 class Engine:

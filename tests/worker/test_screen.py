@@ -1,7 +1,7 @@
 import pytest
 
 from ding_common import append_json, read_json_lines
-from ding_grpo.worker.screen import shorten, show
+from ding_grpo.logs.screen import shorten, show
 
 
 @pytest.mark.unittest

@@ -1,7 +1,7 @@
 import pytest
 
 from ding_common import append_json, picture
-from ding_grpo.worker.shadow_picture import draw_shadow, noise_scales
+from ding_grpo.instruments.shadow_picture import draw_shadow, noise_scales
 
 
 @pytest.mark.unittest

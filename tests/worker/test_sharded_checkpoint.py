@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from ding_common import CheckpointError
-from ding_grpo.worker.checkpoint import newest, prune, read_checkpoint, save_checkpoint
-from ding_grpo.worker.sharded_checkpoint import write_shards
+from ding_grpo.run.checkpoint import newest, prune, read_checkpoint, save_checkpoint
+from ding_grpo.run.sharded_checkpoint import write_shards
 
 
 def state(number):
@@ -89,7 +89,7 @@ class TestShards:
     def test_a_full_disk(self, tmp_path, monkeypatch):
         path = save(tmp_path, 3)
         monkeypatch.setattr(
-            'ding_grpo.worker.sharded_checkpoint.dcp.save', lambda *_, **__: (_ for _ in ()).throw(OSError(28, 'full'))
+            'ding_grpo.run.sharded_checkpoint.dcp.save', lambda *_, **__: (_ for _ in ()).throw(OSError(28, 'full'))
         )
         with pytest.raises(CheckpointError, match=r'iteration_5.pth.tar could not be written \(.*full'):
             save(tmp_path, 5)

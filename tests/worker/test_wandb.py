@@ -4,13 +4,14 @@ import json
 import pytest
 from ding.entry import serial_pipeline_onpolicy
 from easydict import EasyDict
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_accumulator import \
+    EventAccumulator
 from wandb.proto import wandb_internal_pb2
 from wandb.sdk.internal.datastore import DataStore
 
 from ding_common import ConfigError
-from ding_grpo.worker.report import ReportHook
-from ding_grpo.worker.wandb_mirror import AXES
+from ding_grpo.logs.metrics_log import ReportHook
+from ding_grpo.logs.wandb_mirror import AXES
 
 
 def recorded(folder):

@@ -1,0 +1,165 @@
+"""The interface between the policy and a model, for any kind of actions."""
+from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Protocol, Tuple
+
+from torch import Tensor, nn
+
+from ding_grpo.data.batch import Batch
+from ding_grpo.data.row_generators import RowKey
+
+Forced = Tuple[int, Any]  # step, action
+
+
+class Reading(NamedTuple):
+    """
+    Overview:
+        What a model computes for the steps of a batch, arbitrary after a row's end.
+    Shapes:
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities of the actions, in nats
+        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`, entropies of the distributions
+        - value (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, values of the states; None without a critic
+        - squares (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, sums of the squared probabilities of all \
+            actions, without a gradient; None if they were not asked for
+        - divergence (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, from the teacher's distribution; None \
+            without one
+        - teacher_kl (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, KL(policy || teacher), without a gradient
+    """
+    logp: Tensor
+    entropy: Tensor
+    value: Optional[Tensor] = None
+    squares: Optional[Tensor] = None
+    divergence: Optional[Tensor] = None
+    teacher_kl: Optional[Tensor] = None
+
+
+class Actor(Protocol):
+    """
+    Overview:
+        Samples actions from a model and computes their log-probabilities. ``TokenActor`` does so for language models, \
+        whose actions are whole completions, ``StepActor`` for all others.
+    """
+    length_name: str  # metric: length of a row
+    rate_name: str  # metric: steps per second
+    fused: Optional[bool]  # argument of AdamW
+    seed: int  # of the run
+
+    @property
+    def exact(self) -> bool:
+        """Whether sampler and learner agree up to a rounding error far below any clipping range."""
+
+    @property
+    def max_length(self) -> Optional[int]:
+        """Maximum number of steps of a row, None without a limit."""
+
+    @property
+    def spec(self) -> Optional[NamedTuple]:
+        """The ``token_spec`` of the environment, None without one."""
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether only adapters are trained, so that the model without them is the reference."""
+
+    def without_adapters(self, model: nn.Module) -> ContextManager:
+        """Switches the adapters of a model off."""
+
+    def check_learning(self, cfg: Dict) -> None:
+        """Raise a ``ConfigError`` if ``cfg``, the section ``policy``, does not fit the model."""
+
+    def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple]) -> None:
+        """
+        Overview:
+            Receive the facts about the environment that acting and learning need.
+        Arguments:
+            - spec (:obj:`Optional[NamedTuple]`): Its ``token_spec``, None without one.
+            - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and actions.
+        Raises:
+            - ConfigError: If environment and model do not fit.
+        """
+
+    def bind_reference(self, reference: nn.Module) -> None:
+        """Give a copy of the model what ``bind`` gave the model."""
+
+    def sample(
+            self,
+            obs: Dict[int, Any],
+            row_keys: Dict[int, RowKey],
+            forced: Dict[int, Forced] = {},
+            enough: Optional[int] = None
+    ) -> Dict[int, Dict[str, Any]]:
+        """
+        Overview:
+            Sample an action for each environment.
+        Arguments:
+            - obs (:obj:`Dict[int, Any]`): Observations by environment.
+            - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment. Together with the run's seed \
+                they seed the row's random numbers, which therefore do not depend on the other rows.
+            - forced (:obj:`Dict[int, Forced]`): By environment, a step from now on, 0 for the first, and the action \
+                that is taken there whatever is sampled. Ignored if the row ends before it.
+            - enough (:obj:`Optional[int]`): For language models: rows of a group that count, the first to end. None: \
+                all of them.
+        Returns:
+            - output (:obj:`Dict[int, Dict]`): By environment, ``action``, ``logp`` and other entries that \
+                ``transition`` needs; with ``enough`` also ``dropped``, whether the row does not count.
+        Raises:
+            - NumericError: If the model's output is NaN or infinite.
+        """
+
+    def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
+        """As ``sample``, with the most probable action or token."""
+
+    def evaluating(self) -> ContextManager:
+        """Context of evaluations."""
+
+    def aside(self) -> ContextManager:
+        """Context of reads as learning reads that change neither statistics of the model nor random states."""
+
+    def forget(self, env_ids: Optional[List[int]]) -> None:
+        """Drop the random numbers of environments whose episode has ended; None for all."""
+
+    def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
+        """One step of one environment, in the form that ``fold_group`` needs."""
+
+    def read(
+            self,
+            model: nn.Module,
+            batch: Batch,
+            train_entropy: bool = False,
+            critic: Optional[nn.Module] = None,
+            squares: bool = False,
+            teacher: Optional[Any] = None
+    ) -> Reading:
+        """
+        Overview:
+            Log-probabilities of a batch's actions under the distributions that they were sampled from, and the \
+            entropies of these distributions, with the weights of ``model``. With a critic also the values.
+        Arguments:
+            - model (:obj:`nn.Module`): The policy or its reference.
+            - batch (:obj:`Batch`): On the model's device.
+            - train_entropy (:obj:`bool`): Whether the entropy needs a gradient.
+            - critic (:obj:`Optional[nn.Module]`): From ``make_critic``.
+            - squares (:obj:`bool`): Whether to compute the sums of squared probabilities.
+            - teacher (:obj:`Optional[Teacher]`): For language models.
+        """
+
+    def make_critic(self, cfg: Dict) -> nn.Module:
+        """
+        Overview:
+            The critic for ``cfg``, the section ``policy.learn``.
+        Raises:
+            - ConfigError: If the model has no values, or ``learn.critic`` is invalid.
+        """
+
+    def value(self, model: nn.Module, batch: Batch, critic: nn.Module) -> Tensor:
+        """Values (B, S) of the states before each step."""
+
+    def final_value(self, model: nn.Module, batch: Batch, critic: nn.Module) -> Tensor:
+        """Values (B, ) of the states after rows that a time limit truncated, 0 for all others. Called if rows have a
+        last observation."""
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The state that a checkpoint keeps in addition to the weights."""
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Restore ``state_dict``; values that a checkpoint lacks do not change."""
+
+    def memory_advice(self, cfg: Dict) -> str:
+        """How to reduce the memory of learning, as sentences for an error message."""

@@ -1,0 +1,374 @@
+"""How GRPO acts and learns with a causal language model: an action is a whole completion."""
+import os
+from contextlib import nullcontext
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
+
+import click
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from ding_common import ConfigError, parallel
+from ding_grpo.config.cross_checks import check_for_tokens
+from ding_grpo.config.keys import LOG_PROB_FNS
+from ding_grpo.data.batch import Batch
+from ding_grpo.data.diagnose import check_sampled
+from ding_grpo.data.equal_rows import merge_equal_rows, spread
+from ding_grpo.data.row_generators import RowGenerators, RowKey
+from ding_grpo.extras.teacher import Teacher
+from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model.autocast import EMULATED
+from ding_grpo.model.sharding import reshard
+from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
+from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
+from ding_grpo.rollout import EarlyStop, KeptSets, Rollout, Sampling, generate
+
+from .actor import Forced, Reading
+from .critic import TokenCritic
+from .kept_cache import KeptCache
+from .sampling_rules import bind_sampling, find_sampling, kept_tokens, seen_tokens, token_rules
+
+
+def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
+    """A warning if tokens have other ids than in the folder ``pretrained``, with which a model was trained."""
+    file = os.path.join(pretrained, 'tokenizer.json')
+    if tokenizer.name_or_path == pretrained or not os.path.isfile(file):
+        return None
+    own, given = Tokenizer.from_file(file).get_vocab(), tokenizer.get_vocab()
+    different = sum(own.get(token) != i for token, i in given.items())
+    if different == 0:
+        return None
+    return (
+        f'env.tokenizer: {different} of its {len(given)} tokens have other ids in the tokenizer of '
+        f'policy.model.pretrained = {pretrained!r}, which the model was trained with. Set '
+        f'env.tokenizer = dict(pretrained={pretrained!r}).'
+    )
+
+
+class TokenActor:
+    """
+    Overview:
+        ``Actor`` of a ``CausalLM``: observations are prompts, actions are completions.
+    """
+    length_name = 'completion_length'
+    rate_name = 'tokens_per_second'
+    fused = True  # one pass over the many weights of a language model
+
+    def __init__(
+            self,
+            model: CausalLM,
+            sampling: Sampling,
+            log_prob_fn: Callable,
+            seed: int,
+            autocast: bool = False
+    ) -> None:
+        """
+        Arguments:
+            - model (:obj:`CausalLM`): The policy's model.
+            - sampling (:obj:`Sampling`): The distribution that is sampled from and learned.
+            - log_prob_fn (:obj:`Callable`): ``linear_log_prob``, or a ``LogProbFunction``.
+            - seed (:obj:`int`): Together with a row's key it seeds the row's random numbers.
+            - autocast (:obj:`bool`): Whether to sample in bfloat16.
+        """
+        self._model = model
+        self._sampling = self._unbound = sampling
+        self._log_prob_fn = log_prob_fn
+        self.seed, self._generators = seed, RowGenerators(seed)
+        self._autocast = autocast
+        self._spec: Optional[NamedTuple] = None
+        self._trained_with: Optional[str] = None  # hash of the vocabulary of a checkpoint
+        self._eval_autocast = True
+        self._logit_bias: List[Tuple] = []  # (token, bias), until the environment's tokenizer is known
+        self._cache = KeptCache(model)
+        self._told = False  # that conversations are read again
+
+    @classmethod
+    def of(cls, model: CausalLM, cfg: Dict, seed: int) -> 'TokenActor':
+        """From the section ``policy`` of a config."""
+        collect = cfg.collect
+        self = cls(
+            model, find_sampling(collect), LOG_PROB_FNS[cfg.learn.log_prob_fn], seed, collect.autocast is not None
+        )
+        self._logit_bias, self._eval_autocast = collect.logit_bias, cfg.eval.autocast
+        return self
+
+    @property
+    def exact(self) -> bool:
+        return self._model.exact_arithmetic and not self._autocast
+
+    @property
+    def spec(self) -> Optional[NamedTuple]:
+        return self._spec
+
+    @property
+    def has_adapters(self) -> bool:
+        return self._model.has_adapters
+
+    def without_adapters(self, model: CausalLM) -> ContextManager:
+        return model.without_adapters()
+
+    def check_learning(self, cfg: Dict) -> None:
+        check_for_tokens(cfg)
+        if self._log_prob_fn is linear_log_prob:
+            self._model.output_head()  # raises if the output layer does not fit
+
+    def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple] = None) -> None:
+        """See ``Actor.bind``. From a ``TokenSpec``, or what has its attributes, it learns how a completion ends."""
+        if spec is None:
+            raise ConfigError(
+                'env.type: the environment has no token_spec, which a causal language model needs. Use token_env, or '
+                "set policy.model.type to a model for other environments, such as 'vac'."
+            )
+        if spec.vocab_size > self._model.vocab_size:
+            raise ConfigError(
+                f'env.tokenizer: its vocabulary of {spec.vocab_size} tokens does not fit policy.model, which has '
+                f'vocab_size = {self._model.vocab_size}. The model needs at least as many tokens.'
+            )
+        positions, longest = self._model.max_positions, spec.max_prompt_length + spec.max_tokens
+        if positions is not None and longest > positions:
+            turns = '' if spec.max_turns == 1 else f' and env.max_turns = {spec.max_turns}'
+            raise ConfigError(
+                f'env.max_prompt_length = {spec.max_prompt_length} with env.max_new_tokens = {spec.max_new_tokens}'
+                f'{turns}: {longest} tokens are more than the {positions} positions of policy.model. Lower one of them'
+                f"{', or env.max_tokens' if turns else ''}."
+            )
+        notices = [tokenizer_notice(self._model.lm.name_or_path, spec.tokenizer), self._model.arithmetic_notice()]
+        if self._autocast and not multiplies_bfloat16(self._model.device.type):
+            notices.append(f"policy.collect.autocast = 'bfloat16': {EMULATED[self._model.device.type]} Use None.")
+        for notice in notices if parallel.rank() == 0 else ():
+            if notice is not None:
+                click.echo(notice)
+        self._model.limit_vocabulary(spec.vocab_size)
+        self._model.limit_length(longest)
+        self._model.check_decoding()
+        self._sampling = bind_sampling(self._unbound, self._logit_bias, spec, self._model.device)
+        self._spec = spec
+        self._check_vocabulary()
+
+    def bind_reference(self, reference: CausalLM) -> None:
+        reference.limit_vocabulary(self._spec.vocab_size)
+        reference.limit_length(self._spec.max_prompt_length + self._spec.max_tokens)
+        reference.load_reading_state(self._model.reading_state())
+
+    def sample(
+            self,
+            obs: Dict[int, Any],
+            row_keys: Dict[int, RowKey],
+            forced: Dict[int, Forced] = {},
+            enough: Optional[int] = None
+    ) -> Dict[int, Dict[str, Any]]:
+        """See ``Actor.sample``: a completion, or the next turn. The outputs have ``prompt`` (L, ), ``action`` and
+        ``logp`` (S, ), and ``kept`` (S, K), or None, or a ``KeptSets`` where the sets have any size."""
+        most = self._known_spec.max_new_tokens
+        uniform = np.stack([self._generators.of(i, row_keys[i]).random(most) for i in obs])  # (B, T)
+        device = self._model.device
+        with torch.autocast(device.type, torch.bfloat16) if self._autocast else nullcontext():
+            return self._generate(obs, torch.from_numpy(uniform).to(device), row_keys, forced, enough)
+
+    def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
+        return self._generate(obs)
+
+    def aside(self) -> ContextManager:
+        return nullcontext()
+
+    def evaluating(self) -> ContextManager:
+        return nullcontext() if self._eval_autocast else self._model.without_autocast()
+
+    def forget(self, env_ids: Optional[List[int]]) -> None:
+        self._generators.forget(env_ids)
+        self._cache.forget(env_ids)
+
+    def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
+        """One step of one environment, in the form that ``fold_group`` needs, with the tokens that it accepted."""
+        taken = timestep.info['taken']
+        reward = torch.zeros(taken)
+        reward[-1] = np.asarray(timestep.reward).item()
+        kept = output['kept']
+        return dict(
+            prompt=output['prompt'],
+            action=output['action'][:taken],
+            logp=output['logp'][:taken],
+            kept=kept.first(taken) if isinstance(kept, KeptSets) else None if kept is None else kept[:taken],
+            reward=reward,
+            turn=timestep.info.get('turn', 0),
+            anchor=timestep.info.get('anchor'),
+            reward_parts=timestep.info.get('reward_parts'),
+            truncated=timestep.info.get('truncated'),
+            failed=timestep.info.get('failed') is not None,
+        )
+
+    def read(
+            self,
+            model: CausalLM,
+            batch: Batch,
+            train_entropy: bool = False,
+            critic: Optional[TokenCritic] = None,
+            squares: bool = False,
+            teacher: Optional[Teacher] = None
+    ) -> Reading:
+        merged, kind = merge_equal_rows(batch)
+        try:
+            reading = self._read(model, merged, train_entropy, critic, squares, teacher)
+        finally:
+            reshard(model)
+        return reading if kind is None else Reading(*(spread(x, kind, batch.action.shape[1]) for x in reading))
+
+    def _read(
+            self, model: CausalLM, batch: Batch, train_entropy: bool, critic: Optional[TokenCritic], squares: bool,
+            teacher: Optional[Teacher]
+    ) -> Reading:
+        prompts = PromptBatch.of(batch.prompts, model.device)
+        length, vocabulary = batch.length, model.output_tokens  # (B, )
+        if self._log_prob_fn is linear_log_prob:
+            states = model.completion_states(prompts, batch.action, length)
+            logp, h, *rest = linear_log_prob(
+                states.hidden,
+                state=states.state,
+                index=batch.action,
+                mask=batch.weight,
+                temperature=self._sampling.temperature,
+                kept=batch.kept,
+                return_entropy=True,
+                return_squares=squares,
+                rules=token_rules(self._sampling, batch, vocabulary),
+                **model.output_head()._asdict()
+            )
+            reading = Reading(logp, h, squares=rest[0] if squares else None)
+            if teacher is not None:
+                temperature = self._sampling.temperature
+                hidden = states.of_tokens()  # (B, S, H)
+                found = teacher.compare(batch, prompts, logp, hidden, model.output_head(), temperature)
+                reading = reading._replace(divergence=found[0], teacher_kl=found[1])
+            if critic is None:
+                return reading
+            of_own = critic.model is not None
+            value = critic(model, prompts, batch.action, length) if of_own else critic.of_hidden(states.of_tokens())
+            return reading._replace(value=value)
+        logit = model.completion_logits(prompts, batch.action, length)  # (B, S, V)
+        kept = batch.kept if batch.kept_words is None else kept_tokens(batch, vocabulary)
+        logit, index = self._sampling.reuse(logit, batch.action, kept, seen_tokens(self._sampling, batch, vocabulary))
+        value = None if critic is None else critic(model, prompts, batch.action, length)
+        h = entropy(logit if train_entropy else logit.detach())
+        return Reading(self._log_prob_fn(logit, index), h, value, sum_of_squares(logit) if squares else None)
+
+    def make_critic(self, cfg: Dict) -> TokenCritic:
+        return TokenCritic(self._model, cfg.critic)
+
+    def value(self, model: CausalLM, batch: Batch, critic: TokenCritic) -> Tensor:
+        return critic(model, PromptBatch.of(batch.prompts, model.device), batch.action, batch.length)
+
+    @property
+    def max_length(self) -> int:
+        return self._known_spec.max_own_tokens
+
+    @property
+    def _known_spec(self) -> NamedTuple:
+        if self._spec is None:
+            raise ConfigError(
+                'policy.type = grpo: the policy does not know how a completion ends. Use '
+                "create_config.collector = dict(type='group') and an environment that has a token_spec."
+            )
+        return self._spec
+
+    def _check_vocabulary(self) -> None:
+        if None not in (self._spec, self._trained_with) and self._spec.vocabulary != self._trained_with:
+            raise ConfigError(
+                f'env.tokenizer: its {self._spec.vocab_size} tokens are not those of the checkpoint, or have other '
+                'ids, so tokens would change their meaning. Use the tokenizer of the run that wrote the checkpoint.'
+            )
+
+    def state_dict(self) -> Dict[str, Any]:
+        known = {} if self._spec is None else dict(vocabulary=self._spec.vocabulary)
+        return dict(known, reading=self._model.reading_state())
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        if 'reading' in state:  # absent in checkpoints of older versions
+            self._model.load_reading_state(state['reading'])
+        self._trained_with = state.get('vocabulary')
+        self._check_vocabulary()
+
+    def memory_advice(self, cfg: Dict) -> str:
+        return (
+            'Read fewer tokens at a time, which only changes memory, now policy.learn.micro_batch_tokens = '
+            f'{cfg.learn.micro_batch_tokens}. Or use policy.model.gradient_checkpointing=True or policy.model.lora.'
+        )
+
+    def _keeps_cache(self) -> bool:
+        """Whether rows keep what they have read for their next turn."""
+        if self._spec.max_turns == 1 or self._model.shares_prompts:
+            return self._spec.max_turns > 1
+        if not self._told and parallel.rank() == 0:
+            click.echo(
+                f'env.max_turns = {self._spec.max_turns}: {type(self._model.lm).__name__} cannot share prompts, so '
+                'every turn reads its whole conversation again, which takes longer'
+            )
+        self._told = True
+        return False
+
+    def _generate(
+            self,
+            obs: Dict[int, Any],
+            uniform: Optional[Tensor] = None,
+            row_keys: Dict[int, RowKey] = {},
+            forced: Dict[int, Forced] = {},
+            enough: Optional[int] = None,
+    ) -> Dict[int, Dict[str, Any]]:
+        stripped = [strip(o) for o in obs.values()]
+        prompts, spec = PromptBatch.of(stripped, self._model.device), self._known_spec
+        room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
+        limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
+        kept = self._keeps_cache()
+        early_stop = None if enough is None else EarlyStop([row_keys[i][1:3] for i in obs], enough, self._model.device)
+        rollout: Rollout = generate(
+            self._cache.begin(list(obs), stripped) if kept else self._model,
+            prompts,
+            spec.max_new_tokens,
+            spec.eos_token_ids,
+            self._sampling,
+            uniform,
+            limit,
+            spec.ends,
+            {(line, forced[i][0]): forced[i][1]
+             for line, i in enumerate(obs) if i in forced},
+            early_stop,
+            merge=not kept  # the lines of rows that wait for their next turn stay as they are
+        )
+        if kept:
+            self._cache.end(rollout.action, rollout.length)
+        logp = rollout.logp.cpu()
+        check_sampled(logp.isfinite(), self._model, list(obs), row_keys, prompts=stripped)
+        output = {}
+        for line, (env_id, n) in enumerate(zip(obs, rollout.length.tolist())):
+            output[env_id] = dict(
+                prompt=stripped[line],
+                action=rollout.action[line, :n].cpu(),
+                logp=logp[line, :n],
+                kept=_of_line(rollout.kept, line, n),
+            )
+        for i, counts in zip(obs, [] if early_stop is None else early_stop.counted(rollout.length)):
+            output[i]['dropped'] = not counts
+        return output
+
+
+def _of_line(kept: Union[Tensor, List[KeptSets], None], line: int, n: int) -> Union[Tensor, KeptSets, None]:
+    """The kept tokens of a row with n tokens."""
+    if kept is None:
+        return None
+    return kept[line].first(n) if isinstance(kept, list) else kept[line, :n].cpu()
+
+
+def strip(obs: Any) -> Tensor:
+    """
+    Overview:
+        The tokens of an observation. DI-engine's workers may have cast it to float32, which is exact up to 2^24.
+    Arguments:
+        - obs (:obj:`Union[np.ndarray, torch.Tensor]`): Token ids, -1 after the last.
+    Returns:
+        - tokens (:obj:`torch.LongTensor`): The ids.
+    Shapes:
+        - obs (:obj:`Union[np.ndarray, torch.Tensor]`): :math:`(N, )`
+        - tokens (:obj:`torch.LongTensor`): :math:`(L, )`
+    """
+    obs = torch.as_tensor(obs).long()
+    return obs[obs >= 0]

@@ -1,0 +1,1 @@
+from .group_collector import GroupCollector

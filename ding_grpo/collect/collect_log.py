@@ -1,0 +1,103 @@
+from logging import Logger
+from typing import Any, Callable, Dict, List
+
+import numpy as np
+
+from ding_common import parallel
+from ding_grpo.logs.scalars import add_scalars
+from ding_grpo.logs.screen import show
+
+from .completion_table import CompletionTable
+from .group import Collected, equal_in_float32
+
+# State that a resumed run restores.
+COUNTERS = ('episodes', 'last_table', 'last_print')
+
+
+class CollectLog:
+    """
+    Overview:
+        Log of a collector: numbers as text and for TensorBoard, and tables of completions.
+    Interfaces:
+        ``write``, ``state_dict``, ``load_state_dict``
+    """
+
+    def __init__(self, name: str, cfg: Dict, logger: Logger, tb_logger: Any, table: CompletionTable) -> None:
+        self._name, self._cfg, self._logger, self._tb_logger, self._table = name, cfg, logger, tb_logger, table
+        self._episodes = 0
+        self._last_table = self._last_print = None
+        self._told_equal = False  # in this run
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {name: getattr(self, f'_{name}') for name in COUNTERS}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        for name in COUNTERS:
+            setattr(self, f'_{name}', state[name])
+
+    def write(
+            self, groups: List[Collected], seconds: Dict[str, float], train_iter: int, envstep: int,
+            advantages: Callable, further: Dict[str, float]
+    ) -> None:
+        """
+        Overview:
+            Log a collect.
+        Arguments:
+            - groups (:obj:`List[Collected]`): The collected groups.
+            - seconds (:obj:`Dict[str, float]`): Duration in seconds, by part.
+            - train_iter (:obj:`int`): Number of updates before the collect.
+            - envstep (:obj:`int`): Number of environment steps after the collect.
+            - advantages (:obj:`Callable`): Computes the advantages of each group's rows.
+            - further (:obj:`Dict[str, float]`): Further numbers to log.
+        """
+        samples, infos = [group.sample for group in groups], [group.infos for group in groups]
+        self._episodes += sum(map(len, infos))
+        if parallel.rank() > 0:
+            return
+        if self._last_print is None or train_iter - self._last_print >= self._cfg.collect_print_freq:
+            self._last_print = train_iter
+            self._write_numbers(samples, sum(map(len, infos)), sum(seconds.values()), train_iter, envstep, further)
+        equal = None if self._told_equal else equal_in_float32(groups)
+        if equal is not None:
+            self._told_equal = True
+            show(
+                f'warning: the rewards {equal[0]!r} and {equal[1]!r} of a group (update {train_iter}) are equal in '
+                'float32, so nothing is learned from their difference. Subtract a constant, or raise the difference.'
+            )
+        if 'completion' in infos[0][0]:
+            self._write_tables(samples, infos, train_iter, advantages)
+
+    def _write_numbers(
+            self, samples: List[Dict[str, Any]], episodes: int, seconds: float, train_iter: int, envstep: int,
+            further: Dict[str, float]
+    ) -> None:
+        returns = np.concatenate([s['reward'].sum(1)[s['failed'] == 0].numpy() for s in samples])
+        steps = float(sum(s['weight'].sum() for s in samples))
+        info = dict(
+            episode_count=episodes,
+            envstep_count=steps,
+            avg_envstep_per_episode=steps / episodes,
+            avg_envstep_per_sec=steps / seconds,
+            total_envstep_count=envstep,
+            total_episode_count=self._episodes,
+            **further,
+        )
+        if len(returns) > 0:
+            info.update({f'reward_{name}': getattr(returns, name)() for name in ('mean', 'std', 'max', 'min')})
+        self._logger.info(f'collect end, update {train_iter}: {info}')
+        for axis, step in (('iter', train_iter), ('step', envstep)):
+            add_scalars(self._tb_logger, {f'{self._name}_{axis}/{name}': value for name, value in info.items()}, step)
+
+    def _write_tables(
+            self, samples: List[Dict[str, Any]], infos: List[List[Dict]], train_iter: int, advantages: Callable
+    ) -> None:
+        due = self._last_table is None or train_iter - self._last_table >= self._cfg.table_freq
+        failed = any(sample['failed'].any() for sample in samples)
+        if not (due or failed):
+            return
+        of_rows = advantages(samples)
+        if due:
+            self._last_table = train_iter
+            show(self._table.write(train_iter, infos, samples, of_rows))
+        if failed:
+            self._table.write_failed(train_iter, infos, samples, of_rows)

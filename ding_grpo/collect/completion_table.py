@@ -1,0 +1,105 @@
+import os
+from typing import Any, Dict, List, Optional
+
+from tabulate import tabulate
+from torch import Tensor
+
+from ding_common import append_json, printable
+from ding_grpo.logs.screen import shorten
+
+
+class CompletionTable:
+    """
+    Overview:
+        Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of \
+        each group go into a small table and a file of JSON lines. Completions that could not be scored go into the \
+        same file.
+    Interfaces:
+        ``write``, ``write_failed``
+    """
+
+    def __init__(self, path: str, rows: int) -> None:
+        """
+        Arguments:
+            - path (:obj:`str`): Path without extension. Tables are appended to PATH.txt, completions to PATH.jsonl.
+            - rows (:obj:`int`): Maximum number of rows of a table.
+        """
+        self._path = path
+        self._rows = rows
+
+    def write(
+            self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
+            advantages: List[Tensor]
+    ) -> str:
+        """
+        Overview:
+            Append a table to the text file, and the untruncated best and worst completion of every group to the file \
+            of JSON lines.
+        Arguments:
+            - train_iter (:obj:`int`): Number of updates so far.
+            - infos (:obj:`List[List[Dict]]`): For each group and row, the info of a token environment's last step.
+            - samples (:obj:`List[Dict]`): The sample of each group.
+            - advantages (:obj:`List[Optional[torch.FloatTensor]]`): The advantages of each group's rows, None if \
+                they are not known yet.
+        Returns:
+            - text (:obj:`str`): The table.
+        Shapes:
+            - advantages (:obj:`List[torch.FloatTensor]`): :math:`(G, )` each
+        """
+        records, lines = [], []
+        for group, sample, adv in zip(infos, samples, advantages):
+            reward = sample['reward'].sum(1)  # (G, )
+            scored = (sample['failed'] == 0).nonzero().squeeze(1)
+            if len(scored) == 0:
+                continue
+            best, worst = scored[reward[scored].argmax()], scored[reward[scored].argmin()]
+            for row in dict.fromkeys([int(best), int(worst)]):
+                info = group[row]
+                records.append(_record(train_iter, sample, row, info, adv))
+                parts = ' '.join(
+                    f"{name} {'-' if value is None else f'{value:.2f}'}" for name, value in info['reward_parts'].items()
+                )
+                lines.append(
+                    [
+                        shorten(info['prompt'], 34),
+                        shorten(info['completion'], 44), 'cut' if info['truncated'] else '', f'{reward[row]:.2f}',
+                        '' if adv is None else f'{adv[row]:+.2f}', parts
+                    ]
+                )
+        header = ['prompt', 'completion', '', 'reward', 'advantage', 'parts']
+        text = f'completions at update {train_iter}\n' + tabulate(lines[:self._rows], header, disable_numparse=True)
+        text = printable(text)  # names of parts
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        with open(f'{self._path}.txt', 'a', encoding='utf-8') as f:
+            f.write(text + '\n\n')
+        for record in records:
+            append_json(f'{self._path}.jsonl', record)
+        return text
+
+    def write_failed(
+            self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
+            advantages: List[Tensor]
+    ) -> None:
+        """
+        Overview:
+            Append every completion that could not be scored, untruncated, to the file of JSON lines. Takes the \
+            arguments of ``write``.
+        """
+        for group, sample, adv in zip(infos, samples, advantages):
+            for row in sample['failed'].nonzero().squeeze(1).tolist():
+                append_json(f'{self._path}.jsonl', _record(train_iter, sample, row, group[row], adv))
+
+
+def _record(train_iter: int, sample: Dict[str, Any], row: int, info: Dict[str, Any],
+            adv: Optional[Tensor]) -> Dict[str, Any]:
+    return dict(
+        train_iter=train_iter,
+        group=sample['group_id'],
+        **{
+            key: info[key]
+            for key in ('index', 'kind', 'prompt', 'completion', 'turns', 'truncated', 'failed') if key in info
+        },
+        reward=sample['reward'][row].sum().item(),
+        reward_parts=info['reward_parts'],
+        advantage=None if adv is None else adv[row].item(),
+    )

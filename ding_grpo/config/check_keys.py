@@ -1,0 +1,270 @@
+"""Checks each key of a config separately: unknown keys, types, and rules."""
+import math
+import os
+from typing import Any, Dict
+
+from ding.utils import (
+    BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY,
+    SERIAL_EVALUATOR_REGISTRY, deep_merge_dicts, import_module
+)
+from ding.worker import LearnerHook, get_buffer_cls
+from ding.worker.learner.learner_hook import hook_mapping
+
+from ding_common import (
+    MOST, ConfigError, Rule, check_arguments, check_config, check_is_file, nearest, parallel, require_dict,
+    require_section
+)
+from ding_common.adapters import base_of_adapters
+
+from .keys import RULES
+from .ppo_keys import check_ppo_keys
+from .surrogate import find_surrogate
+
+_POSITIVE = Rule.number(0, open_low=True)
+
+# Rules of keys that DI-engine or the workers declare.
+_RULES = {
+    **RULES,
+    'collect.collector.max_replacements': Rule.integer(0),
+    'collect.collector.reward_range': Rule(
+        'two numbers (low, high) with low <= high',
+        lambda v: isinstance(v, (list, tuple)) and len(v) == 2 and all(map(Rule.number().holds, v)) and v[0] <= v[1]
+    ).or_none(),
+    'collect.collector.max_failed': Rule.number(0, 1),
+    'n_sample': Rule.integer(1, MOST),
+    'batch_size': Rule.integer(1),
+    'random_collect_size': Rule.integer(0, MOST),
+    'collect.collector.collect_print_freq': Rule.integer(1),
+    'collect.collector.table_freq': Rule.integer(1),
+    'collect.collector.table_rows': Rule.integer(0),
+    'collect.collector.max_restarts': Rule.integer(0),
+    'eval.evaluator.type': Rule.registered(SERIAL_EVALUATOR_REGISTRY),
+    'eval.evaluator.render.render_freq': Rule(
+        '-1 or an integer of at least 1', lambda v: v == -1 or Rule.integer(1).holds(v)
+    ),
+    'eval.evaluator.render.mode': Rule.one_of('envstep', 'train_iter'),
+    'eval.evaluator.figure_path': Rule('text', lambda v: isinstance(v, str)).or_none(),
+    'other.replay_buffer.type': Rule.registered(BUFFER_REGISTRY),
+    'other.replay_buffer.replay_buffer_size': Rule.integer(1, MOST),
+    'other.replay_buffer.max_use': Rule.integer(1).or_inf(),
+    'other.replay_buffer.max_staleness': Rule.integer(1).or_inf(),
+    'other.replay_buffer.alpha': Rule.number(0, 1),
+    'other.replay_buffer.beta': Rule.number(0, 1),
+    'other.replay_buffer.anneal_step': Rule.integer(0),
+    'other.replay_buffer.thruput_controller.push_sample_rate_limit.max': _POSITIVE.or_inf(),
+    'other.replay_buffer.thruput_controller.push_sample_rate_limit.min': Rule.number(0),
+    'other.replay_buffer.thruput_controller.window_seconds': _POSITIVE,
+    'other.replay_buffer.thruput_controller.sample_min_limit_ratio': Rule.number(1),
+    'other.replay_buffer.monitor.sampled_data_attr.average_range': Rule.integer(1),
+    'other.replay_buffer.monitor.sampled_data_attr.print_freq': Rule.integer(1),
+    'other.replay_buffer.monitor.periodic_thruput.seconds': _POSITIVE,
+    **{
+        f'{section}import_names': Rule.modules()
+        for section in ('', 'collect.collector.', 'eval.evaluator.', 'learn.learner.', 'other.replay_buffer.')
+    },
+}
+
+# Keys that DI-engine's pipelines read or add although no default declares them.
+_PIPELINE = dict(
+    type='',
+    import_names=[],
+    cfg_type='',
+    n_sample=1,
+    batch_size=1,
+    random_collect_size=0,
+    transition_with_policy_data=True,
+    eval=dict(evaluator=dict(stop_value=None, n_episode=None, type='', import_names=[], render={})),
+    collect=dict(collector=dict(type='', import_names=[], cfg_type='')),
+    learn=dict(learner=dict(type='', import_names=[], cfg_type='', load_path='', hook={})),
+    other=dict(commander=dict(cfg_type='', path_policy=''), replay_buffer={}),
+)
+
+
+def check_sections(cfg: Dict, default: Dict) -> None:
+    """
+    Overview:
+        Check the keys directly under ``policy``. The config does not need to be compiled.
+    Arguments:
+        - cfg (:obj:`Dict`): The section ``policy``.
+        - default (:obj:`Dict`): The policy's own defaults.
+    Raises:
+        - ConfigError: If a key is unknown, a section is not a dict, or a value violates its rule.
+    """
+    check_ppo_keys(cfg)
+    known = {**_PIPELINE, **default}
+    for key, value in cfg.items():
+        if key not in known:
+            raise ConfigError(f'policy.{key} = {value!r}: unknown key; {nearest(key, known)}')
+        if key in _RULES and not _RULES[key].holds(value):
+            raise ConfigError(f'policy.{key} = {value!r}: must be {_RULES[key].allowed}.')
+        if isinstance(known[key], dict):
+            require_dict(value, f'policy.{key}')
+
+
+def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
+    """
+    Overview:
+        Check a user's config before DI-engine merges it with defaults. DI-engine would fail with a traceback if a \
+        section is not a dict. ``check_policy_config`` later checks whether values are consistent with each other.
+    Arguments:
+        - main_config (:obj:`Dict`): The config.
+        - policy (:obj:`Dict`): The defaults that DI-engine will merge the section ``policy`` into.
+        - default (:obj:`Dict`): The policy's own defaults.
+    Raises:
+        - ConfigError: On the first key that is unknown or has an invalid value.
+    """
+    for section in ('env', 'policy'):
+        require_section(main_config, section, 'main_config')
+    check_exp_name(main_config.get('exp_name', 'default_experiment'))
+    written, env = main_config['policy'], main_config['env']
+    check_sections(written, default)
+    import_module(written.get('import_names', []))  # these modules may register names that other keys use
+    if 'type' in written:
+        raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
+    check_config(written, schema_of(policy, default), _RULES, 'policy')
+    if written.get('cuda', False):
+        parallel.check_gpu()
+    require_dict(env.get('manager', {}), 'env.manager')
+    modules = env.get('import_names', [])
+    if not Rule.modules().holds(modules):
+        raise ConfigError(f'env.import_names = {modules!r}: must be {Rule.modules().allowed}.')
+    import_module(modules)
+    if 'type' in env and not Rule.registered(ENV_REGISTRY).holds(env['type']):
+        raise ConfigError(f"env.type = {env['type']!r}: unknown environment; {nearest(env['type'], ENV_REGISTRY)}")
+    surrogate = written.get('learn', {}).get('surrogate')
+    if surrogate is not None:
+        find_surrogate(surrogate)
+
+
+def check_exp_name(name: Any) -> None:
+    """
+    Overview:
+        Check that DI-engine can make a folder with a run's name.
+    Raises:
+        - ConfigError: If it is not a relative path.
+    """
+    if not isinstance(name, str) or os.path.isabs(name) or not name.strip('./'):
+        raise ConfigError(
+            f'exp_name = {name!r}: must be text, a path relative to the current folder, and not that folder itself. '
+            'DI-engine prepends ./ to it.'
+        )
+
+
+def check_keys(cfg: Dict, default: Dict) -> None:
+    """
+    Overview:
+        Check each key of the compiled section ``policy`` separately.
+    Arguments:
+        - cfg (:obj:`Dict`): The section as DI-engine compiled it.
+        - default (:obj:`Dict`): The defaults of the policy.
+    Raises:
+        - ConfigError: On the first key that is unknown or has an invalid value.
+    """
+    check_sections(cfg, default)
+    check_config(cfg, schema_of(cfg, default), _RULES, 'policy')
+    _check_hooks(cfg['learn'].get('learner', {}).get('hook', {}))
+    _check_model(cfg['model'])
+
+
+def schema_of(cfg: Dict, default: Dict) -> Dict:
+    """The keys that a section ``policy`` may have, with the types of their values; ``cfg`` is the section, merged with
+    the defaults."""
+    learner = LEARNER_REGISTRY.get('base').default_config()
+    schema = deep_merge_dicts(deep_merge_dicts(_PIPELINE, dict(learn=dict(learner=learner))), default)
+    schema['learn']['learner']['hook'] = {}  # see _check_hooks
+    schema['model'] = {}  # see _check_model
+    workers = dict(
+        collector=(schema['collect'], SERIAL_COLLECTOR_REGISTRY, cfg['collect']),
+        evaluator=(schema['eval'], SERIAL_EVALUATOR_REGISTRY, cfg['eval']),
+    )
+    for name, (section, registry, written) in workers.items():
+        kind = written.get(name, {}).get('type', dict(collector='group', evaluator='interaction')[name])
+        if kind in registry:
+            section[name] = deep_merge_dicts(section[name], registry.get(kind).default_config())
+    buffer = cfg.get('other', {}).get('replay_buffer', {})
+    if 'type' in buffer:
+        known = {**get_buffer_cls(buffer).default_config(), 'type': '', 'import_names': [], 'cfg_type': ''}
+        schema['other']['replay_buffer'] = known
+    return schema
+
+
+_HOOK = dict(name='', type='', position='', priority=0., ext_args={})
+
+_HOOK_RULES = dict(
+    type=Rule.registered(hook_mapping),
+    position=Rule.one_of(*LearnerHook.positions),
+    priority=Rule.number(0),
+)
+
+
+def _check_hooks(hooks: Dict) -> None:
+    known = {**LEARNER_REGISTRY.get('base').default_config().hook, 'log_reduce_after_iter': True}
+    for key, value in hooks.items():
+        full = f'policy.learn.learner.hook.{key}'
+        if isinstance(value, dict):
+            if not {'name', 'type', 'position'} <= set(value):
+                raise ConfigError(f'{full} = {dict(value)!r}: a hook needs the keys name, type and position.')
+            check_config(value, _HOOK, _HOOK_RULES, full)
+        elif key not in known:
+            raise ConfigError(f'{full} = {value!r}: unknown key; {nearest(key, known)}')
+        elif key.endswith('_after_iter') and not Rule.integer(1).holds(value):
+            raise ConfigError(f'{full} = {value!r}: must be {Rule.integer(1).allowed}.')
+        elif key == 'save_ckpt_after_run' and not isinstance(value, bool):
+            raise ConfigError(f'{full} = {value!r}: must be True or False.')
+        elif key == 'load_ckpt_before_run' and value != '':
+            if not isinstance(value, str):
+                raise ConfigError(f"{full} = {value!r}: must be the path of a checkpoint, or ''.")
+            if parallel.rank() == 0:  # only the first process reads it
+                check_is_file(value, full)
+
+
+def model_type(model: Dict) -> str:
+    """
+    Overview:
+        The registered name of the model in a section ``policy.model``: its ``type`` if given. Otherwise it is \
+        DI-engine's ``vac``, which its PPO uses, if the section has a shape of observations or actions, or else \
+        ``causal_lm``.
+    Arguments:
+        - model (:obj:`Dict`): The section.
+    """
+    return model.get('type', 'vac' if {'obs_shape', 'action_shape'} & set(model) else 'causal_lm')
+
+
+def _check_model(model: Dict) -> None:
+    modules = model.get('import_names', [])
+    if not Rule.modules().holds(modules):
+        raise ConfigError(f'policy.model.import_names = {modules!r}: must be {Rule.modules().allowed}.')
+    import_module(modules)
+    kind = model_type(model)
+    if not Rule.registered(MODEL_REGISTRY).holds(kind):
+        raise ConfigError(f'policy.model.type = {kind!r}: unknown model; {nearest(kind, MODEL_REGISTRY)}')
+    arguments = {key: value for key, value in model.items() if key not in ('type', 'import_names')}
+    check_arguments(arguments, MODEL_REGISTRY.get(kind), 'policy.model')
+    _check_adapters(arguments)
+    for key, value in arguments.items():
+        sizes = value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(size, int) and size > MOST for size in sizes):
+            raise ConfigError(f'policy.model.{key} = {value!r}: must be at most {MOST}.')
+    _check_finite(model, 'policy.model')
+
+
+def _check_adapters(model: Dict) -> None:
+    """Check that new adapters can be loaded again, which needs their base model on the disk."""
+    pretrained = model.get('pretrained')
+    if model.get('lora') is None or model.get('save_merged') or not isinstance(pretrained, str):
+        return
+    where = f'policy.model.pretrained = {pretrained!r}'
+    if base_of_adapters(pretrained, where) is not None:
+        raise ConfigError(
+            f'{where}: the folder contains adapters, which are merged into their base model. With policy.model.lora, '
+            'set policy.model.save_merged=True, because the new adapters alone would fit no saved model.'
+        )
+
+
+def _check_finite(section: Dict, where: str) -> None:
+    """Check that no number is NaN or infinite, because every output of such a model would be NaN or infinite too."""
+    for key, value in section.items():
+        if isinstance(value, dict):
+            _check_finite(value, f'{where}.{key}')
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f'{where}.{key} = {value!r}: must not be NaN or infinite.')

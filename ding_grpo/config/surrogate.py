@@ -1,0 +1,99 @@
+"""Finds the surrogate that a config names: a registered one, or a function of a user's module."""
+import inspect
+from typing import Any, Dict, Tuple, Union
+
+import torch
+
+from ding_common import ConfigError, describe, import_name, nearest
+from ding_grpo.rl_utils import (
+    BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, Surrogate, check_surrogate_options, surrogate_arguments
+)
+
+_KEY = 'policy.learn.surrogate'
+
+
+def find_surrogate(name: str, options: Dict[str, Any] = {}) -> Union[str, Surrogate]:
+    """
+    Overview:
+        Look up a surrogate and try it on small tensors, so that a wrong function fails before training.
+    Arguments:
+        - name (:obj:`str`): A current key of ``SURROGATES``, or ``'module:function'``.
+        - options (:obj:`Dict[str, Any]`): ``policy.learn.surrogate_options``.
+    Returns:
+        - surrogate (:obj:`Union[str, Surrogate]`): The name or the function, as an argument for ``grpo_error``.
+    Raises:
+        - ConfigError: If no surrogate has that name, if it has no such options, or if it cannot be used.
+    """
+    if name in SURROGATES:
+        _try(SURROGATES[name], name, options)
+        return name
+    if ':' not in name:
+        raise ConfigError(f"{_KEY} = {name!r}: unknown surrogate; {nearest(name, [*SURROGATES, 'module:function'])}")
+    found = import_name(name, _KEY)
+    _try(found, name, options)
+    return found
+
+
+def needs_advantage(surrogate: Union[str, Surrogate], options: Dict[str, Any] = {}) -> bool:
+    """
+    Overview:
+        Whether the loss of a token is 0 if its advantage is 0, whatever the advantages of other tokens are.
+    Arguments:
+        - surrogate (:obj:`Union[str, Surrogate]`): From ``find_surrogate``.
+        - options (:obj:`Dict[str, Any]`): Its options.
+    """
+    function = surrogate if callable(surrogate) else SURROGATES[surrogate]
+    if function in (*BATCH_SURROGATES, *ROW_SURROGATES):
+        return False
+    (ratio, adv, *others), keywords = _small_tensors(function)
+    return not function(ratio, torch.zeros_like(adv), *others, **keywords, **options).any()
+
+
+def _try(surrogate: Surrogate, name: str, options: Dict[str, Any]) -> None:
+    if not callable(surrogate):
+        raise ConfigError(f'{_KEY} = {name!r}: must be a function, not {type(surrogate).__name__}.')
+    arguments, keywords = _small_tensors(surrogate)
+    logp = arguments[2]
+    try:
+        inspect.signature(surrogate).bind(*arguments, **keywords)
+    except TypeError as error:
+        raise ConfigError(
+            f'{_KEY} = {name!r}: must take the arguments (ratio, adv, logp_new, low, high) ({error}).'
+        ) from error
+    except ValueError:  # some built-in functions have no signature
+        pass
+    _check_options(surrogate, name, options)
+    try:
+        objective = surrogate(*arguments, **keywords, **options)
+    except Exception as error:  # a user's function may raise any exception
+        raise ConfigError(f'{_KEY} = {name!r}: fails on small tensors ({describe(error)}).') from error
+    shape = (len(logp), 1) if surrogate in ROW_SURROGATES else tuple(logp.shape)
+    if not isinstance(objective, torch.Tensor):
+        found = type(objective).__name__
+    else:
+        gradient = 'with' if objective.requires_grad else 'without'
+        found = f'{objective.dtype} {tuple(objective.shape)} {gradient} a gradient'
+    if found != f'{logp.dtype} {shape} with a gradient':
+        raise ConfigError(
+            f'{_KEY} = {name!r}: must return the objective of each token, floats of shape (B, S) with a gradient. For '
+            f'(B, S) = {tuple(logp.shape)} it returns {found}.'
+        )
+
+
+def _small_tensors(surrogate: Surrogate) -> Tuple[Tuple, Dict[str, torch.Tensor]]:
+    """Arguments for a trial: (ratio, adv, logp_new, low, high), and the tensors that the surrogate needs by name."""
+    logp = torch.tensor([[0., 0.5, -0.5], [1., -1., 0.]]).requires_grad_()  # (B, S)
+    tensors = dict(logp_old=torch.zeros_like(logp), weight=torch.ones_like(logp))
+    given, _ = surrogate_arguments(surrogate)
+    return (logp.exp(), torch.tensor([[1.], [-1.]]), logp, 0.8, 1.2), {key: tensors[key] for key in given}
+
+
+def _check_options(surrogate: Surrogate, name: str, options: Dict[str, Any]) -> None:
+    if 'generator' in options:
+        raise ConfigError(
+            "policy.learn.surrogate_options['generator']: the policy draws tokens from the seed of the run. Remove it."
+        )
+    try:
+        check_surrogate_options(name if name in SURROGATES else surrogate, options)
+    except ValueError as error:
+        raise ConfigError(f'policy.learn.{error}.') from error

@@ -1,0 +1,108 @@
+"""Supervised tokens in an update (``policy.learn.demonstrations``): right completions of training problems."""
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from ding_common import ConfigError
+from ding_grpo.data.batch import Batch
+from ding_grpo.rl_utils import supervised_data, supervised_error
+
+
+class Demonstrations:
+    """
+    Overview:
+        Draws demonstrations for each optimizer step, and computes their loss.
+    Interfaces:
+        ``bind``, ``draw``, ``loss``
+    """
+
+    def __init__(self, cfg: Dict, reduction: str) -> None:
+        """
+        Arguments:
+            - cfg (:obj:`Dict`): ``policy.learn.demonstrations``.
+            - reduction (:obj:`str`): That of the policy's loss.
+        """
+        self._cfg, self._reduction = cfg, reduction
+        self._examples: Any = None
+
+    def bind(self, spec: Any) -> None:
+        """
+        Overview:
+            Receive the demonstrations of the environment.
+        Arguments:
+            - spec (:obj:`TokenSpec`): Of the environment. Those of evaluation environments have none.
+        Raises:
+            - ConfigError: If the task does not reward its own demonstration.
+        """
+        examples = getattr(spec, 'demonstrations', None)
+        if examples is not None and self._examples is None:
+            examples.check(0)
+            self._examples = examples
+
+    def draw(self, rows: int, seed: int) -> Batch:
+        """
+        Overview:
+            ``share`` times ``rows`` demonstrations, at least one, of problems drawn with replacement.
+        Arguments:
+            - rows (:obj:`int`): Number of rows of the mini-batch.
+            - seed (:obj:`int`): Determines the problems.
+        Raises:
+            - ConfigError: If the environment has no demonstrations, or one does not fit into its limits.
+        """
+        if self._examples is None:
+            raise ConfigError(
+                f'policy.learn.demonstrations.share = {self._cfg.share}: the environment has no demonstrations. Use '
+                'token_env, or set it to 0.'
+            )
+        number = max(1, round(self._cfg.share * rows))
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randint(len(self._examples), (number, ), generator=generator).tolist()
+        return Batch.of([self._row(index) for index in drawn])
+
+    def _row(self, index: int) -> Dict[str, Any]:
+        """A demonstration in the form of a group of one row."""
+        example = self._examples[index]
+        ids, labels = example['input_ids'], example['labels']
+        start = next(i for i, label in enumerate(labels) if label >= 0)
+        action, own = torch.tensor([ids[start:]]), torch.tensor([labels[start:]]) >= 0  # (1, S)
+        flag = torch.zeros(1)
+        return dict(
+            prompt=torch.tensor(ids[:start]),
+            action=action,
+            weight=own.float(),
+            length=torch.tensor([action.shape[1]]),
+            turn=torch.zeros_like(action),
+            anchor=torch.full((1, 1), -1),
+            logp_old=torch.zeros(action.shape),
+            reward=torch.zeros(action.shape),
+            reward_parts={},
+            truncated=flag,
+            failed=flag,
+        )
+
+    def loss(
+            self,
+            logp: Tensor,
+            weight: Tensor,
+            max_length: Optional[int],
+            tokens: Optional[float] = None,
+    ) -> Tuple[Tensor, Dict[str, float]]:
+        """
+        Overview:
+            The loss of rows, times its weight, and its metrics.
+        Arguments:
+            - logp, weight (:obj:`torch.FloatTensor`): Of the demonstrated tokens, :math:`(B, S)`.
+            - max_length, tokens: As ``max_length`` and ``num_tokens`` of ``reduce_loss``.
+        """
+        loss, info = supervised_error(supervised_data(logp, weight), self._reduction, max_length, tokens)
+        return self._cfg.weight * loss, dict(demonstration_nll=info.nll)
+
+    def num_tokens(self, batch: Batch) -> Optional[float]:
+        """The divisor of the loss of parts, as in ``Updater.step``."""
+        return batch.weight.sum().item() if self._reduction == 'token' else None
+
+
+def make_demonstrations(cfg: Dict, reduction: str) -> Optional[Demonstrations]:
+    """For ``cfg``, the section ``policy.learn``; None without demonstrations."""
+    return Demonstrations(cfg.demonstrations, reduction) if cfg.demonstrations.share > 0 else None

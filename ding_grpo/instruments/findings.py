@@ -1,0 +1,165 @@
+"""Known causes of a failure to learn: a line when one is found, ``findings.jsonl``, and a page at the end of a run."""
+import os
+import re
+from typing import Any, Dict, List
+
+from ding.envs import BaseEnvManager
+from ding.envs.env_manager.base_env_manager import timeout_wrapper
+from ding.worker import LearnerHook
+
+from ding_common import TaskError, append_json, parallel, printable
+from ding_common.random_state import random_state_kept
+from ding_grpo.compat import private
+from ding_grpo.logs.screen import run_folder, show
+
+FINDINGS = 'findings.jsonl'
+PAGE = 'findings.md'
+PROBED = 3  # problems whose demonstration is compared with junk before the first update
+HELP = 'docs/troubleshooting.md#findings'
+
+
+def probe(manager: BaseEnvManager, problems: int) -> List[Dict[str, Any]]:
+    """
+    Overview:
+        Score texts that no policy wrote, in environments that can (``dizoo_llm/envs/probe.py``). The random numbers \
+        of the run stay as they are.
+    Arguments:
+        - manager (:obj:`BaseEnvManager`): Its reference environment has the scorer.
+        - problems (:obj:`int`): Number of problems.
+    Returns:
+        - probes (:obj:`List[Dict]`): See ``of_probes``; empty for other environments, and if a problem has no prompt, \
+            which the environments report when they get to it.
+    """
+    own = getattr(manager.env_ref, 'probe', None)
+    if own is None:
+        return []
+    with random_state_kept():
+        try:
+            return timeout_wrapper(own, private.step_timeout(manager))(problems)
+        except TaskError:
+            return []
+        except TimeoutError:
+            show(
+                f'env.manager.step_timeout = {private.step_timeout(manager)}: the scorer took longer for the '
+                f'demonstrations and junk of {problems} problems, so they are not compared'
+            )
+            return []
+
+
+class FindingsHook(LearnerHook):
+    """
+    Overview:
+        Shows each cause that the policy's ``Watch`` finds, once, and appends it to ``findings.jsonl`` in the run's \
+        folder: ``update``, ``cause``, ``message``, and the figures that it rests on.
+    """
+
+    def begin(self, engine: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
+        """
+        Overview:
+            Make the file, and compare what the scorer pays for demonstrations and for junk, unless this is a resumed \
+            run. Called before the first collect.
+        Arguments:
+            - engine (:obj:`BaseLearner`): The learner.
+            - collector (:obj:`GroupCollector`): Its environments have the scorer.
+        """
+        watch = engine.policy.get_attribute('watch')
+        self._told = len(watch.history.found)
+        if parallel.rank() == 0:  # a file without findings says that they were looked for
+            os.makedirs(run_folder(engine.exp_name), exist_ok=True)
+            open(self._path(engine), 'a', encoding='utf-8').close()
+        if watch.history.updates == 0:
+            watch.probed(parallel.broadcast_object(collector.probe(PROBED) if parallel.rank() == 0 else None))
+            self(engine)
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        found = engine.policy.get_attribute('watch').history.found
+        new, self._told = found[self._told:], len(found)
+        if parallel.rank() > 0:
+            return
+        for finding in new:
+            append_json(self._path(engine), finding)
+            show(f"finding after update {finding['update']}, {finding['cause']}: {finding['message']}")
+
+    def _path(self, engine: 'BaseLearner') -> str:  # noqa
+        return os.path.join(run_folder(engine.exp_name), FINDINGS)
+
+
+class FindingsPageHook(LearnerHook):
+    """
+    Overview:
+        Writes the page of findings at the end of a run, and shows where it is.
+    """
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        private.find_hook(engine, 'after_iter', FindingsHook)(engine)  # what the last evaluation showed
+        if engine.rank != 0:
+            return
+        history = engine.policy.get_attribute('watch').history
+        path = os.path.normpath(os.path.join(run_folder(engine.exp_name), PAGE))
+        with open(path, 'w', encoding='utf-8') as f:
+            f.write(page(engine.exp_name, history.state_dict()))
+        causes = ', '.join(finding['cause'] for finding in history.found)
+        show(f"findings: {causes or 'no known cause of a failure to learn'} ({path})")
+
+
+def page(name: str, history: Dict[str, Any]) -> str:
+    """
+    Overview:
+        The page of findings, in Markdown.
+    Arguments:
+        - name (:obj:`str`): Of the run.
+        - history (:obj:`Dict[str, Any]`): State of the ``History`` of its ``Watch``.
+    """
+    lines = [f'# Findings of {_cell(name)}', '']
+    if history['found']:
+        lines += ['| after update | cause | finding |', '|---|---|---|']
+        lines += [f"| {f['update']} | `{f['cause']}` | {_cell(f['message'])} |" for f in history['found']]
+        lines += ['', f'Causes and remedies: {HELP}.']
+    else:
+        lines.append('No known cause of a failure to learn was found.')
+    lines += ['', '## What was seen', '', '| figure | value |', '|---|---|']
+    lines += [f'| {_cell(what)} | {value} |' for what, value in _figures(history)]
+    if history['probes']:
+        lines += ['', '## What the scorer pays for texts that no policy wrote', '']
+        lines += ['| problem | text | reward | reported |', '|---|---|---|---|']
+        lines += [
+            f"| {p['problem']} | {p['kind']}: {_cell(p['text'][:60])} | {_number(p['reward'])} | "
+            f"{_number(p['value'])} |" for p in history['probes']
+        ]
+    return '\n'.join(lines) + '\n'
+
+
+def _figures(history: Dict[str, Any]) -> List[List[str]]:
+    first, last = history['first'], (history['recent'] or [{}])[-1]
+    rows = [
+        ['updates', str(history['updates'])],
+        ['rows', f"{history['rows']:,}, of which a limit cut {history['rows'] - history['ended']:,}"],
+    ]
+    if last:
+        rows += [
+            ['mean reward, first and last update', f"{_number(first['mean'])}, {_number(last['mean'])}"],
+            ['lowest and highest reward', f"{_number(history['low'])}, {_number(history['high'])}"],
+            ['groups of equal rewards, last update', f"{last['equal']} of {last['groups']}"],
+        ]
+        rows += [
+            [f'lowest and highest reward part {part}', f'{_number(low)}, {_number(high)}']
+            for part, (low, high) in history['parts'].items()
+        ]
+    if 'entropy' in first and 'entropy' in last:
+        rows.append(['entropy, first and last update', f"{_number(first['entropy'])}, {_number(last['entropy'])} nats"])
+    if history['looks']:
+        look = history['looks'][-1]
+        rows.append(['mean change of a log-probability by an update', f"{_number(look['moved'])} nats"])
+        rows.append(['share of tokens whose ratio an update moved out of [0.83, 1.2]', _number(look['outside'])])
+        if 'follow' in look:
+            rows.append(['advantage times change, in [-1, 1]', _number(look['follow'])])
+    return rows
+
+
+def _number(value: Any) -> str:
+    return '-' if value is None else f'{value:.3g}'
+
+
+def _cell(text: str) -> str:
+    """A text that makes no link, image, HTML, code or further cell."""
+    return re.sub(r'[|<`]|(?<=])[(\[:]', r'\\\g<0>', printable(' '.join(text.split())))

@@ -1,0 +1,102 @@
+"""
+The noise scale of https://arxiv.org/abs/1812.06162: in how many groups the gradient of an update is as much signal as
+noise. Departures:
+
+1. An example is a group. In the weights, the halves of each group are compared too, which tells how much of the noise
+   comes from the problems and how much from the sampled completions.
+2. In the space of log-probabilities the gradients of two groups are orthogonal, whatever they teach, because no token
+   belongs to both. So the estimate that needs no model compares groups in another space: a table of one number for each
+   token id, which is added to all log-probabilities of that id.
+"""
+from typing import Callable, Dict, List, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from ding_grpo.data.batch import Batch
+
+from .weight_gradients import dot, weight_gradients
+
+
+def noise_scale(groups: int, squares: float, whole: float) -> Dict[str, float]:
+    """
+    Overview:
+        Estimates from P groups. The gradient g_p of a group is P times its part of the batch's gradient g, so that g \
+        is the mean of g_p.
+
+        - ``variance``: sum |g_p - g|^2 / (P - 1), the trace of the covariance of a group's gradient.
+        - ``signal``: |g|^2 - variance / P, the squared norm of the true gradient; may be negative.
+        - ``scale``: variance / signal, in groups; absent if the signal is not positive.
+    Arguments:
+        - groups (:obj:`int`): P, at least 2.
+        - squares (:obj:`float`): Sum over groups of the squared norm of their part of the batch's gradient.
+        - whole (:obj:`float`): Squared norm of the batch's gradient.
+    """
+    variance = (groups ** 2 * squares - groups * whole) / (groups - 1)
+    signal = whole - variance / groups
+    found = dict(variance=variance, signal=signal)
+    if signal > 0:
+        found['scale'] = variance / signal
+    return found
+
+
+def noise_of_table(batch: Batch, slope: Tensor) -> Dict[str, float]:
+    """
+    Overview:
+        The noise scale in a table of one number for each token id, or for each discrete action.
+    Arguments:
+        - batch (:obj:`Batch`): Rows of at least two groups.
+        - slope (:obj:`torch.FloatTensor`): Gradient of the loss with respect to log-probabilities.
+    Returns:
+        - metrics (:obj:`Dict[str, float]`): See ``noise_scale``.
+    Shapes:
+        - slope (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    """
+    numbers, group = batch.group.unique(return_inverse=True)
+    counted = batch.weight != 0  # (B, S)
+    ids, column = batch.action[counted].unique(return_inverse=True)
+    cell = group.unsqueeze(1).expand_as(counted)[counted] * len(ids) + column
+    table = slope.new_zeros(len(numbers) * len(ids), dtype=torch.double)
+    table = table.index_add(0, cell, slope[counted].double()).view(len(numbers), -1)  # (P, number of ids)
+    found = noise_scale(len(numbers), table.square().sum().item(), table.sum(0).square().sum().item())
+    return {f'noise/table/{name}': value for name, value in found.items()}
+
+
+def noise_of_weights(
+        batch: Batch,
+        slope: Tensor,
+        divide: Callable[[Batch], Sequence[Tuple[Tensor, Batch]]],
+        read: Callable[[Batch], Tensor],
+        parameters: List[nn.Parameter],
+) -> Dict[str, float]:
+    """
+    Overview:
+        The noise scale in the weights, by one forward and backward pass, of half a group at a time. The halves of a \
+        group are its rows of even and of odd number, and h_p, h'_p their parts of g_p. ``within``, the mean of \
+        |h_p - h'_p|^2 / ``variance``, is the share of the variance that the completions of one problem have.
+    Arguments:
+        - batch (:obj:`Batch`): Rows of at least two groups.
+        - slope (:obj:`torch.FloatTensor`): Gradient of the loss with respect to log-probabilities.
+        - divide (:obj:`Callable`): The parts of a batch that this process reads at a time.
+        - read (:obj:`Callable`): Log-probabilities of a part, with a gradient.
+        - parameters (:obj:`List[nn.Parameter]`): The trained weights.
+    Returns:
+        - metrics (:obj:`Dict[str, float]`): See ``noise_scale``; ``within`` is absent without a variance.
+    Shapes:
+        - slope (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    """
+    numbers, whole, squares, differences = batch.group.unique(), [torch.zeros_like(p) for p in parameters], 0.0, 0.0
+    for number in numbers:
+        of_halves = []
+        for half in (0, 1):
+            rows = ((batch.group == number) & (batch.row % 2 == half)).nonzero().squeeze(1)
+            of_halves += weight_gradients(slope[rows].unsqueeze(0), divide(batch.take(rows)), read, parameters)
+        both = [x + y for x, y in zip(*of_halves)]
+        squares += dot(both, both)
+        differences += sum(dot(h, h) for h in of_halves) - 2 * dot(*of_halves)
+        for total, x in zip(whole, both):
+            total += x
+    found = noise_scale(len(numbers), squares, dot(whole, whole))
+    if found['variance'] > 0:
+        found['within'] = len(numbers) * differences / found['variance']
+    return {f'noise/weights/{name}': value for name, value in found.items()}

@@ -1,0 +1,209 @@
+"""
+Shadow losses: what other presets would do with the batch in use. Their gradients with respect to log-probabilities
+need no model: the loss is differentiated at the log-probabilities that learning has computed anyway.
+"""
+import copy
+from dataclasses import replace
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from ding_common import ConfigError
+from ding_grpo.config.loss_options import CHOICES, adv_method, loss_options
+from ding_grpo.data.batch import Batch
+from ding_grpo.learn.advantage import Advantage
+from ding_grpo.learn.metrics import SHADOW
+from ding_grpo.rl_utils import LOSS_PRESETS
+
+from .weight_gradients import dot, weight_gradients
+
+IN_USE, TOKENS = 'in_use', 'tokens'  # names beside those of presets: the loss in use, and the tokens that count
+# (batch with advantages, log-probabilities, options of the loss or None for those in use) -> loss
+Loss = Callable[[Batch, Tensor, Optional[Dict]], Tensor]
+
+
+class Preset(NamedTuple):
+    """
+    Overview:
+        Arguments of ``grpo_error``, and the method of its advantages.
+    """
+    options: Dict
+    method: str
+
+
+class Shadow:
+    """
+    Overview:
+        Measures losses beside the one in use. A preset has its own choices and advantages; coefficients of the KL and \
+        all other keys are those of the run.
+    Interfaces:
+        ``of``, ``advantages``, ``begin``, ``measure``, ``measure_weights``
+    """
+
+    def __init__(self, presets: Dict[str, Preset], every: int = 0) -> None:
+        """
+        Arguments:
+            - presets (:obj:`Dict[str, Preset]`): The losses by name.
+            - every (:obj:`int`): Updates between two with ``measure_weights``; 0 for never.
+        """
+        self.presets = presets
+        self._every = every
+        self.weights_due = False  # whether this update measures gradients in the weights
+
+    @classmethod
+    def of(cls, cfg: Dict, check: Callable[[Dict], None]) -> Tuple[Optional['Shadow'], List[str]]:
+        """
+        Overview:
+            The shadow losses of a config.
+        Arguments:
+            - cfg (:obj:`Dict`): The compiled section ``policy``.
+            - check (:obj:`Callable`): Raises a ``ConfigError`` if a section ``policy`` cannot run.
+        Returns:
+            - shadow (:obj:`Optional[Shadow]`): None without ``learn.shadow``.
+            - left_out (:obj:`List[str]`): With 'all', one line for each preset that the run cannot have.
+        Raises:
+            - ConfigError: If the run cannot have a preset that the config names.
+        """
+        asked, presets, left_out = cfg.learn.shadow, {}, []
+        for name in LOSS_PRESETS if asked == 'all' else dict.fromkeys(asked):
+            changed = copy.deepcopy(cfg)
+            learn = changed.learn
+            # with a critic the method says whether its advantages are normalised, which no preset defines
+            reset = [key for key in CHOICES if key != 'adv_method' or learn.advantage != 'gae']
+            learn.update({key: None for key in reset}, loss=name, surrogate_options={}, shadow=[], shadow_every=0)
+            try:
+                check(changed)
+            except ConfigError as error:
+                if asked != 'all':
+                    raise ConfigError(
+                        f'policy.learn.shadow = {list(asked)!r}: this run cannot have {name!r} ({error})'
+                    ) from error
+                left_out.append(f'policy.learn.shadow: without {name!r} ({error})')
+            else:
+                presets[name] = Preset(loss_options(learn)[0], adv_method(learn))
+        return (cls(presets, cfg.learn.shadow_every) if presets else None), left_out
+
+    def advantages(self, advantage: Advantage, batch: Batch, in_use: Tensor) -> Dict[str, Tensor]:
+        """
+        Overview:
+            The advantages of a batch by each method of the presets.
+        Arguments:
+            - advantage (:obj:`Advantage`): That in use.
+            - batch (:obj:`Batch`): Rows of whole groups.
+            - in_use (:obj:`torch.FloatTensor`): Its advantages.
+        """
+        methods = dict.fromkeys(preset.method for preset in self.presets.values())
+        return {m: in_use if m == advantage.method else advantage._replace(method=m).of(batch) for m in methods}
+
+    def begin(self, update: int) -> None:
+        """Called before each update, with its number."""
+        self.weights_due = self._every > 0 and update % self._every == 0
+
+    def measure(self, batch: Batch, logp: Tensor, loss: Loss) -> Tuple[Dict[str, float], Tensor]:
+        """
+        Overview:
+            Loss, and gradient with respect to log-probabilities, of the loss in use and of each preset.
+        Arguments:
+            - batch (:obj:`Batch`): A mini-batch with ``shadow_adv``.
+            - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy.
+            - loss (:obj:`Loss`): The loss of rows.
+        Returns:
+            - metrics (:obj:`Dict[str, float]`): See docs/instruments.md; values without a definition are absent.
+            - slopes (:obj:`torch.FloatTensor`): The gradients, that of the loss in use first.
+        Shapes:
+            - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
+            - slopes (:obj:`torch.FloatTensor`): :math:`(K + 1, B, S)`
+        """
+        advs = [batch.adv, *(batch.shadow_adv[preset.method] for preset in self.presets.values())]
+        options = [None, *(preset.options for preset in self.presets.values())]
+        leaf = logp.detach().repeat(len(advs), 1, 1).requires_grad_()  # (K + 1, B, S): one backward for all
+        losses = [loss(replace(batch, adv=adv), x, o) for adv, x, o in zip(advs, leaf.unbind(0), options)]
+        slopes, = torch.autograd.grad(torch.stack(losses).sum(), leaf)
+        signs = torch.stack([(adv.unsqueeze(1) if adv.dim() == 1 else adv).sign().expand_as(logp) for adv in advs])
+        found = dict(
+            loss=torch.stack(losses).detach().double(), **compare(slopes), **shares(slopes, signs, batch.weight)
+        )
+        of_tokens = shares((batch.weight != 0).unsqueeze(0), signs[:1], batch.weight)
+        names = (IN_USE, *self.presets)
+        return {**_named(found, names), **_named(of_tokens, (TOKENS, ))}, slopes
+
+    def measure_weights(
+            self,
+            slopes: Tensor,
+            parts: Sequence[Tuple[Tensor, Batch]],
+            read: Callable[[Batch], Tensor],
+            parameters: List[nn.Parameter],
+    ) -> Dict[str, float]:
+        """
+        Overview:
+            Norms of the gradients in the weights, and cosines with that of the loss in use. One backward pass for \
+            each loss; see ``weight_gradients`` for the arguments.
+        Arguments:
+            - slopes (:obj:`torch.FloatTensor`): From ``measure``.
+        Shapes:
+            - slopes (:obj:`torch.FloatTensor`): :math:`(K + 1, B, S)`
+        """
+        gradients = weight_gradients(slopes, parts, read, parameters)
+        first = next(gradients)
+        products = [[dot(first, first)] * 2, *([dot(x, x), dot(x, first)] for x in gradients)]
+        square, product = torch.tensor(products, dtype=torch.double).unbind(1)  # (K + 1, ) each
+        cosine = product / (square.sqrt() * square[0].sqrt())
+        return _named(dict(weights_norm=square.sqrt(), weights_cosine=cosine), (IN_USE, *self.presets))
+
+
+def compare(slopes: Tensor) -> Dict[str, Tensor]:
+    """
+    Overview:
+        Norms of gradients, and their cosines with the first one, NaN if one of the two is 0.
+    Arguments:
+        - slopes (:obj:`torch.FloatTensor`): Gradients with respect to log-probabilities.
+    Returns:
+        - found (:obj:`Dict[str, torch.DoubleTensor]`): ``norm`` and ``cosine``, :math:`(K, )` each.
+    Shapes:
+        - slopes (:obj:`torch.FloatTensor`): :math:`(K, B, S)`
+    """
+    flat = slopes.flatten(1).double()
+    norm = flat.norm(dim=1)
+    return dict(norm=norm, cosine=flat @ flat[0] / (norm * norm[0]))
+
+
+def shares(slopes: Tensor, signs: Tensor, weight: Tensor) -> Dict[str, Tensor]:
+    """
+    Overview:
+        Shares of the squared norms of gradients, NaN if the norm is 0.
+    Arguments:
+        - slopes (:obj:`torch.FloatTensor`): Gradients with respect to log-probabilities, 0 where nothing counts.
+        - signs (:obj:`torch.FloatTensor`): Signs of the advantages.
+        - weight (:obj:`torch.FloatTensor`): 1 on steps that count, else 0.
+    Returns:
+        - found (:obj:`Dict[str, torch.DoubleTensor]`): :math:`(K, )` each. By sign of the advantage: ``positive``, \
+            ``negative``; the rest is a KL where the advantage is 0. By third of the row's steps that count: \
+            ``first``, ``middle``, ``last``. By length: ``long``, the rows with more steps than the median row.
+    Shapes:
+        - slopes (:obj:`torch.FloatTensor`): :math:`(K, B, S)`
+        - signs (:obj:`torch.FloatTensor`): :math:`(K, B, S)`
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    """
+    square = slopes.double().square()
+    counted = weight != 0  # (B, S)
+    length = counted.sum(1, keepdim=True)  # (B, 1)
+    third = 3 * (counted.cumsum(1) - 1) // length.clamp(min=1)  # (B, S): 0, 1 or 2 on steps that count
+    rows = length[length > 0]
+    long = length > (rows.median() if rows.numel() else 0)  # (B, 1); the lower median
+    fixed = torch.stack([third == 0, third == 1, third == 2, long.expand_as(counted)])  # (4, B, S)
+    total = square.sum((1, 2))
+    first, middle, last, of_long = (square.flatten(1) @ fixed.flatten(1).T.double()).unbind(1)
+    positive, negative = ((square * (signs == sign)).sum((1, 2)) for sign in (1, -1))
+    parts = dict(positive=positive, negative=negative, first=first, middle=middle, last=last, long=of_long)
+    return {name: part / total for name, part in parts.items()}
+
+
+def _named(found: Dict[str, Tensor], losses: Sequence[str]) -> Dict[str, float]:
+    """Values (K, ) as metrics, without NaN, and without what is known of the loss in use."""
+    values = torch.stack([x.cpu() for x in found.values()]).tolist()
+    return {
+        f'{SHADOW}{loss}/{name}': value
+        for name, of_losses in zip(found, values) for loss, value in zip(losses, of_losses)
+        if value == value and not (loss == IN_USE and name in ('loss', 'cosine', 'weights_cosine'))
+    }

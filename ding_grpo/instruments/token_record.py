@@ -1,0 +1,136 @@
+"""What an update did to each token of its groups, as plain data for a file of JSON lines."""
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from ding_grpo.data.batch import Batch
+from ding_grpo.learn.update import Updater
+
+
+class Change(NamedTuple):
+    """
+    Overview:
+        What the trained model computes for the steps of a batch before and after an update.
+    Shapes:
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities before the update, in nats
+        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`, before the update, in nats
+        - logp_new (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities after the update
+    """
+    logp: Tensor
+    entropy: Tensor
+    logp_new: Tensor
+
+
+class TokenRecorder:
+    """
+    Overview:
+        Records an update. Made before it, since it reads the rows then.
+    """
+
+    def __init__(self, batch: Batch, updater: Updater, tokenizer: Optional[Any]) -> None:
+        """
+        Arguments:
+            - batch (:obj:`Batch`): All rows of the update.
+            - updater (:obj:`Updater`): Reads them under the trained model.
+            - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): None if steps are not tokens.
+        """
+        self._batch, self._updater, self._tokenizer = batch, updater, tokenizer
+        self._before = updater.read_with_entropy(batch)
+
+    def records(self, learned: Batch) -> List[Dict[str, Any]]:
+        """
+        Overview:
+            One record for each group, after the update.
+        Arguments:
+            - learned (:obj:`Batch`): The rows that it learned from, with advantages.
+        Returns:
+            - records (:obj:`List[Dict]`): ``group``, its number in its collect; ``collect_iter``, the number of \
+                updates before it was collected; ``prompt``; and ``rows``. A row has ``row``, ``reward``, \
+                ``reward_parts``, ``truncated``, ``failed`` and these lists over its steps: ``action`` (token ids), \
+                ``text``, ``logp_old`` (of the sampler), ``logp``, ``entropy``, ``logp_new``, ``advantage`` (0 where \
+                nothing is learned), and ``own``, False on tokens of the environment.
+        """
+        change = Change(*self._before, self._updater.read(self._batch))
+        return _records(self._batch, learned, change, self._tokenizer)
+
+
+def _records(batch: Batch, learned: Batch, change: Change, tokenizer: Optional[Any]) -> List[Dict[str, Any]]:
+    advantage = _advantages(batch, learned)
+    texts = _Texts(tokenizer)
+    records: List[Dict[str, Any]] = []
+    for i in range(len(batch)):
+        n = int(batch.length[i])
+        if batch.row[i] == 0:
+            prompt = None if batch.prompts is None else texts.whole(batch.prompts[i].tolist())
+            records.append(
+                dict(group=int(batch.group_id[i]), collect_iter=int(batch.collect_iter[i]), prompt=prompt, rows=[])
+            )
+        action = batch.action[i, :n].tolist()
+        before = None if batch.prompts is None else batch.prompts[i].tolist()[-1]
+        records[-1]['rows'].append(
+            dict(
+                row=int(batch.row[i]),
+                reward=_exact(batch.reward[i].sum()),
+                reward_parts={name: _exact(part[i])
+                              for name, part in batch.reward_parts.items()},
+                truncated=bool(batch.truncated[i]),
+                failed=bool(batch.failed[i]),
+                action=action,
+                text=texts.pieces(action, before),
+                own=(batch.weight[i, :n] != 0).tolist(),
+                logp_old=_exact(batch.logp_old[i, :n]),
+                advantage=_exact(advantage[i, :n]),
+                **{name: _exact(x[i, :n])
+                   for name, x in change._asdict().items()},
+            )
+        )
+    return records
+
+
+def _advantages(batch: Batch, learned: Batch) -> Tensor:
+    """Advantages (B, S) of all rows of a batch; 0 where nothing was learned."""
+    advantage = torch.zeros_like(batch.logp_old)
+    place = {key: i for i, key in enumerate(zip(batch.group.tolist(), batch.row.tolist()))}
+    rows = [place[key] for key in zip(learned.group.tolist(), learned.row.tolist())]
+    adv = learned.adv if learned.adv.dim() == 2 else learned.adv.unsqueeze(1)
+    advantage[rows, :learned.weight.shape[1]] = torch.where(learned.weight != 0, adv, 0)
+    return advantage
+
+
+def _exact(x: Tensor) -> Any:
+    """The numbers of a float32 tensor in nine digits, which determine every bit."""
+    return _exact_number(x.item()) if x.dim() == 0 else [_exact_number(number) for number in x.tolist()]
+
+
+def _exact_number(x: float) -> float:
+    return float(f'{x:.9g}')
+
+
+class _Texts:
+    """Texts of single tokens, such that those of a row join to the row's text; or of actions."""
+
+    def __init__(self, tokenizer: Optional[Any]) -> None:
+        self._tokenizer = tokenizer
+        self._known: Dict[Any, str] = {}
+
+    def whole(self, ids: List[int]) -> str:
+        key = tuple(ids)
+        if key not in self._known:
+            self._known[key] = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        return self._known[key]
+
+    def pieces(self, actions: List[Any], before: Optional[int]) -> List[str]:
+        if self._tokenizer is None:
+            return [' '.join(f'{x:.2f}' for x in a) if isinstance(a, list) else str(a) for a in actions]
+        if getattr(getattr(self._tokenizer, 'backend_tokenizer', None), 'decoder', None) is None:
+            before = None  # words, whose spaces are no text
+        return [self._after(*pair) for pair in zip([before, *actions], actions)]
+
+    def _after(self, before: Optional[int], token: int) -> str:
+        """The text that a token adds after another one: decoders drop or insert spaces between tokens."""
+        alone = self.whole([token])
+        if before is None:
+            return alone
+        first, both = self.whole([before]), self.whole([before, token])
+        return both[len(first):] if both.startswith(first) else alone

@@ -1,0 +1,200 @@
+"""Watches the updates of a run for known causes of a failure to learn. It changes nothing that is trained."""
+import math
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+
+import torch
+from torch import Tensor, nn
+
+from ding_grpo.act.actor import Actor
+from ding_grpo.data.batch import Batch
+from ding_grpo.learn.log_probs import fresh_rows
+from ding_grpo.learn.update import Updater
+
+from .causes import CAUSES, EXPLAINS, OF_REWARD
+from .evidence import checksum, of_change, of_mask, of_samples
+from .history import History, Setting
+from .scorer_trial import of_probes
+
+EACH_BEFORE, EVERY = 10, 20  # an update is looked at closely if it is one of the first ten, or every twentieth
+# Rows that are read before and after such an update: a quarter of the update's, within these bounds. docs/speed.md has
+# what this costs a run of 100 updates.
+LEAST_ROWS, MOST_ROWS = 4, 32
+
+
+class Look(NamedTuple):
+    """
+    Overview:
+        Rows of an update that is looked at closely, with their log-probabilities and entropies before it, (B, S), and \
+        whether the weights before it sampled them, (B, 1).
+    """
+    batch: Batch
+    logp: Tensor
+    entropy: Tensor
+    fresh: Tensor
+
+
+class Watch:
+    """
+    Overview:
+        Collects figures of a run and finds causes in them, each once. Its state is plain numbers, the same in all \
+        processes of a run.
+    Interfaces:
+        ``probed``, ``look``, ``add``, ``sampled``, ``evaluated``, ``reference_renewed``, ``state_dict``,
+        ``load_state_dict``
+    """
+
+    def __init__(self, cfg: Dict, actor: Actor, model: nn.Module, updater: Updater) -> None:
+        """
+        Arguments:
+            - cfg (:obj:`Dict`): The section ``policy``.
+            - actor (:obj:`Actor`): Of the policy.
+            - model (:obj:`nn.Module`): Of the policy.
+            - updater (:obj:`Updater`): Reads rows under the trained model.
+        """
+        self._cfg, self._actor, self._model, self._updater = cfg, actor, model, updater
+        self.history = History()
+
+    def _setting(self) -> Setting:
+        spec, learn, collect = self._actor.spec, self._cfg.learn, self._cfg.collect
+        narrow = dict(temperature=collect.temperature) if collect.temperature < 1 else {}
+        narrow.update((name, collect[name]) for name in ('top_k', 'min_p') if collect[name])
+        narrow.update((name, collect[name]) for name in ('top_p', 'typical_p') if collect[name] and collect[name] < 1)
+        return Setting(
+            tokens=spec is not None,
+            turns=1 if spec is None else spec.max_turns,
+            exact=self._actor.exact,
+            learning_rate=learn.learning_rate,
+            temperature=collect.temperature,
+            narrow=' and '.join(f'policy.collect.{name} = {value:g}' for name, value in narrow.items()),
+            masks_truncated=learn.mask_truncated,
+            return_part=getattr(spec, 'return_part', None),
+            reward_weights={} if spec is None else dict(spec.reward_weights),
+        )
+
+    def probed(self, probes: List[Dict[str, Any]]) -> None:
+        """
+        Overview:
+            Find causes in the scores of texts that no policy wrote, before the first update.
+        Arguments:
+            - probes (:obj:`List[Dict]`): See ``of_probes``.
+        """
+        self.history.probes = probes
+        cause = of_probes(probes)
+        if cause is not None and self._concerned(cause[0]):
+            self._tell(*cause)
+
+    def look(self, batch: Batch) -> Optional[Look]:
+        """
+        Overview:
+            Read some rows of a batch before the update, if it is one of those that are looked at closely.
+        Arguments:
+            - batch (:obj:`Batch`): The rows to learn from, with advantages.
+        """
+        update = self.history.updates
+        due = update < EACH_BEFORE or update % EVERY == 0
+        if not due or update < self._cfg.learn.value_warmup:
+            return None
+        batch = batch.take(torch.arange(min(MOST_ROWS, max(LEAST_ROWS, len(batch) // 4), len(batch))))
+        if not batch.weight.any():
+            return None
+        fresh = fresh_rows(batch, self._updater.optimizer_steps)
+        with _still(self._model):
+            return Look(batch, *self._updater.read_with_entropy(batch), fresh)
+
+    def add(
+            self, batch: Batch, learned: Batch, metrics: Dict[str, float], look: Optional[Look],
+            reference: Optional[nn.Module]
+    ) -> None:
+        """
+        Overview:
+            Add an update, and find causes.
+        Arguments:
+            - batch (:obj:`Batch`): The sampled rows that no earlier update has used.
+            - learned (:obj:`Batch`): The rows that were learned from.
+            - metrics (:obj:`Dict[str, float]`): Of the update.
+            - look (:obj:`Optional[Look]`): What ``look`` returned before the update.
+            - reference (:obj:`Optional[nn.Module]`): The reference model, the policy itself if its adapters are \
+                trained, or None.
+        """
+        history, closely = self.history, None
+        if look is not None and metrics['optimizer_steps'] > 0:
+            closely = self._change(look)
+        spec = self._actor.spec
+        samples = of_samples(batch, None if spec is None else spec.reward_weights) if len(batch) else {}
+        history.add(samples, of_mask(learned), metrics, closely)
+        if reference is not None and (closely is not None or history.reference is None):
+            history.add_reference(checksum(reference, trained=reference is not self._model))
+        self._seek()
+
+    def _change(self, look: Look) -> Dict[str, float]:
+        """What the update did to the rows of ``look``."""
+        with _still(self._model):
+            return of_change(*look, self._updater.read(look.batch))
+
+    def _seek(self) -> None:
+        history = self.history
+        if not history.recent:  # every sample has failed so far
+            return
+        setting = self._setting()
+        for name, find in CAUSES.items():
+            if name in {found['cause'] for found in history.found} or not self._concerned(name):
+                continue
+            if any(name in EXPLAINS.get(found['cause'], ()) for found in history.found):
+                continue
+            figures = find(history, setting)
+            if figures is not None:
+                self._tell(name, figures)
+
+    def _concerned(self, cause: str) -> bool:
+        return self._cfg.learn.advantage != 'none' or cause not in OF_REWARD
+
+    def _tell(self, cause: str, figures: Dict[str, Any]) -> None:
+        self.history.found.append(dict(dict(update=self.history.updates, cause=cause), **figures))
+
+    def sampled(self, returns: List[float]) -> None:
+        """The returns of the training episodes of a collect, as evaluations count them."""
+        if returns:
+            self.history.add_returns(returns)
+
+    def evaluated(self, greedy: float, sampled: Optional[float], cut_at_bar: float = 0.0) -> None:
+        """
+        Overview:
+            Add an evaluation, from which ``add`` finds causes; if it ends the run, find them now.
+        Arguments:
+            - greedy (:obj:`float`): Mean return of the most probable actions.
+            - sampled (:obj:`Optional[float]`): Mean return of sampled episodes from the same starts. None: that of \
+                training, in environments whose starts are of one kind.
+            - cut_at_bar (:obj:`float`): Share of the completions that a limit cut and that reach the bar, if the \
+                evaluation ends the run.
+        """
+        if sampled is None and self._actor.spec is None and self.history.returns:
+            sampled = self.history.returns[-1]
+        self.history.add_evaluation(greedy, sampled)
+        if cut_at_bar > 0:
+            self.history.cut_at_bar = cut_at_bar
+            self._seek()
+
+    def reference_renewed(self) -> None:
+        """Called when the reference takes other weights on purpose."""
+        self.history.reference = None
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Its history, without what is not known yet."""
+        return {name: x for name, x in self.history.state_dict().items() if x not in (None, math.inf, -math.inf)}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Restore ``state_dict``."""
+        self.history = History(**state)
+
+
+@contextmanager
+def _still(model: nn.Module) -> Iterator[None]:
+    """Keeps running means, and the random numbers of dropout, as they are while the model reads."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

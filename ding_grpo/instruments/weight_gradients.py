@@ -1,0 +1,49 @@
+"""Gradients in the weights for given gradients with respect to log-probabilities, without a change of ``grad``."""
+from typing import Callable, Iterator, List, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from ding_common import parallel
+from ding_grpo.data.batch import Batch
+
+Gradient = List[Tensor]  # one tensor for each parameter
+
+
+def weight_gradients(
+        slopes: Tensor,
+        parts: Sequence[Tuple[Tensor, Batch]],
+        read: Callable[[Batch], Tensor],
+        parameters: List[nn.Parameter],
+) -> Iterator[Gradient]:
+    """
+    Overview:
+        Yield the gradient of sum(slope * logp) in the weights for each slope. Only one is in memory at a time. One \
+        part is read once, several are read again for each slope, because all their activations would not fit.
+    Arguments:
+        - slopes (:obj:`torch.FloatTensor`): Gradients of losses with respect to log-probabilities.
+        - parts (:obj:`Sequence[Tuple[torch.LongTensor, Batch]]`): The rows that this process reads, from \
+            ``Batch.parts``.
+        - read (:obj:`Callable`): Log-probabilities of a part under the model, with a gradient.
+        - parameters (:obj:`List[nn.Parameter]`): The weights; 0 for those that no row uses.
+    Shapes:
+        - slopes (:obj:`torch.FloatTensor`): :math:`(K, B, S)`
+    """
+    kept = read(parts[0][1]) if len(parts) == 1 else None
+    for slope in slopes:
+        total = [torch.zeros_like(p) for p in parameters]
+        for rows, part in parts:
+            logp = read(part) if kept is None else kept
+            of_part = slope[rows, :logp.shape[1]].to(logp)
+            found = torch.autograd.grad(logp, parameters, of_part, retain_graph=kept is not None, allow_unused=True)
+            for whole, gradient in zip(total, found):
+                if gradient is not None:
+                    whole += gradient
+        parallel.all_reduce(total)
+        yield total
+
+
+def dot(a: Gradient, b: Gradient) -> float:
+    """The inner product, summed over parameters in float64."""
+    products = [torch.dot(x.flatten().float(), y.flatten().float()) for x, y in zip(a, b)]
+    return torch.stack(products).double().sum().item()

@@ -1,0 +1,316 @@
+"""From groups to new weights: the learn mode of ``GRPOPolicy``."""
+import copy
+import math
+import time
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, Optional
+
+import click
+import torch
+from torch import nn
+
+from ding_common import ConfigError, parallel
+from ding_common.memory import MemoryMeter, memory_advice
+from ding_grpo.act.actor import Actor
+from ding_grpo.act.critic import Critic
+from ding_grpo.config.loss_options import loss_options
+from ding_grpo.data.batch import Batch
+from ding_grpo.extras.demonstrations import make_demonstrations
+from ding_grpo.extras.teacher import make_teacher
+from ding_grpo.instruments.shadow import Shadow
+from ding_grpo.instruments.token_record import TokenRecorder
+from ding_grpo.instruments.watch import Watch
+from ding_grpo.model.sharding import Sharding
+from ding_grpo.rl_utils import explained_variance
+
+from .adaptive import Coefficients
+from .advantage import Advantage, corrected, of_high_entropy, with_kl_in_reward
+from .half_weights import bfloat16_notice, check_trained
+from .metrics import DEMONSTRATION_METRICS, TEACHER_METRICS, batch_metrics, group_metrics, logged_metrics
+from .reference import make_reference
+from .schedule import Schedule
+from .update import Extras, Updater
+from .value_learning import ValueLearning
+
+
+class Learning:
+    """
+    Overview:
+        What an update learns from, and all that is kept between updates: the optimizer, the schedule, the reference, \
+        the critic and the coefficients. ``Updater`` takes the optimizer steps.
+    Interfaces:
+        ``bind``, ``update``, ``to_learn``, ``metric_names``, ``state_dict``, ``load_state_dict``
+    """
+
+    def __init__(
+            self, cfg: Dict, actor: Actor, model: nn.Module, advantage: Advantage, sharding: Optional[Sharding],
+            check_run: Callable[[Dict], None]
+    ) -> None:
+        """
+        Arguments:
+            - cfg (:obj:`Dict`): The section ``policy``.
+            - actor (:obj:`Actor`): Of the policy.
+            - model (:obj:`nn.Module`): The model to train.
+            - advantage (:obj:`Advantage`): How rows are compared.
+            - sharding (:obj:`Optional[Sharding]`): Divides the model among processes.
+            - check_run (:obj:`Callable`): Raises ``ConfigError`` if a policy cannot learn with a config, given its \
+                section ``policy``.
+        Raises:
+            - ConfigError: If the model cannot be trained with ``cfg``.
+        """
+        self._cfg, self._actor, self.model, self._advantage, self._sharding = cfg, actor, model, advantage, sharding
+        self._device = next(model.parameters()).device
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        check_trained(trained)
+        learn, (options, *_) = cfg.learn, loss_options(cfg.learn)
+        duplicate = copy.deepcopy if sharding is None else sharding.duplicate
+        self.reference = make_reference(learn, actor, model, duplicate)
+        self.critic: Optional[Critic] = None
+        values, of_critic = None, []
+        if learn.advantage == 'gae':
+            self.critic = actor.make_critic(learn)
+            of_critic = [p for p in self.critic.parameters() if p.requires_grad]
+            values = ValueLearning(learn, options, actor, model, self.critic)
+        optimizer = torch.optim.AdamW(
+            [*trained.values(), *of_critic],
+            lr=learn.learning_rate,
+            weight_decay=learn.weight_decay,
+            fused=actor.fused,
+        )
+        self.schedule = Schedule(learn.lr_scheduler, learn.learning_rate)
+        self._coefficients = Coefficients(learn)
+        reduction = options.get('reduction', 'sequence')
+        shadow, left_out = Shadow.of(cfg, check_run)
+        self.extras = Extras(
+            values, make_teacher(cfg, reduction, self._device), make_demonstrations(learn, reduction), shadow
+        )
+        self.updater = Updater(learn, learn.batch_size, options, actor, model, optimizer, self.extras)
+        self.optimizer = optimizer
+        self.updates = 0
+        self.watch = Watch(cfg, actor, model, self.updater)
+        self.tokens: List[Dict[str, Any]] = []  # of the last update; empty unless ``tokens_freq`` is due
+        sampled = dict((model if sharding is None else sharding.copy).named_parameters())
+        notices = [
+            bfloat16_notice({name: sampled[name]
+                             for name in trained}, learn.learning_rate),
+            self.schedule.notice(learn.num_updates), *left_out
+        ]
+        for line in filter(None, notices) if parallel.rank() == 0 else []:
+            click.echo(line)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """AdamW, unless it has been replaced by another one for the same weights."""
+        return self.updater.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        weights = [p for section in optimizer.param_groups for p in section['params']]
+        # torch's fused step does not count in Tensor._version, by which KeptCache tells that weights have changed
+        optimizer.register_step_post_hook(lambda *_: torch.autograd.graph.increment_version(weights))
+        self.updater.optimizer = optimizer
+
+    def bind(self, spec: Any, advantage: Advantage) -> None:
+        """
+        Overview:
+            Receive facts about the environment.
+        Arguments:
+            - spec (:obj:`Any`): Its ``token_spec``, None if it has none.
+            - advantage (:obj:`Advantage`): How rows are compared in it.
+        """
+        self._advantage = advantage
+        if self.reference is not None and self.reference.copy is not None:
+            self._actor.bind_reference(self.reference.copy)
+        if self.critic is not None and self.critic.model is not None:
+            self._actor.bind_reference(self.critic.model)
+        if self.extras.demonstrations is not None:
+            self.extras.demonstrations.bind(spec)
+        if self.extras.teacher is not None:
+            self.extras.teacher.bind(spec.tokenizer, spec.vocab_size, spec.max_prompt_length + spec.max_tokens)
+
+    def update(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
+        """
+        Overview:
+            Learn from groups.
+        Arguments:
+            - data (:obj:`List[Dict]`): Groups from ``get_train_sample``, completed by the collector.
+        Returns:
+            - metrics (:obj:`Dict[str, float]`): See docs/metrics.md.
+        """
+        start = time.perf_counter()
+        if self._sharding is not None:
+            self._sharding.release()
+        batch, memory = Batch.of(data), MemoryMeter(self._device)
+        used = torch.tensor([group.get('use', 1) > 1 for group in data])  # by an earlier update, with a replay buffer
+        updater = self.updater
+        before = updater.optimizer_steps, updater.shuffle.get_state(), updater.bad_updates.in_a_row
+        try:
+            with memory.part('updating'), memory_advice('learning', self._actor.memory_advice(self._cfg)):
+                metrics = self._learn(batch, batch.without(used[batch.group]))
+        except Exception:
+            if updater.optimizer_steps == before[0]:  # the update can be saved as if it had not begun
+                updater.shuffle.set_state(before[1])
+                updater.bad_updates.in_a_row = before[2]
+            raise
+        self.updates += 1
+        every = self._cfg.learn.ref_sync_freq
+        if self.reference is not None and every is not None and self.updates % every == 0:
+            self.watch.reference_renewed()
+            self.reference.renew(self._cfg.learn.ref_sync_mixup)
+        if self._sharding is not None:
+            self._sharding.gather()
+        metrics.update(group_metrics(data, with_dropped=self._cfg.collect.extra_rows > 0))
+        metrics['memory_mib_updating'] = memory.most['updating']
+        metrics['seconds_updating'] = time.perf_counter() - start
+        seconds = sum(metrics[f'seconds_{part}'] for part in ('sampling', 'scoring', 'updating'))
+        metrics[self._actor.rate_name] = batch.weight.sum().item() / seconds
+        return metrics
+
+    def _learn(self, batch: Batch, new: Batch) -> Dict[str, float]:
+        """Update the weights by a batch; ``new`` are its rows that no earlier update has used."""
+        cfg, coefficients = self._cfg.learn, self._coefficients
+        metrics = batch_metrics(batch, self._actor.length_name)
+        metrics['cur_lr'] = self.schedule.rate(self.updates)
+        for section in self.optimizer.param_groups:
+            section['lr'] = metrics['cur_lr']
+        learned = self.to_learn(batch)
+        if cfg.sampler_correction is not None or cfg.off_policy_mask is not None:
+            learned, of_correction = corrected(learned, self.updater.read(learned), cfg)
+            metrics.update(of_correction)
+        if self.critic is not None:
+            metrics['explained_variance'] = explained_variance(learned.value, learned.return_, learned.weight)
+        self.updater.beta = 0.0 if cfg.kl_in_reward else coefficients.beta
+        self.updater.entropy_weight = coefficients.entropy_weight
+        recorder, look = self._recorder(batch), self.watch.look(learned)
+        metrics.update(self.updater.run(learned, self.updates), **coefficients.metrics())
+        self.watch.add(new, learned, metrics, look, None if self.reference is None else self.reference.frozen)
+        self.tokens = [] if recorder is None else recorder.records(learned)
+        coefficients.follow(metrics, len(learned))
+        return metrics
+
+    def _recorder(self, batch: Batch) -> Optional[TokenRecorder]:
+        """Records what this update does to each token, if ``tokens_freq`` asks for it."""
+        every, spec = self._cfg.learn.tokens_freq, self._actor.spec
+        if every is None or self.updates % every != 0:
+            return None
+        return TokenRecorder(batch, self.updater, None if spec is None else spec.tokenizer)
+
+    def to_learn(self, batch: Batch) -> Batch:
+        """
+        Overview:
+            The rows of a batch to learn from, with their advantages and, for a KL term, ``logp_ref``.
+        Arguments:
+            - batch (:obj:`Batch`): Whole groups.
+        """
+        cfg = self._cfg.learn
+        if cfg.kl_in_reward:
+            batch = replace(batch, logp_ref=self.reference.read(self.updater, batch))
+            batch = with_kl_in_reward(batch, self._coefficients.beta, cfg.kl_type)
+        if self.critic is not None:
+            batch = self.updater.with_values(batch, self._cfg.collect.discount_factor)
+        if self._advantage.method == 'optimal_token_baseline':
+            batch = replace(batch, score_norm=self.updater.score_norm(batch))
+        adv, shadow = self._advantage.of(batch), self.extras.shadow
+        shadow_adv = None if shadow is None else shadow.advantages(self._advantage, batch, adv)
+        learned = replace(batch, adv=adv, shadow_adv=shadow_adv, score_norm=None, final_obs=None)
+        if cfg.mask_truncated:
+            learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
+            learned.length = batch.length * ~batch.truncated
+        dropped = batch.failed | batch.filtered
+        learned = learned.without(dropped | batch.equal if cfg.drop_equal_groups else dropped)
+        if cfg.top_entropy is not None:
+            learned = of_high_entropy(learned, self.updater.entropy(learned), cfg.top_entropy)
+        if cfg.beta > 0 and not cfg.kl_in_reward:
+            learned.logp_ref = self.reference.read(self.updater, learned)
+        return learned
+
+    @property
+    def metric_names(self) -> List[str]:
+        """The metrics that DI-engine's learner logs."""
+        actor = self._actor
+        names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0, self.critic is not None)
+        if self.extras.teacher is not None:
+            names += TEACHER_METRICS
+        if self.extras.demonstrations is not None:
+            names += DEMONSTRATION_METRICS
+        return names + self._coefficients.names
+
+    def state_dict(self) -> Dict[str, Any]:
+        """All that a resumed run needs, with the model's weights."""
+        state = dict(
+            model=self.model.state_dict(),
+            optimizer=self.optimizer.state_dict(),
+            shuffle=self.updater.shuffle.get_state(),
+            updates=self.updates,
+            bad_updates=self.updater.bad_updates.in_a_row,
+            optimizer_steps=self.updater.optimizer_steps,
+            watch=self.watch.state_dict(),
+            **self._actor.state_dict(),
+            **self._coefficients.state_dict(),
+        )
+        if self.critic is not None:
+            state['critic'] = self.critic.state_dict()
+        if self._cfg.learn.ref_sync_freq is not None:  # otherwise the config determines the reference
+            state['reference'] = self.reference.copy.state_dict()
+        return state
+
+    def _tell_other_rate(self, last: float) -> None:
+        """A line if the checkpoint's last update had another learning rate than this run would have had in it."""
+        own = self.schedule.rate(self.updates - 1) if self.updates > 0 else last
+        if parallel.rank() == 0 and not math.isclose(own, last, rel_tol=1e-6):
+            click.echo(
+                f'policy.learn.learning_rate = {self._cfg.learn.learning_rate:g}: the last update of the checkpoint had'
+                f' the rate {last:.3g}, and would have {own:.3g} with this config. The run continues with '
+                f'{self.schedule.rate(self.updates):.3g}'
+            )
+
+    @staticmethod
+    def is_own(state: Dict[str, Any]) -> bool:
+        """Whether a checkpoint is of grpo, and not of another policy, such as PPO."""
+        return 'shuffle' in state
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """
+        Overview:
+            Restore all of ``state_dict`` except the model's weights. The weights of another policy's checkpoint, such \
+            as one of PPO, are those that a new run starts with.
+        Raises:
+            - ConfigError: If the state is of a run with other options, or of weights with other shapes.
+        """
+        cfg = self._cfg.learn
+        if not self.is_own(state):
+            if self.reference is not None and self.reference.copy is not None:
+                self.reference.renew(1.0)
+            return
+        if ('critic' in state) != (self.critic is not None):
+            raise ConfigError(
+                f"policy.learn.advantage = {cfg.advantage!r}: the checkpoint contains "
+                f"{'a' if self.critic is None else 'no'} critic, because its run used another advantage."
+            )
+        if cfg.ref_sync_freq is not None and 'reference' not in state:
+            raise ConfigError(
+                f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: the checkpoint contains no reference, because its '
+                'run did not set this key. Remove it to load the checkpoint.'
+            )
+        if self.critic is not None:
+            self.critic.load_state_dict(state['critic'])
+        if cfg.ref_sync_freq is not None:
+            self.reference.copy.load_state_dict(state['reference'])
+        weights = [weight for group in self.optimizer.param_groups for weight in group['params']]
+        for number, kept in state['optimizer']['state'].items():
+            for name, value in kept.items() if isinstance(self.optimizer, torch.optim.AdamW) else ():
+                # torch takes any shape, and converts integers
+                shape = tuple(weights[number].shape)
+                if not value.is_floating_point() or tuple(value.shape) not in (shape, ()):
+                    raise ConfigError(
+                        f'the checkpoint: {name} of weight {number} is {value.dtype} {tuple(value.shape)}, must be '
+                        f'floating-point numbers with shape {shape}.'
+                    )
+        self.optimizer.load_state_dict(state['optimizer'])
+        self.updater.shuffle.set_state(state['shuffle'])
+        self.updates, self.updater.bad_updates.in_a_row = state['updates'], state['bad_updates']
+        self._tell_other_rate(state['optimizer']['param_groups'][0]['lr'])
+        # absent in checkpoints of older versions, and in their groups
+        self.updater.optimizer_steps = state.get('optimizer_steps', 0)
+        self.watch.load_state_dict(state.get('watch', {}))
+        self._coefficients.load_state_dict(state)

@@ -1,0 +1,242 @@
+"""Metrics of batches and of steps; docs/metrics.md gives the formulas."""
+import math
+from typing import Any, Dict, List, Optional
+
+import torch
+from torch import Tensor
+
+from ding_grpo.data.batch import Batch
+from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean, value_info
+
+# Possible outcomes of a mini-batch.
+OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')
+# Metrics of an optimizer step. An update reports their mean, or the maximum for names that end in _max.
+STEP_METRICS = (
+    'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high',
+    'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean', 'sampler_gap_max', 'kl'
+)
+# Further numbers of each token with a teacher, fields of ``Reading``, and metrics of an optimizer step.
+OF_TEACHER = ('divergence', 'teacher_kl')
+TEACHER_METRICS = ('teacher_loss', 'teacher_kl')
+# The further metric of an optimizer step with demonstrations.
+DEMONSTRATION_METRICS = ('demonstration_nll', )
+# Further metrics of an optimizer step with a critic.
+VALUE_METRICS = ('value_loss', 'value_clipfrac')
+SHADOW = 'shadow/'  # names of further metrics of an optimizer step begin with it, see ``shadow.py``
+
+
+def logged_metrics(length_name: str, rate_name: str, with_kl: bool, with_critic: bool) -> List[str]:
+    """
+    Overview:
+        Names of the metrics that DI-engine's learner logs.
+    Arguments:
+        - length_name (:obj:`str`): The name of a row's length.
+        - rate_name (:obj:`str`): The name of the steps per second.
+        - with_kl (:obj:`bool`): Whether the loss has a KL term.
+        - with_critic (:obj:`bool`): Whether a critic is trained.
+    """
+    return [
+        *(name for name in STEP_METRICS if with_kl or name != 'kl'),
+        'staleness_max',
+        'cur_lr',
+        *OUTCOMES,
+        'reward_mean',
+        'reward_std',
+        'equal_groups',
+        'replaced_groups',
+        'filtered_groups',
+        'truncated',
+        'failed',
+        'seconds_sampling',
+        'seconds_scoring',
+        'seconds_updating',
+        rate_name,
+        *(f'{length_name}_{n}' for n in ('mean', 'min', 'max')),
+        *((*VALUE_METRICS, 'explained_variance') if with_critic else ()),
+    ]
+
+
+def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[str, float]:
+    """
+    Overview:
+        Metrics of the policy that sampled a batch of groups.
+    Arguments:
+        - batch (:obj:`Batch`): The groups.
+        - length_name (:obj:`str`): The name of a row's length.
+    Returns:
+        - metrics (:obj:`Dict[str, float]`): Values by name, without undefined ones.
+    """
+    metrics = dict(failed=batch.failed.float().mean())
+    scored = ~batch.failed
+    if scored.any():
+        reward, length = batch.reward.sum(1)[scored], batch.weight.sum(1)[scored]  # (B, )
+        groups, index = batch.group[scored].unique(return_inverse=True)
+        equal, filtered = (
+            torch.zeros(len(groups)).index_put((index, ), of_rows[scored].float())
+            for of_rows in (batch.equal, batch.filtered)
+        )  # (P, )
+        metrics.update(
+            reward_mean=reward.mean(),
+            reward_std=reward.std(unbiased=False),
+            equal_groups=equal.mean(),
+            filtered_groups=filtered.mean(),
+            truncated=batch.truncated[scored].float().mean(),
+            **{f'{length_name}_{name}': getattr(length, name)()
+               for name in ('mean', 'min', 'max')},
+        )
+        if batch.baseline is not None:
+            metrics['baseline_mean'] = batch.baseline[scored].mean()
+        if batch.prompts is not None:
+            metrics['repetition'] = repetition(batch.action[scored], batch.weight[scored]).mean()
+    for name, part in batch.reward_parts.items():
+        part = part[scored & ~part.isnan()]
+        if len(part) > 0:
+            metrics[f'reward_{name}_mean'] = part.mean()
+            metrics[f'reward_{name}_std'] = part.std(unbiased=False)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def group_metrics(data: List[Dict[str, Any]], with_dropped: bool) -> Dict[str, float]:
+    """
+    Overview:
+        Metrics of how the groups of an update were collected.
+    Arguments:
+        - data (:obj:`List[Dict]`): The groups, completed by the collector.
+        - with_dropped (:obj:`bool`): Whether rows of the groups may have been dropped (``extra_rows``).
+    """
+    metrics = dict(staleness_max=float(max(group.get('staleness', 0) for group in data)))
+    for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
+        metrics[name] = float(sum(group[name] for group in data))
+    if with_dropped:  # absent in groups of older versions
+        metrics['dropped_tokens'] = float(sum(group.get('dropped_tokens', 0) for group in data))
+    for name in ('memory_mib_sampling', 'memory_mib_scoring'):
+        if all(name in group for group in data):  # absent in groups of older versions
+            metrics[name] = max(group[name] for group in data)
+    return metrics
+
+
+def repetition(action: Tensor, weight: Tensor, n: int = 4) -> Tensor:
+    """
+    Overview:
+        Share of a row's n-grams that occur earlier in the row. It is 0 if all n-grams differ or the row is \
+        shorter than one, and approaches 1 if one n-gram repeats throughout the row. Only n-grams within a turn of the \
+        policy count.
+    Arguments:
+        - action (:obj:`torch.LongTensor`): Tokens.
+        - weight (:obj:`torch.FloatTensor`): 1 on the policy's tokens, else 0.
+        - n (:obj:`int`): Number of tokens of an n-gram.
+    Returns:
+        - share (:obj:`torch.FloatTensor`): One value per row.
+    Shapes:
+        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - share (:obj:`torch.FloatTensor`): :math:`(B, )`
+    """
+    shares = []
+    whole = (weight != 0).unfold(1, n, 1).all(-1).tolist() if weight.shape[1] >= n else [[]] * len(weight)
+    for row, starts in zip(action.tolist(), whole):
+        grams = [tuple(row[i:i + n]) for i, inside in enumerate(starts) if inside]
+        shares.append(1 - len(set(grams)) / len(grams) if grams else 0.)
+    return torch.tensor(shares)
+
+
+def step_metrics(
+        batch: Batch, loss: Tensor, info: grpo_info, logp: Tensor, logp_old: Tensor, entropy: Tensor,
+        entropy_weight: float, norm: Tensor, fresh: Tensor
+) -> Dict[str, float]:
+    """
+    Overview:
+        Metrics of one mini-batch.
+    Arguments:
+        - batch (:obj:`Batch`): The mini-batch.
+        - loss (:obj:`torch.FloatTensor`): The loss without the entropy bonus.
+        - info (:obj:`grpo_info`): The info that ``grpo_error`` returns with the loss.
+        - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy.
+        - logp_old (:obj:`torch.FloatTensor`): Log-probabilities that the ratio is relative to.
+        - entropy (:obj:`torch.FloatTensor`): Entropies of the policy.
+        - entropy_weight (:obj:`float`): Coefficient of the entropy bonus.
+        - norm (:obj:`torch.FloatTensor`): Norm of the gradient.
+        - fresh (:obj:`torch.BoolTensor`): Rows sampled with the current weights, see ``fresh_rows``.
+    Returns:
+        - metrics (:obj:`Dict[str, float]`): Values by name.
+    Shapes:
+        - logp, logp_old, entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - fresh (:obj:`torch.BoolTensor`): :math:`(B, 1)`
+    """
+    weight, of_loss = batch.weight, info.metrics()
+    if batch.logp_ref is None:
+        del of_loss['kl']
+    return dict(
+        kl_old=masked_mean(kl_estimate(logp_old, logp, 'k3'), weight).item(),
+        total_loss=(loss - entropy_weight * sequence_mean(entropy, weight)).item(),
+        policy_loss=loss.item(),
+        entropy=masked_mean(entropy, weight).item(),
+        grad_norm=norm.item(),
+        **of_loss,
+        **sampler_gap(batch, logp, fresh),
+    )
+
+
+def value_metrics(total_loss: float, value_weight: float, loss: Tensor, info: value_info) -> Dict[str, float]:
+    """
+    Overview:
+        The further metrics of one mini-batch with a critic; ``total_loss`` is the loss without the critic's.
+    """
+    return dict(
+        total_loss=total_loss + value_weight * loss.item(),
+        value_loss=loss.item(),
+        value_clipfrac=info.value_clipfrac,
+    )
+
+
+def sampler_gap(batch: Batch, logp: Tensor, fresh: Tensor) -> Dict[str, float]:
+    """
+    Overview:
+        Absolute differences between the log-probabilities of the sampler and of the learner with the same weights.
+    Arguments:
+        - batch (:obj:`Batch`): A mini-batch.
+        - logp (:obj:`torch.FloatTensor`): The learner's log-probabilities.
+        - fresh (:obj:`torch.BoolTensor`): The rows to compare, see ``fresh_rows``.
+    Returns:
+        - gap (:obj:`Dict[str, float]`): ``sampler_gap_mean`` and ``sampler_gap_max`` over steps with a weight, in \
+            nats; empty without such steps.
+    Shapes:
+        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - fresh (:obj:`torch.BoolTensor`): :math:`(B, 1)`
+    """
+    gap = (logp - batch.logp_old)[fresh & (batch.weight != 0)].abs()
+    return {} if gap.numel() == 0 else dict(sampler_gap_mean=gap.mean().item(), sampler_gap_max=gap.max().item())
+
+
+def outcome_of(metrics: Dict[str, float], target_kl: Optional[float], max_ratio: Optional[float]) -> Optional[str]:
+    """
+    Overview:
+        The outcome of a step with these metrics, one of ``OUTCOMES``; None if the policy has already exceeded a bound.
+    Arguments:
+        - metrics (:obj:`Dict[str, float]`): Of the step.
+        - target_kl (:obj:`Optional[float]`): Bound of ``kl_old``.
+        - max_ratio (:obj:`Optional[float]`): Bound of ``ratio_max``.
+    """
+    if not (math.isfinite(metrics['total_loss']) and math.isfinite(metrics['grad_norm'])):
+        return 'skipped_steps'
+    bounds = ((metrics['kl_old'], target_kl), (metrics['ratio_max'], max_ratio))
+    if any(bound is not None and value > bound for value, bound in bounds):
+        return None
+    # without a gradient, AdamW's momentum alone would move the weights
+    return 'empty_steps' if metrics['grad_norm'] == 0 else 'optimizer_steps'
+
+
+def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
+    """
+    Overview:
+        Metrics of an update: the number of each outcome, and means over the steps that were not skipped. For names \
+        that end in _max, maxima replace means.
+    """
+    metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
+    steps = [step for step in steps if not step['skipped_steps']]
+    shadow = dict.fromkeys(name for step in steps for name in step if name.startswith(SHADOW))
+    for name in (*STEP_METRICS, *VALUE_METRICS, *TEACHER_METRICS, *DEMONSTRATION_METRICS, *shadow):
+        values = [step[name] for step in steps if name in step]
+        if values:
+            metrics[name] = max(values) if name.endswith('_max') else sum(values) / len(values)
+    return metrics

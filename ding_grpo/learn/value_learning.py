@@ -1,0 +1,84 @@
+"""What a critic adds to an update: values and advantages of a batch, a loss, and a warm-up."""
+from dataclasses import replace
+from typing import Callable, Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from ding_grpo.act.actor import Actor
+from ding_grpo.act.critic import Critic, head_of
+from ding_grpo.data.batch import Batch
+from ding_grpo.rl_utils import gae_advantage, ppo_value_data, value_error
+
+from .metrics import value_metrics
+
+
+class ValueLearning:
+    """
+    Overview:
+        Trains ``critic`` beside the policy; ``cfg`` is ``policy.learn``, ``loss_options`` are the policy's.
+    """
+
+    def __init__(self, cfg: Dict, loss_options: Dict, actor: Actor, model: nn.Module, critic: Critic) -> None:
+        self._cfg, self._reduction = cfg, loss_options.get('reduction', 'sequence')
+        self._actor, self._model, self.critic = actor, model, critic
+        self._weight = 0.5 if cfg.value_weight is None else cfg.value_weight
+        self._gae_lambda = 0.95 if cfg.gae_lambda is None else cfg.gae_lambda
+        self._alone = False  # during ``value_warmup``
+
+    def begin(self, update: int) -> None:
+        """Called before each update, with its number."""
+        self._alone = update < self._cfg.value_warmup
+
+    @torch.no_grad()
+    def with_values(self, batch: Batch, discount_factor: float, read: Callable) -> Batch:
+        """
+        Overview:
+            The batch with the critic's values, its targets, and the advantages before normalisation.
+        Arguments:
+            - batch (:obj:`Batch`): The rows.
+            - discount_factor (:obj:`float`): Of a step's return.
+            - read (:obj:`Callable`): Computes a number for each step of a batch, given a function of its parts.
+        """
+        value = read(lambda part: self._actor.value(self._model, part, self.critic), batch)
+        # A completion that a limit cut has ended: its reward counts, and no state follows.
+        final = value.new_zeros(len(batch)) if batch.final_obs is None else read(self._final_value, batch)[:, 0]
+        std = self.critic.return_std
+        order = (batch.weight == 0).long().argsort(dim=1, stable=True)  # (B, S): the policy's own steps first
+        steps = (x.gather(1, order) for x in (batch.reward, value * std, batch.weight))
+        found = gae_advantage(*steps, discount_factor, self._gae_lambda, final * std)
+        adv, return_ = (torch.zeros_like(x).scatter(1, order, x) for x in found)
+        if self._cfg.value_norm and batch.weight.any():
+            self.critic.observe(return_[batch.weight != 0])
+        return replace(batch, value=value, adv=adv, return_=return_ / std, final_obs=None)
+
+    def _final_value(self, part: Batch) -> Tensor:
+        return self._actor.final_value(self._model, part, self.critic).unsqueeze(1)  # (b, 1)
+
+    def add(self, loss: Tensor, batch: Batch, value: Tensor, tokens: Optional[float], share: float) -> Tensor:
+        """The policy's loss of rows, and the critic's; arguments as in ``Updater.step``."""
+        of_values = self._loss(batch, value, tokens)[0] * share
+        return self._weight * of_values + (0 if self._alone else loss)
+
+    def trained(self, parameters: List[nn.Parameter]) -> List[nn.Parameter]:
+        """The parameters that a step trains: in the warm-up, those that only the values depend on."""
+        if not self._alone:
+            return parameters
+        head = head_of(self._model, self.critic)
+        for p in set(parameters) - set(head):
+            p.grad = None  # the optimizer skips it
+        return head
+
+    def metrics(self, total_loss: float, batch: Batch, value: Tensor) -> Dict[str, float]:
+        """Metrics of a step, with ``total_loss`` of policy and critic."""
+        return value_metrics(total_loss, self._weight, *self._loss(batch, value))
+
+    def _loss(self, batch: Batch, value: Tensor, tokens: Optional[float] = None) -> Tuple:
+        """Loss and info of the critic, with the reduction of the policy's loss."""
+        return value_error(
+            ppo_value_data(value, batch.value, batch.return_, batch.weight),
+            value_clip=self._cfg.value_clip,
+            reduction=self._reduction,
+            max_length=self._actor.max_length,
+            num_tokens=tokens
+        )

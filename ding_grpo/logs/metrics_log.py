@@ -1,0 +1,270 @@
+"""Learner hooks that report a run: progress and metrics during it, models and curves at its end."""
+import logging
+import os
+import sys
+import time
+from numbers import Real
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import click
+from ding.worker import LearnerHook, register_learner_hook
+from easydict import EasyDict
+
+from ding_common import CheckpointError, Rule, append_json, check_config
+from ding_grpo.compat import private
+from ding_grpo.data.capability import learns_from_groups
+from ding_grpo.instruments.findings import FindingsHook, FindingsPageHook
+from ding_grpo.instruments.shadow_picture import draw_shadow
+from ding_grpo.run.checkpoint import read_checkpoint, whole_folder
+
+from .curve import draw_curves
+from .scalars import add_scalars
+from .screen import keep_off_screen, run_folder, show, show_progress
+from .wandb_mirror import WandbHook
+
+SILENCE = 10.  # seconds after which an update prints its line, whatever its number
+UNLIMITED = 10 ** 8  # DI-engine's limits where none is set: 1e8 on its command line, 1e10 in its functions
+
+
+class ReportHook(LearnerHook):
+    """
+    Overview:
+        The only hook that a config names. Before the run it registers the other hooks. Runs of DI-engine's own policies
+        have it too: they keep DI-engine's output on the screen, and get the same files. Keys of ``ext_args``:
+
+        - progress_freq (:obj:`int`): Number of updates between two progress lines when the output is not a terminal. \
+            After ten seconds without a line, the next update prints one in any case.
+        - export (:obj:`bool`): Whether to write the models as Hugging Face folders at the end.
+        - wandb (:obj:`Optional[Dict]`): Copies what is written to TensorBoard to Weights & Biases. A dict, which may \
+            contain ``mode`` ('offline' or 'online') and ``project``; None makes no copy.
+    """
+
+    default = dict(progress_freq=10, export=True, wandb=None)
+    rules = dict(progress_freq=Rule.integer(1))
+    token_spec: Optional[Any] = None  # of the environment; for policies that do not receive it
+
+    def __init__(self, *args, ext_args: Dict = EasyDict(), **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        check_config(ext_args, self.default, self.rules, 'policy.learn.learner.hook.report.ext_args')
+        self._args = {**self.default, **ext_args}
+        wandb = self._args['wandb']
+        self._wandb = None if wandb is None else WandbHook('wandb', 130, position='after_run', cfg=wandb)
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        from_groups = learns_from_groups(engine.policy)
+        if from_groups:
+            for logger in (engine.logger, logging.getLogger('buffer_logger')):  # DI-engine's names
+                keep_off_screen(logger)
+            engine.register_hook(FindingsHook('findings', 20, position='after_iter'))  # in every process
+        if engine.rank != 0:
+            return
+        if from_groups:
+            show(f'{engine.exp_name}: learning; Ctrl-C saves and stops')
+            show(_sizes(engine.policy))
+            freq, limits = self._args['progress_freq'], private.limits(engine.policy.get_attribute('cfg').learn)
+            engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=freq, limits=limits))
+            engine.register_hook(TokensHook('tokens', 15, position='after_iter'))
+            engine.register_hook(FindingsPageHook('findings_page', 120, position='after_run'))
+            self.token_spec = engine.policy.get_attribute('token_spec')
+        else:
+            private.after_train(engine, UpdateLog())
+        if self._args['export']:
+            engine.register_hook(ExportHook('export', 100, position='after_run', token_spec=self.token_spec))
+        engine.register_hook(CurveHook('curve', 110, position='after_run'))
+        if self._wandb is not None:
+            self._wandb.begin(engine)
+            engine.register_hook(self._wandb)
+
+
+def _sizes(policy: NamedTuple) -> str:
+    cfg = policy.get_attribute('cfg')
+    groups, rows = policy.get_attribute('n_sample'), cfg.group_size + cfg.collect.extra_rows
+    per = 'a collect' if private.pipeline() == 'serial_pipeline' else 'an update'
+    batch_size, steps = policy.get_attribute('batch_size'), cfg.learn.batch_steps
+    batches = f'{batch_size} groups' if steps is None else f'{steps} steps'
+    return f'{groups} groups x {rows} = {groups * rows:,} episodes {per}, batches of {batches}'
+
+
+class MetricsHook(LearnerHook):
+    """
+    Overview:
+        Writes the exact value of every metric of every update to TensorBoard and ``log/learner/metrics.jsonl``, and \
+        prints the progress line. The tag in TensorBoard is ``learner_iter/NAME``; DI-engine's own \
+        ``learner_iter/NAME_avg`` is a mean over ten updates.
+    """
+
+    def __init__(self, *args, freq: int, limits: Dict[str, int] = {}, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._freq = freq
+        self._limits = {name: limit for name, limit in limits.items() if limit < UNLIMITED}
+        self._first: Optional[Tuple[float, Dict[str, int]]] = None  # seconds and counts at the first update
+        self._start = time.monotonic()
+        self._terminal = sys.stdout.isatty()
+        self._printed = float('-inf')
+
+    def state_dict(self) -> Dict[str, float]:
+        """Duration of the run so far, in seconds."""
+        return dict(seconds=time.monotonic() - self._start)
+
+    def load_state_dict(self, state: Dict[str, float]) -> None:
+        """Restore ``state_dict``."""
+        self._start = time.monotonic() - state['seconds']
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        update = engine.last_iter.val
+        metrics = {name: value for name, value in engine.log_buffer['scalar'].items() if name != 'train_time'}
+        for axis, step in (('iter', update), ('step', engine.collector_envstep)):
+            tagged = {f'{engine.instance_name}_{axis}/{name}': value for name, value in metrics.items()}
+            add_scalars(engine.tb_logger, tagged, step)
+        seconds = time.monotonic() - self._start
+        record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)
+        append_json(_log_file(engine, 'metrics.jsonl'), record)
+        done = update + 1  # with the one that has just been made
+        fields = self._place(done, engine.collector_envstep, seconds) + self._results(metrics)
+        if self._terminal:
+            show_progress(fields)
+        elif done % self._freq == 0 or time.monotonic() - self._printed >= SILENCE:
+            self._printed = time.monotonic()
+            click.echo('  '.join(fields))
+
+    def _place(self, done: int, envstep: int, seconds: float) -> List[str]:
+        """The number of updates so far, the time, and the time left if the run has a limit. The speed is that since
+        the first update of this process, without its start."""
+        most = self._limits.get('max_train_iter')
+        fields = [f'update {done}' if most is None else f'update {done} of {most:.0f}', _clock(seconds)]
+        counts = dict(max_train_iter=done, max_env_step=envstep)
+        if self._first is None:
+            self._first = seconds, counts
+        began, first = self._first
+        left = [
+            (seconds - began) * max(limit - counts[name], 0) / (counts[name] - first[name])
+            for name, limit in self._limits.items() if counts[name] > first[name]
+        ]
+        return fields + [f'{_clock(min(left))} left'] if left else fields
+
+    @staticmethod
+    def _results(metrics: Dict[str, float]) -> List[str]:
+        """What was sampled and learned. Metrics without a value, such as the entropy when nothing was learned, are
+        omitted."""
+        told = [f"reward {metrics['reward_mean']:.2f}" if 'reward_mean' in metrics else 'nothing could be scored']
+        told += [
+            f"{name[len('reward_'):-len('_mean')]} {value:.2f}" for name, value in metrics.items()
+            if name.startswith('reward_') and name.endswith('_mean') and name != 'reward_mean'
+        ]
+        told += [f'length {value:.1f}' for name, value in metrics.items() if name.endswith('_length_mean')]
+        for name, word, digits in (('entropy', 'entropy', 2), ('kl', 'kl', 4), ('clipfrac', 'clipped', 2)):
+            if name in metrics:
+                told.append(f'{word} {metrics[name]:.{digits}f}')
+        total = sum(value for name, value in metrics.items() if name.startswith('seconds_'))
+        if 'completion_length_mean' in metrics and metrics.get('seconds_scoring', 0) > 0.1 * total:
+            told.append(f"scoring {metrics['seconds_scoring']:.2f} s")
+        rate = next(name for name in metrics if name.endswith('_per_second'))
+        told.append(f"{metrics[rate]:.0f} {rate[:-len('_per_second')]}/s")
+        return told
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f'{minutes:02d}:{rest:02d}' if minutes < 60 else f'{minutes // 60}:{minutes % 60:02d}:{rest:02d}'
+
+
+class UpdateLog:
+    """
+    Overview:
+        Writes the metrics of every update of one of DI-engine's own policies to ``log/learner/metrics.jsonl``: the \
+        policy's monitored variables, each as the mean over the update's mini-batches, or as their maximum if the name \
+        ends in ``_max``.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def __call__(self, engine: 'BaseLearner', found: List[Dict[str, Any]]) -> None:  # noqa
+        """
+        Overview:
+            Write one line.
+        Arguments:
+            - engine (:obj:`BaseLearner`): The learner, after the update.
+            - found (:obj:`List[Dict[str, Any]]`): The metrics of each mini-batch.
+        """
+        record = dict(
+            train_iter=engine.last_iter.val - len(found),  # DI-engine counts mini-batches
+            envstep=engine.collector_envstep,
+            seconds=time.monotonic() - self._start,
+        )
+        for name in engine.policy.monitor_vars():
+            values = [float(metrics[name]) for metrics in found if isinstance(metrics.get(name), Real)]
+            if values:
+                record[name] = max(values) if name.endswith('_max') else sum(values) / len(values)
+        append_json(_log_file(engine, 'metrics.jsonl'), record)
+
+
+class TokensHook(LearnerHook):
+    """
+    Overview:
+        Appends what the update did to each token to ``log/learner/tokens.jsonl``, one line per group, if \
+        ``policy.learn.tokens_freq`` asks for a record of this update.
+    """
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        for record in engine.policy.get_attribute('tokens'):
+            append_json(_log_file(engine, 'tokens.jsonl'), dict(train_iter=engine.last_iter.val, **record))
+
+
+def _log_file(engine: 'BaseLearner', name: str) -> str:  # noqa
+    return os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, name)
+
+
+class ExportHook(LearnerHook):
+    """
+    Overview:
+        Writes the last and the best model at the end, as folders for ``AutoModelForCausalLM.from_pretrained``.
+    """
+
+    def __init__(self, *args, token_spec: Optional[Any], **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._spec = token_spec
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        if engine.rank != 0:
+            return
+        spec = self._spec
+        if spec is None:
+            return
+        model = engine.policy.get_attribute('model')
+        if not hasattr(model, 'save_pretrained'):  # checkpoints contain DI-engine's own models in full
+            return
+        run = run_folder(engine.exp_name)
+        folder = os.path.join(run, 'model')
+        shared = dict(tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids)
+        with whole_folder(os.path.join(folder, 'last')) as path:
+            model.save_pretrained(path, **shared)
+        best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
+        if os.path.exists(best):
+            try:
+                weights = read_checkpoint(best, mapped=True)['model']
+            except CheckpointError as error:  # not an error of the run, which has ended normally
+                show(f'{error.message}; model/best is not written')
+            else:
+                with whole_folder(os.path.join(folder, 'best')) as path:
+                    model.save_pretrained(path, state_dict=weights, **shared)
+        show(f'models: {os.path.normpath(folder)}')
+
+
+class CurveHook(LearnerHook):
+    """
+    Overview:
+        Draws the learning curve at the end, and shadow losses if there are any.
+    """
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        run = run_folder(engine.exp_name)
+        path = os.path.join(run, 'curve.png')
+        draw_curves({engine.exp_name: run}, path)
+        show(f'learning curve: {os.path.normpath(path)}')
+        path = os.path.join(run, 'shadow.png')
+        if draw_shadow(run, path):
+            show(f'shadow losses: {os.path.normpath(path)}')
+
+
+register_learner_hook('grpo_report', ReportHook)

@@ -1,0 +1,314 @@
+"""
+Group Relative Policy Optimization as a DI-engine policy. Departures from https://arxiv.org/abs/2402.03300:
+
+1. ``logp_old`` is the log-probability that the sampler reports, under temperature, top-k and top-p. In bfloat16 and
+   float16 the learner rounds differently from the sampler (``sampler_gap_max``), and a narrow clipping range would clip
+   this difference. In these types, groups that the current weights sampled use the learner's first pass instead. The
+   first mini-batch needs this pass anyway; the others need one more forward pass before the first step. Rounding
+   depends on the rows that are read together. Further epochs therefore reuse the mini-batches of the first epoch, in
+   another order.
+2. The KL term is off by default (``beta=0``). There is no reference model then.
+3. The reference model is the initial policy. The paper renews it from time to time; ``ref_sync_freq`` does the same.
+4. Two options are not in the paper: ``adv_method='no_std'`` does not divide advantages by the group's standard
+   deviation, and ``entropy_weight`` adds an entropy bonus.
+5. ``advantage='return_to_go'`` compares each step by its later rewards, like the paper's process supervision (section
+   4.1.3), which compares their sums. A discount and the extension of truncated episodes are added.
+"""
+from functools import singledispatch
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+from ding.policy import Policy
+from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
+from ding.utils import POLICY_REGISTRY
+from torch.distributed.device_mesh import DeviceMesh
+from transformers import PreTrainedModel
+
+from ding_common import ConfigError, describe, parallel
+from ding_common.content import check_content, taking
+from ding_common.memory import memory_advice
+
+from .act.step_actor import StepActor
+from .act.token_actor import TokenActor
+from .config.check_keys import model_type
+from .config.cross_checks import check_for_turns, check_policy_config
+from .config.keys import DEFAULTS
+from .config.loss_options import adv_method
+from .data.batch import Batch
+from .data.diagnose import check_weights
+from .data.folding import fold_group
+from .instruments.watch import Watch
+from .learn.advantage import Advantage
+from .learn.learning import Learning
+from .model import CausalLM
+from .model.sharding import Sharding
+from .rl_utils import row_mean
+
+make_actor = singledispatch(StepActor.of)  # by the model's class
+make_actor.register(CausalLM, TokenActor.of)
+
+
+@POLICY_REGISTRY.register('grpo')
+class GRPOPolicy(Policy):
+    """
+    Overview:
+        GRPO, https://arxiv.org/abs/2402.03300. A training sample is a whole group of ``group_size`` trajectories
+        from one start. ``n_sample`` and ``batch_size`` count groups.
+    """
+
+    config = DEFAULTS
+    _learns_from_groups = True  # read by the workers through ``get_attribute``
+    _sharding: Optional[Sharding] = None
+    _learning: Optional[Learning] = None  # if ``enable_field`` has 'learn'
+
+    def __init__(
+            self,
+            cfg: Dict,
+            model: Optional[torch.nn.Module] = None,
+            enable_field: Optional[List[str]] = None,
+    ) -> None:
+        check_policy_config(cfg, self.default_config())
+        self._advantage = Advantage(
+            adv_method(cfg.learn),
+            cfg.learn.advantage,
+            cfg.collect.discount_factor,
+            cfg.learn.extend_truncated,
+            anchor_weight=cfg.learn.anchor_weight
+        )
+        super().__init__(cfg, model, enable_field)
+        # The model is on the GPU of LOCAL_RANK. DI-engine uses RANK, which differs from it on several machines.
+        self._device = str(next(self._model.parameters()).device)
+
+    def default_model(self) -> Tuple[str, List[str]]:
+        return model_type(self._cfg.model), ['ding_grpo.model', 'ding.model']
+
+    def _create_model(self, cfg: Dict, model: Optional[torch.nn.Module] = None) -> torch.nn.Module:
+        self._seed = torch.initial_seed()  # the run's: DI-engine sets it just before, and nobody else has run since
+        if isinstance(model, PreTrainedModel):
+            model = CausalLM.from_model(model)
+        try:
+            model = super()._create_model(cfg, model)
+        except ConfigError:
+            raise
+        except Exception as error:  # a model may raise any exception for its arguments
+            written = {key: value for key, value in cfg.model.items() if key not in ('type', 'import_names')}
+            raise ConfigError(
+                f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be built with them ({describe(error)})'
+            ) from error
+        check_weights(model, 'policy.model')
+        self._actor = make_actor(model, cfg, self._seed)
+        self._actor.check_learning(cfg)
+        if cfg.shard and cfg.multi_gpu:
+            self._shard(model)
+        return model
+
+    def _shard(self, model: CausalLM) -> None:
+        """Divide the model among the processes before it is moved to a GPU; sampling uses a plain copy of it."""
+        self._init_multi_gpu_setting(model)
+        if parallel.world_size() > 1:
+            self._sharding = Sharding(model, self._cfg.cuda, self._cfg.shard)
+            self._actor = make_actor(self._sharding.copy, self._cfg, self._seed)
+
+    def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool = True) -> None:
+        if self._sharding is not None:
+            return
+        if parallel.world_size() != parallel.launched():
+            raise ConfigError(
+                f'policy.multi_gpu = True: torchrun has started {parallel.launched()} processes, which are not '
+                'connected. Start them with torchrun -m ding_grpo.'
+            )
+        parallel.broadcast(list(model.state_dict().values()))
+
+    def _bind(self, spec: Any, spaces: Optional[Tuple] = None) -> None:
+        """
+        Overview:
+            Receive facts about the environment, from the workers through ``get_attribute('bind')``.
+        Arguments:
+            - spec (:obj:`Any`): The environment's ``token_spec``, None if it has none.
+            - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and its actions.
+        Raises:
+            - ConfigError: If environment and model do not fit.
+        """
+        self._actor.bind(spec, spaces)
+        if self._sharding is not None:
+            self._sharding.check_reading()
+            self._actor.bind_reference(self._model)
+        if spec is not None:
+            check_for_turns(self._cfg, spec.max_turns)
+            self._advantage = self._advantage._replace(by_turn=spec.max_turns > 1)
+        if self._cfg.learn.reward_aggregation == 'normalize_then_sum':
+            self._advantage = self._advantage._replace(part_weights=spec.reward_weights)
+        if self._learning is not None:
+            self._learning.bind(spec, self._advantage)
+
+    # What the workers read through ``get_attribute``, besides attributes.
+    def _get_mesh(self) -> Optional[DeviceMesh]:
+        return None if self._sharding is None else self._sharding.mesh
+
+    def _get_token_spec(self) -> Any:
+        return self._actor.spec
+
+    def _get_needs_greedy(self) -> bool:
+        return self._advantage.method == 'remax'
+
+    def _get_optimizer_steps(self) -> int:
+        return 0 if self._learning is None else self._learning.updater.optimizer_steps
+
+    def _get_watch(self) -> Watch:
+        return self._learning.watch
+
+    def _get_tokens(self) -> List[Dict[str, Any]]:
+        return self._learning.tokens
+
+    def _get_model(self) -> torch.nn.Module:
+        """The model with whole weights. While the policy learns with ``shard``, it is empty."""
+        return self._model if self._sharding is None else self._sharding.copy
+
+    # ------------------------------------------------------------------ learn
+    def _init_learn(self) -> None:
+        self._learning = Learning(self._cfg, self._actor, self._model, self._advantage, self._sharding, self._check_run)
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        return self._learning.optimizer
+
+    @_optimizer.setter
+    def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._learning.optimizer = optimizer
+
+    def _check_run(self, cfg: Dict) -> None:
+        check_policy_config(cfg, self.default_config())
+        self._actor.check_learning(cfg)
+
+    def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
+        """
+        Overview:
+            Perform one update, see ``update.py``.
+        Arguments:
+            - data (:obj:`List[Dict]`): Groups from ``get_train_sample``.
+        Returns:
+            - metrics (:obj:`Dict[str, float]`): See docs/metrics.md.
+        """
+        return self._learning.update(data)
+
+    def _monitor_vars_learn(self) -> List[str]:
+        return self._learning.metric_names
+
+    def _state_dict_learn(self) -> Dict[str, Any]:
+        check_weights(
+            self._get_model(), f'after update {self._learning.updates}'
+        )  # a run cannot resume from NaN or Inf
+        return self._learning.state_dict()
+
+    def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
+        own = self._learning.state_dict()
+        self._load_weights(state_dict, own if self._learning.is_own(state_dict) else dict(model=own['model']))
+        with taking('the checkpoint'):
+            self._learning.load_state_dict(state_dict)
+
+    # ---------------------------------------------------------------- collect
+    def _init_collect(self) -> None:
+        self._collect_model = self._get_model()
+        self._unroll_len = self._cfg.collect.unroll_len
+        self._priority = self._cfg.priority
+
+    def _forward_collect(
+            self,
+            data: Dict[int, Any],
+            row_keys: Optional[Dict[int, Tuple]],
+            forced: Dict[int, Tuple] = {}
+    ) -> Dict[int, Any]:
+        """
+        Overview:
+            Sample an action for each environment, all in one batch. An action of a language model is a whole \
+            completion.
+        Arguments:
+            - data (:obj:`Dict[int, Any]`): Observations by environment.
+            - row_keys (:obj:`Optional[Dict[int, Tuple]]`): (collect, group, row) by environment, from the group \
+                collector; None for the most probable token or action.
+            - forced (:obj:`Dict[int, Tuple]`): See ``Actor.sample``.
+        Returns:
+            - output (:obj:`Dict[int, Dict]`): ``action`` and its ``logp`` by environment; with ``extra_rows`` also \
+                ``dropped``, whether the row is one of the longest.
+        """
+        with memory_advice('sampling', f'Sample fewer rows at a time: lower env.collector_env_num, now {len(data)}.'):
+            if row_keys is None:
+                return self._actor.greedy(data)
+            enough = self._cfg.group_size if self._cfg.collect.extra_rows > 0 else None
+            return self._actor.sample(data, row_keys, forced, enough)
+
+    def _process_transition(self, obs: Any, policy_output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
+        return self._actor.transition(obs, policy_output, timestep)
+
+    def _get_train_sample(self, transitions: List[List[Dict[str, Any]]]) -> List[Dict[str, Any]]:
+        """
+        Overview:
+            Fold the episodes of a group into one sample.
+        Arguments:
+            - transitions (:obj:`List[List[Dict]]`): The transitions of each episode of the group.
+        Returns:
+            - samples (:obj:`List[Dict]`): One sample, see ``fold_group``, with two more keys: ``equal``, see \
+                ``Advantage.equal``, and ``sampled_after``, the number of optimizer steps before sampling.
+        """
+        sample = fold_group(transitions, self._cfg.collect.shared_start)
+        equal = self._advantage.equal(Batch.of([sample]))
+        return [dict(sample, equal=equal, sampled_after=self._get_optimizer_steps())]
+
+    def _advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
+        """The advantages (G, ) of each group's rows, or their means over steps, for the collector's table. None with a
+        critic, ``optimal_token_baseline`` or ``kl_in_reward``, which need the model and are computed in the update.
+        Called through ``get_attribute('advantages')``.
+        """
+        learn = self._cfg.learn
+        if learn.advantage == 'gae' or learn.kl_in_reward or self._advantage.method == 'optimal_token_baseline':
+            return [None for _ in samples]
+        batch = Batch.of(samples)
+        adv = self._advantage.of(batch)
+        if adv.dim() == 2:
+            adv = row_mean(adv, batch.weight)
+        return list(adv.split([len(s['action']) for s in samples]))
+
+    def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
+        self._actor.forget(data_id)
+
+    # ------------------------------------------------------------------- eval
+    def _init_eval(self) -> None:
+        self._eval_model = self._get_model()
+
+    def _forward_eval(self, data: Dict[int, Any], row_keys: Optional[Dict[int, Tuple]] = None) -> Dict[int, Any]:
+        """Choose the most probable token or action; with ``row_keys``, sample as in ``_forward_collect``."""
+        with self._actor.evaluating():
+            return self._actor.greedy(data) if row_keys is None else self._actor.sample(data, row_keys)
+
+    def _load_state_dict_eval(self, state_dict: Dict[str, Any]) -> None:
+        self._load_weights(state_dict, dict(model=self._model.state_dict()))
+
+    def _load_weights(self, state_dict: Dict[str, Any], own: Dict[str, Any]) -> None:
+        check_content(state_dict, own, 'the checkpoint')
+        with taking('the checkpoint'):
+            self._actor.load_state_dict(state_dict)
+        try:
+            self._model.load_state_dict(state_dict['model'])
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise ConfigError(
+                f'policy.model = {dict(self._cfg.model)!r:.300}: the checkpoint is of another model ({describe(error)})'
+            ) from error
+        if self._sharding is not None:
+            self._sharding.gather()
+        check_weights(self._get_model(), 'the checkpoint')
+
+    def _reset_eval(self, data_id: Optional[List[int]] = None) -> None:
+        self._actor.forget(data_id)
+
+
+def is_grpo(kind: Any) -> bool:
+    """Whether a registered policy, or its class with DI-engine's commands, is grpo or derives from it."""
+    return kind in POLICY_REGISTRY and issubclass(POLICY_REGISTRY.get(kind), GRPOPolicy)
+
+
+@POLICY_REGISTRY.register('grpo_command')
+class GRPOCommandModePolicy(GRPOPolicy, DummyCommandModePolicy):
+    """
+    Overview:
+        ``grpo`` under the name that DI-engine's serial pipelines use.
+    """

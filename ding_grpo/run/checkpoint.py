@@ -1,0 +1,313 @@
+"""
+Checkpoints that are either complete or absent. A file is written under a temporary name, flushed to the disk and then
+renamed, so a kill or a full disk leaves the previous file intact. ``torch.save`` writes a zip archive with a CRC-32 of
+every record. Reading verifies these checksums, which detects any later damage. They are computed while torch reads, so
+that a file is read once.
+"""
+import fcntl
+import glob
+import os
+import pickle
+import platform
+import re
+import shutil
+import struct
+import zipfile
+import zlib
+from contextlib import contextmanager
+from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional
+
+import torch
+from safetensors import SafetensorError
+
+from ding_common import CheckpointError
+from ding_common.content import check_content, taking
+from ding_common.model_folder import check_archive
+from ding_grpo.logs.screen import show
+
+from .sharded_checkpoint import ENTRY, check_shards, prune_shards, read_shards
+
+# What checkpoints of any policy may contain.
+_COMMON = {'last_iter': 0, 'last_step': 0, 'run': {'seed': 0}, ENTRY: {'folder': '', 'sums': {}}}
+_NUMBERED = re.compile(r'iteration_(\d+)\.pth\.tar')
+
+
+class Found(NamedTuple):
+    """
+    Overview:
+        Path and content of a checkpoint.
+    """
+    path: str
+    state: Dict[str, Any]
+
+
+def lock(folder: str) -> IO[str]:
+    """
+    Overview:
+        Lock a run's folder for this process, until the returned file is closed or the process ends.
+    Raises:
+        - CheckpointError: If another process has locked it.
+    """
+    file = open(os.path.join(folder, '.lock'), 'a+', encoding='utf-8')
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # which of them depends on the system
+        file.seek(0)
+        raise CheckpointError(
+            f'exp_name = {folder!r}: another run ({file.read()}) writes into this folder. Wait until it ends, or use '
+            'another exp_name.'
+        ) from None
+    except OSError as error:
+        show(f'{folder} cannot be locked ({error.strerror}): start no second run in it')
+        return file
+    file.truncate(0)
+    print(f'process {os.getpid()} on {platform.node()}', end='', file=file, flush=True)
+    return file
+
+
+def save_checkpoint(path: str, state: Dict[str, Any]) -> None:
+    """
+    Overview:
+        Write a checkpoint. If this fails, an existing file stays unchanged.
+    Arguments:
+        - path (:obj:`str`): Path of the file; a missing folder is created.
+        - state (:obj:`Dict[str, Any]`): Tensors and plain Python objects.
+    Raises:
+        - CheckpointError: If it cannot be written, for example because the disk is full.
+    """
+    folder, beside = os.path.dirname(path), f'{path}.tmp'
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(beside, 'wb') as f:
+            torch.save(state, f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(beside, path)
+        entries = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(entries)  # flushes the new name too
+        finally:
+            os.close(entries)
+    except (OSError, RuntimeError) as error:  # torch's writer turns an OSError into a RuntimeError
+        if os.path.exists(beside):
+            os.remove(beside)
+        before = numbered(folder)
+        last = f'the last good one is {os.path.normpath(before[0])}' if before else 'there is no earlier checkpoint'
+        raise CheckpointError(
+            f'the checkpoint {os.path.normpath(path)} could not be written ({_reason(error)}); {last}'
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    while not isinstance(error, OSError) and error.__context__ is not None:
+        error = error.__context__
+    return getattr(error, 'strerror', None) or str(error).strip().splitlines()[0]
+
+
+def read_checkpoint(path: str, mapped: bool = False, parts: bool = True) -> Dict[str, Any]:
+    """
+    Overview:
+        Read a checkpoint without executing any code that it contains, whole also if processes have divided it.
+    Arguments:
+        - path (:obj:`str`): Path of the file.
+        - mapped (:obj:`bool`): Whether tensors stay in the file until they are used. The optimizer's state, twice as \
+            large as the model, then needs no memory if it is not used. The file must not change meanwhile. Of a \
+            divided checkpoint only the model is then read.
+        - parts (:obj:`bool`): Whether to read the tensors of a divided checkpoint; they are checked in any case.
+    Raises:
+        - CheckpointError: If it is missing, damaged or compressed, or contains anything but tensors and plain objects.
+    """
+    path = os.path.normpath(path)
+    state = _read_file(path, mapped)
+    check_content(state, _COMMON, f'the checkpoint {path}')
+    if ENTRY in state:
+        with taking(f'the checkpoint {path}'):
+            check_shards(path, state)
+        if parts:
+            state = read_shards(path, state, only='model' if mapped else '')
+    return state
+
+
+def _read_file(path: str, mapped: bool) -> Any:
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise CheckpointError(f'the checkpoint {path} is not a file')
+    try:
+        check_archive(path)
+        with open(path, 'rb') as file, zipfile.ZipFile(file) as archive:
+            tensors = [r for r in archive.infolist() if '/data/' in r.filename]
+            for record in archive.infolist():  # the pickle and small records
+                if record not in tensors:
+                    archive.read(record)
+            if mapped:
+                damaged = archive.testzip()
+                if damaged is not None:
+                    raise zipfile.BadZipFile(f'the checksum of {damaged} does not match')
+                return torch.load(path, map_location='cpu', weights_only=True, mmap=True)
+            summed = _SummedFile(file, tensors)
+            try:
+                state = torch.load(summed, map_location='cpu', weights_only=True)
+            finally:
+                summed.check()  # torch may raise any exception for a damaged file
+            for record in summed.unread():
+                archive.read(record)
+            return state
+    except FileNotFoundError as error:
+        raise CheckpointError(f'there is no checkpoint {path}') from error
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f'the checkpoint {path} contains more than tensors and plain objects; none of its code was run'
+        ) from error
+    except Exception as error:  # damaged archives raise many kinds, from struct.error to pickle's
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CheckpointError(
+            f'the checkpoint {path} is damaged, or was not written by torch 1.6 or later ({reason})'
+        ) from error
+
+
+class _SummedFile:
+    """
+    Overview:
+        A file object for ``torch.load`` that computes the checksums of an archive's records while they are read.
+    Arguments:
+        - file (:obj:`IO[bytes]`): A zip archive.
+        - records (:obj:`List[zipfile.ZipInfo]`): The records that torch will read, each from start to end.
+    """
+
+    def __init__(self, file: IO[bytes], records: List[zipfile.ZipInfo]) -> None:
+        self._file = file
+        self.seek, self.tell, self.readline = file.seek, file.tell, file.readline
+        self._damaged: List[str] = []
+        # by the position of the next byte: the record, the number of its bytes not yet read, and the sum so far
+        self._begun = {self._start(record): (record, record.file_size, 0) for record in records if record.file_size > 0}
+        file.seek(0)
+
+    def _start(self, record: zipfile.ZipInfo) -> int:
+        """Position of a record's content, which follows its name and a padding."""
+        self._file.seek(record.header_offset + 26)
+        name, padding = struct.unpack('<HH', self._file.read(4))
+        return record.header_offset + 30 + name + padding
+
+    def read(self, size: int = -1) -> bytes:
+        start = self._file.tell()
+        data = self._file.read(size)
+        self._sum(start, memoryview(data))
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        start, view = self._file.tell(), memoryview(buffer)
+        size = self._file.readinto(view)
+        self._sum(start, view[:size])
+        return size
+
+    def _sum(self, start: int, data: memoryview) -> None:
+        if start not in self._begun or not data:
+            return
+        record, left, so_far = self._begun.pop(start)
+        data = data[:left]
+        so_far, left = zlib.crc32(data, so_far), left - len(data)
+        if left > 0:
+            self._begun[start + len(data)] = record, left, so_far
+        elif so_far != record.CRC:
+            self._damaged.append(record.filename)
+
+    def check(self) -> None:
+        """
+        Overview:
+            Compare the checksums of the records that have been read.
+        Raises:
+            - BadZipFile: If a checksum does not match.
+        """
+        if self._damaged:
+            raise zipfile.BadZipFile(f'the checksum of {self._damaged[0]} does not match')
+
+    def unread(self) -> List[zipfile.ZipInfo]:
+        """The records that have not been read from start to end."""
+        return [record for record, *_ in self._begun.values()]
+
+
+@contextmanager
+def whole_folder(path: str) -> Iterator[str]:
+    """
+    Overview:
+        A temporary folder to write into, which is renamed to ``path`` once everything is written.
+    Arguments:
+        - path (:obj:`str`): Final path of the folder.
+    Raises:
+        - CheckpointError: If it cannot be written, for example because the disk is full.
+    """
+    beside, before = f'{path}.tmp', f'{path}.before'
+    if os.path.exists(before) and not os.path.exists(path):  # killed between the two moves below
+        os.replace(before, path)
+    for left in (beside, before):
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        yield beside
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise CheckpointError(f'the folder {os.path.normpath(path)} could not be written ({_reason(error)})') from error
+    if os.path.exists(path):
+        os.replace(path, before)
+    os.replace(beside, path)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def numbered(folder: str) -> List[str]:
+    """
+    Overview:
+        Paths of the numbered checkpoints in a folder, newest first.
+    """
+    found = [path for path in glob.glob(os.path.join(glob.escape(folder), '*')) if number_of(path) is not None]
+    return sorted(found, key=number_of, reverse=True)
+
+
+def number_of(path: str) -> Optional[int]:
+    """
+    Overview:
+        The update number in a checkpoint's file name, None if the name has none.
+    """
+    match = _NUMBERED.fullmatch(os.path.basename(path))
+    return None if match is None else int(match[1])
+
+
+def prune(folder: str, keep: int) -> List[str]:
+    """
+    Overview:
+        Delete all but the ``keep`` newest numbered checkpoints, and partial files that a kill left.
+    Returns:
+        - old (:obj:`List[str]`): Paths of the checkpoints that were deleted.
+    """
+    old = numbered(folder)[keep:]
+    for path in old + glob.glob(os.path.join(glob.escape(folder), '*.tmp')):
+        os.remove(path)
+    prune_shards(folder)
+    return old
+
+
+def newest(folder: str, asked: str = '', parts: bool = True) -> Optional[Found]:
+    """
+    Overview:
+        The checkpoint to resume from: ``asked``, or the newest in a folder. A damaged checkpoint is skipped in favour \
+        of the previous one.
+    Arguments:
+        - folder (:obj:`str`): The run's folder of checkpoints.
+        - asked (:obj:`str`): Path of a file, or ''.
+        - parts (:obj:`bool`): As of ``read_checkpoint``.
+    Returns:
+        - found (:obj:`Optional[Found]`): None if the folder contains no checkpoint.
+    Raises:
+        - CheckpointError: If every checkpoint is damaged.
+    """
+    candidates = numbered(os.path.dirname(asked) if asked else folder)
+    if asked:
+        below = number_of(asked) or 0  # a checkpoint without a number has no previous one
+        candidates = [asked] + [path for path in candidates if path != asked and number_of(path) < below]
+    elif os.path.isfile(os.path.join(folder, 'ckpt_best.pth.tar')):
+        candidates.append(os.path.join(folder, 'ckpt_best.pth.tar'))
+    for path in candidates:
+        try:
+            return Found(path, read_checkpoint(path, parts=parts))
+        except CheckpointError as error:
+            if path == candidates[-1]:
+                raise CheckpointError(f'{error.message}, and there is no good earlier checkpoint') from error
+            show(f'{error.message}; trying the previous one')
+    return None
