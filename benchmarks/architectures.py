@@ -90,7 +90,6 @@ def _learn(name: str, log_prob_fn: str, device: str) -> List[Dict[str, float]]:
     main.policy.model.config = config_of(name)
     main.policy.collect.n_sample = GROUPS
     main.policy.learn.update(batch_size=GROUPS, learning_rate=1e-3, log_prob_fn=log_prob_fn)
-    create.policy.type += '_command'
     cfg = compile_config(main, seed=0, auto=True, create_cfg=create, save_cfg=False)
     env, env_cfgs, _ = get_vec_env_setting(cfg.env)
     envs = create_env_manager(cfg.env.manager, [partial(env, cfg=c) for c in env_cfgs])

@@ -25,9 +25,9 @@ from update_ours import configs  # noqa: E402
 from ding_grpo.collect.group_collector import GroupCollector  # noqa: E402
 from ding_grpo.instruments.shadow import Shadow  # noqa: E402
 from ding_grpo.learn.update import Updater  # noqa: E402
-from ding_grpo.logs.metrics_log import MetricsHook  # noqa: E402
 from ding_grpo.model import CausalLM  # noqa: E402
 from ding_grpo.rl_utils import LOSS_PRESETS  # noqa: E402
+from ding_grpo.run.report import MetricsHook  # noqa: E402
 
 WORK = Work(prompt_tokens=256, tokens=32, group_size=8, vocabulary=32, rounds=0)
 PARTS = {

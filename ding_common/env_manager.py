@@ -1,12 +1,17 @@
 """Env managers for DI-engine's serial pipelines."""
 import logging
+import multiprocessing
+import os
 import signal
-from functools import wraps
+import threading
+from contextlib import suppress
 from multiprocessing import connection
 from typing import Any, Callable, Dict, List, Tuple
 
 import click
-from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager, create_env_manager
+from ding.envs import (AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager, create_env_manager)
+from ding.envs.env_manager import base_env_manager, subprocess_env_manager
+from ding.utils import import_module
 
 from .errors import ConfigError, PeerError, describe, is_not_installed
 
@@ -14,7 +19,10 @@ from .errors import ConfigError, PeerError, describe, is_not_installed
 OTHERS = ('base_v2', 'subprocess_v2', 'gym_vector', 'env_pool')
 SPACES = ('observation_space', 'action_space', 'reward_space')
 
-LOG = logging.getLogger('env_manager')  # takes the place of DI-engine's ``logging`` in its env managers
+# Takes the place of ``logging`` in DI-engine's env managers, from the first manager of this package on: they print an
+# error that hides the environment's own message, and tracebacks of environment processes, also from threads that outlive
+# a run. The exception that they raise contains both.
+LOG = logging.getLogger('env_manager')
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
@@ -26,22 +34,41 @@ def _is_shown(record: logging.LogRecord) -> bool:
 LOG.addFilter(_is_shown)
 
 
-def while_alive(method: Callable) -> Callable:
+class _Guarded:
     """
     Overview:
-        ``step`` or ``reset`` of a manager, which raises a ``PeerError`` if an environment process has ended.
-    Arguments:
-        - method (:obj:`Callable`): DI-engine's method.
+        What is different in this package's managers of environments in processes of their own. Ctrl-C in a terminal \
+        and torchrun's SIGTERM go to the whole process group, and would kill these processes before the learner has \
+        saved. One that has been killed would end in tracebacks of its pipe, of a reset that is tried again, and of \
+        closing the others; here it is a ``PeerError``.
     """
-    if hasattr(method, '__wrapped__'):
-        return method
 
-    @wraps(method)
-    def step_or_reset(self: AsyncSubprocessEnvManager, *args, **kwargs) -> Any:
+    def step(self, *args, **kwargs) -> Any:
+        return self._while_alive(super().step, *args, **kwargs)
+
+    def reset(self, *args, **kwargs) -> Any:
+        return self._while_alive(super().reset, *args, **kwargs)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except (OSError, EOFError):
+            for process in self._subprocesses.values():
+                process.terminate()
+
+    @staticmethod
+    def worker_fn_robust(*args, **kwargs) -> None:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the manager terminates the process with it
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        with suppress(ConnectionError):  # the parent has ended
+            AsyncSubprocessEnvManager.worker_fn_robust(*args, **kwargs)
+
+    def _while_alive(self, method: Callable, *args, **kwargs) -> Any:
         logs: List[logging.LogRecord] = []  # DI-engine logs tracebacks before it raises
         LOG.addFilter(logs.append)  # which returns None, so that the record is not logged
         try:
-            return method(self, *args, **kwargs)
+            return method(*args, **kwargs)
         except (EOFError, OSError, RuntimeError) as error:
             told, logs[:] = logs[:], ()
             if not isinstance(error, RuntimeError):  # of a pipe, which ends a moment before its process
@@ -54,7 +81,22 @@ def while_alive(method: Callable) -> Callable:
             for record in logs:
                 LOG.handle(record)
 
-    return step_or_reset
+
+class AsyncManager(_Guarded, AsyncSubprocessEnvManager):
+    pass
+
+
+class SyncManager(_Guarded, SyncSubprocessEnvManager):
+    pass
+
+
+OF_PROCESSES = dict(async_subprocess=AsyncManager, subprocess=SyncManager)
+
+
+def _end_with_parent() -> None:
+    """Exit with the parent. A kill of its group misses this process; a hanging step does not see the closed pipe."""
+    connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
 
 
 def _check_alive(manager: AsyncSubprocessEnvManager, expected: Tuple[int, ...] = ()) -> None:
@@ -65,27 +107,6 @@ def _check_alive(manager: AsyncSubprocessEnvManager, expected: Tuple[int, ...] =
                 f'the process {process.pid} of environment {i} has ended with exit code {process.exitcode}; -9 is a '
                 'kill, mostly for lack of memory'
             )
-
-
-def closing_all(close: Callable) -> Callable:
-    """
-    Overview:
-        ``close`` of a manager, which also ends the other processes if one of them has already exited.
-    Arguments:
-        - close (:obj:`Callable`): DI-engine's method.
-    """
-    if hasattr(close, '__wrapped__'):
-        return close
-
-    @wraps(close)
-    def close_all(self: AsyncSubprocessEnvManager) -> None:
-        try:
-            close(self)
-        except (OSError, EOFError):
-            for process in self._subprocesses.values():
-                process.terminate()
-
-    return close_all
 
 
 def create_manager(cfg: Dict, env_fn: List[Callable]) -> BaseEnvManager:
@@ -104,8 +125,12 @@ def create_manager(cfg: Dict, env_fn: List[Callable]) -> BaseEnvManager:
             f'create_config.env_manager.type = {cfg.type!r}: does not work in the modes serial, serial_onpolicy and '
             "eval. Use 'base' or 'subprocess'."
         )
+    for module in (base_env_manager, subprocess_env_manager):
+        module.logging = LOG
     try:
-        return create_env_manager(cfg, env_fn)
+        import_module(cfg.get('import_names', []))
+        make = OF_PROCESSES.get(cfg.type)
+        return create_env_manager(cfg, env_fn) if make is None else make(env_fn=env_fn, cfg=cfg)
     except click.ClickException:
         raise
     except Exception as error:  # an environment may raise anything

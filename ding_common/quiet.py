@@ -43,6 +43,12 @@ def importing() -> Iterator[None]:
             gc.enable()
 
 
+def is_program() -> bool:
+    """Whether one of these packages runs as a program (``python -m``), and is being imported."""
+    packages = ('ding_grpo', 'dizoo_llm')
+    return sys.argv[:1] == ['-m'] and any(arg.partition('.')[0] in packages for arg in sys.orig_argv)
+
+
 def show_any_text() -> None:
     """Write what the encoding of the screen lacks, such as Latin-1, as escapes. It would raise an error otherwise."""
     if getattr(sys.stdout, 'errors', None) == 'strict' and hasattr(sys.stdout, 'reconfigure'):

@@ -5,11 +5,12 @@ examines a config before a run, see ``check.py``.
 """
 import copy
 import sys
-from typing import List, Optional
+from importlib import import_module
+from typing import Any, List, Optional
 
 import click
 
-from ding_common import import_ding
+from ding_common import ConfigError, ConfigFile, import_ding, read_config_file
 
 NAME = 'python -m ding_grpo'
 
@@ -27,11 +28,36 @@ def main(args: Optional[List[str]] = None) -> None:
     if '--check' in args:
         from . import check
         check.main([arg for arg in args if arg != '--check'], prog_name=f'{NAME} --check')
-    from ding.entry.cli import cli
-    program = copy.copy(cli)
+    command()(args, prog_name=NAME)
+
+
+def command() -> click.Command:
+    """DI-engine's command, which finds shipped configs, and ends in one line if a config is invalid or missing."""
+    from .run.around import replaced
+    commands = import_module('ding.entry.cli')  # ding.entry.cli is the command
+    program = copy.copy(commands.cli)
+    program.params = [copy.copy(option) for option in program.params]
+    for option in program.params:
+        if option.name == 'config':
+            option.type, option.callback = ConfigFile(), _needed
+        option.required = option.required or option.name == 'mode'
     text = 'Examine the config of -c before a run: scorer, lengths, time and memory. More: --check --help.'
-    program.params = [*cli.params, click.Option(['--check'], is_flag=True, expose_value=False, help=text)]
-    program(args, prog_name=NAME)
+    program.params.append(click.Option(['--check'], is_flag=True, expose_value=False, help=text))
+
+    def run(**options: Any) -> None:
+        with replaced(commands, read_config=read_config_file):
+            commands.cli.callback(**options)
+
+    program.callback = run
+    return program
+
+
+def _needed(context: click.Context, option: click.Parameter, config: Optional[str]) -> Optional[str]:
+    if config is None and not (context.params.get('env') and context.params.get('policy')):
+        raise ConfigError(
+            "--config: missing; name a config file, a shipped config, or one of DI-engine's own by --env and --policy."
+        )
+    return config
 
 
 if __name__ == '__main__':

@@ -7,25 +7,22 @@ import shutil
 import statistics
 import tempfile
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Dict, Iterator, List, Tuple
 
 import click
 import torch
-from ding.config import compile_config
 from ding.envs import get_vec_env_setting
-from ding.policy import create_policy
-from ding.utils import set_pkg_seed
 from ding.worker import create_serial_collector
 from easydict import EasyDict
 from tabulate import tabulate
 
 from ding_common import ConfigError, ConfigFile, echo, read_config_file
 from ding_common.create_config import check_names
-from ding_common.env_manager import create_manager
 from ding_common.memory import peak_memory
 
+from .entry.build import compiled, environments, make_policy
 from .policy import is_grpo
+from .run.around import around_run
 
 PROBLEMS, UPDATES = 20, 2
 MODES = ('serial_onpolicy', 'serial')
@@ -62,7 +59,7 @@ def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: 
         probes = collector.probe(PROBLEMS)
         for line in describe_probes(probes):
             echo(line)
-        watch = policy.learn_mode.get_attribute('watch')
+        watch = policy.watch
         watch.probed(probes)
         for line in _trial(policy, collector, replays):
             echo(line)
@@ -82,26 +79,25 @@ def built(main_config: EasyDict, create_config: EasyDict, seed: int) -> Iterator
     """
     folder = tempfile.mkdtemp()
     try:
-        policy, collector = _build(main_config, create_config, seed, os.path.relpath(folder))
-        try:
-            yield policy, collector
-        finally:
-            collector.close()
+        with around_run():
+            policy, collector = _build(main_config, create_config, seed, os.path.relpath(folder))
+            try:
+                yield policy, collector
+            finally:
+                collector.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _build(main_config: EasyDict, create_config: EasyDict, seed: int, folder: str) -> Tuple[Any, Any]:
-    """Policy and collector of a run, as DI-engine's pipelines build them."""
-    create_config.policy.type += '_command'
+    """Policy and collector of a run."""
     create_config.setdefault('collector', EasyDict(type='group'))
     main_config.exp_name = folder
-    cfg = compile_config(main_config, seed=seed, auto=True, create_cfg=create_config, save_cfg=False)
+    cfg = compiled((main_config, create_config), seed, save_cfg=False)
     env, env_cfgs, _ = get_vec_env_setting(cfg.env)
-    envs = create_manager(cfg.env.manager, [partial(env, cfg=c) for c in env_cfgs])
+    envs = environments(cfg, env, env_cfgs)
     envs.seed(cfg.seed)
-    set_pkg_seed(cfg.seed, use_cuda=cfg.policy.cuda)
-    policy = create_policy(cfg.policy, enable_field=['learn', 'collect', 'eval', 'command'])
+    policy = make_policy(cfg, None, seed, groups=is_grpo(cfg.policy.type))
     collector = create_serial_collector(
         cfg.policy.collect.collector, env=envs, policy=policy.collect_mode, exp_name=folder
     )
@@ -140,11 +136,11 @@ def describe_probes(probes: List[Dict[str, Any]]) -> List[str]:
 
 def _trial(policy: Any, collector: Any, replays: bool) -> List[str]:
     """Two updates; the second one is described, because the first includes the warm-up."""
-    cuda = torch.cuda.is_available() and policy.learn_mode.get_attribute('cuda')
+    cuda = torch.cuda.is_available() and policy.cfg.cuda
     before = most = _peak(cuda)
     for update in range(UPDATES):
         groups = collector.collect(train_iter=update)
-        number = policy.learn_mode.get_attribute('batch_size') if replays else len(groups)
+        number = policy.cfg.learn.batch_size if replays else len(groups)
         metrics = policy.learn_mode.forward(groups[:number])
         # an update starts the peak of a GPU anew with each part
         most = max(most, _peak(cuda), *(value for name, value in metrics.items() if name.startswith('memory_mib_')))

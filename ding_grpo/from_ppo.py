@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 import click
 from easydict import EasyDict
 
-from ding_common import ConfigError, ConfigFile, describe, import_ding, is_not_installed, read_config_file
+from ding_common import (ConfigError, ConfigFile, describe, import_ding, is_not_installed, read_config_file)
 
 GROUP_SIZE = 8
 EPISODES = 8  # of random actions, whose mean length turns steps into groups
@@ -127,20 +127,21 @@ def check_start(main: Dict, create: Dict, has_env: bool) -> None:
     Raises:
         - ConfigError: If the run would fail.
     """
-    from ding.config import compile_config
     from ding.envs import BaseEnv
     from ding.policy import create_policy
 
     from .check import built
+    from .entry.build import compiled
+    from .run.around import around_run
     main, create = EasyDict(_plain(main)), EasyDict(_plain(create))
     main.policy.update(cuda=False, multi_gpu=False)
     try:
         if has_env:
             with built(main, create, seed=0):
                 return
-        create.policy.type += '_command'
-        cfg = compile_config(main, seed=0, env=BaseEnv, auto=True, create_cfg=create, save_cfg=False)
-        create_policy(cfg.policy, enable_field=['learn', 'collect', 'eval', 'command'])
+        with around_run():
+            cfg = compiled((main, create), 0, env=BaseEnv, save_cfg=False)
+            create_policy(cfg.policy, enable_field=['learn', 'collect', 'eval'], seed=0)
     except click.ClickException:
         raise
     except Exception as error:  # of the environment or the model, which may raise anything

@@ -15,7 +15,7 @@ Group Relative Policy Optimization as a DI-engine policy. Departures from https:
    4.1.3), which compares their sums. A discount and the extension of truncated episodes are added.
 """
 from functools import singledispatch
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from ding.policy import Policy
@@ -57,7 +57,6 @@ class GRPOPolicy(Policy):
     """
 
     config = DEFAULTS
-    _learns_from_groups = True  # read by the workers through ``get_attribute``
     _sharding: Optional[Sharding] = None
     _learning: Optional[Learning] = None  # if ``enable_field`` has 'learn'
 
@@ -66,7 +65,16 @@ class GRPOPolicy(Policy):
             cfg: Dict,
             model: Optional[torch.nn.Module] = None,
             enable_field: Optional[List[str]] = None,
+            seed: Optional[int] = None,
     ) -> None:
+        """
+        Arguments:
+            - cfg (:obj:`Dict`): The compiled section ``policy``.
+            - model (:obj:`Optional[nn.Module]`): The model; None builds the one of ``cfg.model``.
+            - enable_field (:obj:`Optional[List[str]]`): Modes: 'learn', 'collect', 'eval'; None for all.
+            - seed (:obj:`Optional[int]`): Of the run; None for the one that torch has just been seeded with.
+        """
+        self.seed = torch.initial_seed() if seed is None else seed
         check_policy_config(cfg, self.default_config())
         self._advantage = Advantage(
             adv_method(cfg.learn),
@@ -83,7 +91,6 @@ class GRPOPolicy(Policy):
         return model_type(self._cfg.model), ['ding_grpo.model', 'ding.model']
 
     def _create_model(self, cfg: Dict, model: Optional[torch.nn.Module] = None) -> torch.nn.Module:
-        self._seed = torch.initial_seed()  # the run's: DI-engine sets it just before, and nobody else has run since
         if isinstance(model, PreTrainedModel):
             model = CausalLM.from_model(model)
         try:
@@ -96,7 +103,7 @@ class GRPOPolicy(Policy):
                 f'policy.model = {written!r}: {model_type(cfg.model)!r} cannot be built with them ({describe(error)})'
             ) from error
         check_weights(model, 'policy.model')
-        self._actor = make_actor(model, cfg, self._seed)
+        self._actor = make_actor(model, cfg, self.seed)
         self._actor.check_learning(cfg)
         if cfg.shard and cfg.multi_gpu:
             self._shard(model)
@@ -107,7 +114,7 @@ class GRPOPolicy(Policy):
         self._init_multi_gpu_setting(model)
         if parallel.world_size() > 1:
             self._sharding = Sharding(model, self._cfg.cuda, self._cfg.shard)
-            self._actor = make_actor(self._sharding.copy, self._cfg, self._seed)
+            self._actor = make_actor(self._sharding.copy, self._cfg, self.seed)
 
     def _init_multi_gpu_setting(self, model: torch.nn.Module, bp_update_sync: bool = True) -> None:
         if self._sharding is not None:
@@ -119,10 +126,10 @@ class GRPOPolicy(Policy):
             )
         parallel.broadcast(list(model.state_dict().values()))
 
-    def _bind(self, spec: Any, spaces: Optional[Tuple] = None) -> None:
+    def bind(self, spec: Any, spaces: Optional[Tuple] = None) -> None:
         """
         Overview:
-            Receive facts about the environment, from the workers through ``get_attribute('bind')``.
+            Receive facts about the environment, which the collector and the evaluator have.
         Arguments:
             - spec (:obj:`Any`): The environment's ``token_spec``, None if it has none.
             - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and its actions.
@@ -141,26 +148,49 @@ class GRPOPolicy(Policy):
         if self._learning is not None:
             self._learning.bind(spec, self._advantage)
 
-    # What the workers read through ``get_attribute``, besides attributes.
-    def _get_mesh(self) -> Optional[DeviceMesh]:
+    def _get_group_policy(self) -> 'GRPOPolicy':
+        """What ``group_policy`` asks for, in the way of DI-engine's ``get_attribute``."""
+        return self
+
+    @property
+    def cfg(self) -> Dict:
+        """The section ``policy``."""
+        return self._cfg
+
+    @property
+    def device(self) -> str:
+        return self._device
+
+    @property
+    def mesh(self) -> Optional[DeviceMesh]:
+        """The processes among which the model is divided; None if each has it whole."""
         return None if self._sharding is None else self._sharding.mesh
 
-    def _get_token_spec(self) -> Any:
+    @property
+    def spec(self) -> Any:
+        """The environment's ``token_spec``, None without one."""
         return self._actor.spec
 
-    def _get_needs_greedy(self) -> bool:
+    @property
+    def needs_greedy(self) -> bool:
+        """Whether each group is compared with a greedy episode."""
         return self._advantage.method == 'remax'
 
-    def _get_optimizer_steps(self) -> int:
+    @property
+    def optimizer_steps(self) -> int:
         return 0 if self._learning is None else self._learning.updater.optimizer_steps
 
-    def _get_watch(self) -> Watch:
+    @property
+    def watch(self) -> Watch:
         return self._learning.watch
 
-    def _get_tokens(self) -> List[Dict[str, Any]]:
+    @property
+    def tokens(self) -> List[Dict[str, Any]]:
+        """The record of the last update, see ``TokenRecorder``."""
         return self._learning.tokens
 
-    def _get_model(self) -> torch.nn.Module:
+    @property
+    def whole_model(self) -> torch.nn.Module:
         """The model with whole weights. While the policy learns with ``shard``, it is empty."""
         return self._model if self._sharding is None else self._sharding.copy
 
@@ -195,9 +225,7 @@ class GRPOPolicy(Policy):
         return self._learning.metric_names
 
     def _state_dict_learn(self) -> Dict[str, Any]:
-        check_weights(
-            self._get_model(), f'after update {self._learning.updates}'
-        )  # a run cannot resume from NaN or Inf
+        check_weights(self.whole_model, f'after update {self._learning.updates}')  # a run cannot resume from NaN or Inf
         return self._learning.state_dict()
 
     def _load_state_dict_learn(self, state_dict: Dict[str, Any]) -> None:
@@ -208,7 +236,6 @@ class GRPOPolicy(Policy):
 
     # ---------------------------------------------------------------- collect
     def _init_collect(self) -> None:
-        self._collect_model = self._get_model()
         self._unroll_len = self._cfg.collect.unroll_len
         self._priority = self._cfg.priority
 
@@ -252,12 +279,11 @@ class GRPOPolicy(Policy):
         """
         sample = fold_group(transitions, self._cfg.collect.shared_start)
         equal = self._advantage.equal(Batch.of([sample]))
-        return [dict(sample, equal=equal, sampled_after=self._get_optimizer_steps())]
+        return [dict(sample, equal=equal, sampled_after=self.optimizer_steps)]
 
-    def _advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
+    def advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
         """The advantages (G, ) of each group's rows, or their means over steps, for the collector's table. None with a
         critic, ``optimal_token_baseline`` or ``kl_in_reward``, which need the model and are computed in the update.
-        Called through ``get_attribute('advantages')``.
         """
         learn = self._cfg.learn
         if learn.advantage == 'gae' or learn.kl_in_reward or self._advantage.method == 'optimal_token_baseline':
@@ -268,12 +294,17 @@ class GRPOPolicy(Policy):
             adv = row_mean(adv, batch.weight)
         return list(adv.split([len(s['action']) for s in samples]))
 
+    def _state_dict_collect(self) -> Dict[str, Any]:
+        return dict(model=self.whole_model.state_dict())
+
+    _state_dict_eval = _state_dict_collect
+
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
         self._actor.forget(data_id)
 
     # ------------------------------------------------------------------- eval
     def _init_eval(self) -> None:
-        self._eval_model = self._get_model()
+        pass
 
     def _forward_eval(self, data: Dict[int, Any], row_keys: Optional[Dict[int, Tuple]] = None) -> Dict[int, Any]:
         """Choose the most probable token or action; with ``row_keys``, sample as in ``_forward_collect``."""
@@ -295,7 +326,7 @@ class GRPOPolicy(Policy):
             ) from error
         if self._sharding is not None:
             self._sharding.gather()
-        check_weights(self._get_model(), 'the checkpoint')
+        check_weights(self.whole_model, 'the checkpoint')
 
     def _reset_eval(self, data_id: Optional[List[int]] = None) -> None:
         self._actor.forget(data_id)
@@ -310,5 +341,12 @@ def is_grpo(kind: Any) -> bool:
 class GRPOCommandModePolicy(GRPOPolicy, DummyCommandModePolicy):
     """
     Overview:
-        ``grpo`` under the name that DI-engine's serial pipelines use.
+        ``grpo`` under the name that DI-engine's own serial pipelines use. They are told so by ``when_made``, which \
+        ``compat/late.py`` sets.
     """
+    when_made: Optional[Callable[[], None]] = None
+
+    def __init__(self, *args, **kwargs) -> None:
+        if self.when_made is not None:
+            self.when_made()
+        super().__init__(*args, **kwargs)

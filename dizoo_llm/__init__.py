@@ -1,7 +1,9 @@
 """Tasks for language models, their rewards and the token environment. No model weights."""
-from ding_common import ConfigError, TaskError, import_ding, importing
+from contextlib import nullcontext
 
-with importing():
+from ding_common import (ConfigError, TaskError, import_ding, importing, is_program)
+
+with importing() if is_program() else nullcontext():
     import_ding()
 
     from . import envs

@@ -5,9 +5,10 @@ from typing import Any, Dict, List, Optional, Union
 from transformers import PreTrainedTokenizerBase
 
 from ding_common import ConfigError, nearest
-from dizoo_llm.tasks.base import check_unanswered
-from dizoo_llm.template import TemplateFailure, apply, variables
-from dizoo_llm.tokenizer import decode_after, encode_text, no_panic, reads_like_a_token
+
+from .tasks.base import check_unanswered
+from .template import TemplateFailure, apply, variables
+from .tokenizer import decode_after, encode_text, no_panic, reads_like_a_token
 
 MASK = 'special_tokens_mask'
 MARK = 'TURN{}MARK'  # stands for the content of a message

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 
 from ding_common import ConfigError
 from ding_common.language_model import build_causal_lm
-from dizoo_llm.tokenizer import load_tokenizer
+
+from .tokenizer import load_tokenizer
 
 SHARE = 0.2
 

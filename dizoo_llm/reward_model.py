@@ -12,9 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ding_common import ConfigError, Rule, check_config, describe, parallel
 from ding_common.language_model import DTYPES, load_reward_model
-from dizoo_llm.chat import encode_dialogue
-from dizoo_llm.tasks import Problem
-from dizoo_llm.tokenizer import ENCODING, load_tokenizer
+
+from .chat import encode_dialogue
+from .tasks import Problem
+from .tokenizer import ENCODING, load_tokenizer
 
 KEY = 'env.reward_models'
 DEFAULTS = dict(

@@ -4,7 +4,7 @@ from typing import Dict, List, Optional
 import torch
 from torch.utils.data import Dataset
 
-from dizoo_llm.envs import Demonstrations, TokenEnv
+from .envs import Demonstrations, TokenEnv
 
 
 class Examples(Dataset):

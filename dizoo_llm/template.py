@@ -11,8 +11,9 @@ from typing import Any, Dict, List
 from transformers import PreTrainedTokenizerBase, tokenization_utils_base
 
 from ding_common import ConfigError, describe
-from dizoo_llm.servers import Raised, Servers
-from dizoo_llm.tokenizer import ENCODING
+
+from .servers import Raised, Servers
+from .tokenizer import ENCODING
 
 AT_ONCE = 16  # chats that are rendered by one question
 _KINDS = {bool: bool, str: str.__str__, int: int.__int__, float: float.__float__}

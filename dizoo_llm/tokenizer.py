@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split, WhitespaceSplit
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast)
 
 from ding_common import ConfigError
 from ding_common.loading import quiet_hub, reason
@@ -23,8 +23,6 @@ SPECIAL = ['<eos>', '<pad>', '<unk>']  # appended to the vocabulary of a tokeniz
 # tokenizer itself, so that another thread would read ``<eos>`` in a text as the end of the sequence.
 ENCODING = threading.RLock()
 os.register_at_fork(before=ENCODING.acquire, after_in_parent=ENCODING.release, after_in_child=ENCODING.release)
-# Threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment.
-os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
 
 
 @contextmanager
@@ -82,7 +80,13 @@ def build_char_tokenizer(chars: str) -> PreTrainedTokenizerFast:
     return _wrap(tokenizer)
 
 
+def _without_threads() -> None:
+    """The threads of a tokenizer do not survive a fork, and it would print a warning in each forked environment."""
+    os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
+
+
 def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    _without_threads()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token='<eos>',
@@ -111,6 +115,7 @@ def load_tokenizer(pretrained: str, gguf_file: Optional[str] = None) -> PreTrain
 @lru_cache(maxsize=8)
 def _load_once(found: Pretrained, stamp: Tuple[int, ...]) -> PreTrainedTokenizerBase:
     """One tokenizer per process for all environments, as long as its files do not change."""
+    _without_threads()
     check = check_tokenizer if found.gguf_file is None else check_gguf
     check(found.where, f'env.tokenizer.pretrained = {found.where!r}')
     try:

@@ -48,7 +48,7 @@ def think_answer(tmp_path, monkeypatch):
 def _curves(request, monkeypatch):
     """A run within a test draws its curve, half of the time of a short run, only where the test looks at it."""
     if request.node.get_closest_marker('curves') is None:
-        monkeypatch.setattr('ding_grpo.logs.metrics_log.draw_curves', lambda runs, path: None)
+        monkeypatch.setattr('ding_grpo.run.report.draw_curves', lambda runs, path: None)
 
 
 @pytest.fixture(params=['cpu', pytest.param('cuda', marks=pytest.mark.cudatest)])

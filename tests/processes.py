@@ -33,7 +33,7 @@ def run_sft(command):
 
 def run_program(words):
     """What ``python -m WORDS`` does, but for the picture of the learning curve, half of the time of a short run."""
-    import ding_grpo.logs.metrics_log as report
+    import ding_grpo.run.report as report
     report.draw_curves = lambda runs, path: None
     sys.argv = words
     runpy.run_module(words[0], run_name='__main__', alter_sys=True)

@@ -70,7 +70,7 @@ def learn(case):
         'gradients': [own(p.grad).numel() for p in trained],
         'moments': [own(value).numel() for value in moments],
     }
-    sampled = {name: p.detach().clone() for name, p in policy._get_model().named_parameters()}
+    sampled = {name: p.detach().clone() for name, p in policy.whole_model.named_parameters()}
     whole_sizes = [p.numel() for p in trained]
     return dict(
         start=start,
@@ -89,7 +89,7 @@ def evaluated(policy):
     """Logits of a completion as evaluation computes them."""
     with policy._actor.evaluating(), torch.no_grad():
         prompts = PromptBatch.of([torch.arange(1, 6)], torch.device('cpu'))
-        return policy._get_model().completion_logits(prompts, torch.arange(6, 9).unsqueeze(0))
+        return policy.whole_model.completion_logits(prompts, torch.arange(6, 9).unsqueeze(0))
 
 
 def learn_all(cases):

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Protocol, Tuple
 from ding.envs import BaseEnvManager, BaseEnvTimestep
 from ding.envs.env_manager.base_env_manager import timeout_wrapper
 
-from ding_grpo.compat import private
+from ding_common.ding_private import step_timeout
 
 
 class Scorer(Protocol):
@@ -37,7 +37,7 @@ class Deferred:
         scorer: Optional[Scorer] = getattr(manager.env_ref, 'scorer', None)
         self._exists = scorer is not None
         # One call takes the place of many steps; it may take as long as one of them.
-        self._score = scorer and timeout_wrapper(scorer.score, private.step_timeout(manager))
+        self._score = scorer and timeout_wrapper(scorer.score, step_timeout(manager))
 
     def start(self, arguments: Optional[Dict[str, Any]] = None) -> Optional[Dict[str, Any]]:
         """The arguments of an environment's ``reset``, extended so that its episode is left unscored."""

@@ -9,12 +9,11 @@ from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
 
 from ding_common import ConfigError, parallel, unwrap_task_error
+from ding_common.ding_private import disable_auto_reset
 from ding_common.memory import MemoryMeter
-from ding_grpo.compat import private
-from ding_grpo.data.capability import learns_from_groups
+from ding_grpo.data.capability import group_policy
 from ding_grpo.data.plain import plain
 from ding_grpo.extras.ahead import Ahead, AheadSampler, Sampled
-from ding_grpo.instruments.findings import probe
 from ding_grpo.logs.screen import keep_off_screen, run_folder
 
 from .collect_log import CollectLog
@@ -22,6 +21,7 @@ from .completion_table import CompletionTable
 from .failures import check_failures
 from .group import Collected
 from .group_player import GroupPlayer
+from .probe import probe
 from .problem_order import ProblemOrder
 from .problem_pools import ProblemPools
 
@@ -109,7 +109,7 @@ class GroupCollector(ISerialCollector):
             self._env.reset()
         else:
             self._env = _env
-            private.disable_auto_reset(self._env)
+            disable_auto_reset(self._env)
             try:
                 self._env.launch()
             except RuntimeError as error:
@@ -120,15 +120,17 @@ class GroupCollector(ISerialCollector):
     def reset_policy(self, _policy: Optional[NamedTuple] = None) -> None:
         if _policy is not None:
             self._policy = _policy
-            cfg, self._seed = _policy.get_attribute('cfg'), _policy.get_attribute('seed')
-            if not learns_from_groups(_policy):
+            self._learns = group_policy(_policy)
+            if self._learns is None:
+                kind = _policy.get_attribute('cfg').get('type')
                 raise ConfigError(
-                    f"create_config.collector.type = 'group': policy.type = {cfg.get('type')!r} does not learn "
+                    f"create_config.collector.type = 'group': policy.type = {kind!r} does not learn "
                     'from groups. Remove the collector, or use grpo.'
                 )
+            cfg, self._seed = self._learns.cfg, self._learns.seed
             extra = cfg.collect.extra_rows
             self._rows = cfg.group_size + extra  # of a group, as they are sampled
-            self._n_sample = _policy.get_attribute('n_sample')
+            self._n_sample = cfg.collect.n_sample
             if self._env.env_num % self._rows != 0:
                 of_extra = f' + policy.collect.extra_rows = {self._rows}' if extra else f' = {self._rows}'
                 raise ConfigError(
@@ -136,11 +138,11 @@ class GroupCollector(ISerialCollector):
                     f'{of_extra}, because a group uses {self._rows} environments at once.'
                 )
             self._check_episodes(cfg.collect.max_episodes_per_env)
-            self._ahead = self._make_ahead(_policy) if cfg.collect.stale > 0 else None
-            self._needs_greedy = _policy.get_attribute('needs_greedy')
+            self._ahead = self._make_ahead() if cfg.collect.stale > 0 else None
+            self._needs_greedy = self._learns.needs_greedy
             self._order = self._problem_order(cfg.collect)
             spaces = self._env.observation_space, self._env.action_space
-            _policy.get_attribute('bind')(getattr(self._env.env_ref, 'token_spec', None), spaces)
+            self._learns.bind(getattr(self._env.env_ref, 'token_spec', None), spaces)
             self._player = self._make_player()
         self._policy.reset()
 
@@ -168,18 +170,18 @@ class GroupCollector(ISerialCollector):
                 'Lower n_sample, or raise max_episodes_per_env.'
             )
 
-    def _make_ahead(self, policy: NamedTuple) -> AheadSampler:
+    def _make_ahead(self) -> AheadSampler:
         if isinstance(self._env, AsyncSubprocessEnvManager):
             raise ConfigError(
                 "create_config.env_manager.type = 'subprocess': must be 'base' with policy.collect.stale = 1, whose "
                 'environments are in the process that samples.'
             )
-        return AheadSampler(policy)
+        return AheadSampler(self._learns.whole_model)
 
     def probe(self, problems: int) -> List[Dict[str, Any]]:
         """
         Overview:
-            Score texts that no policy wrote, see ``ding_grpo.instruments.findings.probe``.
+            Score texts that no policy wrote, see ``ding_grpo.collect.probe``.
         Arguments:
             - problems (:obj:`int`): Number of problems.
         """
@@ -273,7 +275,7 @@ class GroupCollector(ISerialCollector):
         self._rate_problems([*done, *replaced])
         infos = [info for group in [*done, *replaced] for info in group.infos]
         scored = [info for info in infos if 'return' in info and info.get('failed') is None]
-        self._policy.get_attribute('watch').sampled([info['return'] for info in scored])
+        self._learns.watch.sampled([info['return'] for info in scored])
         failures = [info.get('failed') for info in infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
@@ -281,12 +283,10 @@ class GroupCollector(ISerialCollector):
         for group in done:
             group.sample.update({name: value / target for name, value in shares.items()})
             group.sample.update({f'memory_mib_{part}': value for part, value in memory.items()})
-        advantages = self._policy.get_attribute('advantages')
         sizes = self._order.sizes() if isinstance(self._order, ProblemPools) else {}
-        self._log.write(done, clock, train_iter, self._envstep, advantages, sizes)
+        self._log.write(done, clock, train_iter, self._envstep, self._learns.advantages, sizes)
         if self._ahead is not None:
-            steps = self._policy.get_attribute('optimizer_steps')
-            further = steps, target, train_iter + 1, policy_kwargs or {}
+            further = self._learns.optimizer_steps, target, train_iter + 1, policy_kwargs or {}
             self._ahead.begin(self._sample_ahead, (self._counters(), self._pools(), *further))
         return [group.sample for group in done]
 
@@ -295,7 +295,7 @@ class GroupCollector(ISerialCollector):
         if train_iter != self._collect_iter:
             self._started += self._groups
             self._collect_iter, self._groups = train_iter, 0
-        clock, memory = dict(sampling=0., scoring=0.), MemoryMeter(self._policy.get_attribute('device'))
+        clock, memory = dict(sampling=0., scoring=0.), MemoryMeter(self._learns.device)
         done: List[Collected] = []
         replaced: List[Collected] = []
         while len(done) < target:
@@ -361,7 +361,7 @@ class GroupCollector(ISerialCollector):
         """Tell the pools of problems how often these were solved."""
         if not isinstance(self._order, ProblemPools):
             return
-        least, rates = self._policy.get_attribute('cfg').collect.pools.success_from, []
+        least, rates = self._learns.cfg.collect.pools.success_from, []
         for group in sorted(groups, key=lambda group: group.sample['group_id']):
             returns = group.returns()
             if len(returns):

@@ -9,6 +9,7 @@ from ding.torch_utils import to_ndarray
 
 from ding_common import ConfigError, unwrap_task_error
 from ding_common.memory import MemoryMeter
+from ding_grpo.data.capability import group_policy
 
 from .deferred import Deferred
 from .group import Group
@@ -36,7 +37,7 @@ class GroupPlayer:
         """
         self._env, self._policy, self._seed, self._rows = env, policy, seed, rows
         self._max_restarts, self._logger = max_restarts, logger
-        self._shared_start = policy.get_attribute('cfg').collect.shared_start
+        self._shared_start = group_policy(policy).cfg.collect.shared_start
         self._deferred = Deferred(env)
 
     def play(

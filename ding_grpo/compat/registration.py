@@ -3,12 +3,13 @@ When ``ding_grpo`` registers its parts in DI-engine: with DI-engine's import, or
 Until then ``import ding_grpo`` does nothing, so that the losses of ``ding_grpo.rl_utils`` need torch alone.
 """
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any, ContextManager, Optional
 
 
 class WithDing(MetaPathFinder):
@@ -48,29 +49,37 @@ class WithDing(MetaPathFinder):
 
 
 def _import_the_rest() -> None:
-    from ding_common import import_ding, importing
-    with importing():
+    from ding_common import import_ding
+    with _of_a_program():
         import_ding()
 
 
 def register() -> None:
-    """Import and so register all parts and those of installed plugins, and patch DI-engine."""
-    from ding_common import importing
+    """Import and so register all parts and those of installed plugins, and change DI-engine."""
     _import_the_rest()
-    with importing():
+    with _of_a_program():
         for part in ('collect', 'envs', 'evaluate', 'extras.ppo_kl', 'model', 'policy'):
             import_module(f'ding_grpo.{part}')
-
         from . import patches
         patches.apply()
         for plugin in entry_points(group='ding_grpo.plugins'):
             plugin.load()
 
 
+def _of_a_program() -> ContextManager:
+    """What a program of this package does while it imports, and no other process."""
+    from ding_common import importing
+    return importing() if is_program() else nullcontext()
+
+
+def is_program() -> bool:
+    """Whether this package runs as a program (``python -m``)."""
+    return sys.argv[:1] == ['-m'] and any(arg.partition('.')[0] == 'ding_grpo' for arg in sys.orig_argv)
+
+
 def register_with_ding() -> None:
-    """Register now if DI-engine is imported or this package runs as a program (``python -m``), else later."""
-    program = sys.argv[:1] == ['-m'] and any(arg.partition('.')[0] == 'ding_grpo' for arg in sys.orig_argv)
-    if 'ding' in sys.modules or program:
+    """Register now if DI-engine is imported or this package runs as a program, else later."""
+    if 'ding' in sys.modules or is_program():
         register()
     else:
         sys.meta_path.insert(0, WithDing())

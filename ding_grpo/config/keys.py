@@ -306,7 +306,7 @@ KEYS = dict(
                 save_ckpt_after_iter=100,
                 # (bool) Whether to save a checkpoint at the end. DI-engine always does.
                 save_ckpt_after_run=True,
-                # (dict) The progress display and the saved results, see ``ding_grpo.logs.metrics_log``.
+                # (dict) The progress display and the saved results, see ``ding_grpo.run.report``.
                 report=dict(name='report', type='grpo_report', position='before_run', priority=90, ext_args=dict()),
             ),
         ),

@@ -1,15 +1,15 @@
-from typing import Any
+from typing import Any, Optional
 
 
-def learns_from_groups(policy: Any) -> bool:
+def group_policy(mode: Any) -> Optional[Any]:
     """
     Overview:
-        Whether a policy learns from whole groups. Such a policy declares ``_learns_from_groups``; other policies do \
-        not have this attribute.
+        The policy behind one of its modes, if it learns from whole groups, else None. DI-engine hands on modes only, \
+        whose ``get_attribute`` reads this one attribute.
     Arguments:
-        - policy (:obj:`NamedTuple`): A mode of a DI-engine policy.
+        - mode (:obj:`NamedTuple`): A mode of a DI-engine policy.
     """
     try:
-        return policy.get_attribute('learns_from_groups')
+        return mode.get_attribute('group_policy')
     except NotImplementedError:
-        return False
+        return None

@@ -8,10 +8,10 @@ from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
 from tensorboardX import SummaryWriter
 
-from ding_common import ConfigError, append_json, describe, parallel, unwrap_task_error
+from ding_common import (ConfigError, append_json, describe, parallel, unwrap_task_error)
 from ding_grpo.collect.deferred import ScoringManager
 from ding_grpo.collect.failures import check_failures
-from ding_grpo.data.capability import learns_from_groups
+from ding_grpo.data.capability import group_policy
 from ding_grpo.logs.screen import keep_off_screen, run_folder, show
 
 from .evaluation import Evaluation
@@ -33,10 +33,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     def __init__(self, *args, **kwargs) -> None:
         self._since, self._evaluating = time.monotonic(), 0.
-        self._last: Optional[Tuple[float, int]] = None  # return and update of the last evaluation
-        self._info: Dict[str, Any] = {}  # of the last evaluation, as returned to the pipeline
-        self._handing_over = False
-        self._finished = False
+        self.last: Optional[Tuple[float, int]] = None  # return and update of the last evaluation
+        self._returns: List[float] = []  # of its episodes
         super().__init__(*args, **kwargs)
         self._check_pictures()
 
@@ -63,9 +61,9 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     def reset_policy(self, _policy: Optional[Any] = None) -> None:
         super().reset_policy(_policy)
-        self._seeds = learns_from_groups(self._policy)
-        if self._seeds:
-            self._policy.get_attribute('bind')(self.token_spec, (self._env.observation_space, self._env.action_space))
+        self._learns = group_policy(self._policy)  # None for DI-engine's own policies
+        if self._learns is not None:
+            self._learns.bind(self.token_spec, (self._env.observation_space, self._env.action_space))
         elif self._samples > 0:
             key = 'sample' if self._decides_by_samples else 'samples_per_start'
             kind = self._policy_cfg.type.removesuffix('_command')
@@ -84,10 +82,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
             *args,
             **kwargs,
     ) -> Tuple[bool, Dict]:
-        if self._handing_over:
-            return self._hand_over()
         best, begun = self._max_episode_return, time.monotonic()
-        if self._seeds:  # seeding may change global random states, which other policies train with
+        if self._learns is not None:  # seeding may change global random states, which other policies train with
             self._seed_starts(train_iter)
         to_save: List[str] = []  # saved below, once the share of failures is known to be small enough
         try:
@@ -103,13 +99,13 @@ class GroupEvaluator(InteractionSerialEvaluator):
             if parallel.rank() == 0:
                 to_save = ['ckpt_best.pth.tar'] if value > best else []
                 self._max_episode_return = max(value, best)
-        self._last, self._info = (value, train_iter), info
-        watched = self._seeds and train_iter >= 0 and not self._decides_by_samples
+        self.last, self._returns = (value, train_iter), info['eval_episode_return']
+        watched = self._learns is not None and train_iter >= 0 and not self._decides_by_samples
         paid = np.ravel(info['eval_episode_return']) >= self._stop_value
         cut_at_bar = float(np.mean(paid * np.ravel(info.get('truncated', 0.0)))) if stop else 0.0
         if parallel.rank() > 0:  # only the first process evaluates
             if watched:
-                self._policy.get_attribute('watch').evaluated(greedy, sampled_value, cut_at_bar)
+                self._learns.watch.evaluated(greedy, sampled_value, cut_at_bar)
             self._save(save_ckpt_fn, to_save)
             return stop, info
         seconds = begun - self._since - self._evaluating  # duration of the run so far, without evaluations
@@ -126,7 +122,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         check_failures(found.failures, most, 'policy.eval.evaluator.max_failed', 'count as 0')
         self._evaluating += time.monotonic() - begun
         if watched:
-            self._policy.get_attribute('watch').evaluated(greedy, sampled_value, cut_at_bar)
+            self._learns.watch.evaluated(greedy, sampled_value, cut_at_bar)
         self._save(save_ckpt_fn, to_save)
         show(found.line(best))
         return stop, info
@@ -139,14 +135,19 @@ class GroupEvaluator(InteractionSerialEvaluator):
             save_ckpt_fn(name)
 
     def should_eval(self, train_iter: int) -> bool:
-        if self._finished:  # returns before a due evaluation is recorded as done
-            self._handing_over = True
-            return True
         due = super().should_eval(train_iter)
-        if self._last is None and not due:  # the pipelines write the last evaluation at their end, and fail without one
+        if self.last is None and not due:  # a run has at least one evaluation
             self._last_eval_iter, due = train_iter, True
-        self._handing_over = self._handing_over and not due
-        return due or self._handing_over
+        return due
+
+    @property
+    def reached(self) -> bool:
+        """Whether the last evaluation ends the run."""
+        return self.last is not None and self.last[0] >= self._stop_value and self.last[1] > 0
+
+    def result(self) -> Tuple[List[float], bool]:
+        """The returns of the last evaluation, of a resumed run its mean, and whether it ends the run."""
+        return self._returns or [self.last[0]], self.reached
 
     @property
     def token_spec(self) -> Optional[Any]:
@@ -163,13 +164,13 @@ class GroupEvaluator(InteractionSerialEvaluator):
             - train_iter (:obj:`int`): Number of updates so far.
             - envstep (:obj:`int`): Number of environment steps so far.
         """
-        if self._last is not None and self._last[1] == train_iter:
-            if self._last[0] >= self._stop_value and parallel.rank() == 0:
+        if self.last is not None and self.last[1] == train_iter:
+            if self.last[0] >= self._stop_value and parallel.rank() == 0:
                 what = getattr(self.token_spec, 'return_name', 'the return')
-                limit, value = self._stop_value, self._last[0]
+                limit, value = self._stop_value, self.last[0]
                 show(f'env.stop_value = {limit:g} reached by {what} = {value:.4g} at update {train_iter}')
             return
-        known, writer = self._info, self._tb_logger
+        writer = self._tb_logger
         if writer is not None:
             self._tb_logger = SummaryWriter(writer.logdir, filename_suffix=END_SUFFIX)
             if hasattr(writer, 'mirror'):
@@ -180,33 +181,12 @@ class GroupEvaluator(InteractionSerialEvaluator):
             if writer is not None:
                 self._tb_logger.close()
                 self._tb_logger = writer
-        # The pipeline then writes the info that it knows to result.pkl, with the counts of the end.
-        known.clear()
-        known.update(self._info)
-
-    def finish(self, last: Optional[Tuple[float, int]] = None) -> None:
-        """
-        Overview:
-            Stop a run that has made all its updates. The next evaluation makes the pipeline stop.
-        Arguments:
-            - last (:obj:`Optional[Tuple[float, int]]`): Return and update of the evaluation at the end of the run.
-        """
-        self._finished = True
-        self._last = last or self._last
-
-    def _hand_over(self) -> Tuple[bool, Dict]:
-        """Return the last evaluation again: a resumed run's pipeline writes it at its end, even if no other follows."""
-        self._handing_over = False
-        value, train_iter = self._last
-        stop = self._finished or value >= self._stop_value and train_iter > 0
-        self._info = dict(eval_episode_return=[value])
-        return stop, self._info
 
     def state_dict(self) -> Dict[str, Any]:
         """The state of the evaluations so far that a resumed run needs, in plain numbers."""
         return dict(
             best=float(self._max_episode_return),
-            last=self._last,
+            last=self.last,
             last_eval_iter=self._last_eval_iter,
             seconds=time.monotonic() - self._since,
             evaluating=self._evaluating,
@@ -215,14 +195,13 @@ class GroupEvaluator(InteractionSerialEvaluator):
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Restore ``state_dict``."""
         self._max_episode_return, self._last_eval_iter = state['best'], state['last_eval_iter']
-        self._last = state['last']
+        self.last = state['last'] and tuple(state['last'])
         self._since, self._evaluating = time.monotonic() - state['seconds'], state['evaluating']
-        self._handing_over = self._last is not None
 
     def _seed_starts(self, train_iter: int) -> None:
         """Seed by (run seed, update), so that a resumed run evaluates the same starts as an uninterrupted one."""
         number = self._env.env_num
-        seed = self._policy.get_attribute('seed')
+        seed = self._learns.seed
         state = np.random.SeedSequence([seed, max(train_iter, 0)]).generate_state(number)
         # below 2^30; the group collector's seeds are above
         self._env.seed({i: int(s >> 2) for i, s in enumerate(state)}, dynamic_seed=False)

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_common import PeerError
 from ding_grpo.collect.group import Collected
@@ -66,12 +66,12 @@ class AheadSampler:
         ``begin``, ``take``, ``state_dict``, ``load_state_dict``, ``close``
     """
 
-    def __init__(self, policy: NamedTuple) -> None:
+    def __init__(self, model: nn.Module) -> None:
         """
         Arguments:
-            - policy (:obj:`NamedTuple`): Collect mode of a ``grpo`` policy.
+            - model (:obj:`nn.Module`): The policy's.
         """
-        self._policy = policy
+        self._model = model
         self._process: Optional[AheadProcess] = None
         self._due = False  # whether the process has a request that is not answered yet
         self._found: Optional[Ahead] = None
@@ -85,8 +85,7 @@ class AheadSampler:
             - request (:obj:`Any`): Its argument.
         """
         if self._process is None:
-            model = self._policy.get_attribute('model')
-            self._process = AheadProcess([p for p in model.parameters() if p.requires_grad], sample)
+            self._process = AheadProcess([p for p in self._model.parameters() if p.requires_grad], sample)
         self._process.request(request)
         self._due = True
 

@@ -3,13 +3,9 @@ import os
 import re
 from typing import Any, Dict, List
 
-from ding.envs import BaseEnvManager
-from ding.envs.env_manager.base_env_manager import timeout_wrapper
 from ding.worker import LearnerHook
 
-from ding_common import TaskError, append_json, parallel, printable
-from ding_common.random_state import random_state_kept
-from ding_grpo.compat import private
+from ding_common import append_json, parallel, printable
 from ding_grpo.logs.screen import run_folder, show
 
 FINDINGS = 'findings.jsonl'
@@ -18,40 +14,17 @@ PROBED = 3  # problems whose demonstration is compared with junk before the firs
 HELP = 'docs/troubleshooting.md#findings'
 
 
-def probe(manager: BaseEnvManager, problems: int) -> List[Dict[str, Any]]:
-    """
-    Overview:
-        Score texts that no policy wrote, in environments that can (``dizoo_llm/envs/probe.py``). The random numbers \
-        of the run stay as they are.
-    Arguments:
-        - manager (:obj:`BaseEnvManager`): Its reference environment has the scorer.
-        - problems (:obj:`int`): Number of problems.
-    Returns:
-        - probes (:obj:`List[Dict]`): See ``of_probes``; empty for other environments, and if a problem has no prompt, \
-            which the environments report when they get to it.
-    """
-    own = getattr(manager.env_ref, 'probe', None)
-    if own is None:
-        return []
-    with random_state_kept():
-        try:
-            return timeout_wrapper(own, private.step_timeout(manager))(problems)
-        except TaskError:
-            return []
-        except TimeoutError:
-            show(
-                f'env.manager.step_timeout = {private.step_timeout(manager)}: the scorer took longer for the '
-                f'demonstrations and junk of {problems} problems, so they are not compared'
-            )
-            return []
-
-
 class FindingsHook(LearnerHook):
     """
     Overview:
         Shows each cause that the policy's ``Watch`` finds, once, and appends it to ``findings.jsonl`` in the run's \
         folder: ``update``, ``cause``, ``message``, and the figures that it rests on.
     """
+
+    def __init__(self, *args, policy: Any, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.policy = policy
+        self._told = len(policy.watch.history.found)
 
     def begin(self, engine: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
         """
@@ -62,7 +35,7 @@ class FindingsHook(LearnerHook):
             - engine (:obj:`BaseLearner`): The learner.
             - collector (:obj:`GroupCollector`): Its environments have the scorer.
         """
-        watch = engine.policy.get_attribute('watch')
+        watch = self.policy.watch
         self._told = len(watch.history.found)
         if parallel.rank() == 0:  # a file without findings says that they were looked for
             os.makedirs(run_folder(engine.exp_name), exist_ok=True)
@@ -72,7 +45,7 @@ class FindingsHook(LearnerHook):
             self(engine)
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        found = engine.policy.get_attribute('watch').history.found
+        found = self.policy.watch.history.found
         new, self._told = found[self._told:], len(found)
         if parallel.rank() > 0:
             return
@@ -90,11 +63,15 @@ class FindingsPageHook(LearnerHook):
         Writes the page of findings at the end of a run, and shows where it is.
     """
 
+    def __init__(self, *args, findings: FindingsHook, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._findings = findings
+
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        private.find_hook(engine, 'after_iter', FindingsHook)(engine)  # what the last evaluation showed
+        self._findings(engine)  # what the last evaluation showed
         if engine.rank != 0:
             return
-        history = engine.policy.get_attribute('watch').history
+        history = self._findings.policy.watch.history
         path = os.path.normpath(os.path.join(run_folder(engine.exp_name), PAGE))
         with open(path, 'w', encoding='utf-8') as f:
             f.write(page(engine.exp_name, history.state_dict()))

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 import torch
 
 from ding_common import ConfigError, describe
+from ding_grpo.data.capability import group_policy
 
 
 class Force(NamedTuple):
@@ -146,7 +147,7 @@ class ChangedPolicy:
 
     def _steps_before(self, env_id: int, obs: Any) -> int:
         """Number of steps of the row before this one; for tokens, including those of the environment."""
-        if self._policy.get_attribute('token_spec') is None:
+        if group_policy(self._policy).spec is None:
             return self._taken.get(env_id, 0)
         size = int((torch.as_tensor(obs) >= 0).sum())
         return size - self._start.setdefault(env_id, size)

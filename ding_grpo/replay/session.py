@@ -2,18 +2,17 @@
 import copy
 import os
 import tempfile
-from functools import partial
 from typing import Any, Dict, NamedTuple
 
-from ding.envs import create_env_manager, get_vec_env_setting
-from ding.policy import create_policy
-from ding.utils import import_module, set_pkg_seed
+from ding.envs import get_vec_env_setting
+from ding.utils import import_module
 from ding.worker import create_serial_collector
 from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_common.content import check_content, taking
 from ding_common.random_state import set_random_state
+from ding_grpo.entry.build import environments, make_policy
 from ding_grpo.policy import is_grpo
 
 from .changes import ChangedPolicy, Changes
@@ -54,10 +53,9 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
         raise ConfigError('CHECKPOINT: does not contain the whole state of its run, so its groups cannot be rebuilt.')
     with tempfile.TemporaryDirectory() as folder:
         env_fn, env_cfgs, _ = get_vec_env_setting(cfg.env)
-        env = create_env_manager(cfg.env.manager, [partial(env_fn, cfg=c) for c in env_cfgs])
+        env = environments(cfg, env_fn, env_cfgs)
         env.seed(run['seed'])
-        set_pkg_seed(run['seed'], use_cuda=cfg.policy.cuda)
-        policy = create_policy(cfg.policy, enable_field=['learn', 'collect'])
+        policy = make_policy(cfg, None, run['seed'], groups=True)
         collect = ChangedPolicy(policy.collect_mode, group, changes).functions()
         collector = create_serial_collector(
             cfg.policy.collect.collector,
@@ -81,7 +79,7 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
         raise ConfigError(f'--group = {group}: the collect has the groups {_listed(numbers)}.')
     chosen = [sample for sample in samples if not alone or sample['group_id'] == group]
     metrics = policy.learn_mode.forward(chosen)
-    record = next(r for r in policy.learn_mode.get_attribute('tokens') if r['group'] == group)
+    record = next(r for r in policy.tokens if r['group'] == group)
     _check(record, changes)
     return Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples))
 

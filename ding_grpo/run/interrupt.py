@@ -1,12 +1,9 @@
-import os
 import signal
 import threading
-from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Optional
 
 from ding_common import parallel
-from ding_grpo.compat import private
 
 
 class Interrupt:
@@ -39,23 +36,4 @@ class Interrupt:
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
         if parallel.world_size() == 1:
             self.release()
-        if private.is_running(frame):
-            self.name = signal.Signals(number).name
-        else:  # the run failed without restoring the handlers: deliver the signal to the previous ones
-            self.release()
-            os.kill(os.getpid(), number)
-
-
-@contextmanager
-def handlers_given_back() -> Iterator[None]:
-    """
-    Overview:
-        Restore the handlers of Ctrl-C and SIGTERM on exit, even after an exception.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        self.name = signal.Signals(number).name

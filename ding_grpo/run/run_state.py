@@ -1,16 +1,16 @@
 """What a checkpoint contains beside the policy, so that a run resumes from it bit-identically."""
 import glob
 import os
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple
 
+from ding_common.ding_private import restore_priorities
 from ding_common.random_state import random_state, set_random_state
-from ding_grpo.compat import private
 from ding_grpo.data.plain import plain
 from ding_grpo.evaluate.evaluator import END_SUFFIX
 from ding_grpo.instruments.findings import FINDINGS
-from ding_grpo.logs.metrics_log import MetricsHook
 
 from .checkpoint import number_of, numbered
+from .parts import Parts
 
 # Files under log/ that a run appends to. A resumed run truncates them to their size at the checkpoint.
 LOGS = (
@@ -29,42 +29,38 @@ class RunState(NamedTuple):
         ``state_dict``, ``load_state_dict``, ``buffer``, ``cut_logs``, ``return_to``
     """
     folder: str  # of the run
-    seed: int
     cuda: bool
-    learner: 'BaseLearner'  # noqa
-    collector: 'ISerialCollector'  # noqa
-    evaluator: 'ISerialEvaluator'  # noqa
-    replay_buffer: Optional['IBuffer']  # noqa
+    parts: Parts
 
     @property
     def _parts(self) -> Dict[str, Any]:
-        metrics = private.find_hook(self.learner, 'after_iter', MetricsHook)
-        parts = dict(collector=self.collector, evaluator=self.evaluator, metrics=metrics)
-        return {name: part for name, part in parts.items() if hasattr(part, 'state_dict')}
+        parts = self.parts
+        found = dict(collector=parts.collector, evaluator=parts.evaluator, metrics=parts.metrics)
+        return {name: part for name, part in found.items() if hasattr(part, 'state_dict')}
 
     def state_dict(self, waits: bool = True) -> Dict[str, Any]:
         """All but ``buffer``; unless it ``waits``, also without what is being sampled ahead."""
         sizes = {name: os.path.getsize(path) for name, path in self._logs().items()}
-        state = dict(seed=self.seed, random=random_state(self.cuda), logs=sizes)
+        state = dict(seed=self.parts.seed, random=random_state(self.cuda), logs=sizes)
         for name, part in self._parts.items():
             state[name] = part.state_dict() if waits or not hasattr(part, 'counters') else part.counters()
         return state
 
     def buffer(self) -> Dict[str, Any]:
         """The replay buffer's, as an entry of ``state_dict``."""
-        if self.replay_buffer is None:
+        if self.parts.buffer is None:
             return {}
         # the trees of priorities are rebuilt from the data
-        kept = {k: v for k, v in self.replay_buffer.state_dict().items() if k not in ('sum_tree', 'min_tree')}
+        kept = {k: v for k, v in self.parts.buffer.state_dict().items() if k not in ('sum_tree', 'min_tree')}
         return dict(buffer=plain(kept))
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Restore ``state_dict``, but not the logs."""
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
-        if self.replay_buffer is not None and 'buffer' in state:
-            self.replay_buffer.load_state_dict(state['buffer'])
-            private.restore_priorities(self.replay_buffer, state['buffer']['data'])
+        if self.parts.buffer is not None and 'buffer' in state:
+            self.parts.buffer.load_state_dict(state['buffer'])
+            restore_priorities(self.parts.buffer, state['buffer']['data'])
         set_random_state(state['random'])
 
     def _logs(self) -> Dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError, parallel
-from ding_grpo.policy import GRPOCommandModePolicy, GRPOPolicy
+from ding_grpo.policy import GRPOPolicy
 
 from tests.processes import meet
 
@@ -206,4 +206,4 @@ class TestGPUs:
         cfg = GRPOPolicy.default_config()
         cfg.cuda = cfg.multi_gpu = True
         cfg.model = dict(type='vac', obs_shape=4, action_shape=2)
-        assert GRPOCommandModePolicy(cfg)._device == 'meta'
+        assert GRPOPolicy(cfg).device == 'meta'

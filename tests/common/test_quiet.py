@@ -10,13 +10,10 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 
 
 @pytest.mark.unittest
-@pytest.mark.parametrize('module, collects', [('ding_grpo, ding', True), long('dizoo_llm', False)])
-def test_importing_prints_nothing_and_garbage_collections_ignore_what_was_imported(module, collects):
+@pytest.mark.parametrize('module', ['ding_grpo, ding', long('dizoo_llm')])
+def test_importing_prints_nothing_and_freezes_nothing(module):
     # DI-engine and old gym print some ten lines when they are imported plainly
-    code = (
-        f'import gc; {"" if collects else "gc.disable();"} import {module}; assert gc.isenabled() is {collects}; '
-        'assert gc.get_freeze_count() > 500_000 > 10 * len(gc.get_objects()), gc.get_freeze_count()'
-    )
+    code = f'import gc; import {module}; assert gc.isenabled() and gc.get_freeze_count() == 0'
     run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120)
     assert (run.returncode, run.stdout, run.stderr) == (0, '', '')
 

@@ -14,10 +14,9 @@ from easydict import EasyDict
 from gymnasium import spaces
 
 from ding_common import parallel
-from ding_common.env_manager import create_manager
-from ding_grpo.compat import patches
+from ding_common.env_manager import AsyncManager, create_manager
 from ding_grpo.envs import GymnasiumEnv
-
+from ding_grpo.run.around import around_run
 from tests.of_a_user import OfAUser
 from tests.shipped import load
 
@@ -33,7 +32,7 @@ class Factory:
 
 def test_an_environment_process_that_was_killed_is_renewed():
     cfg = EasyDict(AsyncSubprocessEnvManager.default_config(), retry_type='renew', max_retry=3, shared_memory=False)
-    manager = AsyncSubprocessEnvManager([Factory(), Factory()], cfg)
+    manager = AsyncManager([Factory(), Factory()], cfg)
     try:
         manager.launch()
         os.kill(manager._subprocesses[0].pid, signal.SIGKILL)
@@ -94,11 +93,11 @@ def test_actions_of_several_parts(actions):
 
 
 def test_text_logs_may_have_an_encoding_of_their_own(tmp_path):
-    patches.apply()
-    for arguments, encoding in (((), 'utf-8'), (('w', 'latin-1'), 'latin-1'), (('w', ), 'utf-8')):
-        handler = LoggingFileHandler(str(tmp_path / 'log'), *arguments)
-        assert handler.encoding == encoding
-        handler.close()
+    with around_run():
+        for arguments, encoding in (((), 'utf-8'), (('w', 'latin-1'), 'latin-1'), (('w', ), 'utf-8')):
+            handler = LoggingFileHandler(str(tmp_path / 'log'), *arguments)
+            assert handler.encoding == encoding
+            handler.close()
 
 
 @pytest.mark.parametrize('backend, device', [('gloo', 'cpu'), ('cpu:gloo,cuda:nccl', 'cpu'), ('nccl', 'cuda')])

@@ -7,30 +7,23 @@ import sys
 import time
 from functools import partial
 
-import ding.entry.application_entry
-import ding.entry.serial_entry_onpolicy
+import ding.entry
 import gymnasium
 import numpy as np
 import pytest
-from ding.config import config
-from ding.envs import AsyncSubprocessEnvManager, BaseEnv, BaseEnvTimestep, SyncSubprocessEnvManager
+from ding.envs import BaseEnv, BaseEnvTimestep
 from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
-from ding.worker import InteractionSerialEvaluator
 from easydict import EasyDict
 
 from ding_common import ConfigError, PeerError
-from ding_grpo.compat import patches
-from ding_grpo.evaluate import GroupEvaluator
+from ding_common.env_manager import AsyncManager, SyncManager
+from ding_grpo.entry.build import compiled
+from ding_grpo.run.around import around_run, save_config
 from tests.processes import ROOT
 
 
 @pytest.mark.unittest
 class TestCompat:
-
-    def test_pipelines_build_our_evaluator(self):
-        for module in (ding.entry.serial_entry_onpolicy, ding.entry.application_entry):
-            assert module.InteractionSerialEvaluator is GroupEvaluator
-        assert issubclass(GroupEvaluator, InteractionSerialEvaluator)
 
     def test_registry_hands_on_errors_without_a_page_of_hints(self, capsys):
 
@@ -38,7 +31,7 @@ class TestCompat:
             raise ConfigError('no')
 
         SERIAL_COLLECTOR_REGISTRY.register('refusing', refuse, force_overwrite=True)
-        with pytest.raises(ConfigError):
+        with around_run(), pytest.raises(ConfigError):
             SERIAL_COLLECTOR_REGISTRY.build('refusing', cfg={})
         assert capsys.readouterr().out == ''
 
@@ -48,24 +41,17 @@ class TestCompat:
         from dizoo_llm.envs import DingTokenEnv
         cfg = EasyDict(task=dict(type='think_answer'))
         manager = BaseEnvManager([partial(DingTokenEnv, cfg)], EasyDict(BaseEnvManager.default_config()))
-        manager.launch()
+        with around_run():
+            manager.launch()
         assert capfd.readouterr() == ('', '')
-
-    def test_twice_is_once(self):
-        before = ding.entry.serial_pipeline_onpolicy, ding.entry.serial_pipeline, config.compile_collector_config
-        patches.apply()
-        assert before == (
-            ding.entry.serial_pipeline_onpolicy, ding.entry.serial_pipeline, config.compile_collector_config
-        )
-        assert ding.entry.serial_entry_onpolicy.InteractionSerialEvaluator is GroupEvaluator
 
 
 @pytest.mark.unittest
 def test_the_whole_config_of_a_run_can_be_imported(think_answer):
     main, create = think_answer
-    whole = config.compile_config(main, seed=0, auto=True, create_cfg=create, save_cfg=False)
+    whole = compiled((main, create), 0, save_cfg=False)
     whole.policy.other = EasyDict(last=float('inf'))
-    config.save_config(whole, 'whole.py')
+    save_config(whole, 'whole.py')
     assert runpy.run_path('whole.py')['exp_config'] == whole
 
 
@@ -135,7 +121,7 @@ def test_environments_end_with_their_run(tmp_path):
     if run == 0:
         try:
             fns = [partial(HangingEnv, EasyDict(folder=str(tmp_path)))] * 3
-            manager = SyncSubprocessEnvManager(fns, EasyDict(SyncSubprocessEnvManager.default_config()))
+            manager = SyncManager(fns, EasyDict(SyncManager.default_config()))
             manager.launch()
             manager.step({i: np.zeros(1) for i in range(3)})
         finally:
@@ -153,7 +139,7 @@ class SteadyEnv(HangingEnv):
 
 
 @pytest.mark.envtest
-@pytest.mark.parametrize('manager', [AsyncSubprocessEnvManager, SyncSubprocessEnvManager])
+@pytest.mark.parametrize('manager', [AsyncManager, SyncManager])
 @pytest.mark.parametrize('at', ['step', 'reset'])
 def test_an_environment_process_that_is_killed_ends_in_one_line(tmp_path, manager, at, caplog):
     fns = [partial(SteadyEnv, EasyDict(folder=str(tmp_path)))] * 3
@@ -165,7 +151,8 @@ def test_an_environment_process_that_is_killed_ends_in_one_line(tmp_path, manage
     if at == 'step':  # while it is found out, or before
         killed.join()
     envs._env_seed = dict.fromkeys(range(3), 1)
-    with pytest.raises(PeerError, match=f'the process {killed.pid} of environment 1 has ended with exit code -9'):
+    with around_run(), pytest.raises(PeerError,
+                                     match=f'the process {killed.pid} of environment 1 has ended with exit code -9'):
         envs.step({i: np.zeros(1) for i in range(3)}) if at == 'step' else envs.reset()
     envs.close()
     assert not caplog.records and comes_true(lambda: not any(p.is_alive() for p in envs._subprocesses.values()))
@@ -297,7 +284,8 @@ class TestFolder:
 
 @pytest.mark.unittest
 def test_text_logs_are_in_utf_8_whatever_the_locale(tmp_path):
-    logger, _ = build_logger(str(tmp_path), 'of_a_test', need_tb=False)
+    with around_run():
+        logger, _ = build_logger(str(tmp_path), 'of_a_test', need_tb=False)
     assert [handler.encoding for handler in logger.handlers] == ['utf-8']
 
 
@@ -305,7 +293,7 @@ def test_text_logs_are_in_utf_8_whatever_the_locale(tmp_path):
 def test_environments_of_which_one_has_exited_are_closed(tmp_path):
     """Closing raised BrokenPipeError, in ``__del__`` of collector and evaluator, and left the others alive."""
     fns = [partial(HangingEnv, EasyDict(folder=str(tmp_path)))] * 3
-    manager = SyncSubprocessEnvManager(fns, EasyDict(SyncSubprocessEnvManager.default_config()))
+    manager = SyncManager(fns, EasyDict(SyncManager.default_config()))
     manager.launch()
     processes = list(manager._subprocesses.values())
     os.kill(processes[0].pid, signal.SIGKILL)

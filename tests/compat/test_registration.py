@@ -28,7 +28,7 @@ import sys
 import ding.entry
 from ding.utils import BUFFER_REGISTRY, ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 assert 'grpo' in POLICY_REGISTRY and 'causal_lm' in MODEL_REGISTRY and 'token_env' in ENV_REGISTRY
-assert hasattr(ding.entry.serial_pipeline_onpolicy, '__wrapped__')  # patched
+assert ding.entry.serial_pipeline_onpolicy.__module__ == 'ding_grpo.entry.pipeline'
 assert not [f for f in sys.meta_path if type(f).__module__.startswith('ding_grpo')]
 """
 

@@ -3,11 +3,12 @@ import os
 
 import pytest
 from click.testing import CliRunner
-from ding.entry.cli import cli
 
+from ding_grpo.__main__ import command
 from dizoo_llm.sft import main as sft
-
 from tests.shipped import load, write
+
+cli = command()
 
 SFT = '''
 main_config = dict(

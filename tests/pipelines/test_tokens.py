@@ -11,12 +11,12 @@ import time
 import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_accumulator import \
+    EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ding_common import ConfigError, TaskError, read_json_lines
 from dizoo_llm.tasks import ThinkAnswerTask
-
 from tests.cases import long
 from tests.processes import Process, call, run_ding
 from tests.shipped import path_of, small, write
@@ -160,9 +160,9 @@ class TestFromPython:
 
     @pytest.mark.parametrize('vocab_size', [32, 40])
     def test_model_folder_as_start_with_the_tokenizer_beside_it(self, think_answer, tiny_config, vocab_size):
+        from ding_grpo.model import CausalLM
         from dizoo_llm.tasks import ThinkAnswerTask
         from dizoo_llm.tokenizer import build_word_tokenizer
-        from ding_grpo.model import CausalLM
         CausalLM(config={
             **tiny_config, 'vocab_size': vocab_size
         }).save_pretrained('start', build_word_tokenizer(ThinkAnswerTask.words))
@@ -265,7 +265,7 @@ class TestFromPython:
 class TestCommandLine:
 
     def test_ding(self, tmp_path):
-        path = write_config(tmp_path, "create_config.pop('collector')  # 'group' is what grpo uses")
+        path = write_config(tmp_path)
         code, out, err = call([DING, *f'-m serial_onpolicy -c {path} -s 1 --train-iter 2'.split()], tmp_path)
         assert code == 0, err
         assert 'Traceback' not in err and os.path.exists(tmp_path / 'run' / 'model' / 'best' / 'model.safetensors')

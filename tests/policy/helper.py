@@ -6,19 +6,16 @@ from ding.config import compile_config
 from easydict import EasyDict
 
 from ding_grpo.data.batch import Batch
-from ding_grpo.policy import GRPOCommandModePolicy
+from ding_grpo.policy import GRPOPolicy
 from dizoo_llm.envs import TokenEnv
 
 
 def make_policy(main, create, seed=0, model=None, env=None, field=None):
     main, create = copy.deepcopy(main), copy.deepcopy(create)
-    create.policy.type += '_command'
     cfg = compile_config(EasyDict(main), seed=seed, auto=True, create_cfg=EasyDict(create), save_cfg=False)
     torch.manual_seed(seed)
-    policy = GRPOCommandModePolicy(
-        cfg.policy, model=model, enable_field=field or ['learn', 'collect', 'eval', 'command']
-    )
-    policy.collect_mode.get_attribute('bind')((env or TokenEnv(max_new_tokens=6)).token_spec)
+    policy = GRPOPolicy(cfg.policy, model=model, enable_field=field or ['learn', 'collect', 'eval'], seed=seed)
+    policy.bind((env or TokenEnv(max_new_tokens=6)).token_spec)
     return policy
 
 

@@ -113,7 +113,7 @@ class TestKLInReward:
 
     def test_the_collectors_table_shows_no_advantages(self, think_answer):
         policy = policy_of(think_answer, beta=0.5, kl_in_reward=True)
-        assert policy._advantages(sample_groups(policy, [0])) == [None]
+        assert policy.advantages(sample_groups(policy, [0])) == [None]
 
 
 def _same_reference(policy, data):

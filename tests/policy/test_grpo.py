@@ -430,7 +430,7 @@ class TestModel:
     def test_tokens_that_do_not_fit_the_model(self, think_answer, spec, message):
         policy = make_policy(*think_answer)
         with pytest.raises(ConfigError, match=message):
-            policy._bind(policy._actor.spec._replace(**spec))
+            policy.bind(policy._actor.spec._replace(**spec))
 
 
 @pytest.mark.unittest

@@ -12,7 +12,7 @@ from torch.distributions import Categorical, Normal
 
 from ding_common import ConfigError
 from ding_grpo.data.batch import Batch
-from ding_grpo.policy import GRPOCommandModePolicy
+from ding_grpo.policy import GRPOPolicy
 
 DISCRETE = dict(obs_shape=3, action_shape=4, action_space='discrete', encoder_hidden_size_list=[64, 64])
 CONTINUOUS = dict(DISCRETE, action_shape=2, action_space='continuous')
@@ -29,13 +29,13 @@ def make(model, group_size=2, **sections):
     create = EasyDict(
         env=dict(type='gymnasium_env', import_names=['ding_grpo']),
         env_manager=dict(type='base'),
-        policy=dict(type='grpo_command'),
+        policy=dict(type='grpo'),
         collector=dict(type='group')
     )
     cfg = compile_config(main, seed=0, auto=True, create_cfg=create, save_cfg=False)
     torch.manual_seed(0)
-    policy = GRPOCommandModePolicy(cfg.policy, enable_field=['learn', 'collect', 'eval', 'command'])
-    policy.collect_mode.get_attribute('bind')(None)
+    policy = GRPOPolicy(cfg.policy, seed=0)
+    policy.bind(None)
     return policy
 
 
@@ -282,7 +282,7 @@ class TestSpaces:
         ]
     )
     def test_a_model_that_does_not_fit_the_environment(self, model, observations, actions, message):
-        bind = make(model).collect_mode.get_attribute('bind')
+        bind = make(model).bind
         with pytest.raises(ConfigError, match=message):
             bind(None, (Box(-1, 1, observations), actions))
 
@@ -292,7 +292,7 @@ class TestSpaces:
     def test_one_that_does_is_left_as_it_is(self, model, actions):
         policy = make(dict(model, norm_type='BN'))
         before = {name: value.clone() for name, value in policy._model.state_dict().items()}
-        policy.collect_mode.get_attribute('bind')(None, (Box(-1, 1, (3, )), actions))
+        policy.bind(None, (Box(-1, 1, (3, )), actions))
         after = policy._model.state_dict()
         assert all(torch.equal(value, after[name]) for name, value in before.items())
 
@@ -305,7 +305,7 @@ class TestSpaces:
         ids=str
     )
     def test_actions_outside_of_the_space_ran_in_silence(self, model, actions):
-        bind = make(model).collect_mode.get_attribute('bind')
+        bind = make(model).bind
         with pytest.raises(ConfigError, match=r'create_config.env: the actions .* are .*, and grpo gives .*wrap'):
             bind(None, (Box(-1, 1, (3, )), actions))
 
@@ -314,7 +314,7 @@ class TestSpaces:
     )
     def test_the_environment_gets_its_own_actions_and_the_learner_the_models(self, model, actions):
         policy = make(model)
-        policy.collect_mode.get_attribute('bind')(None, (Box(-1, 1, (3, )), actions))
+        policy.bind(None, (Box(-1, 1, (3, )), actions))
         obs = {i: np.full(3, i, np.float32) for i in range(20)}
         outputs = policy.collect_mode.forward(obs, row_keys={i: (0, 0, i) for i in obs})
         outputs.update({i + 20: out for i, out in policy.eval_mode.forward(obs).items()})
@@ -338,7 +338,7 @@ class TestSpaces:
         if space is not box:
             reading = policy._actor._collate
             policy._actor._collate = lambda obs: self.flat(reading(obs))
-        policy.collect_mode.get_attribute('bind')(None, (space, Discrete(4)))
+        policy.bind(None, (space, Discrete(4)))
         assert policy._actor.exact  # no NaN
 
     def flat(self, obs):
@@ -366,7 +366,7 @@ class TestModesOfTheModel:
         policy = make(dict(type=model, layer=layer), learn=dict(epoch_per_collect=2))
         for x in policy._model.buffers():  # statistics that are not those of the rows
             x.data += 1
-        policy.collect_mode.get_attribute('bind')(None, (Box(-1, 1, (3, )), Discrete(4)))
+        policy.bind(None, (Box(-1, 1, (3, )), Discrete(4)))
         return policy
 
     def test_an_action_depends_neither_on_noise_nor_on_other_rows(self, layer):

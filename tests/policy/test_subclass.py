@@ -7,16 +7,13 @@ from click.testing import CliRunner
 from ding.entry import serial_pipeline_onpolicy
 from ding.utils import POLICY_REGISTRY
 
-from ding_common import ConfigError, read_json_lines
+from ding_common import ConfigError, parallel, read_json_lines
 from ding_grpo.check import examine
-from ding_grpo.compat import patches
 from ding_grpo.replay.command import main as replay
-
 from tests.shipped import small
 
 MODULE = '''
 import torch
-from ding.policy.command_mode_policy_instance import DummyCommandModePolicy
 from ding.utils import POLICY_REGISTRY
 from ding_grpo.policy import GRPOPolicy
 
@@ -37,11 +34,6 @@ class OwnGRPO(GRPOPolicy):
         super()._init_learn()
         assert self._cfg.own_key == 0.25
         self._optimizer = CountingSGD(self._model.parameters(), lr=1.0, momentum=0.5)
-
-
-@POLICY_REGISTRY.register('own_grpo_command', force_overwrite=True)
-class OwnGRPOCommand(OwnGRPO, DummyCommandModePolicy):
-    pass
 '''
 
 
@@ -81,16 +73,17 @@ class TestSubclass:
 
     def test_joins_the_processes_of_torchrun(self, own, monkeypatch):
         joined = []
-        monkeypatch.setattr(patches, '_join_others', joined.append)
+        monkeypatch.setattr(parallel, 'launched', lambda: 2)
+        monkeypatch.setattr(parallel, 'check_launch', joined.append)
+        monkeypatch.setattr(parallel, 'start', joined.append)
         serial_pipeline_onpolicy(own, seed=0, max_train_iter=1)
-        assert len(joined) == 1
+        assert len(joined) == 2
 
     def test_can_be_examined_and_replayed(self, own):
         main, create = own
         main.policy.learn.learner = dict(hook=dict(save_ckpt_after_iter=1))
         serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
         POLICY_REGISTRY.pop('own_grpo')
-        POLICY_REGISTRY.pop('own_grpo_command')
         sys.modules.pop('own_policy')
         shown = CliRunner().invoke(replay, ['run/ckpt/iteration_1.pth.tar', '--group', '0', '--trust'])
         assert shown.exit_code == 0, shown.output

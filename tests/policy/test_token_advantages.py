@@ -80,7 +80,7 @@ class TestTokenAdvantages:
         main, create = think_answer
         for main.policy.learn.adv_method, known in (('optimal_token_baseline', False), ('reinforce_plus_plus', True)):
             policy = make_policy(main, create)
-            shown = policy._advantages(sample_groups(policy, [0], reward=reward))
+            shown = policy.advantages(sample_groups(policy, [0], reward=reward))
             assert (shown[0] is not None) == known
 
     def test_one_row_a_group(self, think_answer):

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from ding_common import CheckpointError
-from ding_grpo.compat import patches
-from ding_grpo.run import checkpoint
-from ding_grpo.run.checkpoint import newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder
+from ding_grpo.run import around, checkpoint
+from ding_grpo.run.checkpoint import (newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder)
 
 
 @pytest.fixture
@@ -26,19 +25,21 @@ class TestSave:
 
     def test_every_policy_of_di_engine_saves_and_loads_so(self, tmp_path):
         hook, path = ding.worker.learner.learner_hook, str(tmp_path / 'ckpt' / 'a.pth.tar')
-        hook.save_file(path, dict(x=1))  # makes the folder, as DI-engine's own does not
-        assert hook.read_file(path) == dict(x=1)
-        os.truncate(path, 50)
-        with pytest.raises(CheckpointError, match='damaged'):
-            hook.read_file(path)
+        with around.around_run():
+            hook.save_file(path, dict(x=1))  # makes the folder, as DI-engine's own does not
+            assert hook.read_file(path) == dict(x=1)
+            os.truncate(path, 50)
+            with pytest.raises(CheckpointError, match='damaged'):
+                hook.read_file(path)
 
     def test_another_store_is_di_engines(self, monkeypatch):
         told = []
-        monkeypatch.setattr(patches, 'save_file', lambda path, data: told.append(path))
-        monkeypatch.setattr(patches, 'read_file', lambda path: dict(x=path))
+        monkeypatch.setattr(around, 'save_file', lambda path, data: told.append(path))
+        monkeypatch.setattr(around, 'read_file', lambda path: dict(x=path))
         hook = ding.worker.learner.learner_hook
-        hook.save_file('s3://a', {})
-        assert told == ['s3://a'] and hook.read_file('s3://b') == dict(x='s3://b')
+        with around.around_run():
+            hook.save_file('s3://a', {})
+            assert told == ['s3://a'] and hook.read_file('s3://b') == dict(x='s3://b')
 
     @pytest.mark.parametrize('step', ['save', 'fsync', 'replace'])
     def test_what_fails_leaves_the_one_before(self, ckpt, monkeypatch, step):

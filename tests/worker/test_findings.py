@@ -17,14 +17,13 @@ class Engine:
 
     def __init__(self, **fields):
         self.history = History(**fields)
-        self.policy, self.probes = self, []
-        findings = FindingsHook('f', 20, position='after_iter')
-        findings._told = len(self.history.found)
-        self._hooks = dict(after_iter=[findings])
+        self.policy, self.watch, self.probes = self, self, []
 
-    def get_attribute(self, name):
-        assert name == 'watch'
-        return self
+    def hook(self):
+        return FindingsHook('f', 20, position='after_iter', policy=self)
+
+    def page(self):
+        FindingsPageHook('p', 120, position='after_run', findings=self.hook())(self)
 
     def probed(self, probes):
         self.probes.append(probes)
@@ -51,13 +50,15 @@ def lines():
 class TestHook:
 
     def test_the_scorer_is_probed_before_the_first_update(self, capsys):
-        engine, hook = Engine(), FindingsHook('f', 20, position='after_iter')
+        engine = Engine()
+        hook = engine.hook()
         hook.begin(engine, Collector())
         assert engine.probes == [[PROBE] * 3] and lines() == [dict(FOUND, update=0)]
         assert capsys.readouterr().out == 'finding after update 0, cut: a | b\nc\n'
 
     def test_not_again_in_a_resumed_run_whose_findings_are_in_its_file(self):
-        engine, hook = Engine(updates=4, found=[FOUND]), FindingsHook('f', 20, position='after_iter')
+        engine = Engine(updates=4, found=[FOUND])
+        hook = engine.hook()
         hook.begin(engine, Collector())
         hook(engine)
         assert engine.probes == [] and lines() == []
@@ -70,12 +71,12 @@ class TestHook:
 class TestPage:
 
     def test_without_findings(self, capsys):
-        FindingsPageHook('p', 120, position='after_run')(Engine())
+        Engine().page()
         assert 'No known cause' in open('run/findings.md').read()
         assert capsys.readouterr().out == 'findings: no known cause of a failure to learn (run/findings.md)\n'
 
     def test_with_findings(self, capsys):
-        FindingsPageHook('p', 120, position='after_run')(Engine(found=[FOUND], probes=[PROBE]))
+        Engine(found=[FOUND], probes=[PROBE]).page()
         text = open('run/findings.md').read()
         # a bar or a line break would tear the table
         assert '| 3 | `cut` | a \\| b c |' in text and '| 0 | junk: x\\|y | 1 | - |' in text

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from ding.entry import serial_pipeline_onpolicy
 from ding.envs import create_env_manager, get_env_manager_cls, get_vec_env_setting
 from easydict import EasyDict
 from tensorboardX import SummaryWriter
@@ -15,6 +16,7 @@ from ding_grpo.collect import GroupCollector
 from dizoo_llm.envs import DingTokenEnv
 from tests.cases import long
 from tests.policy.helper import make_policy
+from tests.shipped import small
 
 
 class SlowResetEnv(DingTokenEnv):
@@ -198,11 +200,12 @@ class TestGroupCollector:
             assert 'completions at update 0\n' in text and 'completions at update 50\n' in text
             assert 'completions at update 1\n' not in text and 'format' in text
 
-    def test_policy_that_does_not_learn_from_groups(self, think_answer, tmp_path):
-        policy = make_policy(*think_answer)
-        policy._learns_from_groups = False
+    def test_policy_that_does_not_learn_from_groups(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        main, create = small('cartpole_ppo')
+        create.collector = EasyDict(type='group')
         with pytest.raises(ConfigError, match="collector.type = 'group'.*does not learn from groups"):
-            make_collector(*think_answer, tmp_path, policy=policy)
+            serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
 
 
 @pytest.mark.envtest

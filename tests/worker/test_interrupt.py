@@ -27,15 +27,6 @@ class TestInterrupt:
         assert interrupt.name == signal.Signals(number).name
         assert signal.getsignal(number) is before  # a second one ends at once
 
-    def test_left_behind_by_a_failed_run_it_takes_no_signal(self):
-        before = signal.default_int_handler
-        signal.signal(signal.SIGINT, before)
-        Interrupt().catch()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-            signal.getsignal(signal.SIGINT)  # the interpreter delivers signals between two instructions
-        assert signal.getsignal(signal.SIGINT) is before
-
     def test_signals_are_given_back(self):
         before = signal.getsignal(signal.SIGINT)
         interrupt = Interrupt()

@@ -4,7 +4,8 @@ from ding.worker import BaseLearner
 from easydict import EasyDict
 
 from ding_common import ConfigError, read_json_lines
-from ding_grpo.logs.metrics_log import MetricsHook, ReportHook, UpdateLog
+from ding_grpo.run.parts import Limits
+from ding_grpo.run.report import MetricsHook, ReportHook, UpdateLog
 
 
 class Engine:
@@ -63,16 +64,16 @@ class TestMetricsHook:
             now[0] += 4
         assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ['1', '4', '7']
 
-    def lines(self, monkeypatch, updates, seconds=4., envstep=100, **limits):
+    def lines(self, monkeypatch, number, seconds=4., envstep=100, **limits):
         """On a terminal, of updates that take so many seconds and environment steps each."""
         now = [0.]
         monkeypatch.setattr('time.monotonic', lambda: now[0])
         shown = []
         monkeypatch.setattr('click.echo', lambda text, nl: shown.append(text.removeprefix('\r\033[K')))
-        hook = MetricsHook('m', 10, position='after_iter', freq=3, limits=limits)
+        hook = MetricsHook('m', 10, position='after_iter', freq=3, limits=Limits(**limits))
         hook._terminal = True
         now[0] = 60.  # the start
-        for update in range(updates):
+        for update in range(number):
             now[0] += seconds
             engine = self.engine(update)
             engine.collector_envstep = (update + 1) * envstep
@@ -97,25 +98,25 @@ class TestMetricsHook:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv('COLUMNS', str(columns))
         # 197 further updates of 4 seconds
-        assert self.lines(monkeypatch, 3, max_train_iter=200, max_env_step=10 ** 10)[-1] == line
+        assert self.lines(monkeypatch, 3, updates=200, steps=10 ** 10)[-1] == line
 
     def test_the_time_left_is_that_of_the_nearest_limit_and_without_the_start(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         # ten updates make 1000 environment steps
-        shown = self.lines(monkeypatch, 3, max_train_iter=11, max_env_step=1000)
+        shown = self.lines(monkeypatch, 3, updates=11, steps=1000)
         assert [line.split('  ')[2] for line in shown] == ['reward 1.25', '00:32 left', '00:28 left']
-        shown = self.lines(monkeypatch, 2, seconds=1800., max_train_iter=10 ** 10, max_env_step=500)
+        shown = self.lines(monkeypatch, 2, seconds=1800., updates=10 ** 10, steps=500)
         assert shown[-1].startswith('update 2  1:01:00  1:30:00 left  ')  # three further updates
 
     def test_a_limit_as_people_write_it_and_the_last_update(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        shown = self.lines(monkeypatch, 4, max_train_iter=3e0, max_env_step=10 ** 10)
+        shown = self.lines(monkeypatch, 4, updates=3e0, steps=10 ** 10)
         assert shown[2].startswith('update 3 of 3  01:12  00:00 left  ')
         assert shown[3].startswith('update 4 of 3  01:16  00:00 left  ')  # of a pipeline that makes more
 
     def test_without_a_limit_no_time_is_left(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        shown = self.lines(monkeypatch, 2, max_train_iter=10 ** 8, max_env_step=10 ** 8)  # those of DI-engine
+        shown = self.lines(monkeypatch, 2, updates=10 ** 8, steps=10 ** 8)  # those of DI-engine
         assert shown[-1].startswith('update 2  01:08  reward')
         monkeypatch.undo()
         monkeypatch.chdir(tmp_path)

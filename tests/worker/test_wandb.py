@@ -10,8 +10,8 @@ from wandb.proto import wandb_internal_pb2
 from wandb.sdk.internal.datastore import DataStore
 
 from ding_common import ConfigError
-from ding_grpo.logs.metrics_log import ReportHook
 from ding_grpo.logs.wandb_mirror import AXES
+from ding_grpo.run.report import ReportHook
 
 
 def recorded(folder):

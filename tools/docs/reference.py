@@ -60,13 +60,17 @@ def written(text: str) -> str:
 def api(package: str) -> str:
     """
     Overview:
-        Signature and docstring of each public name that a package imports into itself.
+        Signature and docstring of each public name that a package imports into itself, or that a module defines.
     Arguments:
-        - package (:obj:`str`): Such as ``ding_grpo.rl_utils``.
+        - package (:obj:`str`): Such as ``ding_grpo.rl_utils``, or a module such as ``ding_grpo.policy``.
     """
-    found: Dict[str, Definition] = {}
-    elsewhere = []
-    for node in ast.walk(_module(package).tree):
+    source, elsewhere = _module(package), []
+    found: Dict[str, Definition] = {
+        node.name: (source, node)
+        for node in source.tree.body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith('_')
+    }
+    for node in ast.walk(source.tree) if source.path.endswith('__init__.py') else ():
         if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
             for alias in node.names:
                 definition = _definition(f'{package}.{node.module}', alias.name)

@@ -4,26 +4,25 @@ import os
 import sys
 import time
 from numbers import Real
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import click
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 
 from ding_common import CheckpointError, Rule, append_json, check_config
-from ding_grpo.compat import private
-from ding_grpo.data.capability import learns_from_groups
+from ding_grpo.data.capability import group_policy
 from ding_grpo.instruments.findings import FindingsHook, FindingsPageHook
 from ding_grpo.instruments.shadow_picture import draw_shadow
-from ding_grpo.run.checkpoint import read_checkpoint, whole_folder
+from ding_grpo.logs.curve import draw_curves
+from ding_grpo.logs.scalars import add_scalars
+from ding_grpo.logs.screen import (keep_off_screen, run_folder, show, show_progress)
+from ding_grpo.logs.wandb_mirror import WandbHook
 
-from .curve import draw_curves
-from .scalars import add_scalars
-from .screen import keep_off_screen, run_folder, show, show_progress
-from .wandb_mirror import WandbHook
+from .checkpoint import read_checkpoint, whole_folder
+from .parts import UNLIMITED, Limits, Parts
 
 SILENCE = 10.  # seconds after which an update prints its line, whatever its number
-UNLIMITED = 10 ** 8  # DI-engine's limits where none is set: 1e8 on its command line, 1e10 in its functions
 
 
 class ReportHook(LearnerHook):
@@ -41,7 +40,7 @@ class ReportHook(LearnerHook):
 
     default = dict(progress_freq=10, export=True, wandb=None)
     rules = dict(progress_freq=Rule.integer(1))
-    token_spec: Optional[Any] = None  # of the environment; for policies that do not receive it
+    parts: Optional[Parts] = None  # of the run, if this package has built it
 
     def __init__(self, *args, ext_args: Dict = EasyDict(), **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -51,37 +50,39 @@ class ReportHook(LearnerHook):
         self._wandb = None if wandb is None else WandbHook('wandb', 130, position='after_run', cfg=wandb)
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        from_groups = learns_from_groups(engine.policy)
-        if from_groups:
+        parts, policy = self.parts, group_policy(engine.policy)
+        if policy is not None:
             for logger in (engine.logger, logging.getLogger('buffer_logger')):  # DI-engine's names
                 keep_off_screen(logger)
-            engine.register_hook(FindingsHook('findings', 20, position='after_iter'))  # in every process
+            parts.findings = FindingsHook('findings', 20, position='after_iter', policy=policy)  # in every process
+            engine.register_hook(parts.findings)
         if engine.rank != 0:
             return
-        if from_groups:
+        if policy is not None:
             show(f'{engine.exp_name}: learning; Ctrl-C saves and stops')
-            show(_sizes(engine.policy))
-            freq, limits = self._args['progress_freq'], private.limits(engine.policy.get_attribute('cfg').learn)
-            engine.register_hook(MetricsHook('metrics', 10, position='after_iter', freq=freq, limits=limits))
-            engine.register_hook(TokensHook('tokens', 15, position='after_iter'))
-            engine.register_hook(FindingsPageHook('findings_page', 120, position='after_run'))
-            self.token_spec = engine.policy.get_attribute('token_spec')
-        else:
-            private.after_train(engine, UpdateLog())
-        if self._args['export']:
-            engine.register_hook(ExportHook('export', 100, position='after_run', token_spec=self.token_spec))
+            show(_sizes(parts))
+            freq = self._args['progress_freq']
+            parts.metrics = MetricsHook('metrics', 10, position='after_iter', freq=freq, limits=parts.limits)
+            engine.register_hook(parts.metrics)
+            engine.register_hook(TokensHook('tokens', 15, position='after_iter', policy=policy))
+            engine.register_hook(FindingsPageHook('findings_page', 120, position='after_run', findings=parts.findings))
+        elif parts is not None:
+            parts.logs.append(UpdateLog())
+        if self._args['export'] and parts is not None:
+            spec, model = parts.evaluator.token_spec, getattr(policy, 'whole_model', None)
+            engine.register_hook(ExportHook('export', 100, position='after_run', token_spec=spec, model=model))
         engine.register_hook(CurveHook('curve', 110, position='after_run'))
         if self._wandb is not None:
             self._wandb.begin(engine)
             engine.register_hook(self._wandb)
 
 
-def _sizes(policy: NamedTuple) -> str:
-    cfg = policy.get_attribute('cfg')
-    groups, rows = policy.get_attribute('n_sample'), cfg.group_size + cfg.collect.extra_rows
-    per = 'a collect' if private.pipeline() == 'serial_pipeline' else 'an update'
-    batch_size, steps = policy.get_attribute('batch_size'), cfg.learn.batch_steps
-    batches = f'{batch_size} groups' if steps is None else f'{steps} steps'
+def _sizes(parts: Parts) -> str:
+    cfg = parts.cfg.policy
+    groups, rows = cfg.collect.n_sample, cfg.group_size + cfg.collect.extra_rows
+    per = 'an update' if parts.buffer is None else 'a collect'
+    steps = cfg.learn.batch_steps
+    batches = f'{cfg.learn.batch_size} groups' if steps is None else f'{steps} steps'
     return f'{groups} groups x {rows} = {groups * rows:,} episodes {per}, batches of {batches}'
 
 
@@ -93,10 +94,10 @@ class MetricsHook(LearnerHook):
         ``learner_iter/NAME_avg`` is a mean over ten updates.
     """
 
-    def __init__(self, *args, freq: int, limits: Dict[str, int] = {}, **kwargs) -> None:
+    def __init__(self, *args, freq: int, limits: Limits = Limits(), **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self._freq = freq
-        self._limits = {name: limit for name, limit in limits.items() if limit < UNLIMITED}
+        self._limits = {name: limit for name, limit in limits._asdict().items() if limit < UNLIMITED}
         self._first: Optional[Tuple[float, Dict[str, int]]] = None  # seconds and counts at the first update
         self._start = time.monotonic()
         self._terminal = sys.stdout.isatty()
@@ -130,9 +131,9 @@ class MetricsHook(LearnerHook):
     def _place(self, done: int, envstep: int, seconds: float) -> List[str]:
         """The number of updates so far, the time, and the time left if the run has a limit. The speed is that since
         the first update of this process, without its start."""
-        most = self._limits.get('max_train_iter')
+        most = self._limits.get('updates')
         fields = [f'update {done}' if most is None else f'update {done} of {most:.0f}', _clock(seconds)]
-        counts = dict(max_train_iter=done, max_env_step=envstep)
+        counts = dict(updates=done, steps=envstep)
         if self._first is None:
             self._first = seconds, counts
         began, first = self._first
@@ -206,8 +207,12 @@ class TokensHook(LearnerHook):
         ``policy.learn.tokens_freq`` asks for a record of this update.
     """
 
+    def __init__(self, *args, policy: Any, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._policy = policy
+
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        for record in engine.policy.get_attribute('tokens'):
+        for record in self._policy.tokens:
             append_json(_log_file(engine, 'tokens.jsonl'), dict(train_iter=engine.last_iter.val, **record))
 
 
@@ -221,9 +226,9 @@ class ExportHook(LearnerHook):
         Writes the last and the best model at the end, as folders for ``AutoModelForCausalLM.from_pretrained``.
     """
 
-    def __init__(self, *args, token_spec: Optional[Any], **kwargs) -> None:
+    def __init__(self, *args, token_spec: Optional[Any], model: Optional[Any] = None, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self._spec = token_spec
+        self._spec, self._model = token_spec, model
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         if engine.rank != 0:
@@ -231,7 +236,7 @@ class ExportHook(LearnerHook):
         spec = self._spec
         if spec is None:
             return
-        model = engine.policy.get_attribute('model')
+        model = self._model or engine.policy.get_attribute('model')
         if not hasattr(model, 'save_pretrained'):  # checkpoints contain DI-engine's own models in full
             return
         run = run_folder(engine.exp_name)

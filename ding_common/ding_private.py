@@ -1,0 +1,25 @@
+"""Access to private state of DI-engine 0.5.3 that the workers need, each function with the reason."""
+from typing import Any, List, Optional
+
+
+def disable_auto_reset(manager: Any) -> None:
+    """Stop an env manager from resetting an environment at the end of its episode. It does so in threads, whose errors
+    leave the run waiting forever. The reset is also wasted: a group is reset as a whole with its seed."""
+    manager._auto_reset = False
+
+
+def step_timeout(manager: Any) -> Optional[int]:
+    """The time limit of an env manager's ``step`` in seconds, None without one. A manager does not give its config."""
+    return manager._step_timeout
+
+
+def pushed(buffer: Any) -> int:
+    """How often something was pushed into a replay buffer, which it does not tell; 0 without a buffer."""
+    return getattr(buffer, '_push_count', 0)
+
+
+def restore_priorities(buffer: Any, data: List[Any]) -> None:
+    """Restore the priorities of a replay buffer. It stores them in trees that loading its state does not rebuild."""
+    for item in data:
+        if item is not None and hasattr(buffer, '_set_weight'):
+            buffer._set_weight(item)

@@ -1,0 +1,242 @@
+"""The ways in: DI-engine's serial pipelines and its evaluation, with the same arguments and for every policy."""
+import copy
+import errno
+import os
+import shutil
+import tempfile
+import time
+from contextlib import contextmanager, nullcontext
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+
+import click
+import numpy as np
+import torch
+from ding.envs import get_vec_env_setting
+from ding.policy import create_policy
+from ding.utils import POLICY_REGISTRY, set_pkg_seed
+from easydict import EasyDict
+
+from ding_common import (
+    CheckpointError, ConfigError, TaskError, check_configs, check_links, ending_at_once, parallel, read_config_file,
+    require_dict, unwrap_task_error
+)
+from ding_common.create_config import check_names
+from ding_common.files import check_writable
+from ding_grpo.config.check_keys import check_exp_name, check_sections
+from ding_grpo.evaluate import GroupEvaluator
+from ding_grpo.loop import run
+from ding_grpo.policy import is_grpo
+from ding_grpo.run.around import around_run, read_state
+from ding_grpo.run.parts import Limits
+
+from .build import Configs, build, compiled, environments
+
+InputConfig = Union[str, Tuple[dict, dict]]
+TRAINED = ('ckpt', 'log/evaluator/evaluations.jsonl', 'log/learner/metrics.jsonl')
+
+
+def serial_pipeline_onpolicy(
+        input_cfg: InputConfig,
+        seed: int = 0,
+        env_setting: Optional[List[Any]] = None,
+        model: Optional[torch.nn.Module] = None,
+        max_train_iter: Optional[int] = int(1e10),
+        max_env_step: Optional[int] = int(1e10),
+) -> Any:
+    """
+    Overview:
+        Learn from what the current weights collect (``ding -m serial_onpolicy``).
+    Arguments:
+        - input_cfg (:obj:`Union[str, Tuple[dict, dict]]`): Path of a config file, or main_config and create_config.
+        - seed (:obj:`int`): Of the run.
+        - env_setting (:obj:`Optional[List]`): Class of the environments, and configs of those to collect in and to \
+            evaluate in.
+        - model (:obj:`Optional[nn.Module]`): None builds the one of the config.
+        - max_train_iter (:obj:`Optional[int]`): Number of updates; of DI-engine's own policies, of mini-batches.
+        - max_env_step (:obj:`Optional[int]`): Number of environment steps.
+    Returns:
+        - policy (:obj:`Policy`): The trained policy.
+    """
+    return _run(input_cfg, seed, env_setting, model, Limits(max_train_iter, max_env_step))
+
+
+def serial_pipeline(
+        input_cfg: InputConfig,
+        seed: int = 0,
+        env_setting: Optional[List[Any]] = None,
+        model: Optional[torch.nn.Module] = None,
+        max_train_iter: Optional[int] = int(1e10),
+        max_env_step: Optional[int] = int(1e10),
+        dynamic_seed: Optional[bool] = True,
+) -> Any:
+    """
+    Overview:
+        Learn from a replay buffer (``ding -m serial``); otherwise as ``serial_pipeline_onpolicy``.
+    """
+    limits = Limits(max_train_iter, max_env_step)
+    return _run(input_cfg, seed, env_setting, model, limits, replays=True, dynamic_seed=dynamic_seed)
+
+
+def _run(input_cfg: InputConfig, seed: int, env_setting: Any, model: Any, limits: Limits, **kwargs: Any) -> Any:
+    configs = checked(input_cfg)
+    main_config, create_config = configs
+    ours, ends_well, made = is_grpo(create_config.policy.type), False, None
+    try:
+        if ours:
+            _check_before(main_config, create_config)
+        made = _choose_folder(main_config)
+        with in_one_line(), around_run(), ending_at_once() if ours else nullcontext():
+            parts = build(configs, seed, env_setting, model, limits, **kwargs)
+            try:
+                run(parts)
+            finally:
+                parts.close()
+        ends_well = True
+        return parts.policy
+    except (ConfigError, TaskError):
+        if made is not None and not any(os.path.exists(os.path.join(made, name)) for name in TRAINED):
+            shutil.rmtree(made, ignore_errors=True)  # so that the next run gets its name
+        raise
+    except OSError as error:
+        check_writable(main_config.exp_name, error)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise CheckpointError(
+            f'{error.strerror}: {error.filename or main_config.exp_name} could not be written. Free some space, '
+            'and resume from the last checkpoint with policy.learn.resume_training=True'
+        ) from error
+    finally:
+        parallel.end(failed=not ends_well)
+
+
+def checked(input_cfg: InputConfig) -> Configs:
+    """
+    Overview:
+        main_config and create_config, whose names are registered.
+    Arguments:
+        - input_cfg (:obj:`Union[str, Tuple[dict, dict]]`): Path of a config file, or both configs, which are copied.
+    Raises:
+        - ConfigError: If one is missing, or a name is not registered.
+    """
+    if isinstance(input_cfg, str):
+        main_config, create_config = read_config_file(input_cfg)
+    else:
+        main_config, create_config = copy.deepcopy(input_cfg)
+        check_configs(main_config, create_config)
+    check_names(create_config)
+    if is_grpo(create_config.policy.type):
+        create_config.setdefault('collector', EasyDict(type='group'))
+    return main_config, create_config
+
+
+def _check_before(main_config: EasyDict, create_config: EasyDict) -> None:
+    """Check what is read before the whole config is, and join the processes that ``torchrun`` started."""
+    check_sections(main_config.policy, POLICY_REGISTRY.get(create_config.policy.type).default_config())
+    check_exp_name(main_config.setdefault('exp_name', 'default_experiment'))
+    learn = main_config.policy.setdefault('learn', EasyDict())
+    if os.path.isdir(main_config.exp_name) and learn.get('resume_training', False):
+        # the run writes into its files; wandb links to its own logs
+        check_links(main_config.exp_name, 'exp_name', to_folders=True, besides='wandb')
+    if parallel.launched() > 1:
+        parallel.check_launch(main_config.policy.get('multi_gpu', False))
+        parallel.start(main_config.policy.get('cuda', False))
+
+
+def _choose_folder(main_config: EasyDict) -> Optional[str]:
+    """
+    Overview:
+        Name the run's folder as DI-engine does: one that exists gets the time as an ending, unless the run resumes. \
+        All processes agree on it; those after the first have a folder in it for their text logs.
+    Returns:
+        - made (:obj:`Optional[str]`): The folder, None if it exists.
+    """
+    name = main_config.setdefault('exp_name', 'default_experiment')
+    resumes = main_config.policy.get('learn', {}).get('resume_training', False)
+    if os.path.exists(name) and not resumes:
+        name += time.strftime('_%y%m%d_%H%M%S')
+    name = parallel.broadcast_object(name)
+    main_config.exp_name = name if parallel.rank() == 0 else os.path.join(name, 'log', f'process_{parallel.rank()}')
+    return None if os.path.exists(name) else name
+
+
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """Context of a pipeline: what a task or an environment raises becomes a ``TaskError`` without marks."""
+    try:
+        yield
+    except TaskError as error:
+        error.marked = False
+        raise
+    except Exception as error:
+        unwrap_task_error(error)
+
+
+def eval(
+        input_cfg: InputConfig,
+        seed: int = 0,
+        env_setting: Optional[List] = None,
+        model: Optional[torch.nn.Module] = None,
+        state_dict: Optional[Dict] = None,
+        load_path: Optional[str] = None,
+        replay_path: Optional[str] = None,
+) -> float:
+    """
+    Overview:
+        Evaluate a checkpoint (``ding -m eval``).
+    Arguments:
+        - input_cfg, seed, env_setting, model: See ``serial_pipeline_onpolicy``.
+        - state_dict (:obj:`Optional[Dict]`): The checkpoint.
+        - load_path (:obj:`Optional[str]`): Its path, if there is no ``state_dict``.
+        - replay_path (:obj:`Optional[str]`): Folder for videos, of environments that make some.
+    Returns:
+        - episode_return (:obj:`float`): Mean over the episodes.
+    """
+    main_config, create_config = checked(input_cfg)
+    state_dict = state_dict if state_dict is not None else read_state(_path_of(main_config, load_path))
+    ours = is_grpo(create_config.policy.type)
+    if ours:
+        check_exp_name(main_config.setdefault('exp_name', 'default_experiment'))
+    with in_one_line(), around_run(), _folder(main_config, ours):
+        cfg = compiled(
+            (main_config, create_config),
+            seed,
+            env=env_setting and env_setting[0],
+            save_cfg=not ours,
+            **({} if ours else dict(save_path='eval_config.py'))
+        )
+        env, _, env_cfgs = env_setting or get_vec_env_setting(cfg.env, collect=False)
+        manager = environments(cfg, env, env_cfgs)
+        manager.seed(seed, dynamic_seed=False)
+        replay_path = replay_path or cfg.env.get('replay_path', None)
+        if replay_path:
+            manager.enable_save_replay(replay_path)
+        set_pkg_seed(seed, use_cuda=cfg.policy.cuda)
+        policy = create_policy(cfg.policy, model=model, enable_field=['eval'], **(dict(seed=seed) if ours else {}))
+        policy.eval_mode.load_state_dict(state_dict)
+        name = dict(exp_name=cfg.exp_name) if ours else {}
+        _, info = GroupEvaluator(cfg.policy.eval.evaluator, manager, policy.eval_mode, **name).eval()
+    value = np.mean(info['eval_episode_return'])
+    click.echo(f'Eval is over! The performance of your RL policy is {value}')
+    return value
+
+
+def _path_of(main_config: EasyDict, load_path: Optional[str]) -> str:
+    learn = main_config.policy.get('learn', {})
+    require_dict(learn, 'policy.learn')
+    learner = learn.get('learner', {})
+    require_dict(learner, 'policy.learn.learner')
+    path = load_path or learner.get('load_path')
+    if path is None:
+        raise ConfigError('--load-path: missing; name the checkpoint to evaluate.')
+    return path
+
+
+@contextmanager
+def _folder(main_config: EasyDict, ours: bool) -> Iterator[None]:
+    """Context of an evaluation, whose logs are removed at its end; those of other policies stay."""
+    if not ours:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        main_config.exp_name = os.path.relpath(os.path.join(folder, 'eval'))
+        yield

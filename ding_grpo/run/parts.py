@@ -1,0 +1,64 @@
+"""The parts of a run."""
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+
+from ding.worker import BaseLearner
+
+UNLIMITED = 10 ** 8  # DI-engine's limits where none is set: 1e8 on its command line, 1e10 in its functions
+
+
+class Limits(NamedTuple):
+    """
+    Overview:
+        After how many updates and environment steps a run ends.
+    """
+    updates: float = float('inf')
+    steps: float = float('inf')
+
+    def reached(self, updates: int, steps: int) -> bool:
+        return updates >= self.updates or steps >= self.steps
+
+
+@dataclass
+class Parts:
+    """
+    Overview:
+        What ``ding_grpo.entry.build`` builds, and the loop runs.
+    """
+    cfg: Any  # compiled: sections env and policy, exp_name, seed
+    policy: Any
+    learner: BaseLearner
+    collector: Any
+    evaluator: Any
+    limits: Limits
+    seed: int
+    buffer: Optional[Any] = None  # a replay buffer, in mode serial
+    commander: Optional[Any] = None  # DI-engine's, of its own policies
+    metrics: Optional[Any] = None  # the hook that logs them, in the first process
+    findings: Optional[Any] = None  # the hook that shows causes of a failure to learn
+    logs: List[Callable[[BaseLearner, List[Dict[str, Any]]], None]] = field(default_factory=list)  # of each update
+
+    def collect(self) -> List[Any]:
+        """Collect by the current weights. DI-engine's own policies may have arguments, such as a rate of exploration."""
+        arguments = None if self.commander is None else self.commander.step()
+        return self.collector.collect(train_iter=self.learner.train_iter, policy_kwargs=arguments)
+
+    def batches(self, collected: List[Any]) -> Iterator[List[Any]]:
+        """What each update learns from: all that was collected, or what the replay buffer gives."""
+        if self.buffer is None:
+            yield collected
+            return
+        self.buffer.push(collected, cur_collector_envstep=self.collector.envstep)
+        modes = self.learner.policy
+        for _ in range(self.cfg.policy.learn.update_per_collect):
+            drawn = self.buffer.sample(modes.get_attribute('batch_size'), self.learner.train_iter)
+            if drawn is None:  # too few are left
+                return
+            yield drawn
+            if modes.get_attribute('priority'):
+                self.buffer.update(self.learner.priority_info)
+
+    def close(self) -> None:
+        """End the environments, and close the logs."""
+        self.collector.close()
+        self.evaluator.close()
