@@ -22,7 +22,7 @@ from tabulate import tabulate
 from torch import Tensor
 
 from ding_grpo.rl_utils import efficient_method, grpo_data, grpo_error, linear_log_prob
-from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
+from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..'))
 MAIN = os.path.join(sys.prefix, 'ding-main', 'ding', 'rl_utils', 'log_prob_utils.py')

@@ -33,7 +33,7 @@ from .act.token_actor import TokenActor
 from .config.check_keys import model_type
 from .config.cross_checks import check_for_turns, check_policy_config
 from .config.keys import DEFAULTS
-from .config.loss_options import adv_method
+from .config.loss_options import loss_config
 from .data.batch import Batch
 from .data.diagnose import check_weights
 from .data.folding import fold_group
@@ -77,7 +77,7 @@ class GRPOPolicy(Policy):
         self.seed = torch.initial_seed() if seed is None else seed
         check_policy_config(cfg, self.default_config())
         self._advantage = Advantage(
-            adv_method(cfg.learn),
+            loss_config(cfg.learn).adv_method,
             cfg.learn.advantage,
             cfg.collect.discount_factor,
             cfg.learn.extend_truncated,

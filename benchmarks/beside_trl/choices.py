@@ -14,7 +14,7 @@ import torch
 from growth import BASE, Update, spread
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
+from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 
 OPTIONS = {
     'default': {},

@@ -16,7 +16,7 @@ import torch
 
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import linear_log_prob
-from ding_grpo.rl_utils.matrix_product import onednn_product
+from ding_grpo.rl_utils.log_probs.matrix_product import onednn_product
 from ding_grpo.rollout import Sampling, generate
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

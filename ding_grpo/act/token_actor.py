@@ -21,7 +21,7 @@ from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.model.autocast import EMULATED
 from ding_grpo.model.sharding import reshard
 from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
-from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
+from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 from ding_grpo.rollout import EarlyStop, KeptSets, Rollout, Sampling, generate
 
 from .actor import Forced, Reading

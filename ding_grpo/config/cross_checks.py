@@ -11,7 +11,7 @@ from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS
 from .check_keys import check_keys
 from .distillation_check import check_distillation
 from .keys import DEFAULTS
-from .loss_options import adv_method, check_loss, loss_options, surrogate_name
+from .loss_options import check_loss, loss_config, surrogate_name
 from .shard_check import check_shard
 
 GAE_METHODS = ('batch', 'no_std')
@@ -186,7 +186,7 @@ def check_for_tokens(cfg: Dict) -> None:
     if cfg.learn.reward_aggregation == 'normalize_then_sum':
         written = dict(
             advantage=(cfg.learn.advantage, 'outcome'),
-            adv_method=(loss_options(cfg.learn)[1], 'grpo'),  # others are linear and would not normalise
+            adv_method=(loss_config(cfg.learn).adv_method, 'grpo'),  # others are linear and would not normalise
         )
         for key, (value, needed) in written.items():
             if value != needed:
@@ -230,7 +230,8 @@ def check_for_turns(cfg: Dict, max_turns: int) -> None:
             'of a group with each other, and the policy decides how many turns a row has. Use '
             "'return_to_go_by_step', 'outcome' or 'anchor', which are unbiased."
         )
-    if adv_method(cfg.learn) in TOKEN_ADVANTAGE_METHODS and (adv_method(cfg.learn) != 'remax' or discount != 1):
+    method = loss_config(cfg.learn).adv_method
+    if method in TOKEN_ADVANTAGE_METHODS and (method != 'remax' or discount != 1):
         raise ConfigError(
             f'policy.learn.adv_method = {cfg.learn.adv_method!r}: not available with env.max_turns = {max_turns}. It '
             'compares single tokens, and turns differ in length.'
@@ -268,14 +269,14 @@ def check_for_steps(cfg: Dict) -> None:
         raise ConfigError(f'policy.teacher = {dict(cfg.teacher)!r}: only available for language models.')
     if cfg.learn.advantage == 'anchor':
         raise ConfigError("policy.learn.advantage = 'anchor': only available for language models with several turns.")
-    options, _ = loss_options(cfg.learn)
-    if cfg.learn.batch_steps is not None and options.get('ratio', 'token') != 'token':
+    loss = loss_config(cfg.learn)
+    if cfg.learn.batch_steps is not None and loss.ratio != 'token':
         raise ConfigError(
             f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row. '
-            f"policy.learn.ratio must be 'token', not {options['ratio']!r}."
+            f"policy.learn.ratio must be 'token', not {loss.ratio!r}."
         )
     name = surrogate_name(cfg.learn)
-    if cfg.learn.batch_steps is not None and name in ('geo_mean', 'vespo'):
+    if cfg.learn.batch_steps is not None and loss.traits.whole_rows:
         raise ConfigError(
             f'policy.learn.batch_steps = {cfg.learn.batch_steps}: single steps have no ratio of the whole row, which '
             f'surrogate {name!r} needs. Set it to None.'
@@ -285,12 +286,12 @@ def check_for_steps(cfg: Dict) -> None:
             "policy.learn.adv_method = 'optimal_token_baseline': needs probabilities of discrete actions, not "
             "policy.model.action_space = 'continuous'."
         )
-    if name.startswith('dppo_') and cfg.model.get('action_space') == 'continuous':
+    if loss.traits.probabilities and cfg.model.get('action_space') == 'continuous':
         raise ConfigError(
             f"policy.learn.surrogate = {name!r}: compares probabilities of actions. Continuous actions "
             "(policy.model.action_space = 'continuous') have densities."
         )
-    if options.get('reduction') == 'constant':
+    if loss.reduction == 'constant':
         raise ConfigError(
             f'policy.learn.loss = {cfg.learn.loss!r} with policy.learn.reduction = {cfg.learn.reduction!r}: '
             "reduction 'constant' divides by the length limit of completions, which this environment does not have. "

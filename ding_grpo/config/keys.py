@@ -124,7 +124,7 @@ KEYS = dict(
         # luspo, dppo_tv, dppo_kl, gmpo, gpg, dro, clip_cov, kl_cov, vespo, cpgd (docs/losses.md). A choice that is
         # None takes the preset's value.
         loss=Key('grpo', Rule.one_of(*LOSS_PRESETS)),
-        # (Optional[float]) Clipping range of the probability ratio, in (0, 1]. None: the preset's, else 0.2.
+        # (Optional[float]) Clipping range of the probability ratio, in (0, 1]. None: the preset's.
         clip_ratio=Key(None,
                        Rule.number(0, 1, open_low=True).or_none()),
         # (Optional[float]) Clipping range above 1. None: ``clip_ratio``. Raise it to let rare good tokens grow faster.
@@ -163,7 +163,7 @@ KEYS = dict(
         # (bool) Whether the KL is multiplied by the ratio, which corrects it when groups are used more than once.
         kl_ratio_correction=False,
         # (Optional[str]) How advantages are computed, see ``group_advantage``; two methods for single tokens, see
-        # ``token_advantage``: 'reinforce_plus_plus', 'optimal_token_baseline'. None: the preset's, else 'grpo', which
+        # ``token_advantage``: 'reinforce_plus_plus', 'optimal_token_baseline'. None: the preset's. 'grpo'
         # divides by the group's standard deviation. 'no_std' does not divide. It is better when the division would
         # scale a small part of the reward, such as a format bonus, up to the size of the answer's. With
         # ``advantage='gae'``: None or 'batch' normalises over all steps of the update, 'no_std' does not normalise.

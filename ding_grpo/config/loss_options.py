@@ -1,10 +1,9 @@
 """The options of the loss that a config sets, and checks whether they are consistent."""
-from typing import Dict, Tuple
+from dataclasses import replace
+from typing import Dict
 
 from ding_common import ConfigError
-from ding_grpo.rl_utils import (
-    LOSS_PRESETS, ROW_SURROGATES, STEP_ADVANTAGE_METHODS, SURROGATES, TOKEN_RATIO_SURROGATES
-)
+from ding_grpo.rl_utils import LOSS_PRESETS, STEP_ADVANTAGE_METHODS, LossConfig, Preset
 
 from .keys import DEFAULTS
 from .surrogate import find_surrogate, needs_advantage
@@ -13,34 +12,31 @@ from .surrogate import find_surrogate, needs_advantage
 CHOICES = ('clip_ratio', 'clip_ratio_high', 'delta', 'ratio', 'surrogate', 'reduction', 'adv_method')
 
 
-def loss_options(learn: Dict) -> Tuple[Dict, str]:
+def loss_config(learn: Dict) -> Preset:
     """
     Overview:
-        The options of a preset, replaced by those that are set individually.
+        The preset of a config, in which the choices that are set individually replace those of the preset.
     Arguments:
         - learn (:obj:`Dict`): The section ``policy.learn``.
-    Returns:
-        - options (:obj:`Dict`): Arguments of ``grpo_error``.
-        - adv_method (:obj:`str`): Method of ``group_advantage``.
+    Raises:
+        - ConfigError: If the loss has no such option, or two of them exclude each other.
     """
-    options = {**LOSS_PRESETS[learn['loss']], **{key: learn[key] for key in CHOICES if learn[key] is not None}}
-    adv_method = options.pop('adv_method', 'grpo')
-    options.update({key: learn[key] for key in ('beta', 'kl_type', 'kl_ratio_correction')})
-    if learn['kl_in_reward']:
-        options['beta'] = 0.0
-    options['surrogate_options'] = dict(learn['surrogate_options'])
-    options['surrogate'] = find_surrogate(surrogate_name(learn), options['surrogate_options'])
-    return options, adv_method
-
-
-def adv_method(learn: Dict) -> str:
-    """The method of ``Advantage`` for the section ``policy.learn``."""
-    return learn['adv_method'] or 'batch' if learn['advantage'] == 'gae' else loss_options(learn)[1]
+    chosen = {key: learn[key] for key in CHOICES if learn[key] is not None}
+    if learn['advantage'] == 'gae':  # its advantages are not those of any preset
+        chosen['adv_method'] = learn['adv_method'] or 'batch'
+    options = dict(learn['surrogate_options'])
+    chosen.update(surrogate_options=options, surrogate=find_surrogate(surrogate_name(learn), options))
+    chosen.update(beta=0.0 if learn['kl_in_reward'] else learn['beta'])
+    chosen.update({key: learn[key] for key in ('kl_type', 'kl_ratio_correction')})
+    try:
+        return replace(LOSS_PRESETS[learn['loss']], **chosen)
+    except ValueError as error:
+        raise ConfigError(f'policy.learn.{error}.') from error
 
 
 def surrogate_name(learn: Dict) -> str:
     """The name of the surrogate for the section ``policy.learn``."""
-    return learn['surrogate'] or LOSS_PRESETS[learn['loss']].get('surrogate', 'clip')
+    return learn['surrogate'] or LOSS_PRESETS[learn['loss']].surrogate
 
 
 def check_loss(learn: Dict) -> None:
@@ -52,46 +48,30 @@ def check_loss(learn: Dict) -> None:
     Raises:
         - ConfigError: On the first combination that cannot run.
     """
-    options, method = loss_options(learn)
-    _check_surrogate(learn, options)
+    loss = loss_config(learn)
+    _check_surrogate(learn, loss)
     _check_coefficients(learn)
     if learn['shadow_every'] > 0 and not learn['shadow']:
         raise ConfigError(
             f"policy.learn.shadow_every = {learn['shadow_every']}: needs losses to compare. Set policy.learn.shadow, "
             "for example to 'all'."
         )
-    if learn['advantage'] == 'return_to_go_by_step' and method not in STEP_ADVANTAGE_METHODS:
+    if learn['advantage'] == 'return_to_go_by_step' and loss.adv_method not in STEP_ADVANTAGE_METHODS:
         raise ConfigError(
-            f"policy.learn.adv_method = {method!r}: with advantage 'return_to_go_by_step' must be one of "
+            f"policy.learn.adv_method = {loss.adv_method!r}: with advantage 'return_to_go_by_step' must be one of "
             f"{', '.join(STEP_ADVANTAGE_METHODS)}."
         )
-    if options.get('delta') is not None and surrogate_name(learn) != 'clip':
-        raise ConfigError(
-            f"policy.learn.delta = {options['delta']}: needs surrogate 'clip', "
-            f"not {surrogate_name(learn)!r}."
-        )
-    clip_ratio = options.get('clip_ratio', 0.2)
-    high = 1 + options.get('clip_ratio_high', clip_ratio)
-    if options.get('delta') is not None and options['delta'] <= high:
-        raise ConfigError(
-            f"policy.learn.delta = {options['delta']}: must be greater than 1 + the clipping range above 1, {high:g}."
-        )
 
 
-def _check_surrogate(learn: Dict, options: Dict) -> None:
-    name, ratio, reduction = surrogate_name(learn), options.get('ratio', 'token'), options.get('reduction', 'sequence')
-    if ratio != 'token' and SURROGATES.get(name) in TOKEN_RATIO_SURROGATES:
+def _check_surrogate(learn: Dict, loss: LossConfig) -> None:
+    name = surrogate_name(learn)
+    if loss.reduction != 'sequence' and loss.traits.of_row:
         raise ConfigError(
-            f"policy.learn.ratio = {ratio!r}: must be 'token' with surrogate {name!r}, which needs the ratio of each "
-            'token.'
-        )
-    if reduction != 'sequence' and SURROGATES.get(name) in ROW_SURROGATES:
-        raise ConfigError(
-            f"policy.learn.reduction = {reduction!r}: must be 'sequence' with surrogate {name!r}, whose loss is a mean "
-            'over rows.'
+            f"policy.learn.reduction = {loss.reduction!r}: must be 'sequence' with surrogate {name!r}, whose loss is a "
+            'mean over rows.'
         )
     for key in ('top_entropy', 'sampler_correction', 'off_policy_mask'):  # these change advantages of single tokens
-        if learn[key] is not None and not needs_advantage(options['surrogate'], options['surrogate_options']):
+        if learn[key] is not None and not needs_advantage(loss.surrogate, loss.surrogate_options):
             raise ConfigError(
                 f'policy.learn.{key} = {learn[key]!r}: not available with surrogate {name!r}. Its loss of a token does '
                 'not vanish with the advantage of the token, or it depends on other advantages.'

@@ -6,7 +6,7 @@ import torch
 
 from ding_common import ConfigError, describe, import_name, nearest
 from ding_grpo.rl_utils import (
-    BATCH_SURROGATES, ROW_SURROGATES, SURROGATES, Surrogate, check_surrogate_options, surrogate_arguments
+    SURROGATES, Surrogate, check_surrogate_options, surrogate_arguments, surrogate_function, surrogate_traits
 )
 
 _KEY = 'policy.learn.surrogate'
@@ -42,8 +42,8 @@ def needs_advantage(surrogate: Union[str, Surrogate], options: Dict[str, Any] = 
         - surrogate (:obj:`Union[str, Surrogate]`): From ``find_surrogate``.
         - options (:obj:`Dict[str, Any]`): Its options.
     """
-    function = surrogate if callable(surrogate) else SURROGATES[surrogate]
-    if function in (*BATCH_SURROGATES, *ROW_SURROGATES):
+    function, traits = surrogate_function(surrogate), surrogate_traits(surrogate)
+    if traits.of_batch or traits.of_row:
         return False
     (ratio, adv, *others), keywords = _small_tensors(function)
     return not function(ratio, torch.zeros_like(adv), *others, **keywords, **options).any()
@@ -67,7 +67,7 @@ def _try(surrogate: Surrogate, name: str, options: Dict[str, Any]) -> None:
         objective = surrogate(*arguments, **keywords, **options)
     except Exception as error:  # a user's function may raise any exception
         raise ConfigError(f'{_KEY} = {name!r}: fails on small tensors ({describe(error)}).') from error
-    shape = (len(logp), 1) if surrogate in ROW_SURROGATES else tuple(logp.shape)
+    shape = (len(logp), 1) if surrogate_traits(surrogate).of_row else tuple(logp.shape)
     if not isinstance(objective, torch.Tensor):
         found = type(objective).__name__
     else:

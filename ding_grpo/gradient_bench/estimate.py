@@ -5,10 +5,10 @@ from typing import Any, Dict, Iterator, NamedTuple, Sequence
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils import LOSS_PRESETS, SURROGATES, surrogate_arguments
+from ding_grpo.rl_utils import LOSS_PRESETS
 
 from .batches import Batches
-from .gradients import ADVANTAGES, ONE_BATCH_A_CALL, advantages, loss_gradients
+from .gradients import ADVANTAGES, advantages, loss_gradients
 from .world import World
 
 
@@ -98,7 +98,7 @@ class Bench(NamedTuple):
         shape = (self.prompts + self.vocabulary - 1, self.vocabulary)
         learner, change = torch.randn(2, *shape, generator=generator, dtype=torch.double)
         true = world.gradient(learner)
-        one_by_one = [n for n in self.losses if LOSS_PRESETS[n].get('surrogate') in ONE_BATCH_A_CALL]
+        one_by_one = [n for n in self.losses if LOSS_PRESETS[n].traits.of_batch]
         together = [n for n in self.losses if n not in one_by_one]
         for staleness, size in product(self.staleness, self.group_sizes):
             sampler = learner + staleness * change
@@ -112,14 +112,8 @@ class Bench(NamedTuple):
                     batches = batches.without_longest(world, self.extra_rows)
                 adv = torch.stack([advantages(name, world, learner, sampler, batches.row) for name in self.methods])
                 for loss in losses:
-                    gradients = loss_gradients(_options(loss, generator), world, learner, sampler, batches.row, adv)
+                    config = LOSS_PRESETS[loss].drawing_from(generator)
+                    gradients = loss_gradients(config, world, learner, sampler, batches.row, adv)
                     for method, gradient in zip(self.methods, gradients):
                         found = estimate(gradient, batches.probability, true, batches.exact)
                         yield dict(loss=loss, advantage=method, **where, **found._asdict())
-
-
-def _options(loss: str, generator: torch.Generator) -> Dict[str, Any]:
-    """Arguments of ``grpo_error`` of a preset; a surrogate that draws tokens draws them from the generator."""
-    options = LOSS_PRESETS[loss]
-    draws = 'generator' in surrogate_arguments(SURROGATES[options.get('surrogate', 'clip')])[1]
-    return {**options, 'surrogate_options': dict(generator=generator)} if draws else options

@@ -1,12 +1,13 @@
 """Advantages and gradients of many batches, by the functions that train."""
-from typing import Any, Dict, Iterator, Tuple
+from dataclasses import replace
+from typing import Iterator, Tuple
 
 import torch
 from torch import Tensor
 
 from ding_grpo.rl_utils import (
-    ADVANTAGE_METHODS, BATCH_SURROGATES, STEP_ADVANTAGE_METHODS, SURROGATES, TOKEN_ADVANTAGE_METHODS, group_advantage,
-    grpo_data, grpo_error, return_to_go, step_advantage, token_advantage
+    ADVANTAGE_METHODS, STEP_ADVANTAGE_METHODS, TOKEN_ADVANTAGE_METHODS, LossConfig, group_advantage, grpo_data,
+    grpo_error, return_to_go, step_advantage, token_advantage
 )
 
 from .world import World
@@ -16,7 +17,6 @@ ADVANTAGES = (*ADVANTAGE_METHODS, *TOKEN_ADVANTAGE_METHODS, *(name + BY_STEP for
 # Methods that compare a row with those of other groups, by reward and length alone. They get one batch a call, once for
 # each combination of rewards and lengths. All others get many batches at once.
 OVER_BATCH = ('batch', 'reinforce_plus_plus_baseline', 'gpg', 'reinforce_plus_plus')
-ONE_BATCH_A_CALL = tuple(name for name, surrogate in SURROGATES.items() if surrogate in BATCH_SURROGATES)
 MOST = 1000  # batches in one call, which bounds the memory
 
 
@@ -56,7 +56,7 @@ def advantages(name: str, world: World, learner: Tensor, sampler: Tensor, row: T
 
 
 def loss_gradients(
-        options: Dict[str, Any], world: World, learner: Tensor, sampler: Tensor, row: Tensor, adv: Tensor
+        config: LossConfig, world: World, learner: Tensor, sampler: Tensor, row: Tensor, adv: Tensor
 ) -> Tensor:
     """
     Overview:
@@ -67,7 +67,7 @@ def loss_gradients(
         is the mean of the losses of these batches. Surrogates that choose among the tokens of a batch get one batch \
         a call.
     Arguments:
-        - options (:obj:`Dict[str, Any]`): Arguments of ``grpo_error``, such as a preset.
+        - config (:obj:`LossConfig`): The loss, such as a preset.
         - world (:obj:`World`): The completions.
         - learner (:obj:`torch.Tensor`): Logits of the trained policy.
         - sampler (:obj:`torch.Tensor`): Logits of the policy that sampled.
@@ -76,26 +76,25 @@ def loss_gradients(
     Returns:
         - gradient (:obj:`torch.Tensor`): :math:`(A, K, D)`
     """
-    options = {'beta': 0, 'max_length': world.token.shape[1], **options}
-    options.pop('adv_method', None)
+    config = replace(config, beta=0, max_length=world.token.shape[1])
     new, old = world.log_prob(learner).detach(), world.log_prob(sampler)
     score = world.score(learner)  # (C, S, D)
     gradient = score.new_zeros(*adv.shape[:2], score.shape[-1])
-    for methods, batches in _calls(options, world.weight[row].sum((1, 2)), len(adv)):
+    for methods, batches in _calls(config.traits.of_batch, world.weight[row].sum((1, 2)), len(adv)):
         rows = row[batches].expand(len(methods), *row[batches].shape)  # (A, k, B)
         flat = rows.flatten()
         logp_new = new[flat].requires_grad_()
         of_rows = adv[methods][:, batches].flatten(0, 2)  # (A k B, S)
-        loss, _ = grpo_error(grpo_data(logp_new, old[flat], None, of_rows, world.weight[flat]), **options)
+        loss, _ = grpo_error(grpo_data(logp_new, old[flat], None, of_rows, world.weight[flat]), config)
         coefficient, = torch.autograd.grad(-loss * len(methods) * len(batches), logp_new)
         per_row = (coefficient.unsqueeze(-1) * score[flat]).sum(1).view(*rows.shape, -1)  # (A, k, B, D)
         gradient[methods.unsqueeze(1), batches] = per_row.sum(2)
     return gradient
 
 
-def _calls(options: Dict[str, Any], tokens: Tensor, methods: int) -> Iterator[Tuple[Tensor, Tensor]]:
+def _calls(one_by_one: bool, tokens: Tensor, methods: int) -> Iterator[Tuple[Tensor, Tensor]]:
     """(methods of advantages, batches) that one call of the loss gets."""
-    if options.get('surrogate') in ONE_BATCH_A_CALL:
+    if one_by_one:
         yield from ((torch.tensor([a]), torch.tensor([k])) for a in range(methods) for k in range(len(tokens)))
     else:
         for number in tokens.unique():

@@ -4,32 +4,23 @@ need no model: the loss is differentiated at the log-probabilities that learning
 """
 import copy
 from dataclasses import replace
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from ding_common import ConfigError
-from ding_grpo.config.loss_options import CHOICES, adv_method, loss_options
+from ding_grpo.config.loss_options import CHOICES, loss_config
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.advantage import Advantage
 from ding_grpo.learn.metrics import SHADOW
-from ding_grpo.rl_utils import LOSS_PRESETS
+from ding_grpo.rl_utils import LOSS_PRESETS, LossConfig, Preset
 
 from .weight_gradients import dot, weight_gradients
 
 IN_USE, TOKENS = 'in_use', 'tokens'  # names beside those of presets: the loss in use, and the tokens that count
-# (batch with advantages, log-probabilities, options of the loss or None for those in use) -> loss
-Loss = Callable[[Batch, Tensor, Optional[Dict]], Tensor]
-
-
-class Preset(NamedTuple):
-    """
-    Overview:
-        Arguments of ``grpo_error``, and the method of its advantages.
-    """
-    options: Dict
-    method: str
+# (batch with advantages, log-probabilities, the loss or None for that in use) -> loss
+Loss = Callable[[Batch, Tensor, Optional[LossConfig]], Tensor]
 
 
 class Shadow:
@@ -81,7 +72,7 @@ class Shadow:
                     ) from error
                 left_out.append(f'policy.learn.shadow: without {name!r} ({error})')
             else:
-                presets[name] = Preset(loss_options(learn)[0], adv_method(learn))
+                presets[name] = loss_config(learn)
         return (cls(presets, cfg.learn.shadow_every) if presets else None), left_out
 
     def advantages(self, advantage: Advantage, batch: Batch, in_use: Tensor) -> Dict[str, Tensor]:
@@ -93,7 +84,7 @@ class Shadow:
             - batch (:obj:`Batch`): Rows of whole groups.
             - in_use (:obj:`torch.FloatTensor`): Its advantages.
         """
-        methods = dict.fromkeys(preset.method for preset in self.presets.values())
+        methods = dict.fromkeys(preset.adv_method for preset in self.presets.values())
         return {m: in_use if m == advantage.method else advantage._replace(method=m).of(batch) for m in methods}
 
     def begin(self, update: int) -> None:
@@ -115,10 +106,10 @@ class Shadow:
             - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
             - slopes (:obj:`torch.FloatTensor`): :math:`(K + 1, B, S)`
         """
-        advs = [batch.adv, *(batch.shadow_adv[preset.method] for preset in self.presets.values())]
-        options = [None, *(preset.options for preset in self.presets.values())]
+        advs = [batch.adv, *(batch.shadow_adv[preset.adv_method] for preset in self.presets.values())]
+        configs = [None, *self.presets.values()]
         leaf = logp.detach().repeat(len(advs), 1, 1).requires_grad_()  # (K + 1, B, S): one backward for all
-        losses = [loss(replace(batch, adv=adv), x, o) for adv, x, o in zip(advs, leaf.unbind(0), options)]
+        losses = [loss(replace(batch, adv=adv), x, c) for adv, x, c in zip(advs, leaf.unbind(0), configs)]
         slopes, = torch.autograd.grad(torch.stack(losses).sum(), leaf)
         signs = torch.stack([(adv.unsqueeze(1) if adv.dim() == 1 else adv).sign().expand_as(logp) for adv in advs])
         found = dict(

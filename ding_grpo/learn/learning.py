@@ -13,7 +13,7 @@ from ding_common import ConfigError, parallel
 from ding_common.memory import MemoryMeter, memory_advice
 from ding_grpo.act.actor import Actor
 from ding_grpo.act.critic import Critic
-from ding_grpo.config.loss_options import loss_options
+from ding_grpo.config.loss_options import loss_config
 from ding_grpo.data.batch import Batch
 from ding_grpo.extras.demonstrations import make_demonstrations
 from ding_grpo.extras.teacher import make_teacher
@@ -62,7 +62,7 @@ class Learning:
         self._device = next(model.parameters()).device
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         check_trained(trained)
-        learn, (options, *_) = cfg.learn, loss_options(cfg.learn)
+        learn, loss = cfg.learn, loss_config(cfg.learn)
         duplicate = copy.deepcopy if sharding is None else sharding.duplicate
         self.reference = make_reference(learn, actor, model, duplicate)
         self.critic: Optional[Critic] = None
@@ -70,7 +70,7 @@ class Learning:
         if learn.advantage == 'gae':
             self.critic = actor.make_critic(learn)
             of_critic = [p for p in self.critic.parameters() if p.requires_grad]
-            values = ValueLearning(learn, options, actor, model, self.critic)
+            values = ValueLearning(learn, loss.reduction, actor, model, self.critic)
         optimizer = torch.optim.AdamW(
             [*trained.values(), *of_critic],
             lr=learn.learning_rate,
@@ -79,12 +79,11 @@ class Learning:
         )
         self.schedule = Schedule(learn.lr_scheduler, learn.learning_rate)
         self._coefficients = Coefficients(learn)
-        reduction = options.get('reduction', 'sequence')
         shadow, left_out = Shadow.of(cfg, check_run)
         self.extras = Extras(
-            values, make_teacher(cfg, reduction, self._device), make_demonstrations(learn, reduction), shadow
+            values, make_teacher(cfg, loss.reduction, self._device), make_demonstrations(learn, loss.reduction), shadow
         )
-        self.updater = Updater(learn, learn.batch_size, options, actor, model, optimizer, self.extras)
+        self.updater = Updater(learn, learn.batch_size, loss, actor, model, optimizer, self.extras)
         self.optimizer = optimizer
         self.updates = 0
         self.watch = Watch(cfg, actor, model, self.updater)

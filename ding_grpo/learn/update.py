@@ -9,6 +9,7 @@ value_weight (V - R)^2 / 2 is added, where R is the return that V has to predict
 the same mean of weight D(pi, pi_teacher) is added, see ``teacher.py``. With ``demonstrations``, the same mean of
 -weight log pi over demonstrated tokens is added, see ``demonstrations.py``.
 """
+from dataclasses import replace
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -24,9 +25,7 @@ from ding_grpo.extras.teacher import Teacher
 from ding_grpo.instruments.noise_scale import noise_of_table, noise_of_weights
 from ding_grpo.instruments.shadow import Shadow
 from ding_grpo.model.sharding import gradient_norm, is_sharded
-from ding_grpo.rl_utils import (
-    BATCH_SURROGATES, SURROGATES, Surrogate, grpo_data, grpo_error, sequence_mean, surrogate_arguments
-)
+from ding_grpo.rl_utils import LossConfig, grpo_data, grpo_error, sequence_mean
 
 from .log_probs import first_log_probs, fresh_rows, read_rows
 from .metrics import OF_TEACHER, OUTCOMES, mean_of_steps, outcome_of, step_metrics
@@ -52,22 +51,21 @@ class Updater:
             self,
             cfg: Dict,
             batch_size: int,
-            loss_options: Dict,
+            loss_config: LossConfig,
             actor: Actor,
             model: nn.Module,
             optimizer: torch.optim.Optimizer,
             extras: Extras = Extras(),
     ) -> None:
-        self._cfg, self._batch_size, self._loss_options = cfg, batch_size, loss_options
+        self._cfg, self._batch_size, self.loss_config = cfg, batch_size, loss_config
         self._actor, self._model, self.optimizer, self._extras = actor, model, optimizer, extras
         self._device = self._trained[0].device
         self._sharded = is_sharded(model)  # by FSDP2, which sums gradients itself
-        surrogate = _surrogate(loss_options)
         # in several parts, such a surrogate would choose among the tokens of each part
         divided = cfg.micro_batch_tokens is not None or parallel.world_size() > 1
-        self._loss_of_whole = divided and surrogate in BATCH_SURROGATES
+        self._loss_of_whole = divided and loss_config.traits.of_batch
         self.optimizer_steps = 0  # number of steps so far
-        self.beta, self.entropy_weight = loss_options.get('beta', 0.0), cfg.entropy_weight
+        self.beta, self.entropy_weight = loss_config.beta, cfg.entropy_weight
         self.bad_updates = BadUpdates(cfg.max_bad_updates)
         self.shuffle = torch.Generator().manual_seed(actor.seed)
 
@@ -152,7 +150,7 @@ class Updater:
         given = dict(critic=values and values.critic, teacher=teacher)
         names = ['logp', 'entropy', *(['value'] if values else []), *(OF_TEACHER if teacher else [])]
         read = {name: torch.zeros_like(batch.logp_old) for name in names}
-        tokens = batch.weight.sum().item() if self._loss_options.get('reduction') == 'token' else None
+        tokens = batch.weight.sum().item() if self.loss_config.reduction == 'token' else None
         for rows, part in batch.parts(self._cfg.micro_batch_tokens, self._sharded):
             found = self._actor.read(self._model, part, self.entropy_weight > 0, **given)  # (b, s) each
             share = len(rows) / len(batch)  # of the part in a mean over rows
@@ -215,23 +213,21 @@ class Updater:
             batch: Batch,
             logp: Tensor,
             tokens: Optional[float] = None,
-            options: Optional[Dict] = None,
+            config: Optional[LossConfig] = None,
             with_info: bool = True
     ) -> Tuple:
         """Loss and info of rows. With ``tokens``, the number of tokens in the mini-batch, their part of its loss. With
-        ``options``, another loss."""
+        ``config``, another loss."""
         data = grpo_data(logp, self._logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight)
-        options = dict(self._loss_options if options is None else options, beta=self.beta)
-        if 'generator' in surrogate_arguments(_surrogate(options))[1]:
-            # the same draws in the loss and in its metrics, and in a resumed run
-            generator = torch.Generator().manual_seed(self._step_seed)
-            options['surrogate_options'] = dict(options.get('surrogate_options', {}), generator=generator)
-        return grpo_error(data, max_length=self._actor.max_length, num_tokens=tokens, with_info=with_info, **options)
+        config = replace(config or self.loss_config, beta=self.beta, max_length=self._actor.max_length)
+        # the same draws in the loss and in its metrics, and in a resumed run
+        config = config.drawing_from(torch.Generator().manual_seed(self._step_seed))
+        return grpo_error(data, config, num_tokens=tokens, with_info=with_info)
 
     def _shadow_metrics(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
         """What ``Shadow`` measures on a mini-batch. Neither weights nor their ``grad`` change."""
         metrics, slopes = self._extras.shadow.measure(
-            batch, logp, lambda batch, logp, options: self._loss(batch, logp, None, options, with_info=False)[0]
+            batch, logp, lambda batch, logp, config: self._loss(batch, logp, None, config, with_info=False)[0]
         )
         if self._extras.shadow.weights_due:
             parts = self._parts(batch)
@@ -305,9 +301,3 @@ class Updater:
     def _read_rows(self, read: Callable[[Batch], Tensor], batch: Batch, each: Tuple[int, ...] = ()) -> Tensor:
         most = self._cfg.micro_batch_tokens
         return read_rows(read, batch, self._batch_size, most, self._device, self._sharded, each)
-
-
-def _surrogate(options: Dict) -> Surrogate:
-    """The function of the options of a loss."""
-    surrogate = options.get('surrogate', 'clip')
-    return surrogate if callable(surrogate) else SURROGATES[surrogate]

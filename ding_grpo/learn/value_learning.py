@@ -16,11 +16,11 @@ from .metrics import value_metrics
 class ValueLearning:
     """
     Overview:
-        Trains ``critic`` beside the policy; ``cfg`` is ``policy.learn``, ``loss_options`` are the policy's.
+        Trains ``critic`` beside the policy; ``cfg`` is ``policy.learn``, ``reduction`` that of the policy's loss.
     """
 
-    def __init__(self, cfg: Dict, loss_options: Dict, actor: Actor, model: nn.Module, critic: Critic) -> None:
-        self._cfg, self._reduction = cfg, loss_options.get('reduction', 'sequence')
+    def __init__(self, cfg: Dict, reduction: str, actor: Actor, model: nn.Module, critic: Critic) -> None:
+        self._cfg, self._reduction = cfg, reduction
         self._actor, self._model, self.critic = actor, model, critic
         self._weight = 0.5 if cfg.value_weight is None else cfg.value_weight
         self._gae_lambda = 0.95 if cfg.gae_lambda is None else cfg.gae_lambda

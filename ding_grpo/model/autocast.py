@@ -4,7 +4,7 @@ from typing import NamedTuple, Optional
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.rl_utils.matrix_product import SUMS_IN_FLOAT32, multiplies_bfloat16
+from ding_grpo.rl_utils.log_probs.matrix_product import SUMS_IN_FLOAT32, multiplies_bfloat16
 
 EMULATED = dict(
     cpu='this processor emulates products of bfloat16, up to 100 times slower than float32.',

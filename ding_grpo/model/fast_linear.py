@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.pytorch_utils import Conv1D
 
-from ding_grpo.rl_utils.matrix_product import linear
+from ding_grpo.rl_utils.log_probs.matrix_product import linear
 
 
 class _Fast:
@@ -34,7 +34,7 @@ class _Fast:
 class FastLinear(_Fast, nn.Linear):
     """
     Overview:
-        ``torch.nn.Linear`` by ``ding_grpo.rl_utils.matrix_product``.
+        ``torch.nn.Linear`` by ``ding_grpo.rl_utils.log_probs.matrix_product``.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class FastLinear(_Fast, nn.Linear):
 class FastConv1D(_Fast, Conv1D):
     """
     Overview:
-        The linear layer of GPT-2, whose weight is transposed, by ``ding_grpo.rl_utils.matrix_product``.
+        The linear layer of GPT-2, whose weight is transposed, by ``ding_grpo.rl_utils.log_probs.matrix_product``.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe
-from ding_grpo.rl_utils.matrix_product import linear
+from ding_grpo.rl_utils.log_probs.matrix_product import linear
 
 from .architecture import architecture_of
 from .float64 import in_float64

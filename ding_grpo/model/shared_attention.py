@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils.matrix_product import multiplies_bfloat16
+from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 
 # Numbers of query-key pairs that take as long as one more call of the attention, and as one more token in a grid.
 CALL, TOKEN = 4096, 32

@@ -3,7 +3,7 @@ from typing import Callable, Dict, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from .check import check_leading, check_number, check_tensor
+from .check import check_choice, check_leading, check_number, check_tensor
 
 
 def group_advantage(
@@ -51,8 +51,7 @@ def group_advantage(
     Raises:
         - ValueError: If ``method`` is unknown, a shape or type is wrong, or ``opo`` has no ``length``.
     """
-    if method not in _METHODS:
-        raise ValueError(f'method = {method!r}: must be one of {ADVANTAGE_METHODS}')
+    check_choice('method', method, ADVANTAGE_METHODS)
     check_groups(reward, group)
     check_number('eps', eps)
     check_tensor('length', length, tuple(reward.shape), '(B, )', 'numbers', optional=True)
@@ -117,8 +116,7 @@ def step_advantage(return_: Tensor, weight: Tensor, group: Tensor, method: str =
     Raises:
         - ValueError: If ``method`` is unknown, or a shape or type is wrong.
     """
-    if method not in STEP_ADVANTAGE_METHODS:
-        raise ValueError(f'method = {method!r}: must be one of {STEP_ADVANTAGE_METHODS}')
+    check_choice('method', method, STEP_ADVANTAGE_METHODS)
     check_leading('return_', return_, '(B, S)')
     check_tensor('weight', weight, tuple(return_.shape), '(B, S)', 'numbers')
     counted = weight != 0

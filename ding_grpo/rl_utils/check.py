@@ -1,5 +1,5 @@
 """Check the arguments of the functions in this package."""
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -78,6 +78,21 @@ def check_leading(name: str, x: Tensor, symbols: str) -> None:
     dims = [sum(letter.isalpha() for letter in shape) for shape in symbols.split(' or ')]
     if x.dim() not in dims or not x.is_floating_point():
         raise ValueError(f'{name} {tuple(x.shape)} of {x.dtype}: must be floats of shape {symbols}')
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """
+    Overview:
+        Require one of some values, and name the option in the error.
+    Arguments:
+        - name (:obj:`str`): Name of the option.
+        - value (:obj:`Any`): Value of the option.
+        - choices (:obj:`Sequence[str]`): The allowed values.
+    Raises:
+        - ValueError: If the value is not among them.
+    """
+    if value not in choices:
+        raise ValueError(f'{name} = {value!r}: must be one of {choices}')
 
 
 def check_number(name: str, value: float, low: float = 0, open_low: bool = False) -> None:

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .check import check_floats, check_leading, check_number, check_tensor
+from .check import check_choice, check_floats, check_leading, check_number, check_tensor
 from .kl import bounded, kl_estimate
 from .reduce import masked_mean, reduce_loss
-from .tiles import TOKENS, Head, Tile, slices, vocabulary_slices, wide_type, without_autocast
+from .log_probs.tiles import TOKENS, Head, Tile, slices, vocabulary_slices, wide_type, without_autocast
 
 DIVERGENCES = ('reverse_kl', 'forward_kl', 'jsd')
 
@@ -184,8 +184,7 @@ def sampled_divergence(
 
 
 def _check_kind(divergence: str, mix: float) -> None:
-    if divergence not in DIVERGENCES:
-        raise ValueError(f'divergence = {divergence!r}: must be one of {DIVERGENCES}')
+    check_choice('divergence', divergence, DIVERGENCES)
     check_number('mix', mix, open_low=True)
     if not mix < 1:
         raise ValueError(f'mix = {mix!r}: must be below 1')

@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor
 
-from .check import check_floats, check_leading, check_tensor
+from .check import check_choice, check_floats, check_leading, check_tensor
 
 KL_TYPES = ('k1', 'k2', 'k3')
 
@@ -31,6 +31,7 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
     Raises:
         - ValueError: If ``kl_type`` is unknown, or a shape or type is wrong.
     """
+    check_choice('kl_type', kl_type, KL_TYPES)
     check_floats('logp_new', logp_new)
     check_tensor('logp_ref', logp_ref, tuple(logp_new.shape), 'that of logp_new')
     log_ratio = _at_least_float32(logp_new) - logp_ref
@@ -38,9 +39,7 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
         return log_ratio
     if kl_type == 'k2':
         return log_ratio ** 2 / 2
-    if kl_type == 'k3':
-        return bounded(-log_ratio, 0.6).expm1() + log_ratio
-    raise ValueError(f'kl_type = {kl_type!r}: must be one of {KL_TYPES}')
+    return bounded(-log_ratio, 0.6).expm1() + log_ratio
 
 
 def bounded(log_ratio: Tensor, share: float = 0.3) -> Tensor:

@@ -3,7 +3,7 @@ from typing import Tuple
 
 from torch import Tensor
 
-from .check import check_leading, check_number, check_tensor
+from .check import check_choice, check_leading, check_number, check_tensor
 from .kl import bounded
 from .reduce import masked_mean, row_mean
 
@@ -38,8 +38,7 @@ def sampler_correction(logp: Tensor,
         - ValueError: If ``level`` or ``bound`` is invalid, or a shape or type is wrong.
     """
     _check(logp, logp_sampler, weight)
-    if level not in CORRECTIONS:
-        raise ValueError(f'level = {level!r}: must be one of {CORRECTIONS}')
+    check_choice('level', level, CORRECTIONS)
     check_number('bound', bound, low=1)
     log_ratio = (logp - logp_sampler).masked_fill(weight == 0, 0)
     if level == 'sequence':

@@ -3,7 +3,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .check import check_leading, check_tensor
+from .check import check_choice, check_leading, check_tensor
 
 REDUCTIONS = ('sequence', 'token', 'constant', 'sum')
 
@@ -89,8 +89,7 @@ def reduce_loss(
     Raises:
         - ValueError: If ``reduction`` is unknown, or ``constant`` has no ``max_length``.
     """
-    if reduction not in REDUCTIONS:
-        raise ValueError(f'reduction = {reduction!r}: must be one of {REDUCTIONS}')
+    check_choice('reduction', reduction, REDUCTIONS)
     if reduction == 'constant' and (max_length is None or max_length <= 0):
         raise ValueError(f"max_length = {max_length}: reduction 'constant' divides by it; must be positive")
     if num_tokens is not None and (reduction != 'token' or not num_tokens >= 0):

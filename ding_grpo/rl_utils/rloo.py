@@ -6,8 +6,9 @@ from torch import Tensor
 
 from .advantage import group_advantage
 from .check import as_floats, check_leading
-from .grpo import grpo_data, grpo_error, log_probs
-from .log_prob import LogProbFunction, efficient_method
+from .grpo import grpo_data, grpo_error
+from .log_probs.log_prob import LogProbFunction, efficient_method, log_probs
+from .loss_config import LossConfig
 
 rloo_policy_data = namedtuple('rloo_policy_data', ['logit_new', 'logit_old', 'action', 'reward', 'weight'])
 rloo_info = namedtuple('rloo_info', ['approx_kl', 'clipfrac'])
@@ -57,10 +58,6 @@ def rloo_policy_error(
     adv = group_advantage(reward.flatten(), prompt, 'rloo')
     logits = dict(logit_new=data.logit_new, logit_old=data.logit_old)
     logp_new, logp_old = log_probs(logits, data.action, data.weight, log_prob_fn)
-    loss, info = grpo_error(
-        grpo_data(logp_new, logp_old, None, adv, data.weight),
-        clip_ratio=clip_ratio,
-        beta=0,
-        mask_metrics=mask_metrics,
-    )
+    data = grpo_data(logp_new, logp_old, None, adv, data.weight)
+    loss, info = grpo_error(data, LossConfig(clip_ratio=clip_ratio, beta=0), mask_metrics=mask_metrics)
     return loss, rloo_info(info.approx_kl, info.clipfrac)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from .advantage import check_groups, whiten
-from .check import check_leading, check_number, check_tensor
+from .check import check_choice, check_leading, check_number, check_tensor
 
 TOKEN_ADVANTAGE_METHODS = ('reinforce_plus_plus', 'optimal_token_baseline', 'remax')
 
@@ -52,8 +52,7 @@ def token_advantage(
     Raises:
         - ValueError: If ``method`` is unknown, a tensor that it needs is missing, or a shape or type is wrong.
     """
-    if method not in TOKEN_ADVANTAGE_METHODS:
-        raise ValueError(f'method = {method!r}: must be one of {TOKEN_ADVANTAGE_METHODS}')
+    check_choice('method', method, TOKEN_ADVANTAGE_METHODS)
     check_leading('return_', return_, '(B, S)')
     shape = tuple(return_.shape)
     check_tensor('weight', weight, shape, '(B, S)', 'numbers')

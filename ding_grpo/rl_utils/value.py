@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .advantage import return_to_go
 from .check import check_leading, check_number, check_tensor
-from .ppo import ppo_value_data
+from .ppo_losses.fields import ppo_value_data
 from .reduce import masked_mean, reduce_loss
 
 value_info = namedtuple('value_info', ['value_clipfrac'])

@@ -77,53 +77,30 @@ def _generate(
         uniform: Optional[Tensor], limit: Optional[Tensor], ends: Optional[Callable[[List[int]], bool]],
         forced: Dict[Tuple[int, int], int], early_stop: Optional[EarlyStop], merge: bool
 ) -> Rollout:
-    device = prompts.ids.device
-    rows = len(prompts.row)
-    action = torch.full((rows, max_new_tokens), -1, dtype=torch.long, device=device)
-    length = torch.zeros(rows, dtype=torch.long, device=device)
-    kept_ids: List[Tensor] = []
-    kept_sets: List[KeptSets] = []
-    rows_of_sets: List[Tensor] = []
+    device, rows = prompts.ids.device, len(prompts.row)
     eos = torch.tensor(list(eos_token_ids), dtype=torch.long, device=device)
-
     room = max_new_tokens  # of the longest prompt, up to the longest row
     if limit is not None:
         limit = limit.clamp(max=max_new_tokens)
         room = int((prompts.length[prompts.row] + limit).max()) - prompts.ids.shape[1]
     lines = Lines(model, prompts, room, merge)
-    logp = torch.zeros(rows, max_new_tokens, dtype=torch.promote_types(lines.logit.dtype, torch.float32), device=device)
+    found = _Completions(rows, max_new_tokens, torch.promote_types(lines.logit.dtype, torch.float32), device)
     prefixes = Prefixes(sampling, prompts, lines.logit.shape[-1])
     live = torch.arange(rows, device=device)  # the rows in the shrinking batch
     running = torch.ones(rows, dtype=torch.bool, device=device)  # whether each of them has not ended yet
     for t in range(max_new_tokens):
-        seen, allowed = prefixes.rules(action, t, live, running, lines.first)  # (L, V), as the logits
-        if uniform is None:
-            top, token = map(lines.of_rows, sampling.process(lines.logit, seen, allowed).max(-1))
-            top = torch.where(running, top * 0, 0)  # NaN if the logits are NaN or Inf
-            logp[live, t] = top.to(logp.dtype)
-        else:
-            distribution, kept = sampling.restrict(lines.logit, seen, allowed)
-            token, taken = draw(distribution, uniform[live, t], lines.row)
-            kept = lines.of_rows(kept)
-            for i, row in enumerate(live.tolist()) if forced else ():
-                if (row, t) in forced:
-                    force(lines.of_rows(distribution), kept, i, forced[row, t], token, taken)
-            logp[live, t] = torch.where(running, taken, 0).to(logp.dtype)
-            if kept is not None and kept.dtype == torch.bool:
-                kept_sets.append(KeptSets.of(kept[running]))
-                rows_of_sets.append(live[running])
-            elif kept is not None:
-                token = kept.gather(-1, token.unsqueeze(-1)).squeeze(-1)
-                kept_ids.append(torch.full((rows, kept.shape[-1]), -1, dtype=torch.long, device=device))
-                kept_ids[-1][live] = torch.where(running.unsqueeze(-1), kept, -1)
-        action[live, t] = torch.where(running, token, -1)
-        length[live] += running
+        seen, allowed = prefixes.rules(found.action, t, live, running, lines.first)  # (L, V), as the logits
+        places = enumerate(live.tolist()) if forced else ()
+        forced_now = {i: forced[row, t] for i, row in places if (row, t) in forced}
+        numbers = None if uniform is None else uniform[live, t]
+        token, logp, kept = _next(lines, sampling, seen, allowed, numbers, forced_now)
+        found.add(t, live, running, token, logp, kept)
         running &= ~torch.isin(token, eos)
         if limit is not None:
-            running &= length[live] < limit[live]
+            running &= found.length[live] < limit[live]
         if ends is not None:
             for line in running.nonzero().squeeze(-1).tolist():
-                running[line] = not ends(action[live[line], :t + 1].tolist())
+                running[line] = not ends(found.action[live[line], :t + 1].tolist())
         if early_stop is not None and t + 1 < max_new_tokens:
             running = early_stop.after_token(live, running)
         number = int(running.sum())  # of what a token computes, a GPU sends only this to the CPU
@@ -136,8 +113,55 @@ def _generate(
             live, token, running = live[stay], token[stay], running[stay]
         prefixes.add(token)
         lines.step(token)
-    longest = int(length.max())
-    kept = torch.stack(kept_ids, dim=1) if kept_ids else None  # (B, T, K)
-    if kept_sets:
-        kept = KeptSets.join(kept_sets, rows_of_sets, rows)
-    return Rollout(action[:, :longest], length, logp[:, :longest], kept)
+    return found.rollout()
+
+
+def _next(
+        lines: Lines, sampling: Sampling, seen: Optional[Tensor], allowed: Optional[Tensor], uniform: Optional[Tensor],
+        forced: Dict[int, int]
+) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    """The next token of each row, its log-probability, and the tokens that were kept; greedy without random numbers.
+    ``forced`` replaces tokens of rows."""
+    if uniform is None:
+        top, token = map(lines.of_rows, sampling.process(lines.logit, seen, allowed).max(-1))
+        return token, top * 0, None  # NaN if the logits are NaN or Inf
+    distribution, kept = sampling.restrict(lines.logit, seen, allowed)
+    token, logp = draw(distribution, uniform, lines.row)
+    kept = lines.of_rows(kept)
+    for row, other in forced.items():
+        force(lines.of_rows(distribution), kept, row, other, token, logp)
+    if kept is not None and kept.dtype != torch.bool:
+        token = kept.gather(-1, token.unsqueeze(-1)).squeeze(-1)
+    return token, logp, kept
+
+
+class _Completions:
+    """The tokens of B rows so far."""
+
+    def __init__(self, rows: int, most: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.action = torch.full((rows, most), -1, dtype=torch.long, device=device)
+        self.length = torch.zeros(rows, dtype=torch.long, device=device)
+        self._logp = torch.zeros(rows, most, dtype=dtype, device=device)
+        self._kept_ids: List[Tensor] = []
+        self._kept_sets: List[KeptSets] = []
+        self._rows_of_sets: List[Tensor] = []
+
+    def add(self, t: int, live: Tensor, running: Tensor, token: Tensor, logp: Tensor, kept: Optional[Tensor]) -> None:
+        """Append a token to the rows ``live[running]``."""
+        self.action[live, t] = torch.where(running, token, -1)
+        self.length[live] += running
+        self._logp[live, t] = torch.where(running, logp, 0).to(self._logp.dtype)
+        if kept is not None and kept.dtype == torch.bool:
+            self._kept_sets.append(KeptSets.of(kept[running]))
+            self._rows_of_sets.append(live[running])
+        elif kept is not None:
+            ids = kept.new_full((len(self.length), kept.shape[-1]), -1)
+            ids[live] = torch.where(running.unsqueeze(-1), kept, -1)
+            self._kept_ids.append(ids)
+
+    def rollout(self) -> Rollout:
+        longest = int(self.length.max())
+        kept = torch.stack(self._kept_ids, dim=1) if self._kept_ids else None  # (B, T, K)
+        if self._kept_sets:
+            kept = KeptSets.join(self._kept_sets, self._rows_of_sets, len(self.length))
+        return Rollout(self.action[:, :longest], self.length, self._logp[:, :longest], kept)

@@ -11,7 +11,7 @@ from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.model.shared_attention import Options, flash, flash_backward, plain
 from ding_grpo.rl_utils import linear_log_prob
-from ding_grpo.rl_utils.matrix_product import rounded_product
+from ding_grpo.rl_utils.log_probs.matrix_product import rounded_product
 from ding_grpo.rollout import Sampling, generate
 
 from tests.shipped import load

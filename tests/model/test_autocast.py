@@ -10,8 +10,8 @@ from ding_grpo.act.critic import TokenCritic
 from ding_grpo.model import CausalLM, autocast, fast_linear, reader, shared_whole
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.rl_utils import linear_log_prob, matrix_product
-from ding_grpo.rl_utils.matrix_product import linear, rounded_product
-from ding_grpo.rl_utils.token_rules import TokenRules
+from ding_grpo.rl_utils.log_probs.matrix_product import linear, rounded_product
+from ding_grpo.rl_utils.log_probs.token_rules import TokenRules
 from ding_grpo.rollout import Sampling, draw, generate
 from ding_grpo.rollout.kept_sets import KeptSets
 from dizoo_llm.envs import TokenEnv

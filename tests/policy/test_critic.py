@@ -14,7 +14,7 @@ from ding_grpo.act.critic import Critic, StepCritic, head_of
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.update import Extras, Updater
 from ding_grpo.learn.value_learning import ValueLearning
-from ding_grpo.rl_utils import gae_advantage
+from ding_grpo.rl_utils import LossConfig, gae_advantage
 from tests.policy.helper import make_batch, make_policy, sample_groups
 from tests.policy.test_step_actor import DISCRETE, make, sample_group
 from tests.shipped import small
@@ -91,11 +91,9 @@ class TestLoss:
                 gae_lambda=None,
                 value_norm=False
             )
-            loss_options = dict(reduction='token', beta=0., clip_ratio=options.get('epsilon', 0.1))
-            values = ValueLearning(cfg, loss_options, model, model, StepCritic())
-            updater = Updater(
-                cfg, 1, loss_options, model, model, torch.optim.SGD(model.parameters(), lr=0.1), Extras(values)
-            )
+            loss = LossConfig(reduction='token', beta=0., clip_ratio=options.get('epsilon', 0.1))
+            values = ValueLearning(cfg, loss.reduction, model, model, StepCritic())
+            updater = Updater(cfg, 1, loss, model, model, torch.optim.SGD(model.parameters(), lr=0.1), Extras(values))
             metrics = updater.step(batch)
             gradient = {'pi_logprobs': model.logp, 'phi_values': model.value}[name].grad
             expected = torch.tensor(case[f'grad_{name}'], dtype=torch.float64)

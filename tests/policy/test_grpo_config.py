@@ -67,16 +67,16 @@ class TestPolicyConfig:
         main, create = think_answer
         main.policy.learn.update(loss='dapo', clip_ratio=None, adv_method=None)
         policy = make_policy(main, create)
-        options = policy._learning.updater._loss_options
-        assert options['clip_ratio_high'] == 0.28 and options['reduction'] == 'token'
+        loss = policy._learning.updater.loss_config
+        assert loss.clip_ratio_high == 0.28 and loss.reduction == 'token'
         main.policy.learn.update(clip_ratio_high=0.5, adv_method='rloo')
         policy = make_policy(main, create)
-        assert policy._learning.updater._loss_options['clip_ratio_high'] == 0.5 and policy._advantage.method == 'rloo'
+        assert policy._learning.updater.loss_config.clip_ratio_high == 0.5 and policy._advantage.method == 'rloo'
 
     def test_choices_that_do_not_go_together(self, think_answer):
         main, create = think_answer
         main.policy.learn.update(loss='cispo', delta=3.0)
-        with pytest.raises(ConfigError, match="policy.learn.delta = 3.0: needs surrogate 'clip'"):
+        with pytest.raises(ConfigError, match="policy.learn.delta = 3.0: must be None for surrogate 'cispo'"):
             make_policy(main, create)
 
     @pytest.mark.parametrize(

@@ -28,16 +28,14 @@ def documented():
 
 
 def expected(preset):
-    surrogate, bounds = preset.get('surrogate', 'clip'), [preset.get('clip_ratio', 0.2)]
-    if 'clip_ratio_high' in preset:
-        bounds.append(preset['clip_ratio_high'])
-    other = f'bound {bounds[-1]}' if surrogate == 'cispo' else 'none'
+    bounds = [x for x in (preset.clip_ratio, preset.clip_ratio_high) if x is not None]
+    other = f'bound {bounds[-1]}' if preset.surrogate == 'cispo' else 'none'
     return dict(
-        ratio=preset.get('ratio', 'token'),
-        surrogate=surrogate,
-        reduction=preset['reduction'],
-        clip=bounds if surrogate in RANGE else other,
-        adv_method=preset.get('adv_method', ''),
+        ratio=preset.ratio,
+        surrogate=preset.surrogate,
+        reduction=preset.reduction,
+        clip=bounds if preset.surrogate in RANGE else other,
+        adv_method=preset.adv_method,
     )
 
 
@@ -54,7 +52,7 @@ class TestPresets:
     @pytest.mark.parametrize('name', LOSS_PRESETS)
     def test_its_formula_is_documented(self, name):
         """By its own name, or by that of its surrogate, beside the row of the table above."""
-        text, surrogate = read('docs', 'losses.md'), LOSS_PRESETS[name].get('surrogate')
+        text, surrogate = read('docs', 'losses.md'), LOSS_PRESETS[name].surrogate
         assert text.count(f'| `{name}` |') >= 2 or f'| `{surrogate}` |' in text
 
     def test_no_other_is_documented(self):
@@ -62,7 +60,7 @@ class TestPresets:
 
     def test_are_in_the_comment_of_the_key(self):
         comment = re.search(
-            r'# \(str\) A preset of the choices below.*?loss=', read('ding_grpo', 'policy', 'grpo_config.py'), re.S
+            r'# \(str\) A preset of the choices below.*?loss=', read('ding_grpo', 'config', 'keys.py'), re.S
         )
         names = comment.group().split('paper: ')[1].split(' (docs')[0]
         assert [name.strip(' #\n') for name in names.split(',')] == list(LOSS_PRESETS)

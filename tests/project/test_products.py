@@ -11,7 +11,7 @@ from operations import KINDS, NAMES, Profile  # noqa: E402
 from products import Recorder, Replay  # noqa: E402
 
 from ding_grpo.rl_utils import matrix_product  # noqa: E402
-from ding_grpo.rl_utils.matrix_product import linear  # noqa: E402
+from ding_grpo.rl_utils.log_probs.matrix_product import linear  # noqa: E402
 
 
 def record(rows, columns):

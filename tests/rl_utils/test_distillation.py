@@ -44,7 +44,7 @@ def plain(a, b, kind, mix=0.5):
 @pytest.fixture(params=[3, 7])
 def tile(request, monkeypatch):
     """Tiles of 3 of the 7 tokens of the vocabulary, the last of one token; or of all."""
-    monkeypatch.setattr(sys.modules['ding_grpo.rl_utils.tiles'], 'VOCABULARY', request.param)
+    monkeypatch.setattr(sys.modules['ding_grpo.rl_utils.log_probs.tiles'], 'VOCABULARY', request.param)
 
 
 @pytest.mark.unittest

@@ -148,16 +148,15 @@ class TestExtremes:
         per_token=st.booleans()
     )
     def test_grpo(self, preset, batch, kl_type, on_policy, reference, corrected, per_token):
-        options = {k: v for k, v in LOSS_PRESETS[preset].items() if k != 'adv_method'}
         new, old, ref = batch.logit(), None if on_policy else batch.logit(), batch.logit() if reference else None
         adv = batch.number(*batch.size[:2] if per_token else batch.size[:1], scale=10.)
         loss, info = grpo_policy_error(
             grpo_policy_data(new, old, ref, batch.action, adv, batch.weight),
+            config=LOSS_PRESETS[preset],
             beta=0.1 if reference else 0,
             kl_type=kl_type,
             kl_ratio_correction=corrected,
-            max_length=max(batch.size[1], 1),
-            **options
+            max_length=max(batch.size[1], 1)
         )
         assert_finite(loss, new, old, ref)
         metrics = list(info.metrics().values())

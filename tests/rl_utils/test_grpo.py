@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import (
-    ADVANTAGE_METHODS, LOSS_PRESETS, SURROGATES, TOKEN_RATIO_SURROGATES, efficient_method, grpo_data, grpo_error,
-    grpo_policy_data, grpo_policy_error, less_efficient_method, naive_method
+    ADVANTAGE_METHODS, LOSS_PRESETS, SURROGATES, TOKEN_RATIO_SURROGATES, LossConfig, efficient_method, grpo_data,
+    grpo_error, grpo_policy_data, grpo_policy_error, less_efficient_method, naive_method
 )
 
 HERE = os.path.join(os.path.dirname(__file__), '..', 'data')
@@ -236,10 +236,10 @@ class TestGRPOError:
     @pytest.mark.parametrize('name', sorted(set(LOSS_PRESETS) - {'cispo', 'dppo_tv', 'dppo_kl', 'vespo'}))
     @pytest.mark.parametrize('options', [dict(), dict(kl_type='k1', kl_ratio_correction=True), dict(kl_type='k2')])
     def test_gradcheck(self, name, options):
-        options = {**{k: v for k, v in LOSS_PRESETS[name].items() if k != 'adv_method'}, **options}
 
         def loss(new, ref):
-            return grpo_error(grpo_data(new, self.old, ref, self.adv, self.weight), max_length=5, **options)[0]
+            data = grpo_data(new, self.old, ref, self.adv, self.weight)
+            return grpo_error(data, LOSS_PRESETS[name], max_length=5, **options)[0]
 
         assert torch.autograd.gradcheck(loss, (self.new, self.ref.requires_grad_()))
 
@@ -286,11 +286,21 @@ class TestGRPOError:
         assert all(value == value for value in info.metrics().values())
 
     @pytest.mark.parametrize('name', sorted(LOSS_PRESETS))
-    def test_presets_are_arguments_of_the_loss(self, name):
-        options = {key: value for key, value in LOSS_PRESETS[name].items() if key != 'adv_method'}
-        loss, _ = self.error(self.old, self.weight, max_length=5, **options)
+    def test_presets_are_configs_of_the_loss(self, name):
+        loss, _ = self.error(self.old, self.weight, config=LOSS_PRESETS[name], max_length=5)
         assert torch.isfinite(loss)
-        assert LOSS_PRESETS[name].get('adv_method', 'grpo') in ADVANTAGE_METHODS
+        assert LOSS_PRESETS[name].adv_method in ADVANTAGE_METHODS
+
+    def test_options_by_name_replace_those_of_the_config(self):
+        found, _ = self.error(self.old, self.weight, config=LossConfig(beta=0.3, kl_type='k2'), kl_type='k1')
+        assert found == self.error(self.old, self.weight, beta=0.3, kl_type='k1')[0]
+        logit, action = torch.randn(4, 5, 3).double(), torch.randint(0, 3, (4, 5))
+        data = grpo_policy_data(logit, logit + 1, None, action, self.adv, self.weight)
+        from_logits = [
+            grpo_policy_error(data, naive_method, *args, **options)[0]
+            for args, options in (((), dict(clip_ratio=0.1, beta=0)), ((LossConfig(clip_ratio=0.1, beta=0), ), {}))
+        ]
+        assert from_logits[0] == from_logits[1]
 
     @pytest.mark.parametrize(
         'options, message', [
@@ -307,6 +317,8 @@ class TestGRPOError:
             (dict(clip_ratio_high=float('nan')), 'clip_ratio_high = nan'),
             (dict(beta=-1.), 'beta = -1'),
             (dict(kl_type='k4'), "kl_type = 'k4'"),
+            (dict(clip_range=0.1), 'clip_range = 0.1: is not an option of the loss; its options are ratio, surrogate'),
+            (dict(config=0.2), 'config of float: must be a LossConfig; pass single options by name'),
         ]
     )
     def test_wrong_options(self, options, message):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import entropy, linear_log_prob, naive_method, sum_of_squares
-from ding_grpo.rl_utils.tiles import Head
-from ding_grpo.rl_utils.token_rules import TokenRules
+from ding_grpo.rl_utils.log_probs.tiles import Head
+from ding_grpo.rl_utils.log_probs.token_rules import TokenRules
 from ding_grpo.rollout import draw
 
 B, S, H, V = 2, 3, 4, 7
@@ -50,7 +50,7 @@ def assert_same(found, expected, inputs):
 @pytest.fixture(params=[3, 7])
 def tile(request, monkeypatch):
     """Tiles of 3 of the 7 tokens of the vocabulary, the last of one token; or of all."""
-    monkeypatch.setattr(sys.modules['ding_grpo.rl_utils.tiles'], 'VOCABULARY', request.param)
+    monkeypatch.setattr(sys.modules['ding_grpo.rl_utils.log_probs.tiles'], 'VOCABULARY', request.param)
 
 
 @pytest.mark.unittest

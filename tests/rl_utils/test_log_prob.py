@@ -133,7 +133,7 @@ class TestEntropy:
 class TestEfficientMethod:
 
     def test_chunks_equal_the_whole(self, monkeypatch):
-        from ding_grpo.rl_utils import log_prob
+        from ding_grpo.rl_utils.log_probs import log_prob
         monkeypatch.setattr(log_prob, 'CHUNK_ELEMENTS', 20)  # two tokens of ten at a time, of five
         for dtype, tolerance in ((torch.float64, 1e-12), (torch.bfloat16, 1e-2)):
             logit, index = torch.randn(3, 5, 10).to(dtype).requires_grad_(), torch.randint(0, 10, (3, 5))

@@ -289,6 +289,6 @@ class TestOptions:
                 error([[-1.]], [[-1.]], [1.], surrogate=surrogate, ratio='sequence')
 
     def test_every_surrogate_has_a_preset(self):
-        used = {preset.get('surrogate', 'clip') for preset in LOSS_PRESETS.values()}
+        used = {preset.surrogate for preset in LOSS_PRESETS.values()}
         assert used == set(SURROGATES)
         assert BATCH_SURROGATES == tuple(SURROGATES[name] for name in ('clip_cov', 'kl_cov'))

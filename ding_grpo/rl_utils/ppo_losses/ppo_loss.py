@@ -3,9 +3,9 @@ from typing import List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from .check import check_floats, check_number
-from .kl import bounded
-from .reduce import masked_mean
+from ..check import check_floats, check_number
+from ..kl import bounded
+from ..reduce import masked_mean
 
 
 class PPOLoss(nn.Module):
@@ -19,8 +19,6 @@ class PPOLoss(nn.Module):
 
     def __init__(self, epsilon: float = 0.1, value_clip_range: float = 0.2, value_coeff: float = 0.1) -> None:
         """
-        Overview:
-            Set the clipping ranges and the coefficient.
         Arguments:
             - epsilon (:obj:`float`): Clipping range of the probability ratio.
             - value_clip_range (:obj:`float`): Clipping range of the change of the value.
@@ -45,14 +43,11 @@ class PPOLoss(nn.Module):
             value_padding_masks: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """
-        Overview:
-            Compute the loss and its metrics.
         Arguments:
-            - pi_old_logprobs (:obj:`torch.FloatTensor`): Log-probabilities of the tokens under the sampling policy.
-            - pi_logprobs (:obj:`torch.FloatTensor`): The same under the trained policy.
+            - pi_old_logprobs, pi_logprobs (:obj:`torch.FloatTensor`): Log-probabilities of the tokens under the \
+                sampling and under the trained policy.
             - advantages (:obj:`torch.FloatTensor`): Advantage of each token.
-            - phi_old_values (:obj:`torch.FloatTensor`): Value of each position at sampling time.
-            - phi_values (:obj:`torch.FloatTensor`): The same under the trained value function.
+            - phi_old_values, phi_values (:obj:`torch.FloatTensor`): Values of positions when sampled, and now.
             - returns (:obj:`torch.FloatTensor`): Return of each position.
             - padding_masks (:obj:`Optional[torch.Tensor]`): True on tokens that count, in policy loss and clipfrac.
             - value_padding_masks (:obj:`Optional[torch.Tensor]`): True on positions that count, in the value loss.

@@ -1,9 +1,9 @@
-from typing import Any, Callable, Iterator, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from .check import check_leading, check_tensor
+from ..check import check_leading, check_tensor
 
 LogProbFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -125,6 +125,45 @@ def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:
     # ``Categorical`` subtracts a log-sum-exp, whose rounding error grows with its size.
     logits = logits - logits.detach().amax(-1, keepdim=True)
     return torch.distributions.Categorical(logits=logits, validate_args=False).log_prob(index)
+
+
+def log_probs(
+        logits: Dict[str, Optional[Tensor]], action: Tensor, weight: Optional[Tensor], log_prob_fn: LogProbFunction
+) -> List[Optional[Tensor]]:
+    """
+    Overview:
+        Log-probabilities of the same tokens under several policies. Where ``weight`` is 0, ``action`` may contain any \
+        value, such as the common -100.
+    Arguments:
+        - logits (:obj:`Dict[str, Optional[torch.FloatTensor]]`): Logits by name, for messages. The first belong to \
+            the trained policy; the others may be None.
+        - action (:obj:`torch.LongTensor`): The sampled tokens.
+        - weight (:obj:`Optional[torch.Tensor]`): 0 where a token does not count.
+        - log_prob_fn (:obj:`LogProbFunction`): Maps logits and tokens to log-probabilities.
+    Returns:
+        - logps (:obj:`List[Optional[torch.FloatTensor]]`): Log-probabilities for each entry of ``logits``, or None.
+    Shapes:
+        - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` each
+        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - weight (:obj:`torch.Tensor`): :math:`(B, S)`
+        - logps (:obj:`torch.FloatTensor`): :math:`(B, S)` each
+    Raises:
+        - ValueError: If a shape or a type is wrong.
+    """
+    (first, new), *others = logits.items()
+    check_leading(first, new, '(B, S, V) or (B, N)')
+    for name, x in others:
+        check_tensor(name, x, tuple(new.shape), f'that of {first}', optional=True)
+    check_tensor('action', action, tuple(new.shape[:-1]), f'that of {first} without the last', 'int64')
+    check_tensor('weight', weight, tuple(action.shape), 'that of action', 'numbers', optional=True)
+    if weight is not None:
+        outside = (action < 0) | (action >= new.shape[-1])
+        action = action.masked_fill(outside & (weight == 0), 0)
+    if action.numel() > 0 and not 0 <= action.min() <= action.max() < new.shape[-1]:
+        raise ValueError(
+            f'action from {action.min()} to {action.max()}: must be from 0 to {new.shape[-1] - 1} on tokens that count'
+        )
+    return [None if x is None else log_prob_fn(x, action) for x in logits.values()]
 
 
 def entropy(logits: Tensor) -> Tensor:

@@ -1,0 +1,116 @@
+"""PPO for actions with a diagonal normal distribution."""
+from collections import namedtuple
+from typing import Dict, Optional, Tuple
+
+from torch import Tensor
+from torch.distributions import Independent, Normal
+
+from .fields import check_continuous, part, ppo_data_continuous, ppo_policy_data_continuous, ppo_value_data, read
+from .shared import LogProbData, check_options, kl_to, log_prob_error, masked, nothing, of_ding, ppo_loss, \
+    ppo_policy_loss, ppo_value_error
+
+
+def ppo_error_continuous(
+        data: namedtuple,
+        clip_ratio: float = 0.2,
+        use_value_clip: bool = True,
+        dual_clip: Optional[float] = None,
+        kl_type: str = 'k1',
+        mask_loss: bool = False,
+        mask_metrics: bool = True,
+        dual_clip_negative: bool = False,
+) -> Tuple[namedtuple, namedtuple]:
+    """
+    Overview:
+        ``ppo_error`` for continuous actions: ``ppo_policy_error_continuous`` and ``ppo_value_error``.
+    Arguments:
+        - data (:obj:`namedtuple`): ``ppo_data_continuous``; ``weight`` may be None, ``logit_pretrained`` left out.
+        - clip_ratio (:obj:`float`): As in ``ppo_error``.
+        - use_value_clip (:obj:`bool`): As in ``ppo_value_error``.
+        - dual_clip (:obj:`Optional[float]`): As in ``ppo_policy_error_continuous``, and the arguments after it.
+    Returns:
+        - loss (:obj:`namedtuple`): ``ppo_loss`` of differentiable 0-dim tensors.
+        - info (:obj:`namedtuple`): ``ppo_info`` of Python floats.
+    Shapes:
+        As in ``ppo_policy_error_continuous`` and ``ppo_value_error``.
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    data = read(ppo_data_continuous, data)
+    policy, info = ppo_policy_error_continuous(
+        part(ppo_policy_data_continuous, data), clip_ratio, dual_clip, kl_type, mask_loss, mask_metrics,
+        dual_clip_negative
+    )
+    value_loss = ppo_value_error(part(ppo_value_data, data), clip_ratio, use_value_clip, mask_loss)
+    return ppo_loss(policy.policy_loss, value_loss, policy.entropy_loss, policy.kl_div), info
+
+
+def ppo_policy_error_continuous(
+        data: namedtuple,
+        clip_ratio: float = 0.2,
+        dual_clip: Optional[float] = None,
+        kl_type: str = 'k1',
+        mask_loss: bool = False,
+        mask_metrics: bool = True,
+        dual_clip_negative: bool = False,
+) -> Tuple[namedtuple, namedtuple]:
+    """
+    Overview:
+        Policy part of PPO for actions with a diagonal normal distribution.
+    Arguments:
+        - data (:obj:`namedtuple`): ``ppo_policy_data_continuous``; ``weight`` may be None, ``logit_pretrained`` \
+            (a dict of ``mu`` and ``sigma`` like the others) left out.
+        - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
+        - dual_clip (:obj:`Optional[float]`): Bound c >= 1 of the ratio, see ``dual_clip_negative``.
+        - kl_type (:obj:`str`): As in ``ppo_policy_error``.
+        - mask_loss (:obj:`bool`): Whether positions of weight 0 are excluded from the means of the losses and the KL.
+        - mask_metrics (:obj:`bool`): As in ``ppo_policy_error``.
+        - dual_clip_negative (:obj:`bool`): Whether ``dual_clip`` applies to negative advantages only, as in its \
+            paper. The policy loss is then computed here, and ratios that overflow do not affect the gradient.
+    Returns:
+        - loss (:obj:`namedtuple`): As in ``ppo_policy_error``.
+        - info (:obj:`namedtuple`): As in ``ppo_policy_error``.
+    Shapes:
+        - mu_sigma_new (:obj:`Dict[str, torch.FloatTensor]`): ``mu`` and ``sigma``, each of the shape of ``action`` or \
+            of one that broadcasts to it
+        - mu_sigma_old (:obj:`Dict[str, torch.FloatTensor]`): The same. Both may be :math:`(B, )` for ``action`` \
+            :math:`(B, N)`
+        - logit_pretrained (:obj:`Dict[str, torch.FloatTensor]`): As ``mu_sigma_new``
+        - action (:obj:`torch.FloatTensor`): :math:`(..., N)`, N numbers after any leading dimensions, such as \
+            :math:`(B, N)`
+        - adv (:obj:`torch.Tensor`): Leading dimensions of ``action``, floats or integers
+        - weight (:obj:`torch.Tensor`): Shape of ``adv``
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    check_options(clip_ratio, dual_clip, kl_type)
+    data = check_continuous(read(ppo_policy_data_continuous, data))
+
+    if dual_clip_negative or dual_clip == 1:  # DI-engine refuses 1 here, although its discrete form accepts it
+        logps = [
+            None if d is None else _normal(d).log_prob(data.action)
+            for d in (data.mu_sigma_new, data.mu_sigma_old, data.logit_pretrained)
+        ]
+        own = LogProbData(*logps, _normal(data.mu_sigma_new).entropy(), data.adv, data.weight)
+        return masked(
+            lambda d: log_prob_error(d, clip_ratio, dual_clip, kl_type, dual_clip_negative), own, mask_loss,
+            mask_metrics
+        )
+
+    return masked(lambda d: _by_ding(d, clip_ratio, dual_clip, kl_type), data, mask_loss, mask_metrics)
+
+
+def _by_ding(data: namedtuple, clip_ratio: float, dual_clip: Optional[float],
+             kl_type: str) -> Tuple[namedtuple, namedtuple]:
+    if data.adv.numel() == 0:
+        return nothing(data.mu_sigma_new['mu'])
+    ding = of_ding()
+    loss, info = ding.ppo_policy_error_continuous(part(ding.ppo_policy_data_continuous, data), clip_ratio, dual_clip)
+    kl_div = kl_to(
+        data.logit_pretrained, data.mu_sigma_new, lambda d: _normal(d).log_prob(data.action), kl_type, loss.policy_loss
+    )
+    return ppo_policy_loss(loss.policy_loss, loss.entropy_loss, kl_div), info
+
+
+def _normal(mu_sigma: Dict[str, Tensor]) -> Independent:
+    return Independent(Normal(mu_sigma['mu'], mu_sigma['sigma']), 1)

@@ -1,0 +1,126 @@
+"""PPO for discrete actions and, with S tokens a row, for language models."""
+from collections import namedtuple
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+import torch
+
+from ..check import check_tensor
+from ..log_probs.log_prob import LogProbFunction, entropy, log_probs, naive_method
+from .fields import check_discrete, in_rows, part, ppo_data, ppo_policy_data, ppo_value_data, read
+from .shared import LogProbData, check_options, kl_to, log_prob_error, masked, nothing, of_ding, ppo_loss, \
+    ppo_policy_loss, ppo_value_error
+
+
+def shape_fn_ppo(args: Sequence, kwargs: Dict[str, Any]) -> torch.Size:
+    """The shape of ``logit_new`` of a call, which DI-engine's wrapper for its CUDA extension asks for."""
+    return (args[0] if args else kwargs['data']).logit_new.shape
+
+
+def ppo_error(
+        data: namedtuple,
+        clip_ratio: float = 0.2,
+        use_value_clip: bool = True,
+        dual_clip: Optional[float] = None,
+        kl_type: str = 'k1',
+        entropy_bonus: bool = True,
+        log_prob_fn: Optional[LogProbFunction] = None,
+        mask_loss: Optional[bool] = None,
+        mask_metrics: bool = True,
+) -> Tuple[namedtuple, namedtuple]:
+    """
+    Overview:
+        Proximal Policy Optimization, https://arxiv.org/abs/1707.06347: ``ppo_policy_error`` and ``ppo_value_error``.
+    Arguments:
+        - data (:obj:`namedtuple`): ``ppo_data``; ``weight`` may be None, ``logit_pretrained`` left out.
+        - clip_ratio (:obj:`float`): Clipping range of the probability ratio, and of the value's change.
+        - use_value_clip (:obj:`bool`): As in ``ppo_value_error``.
+        - dual_clip (:obj:`Optional[float]`): As in ``ppo_policy_error``, and the arguments after it.
+    Returns:
+        - loss (:obj:`namedtuple`): ``ppo_loss`` of differentiable 0-dim tensors.
+        - info (:obj:`namedtuple`): ``ppo_info`` of Python floats.
+    Shapes:
+        - value_new (:obj:`torch.FloatTensor`): As in ``ppo_value_error``, with the shape of ``weight`` unless that is \
+            None
+        - value_old (:obj:`torch.FloatTensor`): The same
+        - return_ (:obj:`torch.FloatTensor`): The same
+        - the others: As in ``ppo_policy_error``
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    data = read(ppo_data, data)
+    policy, info = ppo_policy_error(
+        part(ppo_policy_data, data), clip_ratio, dual_clip, entropy_bonus, kl_type, log_prob_fn, mask_loss, mask_metrics
+    )
+    mask_loss = log_prob_fn is not None if mask_loss is None else mask_loss
+    value_loss = ppo_value_error(part(ppo_value_data, data), clip_ratio, use_value_clip, mask_loss)
+    return ppo_loss(policy.policy_loss, value_loss, policy.entropy_loss, policy.kl_div), info
+
+
+def ppo_policy_error(
+        data: namedtuple,
+        clip_ratio: float = 0.2,
+        dual_clip: Optional[float] = None,
+        entropy_bonus: bool = True,
+        kl_type: str = 'k1',
+        log_prob_fn: Optional[LogProbFunction] = None,
+        mask_loss: Optional[bool] = None,
+        mask_metrics: bool = True,
+) -> Tuple[namedtuple, namedtuple]:
+    """
+    Overview:
+        Policy part of PPO, for discrete actions and, with S tokens a row, for language models.
+    Arguments:
+        - data (:obj:`namedtuple`): ``ppo_policy_data``; ``weight`` may be None, ``logit_pretrained`` left out.
+        - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
+        - dual_clip (:obj:`Optional[float]`): Bound c >= 1 of the ratio for negative advantages, equation 5 of \
+            https://arxiv.org/abs/1912.09729.
+        - entropy_bonus (:obj:`bool`): Whether ``entropy_loss`` is the mean entropy; else it is 0.
+        - kl_type (:obj:`str`): Estimator of the KL to the pretrained policy, ``k1``, ``k2`` or ``k3``; for their \
+            gradients see ``straight_through_kl``.
+        - log_prob_fn (:obj:`Optional[LogProbFunction]`): Maps logits and sampled tokens to log-probabilities; None \
+            uses a ``Categorical`` of all logits, as DI-engine does.
+        - mask_loss (:obj:`Optional[bool]`): Whether positions of weight 0 are excluded from the means of the losses \
+            and of the KL; None: only with a ``log_prob_fn``.
+        - mask_metrics (:obj:`bool`): Whether ``info`` counts only positions with nonzero weight; False counts all, \
+            as DI-engine does.
+    Returns:
+        - loss (:obj:`namedtuple`): ``ppo_policy_loss`` of differentiable 0-dim tensors; ``kl_div`` is 0 without a \
+            pretrained policy.
+        - info (:obj:`namedtuple`): ``ppo_info`` of Python floats: ``approx_kl`` mean of logp_old - logp_new, \
+            ``clipfrac`` share of ratios outside the clipping range.
+    Shapes:
+        - logit_new (:obj:`torch.FloatTensor`): :math:`(..., N)`, N actions after any leading dimensions, such as \
+            :math:`(B, N)`; :math:`(B, S, V)` for a language model; :math:`(B, A, N)` for A agents
+        - logit_old (:obj:`torch.FloatTensor`): The same
+        - logit_pretrained (:obj:`torch.FloatTensor`): The same
+        - action (:obj:`torch.LongTensor`): Leading dimensions of ``logit_new``; integers of any type
+        - adv (:obj:`torch.Tensor`): Shape of ``action``, floats or integers. Without dimension 1, the agents', the \
+            ratio is the mean over the agents, as in DI-engine
+        - weight (:obj:`torch.Tensor`): Shape of ``adv``
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    check_options(clip_ratio, dual_clip, kl_type)
+    data = in_rows(check_discrete(read(ppo_policy_data, data)))
+    mask_loss = log_prob_fn is not None if mask_loss is None else mask_loss
+    if log_prob_fn is not None:
+        check_tensor('adv', data.adv, tuple(data.action.shape), 'that of action', 'numbers')
+        logits = {name: getattr(data, name) for name in ('logit_new', 'logit_old', 'logit_pretrained')}
+        logps = log_probs(logits, data.action, data.weight, log_prob_fn)
+        own = LogProbData(*logps, entropy(data.logit_new) if entropy_bonus else None, data.adv, data.weight)
+        return masked(lambda d: log_prob_error(d, clip_ratio, dual_clip, kl_type), own, mask_loss, mask_metrics)
+
+    return masked(lambda d: _by_ding(d, clip_ratio, dual_clip, kl_type, entropy_bonus), data, mask_loss, mask_metrics)
+
+
+def _by_ding(data: namedtuple, clip_ratio: float, dual_clip: Optional[float], kl_type: str,
+             entropy_bonus: bool) -> Tuple[namedtuple, namedtuple]:
+    if data.adv.numel() == 0:
+        return nothing(data.logit_new)
+    ding = of_ding()
+    loss, info = ding.ppo_policy_error(part(ding.ppo_policy_data, data), clip_ratio, dual_clip)
+    kl_div = kl_to(
+        data.logit_pretrained, data.logit_new, lambda logit: naive_method(logit, data.action), kl_type, loss.policy_loss
+    )
+    entropy_loss = loss.entropy_loss if entropy_bonus else torch.zeros_like(kl_div)
+    return ppo_policy_loss(loss.policy_loss, entropy_loss, kl_div), info

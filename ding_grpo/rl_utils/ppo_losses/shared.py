@@ -1,0 +1,130 @@
+"""What the losses of PPO for discrete and for continuous actions share."""
+from collections import namedtuple
+from types import ModuleType
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from ..check import check_choice, check_floats, check_number, check_tensor
+from ..kl import KL_TYPES, bounded, calculate_kl_div
+from ..surrogates import clip_surrogate
+from .fields import ppo_value_data, read, select
+
+ppo_loss = namedtuple('ppo_loss', ['policy_loss', 'value_loss', 'entropy_loss', 'kl_div'])
+ppo_policy_loss = namedtuple('ppo_policy_loss', ['policy_loss', 'entropy_loss', 'kl_div'])
+ppo_info = namedtuple('ppo_info', ['approx_kl', 'clipfrac'])
+
+
+def of_ding() -> ModuleType:
+    """DI-engine's losses, imported with the first call: the others of this package need torch alone."""
+    from ding.rl_utils import ppo
+    return ppo
+
+
+# A batch as numbers per position; each field has the shape of adv, or (M, ) for the M positions that count.
+LogProbData = namedtuple('LogProbData', ['logp_new', 'logp_old', 'logp_pretrained', 'entropy', 'adv', 'weight'])
+
+
+def log_prob_error(
+        data: LogProbData,
+        clip_ratio: float,
+        dual_clip: Optional[float],
+        kl_type: str,
+        dual_clip_negative: bool = True
+) -> Tuple[namedtuple, namedtuple]:
+    if data.adv.numel() == 0:
+        return nothing(data.logp_new)
+    weight = torch.ones_like(data.adv) if data.weight is None else data.weight
+    low, high = 1 - clip_ratio, 1 + clip_ratio
+    ratio = bounded(data.logp_new - data.logp_old).exp()
+    objective = clip_surrogate(ratio, data.adv, data.logp_new, low, high)
+    if dual_clip is not None:
+        bound = torch.max(objective, dual_clip * data.adv)
+        objective = torch.where(data.adv < 0, bound, objective) if dual_clip_negative else bound
+    zero = objective.new_zeros(())
+    loss = ppo_policy_loss(
+        policy_loss=-(objective * weight).mean(),
+        entropy_loss=zero if data.entropy is None else (data.entropy * weight).mean(),
+        kl_div=zero
+        if data.logp_pretrained is None else calculate_kl_div(data.logp_new - data.logp_pretrained, kl_type),
+    )
+    with torch.no_grad():
+        info = ppo_info(
+            approx_kl=(data.logp_old - data.logp_new).mean().item(),
+            clipfrac=((ratio < low) | (ratio > high)).double().mean().item(),
+        )
+    return loss, info
+
+
+def masked(
+        error: Callable[[namedtuple], Tuple[namedtuple, namedtuple]], data: namedtuple, mask_loss: bool,
+        mask_metrics: bool
+) -> Tuple[namedtuple, namedtuple]:
+    """Apply ``error`` to all positions or only to those that count, separately for the loss and for the metrics."""
+    if data.weight is None or not (mask_loss or mask_metrics) or (data.weight != 0).all():
+        return error(data)
+    inside = select(data, data.weight != 0)
+    loss, info = error(inside if mask_loss else data)
+    if mask_loss != mask_metrics:
+        with torch.no_grad():
+            _, info = error(inside if mask_metrics else data)
+    return loss, info
+
+
+def nothing(empty: Tensor) -> Tuple[namedtuple, namedtuple]:
+    """The loss of an empty batch: 0, with a gradient of 0."""
+    zero = empty.sum()
+    return ppo_policy_loss(zero, zero, zero), ppo_info(0., 0.)
+
+
+def kl_to(pretrained: Any, new: Any, log_prob: Callable[[Any], Tensor], kl_type: str, like: Tensor) -> Tensor:
+    """Mean KL of a policy to the pretrained one, whose log-probabilities ``log_prob`` gives; 0 without the latter."""
+    if pretrained is None:
+        return like.new_zeros(())
+    return calculate_kl_div(log_prob(new) - log_prob(pretrained), kl_type)
+
+
+def ppo_value_error(
+        data: namedtuple,
+        clip_ratio: float = 0.2,
+        use_value_clip: bool = True,
+        mask_loss: bool = False,
+) -> Tensor:
+    """
+    Overview:
+        Value part of PPO: half the mean squared error to the return.
+    Arguments:
+        - data (:obj:`namedtuple`): ``ppo_value_data``; ``weight`` may be None.
+        - clip_ratio (:obj:`float`): Clipping range of the value's change.
+        - use_value_clip (:obj:`bool`): Whether the larger error of the value and of the clipped value counts.
+        - mask_loss (:obj:`bool`): Whether positions of weight 0 are excluded from the mean.
+    Returns:
+        - value_loss (:obj:`torch.FloatTensor`): Differentiable 0-dim tensor.
+    Shapes:
+        - value_new (:obj:`torch.FloatTensor`): Any shape, such as :math:`(B, )` or :math:`(B, S)`
+        - value_old (:obj:`torch.FloatTensor`): The same
+        - return_ (:obj:`torch.FloatTensor`): The same
+        - weight (:obj:`torch.FloatTensor`): The same
+    Raises:
+        - ValueError: If a shape, a type or an option is wrong.
+    """
+    check_options(clip_ratio)
+    data = read(ppo_value_data, data)
+    check_floats('value_new', data.value_new)
+    shape = tuple(data.value_new.shape)
+    for name in ('value_old', 'return_'):
+        check_tensor(name, getattr(data, name), shape, 'that of value_new', 'numbers')
+    check_tensor('weight', data.weight, shape, 'that of value_new', 'numbers', optional=True)
+    if mask_loss and data.weight is not None:
+        data = select(data, data.weight != 0)
+    if data.value_new.numel() == 0:
+        return data.value_new.sum()
+    return of_ding().ppo_value_error(data, clip_ratio, use_value_clip)
+
+
+def check_options(clip_ratio: float, dual_clip: Optional[float] = None, kl_type: str = 'k1') -> None:
+    check_number('clip_ratio', clip_ratio)
+    if dual_clip is not None:
+        check_number('dual_clip', dual_clip, 1)
+    check_choice('kl_type', kl_type, KL_TYPES)

@@ -1,0 +1,20 @@
+"""
+Surrogates: the objective of each token, to be maximised. Each paper has a file, which gives the formula, the reference
+and how it departs from them, and registers the function under its name.
+"""
+from .registry import SURROGATES, Limits, Surrogate, Traits, check_surrogate_options, register_surrogate, \
+    surrogate_arguments, surrogate_function, surrogate_traits
+from .clip import clip_surrogate
+from .cispo import cispo_surrogate
+from .sapo import sapo_surrogate
+from .dppo import dppo_kl_surrogate, dppo_tv_surrogate
+from .geo_mean import geo_mean_surrogate
+from .gpg import gpg_surrogate
+from .dro import dro_surrogate
+from .covariance import clip_cov_surrogate, kl_cov_surrogate
+from .vespo import vespo_surrogate
+from .cpgd import cpgd_surrogate
+
+TOKEN_RATIO_SURROGATES = tuple(f for f in SURROGATES.values() if f.traits.token_ratio)
+ROW_SURROGATES = tuple(f for f in SURROGATES.values() if f.traits.of_row)
+BATCH_SURROGATES = tuple(f for f in SURROGATES.values() if f.traits.of_batch)

@@ -1,0 +1,9 @@
+from torch import Tensor
+
+from .registry import register_surrogate
+
+
+@register_surrogate('gpg', token_ratio=True)
+def gpg_surrogate(ratio: Tensor, adv: Tensor, logp_new: Tensor, low: float, high: float) -> Tensor:
+    """A log pi, the plain policy gradient of GPG, https://arxiv.org/abs/2504.02546. No ratio, nothing is clipped."""
+    return adv * logp_new

@@ -1,0 +1,139 @@
+"""Finds surrogates by name, and what the loss has to know of them beside their formula."""
+import inspect
+import math
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
+
+from torch import Tensor
+
+from ..check import check_number
+
+# (ratio, adv, logp_new, low, high) -> objective of each token, to be maximised; low and high bound the ratio. Two kinds
+# of keyword-only arguments may follow. Those of ``GIVEN`` have no default and get the tensor of that name, (B, S), in
+# which log-probabilities are 0 where the weight is 0. Those with a default are the options that ``surrogate_options``
+# may set.
+Surrogate = Callable[..., Tensor]
+GIVEN = ('logp_old', 'weight')
+SURROGATES: Dict[str, Surrogate] = {}
+
+
+class Limits(NamedTuple):
+    """
+    Overview:
+        Allowed numbers of an option: finite, of at least ``low``, or above it with ``open_low``, and at most ``high``.
+    """
+    low: float = 0
+    open_low: bool = False
+    high: float = math.inf
+
+
+class Traits(NamedTuple):
+    """
+    Overview:
+        Properties of a surrogate. The defaults are those of a function that is not registered.
+    Attributes:
+        - token_ratio (:obj:`bool`): Whether it needs the ratio of each token, or defines one itself, so that it is \
+            not available with ``ratio='sequence'``.
+        - of_row (:obj:`bool`): Whether it returns one objective per row, (B, 1). The loss is then the mean over rows.
+        - whole_rows (:obj:`bool`): Whether it needs all tokens of a row, so that single steps are not enough.
+        - of_batch (:obj:`bool`): Whether it chooses among the tokens of all rows, so that a batch cannot be divided.
+        - high_alone (:obj:`bool`): Whether ``clip_ratio_high`` is the bound of the ratio itself, not of its \
+            distance from 1.
+        - probabilities (:obj:`bool`): Whether it compares probabilities themselves, which densities are not.
+        - limits (:obj:`Dict[str, Limits]`): Allowed numbers of its options.
+        - check (:obj:`Optional[Callable]`): Gets all options by name, and raises ``ValueError`` if they are wrong.
+    """
+    token_ratio: bool = False
+    of_row: bool = False
+    whole_rows: bool = False
+    of_batch: bool = False
+    high_alone: bool = False
+    probabilities: bool = False
+    limits: Dict[str, Limits] = {}
+    check: Optional[Callable[[Dict[str, Any]], None]] = None
+
+
+def register_surrogate(name: str, **traits: Any) -> Callable[[Surrogate], Surrogate]:
+    """
+    Overview:
+        Decorator that makes a surrogate available under a name.
+    Arguments:
+        - name (:obj:`str`): The key in ``SURROGATES``.
+        - traits: The fields of ``Traits``.
+    """
+
+    def register(surrogate: Surrogate) -> Surrogate:
+        surrogate.traits = Traits(**traits)
+        SURROGATES[name] = surrogate
+        return surrogate
+
+    return register
+
+
+def surrogate_function(surrogate: Union[str, Surrogate]) -> Surrogate:
+    """
+    Overview:
+        The function of a surrogate.
+    Arguments:
+        - surrogate (:obj:`Union[str, Surrogate]`): A key of ``SURROGATES``, or a function.
+    Raises:
+        - ValueError: If it is neither.
+    """
+    if callable(surrogate):
+        return surrogate
+    if not isinstance(surrogate, str) or surrogate not in SURROGATES:
+        raise ValueError(f'surrogate = {surrogate!r}: must be one of {tuple(SURROGATES)} or a function')
+    return SURROGATES[surrogate]
+
+
+def surrogate_traits(surrogate: Union[str, Surrogate]) -> Traits:
+    """
+    Overview:
+        What ``register_surrogate`` was given for a surrogate; the defaults for other functions.
+    Arguments:
+        - surrogate (:obj:`Union[str, Surrogate]`): As in ``surrogate_function``.
+    """
+    return getattr(surrogate_function(surrogate), 'traits', Traits())
+
+
+def surrogate_arguments(surrogate: Surrogate) -> Tuple[Tuple[str, ...], Dict[str, Any]]:
+    """
+    Overview:
+        The keyword-only arguments of a surrogate.
+    Arguments:
+        - surrogate (:obj:`Surrogate`): A function.
+    Returns:
+        - given (:obj:`Tuple[str, ...]`): The names of the tensors that it needs, of ``GIVEN``.
+        - options (:obj:`Dict[str, Any]`): Its options with their defaults.
+    """
+    try:
+        parameters = inspect.signature(surrogate).parameters.values()
+    except ValueError:  # some built-in functions have no signature
+        return (), {}
+    keywords = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    given = tuple(name for name, default in keywords.items() if default is inspect.Parameter.empty and name in GIVEN)
+    return given, {name: d for name, d in keywords.items() if d is not inspect.Parameter.empty}
+
+
+def check_surrogate_options(surrogate: Union[str, Surrogate], options: Dict[str, Any]) -> None:
+    """
+    Overview:
+        Check names and values of options against the surrogate that takes them.
+    Arguments:
+        - surrogate (:obj:`Union[str, Surrogate]`): As in ``surrogate_function``.
+        - options (:obj:`Dict[str, Any]`): Its options by name.
+    Raises:
+        - ValueError: If the surrogate has no such option, or not with this value.
+    """
+    _, known = surrogate_arguments(surrogate_function(surrogate))
+    traits = surrogate_traits(surrogate)
+    for name, value in options.items():
+        if name not in known:
+            allowed = f'its options are {", ".join(sorted(known))}' if known else 'it has no options'
+            raise ValueError(f'surrogate_options = {options!r}: {name!r} is not an option of {surrogate!r}; {allowed}')
+        limits, where = traits.limits.get(name), f'surrogate_options[{name!r}]'
+        if limits is not None and (value is not None or known[name] is not None):
+            check_number(where, value, limits.low, limits.open_low)
+            if value > limits.high:
+                raise ValueError(f'{where} = {value!r}: must be at most {limits.high:g}')
+    if traits.check is not None:
+        traits.check({**known, **options})
