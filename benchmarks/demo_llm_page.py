@@ -5,7 +5,7 @@ from elsewhere import ELSEWHERE, OF_KL, PROBLEMS, QUESTIONS, config
 from tabulate import tabulate
 
 from ding_common.picture import finish, line_style, new_figure
-from ding_grpo.learn.schedule import Schedule
+from ding_grpo.config.schedule import Schedule
 from dizoo_llm.interpolate import SHARE
 
 MINUTES = 15  # of training, after which accuracy is told too

@@ -23,17 +23,17 @@ from update import Work, make_work  # noqa: E402
 from update_ours import configs  # noqa: E402
 
 from ding_grpo.collect.group_collector import GroupCollector  # noqa: E402
+from ding_grpo.instruments.noise_scale import NoiseScale  # noqa: E402
 from ding_grpo.instruments.shadow import Shadow  # noqa: E402
-from ding_grpo.learn.update import Updater  # noqa: E402
 from ding_grpo.model import CausalLM  # noqa: E402
 from ding_grpo.rl_utils import LOSS_PRESETS  # noqa: E402
 from ding_grpo.run.report import MetricsHook  # noqa: E402
 
 WORK = Work(prompt_tokens=256, tokens=32, group_size=8, vocabulary=32, rounds=0)
 PARTS = {
-    'advantages': (Shadow, 'advantages'),
-    'losses and gradients': (Updater, '_shadow_metrics'),
-    'noise scale': (Updater, '_noise'),
+    'advantages': (Shadow, 'compared'),
+    'losses and gradients': (Shadow, 'step'),
+    'noise scale': (NoiseScale, 'before'),
     'files': (MetricsHook, '__call__'),
 }
 

@@ -59,7 +59,7 @@ def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: 
         probes = collector.probe(PROBLEMS)
         for line in describe_probes(probes):
             echo(line)
-        watch = policy.watch
+        watch = policy.observers['watch']
         watch.probed(probes)
         for line in _trial(policy, collector, replays):
             echo(line)

@@ -37,9 +37,9 @@ from .config.loss_options import loss_config
 from .data.batch import Batch
 from .data.diagnose import check_weights
 from .data.folding import fold_group
-from .instruments.watch import Watch
 from .learn.advantage import Advantage
 from .learn.learning import Learning
+from .learn.observer import Observers
 from .model import CausalLM
 from .model.sharding import Sharding
 from .rl_utils import row_mean
@@ -181,13 +181,9 @@ class GRPOPolicy(Policy):
         return 0 if self._learning is None else self._learning.updater.optimizer_steps
 
     @property
-    def watch(self) -> Watch:
-        return self._learning.watch
-
-    @property
-    def tokens(self) -> List[Dict[str, Any]]:
-        """The record of the last update, see ``TokenRecorder``."""
-        return self._learning.tokens
+    def observers(self) -> Observers:
+        """Observers of its updates, by name."""
+        return self._learning.observers
 
     @property
     def whole_model(self) -> torch.nn.Module:

@@ -22,7 +22,7 @@ def policy_of(case):
         main.policy.model.pop('config')
     policy = make_policy(main, create)
     if case.get('sgd'):
-        policy._optimizer = torch.optim.SGD(policy._learning.updater._trained)
+        policy._optimizer = torch.optim.SGD(policy._learning.updater.trained)
     return policy
 
 
@@ -61,7 +61,7 @@ def learn(case):
     finally:
         Batch.parts = parts
     end = {name: whole(p.detach()).clone() for name, p in policy._model.named_parameters()}
-    trained = policy._learning.updater._trained
+    trained = policy._learning.updater.trained
     moments = [
         value for state in policy._learning.optimizer.state.values() for value in state.values() if value.dim() > 0
     ]
@@ -148,7 +148,7 @@ def measure(case):
     def measured(*args):
         found['copy_while_learning'] = 0 if policy._sharding is None else size(policy._sharding.copy.parameters())
         moments = [value for state in policy._learning.optimizer.state.values() for value in state.values()]
-        gradients = [p.grad for p in policy._learning.updater._trained]  # of the last update
+        gradients = [p.grad for p in policy._learning.updater.trained]  # of the last update
         kept = size([*policy._model.parameters(), *policy._model.buffers(), *moments, *gradients])
         del moments, gradients
         results = []

@@ -1,7 +1,7 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
 import os
 from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import (Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union)
 
 import click
 import numpy as np
@@ -16,7 +16,6 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.data.diagnose import check_sampled
 from ding_grpo.data.equal_rows import merge_equal_rows, spread
 from ding_grpo.data.row_generators import RowGenerators, RowKey
-from ding_grpo.extras.teacher import Teacher
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.model.autocast import EMULATED
 from ding_grpo.model.sharding import reshard
@@ -27,7 +26,7 @@ from ding_grpo.rollout import EarlyStop, KeptSets, Rollout, Sampling, generate
 from .actor import Forced, Reading
 from .critic import TokenCritic
 from .kept_cache import KeptCache
-from .sampling_rules import bind_sampling, find_sampling, kept_tokens, seen_tokens, token_rules
+from .sampling_rules import (bind_sampling, find_sampling, kept_tokens, seen_tokens, token_rules)
 
 
 def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
@@ -205,7 +204,7 @@ class TokenActor:
             train_entropy: bool = False,
             critic: Optional[TokenCritic] = None,
             squares: bool = False,
-            teacher: Optional[Teacher] = None
+            teacher: Optional[Any] = None
     ) -> Reading:
         merged, kind = merge_equal_rows(batch)
         try:
@@ -216,7 +215,7 @@ class TokenActor:
 
     def _read(
             self, model: CausalLM, batch: Batch, train_entropy: bool, critic: Optional[TokenCritic], squares: bool,
-            teacher: Optional[Teacher]
+            teacher: Optional[Any]
     ) -> Reading:
         prompts = PromptBatch.of(batch.prompts, model.device)
         length, vocabulary = batch.length, model.output_tokens  # (B, )

@@ -123,3 +123,14 @@ def equal_in_float32(groups: List[Collected]) -> Optional[Tuple[float, float]]:
             if same and high - low > max(1e-13 * size, 1e-5 * spread):  # more than rounding, and large in the group
                 return low, high
     return None
+
+
+class Sampled(NamedTuple):
+    """
+    Overview:
+        The groups of a collect: those to learn from, those that they replaced, and seconds and memory of its parts.
+    """
+    done: List[Collected]
+    replaced: List[Collected]
+    clock: Dict[str, float]
+    memory: Dict[str, float]

@@ -13,13 +13,13 @@ from ding_common.ding_private import disable_auto_reset
 from ding_common.memory import MemoryMeter
 from ding_grpo.data.capability import group_policy
 from ding_grpo.data.plain import plain
-from ding_grpo.extras.ahead import Ahead, AheadSampler, Sampled
+from ding_grpo.learn.extra_loss import load
 from ding_grpo.logs.screen import keep_off_screen, run_folder
 
 from .collect_log import CollectLog
 from .completion_table import CompletionTable
 from .failures import check_failures
-from .group import Collected
+from .group import Collected, Sampled
 from .group_player import GroupPlayer
 from .probe import probe
 from .problem_order import ProblemOrder
@@ -100,7 +100,7 @@ class GroupCollector(ISerialCollector):
         self._started = 0  # before this update
         self._envstep = 0
         self._closed = False
-        self._ahead: Optional[AheadSampler] = None  # with ``collect.stale``
+        self._ahead: Optional['AheadSampler'] = None  # noqa  with ``collect.stale``
         self._policy: Optional[NamedTuple] = None
         self.reset(policy, env)
 
@@ -170,13 +170,13 @@ class GroupCollector(ISerialCollector):
                 'Lower n_sample, or raise max_episodes_per_env.'
             )
 
-    def _make_ahead(self) -> AheadSampler:
+    def _make_ahead(self) -> 'AheadSampler':  # noqa
         if isinstance(self._env, AsyncSubprocessEnvManager):
             raise ConfigError(
                 "create_config.env_manager.type = 'subprocess': must be 'base' with policy.collect.stale = 1, whose "
                 'environments are in the process that samples.'
             )
-        return AheadSampler(self._learns.whole_model)
+        return load('ding_grpo.extras.ahead:AheadSampler')(self._learns.whole_model)
 
     def probe(self, problems: int) -> List[Dict[str, Any]]:
         """
@@ -275,7 +275,7 @@ class GroupCollector(ISerialCollector):
         self._rate_problems([*done, *replaced])
         infos = [info for group in [*done, *replaced] for info in group.infos]
         scored = [info for info in infos if 'return' in info and info.get('failed') is None]
-        self._learns.watch.sampled([info['return'] for info in scored])
+        self._learns.observers.sampled([info['return'] for info in scored])
         failures = [info.get('failed') for info in infos]
         check_failures(failures, self._cfg.max_failed, 'policy.collect.collector.max_failed', 'are dropped')
         shares = dict(replaced_groups=len(replaced), **{f'seconds_{part}': value for part, value in clock.items()})
@@ -316,7 +316,7 @@ class GroupCollector(ISerialCollector):
     def _pools(self) -> Dict[str, Any]:
         return dict(pools=self._order.state_dict()) if isinstance(self._order, ProblemPools) else {}
 
-    def _sample_ahead(self, request: Tuple) -> Ahead:
+    def _sample_ahead(self, request: Tuple) -> Tuple[int, Sampled, Dict[str, int]]:
         """Sample for the next update, in the process of ``AheadSampler``."""
         counters, pools, steps, target, train_iter, policy_kwargs = request
         self._set_counters(counters)
@@ -325,7 +325,7 @@ class GroupCollector(ISerialCollector):
         sampled = self._sample(target, train_iter, policy_kwargs)
         for group in [*sampled.done, *sampled.replaced]:
             group.sample.update(sampled_after=steps, staleness=1)
-        return Ahead(train_iter, sampled, self._counters())
+        return train_iter, sampled, self._counters()
 
     def _run(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float],
              memory: MemoryMeter) -> List[Collected]:

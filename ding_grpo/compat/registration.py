@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, ContextManager, Optional
 
@@ -58,8 +59,10 @@ def register() -> None:
     """Import and so register all parts and those of installed plugins, and change DI-engine."""
     _import_the_rest()
     with _of_a_program():
-        for part in ('collect', 'envs', 'evaluate', 'extras.ppo_kl', 'model', 'policy'):
+        for part in ('collect', 'envs', 'evaluate', 'model', 'policy'):
             import_module(f'ding_grpo.{part}')
+        if find_spec('ding_grpo.extras') is not None:  # the core lives without it
+            import_module('ding_grpo.extras.ppo_kl')
         from . import patches
         patches.apply()
         for plugin in entry_points(group='ding_grpo.plugins'):

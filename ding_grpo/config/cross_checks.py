@@ -4,14 +4,13 @@ from typing import Dict
 from ding.utils import BUFFER_REGISTRY
 
 from ding_common import ConfigError, describe, parallel
-from ding_grpo.learn.advantage import SINGLE_ROW_METHODS, UNGROUPED_METHODS
-from ding_grpo.learn.schedule import Schedule
 from ding_grpo.rl_utils import TOKEN_ADVANTAGE_METHODS
 
 from .check_keys import check_keys
 from .distillation_check import check_distillation
-from .keys import DEFAULTS
+from .keys import DEFAULTS, SINGLE_ROW_METHODS, UNGROUPED_METHODS
 from .loss_options import check_loss, loss_config, surrogate_name
+from .schedule import Schedule
 from .shard_check import check_shard
 
 GAE_METHODS = ('batch', 'no_std')

@@ -12,6 +12,10 @@ from ding_grpo.rl_utils import (
     less_efficient_method, linear_log_prob, naive_method
 )
 
+# Values of ``learn.adv_method`` that compare a row with those of all groups.
+UNGROUPED_METHODS = ('reinforce_plus_plus', )
+# Those with which a group may have one row.
+SINGLE_ROW_METHODS = (*UNGROUPED_METHODS, 'remax')
 LOG_PROB_FNS = {f.__name__: f for f in (linear_log_prob, efficient_method, naive_method, less_efficient_method)}
 
 _SHADOW = Rule(

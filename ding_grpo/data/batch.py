@@ -56,7 +56,7 @@ class Batch:
         - value (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, the critic's values before the update
         - return_ (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, the critic's targets
         - adv (:obj:`Optional[torch.FloatTensor]`): :math:`(B, )` or :math:`(B, S)`, advantages
-        - shadow_adv (:obj:`Optional[Dict[str, torch.FloatTensor]]`): as ``adv``, by the method of shadow losses
+        - other_adv (:obj:`Optional[Dict[str, torch.FloatTensor]]`): as ``adv``, by other methods, for observers
         - logp_ref (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, log-probabilities under the reference
         - logp_first (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, log-probabilities that replace \
             ``logp_old`` in ratios if arithmetic is not float32
@@ -89,7 +89,7 @@ class Batch:
     value: Optional[Tensor] = None
     return_: Optional[Tensor] = None
     adv: Optional[Tensor] = None
-    shadow_adv: Optional[Dict[str, Tensor]] = None
+    other_adv: Optional[Dict[str, Tensor]] = None
     logp_ref: Optional[Tensor] = None
     logp_first: Optional[Tensor] = None
 

@@ -105,7 +105,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         cut_at_bar = float(np.mean(paid * np.ravel(info.get('truncated', 0.0)))) if stop else 0.0
         if parallel.rank() > 0:  # only the first process evaluates
             if watched:
-                self._learns.watch.evaluated(greedy, sampled_value, cut_at_bar)
+                self._learns.observers.evaluated(greedy, sampled_value, cut_at_bar)
             self._save(save_ckpt_fn, to_save)
             return stop, info
         seconds = begun - self._since - self._evaluating  # duration of the run so far, without evaluations
@@ -122,7 +122,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         check_failures(found.failures, most, 'policy.eval.evaluator.max_failed', 'count as 0')
         self._evaluating += time.monotonic() - begun
         if watched:
-            self._learns.watch.evaluated(greedy, sampled_value, cut_at_bar)
+            self._learns.observers.evaluated(greedy, sampled_value, cut_at_bar)
         self._save(save_ckpt_fn, to_save)
         show(found.line(best))
         return stop, info

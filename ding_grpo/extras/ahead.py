@@ -19,19 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_common import PeerError
-from ding_grpo.collect.group import Collected
+from ding_grpo.collect.group import Collected, Sampled
 from ding_grpo.data.plain import plain
-
-
-class Sampled(NamedTuple):
-    """
-    Overview:
-        The groups of a collect: those to learn from, those that they replaced, and seconds and memory of its parts.
-    """
-    done: List[Collected]
-    replaced: List[Collected]
-    clock: Dict[str, float]
-    memory: Dict[str, float]
 
 
 class Ahead(NamedTuple):
@@ -76,16 +65,19 @@ class AheadSampler:
         self._due = False  # whether the process has a request that is not answered yet
         self._found: Optional[Ahead] = None
 
-    def begin(self, sample: Callable[[Any], Ahead], request: Any) -> None:
+    def begin(self, sample: Callable[[Any], Tuple], request: Any) -> None:
         """
         Overview:
             Begin to sample, with the weights of now.
         Arguments:
-            - sample (:obj:`Callable`): Answers the request, in the other process. The same in each call.
+            - sample (:obj:`Callable`): Gives the fields of ``Ahead`` for the request, in the other process. The same \
+                in each call.
             - request (:obj:`Any`): Its argument.
         """
         if self._process is None:
-            self._process = AheadProcess([p for p in self._model.parameters() if p.requires_grad], sample)
+            self._process = AheadProcess(
+                [p for p in self._model.parameters() if p.requires_grad], lambda request: Ahead(*sample(request))
+            )
         self._process.request(request)
         self._due = True
 

@@ -1,11 +1,12 @@
 """Supervised tokens in an update (``policy.learn.demonstrations``): right completions of training problems."""
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from ding_common import ConfigError
 from ding_grpo.data.batch import Batch
+from ding_grpo.learn.extra_loss import ExtraLoss, Setting
 from ding_grpo.rl_utils import supervised_data, supervised_error
 
 
@@ -103,6 +104,32 @@ class Demonstrations:
         return batch.weight.sum().item() if self._reduction == 'token' else None
 
 
-def make_demonstrations(cfg: Dict, reduction: str) -> Optional[Demonstrations]:
-    """For ``cfg``, the section ``policy.learn``; None without demonstrations."""
-    return Demonstrations(cfg.demonstrations, reduction) if cfg.demonstrations.share > 0 else None
+class DemonstrationLoss(ExtraLoss):
+    """
+    Overview:
+        The loss of demonstrated tokens, which each step draws anew.
+    """
+    logged = ('demonstration_nll', )
+
+    def __init__(self, setting: Setting) -> None:
+        self._actor = setting.actor
+        self.demonstrations = Demonstrations(setting.cfg.learn.demonstrations, setting.loss_config.reduction)
+        self._shown: Optional[Tuple[Tensor, Tensor]] = None  # log-probabilities and weights of the last step
+
+    def bind(self, spec: Any) -> None:
+        self.demonstrations.bind(spec)
+
+    def learn_more(self, rows: int, seed: int, learn: Callable) -> Tensor:
+        batch = self.demonstrations.draw(rows, seed)
+        tokens = self.demonstrations.num_tokens(batch)
+
+        def loss(logp: Tensor, part: Batch) -> Tensor:
+            return self.demonstrations.loss(logp, part.weight, self._actor.max_length, tokens)[0]
+
+        batch, logp = learn(batch, loss, tokens is None)
+        self._shown = logp, batch.weight
+        return logp
+
+    def metrics(self, total_loss: float, batch: Batch, read: Dict[str, Tensor]) -> Dict[str, float]:
+        loss, found = self.demonstrations.loss(*self._shown, self._actor.max_length)
+        return dict(found, total_loss=total_loss + loss.item())

@@ -12,6 +12,7 @@ from ding_common.pretrained import Pretrained
 from ding_grpo.act.critic import own_model
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.diagnose import check_weights
+from ding_grpo.learn.extra_loss import ExtraLoss, Setting
 from ding_grpo.model import PromptBatch
 from ding_grpo.model.output_head import OutputHead
 from ding_grpo.rl_utils import (
@@ -206,8 +207,31 @@ def _tokenizer_of(arguments: Dict, other: Any) -> Any:
         return None
 
 
-def make_teacher(cfg: Dict, reduction: str, device: torch.device) -> Optional[Teacher]:
-    """The teacher for ``cfg``, the section ``policy``; None without one."""
-    if cfg.teacher is None:
-        return None
-    return Teacher(cfg.teacher, cfg.learn.distillation, reduction, device)
+class TeacherLoss(ExtraLoss):
+    """
+    Overview:
+        The divergence from a teacher (``policy.teacher``), times its weight.
+    """
+    reads = ('divergence', 'teacher_kl')
+    logged = ('teacher_loss', 'teacher_kl')
+
+    def __init__(self, setting: Setting) -> None:
+        cfg, device = setting.cfg, next(setting.model.parameters()).device
+        self._actor = setting.actor
+        self.teacher = Teacher(cfg.teacher, cfg.learn.distillation, setting.loss_config.reduction, device)
+
+    def heads(self) -> Dict[str, Any]:
+        return dict(teacher=self.teacher)
+
+    def bind(self, spec: Any) -> None:
+        self.teacher.bind(spec.tokenizer, spec.vocab_size, spec.max_prompt_length + spec.max_tokens)
+
+    def add(self, loss: Tensor, part: Batch, found: Any, tokens: Optional[float], share: float) -> Tensor:
+        return loss + self._loss(part, found.divergence, found.teacher_kl, tokens)[0] * share
+
+    def metrics(self, total_loss: float, batch: Batch, read: Dict[str, Tensor]) -> Dict[str, float]:
+        loss, found = self._loss(batch, *(read[name] for name in self.reads))
+        return dict(found, total_loss=total_loss + loss.item())
+
+    def _loss(self, batch: Batch, divergence: Tensor, kl: Tensor, tokens: Optional[float] = None) -> Tuple:
+        return self.teacher.loss(divergence, kl, batch.weight, self._actor.max_length, tokens)

@@ -21,10 +21,10 @@ class FindingsHook(LearnerHook):
         folder: ``update``, ``cause``, ``message``, and the figures that it rests on.
     """
 
-    def __init__(self, *args, policy: Any, **kwargs) -> None:
+    def __init__(self, *args, watch: Any, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.policy = policy
-        self._told = len(policy.watch.history.found)
+        self.watch = watch
+        self._told = len(watch.history.found)
 
     def begin(self, engine: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
         """
@@ -35,7 +35,7 @@ class FindingsHook(LearnerHook):
             - engine (:obj:`BaseLearner`): The learner.
             - collector (:obj:`GroupCollector`): Its environments have the scorer.
         """
-        watch = self.policy.watch
+        watch = self.watch
         self._told = len(watch.history.found)
         if parallel.rank() == 0:  # a file without findings says that they were looked for
             os.makedirs(run_folder(engine.exp_name), exist_ok=True)
@@ -45,7 +45,7 @@ class FindingsHook(LearnerHook):
             self(engine)
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        found = self.policy.watch.history.found
+        found = self.watch.history.found
         new, self._told = found[self._told:], len(found)
         if parallel.rank() > 0:
             return
@@ -71,7 +71,7 @@ class FindingsPageHook(LearnerHook):
         self._findings(engine)  # what the last evaluation showed
         if engine.rank != 0:
             return
-        history = self._findings.policy.watch.history
+        history = self._findings.watch.history
         path = os.path.normpath(os.path.join(run_folder(engine.exp_name), PAGE))
         with open(path, 'w', encoding='utf-8') as f:
             f.write(page(engine.exp_name, history.state_dict()))

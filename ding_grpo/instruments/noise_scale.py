@@ -11,11 +11,40 @@ noise. Departures:
 from typing import Callable, Dict, List, Sequence, Tuple
 
 import torch
+from ding.worker import LearnerHook
 from torch import Tensor, nn
 
 from ding_grpo.data.batch import Batch
+from ding_grpo.learn.observer import Observer, View
 
+from .shadow_picture import ShadowPictureHook
 from .weight_gradients import dot, weight_gradients
+
+
+class NoiseScale(Observer):
+    """
+    Overview:
+        The noise scales of the groups of an update, for the loss before the first step, when all ratios are 1.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._actor, self._updater, self._every = view.actor, view.updater, view.cfg.learn.noise_every
+
+    def hooks(self) -> List[LearnerHook]:
+        return [ShadowPictureHook('shadow_picture', 110, position='after_run')]
+
+    def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
+        if len(learned.group.unique()) < 2:
+            return {}
+        updater = self._updater
+        with self._actor.aside():
+            logp = updater.logp_old(learned, learned.logp_old).detach().clone().requires_grad_()
+            slope, = torch.autograd.grad(updater.loss(learned, logp, with_info=False)[0], logp)  # (B, S)
+            found = {} if learned.action.is_floating_point() else noise_of_table(learned, slope)
+            if self._every > 0 and update % self._every == 0:
+                read, trained = updater.read_with_gradient, updater.trained
+                found.update(noise_of_weights(learned, slope, updater.parts, read, trained))
+        return found
 
 
 def noise_scale(groups: int, squares: float, whole: float) -> Dict[str, float]:

@@ -14,6 +14,7 @@ from ding_grpo.config.loss_options import CHOICES, loss_config
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.advantage import Advantage
 from ding_grpo.learn.metrics import SHADOW
+from ding_grpo.learn.observer import Observer, View
 from ding_grpo.rl_utils import LOSS_PRESETS, LossConfig, Preset
 
 from .weight_gradients import dot, weight_gradients
@@ -23,80 +24,55 @@ IN_USE, TOKENS = 'in_use', 'tokens'  # names beside those of presets: the loss i
 Loss = Callable[[Batch, Tensor, Optional[LossConfig]], Tensor]
 
 
-class Shadow:
+class Shadow(Observer):
     """
     Overview:
         Measures losses beside the one in use. A preset has its own choices and advantages; coefficients of the KL and \
         all other keys are those of the run.
     Interfaces:
-        ``of``, ``advantages``, ``begin``, ``measure``, ``measure_weights``
+        As ``Observer``; ``measure``, ``measure_weights``
     """
 
-    def __init__(self, presets: Dict[str, Preset], every: int = 0) -> None:
+    def __init__(self, view: View) -> None:
         """
         Arguments:
-            - presets (:obj:`Dict[str, Preset]`): The losses by name.
-            - every (:obj:`int`): Updates between two with ``measure_weights``; 0 for never.
-        """
-        self.presets = presets
-        self._every = every
-        self.weights_due = False  # whether this update measures gradients in the weights
-
-    @classmethod
-    def of(cls, cfg: Dict, check: Callable[[Dict], None]) -> Tuple[Optional['Shadow'], List[str]]:
-        """
-        Overview:
-            The shadow losses of a config.
-        Arguments:
-            - cfg (:obj:`Dict`): The compiled section ``policy``.
-            - check (:obj:`Callable`): Raises a ``ConfigError`` if a section ``policy`` cannot run.
-        Returns:
-            - shadow (:obj:`Optional[Shadow]`): None without ``learn.shadow``.
-            - left_out (:obj:`List[str]`): With 'all', one line for each preset that the run cannot have.
+            - view (:obj:`View`): What it is made from. With ``learn.shadow='all'``, ``notices`` names each preset \
+                that the run cannot have.
         Raises:
             - ConfigError: If the run cannot have a preset that the config names.
         """
-        asked, presets, left_out = cfg.learn.shadow, {}, []
-        for name in LOSS_PRESETS if asked == 'all' else dict.fromkeys(asked):
-            changed = copy.deepcopy(cfg)
-            learn = changed.learn
-            # with a critic the method says whether its advantages are normalised, which no preset defines
-            reset = [key for key in CHOICES if key != 'adv_method' or learn.advantage != 'gae']
-            learn.update({key: None for key in reset}, loss=name, surrogate_options={}, shadow=[], shadow_every=0)
-            try:
-                check(changed)
-            except ConfigError as error:
-                if asked != 'all':
-                    raise ConfigError(
-                        f'policy.learn.shadow = {list(asked)!r}: this run cannot have {name!r} ({error})'
-                    ) from error
-                left_out.append(f'policy.learn.shadow: without {name!r} ({error})')
-            else:
-                presets[name] = loss_config(learn)
-        return (cls(presets, cfg.learn.shadow_every) if presets else None), left_out
+        self._updater, self._actor, self._every = view.updater, view.actor, view.cfg.learn.shadow_every
+        self.presets, self.notices = presets_of(view.cfg, view.check_run)
+        self.weights_due = False  # whether this update measures gradients in the weights
 
-    def advantages(self, advantage: Advantage, batch: Batch, in_use: Tensor) -> Dict[str, Tensor]:
-        """
-        Overview:
-            The advantages of a batch by each method of the presets.
-        Arguments:
-            - advantage (:obj:`Advantage`): That in use.
-            - batch (:obj:`Batch`): Rows of whole groups.
-            - in_use (:obj:`torch.FloatTensor`): Its advantages.
-        """
+    def compared(self, batch: Batch, advantage: Advantage) -> Dict[str, Tensor]:
         methods = dict.fromkeys(preset.adv_method for preset in self.presets.values())
-        return {m: in_use if m == advantage.method else advantage._replace(method=m).of(batch) for m in methods}
+        return {m: batch.adv if m == advantage.method else advantage._replace(method=m).of(batch) for m in methods}
 
-    def begin(self, update: int) -> None:
-        """Called before each update, with its number."""
+    def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
         self.weights_due = self._every > 0 and update % self._every == 0
+        return {}
+
+    def step(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
+        if not self.presets:
+            return {}
+        updater = self._updater
+        with self._actor.aside():
+            metrics, slopes = self.measure(
+                batch, logp, lambda batch, logp, config: updater.loss(batch, logp, None, config, with_info=False)[0]
+            )
+            if self.weights_due:
+                metrics.update(
+                    self.measure_weights(slopes, updater.parts(batch), updater.read_with_gradient, updater.trained)
+                )
+        return metrics
 
     def measure(self, batch: Batch, logp: Tensor, loss: Loss) -> Tuple[Dict[str, float], Tensor]:
         """
         Overview:
             Loss, and gradient with respect to log-probabilities, of the loss in use and of each preset.
         Arguments:
-            - batch (:obj:`Batch`): A mini-batch with ``shadow_adv``.
+            - batch (:obj:`Batch`): A mini-batch with ``other_adv``.
             - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy.
             - loss (:obj:`Loss`): The loss of rows.
         Returns:
@@ -106,7 +82,7 @@ class Shadow:
             - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
             - slopes (:obj:`torch.FloatTensor`): :math:`(K + 1, B, S)`
         """
-        advs = [batch.adv, *(batch.shadow_adv[preset.adv_method] for preset in self.presets.values())]
+        advs = [batch.adv, *(batch.other_adv[preset.adv_method] for preset in self.presets.values())]
         configs = [None, *self.presets.values()]
         leaf = logp.detach().repeat(len(advs), 1, 1).requires_grad_()  # (K + 1, B, S): one backward for all
         losses = [loss(replace(batch, adv=adv), x, c) for adv, x, c in zip(advs, leaf.unbind(0), configs)]
@@ -141,6 +117,29 @@ class Shadow:
         square, product = torch.tensor(products, dtype=torch.double).unbind(1)  # (K + 1, ) each
         cosine = product / (square.sqrt() * square[0].sqrt())
         return _named(dict(weights_norm=square.sqrt(), weights_cosine=cosine), (IN_USE, *self.presets))
+
+
+def presets_of(cfg: Dict, check: Callable[[Dict], None]) -> Tuple[Dict[str, Preset], List[str]]:
+    """The shadow losses of a config by name, and one line for each that it asks for by 'all' and cannot have. ``check``
+    raises a ``ConfigError`` if a section ``policy`` cannot run."""
+    asked, presets, left_out = cfg.learn.shadow, {}, []
+    for name in LOSS_PRESETS if asked == 'all' else dict.fromkeys(asked):
+        changed = copy.deepcopy(cfg)
+        learn = changed.learn
+        # with a critic the method says whether its advantages are normalised, which no preset defines
+        reset = [key for key in CHOICES if key != 'adv_method' or learn.advantage != 'gae']
+        learn.update({key: None for key in reset}, loss=name, surrogate_options={}, shadow=[], shadow_every=0)
+        try:
+            check(changed)
+        except ConfigError as error:
+            if asked != 'all':
+                raise ConfigError(
+                    f'policy.learn.shadow = {list(asked)!r}: this run cannot have {name!r} ({error})'
+                ) from error
+            left_out.append(f'policy.learn.shadow: without {name!r} ({error})')
+        else:
+            presets[name] = loss_config(learn)
+    return presets, left_out
 
 
 def compare(slopes: Tensor) -> Dict[str, Tensor]:

@@ -2,10 +2,14 @@
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
+from ding.worker import LearnerHook
 from torch import Tensor
 
+from ding_common import append_json
 from ding_grpo.data.batch import Batch
+from ding_grpo.learn.observer import Observer, View
 from ding_grpo.learn.update import Updater
+from ding_grpo.logs.screen import log_file
 
 
 class Change(NamedTuple):
@@ -20,6 +24,45 @@ class Change(NamedTuple):
     logp: Tensor
     entropy: Tensor
     logp_new: Tensor
+
+
+class TokenRecord(Observer):
+    """
+    Overview:
+        Records every ``learn.tokens_freq``-th update. ``records`` are those of the last update, if it was due.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._every, self._actor, self._updater = view.cfg.learn.tokens_freq, view.actor, view.updater
+        self._recorder: Optional[TokenRecorder] = None
+        self.records: List[Dict[str, Any]] = []
+
+    def hooks(self) -> List[LearnerHook]:
+        return [TokensHook('tokens', 15, position='after_iter', record=self)]
+
+    def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
+        spec, due = self._actor.spec, update % self._every == 0
+        tokenizer = None if spec is None else spec.tokenizer
+        self._recorder = TokenRecorder(batch, self._updater, tokenizer) if due else None
+        return {}
+
+    def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
+        self.records = [] if self._recorder is None else self._recorder.records(learned)
+
+
+class TokensHook(LearnerHook):
+    """
+    Overview:
+        Appends the records of an update to ``log/learner/tokens.jsonl``, one line per group.
+    """
+
+    def __init__(self, *args, record: TokenRecord, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._record = record
+
+    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+        for record in self._record.records if engine.rank == 0 else []:
+            append_json(log_file(engine, 'tokens.jsonl'), dict(train_iter=engine.last_iter.val, **record))
 
 
 class TokenRecorder:

@@ -4,15 +4,16 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
+from ding.worker import LearnerHook
 from torch import Tensor, nn
 
-from ding_grpo.act.actor import Actor
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.log_probs import fresh_rows
-from ding_grpo.learn.update import Updater
+from ding_grpo.learn.observer import Observer, View
 
 from .causes import CAUSES, EXPLAINS, OF_REWARD
 from .evidence import checksum, of_change, of_mask, of_samples
+from .findings import FindingsHook, FindingsPageHook
 from .history import History, Setting
 from .scorer_trial import of_probes
 
@@ -34,26 +35,28 @@ class Look(NamedTuple):
     fresh: Tensor
 
 
-class Watch:
+class Watch(Observer):
     """
     Overview:
         Collects figures of a run and finds causes in them, each once. Its state is plain numbers, the same in all \
         processes of a run.
     Interfaces:
-        ``probed``, ``look``, ``add``, ``sampled``, ``evaluated``, ``reference_renewed``, ``state_dict``,
-        ``load_state_dict``
+        As ``Observer``; ``probed``
     """
 
-    def __init__(self, cfg: Dict, actor: Actor, model: nn.Module, updater: Updater) -> None:
-        """
-        Arguments:
-            - cfg (:obj:`Dict`): The section ``policy``.
-            - actor (:obj:`Actor`): Of the policy.
-            - model (:obj:`nn.Module`): Of the policy.
-            - updater (:obj:`Updater`): Reads rows under the trained model.
-        """
-        self._cfg, self._actor, self._model, self._updater = cfg, actor, model, updater
+    def __init__(self, view: View) -> None:
+        self._cfg, self._actor, self._model, self._updater = view.cfg, view.actor, view.model, view.updater
+        self._reference = view.reference
+        self._look: Optional[Look] = None  # of the update under way
         self.history = History()
+        self._findings = FindingsHook('findings', 20, position='after_iter', watch=self)
+
+    def hooks(self) -> List[LearnerHook]:
+        page = FindingsPageHook('findings_page', 120, position='after_run', findings=self._findings)
+        return [self._findings, page]
+
+    def begin(self, learner: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
+        self._findings.begin(learner, collector)
 
     def _setting(self) -> Setting:
         spec, learn, collect = self._actor.spec, self._cfg.learn, self._cfg.collect
@@ -84,13 +87,12 @@ class Watch:
         if cause is not None and self._concerned(cause[0]):
             self._tell(*cause)
 
+    def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
+        self._look = self.look(learned)
+        return {}
+
     def look(self, batch: Batch) -> Optional[Look]:
-        """
-        Overview:
-            Read some rows of a batch before the update, if it is one of those that are looked at closely.
-        Arguments:
-            - batch (:obj:`Batch`): The rows to learn from, with advantages.
-        """
+        """Read some rows before the update that learns from them, if it is one of those that are looked at closely."""
         update = self.history.updates
         due = update < EACH_BEFORE or update % EVERY == 0
         if not due or update < self._cfg.learn.value_warmup:
@@ -102,27 +104,15 @@ class Watch:
         with _still(self._model):
             return Look(batch, *self._updater.read_with_entropy(batch), fresh)
 
-    def add(
-            self, batch: Batch, learned: Batch, metrics: Dict[str, float], look: Optional[Look],
-            reference: Optional[nn.Module]
-    ) -> None:
-        """
-        Overview:
-            Add an update, and find causes.
-        Arguments:
-            - batch (:obj:`Batch`): The sampled rows that no earlier update has used.
-            - learned (:obj:`Batch`): The rows that were learned from.
-            - metrics (:obj:`Dict[str, float]`): Of the update.
-            - look (:obj:`Optional[Look]`): What ``look`` returned before the update.
-            - reference (:obj:`Optional[nn.Module]`): The reference model, the policy itself if its adapters are \
-                trained, or None.
-        """
+    def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
+        """Add an update, and find causes."""
         history, closely = self.history, None
-        if look is not None and metrics['optimizer_steps'] > 0:
-            closely = self._change(look)
+        if self._look is not None and metrics['optimizer_steps'] > 0:
+            closely = self._change(self._look)
         spec = self._actor.spec
-        samples = of_samples(batch, None if spec is None else spec.reward_weights) if len(batch) else {}
+        samples = of_samples(new, None if spec is None else spec.reward_weights) if len(new) else {}
         history.add(samples, of_mask(learned), metrics, closely)
+        reference = None if self._reference is None else self._reference.frozen
         if reference is not None and (closely is not None or history.reference is None):
             history.add_reference(checksum(reference, trained=reference is not self._model))
         self._seek()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ding_common import ConfigError
+from ding_grpo.config.keys import UNGROUPED_METHODS
 from ding_grpo.data.batch import Batch, map_tensors
 from ding_grpo.rl_utils import (
     TOKEN_ADVANTAGE_METHODS, anchor_advantage, far_rows, group_advantage, high_entropy, kl_estimate, masked_mean,
@@ -16,10 +17,6 @@ from ding_grpo.rl_utils import (
 _OFTEN_ZERO = ('pass_k', 'max_rl')
 # Values of ``learn.advantage`` that compare no rows of a group.
 UNGROUPED = ('gae', 'none')
-# Methods that compare a row with those of all groups.
-UNGROUPED_METHODS = ('reinforce_plus_plus', )
-# Methods with which a group may have one row.
-SINGLE_ROW_METHODS = (*UNGROUPED_METHODS, 'remax')
 
 
 class Advantage(NamedTuple):
@@ -224,7 +221,7 @@ def _with_advantages(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batc
     def of_steps(adv: Tensor) -> Tensor:
         return function(adv.unsqueeze(1).expand_as(batch.weight) if adv.dim() == 1 else adv)
 
-    return replace(batch, adv=of_steps(batch.adv), shadow_adv=map_tensors(of_steps, batch.shadow_adv))
+    return replace(batch, adv=of_steps(batch.adv), other_adv=map_tensors(of_steps, batch.other_adv))
 
 
 def _check_anchors(batch: Batch) -> None:

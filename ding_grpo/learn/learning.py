@@ -12,25 +12,19 @@ from torch import nn
 from ding_common import ConfigError, parallel
 from ding_common.memory import MemoryMeter, memory_advice
 from ding_grpo.act.actor import Actor
-from ding_grpo.act.critic import Critic
 from ding_grpo.config.loss_options import loss_config
+from ding_grpo.config.schedule import Schedule
 from ding_grpo.data.batch import Batch
-from ding_grpo.extras.demonstrations import make_demonstrations
-from ding_grpo.extras.teacher import make_teacher
-from ding_grpo.instruments.shadow import Shadow
-from ding_grpo.instruments.token_record import TokenRecorder
-from ding_grpo.instruments.watch import Watch
 from ding_grpo.model.sharding import Sharding
-from ding_grpo.rl_utils import explained_variance
 
 from .adaptive import Coefficients
 from .advantage import Advantage, corrected, of_high_entropy, with_kl_in_reward
+from .extra_loss import Setting, make_extra_losses
 from .half_weights import bfloat16_notice, check_trained
-from .metrics import DEMONSTRATION_METRICS, TEACHER_METRICS, batch_metrics, group_metrics, logged_metrics
+from .metrics import batch_metrics, group_metrics, logged_metrics
+from .observer import Observers, View
 from .reference import make_reference
-from .schedule import Schedule
-from .update import Extras, Updater
-from .value_learning import ValueLearning
+from .update import Updater
 
 
 class Learning:
@@ -65,34 +59,27 @@ class Learning:
         learn, loss = cfg.learn, loss_config(cfg.learn)
         duplicate = copy.deepcopy if sharding is None else sharding.duplicate
         self.reference = make_reference(learn, actor, model, duplicate)
-        self.critic: Optional[Critic] = None
-        values, of_critic = None, []
-        if learn.advantage == 'gae':
-            self.critic = actor.make_critic(learn)
-            of_critic = [p for p in self.critic.parameters() if p.requires_grad]
-            values = ValueLearning(learn, loss.reduction, actor, model, self.critic)
+        self.terms = make_extra_losses(Setting(cfg, loss, actor, model))
+        own = [p for term in self.terms.values() for p in term.parameters()]
         optimizer = torch.optim.AdamW(
-            [*trained.values(), *of_critic],
+            [*trained.values(), *own],
             lr=learn.learning_rate,
             weight_decay=learn.weight_decay,
             fused=actor.fused,
         )
         self.schedule = Schedule(learn.lr_scheduler, learn.learning_rate)
         self._coefficients = Coefficients(learn)
-        shadow, left_out = Shadow.of(cfg, check_run)
-        self.extras = Extras(
-            values, make_teacher(cfg, loss.reduction, self._device), make_demonstrations(learn, loss.reduction), shadow
-        )
-        self.updater = Updater(learn, learn.batch_size, loss, actor, model, optimizer, self.extras)
+        self.updater = Updater(learn, learn.batch_size, loss, actor, model, optimizer, list(self.terms.values()))
         self.optimizer = optimizer
         self.updates = 0
-        self.watch = Watch(cfg, actor, model, self.updater)
-        self.tokens: List[Dict[str, Any]] = []  # of the last update; empty unless ``tokens_freq`` is due
+        self.observers = Observers.of(View(cfg, actor, model, self.updater, self.reference, check_run))
+        self.updater.observers = self.observers
         sampled = dict((model if sharding is None else sharding.copy).named_parameters())
         notices = [
             bfloat16_notice({name: sampled[name]
                              for name in trained}, learn.learning_rate),
-            self.schedule.notice(learn.num_updates), *left_out
+            self.schedule.notice(learn.num_updates),
+            *(line for observer in self.observers.values() for line in observer.notices)
         ]
         for line in filter(None, notices) if parallel.rank() == 0 else []:
             click.echo(line)
@@ -120,12 +107,8 @@ class Learning:
         self._advantage = advantage
         if self.reference is not None and self.reference.copy is not None:
             self._actor.bind_reference(self.reference.copy)
-        if self.critic is not None and self.critic.model is not None:
-            self._actor.bind_reference(self.critic.model)
-        if self.extras.demonstrations is not None:
-            self.extras.demonstrations.bind(spec)
-        if self.extras.teacher is not None:
-            self.extras.teacher.bind(spec.tokenizer, spec.vocab_size, spec.max_prompt_length + spec.max_tokens)
+        for term in self.terms.values():
+            term.bind(spec)
 
     def update(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
         """
@@ -154,7 +137,7 @@ class Learning:
         self.updates += 1
         every = self._cfg.learn.ref_sync_freq
         if self.reference is not None and every is not None and self.updates % every == 0:
-            self.watch.reference_renewed()
+            self.observers.reference_renewed()
             self.reference.renew(self._cfg.learn.ref_sync_mixup)
         if self._sharding is not None:
             self._sharding.gather()
@@ -176,23 +159,15 @@ class Learning:
         if cfg.sampler_correction is not None or cfg.off_policy_mask is not None:
             learned, of_correction = corrected(learned, self.updater.read(learned), cfg)
             metrics.update(of_correction)
-        if self.critic is not None:
-            metrics['explained_variance'] = explained_variance(learned.value, learned.return_, learned.weight)
+        for term in self.terms.values():
+            metrics.update(term.of_batch(learned))
         self.updater.beta = 0.0 if cfg.kl_in_reward else coefficients.beta
         self.updater.entropy_weight = coefficients.entropy_weight
-        recorder, look = self._recorder(batch), self.watch.look(learned)
-        metrics.update(self.updater.run(learned, self.updates), **coefficients.metrics())
-        self.watch.add(new, learned, metrics, look, None if self.reference is None else self.reference.frozen)
-        self.tokens = [] if recorder is None else recorder.records(learned)
+        seen = self.observers.before(self.updates, batch, learned)
+        metrics.update(self.updater.run(learned, self.updates), **seen, **coefficients.metrics())
+        self.observers.after(new, learned, metrics)
         coefficients.follow(metrics, len(learned))
         return metrics
-
-    def _recorder(self, batch: Batch) -> Optional[TokenRecorder]:
-        """Records what this update does to each token, if ``tokens_freq`` asks for it."""
-        every, spec = self._cfg.learn.tokens_freq, self._actor.spec
-        if every is None or self.updates % every != 0:
-            return None
-        return TokenRecorder(batch, self.updater, None if spec is None else spec.tokenizer)
 
     def to_learn(self, batch: Batch) -> Batch:
         """
@@ -205,13 +180,13 @@ class Learning:
         if cfg.kl_in_reward:
             batch = replace(batch, logp_ref=self.reference.read(self.updater, batch))
             batch = with_kl_in_reward(batch, self._coefficients.beta, cfg.kl_type)
-        if self.critic is not None:
-            batch = self.updater.with_values(batch, self._cfg.collect.discount_factor)
+        for term in self.terms.values():
+            batch = term.prepare(batch, self.updater.read_rows)
         if self._advantage.method == 'optimal_token_baseline':
             batch = replace(batch, score_norm=self.updater.score_norm(batch))
-        adv, shadow = self._advantage.of(batch), self.extras.shadow
-        shadow_adv = None if shadow is None else shadow.advantages(self._advantage, batch, adv)
-        learned = replace(batch, adv=adv, shadow_adv=shadow_adv, score_norm=None, final_obs=None)
+        compared = replace(batch, adv=self._advantage.of(batch))
+        other_adv = self.observers.compared(compared, self._advantage)
+        learned = replace(compared, other_adv=other_adv, score_norm=None, final_obs=None)
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
             learned.length = batch.length * ~batch.truncated
@@ -227,11 +202,8 @@ class Learning:
     def metric_names(self) -> List[str]:
         """The metrics that DI-engine's learner logs."""
         actor = self._actor
-        names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0, self.critic is not None)
-        if self.extras.teacher is not None:
-            names += TEACHER_METRICS
-        if self.extras.demonstrations is not None:
-            names += DEMONSTRATION_METRICS
+        names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0)
+        names += [name for term in self.terms.values() for name in term.logged]
         return names + self._coefficients.names
 
     def state_dict(self) -> Dict[str, Any]:
@@ -243,12 +215,12 @@ class Learning:
             updates=self.updates,
             bad_updates=self.updater.bad_updates.in_a_row,
             optimizer_steps=self.updater.optimizer_steps,
-            watch=self.watch.state_dict(),
+            **self.observers.state_dict(),
             **self._actor.state_dict(),
             **self._coefficients.state_dict(),
         )
-        if self.critic is not None:
-            state['critic'] = self.critic.state_dict()
+        for term in self.terms.values():
+            state.update(term.state_dict())
         if self._cfg.learn.ref_sync_freq is not None:  # otherwise the config determines the reference
             state['reference'] = self.reference.copy.state_dict()
         return state
@@ -281,18 +253,18 @@ class Learning:
             if self.reference is not None and self.reference.copy is not None:
                 self.reference.renew(1.0)
             return
-        if ('critic' in state) != (self.critic is not None):
+        if ('critic' in state) != ('critic' in self.terms):
             raise ConfigError(
                 f"policy.learn.advantage = {cfg.advantage!r}: the checkpoint contains "
-                f"{'a' if self.critic is None else 'no'} critic, because its run used another advantage."
+                f"{'no' if 'critic' in self.terms else 'a'} critic, because its run used another advantage."
             )
         if cfg.ref_sync_freq is not None and 'reference' not in state:
             raise ConfigError(
                 f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: the checkpoint contains no reference, because its '
                 'run did not set this key. Remove it to load the checkpoint.'
             )
-        if self.critic is not None:
-            self.critic.load_state_dict(state['critic'])
+        for term in self.terms.values():
+            term.load_state_dict(state)
         if cfg.ref_sync_freq is not None:
             self.reference.copy.load_state_dict(state['reference'])
         weights = [weight for group in self.optimizer.param_groups for weight in group['params']]
@@ -311,5 +283,5 @@ class Learning:
         self._tell_other_rate(state['optimizer']['param_groups'][0]['lr'])
         # absent in checkpoints of older versions, and in their groups
         self.updater.optimizer_steps = state.get('optimizer_steps', 0)
-        self.watch.load_state_dict(state.get('watch', {}))
+        self.observers.load_state_dict(state)
         self._coefficients.load_state_dict(state)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ding_grpo.data.batch import Batch
-from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean, value_info
+from ding_grpo.rl_utils import (grpo_info, kl_estimate, masked_mean, sequence_mean, value_info)
 
 # Possible outcomes of a mini-batch.
 OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')
@@ -16,16 +16,13 @@ STEP_METRICS = (
     'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean', 'sampler_gap_max', 'kl'
 )
 # Further numbers of each token with a teacher, fields of ``Reading``, and metrics of an optimizer step.
-OF_TEACHER = ('divergence', 'teacher_kl')
-TEACHER_METRICS = ('teacher_loss', 'teacher_kl')
 # The further metric of an optimizer step with demonstrations.
-DEMONSTRATION_METRICS = ('demonstration_nll', )
 # Further metrics of an optimizer step with a critic.
 VALUE_METRICS = ('value_loss', 'value_clipfrac')
 SHADOW = 'shadow/'  # names of further metrics of an optimizer step begin with it, see ``shadow.py``
 
 
-def logged_metrics(length_name: str, rate_name: str, with_kl: bool, with_critic: bool) -> List[str]:
+def logged_metrics(length_name: str, rate_name: str, with_kl: bool) -> List[str]:
     """
     Overview:
         Names of the metrics that DI-engine's learner logs.
@@ -33,7 +30,6 @@ def logged_metrics(length_name: str, rate_name: str, with_kl: bool, with_critic:
         - length_name (:obj:`str`): The name of a row's length.
         - rate_name (:obj:`str`): The name of the steps per second.
         - with_kl (:obj:`bool`): Whether the loss has a KL term.
-        - with_critic (:obj:`bool`): Whether a critic is trained.
     """
     return [
         *(name for name in STEP_METRICS if with_kl or name != 'kl'),
@@ -52,7 +48,6 @@ def logged_metrics(length_name: str, rate_name: str, with_kl: bool, with_critic:
         'seconds_updating',
         rate_name,
         *(f'{length_name}_{n}' for n in ('mean', 'min', 'max')),
-        *((*VALUE_METRICS, 'explained_variance') if with_critic else ()),
     ]
 
 
@@ -234,8 +229,8 @@ def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
     """
     metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
     steps = [step for step in steps if not step['skipped_steps']]
-    shadow = dict.fromkeys(name for step in steps for name in step if name.startswith(SHADOW))
-    for name in (*STEP_METRICS, *VALUE_METRICS, *TEACHER_METRICS, *DEMONSTRATION_METRICS, *shadow):
+    names = dict.fromkeys([*STEP_METRICS, *(name for step in steps for name in step)])
+    for name in (name for name in names if name not in OUTCOMES):
         values = [step[name] for step in steps if name in step]
         if values:
             metrics[name] = max(values) if name.endswith('_max') else sum(values) / len(values)

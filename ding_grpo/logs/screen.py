@@ -1,5 +1,6 @@
 """The short lines that a run prints on the screen. DI-engine's own log is in the text files of the experiment."""
 import logging
+import os
 import shutil
 import sys
 from typing import Sequence
@@ -12,6 +13,11 @@ from ding_common import parallel, printable
 def run_folder(exp_name: str) -> str:
     """The folder that DI-engine's workers write to, inside the current folder."""
     return f'./{exp_name}'
+
+
+def log_file(engine: 'BaseLearner', name: str) -> str:  # noqa
+    """A file among the logs of a learner."""
+    return os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, name)
 
 
 def keep_off_screen(logger: logging.Logger) -> None:

@@ -79,7 +79,7 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
         raise ConfigError(f'--group = {group}: the collect has the groups {_listed(numbers)}.')
     chosen = [sample for sample in samples if not alone or sample['group_id'] == group]
     metrics = policy.learn_mode.forward(chosen)
-    record = next(r for r in policy.tokens if r['group'] == group)
+    record = next(r for r in policy.observers['tokens'].records if r['group'] == group)
     _check(record, changes)
     return Replayed(dict(train_iter=state['last_iter'], **record), metrics, len(samples))
 

@@ -35,11 +35,10 @@ class Parts:
     buffer: Optional[Any] = None  # a replay buffer, in mode serial
     commander: Optional[Any] = None  # DI-engine's, of its own policies
     metrics: Optional[Any] = None  # the hook that logs them, in the first process
-    findings: Optional[Any] = None  # the hook that shows causes of a failure to learn
     logs: List[Callable[[BaseLearner, List[Dict[str, Any]]], None]] = field(default_factory=list)  # of each update
 
     def collect(self) -> List[Any]:
-        """Collect by the current weights. DI-engine's own policies may have arguments, such as a rate of exploration."""
+        """Collect by the current weights. DI-engine's policies may have arguments, such as a rate of exploration."""
         arguments = None if self.commander is None else self.commander.step()
         return self.collector.collect(train_iter=self.learner.train_iter, policy_kwargs=arguments)
 

@@ -12,11 +12,9 @@ from easydict import EasyDict
 
 from ding_common import CheckpointError, Rule, append_json, check_config
 from ding_grpo.data.capability import group_policy
-from ding_grpo.instruments.findings import FindingsHook, FindingsPageHook
-from ding_grpo.instruments.shadow_picture import draw_shadow
 from ding_grpo.logs.curve import draw_curves
 from ding_grpo.logs.scalars import add_scalars
-from ding_grpo.logs.screen import (keep_off_screen, run_folder, show, show_progress)
+from ding_grpo.logs.screen import (keep_off_screen, log_file, run_folder, show, show_progress)
 from ding_grpo.logs.wandb_mirror import WandbHook
 
 from .checkpoint import read_checkpoint, whole_folder
@@ -54,8 +52,8 @@ class ReportHook(LearnerHook):
         if policy is not None:
             for logger in (engine.logger, logging.getLogger('buffer_logger')):  # DI-engine's names
                 keep_off_screen(logger)
-            parts.findings = FindingsHook('findings', 20, position='after_iter', policy=policy)  # in every process
-            engine.register_hook(parts.findings)
+            for hook in policy.observers.hooks():  # in every process
+                engine.register_hook(hook)
         if engine.rank != 0:
             return
         if policy is not None:
@@ -64,8 +62,6 @@ class ReportHook(LearnerHook):
             freq = self._args['progress_freq']
             parts.metrics = MetricsHook('metrics', 10, position='after_iter', freq=freq, limits=parts.limits)
             engine.register_hook(parts.metrics)
-            engine.register_hook(TokensHook('tokens', 15, position='after_iter', policy=policy))
-            engine.register_hook(FindingsPageHook('findings_page', 120, position='after_run', findings=parts.findings))
         elif parts is not None:
             parts.logs.append(UpdateLog())
         if self._args['export'] and parts is not None:
@@ -119,7 +115,7 @@ class MetricsHook(LearnerHook):
             add_scalars(engine.tb_logger, tagged, step)
         seconds = time.monotonic() - self._start
         record = dict(train_iter=update, envstep=engine.collector_envstep, seconds=seconds, **metrics)
-        append_json(_log_file(engine, 'metrics.jsonl'), record)
+        append_json(log_file(engine, 'metrics.jsonl'), record)
         done = update + 1  # with the one that has just been made
         fields = self._place(done, engine.collector_envstep, seconds) + self._results(metrics)
         if self._terminal:
@@ -197,27 +193,7 @@ class UpdateLog:
             values = [float(metrics[name]) for metrics in found if isinstance(metrics.get(name), Real)]
             if values:
                 record[name] = max(values) if name.endswith('_max') else sum(values) / len(values)
-        append_json(_log_file(engine, 'metrics.jsonl'), record)
-
-
-class TokensHook(LearnerHook):
-    """
-    Overview:
-        Appends what the update did to each token to ``log/learner/tokens.jsonl``, one line per group, if \
-        ``policy.learn.tokens_freq`` asks for a record of this update.
-    """
-
-    def __init__(self, *args, policy: Any, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self._policy = policy
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        for record in self._policy.tokens:
-            append_json(_log_file(engine, 'tokens.jsonl'), dict(train_iter=engine.last_iter.val, **record))
-
-
-def _log_file(engine: 'BaseLearner', name: str) -> str:  # noqa
-    return os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, name)
+        append_json(log_file(engine, 'metrics.jsonl'), record)
 
 
 class ExportHook(LearnerHook):
@@ -259,7 +235,7 @@ class ExportHook(LearnerHook):
 class CurveHook(LearnerHook):
     """
     Overview:
-        Draws the learning curve at the end, and shadow losses if there are any.
+        Draws the learning curve at the end.
     """
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
@@ -267,9 +243,6 @@ class CurveHook(LearnerHook):
         path = os.path.join(run, 'curve.png')
         draw_curves({engine.exp_name: run}, path)
         show(f'learning curve: {os.path.normpath(path)}')
-        path = os.path.join(run, 'shadow.png')
-        if draw_shadow(run, path):
-            show(f'shadow losses: {os.path.normpath(path)}')
 
 
 register_learner_hook('grpo_report', ReportHook)

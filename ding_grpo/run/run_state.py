@@ -7,7 +7,6 @@ from ding_common.ding_private import restore_priorities
 from ding_common.random_state import random_state, set_random_state
 from ding_grpo.data.plain import plain
 from ding_grpo.evaluate.evaluator import END_SUFFIX
-from ding_grpo.instruments.findings import FINDINGS
 
 from .checkpoint import number_of, numbered
 from .parts import Parts
@@ -15,7 +14,7 @@ from .parts import Parts
 # Files under log/ that a run appends to. A resumed run truncates them to their size at the checkpoint.
 LOGS = (
     'learner/metrics.jsonl', 'learner/tokens.jsonl', 'evaluator/evaluations.jsonl', 'collector/completions.jsonl',
-    'collector/completions.txt', f'../{FINDINGS}'
+    'collector/completions.txt', '../findings.jsonl'
 )
 RESULT = 'result.pkl'  # DI-engine writes it last
 BEFORE_END = '.before_end'  # ending of the best checkpoint before the evaluation at the end

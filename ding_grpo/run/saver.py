@@ -131,7 +131,7 @@ class Saver:
         self._saved = self._learner.train_iter
         self._interrupt.catch()
         ended = self._restore(found) if found is not None and resumes else False
-        self._parts.findings.begin(self._learner, self._parts.collector)
+        self._policy.observers.begin(self._learner, self._parts.collector)
         return ended
 
     def top(self) -> None:

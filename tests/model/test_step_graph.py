@@ -6,7 +6,7 @@ from ding_common import ConfigError
 from ding_grpo.model import CausalLM, step_graph
 from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.model.step_graph import StepGraph
-from ding_grpo.policy.critic import TokenCritic
+from ding_grpo.act.critic import TokenCritic
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
 

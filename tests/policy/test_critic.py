@@ -12,8 +12,9 @@ from ding_common import ConfigError
 from ding_grpo.act.actor import Reading
 from ding_grpo.act.critic import Critic, StepCritic, head_of
 from ding_grpo.data.batch import Batch
-from ding_grpo.learn.update import Extras, Updater
-from ding_grpo.learn.value_learning import ValueLearning
+from ding_grpo.extras.value_loss import ValueLoss
+from ding_grpo.learn.extra_loss import Setting
+from ding_grpo.learn.update import Updater
 from ding_grpo.rl_utils import LossConfig, gae_advantage
 from tests.policy.helper import make_batch, make_policy, sample_groups
 from tests.policy.test_step_actor import DISCRETE, make, sample_group
@@ -30,7 +31,7 @@ def token_policy(model=None, **learn):
 
 
 def tensors(policy):
-    critic = policy._learning.critic.state_dict()
+    critic = policy._learning.terms['critic'].critic.state_dict()
     return {**policy._model.state_dict(), **{f'critic {name}': x for name, x in critic.items()}}
 
 
@@ -42,7 +43,7 @@ class Recorded(nn.Module):
         super().__init__()
         self.logp, self.value = nn.Parameter(logp), nn.Parameter(value)
 
-    def read(self, model, batch, train_entropy, critic, teacher):
+    def read(self, model, batch, train_entropy, **heads):
         return Reading(self.logp, torch.zeros_like(self.logp), self.value)
 
 
@@ -92,8 +93,9 @@ class TestLoss:
                 value_norm=False
             )
             loss = LossConfig(reduction='token', beta=0., clip_ratio=options.get('epsilon', 0.1))
-            values = ValueLearning(cfg, loss.reduction, model, model, StepCritic())
-            updater = Updater(cfg, 1, loss, model, model, torch.optim.SGD(model.parameters(), lr=0.1), Extras(values))
+            setting = Setting(EasyDict(learn=cfg, collect=dict(discount_factor=1.)), loss, model, model)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            updater = Updater(cfg, 1, loss, model, model, optimizer, [ValueLoss(setting, StepCritic())])
             metrics = updater.step(batch)
             gradient = {'pi_logprobs': model.logp, 'phi_values': model.value}[name].grad
             expected = torch.tensor(case[f'grad_{name}'], dtype=torch.float64)
@@ -109,24 +111,24 @@ class TestTokens:
 
     def test_values_come_from_the_pass_of_the_log_probabilities(self):
         policy = token_policy()
-        nn.init.normal_(policy._learning.critic.head.weight)
+        nn.init.normal_(policy._learning.terms['critic'].critic.head.weight)
         batch = Batch.of(sample_groups(policy, [0, 1]))
         model, actor = policy._model, policy._actor
         passes = []
         handle = model.trunk.register_forward_hook(lambda *args: passes.append(1))
-        reading = actor.read(model, batch, False, policy._learning.critic)
+        reading = actor.read(model, batch, False, policy._learning.terms['critic'].critic)
         of_one_pass = len(passes)
         actor.read(model, batch)
         handle.remove()
         assert len(passes) == 2 * of_one_pass
-        value = actor.value(model, batch, policy._learning.critic)
+        value = actor.value(model, batch, policy._learning.terms['critic'].critic)
         counted = batch.weight != 0
         assert torch.allclose(reading.value[counted], value[counted], atol=1e-6) and value[counted].std() > 0
         assert torch.equal(reading.logp[counted], actor.read(model, batch).logp[counted])
 
     def test_advantages_are_those_of_gae_over_the_batch(self):
         policy = token_policy(gae_lambda=0.5)
-        nn.init.normal_(policy._learning.critic.head.weight)
+        nn.init.normal_(policy._learning.terms['critic'].critic.head.weight)
         batch = Batch.of(sample_groups(policy, [0, 1]))
         learned = policy._learning.to_learn(batch)
         adv, return_ = gae_advantage(batch.reward, learned.value, batch.weight, 1., 0.5)
@@ -149,14 +151,16 @@ class TestTokens:
         policies = [token_policy(value_norm=norm, gae_lambda=0.5) for norm in (False, True)]
         groups = sample_groups(policies[0], [0, 1], reward=lambda group, row: 10. * row - 30. * group)
         for policy in policies:
-            nn.init.normal_(policy._learning.critic.head.weight)
+            nn.init.normal_(policy._learning.terms['critic'].critic.head.weight)
             torch.manual_seed(0)
-        policies[1]._learning.critic.load_state_dict(policies[0]._learning.critic.state_dict())
+        policies[1]._learning.terms['critic'].critic.load_state_dict(
+            policies[0]._learning.terms['critic'].critic.state_dict()
+        )
         first = [policy._learning.to_learn(Batch.of(groups)) for policy in policies]
         counted = first[0].weight != 0
         assert torch.equal(first[0].return_, first[1].return_)  # the deviation is 1 before anything is observed
-        std = policies[1]._learning.critic.return_std
-        assert policies[0]._learning.critic.return_std == pytest.approx(1, abs=1e-6)
+        std = policies[1]._learning.terms['critic'].critic.return_std
+        assert policies[0]._learning.terms['critic'].critic.return_std == pytest.approx(1, abs=1e-6)
         assert std == pytest.approx(first[0].return_[counted].double().std(unbiased=False).item(), rel=1e-3)
         second = policies[1]._learning.to_learn(Batch.of(groups))
         adv, return_ = gae_advantage(second.reward, second.value * std, second.weight, 1., 0.5)
@@ -186,12 +190,12 @@ class TestTokens:
     def test_a_model_of_its_own(self):
         own = dict(config=dict(small('think_answer_grpo')[0].policy.model.config, hidden_size=16))
         policy = token_policy(critic=own)
-        before = copy.deepcopy(policy._learning.critic.model.state_dict())
+        before = copy.deepcopy(policy._learning.terms['critic'].critic.model.state_dict())
         groups = sample_groups(policy, [0, 1])
         for _ in range(2):  # in the first update the head is 0, and no gradient passes it
             assert policy.learn_mode.forward(copy.deepcopy(groups))['optimizer_steps'] == 1
-        after = policy._learning.critic.model.state_dict()
-        assert policy._learning.critic.head.in_features == 16
+        after = policy._learning.terms['critic'].critic.model.state_dict()
+        assert policy._learning.terms['critic'].critic.head.in_features == 16
         assert any(not torch.equal(before[name], after[name]) for name in before)
 
     def test_warm_up_trains_the_head_only(self):
@@ -247,7 +251,7 @@ class TestSteps:
     @pytest.mark.parametrize('share_encoder', [True, False])
     def test_the_head_is_what_the_actor_does_not_use(self, share_encoder):
         policy = make(dict(DISCRETE, share_encoder=share_encoder), learn=dict(GAE, value_warmup=1))
-        head = {id(p) for p in head_of(policy._model, policy._learning.critic)}
+        head = {id(p) for p in head_of(policy._model, policy._learning.terms['critic'].critic)}
         names = {name.split('.')[0] for name, p in policy._model.named_parameters() if id(p) in head}
         assert names == ({'critic_head'} if share_encoder else {'critic_head', 'critic_encoder'})
 

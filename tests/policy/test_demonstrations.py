@@ -43,7 +43,9 @@ class TestDemonstrations:
     def test_the_gradient_is_that_of_the_answers_under_transformers(self):
         policy = shown(**ALONE, demonstrations=dict(share=0.5, weight=2.), learning_rate=1e-9)
         batch, lm = Batch.of(sample_groups(policy, [0, 1])), policy._model.lm
-        drawn = policy._learning.extras.demonstrations.draw(len(batch), policy._learning.updater._step_seed)
+        drawn = policy._learning.terms['demonstrations'].demonstrations.draw(
+            len(batch), policy._learning.updater.step_seed
+        )
         assert len(drawn) == 4
         losses = []
         for row, prompt in enumerate(drawn.prompts):
@@ -61,7 +63,7 @@ class TestDemonstrations:
 
     def test_the_tokens_are_right_answers_of_training_problems(self):
         env = TokenEnv(**ENV)
-        drawn = shown(demonstrations=dict(share=1.))._learning.extras.demonstrations.draw(64, 3)
+        drawn = shown(demonstrations=dict(share=1.))._learning.terms['demonstrations'].demonstrations.draw(64, 3)
         texts = set()
         for row, prompt in enumerate(drawn.prompts):
             answer = drawn.action[row, :drawn.length[row]]
@@ -90,7 +92,7 @@ class TestDemonstrations:
 
     def test_each_step_has_its_own_and_the_same_when_repeated(self):
         policy = shown(demonstrations=dict(share=1.))
-        draw = policy._learning.extras.demonstrations.draw
+        draw = policy._learning.terms['demonstrations'].demonstrations.draw
         first, second = draw(32, 0), draw(32, 1)
         assert [p.tolist() for p in first.prompts] != [p.tolist() for p in second.prompts]
         assert [p.tolist() for p in first.prompts] == [p.tolist() for p in draw(32, 0).prompts]
@@ -135,7 +137,7 @@ class TestConfig:
     def test_answers_that_are_too_long(self):
         policy = shown(TokenEnv(max_new_tokens=3), demonstrations=dict(share=1.))
         with pytest.raises(ConfigError, match='env.max_new_tokens = 3: the answer .* has 6 tokens'):
-            policy._learning.extras.demonstrations.draw(64, 0)
+            policy._learning.terms['demonstrations'].demonstrations.draw(64, 0)
 
     def test_other_models(self):
         with pytest.raises(ConfigError, match='demonstrations.share = 1.0: only available for language models'):

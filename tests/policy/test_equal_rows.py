@@ -6,7 +6,7 @@ import torch
 
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.equal_rows import merge_equal_rows
-from ding_grpo.learn.update import Updater
+from ding_grpo.extras.value_loss import ValueLoss
 from ding_grpo.model import CausalLM
 from dizoo_llm.envs import TokenEnv
 from tests.policy.helper import make_policy, sample_dialogues, sample_groups
@@ -97,8 +97,8 @@ class TestUpdate:
             CausalLM, 'completion_states',
             lambda self, prompts, *args: read.append(len(prompts.row)) or completion_states(self, prompts, *args)
         )
-        with_values = Updater.with_values  # reads all rows, equal or not
-        monkeypatch.setattr(Updater, 'with_values', lambda self, *args: (with_values(self, *args), read.clear())[0])
+        prepare = ValueLoss.prepare  # reads all rows, equal or not
+        monkeypatch.setattr(ValueLoss, 'prepare', lambda self, *args: (prepare(self, *args), read.clear())[0])
         for once in (True, False):
             if not once:
                 all_read(monkeypatch)

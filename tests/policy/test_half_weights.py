@@ -57,10 +57,10 @@ class TestFloat16:
         main.policy.model = dict(pretrained=str(tmp_path / 'base'), dtype=dtype, lora=dict(r=4))
         policy = make_policy(main, create)
         assert all(p.dtype is torch.float32
-                   for p in policy._learning.updater._trained) and 'learning_rate' not in capsys.readouterr().out
-        before = vector(policy._learning.updater._trained)
+                   for p in policy._learning.updater.trained) and 'learning_rate' not in capsys.readouterr().out
+        before = vector(policy._learning.updater.trained)
         assert policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))['optimizer_steps'] == 1
-        assert not torch.equal(vector(policy._learning.updater._trained), before)
+        assert not torch.equal(vector(policy._learning.updater.trained), before)
 
     def test_whole_layers_beside_adapters_are_not(self, think_answer, tiny_model, tmp_path):
         pytest.importorskip('peft')

@@ -150,7 +150,7 @@ class TestUpdate:
         main, create = think_answer
         main.policy.learn.update(micro_batch_tokens=30, batch_size=3)
         policy = make_policy(main, create)
-        policy.watch.look = lambda batch: None  # reads some rows once more
+        policy.observers['watch'].look = lambda batch: None  # reads some rows once more
         seen, read = [], policy._actor.read
         policy._actor.read = lambda model, part, *args, **kwargs: seen.append(part
                                                                               ) or read(model, part, *args, **kwargs)

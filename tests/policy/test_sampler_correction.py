@@ -55,8 +55,8 @@ class TestCorrection:
         policy = policy_of(think_answer, sampler_correction='token', batch_size=1, epoch_per_collect=2)
         data = stale_groups(policy)
         first = policy._learning.updater.read(Batch.of(data))
-        used, find = [], policy._learning.updater._logp_old
-        policy._learning.updater._logp_old = lambda batch, new: used.append((batch, find(batch, new))) or used[-1][1]
+        used, find = [], policy._learning.updater.logp_old
+        policy._learning.updater.logp_old = lambda batch, new: used.append((batch, find(batch, new))) or used[-1][1]
         metrics = policy.learn_mode.forward(data)
         groups = Batch.of(data).group
         assert metrics['optimizer_steps'] == 6 and metrics['ratio_max'] > 1.01

@@ -161,7 +161,7 @@ class TestCost:
         self, think_answer, model, batch_size, epochs, passes
     ):
         policy = noisy(think_answer, model, dict(batch_size=batch_size, epoch_per_collect=epochs))
-        policy.watch.look = lambda batch: None  # reads some rows once more
+        policy.observers['watch'].look = lambda batch: None  # reads some rows once more
         asked, read = [], policy._actor.read
         policy._actor.read = lambda *args, **kwargs: asked.append(1) or read(*args, **kwargs)
         data = groups(policy)

@@ -6,7 +6,7 @@ import torch
 from transformers import get_scheduler
 
 from ding_grpo.config.keys import SCHEDULES
-from ding_grpo.learn.schedule import Schedule
+from ding_grpo.config.schedule import Schedule
 
 from .helper import make_policy, sample_groups
 from .test_grpo import reward, vector

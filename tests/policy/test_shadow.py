@@ -140,12 +140,12 @@ class TestWhichPresets:
         main.policy.learn.shadow = 'all'
         policy = make_policy(main, create)
         metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
-        assert list(policy._learning.extras.shadow.presets) == list(LOSS_PRESETS)
+        assert list(policy.observers['shadow'].presets) == list(LOSS_PRESETS)
         assert all({'loss', 'norm', 'cosine'} <= set(shadow_of(metrics, name)) for name in LOSS_PRESETS)
 
     def test_the_others_are_left_out_with_a_reason(self, capsys):
         policy = make(CONTINUOUS, learn=dict(shadow='all'))
-        left_out = set(LOSS_PRESETS) - set(policy._learning.extras.shadow.presets)
+        left_out = set(LOSS_PRESETS) - set(policy.observers['shadow'].presets)
         assert left_out == {'dr_grpo', 'dppo_tv', 'dppo_kl'}
         said = capsys.readouterr().out
         assert all(f"policy.learn.shadow: without '{name}' (policy.learn." in said for name in left_out)
@@ -154,7 +154,7 @@ class TestWhichPresets:
 
     def test_single_steps_have_no_ratio_of_a_row(self):
         policy = make(DISCRETE, learn=dict(shadow='all', batch_steps=4, batch_size=1))
-        assert not {'gspo', 'luspo', 'gmpo', 'vespo'} & set(policy._learning.extras.shadow.presets)
+        assert not {'gspo', 'luspo', 'gmpo', 'vespo'} & set(policy.observers['shadow'].presets)
         metrics = policy.learn_mode.forward([sample_group(policy, [3, 5], lambda row, step: float(row + step))])
         assert shadow_of(metrics, 'dapo')['norm'] > 0
 

@@ -66,8 +66,8 @@ class TestAlone:
         policy = taught(folder, learning_rate=1e-9, weight_decay=0.)
         batch = Batch.of(sample_groups(policy, [0, 1]))
         vocabulary = len(TokenEnv().tokenizer)
-        assert policy._learning.extras.teacher.model.output_tokens == vocabulary
-        teacher = policy._learning.extras.teacher.model
+        assert policy._learning.terms['teacher'].teacher.model.output_tokens == vocabulary
+        teacher = policy._learning.terms['teacher'].teacher.model
         kl = exact_kl(*(plain_logits(m, batch, vocabulary) for m in (policy._model, teacher)))
         expected = sequence_mean(kl, batch.weight)
         gradients = torch.autograd.grad(expected, list(policy._model.parameters()))
@@ -88,14 +88,15 @@ class TestAlone:
     )
     def test_the_policy_approaches_the_teacher(self, folder, divergence, exact):
         policy = taught(folder, distillation=dict(divergence=divergence, exact=exact), learning_rate=1e-2)
-        before = copy.deepcopy(policy._learning.extras.teacher.model.state_dict())
+        before = copy.deepcopy(policy._learning.terms['teacher'].teacher.model.state_dict())
         kls = [
             policy.learn_mode.forward(sample_groups(policy, [0, 1, 2, 3], collect=i))['teacher_kl'] for i in range(20)
         ]
         # 64 tokens an update are few for an estimate
         assert sum(kls[-4:]) < (0.5 if exact else 0.85) * sum(kls[:4]) and kls[0] > 1
         assert all(
-            torch.equal(x, before[name]) for name, x in policy._learning.extras.teacher.model.state_dict().items()
+            torch.equal(x, before[name])
+            for name, x in policy._learning.terms['teacher'].teacher.model.state_dict().items()
         )
 
     def test_rows_of_groups_of_one_without_a_reward(self, folder):
@@ -199,7 +200,7 @@ class TestOtherVocabulary:
         unknown = env.tokenizer.get_vocab()[left_out]
         batch.action[0, 2] = unknown
         batch.action[1:] = torch.where(batch.action[1:] == unknown, unknown - 1, batch.action[1:])
-        reading = policy._actor.read(policy._model, batch, teacher=policy._learning.extras.teacher)
+        reading = policy._actor.read(policy._model, batch, teacher=policy._learning.terms['teacher'].teacher)
         expected = batch.weight.clone()
         expected[0, 3:] = 0
         assert torch.equal((reading.divergence != 0).float(), expected)
@@ -212,7 +213,7 @@ class TestOtherVocabulary:
     def test_a_folder_without_a_tokenizer(self, tmp_path, capsys):
         policy = taught(save(tmp_path / 'bare', None))
         assert 'no tokenizer could be loaded' in capsys.readouterr().out
-        assert policy._learning.extras.teacher._ids is None
+        assert policy._learning.terms['teacher'].teacher._ids is None
         with pytest.raises(ConfigError, match='has no tokenizer and 8 tokens, the policy has'):
             taught(save(tmp_path / 'small', None, 8))
 
@@ -255,5 +256,5 @@ class TestConfig:
 
     def test_without_one_nothing_is_computed(self):
         policy = taught(None, advantage='outcome')
-        assert policy._learning.extras.teacher is None and 'teacher_kl' not in policy._monitor_vars_learn()
+        assert 'teacher' not in policy._learning.terms and 'teacher_kl' not in policy._monitor_vars_learn()
         assert 'teacher_kl' not in policy.learn_mode.forward(sample_groups(policy, [0, 1]))

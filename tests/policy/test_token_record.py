@@ -38,7 +38,7 @@ def test_a_record_has_what_the_update_did(think_answer):
     reading = policy._actor.read(policy._model, batch)
     policy.learn_mode.forward(samples)
     after = policy._actor.read(policy._model, batch).logp
-    records = policy.tokens
+    records = policy.observers['tokens'].records
     assert [r['group'] for r in records] == [0, 1] and [len(r['rows']) for r in records] == [4, 4]
     for i, row in enumerate(row for record in records for row in record['rows']):
         n = int(batch.length[i])
@@ -52,7 +52,7 @@ def test_a_record_has_what_the_update_did(think_answer):
     advantages = [[row['advantage'][0] for row in record['rows']] for record in records]
     assert advantages == [[.75, -.25, -.25, -.25], [.5, .5, -.5, -.5]]
     policy.learn_mode.forward(sample_groups(policy, [0, 1]))  # update 1 is not due
-    assert policy.tokens == []
+    assert policy.observers['tokens'].records == []
 
 
 def test_rows_that_are_not_learned_from_have_advantage_0(think_answer):
@@ -60,7 +60,7 @@ def test_rows_that_are_not_learned_from_have_advantage_0(think_answer):
     samples = sample_groups(policy, [0, 1], reward=lambda group, row: float(group == 1 and row == 0))
     samples[1]['failed'][3] = 1
     policy.learn_mode.forward(samples)
-    equal, other = policy.tokens
+    equal, other = policy.observers['tokens'].records
     assert [set(row['advantage']) for row in equal['rows']] == [{0.0}] * 4
     assert other['rows'][0]['advantage'][0] > 0 and set(other['rows'][3]['advantage']) == {0.0}
     assert other['rows'][3]['failed'] and not other['rows'][0]['failed']
@@ -100,7 +100,7 @@ def test_words_have_the_space_that_joins_them(think_answer):
     policy = policy_of(think_answer, tokens_freq=1)
     policy.learn_mode.forward(sample_groups(policy, [0, 1]))
     tokenizer = policy.spec.tokenizer
-    for record in policy.tokens:
+    for record in policy.observers['tokens'].records:
         for row in record['rows']:
             assert ''.join(row['text']) == tokenizer.decode(row['action'])
 

@@ -6,6 +6,7 @@ from easydict import EasyDict
 from ding_grpo.instruments import evidence, watch
 from ding_grpo.instruments.history import History
 from ding_grpo.instruments.watch import Watch
+from ding_grpo.learn.observer import View
 from dizoo_llm.envs import TokenEnv
 from tests.same import same
 
@@ -36,6 +37,10 @@ class Updater:
         return self.read(batch), self.read(batch)
 
 
+def watch_of(model, cfg):
+    return Watch(View(cfg, None, model, Updater(model), None, None))
+
+
 class TestNothingChanges:
 
     def test_weights_optimizer_and_random_numbers(self, think_answer, monkeypatch):
@@ -48,7 +53,7 @@ class TestNothingChanges:
 
         watched = state()
         monkeypatch.setattr(Watch, 'look', lambda self, batch: None)
-        monkeypatch.setattr(Watch, 'add', lambda self, *args: None)
+        monkeypatch.setattr(Watch, 'after', lambda self, *args: None)
         same(watched, state())
 
     def test_running_means_dropout_and_modes(self):
@@ -57,7 +62,7 @@ class TestNothingChanges:
         cfg = EasyDict(learn=dict(value_warmup=0))
         before, random = model[1].running_mean.clone(), torch.get_rng_state()
         batch = make_batch(torch.ones(4, 2), adv=torch.ones(4))
-        assert Watch(cfg, None, model, Updater(model)).look(batch) is not None
+        assert watch_of(model, cfg).look(batch) is not None
         assert torch.equal(model[1].running_mean, before) and torch.equal(torch.get_rng_state(), random)
         assert [m.training for m in model] == [True, True, False] and model.training
 
@@ -66,7 +71,7 @@ class TestLook:
 
     def looks(self, update, rows=4, warmup=0, weight=1.0):
         model = torch.nn.Linear(3, 2)
-        found = Watch(EasyDict(learn=dict(value_warmup=warmup)), None, model, Updater(model))
+        found = watch_of(model, EasyDict(learn=dict(value_warmup=warmup)))
         found.history = History(updates=update)
         return found.look(make_batch(torch.full((rows, 2), weight), group=torch.arange(rows) // 2))
 
@@ -87,7 +92,7 @@ class TestLook:
 class TestFound:
 
     def test_a_healthy_start(self, think_answer):
-        history = train(think_answer).watch.history
+        history = train(think_answer).observers['watch'].history
         assert (history.updates, history.rows, len(history.looks)) == (3, 24, 3) and history.found == []
         # the advantages of the second half of a group are positive, and its rows have become more probable
         assert history.looks[-1]['follow'] > 0 and 0 < history.looks[-1]['moved'] < 1
@@ -95,57 +100,57 @@ class TestFound:
 
     def test_a_reference_that_moves(self, think_answer, monkeypatch):
         policy = train(think_answer, updates=1, beta=0.1)
-        assert policy.watch.history.found == []
+        assert policy.observers['watch'].history.found == []
         next(policy._learning.reference.copy.parameters()).data += 1e-7
         policy.learn_mode.forward(sample_groups(policy, [0, 1], collect=1))
-        assert [f['cause'] for f in policy.watch.history.found] == ['drift']
+        assert [f['cause'] for f in policy.observers['watch'].history.found] == ['drift']
 
     def test_a_reference_that_is_renewed(self, think_answer):
         policy = train(think_answer, updates=5, beta=0.1, ref_sync_freq=2, ref_sync_mixup=0.5)
-        assert policy.watch.history.found == []
+        assert policy.observers['watch'].history.found == []
 
     def test_a_sign_error_goes_against_the_advantages(self, think_answer, monkeypatch):
         of_change = evidence.of_change
         flipped = lambda batch, *rest: of_change(make_batch(batch.weight, adv=-batch.adv), *rest)  # noqa: E731
         monkeypatch.setattr(watch, 'of_change', flipped)
-        found = train(think_answer, updates=6).watch.history.found
+        found = train(think_answer, updates=6).observers['watch'].history.found
         assert [f['cause'] for f in found] == ['against'] and found[0]['update'] == 5
 
     def test_a_cause_is_told_once_and_its_symptoms_never(self, think_answer):
         policy = train(think_answer, updates=1)
-        policy.watch._tell('mask', dict(message=''))
+        policy.observers['watch']._tell('mask', dict(message=''))
         for update in range(1, 8):  # all rewards equal: no_success after the fifth of 20 rows, and equal groups
             policy.learn_mode.forward(sample_groups(policy, [0, 1], collect=update, reward=lambda g, i: 0.0))
-        assert [f['cause'] for f in policy.watch.history.found] == ['mask']
+        assert [f['cause'] for f in policy.observers['watch'].history.found] == ['mask']
 
     @pytest.mark.parametrize('learn, causes', [(dict(), ['no_success']), (dict(advantage='none', adv_method=None), [])])
     def test_a_reward_that_is_not_learned_from_is_no_cause(self, think_answer, learn, causes):
         main, create = think_answer
         main.policy.learn.update(dict(demonstrations=dict(share=0.5), learning_rate=1e-3), **learn)
         policy = make_policy(main, create, env=TokenEnv(max_new_tokens=10))
-        policy.watch.probed([])
+        policy.observers['watch'].probed([])
         for update in range(14):
             policy.learn_mode.forward(sample_groups(policy, [0, 1], collect=update, reward=lambda g, i: 0.0))
-        assert [f['cause'] for f in policy.watch.history.found] == causes
+        assert [f['cause'] for f in policy.observers['watch'].history.found] == causes
 
     def test_groups_that_were_used_before_do_not_count(self, think_answer):
         main, create = think_answer
         policy = make_policy(main, create)
         groups = sample_groups(policy, [0, 1])
         policy.learn_mode.forward([dict(groups[0], use=2), dict(groups[1], use=1)])
-        assert policy.watch.history.rows == 4
+        assert policy.observers['watch'].history.rows == 4
         policy.learn_mode.forward([dict(group, use=2) for group in groups])
-        assert policy.watch.history.rows == 4 and policy.watch.history.updates == 2
+        assert policy.observers['watch'].history.rows == 4 and policy.observers['watch'].history.updates == 2
 
     def test_the_state_goes_with_the_checkpoint(self, think_answer):
         policy = train(think_answer, updates=2)
         other = train(think_answer, updates=0)
         other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
-        assert other.watch.history == policy.watch.history
+        assert other.observers['watch'].history == policy.observers['watch'].history
 
     def test_a_checkpoint_of_an_older_version(self, think_answer):
         policy = train(think_answer, updates=1)
         state = policy.learn_mode.state_dict()
         del state['watch']
         policy.learn_mode.load_state_dict(state)
-        assert policy.watch.history == History()
+        assert policy.observers['watch'].history == History()

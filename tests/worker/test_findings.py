@@ -17,10 +17,10 @@ class Engine:
 
     def __init__(self, **fields):
         self.history = History(**fields)
-        self.policy, self.watch, self.probes = self, self, []
+        self.probes = []
 
     def hook(self):
-        return FindingsHook('f', 20, position='after_iter', policy=self)
+        return FindingsHook('f', 20, position='after_iter', watch=self)
 
     def page(self):
         FindingsPageHook('p', 120, position='after_run', findings=self.hook())(self)

@@ -3,7 +3,8 @@ from typing import List, NamedTuple, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from ..check import check_leading, check_number, check_tensor
+from ding_grpo.rl_utils.check import check_leading, check_number, check_tensor
+
 from .kept_log_prob import KeptLogProb
 from .tiled_log_prob import TiledLogProb
 from .tiles import TOKENS, Head, tile_width

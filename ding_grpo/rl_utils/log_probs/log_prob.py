@@ -3,7 +3,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ..check import check_leading, check_tensor
+from ding_grpo.rl_utils.check import check_leading, check_tensor
 
 LogProbFunction = Callable[[Tensor, Tensor], Tensor]
 

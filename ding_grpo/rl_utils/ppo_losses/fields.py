@@ -4,7 +4,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 from torch import Tensor
 
-from ..check import check_floats, check_tensor
+from ding_grpo.rl_utils.check import check_floats, check_tensor
 
 _POLICY, _VALUE = ['action', 'adv', 'weight', 'logit_pretrained'], ['value_new', 'value_old']
 ppo_data = namedtuple(

@@ -3,9 +3,9 @@ from typing import List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from ..check import check_floats, check_number
-from ..kl import bounded
-from ..reduce import masked_mean
+from ding_grpo.rl_utils.check import check_floats, check_number
+from ding_grpo.rl_utils.kl import bounded
+from ding_grpo.rl_utils.reduce import masked_mean
 
 
 class PPOLoss(nn.Module):

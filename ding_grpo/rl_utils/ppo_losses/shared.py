@@ -6,9 +6,10 @@ from typing import Any, Callable, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ..check import check_choice, check_floats, check_number, check_tensor
-from ..kl import KL_TYPES, bounded, calculate_kl_div
-from ..surrogates import clip_surrogate
+from ding_grpo.rl_utils.check import (check_choice, check_floats, check_number, check_tensor)
+from ding_grpo.rl_utils.kl import KL_TYPES, bounded, calculate_kl_div
+from ding_grpo.rl_utils.surrogates import clip_surrogate
+
 from .fields import ppo_value_data, read, select
 
 ppo_loss = namedtuple('ppo_loss', ['policy_loss', 'value_loss', 'entropy_loss', 'kl_div'])

@@ -8,7 +8,8 @@ from typing import Any, Dict, Optional
 import torch
 from torch import Tensor
 
-from ..reduce import masked_mean
+from ding_grpo.rl_utils.reduce import masked_mean
+
 from .clip import clip_surrogate
 from .registry import Limits, register_surrogate
 

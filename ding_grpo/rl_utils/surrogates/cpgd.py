@@ -3,7 +3,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..kl import kl_estimate
+from ding_grpo.rl_utils.kl import kl_estimate
+
 from .registry import Limits, register_surrogate
 
 

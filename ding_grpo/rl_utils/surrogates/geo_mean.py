@@ -1,8 +1,9 @@
 import torch
 from torch import Tensor
 
-from ..kl import bounded
-from ..reduce import row_mean
+from ding_grpo.rl_utils.kl import bounded
+from ding_grpo.rl_utils.reduce import row_mean
+
 from .registry import register_surrogate
 
 

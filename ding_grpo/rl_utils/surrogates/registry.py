@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 from torch import Tensor
 
-from ..check import check_number
+from ding_grpo.rl_utils.check import check_number
 
 # (ratio, adv, logp_new, low, high) -> objective of each token, to be maximised; low and high bound the ratio. Two kinds
 # of keyword-only arguments may follow. Those of ``GIVEN`` have no default and get the tensor of that name, (B, S), in

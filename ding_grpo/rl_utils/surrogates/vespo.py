@@ -3,7 +3,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..reduce import masked
+from ding_grpo.rl_utils.reduce import masked
+
 from .registry import Limits, register_surrogate
 
 _POSITIVE = Limits(open_low=True)

@@ -1,0 +1,123 @@
+"""Terms of the loss besides the policy's, each in a file of its own, which is imported if the config asks for it."""
+from importlib import import_module
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from torch import Tensor, nn
+
+from ding_grpo.act.actor import Actor
+from ding_grpo.data.batch import Batch
+from ding_grpo.rl_utils import LossConfig
+
+
+class Setting(NamedTuple):
+    """
+    Overview:
+        What a term is made from.
+    """
+    cfg: Dict  # the section ``policy``
+    loss_config: LossConfig  # of the policy's loss
+    actor: Actor
+    model: nn.Module
+
+
+class ExtraLoss:
+    """
+    Overview:
+        A term of the loss. It adds to the policy's loss of a part of the rows, or learns from rows of its own, or both.
+    """
+    reads: Tuple[str, ...] = ()  # entries of ``Reading`` that it needs of the rows
+    logged: Tuple[str, ...] = ()  # metrics that DI-engine's learner logs
+
+    def heads(self) -> Dict[str, Any]:
+        """Arguments of ``Actor.read`` that give what it reads."""
+        return {}
+
+    def parameters(self) -> List[nn.Parameter]:
+        """Weights of its own, which are trained with the model's."""
+        return []
+
+    def bind(self, spec: Any) -> None:
+        """Receive the environment's ``token_spec``, None without one."""
+
+    def begin(self, update: int) -> None:
+        """Called before each update, with its number."""
+
+    def prepare(self, batch: Batch, read_rows: Callable) -> Batch:
+        """The rows of whole groups before they are compared. ``read_rows`` computes a number for each step, given a
+        function of a part."""
+        return batch
+
+    def of_batch(self, learned: Batch) -> Dict[str, float]:
+        """Metrics of the rows that an update learns from."""
+        return {}
+
+    def trained(self, parameters: List[nn.Parameter]) -> List[nn.Parameter]:
+        """The parameters that a step trains, of all."""
+        return parameters
+
+    def add(self, loss: Tensor, part: Batch, found: Any, tokens: Optional[float], share: float) -> Tensor:
+        """
+        Overview:
+            The loss of a part of the rows, with this term.
+        Arguments:
+            - loss (:obj:`torch.Tensor`): Without it.
+            - part (:obj:`Batch`): The rows.
+            - found (:obj:`Reading`): What the model computes for them.
+            - tokens (:obj:`Optional[float]`): Number of tokens of the mini-batch, if losses are divided by it.
+            - share (:obj:`float`): Otherwise the share of the part in the rows of the mini-batch, else 1.
+        """
+        return loss
+
+    def learn_more(self, rows: int, seed: int, learn: Callable) -> Optional[Tensor]:
+        """
+        Overview:
+            Add the gradients of rows of its own.
+        Arguments:
+            - rows (:obj:`int`): Number of rows of the mini-batch.
+            - seed (:obj:`int`): Of the random numbers of this step.
+            - learn (:obj:`Callable`): Adds the gradients of a batch, given it, its loss as a function of \
+                log-probabilities and a part, and whether the loss is a mean over rows. Returns the batch on the \
+                model's device, and its log-probabilities.
+        Returns:
+            - logp (:obj:`Optional[torch.FloatTensor]`): What the processes of a run have to add up.
+        """
+
+    def metrics(self, total_loss: float, batch: Batch, read: Dict[str, Tensor]) -> Dict[str, float]:
+        """Metrics of a step; ``total_loss`` is the loss so far, ``read`` what was read of the rows, (B, S) by name."""
+        return {}
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What a checkpoint keeps of it, by entry."""
+        return {}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Restore ``state_dict`` from all of a checkpoint. Raises ``ConfigError`` if it is of a run with other terms."""
+
+
+class Asked(NamedTuple):
+    """
+    Overview:
+        When a config asks for a term, and its class as ``module:name``.
+    """
+    by: Callable[[Dict], bool]
+    term: str
+
+
+EXTRA_LOSSES: Dict[str, Asked] = dict(
+    teacher=Asked(lambda cfg: cfg.teacher is not None, 'ding_grpo.extras.teacher:TeacherLoss'),
+    demonstrations=Asked(
+        lambda cfg: cfg.learn.demonstrations.share > 0, 'ding_grpo.extras.demonstrations:DemonstrationLoss'
+    ),
+    critic=Asked(lambda cfg: cfg.learn.advantage == 'gae', 'ding_grpo.extras.value_loss:ValueLoss'),
+)
+
+
+def make_extra_losses(setting: Setting) -> Dict[str, ExtraLoss]:
+    """The terms that a config asks for, in the order of ``EXTRA_LOSSES``."""
+    return {name: load(asked.term)(setting) for name, asked in EXTRA_LOSSES.items() if asked.by(setting.cfg)}
+
+
+def load(path: str) -> Any:
+    """What ``module:name`` names."""
+    module, _, name = path.partition(':')
+    return getattr(import_module(module), name)

@@ -1,0 +1,147 @@
+"""Observers see the updates of a run and change nothing that is trained. Each has a file of its own."""
+from importlib.util import find_spec
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+from torch import Tensor, nn
+
+from ding_grpo.act.actor import Actor
+from ding_grpo.data.batch import Batch
+
+from .advantage import Advantage
+from .extra_loss import load
+
+
+class View(NamedTuple):
+    """
+    Overview:
+        What an observer is made from.
+    """
+    cfg: Dict  # the section ``policy``
+    actor: Actor
+    model: nn.Module
+    updater: 'Updater'  # noqa  reads rows, and computes their loss
+    reference: Optional['Reference']  # noqa
+    check_run: Callable[[Dict], None]  # raises ConfigError if the policy cannot learn with a section ``policy``
+
+
+class Observer:
+    """
+    Overview:
+        Sees stages of a run, in this order: ``begin``; ``sampled`` after a collect; ``compared`` when its rows have \
+        advantages; ``before`` an update; ``step`` before each step of its optimizer; ``after`` it; ``evaluated`` after \
+        an evaluation.
+    """
+    notices: List[str] = []  # lines for the start of a run
+
+    def hooks(self) -> List[Any]:
+        """Learner hooks that show what it has seen."""
+        return []
+
+    def begin(self, learner: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
+        """Called before the first collect, and after a resumed run has been restored."""
+
+    def sampled(self, returns: List[float]) -> None:
+        """The returns of the training episodes of a collect, as evaluations count them."""
+
+    def compared(self, batch: Batch, advantage: Advantage) -> Dict[str, Tensor]:
+        """Advantages of the rows by other methods, which mini-batches will have in ``other_adv``."""
+        return {}
+
+    def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
+        """Metrics of an update before its first step: of all rows, and of those that it learns from."""
+        return {}
+
+    def step(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
+        """Metrics of a step, given its rows and their log-probabilities (B, S)."""
+        return {}
+
+    def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
+        """The rows that no earlier update has used, those that were learned from, and the metrics of the update."""
+
+    def reference_renewed(self) -> None:
+        """The reference takes other weights on purpose."""
+
+    def evaluated(self, greedy: float, sampled: Optional[float], cut_at_bar: float = 0.0) -> None:
+        """See ``Watch.evaluated``."""
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Restore ``state_dict``."""
+
+
+class Asked(NamedTuple):
+    """
+    Overview:
+        When a config asks for an observer, and its class as ``module:name``.
+    """
+    by: Callable[[Dict], bool]
+    observer: str
+
+
+OBSERVERS: Dict[str, Asked] = dict(
+    tokens=Asked(lambda cfg: cfg.learn.tokens_freq is not None, 'ding_grpo.instruments.token_record:TokenRecord'),
+    watch=Asked(lambda cfg: True, 'ding_grpo.instruments.watch:Watch'),
+    noise=Asked(lambda cfg: True, 'ding_grpo.instruments.noise_scale:NoiseScale'),
+    shadow=Asked(lambda cfg: bool(cfg.learn.shadow), 'ding_grpo.instruments.shadow:Shadow'),
+)
+
+
+class Observers(Dict[str, Observer]):
+    """
+    Overview:
+        The observers of a run by name, which see each stage in this order.
+    """
+
+    @classmethod
+    def of(cls, view: View) -> 'Observers':
+        """Those that the config asks for. A copy of this package without ``instruments/`` has none."""
+        if find_spec('ding_grpo.instruments') is None:
+            return cls()
+        return cls({name: load(asked.observer)(view) for name, asked in OBSERVERS.items() if asked.by(view.cfg)})
+
+    def hooks(self) -> List[Any]:
+        return [hook for observer in self.values() for hook in observer.hooks()]
+
+    def begin(self, learner: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
+        for observer in self.values():
+            observer.begin(learner, collector)
+
+    def sampled(self, returns: List[float]) -> None:
+        for observer in self.values():
+            observer.sampled(returns)
+
+    def compared(self, batch: Batch, advantage: Advantage) -> Optional[Dict[str, Tensor]]:
+        found = [observer.compared(batch, advantage) for observer in self.values()]
+        return {name: adv for each in found for name, adv in each.items()} or None
+
+    def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
+        return _together(observer.before(update, batch, learned) for observer in self.values())
+
+    def step(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
+        return _together(observer.step(batch, logp) for observer in self.values())
+
+    def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
+        for observer in self.values():
+            observer.after(new, learned, metrics)
+
+    def reference_renewed(self) -> None:
+        for observer in self.values():
+            observer.reference_renewed()
+
+    def evaluated(self, greedy: float, sampled: Optional[float], cut_at_bar: float = 0.0) -> None:
+        for observer in self.values():
+            observer.evaluated(greedy, sampled, cut_at_bar)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Entries of a checkpoint."""
+        return {name: state for name, observer in self.items() if (state := observer.state_dict())}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        for name, observer in self.items():
+            observer.load_state_dict(state.get(name, {}))
+
+
+def _together(found: Any) -> Dict[str, float]:
+    return {name: value for each in found for name, value in each.items()}
