@@ -1,27 +1,15 @@
 """GRPO on Acrobot-v1. The advantage compares each step's return-to-go with that of the group at the same step."""
 from easydict import EasyDict
 
-group_size = 4
-acrobot_grpo_config = dict(
+from ding_grpo.entry import complete, run
+
+hidden = dict(encoder_hidden_size_list=[64, 64], actor_head_hidden_size=64, critic_head_hidden_size=64)
+main_config = EasyDict(
     exp_name='runs/acrobot_grpo',
-    env=dict(
-        env_id='Acrobot-v1',
-        collector_env_num=2 * group_size,
-        evaluator_env_num=100,
-        n_evaluator_episode=100,
-        stop_value=-100,
-    ),
+    env=dict(env_id='Acrobot-v1', n_evaluator_episode=100, stop_value=-100),
     policy=dict(
-        cuda=False,
-        group_size=group_size,
-        model=dict(
-            obs_shape=6,
-            action_shape=3,
-            action_space='discrete',
-            encoder_hidden_size_list=[64, 64],
-            actor_head_hidden_size=64,
-            critic_head_hidden_size=64,
-        ),
+        group_size=4,
+        model=dict(obs_shape=6, action_shape=3, action_space='discrete', **hidden),
         learn=dict(
             epoch_per_collect=10,
             target_kl=0.02,
@@ -37,19 +25,7 @@ acrobot_grpo_config = dict(
         eval=dict(evaluator=dict(eval_freq=1)),
     ),
 )
-main_config = EasyDict(acrobot_grpo_config)
-
-acrobot_grpo_create_config = dict(
-    env=dict(type='gymnasium_env', import_names=['ding_grpo']),
-    env_manager=dict(type='base'),
-    policy=dict(type='grpo'),
-    collector=dict(type='group'),
-)
-create_config = EasyDict(acrobot_grpo_create_config)
+create_config = complete(main_config, EasyDict(env=dict(type='gymnasium_env'), policy=dict(type='grpo')))
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    run(__file__)

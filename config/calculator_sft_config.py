@@ -1,30 +1,21 @@
 """Warm start for calculator_grpo_config.py: a small Llama imitates dialogues of which every second one is wrong."""
 from easydict import EasyDict
 
-calculator_sft_config = dict(
+calculator = dict(
+    functions=['dizoo_llm.tasks.calculator:calc'],
+    demonstration='dizoo_llm.tasks.products:half_right',
+)
+llama = dict(model_type='llama', hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4)
+main_config = EasyDict(
     exp_name='runs/calculator_sft',
     env=dict(
-        task=dict(
-            type='tools',
-            task=dict(type='products'),
-            functions=['dizoo_llm.tasks.calculator:calc'],
-            demonstration='dizoo_llm.tasks.products:half_right',
-        ),
+        task=dict(type='tools', task=dict(type='products'), **calculator),
         max_turns=2,  # the call and the answer
         max_new_tokens=76,
         max_reply_tokens=64,
         max_prompt_length=6,
     ),
-    model=dict(
-        config=dict(
-            model_type='llama',
-            hidden_size=128,
-            intermediate_size=256,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            max_position_embeddings=224,
-        ),
-    ),
+    model=dict(config=dict(llama, max_position_embeddings=224)),
     train=dict(
         examples=None,  # new ones in every step
         batch_size=32,
@@ -35,4 +26,3 @@ calculator_sft_config = dict(
         eval_problems=100,
     ),
 )
-main_config = EasyDict(calculator_sft_config)

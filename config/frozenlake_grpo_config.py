@@ -1,38 +1,18 @@
 """GRPO on FrozenLake in words: a tiny language model learns the way to the goal from any safe square."""
 from easydict import EasyDict
 
-group_size = 16
-frozenlake_grpo_config = dict(
+from ding_grpo.entry import complete, run
+
+llama = dict(model_type='llama', hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4)
+maze = dict(desc=['SSSS', 'SHSH', 'SSSH', 'HSSG'], is_slippery=False)  # S: a start
+lake = dict(type='gym_text', id='FrozenLake-v1', env_kwargs=maze, distinct=True)
+main_config = EasyDict(
     exp_name='runs/frozenlake_grpo',
-    env=dict(
-        collector_env_num=8 * group_size,
-        evaluator_env_num=11,
-        n_evaluator_episode=11,
-        stop_value=1.0,  # the goal reached from all eleven squares with greedy decoding
-        task=dict(
-            type='gym_text',
-            id='FrozenLake-v1',
-            env_kwargs=dict(desc=['SSSS', 'SHSH', 'SSSH', 'HSSG'], is_slippery=False),  # S: a start
-            distinct=True,
-        ),
-        max_turns=10,
-        max_new_tokens=2,  # a word and the end of the turn
-        max_reply_tokens=3,  # with the end of a turn that the limit cut
-    ),
+    # A turn is a word and its end. It is solved if the goal is reached from all eleven squares with greedy decoding.
+    env=dict(task=lake, max_turns=10, max_new_tokens=2, max_reply_tokens=3, stop_value=1.0),
     policy=dict(
-        cuda=False,
-        group_size=group_size,
-        model=dict(
-            config=dict(
-                model_type='llama',
-                vocab_size=17,
-                hidden_size=128,
-                intermediate_size=256,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                max_position_embeddings=64,
-            ),
-        ),
+        group_size=16,
+        model=dict(config=dict(llama, max_position_embeddings=64)),
         learn=dict(
             batch_size=8,
             learning_rate=4e-4,
@@ -45,19 +25,7 @@ frozenlake_grpo_config = dict(
         eval=dict(evaluator=dict(eval_freq=10)),
     ),
 )
-main_config = EasyDict(frozenlake_grpo_config)
-
-frozenlake_grpo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
-    env_manager=dict(type='base'),
-    policy=dict(type='grpo'),
-    collector=dict(type='group'),
-)
-create_config = EasyDict(frozenlake_grpo_create_config)
+create_config = complete(main_config, EasyDict(env=dict(type='token_env'), policy=dict(type='grpo')))
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    run(__file__)

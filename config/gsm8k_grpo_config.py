@@ -1,61 +1,30 @@
 """GRPO on GSM8K with Qwen2.5-0.5B-Instruct. Needs a GPU, the GSM8K files, and the hub or a local model folder."""
 from easydict import EasyDict
 
-group_size = 8
-gsm8k_grpo_config = dict(
+from ding_grpo.entry import complete, run
+
+# The files are from https://github.com/openai/grade-school-math, or the hub's parquet files.
+files = dict(path='gsm8k/train.jsonl', eval_path='gsm8k/test.jsonl')
+answers = dict(reference_in='####', answer_in='####', check='number')
+prompt = 'Think step by step, then write #### and the number that is the answer.'
+lengths = dict(max_new_tokens=256, max_prompt_length=320, overlong_buffer=64, overlong_weight=0.5)
+evaluation = dict(evaluator_env_num=64, n_evaluator_episode=256, stop_value=1.0)
+main_config = EasyDict(
     exp_name='runs/gsm8k_grpo',
-    env=dict(
-        collector_env_num=8 * group_size,
-        evaluator_env_num=64,
-        n_evaluator_episode=256,
-        stop_value=1.0,
-        task=dict(
-            type='file',
-            path='gsm8k/train.jsonl',  # from https://github.com/openai/grade-school-math, or the hub's parquet files
-            eval_path='gsm8k/test.jsonl',
-            reference_in='####',
-            answer_in='####',
-            check='number',
-        ),
-        tokenizer=dict(pretrained='Qwen/Qwen2.5-0.5B-Instruct'),
-        system_prompt='Think step by step, then write #### and the number that is the answer.',
-        max_new_tokens=256,
-        max_prompt_length=320,
-        overlong_buffer=64,
-        overlong_weight=0.5,
-    ),
+    env=dict(task=dict(type='file', **files, **answers), system_prompt=prompt, **lengths, **evaluation),
     policy=dict(
         cuda=True,
-        group_size=group_size,
         model=dict(
-            pretrained='Qwen/Qwen2.5-0.5B-Instruct',  # or a folder; change the tokenizer above too
+            pretrained='Qwen/Qwen2.5-0.5B-Instruct',  # or a folder
             dtype='float32',  # at this learning rate, steps vanish in bfloat16 weights
             gradient_checkpointing=False,  # set to True if the GPU runs out of memory
         ),
-        learn=dict(
-            batch_size=4,
-            learning_rate=1e-6,
-            loss='dapo',  # averages over tokens, with a wider clipping range above 1
-            beta=0.0,
-            entropy_weight=0.0,
-        ),
-        collect=dict(n_sample=8, temperature=1.0),
+        learn=dict(batch_size=4, learning_rate=1e-6, loss='dapo'),  # a mean of tokens, a wider clipping range above 1
+        collect=dict(n_sample=8),
         eval=dict(evaluator=dict(eval_freq=20)),
     ),
 )
-main_config = EasyDict(gsm8k_grpo_config)
-
-gsm8k_grpo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
-    env_manager=dict(type='base'),
-    policy=dict(type='grpo'),
-    collector=dict(type='group'),
-)
-create_config = EasyDict(gsm8k_grpo_create_config)
+create_config = complete(main_config, EasyDict(env=dict(type='token_env'), policy=dict(type='grpo')))
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    run(__file__)

@@ -1,33 +1,16 @@
 """GRPO on guess: a tiny language model learns to find a number in three turns."""
 from easydict import EasyDict
 
-group_size = 16
-guess_grpo_config = dict(
+from ding_grpo.entry import complete, run
+
+llama = dict(model_type='llama', hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4)
+main_config = EasyDict(
     exp_name='runs/guess_grpo',
-    env=dict(
-        collector_env_num=8 * group_size,
-        evaluator_env_num=7,
-        n_evaluator_episode=7,
-        stop_value=1.0,  # all seven numbers found with greedy decoding
-        task=dict(type='guess'),
-        max_turns=3,
-        max_new_tokens=2,  # a word and the end of the turn
-        max_reply_tokens=2,  # with the end of a turn that the limit cut
-    ),
+    # A turn is a word and its end, and so is a reply. It is solved if all seven numbers are found with greedy decoding.
+    env=dict(task=dict(type='guess'), max_turns=3, max_new_tokens=2, max_reply_tokens=2, stop_value=1.0),
     policy=dict(
-        cuda=False,
-        group_size=group_size,
-        model=dict(
-            config=dict(
-                model_type='llama',
-                vocab_size=14,
-                hidden_size=128,
-                intermediate_size=256,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                max_position_embeddings=32,
-            ),
-        ),
+        group_size=16,
+        model=dict(config=dict(llama, max_position_embeddings=32)),
         learn=dict(
             batch_size=8,
             learning_rate=5e-4,
@@ -40,19 +23,7 @@ guess_grpo_config = dict(
         eval=dict(evaluator=dict(eval_freq=10)),
     ),
 )
-main_config = EasyDict(guess_grpo_config)
-
-guess_grpo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
-    env_manager=dict(type='base'),
-    policy=dict(type='grpo'),
-    collector=dict(type='group'),
-)
-create_config = EasyDict(guess_grpo_create_config)
+create_config = complete(main_config, EasyDict(env=dict(type='token_env'), policy=dict(type='grpo')))
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    run(__file__)

@@ -1,63 +1,18 @@
-"""DI-engine's token-level PPO on key_and_door: same game and network as key_and_door_grpo_config.py."""
+"""DI-engine's token-level PPO on key_and_door: the game and the network of key_and_door_grpo_config.py."""
 from easydict import EasyDict
 
-key_and_door_ppo_config = dict(
-    exp_name='runs/key_and_door_ppo',
-    env=dict(
-        collector_env_num=128,
-        evaluator_env_num=4,
-        n_evaluator_episode=4,
-        stop_value=1.0,  # all four doors opened with greedy decoding
-        task=dict(type='key_and_door'),
-        max_turns=3,
-        max_new_tokens=2,  # a word and the end of the turn
-        max_reply_tokens=3,  # with the end of a turn that the limit cut
-    ),
-    policy=dict(
-        cuda=False,
-        action_space='discrete',
-        model=dict(
-            type='causal_lm_vac',
-            config=dict(
-                model_type='llama',
-                vocab_size=15,
-                hidden_size=128,
-                intermediate_size=256,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                max_position_embeddings=32,
-            ),
-        ),
-        recompute_adv=False,
-        traj_len_inf=True,  # complete trajectories, since the reward arrives with the last token of a turn
-        learn=dict(
-            learner=dict(log_policy=False),  # or the layers of the model fill the screen
-            epoch_per_collect=2,
-            batch_size=160,
-            learning_rate=5e-4,
-            value_weight=0.5,
-            entropy_weight=0.02,
-            clip_ratio=0.2,
-            adv_norm=True,
-            value_norm=False,
-            ppo_param_init=False,  # it would reinitialise the model's weights
-        ),
-        collect=dict(n_sample=640, discount_factor=1.0, gae_lambda=0.95),
-        eval=dict(evaluator=dict(eval_freq=80)),  # counted in mini-batches; one collect gives 8
-    ),
-)
-main_config = EasyDict(key_and_door_ppo_config)
+from ding_common import shipped_config
+from ding_grpo.entry import complete, run
 
-key_and_door_ppo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
-    env_manager=dict(type='base'),
-    policy=dict(type='ppo'),
-)
-create_config = EasyDict(key_and_door_ppo_create_config)
+grpo, _ = shipped_config('key_and_door_grpo')
+main_config, create_config = shipped_config('think_answer_ppo')
+main_config.exp_name = 'runs/key_and_door_ppo'
+main_config.env = EasyDict(grpo.env, collector_env_num=128)
+main_config.policy.model = EasyDict(grpo.policy.model, type='causal_lm_vac')
+main_config.policy.learn.update(learning_rate=5e-4, entropy_weight=0.02)
+main_config.policy.collect.n_sample = 640
+main_config.policy.eval.evaluator.eval_freq = 80  # counted in mini-batches; one collect gives 8
+complete(main_config, create_config)
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    run(__file__)

@@ -1,57 +1,14 @@
 """A critic on the rollouts of grpo: as in cartpole_gae_config.py, on LunarLander-v3 (needs the extra box2d)."""
-from easydict import EasyDict
+from ding_common import shipped_config
+from ding_grpo.entry import complete, run
 
-lunarlander_gae_config = dict(
-    exp_name='runs/lunarlander_gae',
-    env=dict(
-        env_id='LunarLander-v3',
-        collector_env_num=16,
-        evaluator_env_num=100,
-        n_evaluator_episode=100,
-        stop_value=200,
-    ),
-    policy=dict(
-        cuda=False,
-        group_size=1,  # the critic is the baseline, so that no other episode from the same start is needed
-        model=dict(
-            obs_shape=8,
-            action_shape=4,
-            action_space='discrete',
-            encoder_hidden_size_list=[64, 64],
-            actor_head_hidden_size=64,
-            critic_head_hidden_size=64,
-        ),
-        learn=dict(
-            epoch_per_collect=10,
-            target_kl=0.02,
-            batch_size=16,
-            batch_steps=512,
-            learning_rate=1e-3,
-            grad_clip_value=0.5,
-            entropy_weight=0.01,
-            clip_ratio=0.2,
-            reduction='token',
-            advantage='gae',
-            gae_lambda=0.95,
-            value_norm=True,
-        ),
-        collect=dict(n_sample=16, discount_factor=0.99),
-        eval=dict(evaluator=dict(eval_freq=4)),
-    ),
-)
-main_config = EasyDict(lunarlander_gae_config)
-
-lunarlander_gae_create_config = dict(
-    env=dict(type='gymnasium_env', import_names=['ding_grpo']),
-    env_manager=dict(type='base'),
-    policy=dict(type='grpo'),
-    collector=dict(type='group'),
-)
-create_config = EasyDict(lunarlander_gae_create_config)
+grpo, _ = shipped_config('lunarlander_grpo')
+main_config, create_config = shipped_config('cartpole_gae')
+main_config.exp_name = 'runs/lunarlander_gae'
+main_config.env, main_config.policy.model = grpo.env, grpo.policy.model
+main_config.policy.learn.update(batch_size=16, batch_steps=512, learning_rate=1e-3, entropy_weight=0.01)
+main_config.policy.collect.n_sample = 16
+complete(main_config, create_config)
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    run(__file__)

@@ -1,28 +1,15 @@
 """GRPO on Pendulum-v1. The advantage compares each step's return-to-go with that of the group at the same step."""
 from easydict import EasyDict
 
-group_size = 8
-pendulum_grpo_config = dict(
+from ding_grpo.entry import complete, run
+
+hidden = dict(encoder_hidden_size_list=[64, 64], actor_head_hidden_size=64, critic_head_hidden_size=64)
+main_config = EasyDict(
     exp_name='runs/pendulum_grpo',
-    env=dict(
-        env_id='Pendulum-v1',
-        act_scale=True,  # scales actions in [-1, 1] to the bounds of the environment
-        collector_env_num=2 * group_size,
-        evaluator_env_num=100,
-        n_evaluator_episode=100,
-        stop_value=-200,
-    ),
+    env=dict(env_id='Pendulum-v1', act_scale=True, n_evaluator_episode=100, stop_value=-200),
     policy=dict(
-        cuda=False,
-        group_size=group_size,
-        model=dict(
-            obs_shape=3,
-            action_shape=1,
-            action_space='continuous',
-            encoder_hidden_size_list=[64, 64],
-            actor_head_hidden_size=64,
-            critic_head_hidden_size=64,
-        ),
+        group_size=8,
+        model=dict(obs_shape=3, action_shape=1, action_space='continuous', **hidden),
         learn=dict(
             epoch_per_collect=20,
             target_kl=0.015,
@@ -37,19 +24,7 @@ pendulum_grpo_config = dict(
         eval=dict(evaluator=dict(eval_freq=1)),
     ),
 )
-main_config = EasyDict(pendulum_grpo_config)
-
-pendulum_grpo_create_config = dict(
-    env=dict(type='gymnasium_env', import_names=['ding_grpo']),
-    env_manager=dict(type='base'),
-    policy=dict(type='grpo'),
-    collector=dict(type='group'),
-)
-create_config = EasyDict(pendulum_grpo_create_config)
+create_config = complete(main_config, EasyDict(env=dict(type='gymnasium_env'), policy=dict(type='grpo')))
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    run(__file__)

@@ -1,28 +1,13 @@
 """Warm start for spell_backward_grpo_config.py: a small Llama imitates a careless teacher."""
 from easydict import EasyDict
 
-spell_backward_sft_config = dict(
+words = dict(min_word_len=5, max_word_len=7)
+llama = dict(model_type='llama', hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4)
+task = dict(type='reasoning_gym', name='spell_backward', config=words, eval_size=512)
+main_config = EasyDict(
     exp_name='runs/spell_backward_sft',
-    env=dict(
-        task=dict(
-            type='reasoning_gym',
-            name='spell_backward',
-            config=dict(min_word_len=5, max_word_len=7),
-            eval_size=512,
-        ),
-        max_new_tokens=12,
-        max_prompt_length=64,
-    ),
-    model=dict(
-        config=dict(
-            model_type='llama',
-            hidden_size=128,
-            intermediate_size=384,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            max_position_embeddings=96,
-        ),
-    ),
+    env=dict(task=task, max_new_tokens=12, max_prompt_length=64),
+    model=dict(config=dict(llama, max_position_embeddings=96)),
     train=dict(
         examples=2500,
         answers='benchmarks/careless_teacher.py',  # omits the last letter of two words in three
@@ -34,4 +19,3 @@ spell_backward_sft_config = dict(
         eval_problems=512,
     ),
 )
-main_config = EasyDict(spell_backward_sft_config)

@@ -1,63 +1,30 @@
 """GRPO on think_answer: a tiny language model learns to answer four questions in the format that its prompt shows."""
 from easydict import EasyDict
 
-group_size = 16
-think_answer_grpo_config = dict(
+from ding_grpo.entry import complete, run
+
+llama = dict(model_type='llama', hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4)
+# The full rate for 200 updates, then down to a tenth until update 300. For a longer run raise num_training_steps.
+decay = dict(type='warmup_stable_decay', num_training_steps=300, specific=dict(num_decay_steps=100, min_lr_ratio=0.1))
+main_config = EasyDict(
     exp_name='runs/think_answer_grpo',
-    env=dict(
-        collector_env_num=16 * group_size,
-        evaluator_env_num=4,
-        n_evaluator_episode=4,
-        stop_value=1.0,  # all four questions solved with greedy decoding
-        task=dict(type='think_answer'),
-        max_new_tokens=10,
-    ),
+    env=dict(task=dict(type='think_answer'), max_new_tokens=10, stop_value=1.0),  # 1: all four questions, greedy
     policy=dict(
-        cuda=False,
-        group_size=group_size,
-        model=dict(
-            config=dict(
-                model_type='llama',
-                vocab_size=32,
-                hidden_size=256,
-                intermediate_size=512,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                max_position_embeddings=64,
-            ),
-        ),
+        group_size=16,
+        model=dict(config=dict(llama, max_position_embeddings=64)),
         learn=dict(
             batch_size=8,
             learning_rate=1e-4,
-            # Full rate for 200 updates, then down to a tenth until update 300, so that what is solved stays solved.
-            # A task that needs more updates: raise num_training_steps, or remove lr_scheduler.
-            lr_scheduler=dict(
-                type='warmup_stable_decay',
-                num_training_steps=300,
-                specific=dict(num_decay_steps=100, min_lr_ratio=0.1),
-            ),
+            lr_scheduler=decay,
             clip_ratio=0.2,
-            beta=0.0,
             adv_method='no_std',
             entropy_weight=0.015,
         ),
-        collect=dict(n_sample=16, temperature=1.0),
+        collect=dict(n_sample=16),
         eval=dict(evaluator=dict(eval_freq=10)),
     ),
 )
-main_config = EasyDict(think_answer_grpo_config)
-
-think_answer_grpo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
-    env_manager=dict(type='base'),
-    policy=dict(type='grpo'),
-    collector=dict(type='group'),
-)
-create_config = EasyDict(think_answer_grpo_create_config)
+create_config = complete(main_config, EasyDict(env=dict(type='token_env'), policy=dict(type='grpo')))
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    run(__file__)

@@ -1,60 +1,17 @@
-"""GRPO on think_answer with a replay buffer: ding -m serial -c config/think_answer_grpo_serial_config.py"""
+"""GRPO on think_answer with a replay buffer: python -m ding_grpo -m serial -c think_answer_grpo_serial"""
 from easydict import EasyDict
 
-group_size = 16
-think_answer_grpo_serial_config = dict(
-    exp_name='runs/think_answer_grpo_serial',
-    env=dict(
-        collector_env_num=16 * group_size,
-        evaluator_env_num=4,
-        n_evaluator_episode=4,
-        stop_value=1.0,  # all four questions solved with greedy decoding
-        task=dict(type='think_answer'),
-        max_new_tokens=10,
-    ),
-    policy=dict(
-        cuda=False,
-        group_size=group_size,
-        model=dict(
-            config=dict(
-                model_type='llama',
-                vocab_size=32,
-                hidden_size=256,
-                intermediate_size=512,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                max_position_embeddings=64,
-            ),
-        ),
-        learn=dict(
-            update_per_collect=4,
-            batch_size=8,  # groups sampled from the buffer per update
-            learning_rate=1e-4,
-            clip_ratio=0.2,
-            beta=0.0,
-            adv_method='no_std',
-            entropy_weight=0.015,
-        ),
-        collect=dict(n_sample=16, temperature=1.0),
-        eval=dict(evaluator=dict(eval_freq=10)),
-        # A group is used at most twice, and at most seven updates after the policy that sampled it.
-        other=dict(replay_buffer=dict(replay_buffer_size=32, max_use=2, max_staleness=8)),
-    ),
-)
-main_config = EasyDict(think_answer_grpo_serial_config)
+from ding_common import shipped_config
+from ding_grpo.entry import complete, run
 
-think_answer_grpo_serial_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
-    env_manager=dict(type='base'),
-    policy=dict(type='grpo'),
-    collector=dict(type='group'),
-    evaluator=dict(type='group'),
-)
-create_config = EasyDict(think_answer_grpo_serial_create_config)
+main_config, create_config = shipped_config('think_answer_grpo')
+main_config.exp_name = 'runs/think_answer_grpo_serial'
+main_config.policy.learn.pop('lr_scheduler')
+main_config.policy.learn.update(update_per_collect=4, batch_size=8)  # groups sampled from the buffer per update
+# A group is used at most twice, and at most seven updates after the policy that sampled it.
+main_config.policy.other = EasyDict(replay_buffer=dict(replay_buffer_size=32, max_use=2, max_staleness=8))
+create_config.evaluator = EasyDict(type='group')
+complete(main_config, create_config)
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial', '-c', __file__, *sys.argv[1:]])
+    run(__file__, 'serial')

@@ -1,57 +1,13 @@
 """GRPO on think_answer, sampled by another process while the policy learns: one update behind."""
-from easydict import EasyDict
+from ding_common import shipped_config
+from ding_grpo.entry import complete, run
 
-group_size = 16
-think_answer_grpo_stale_config = dict(
-    exp_name='runs/think_answer_grpo_stale',
-    env=dict(
-        collector_env_num=16 * group_size,
-        evaluator_env_num=4,
-        n_evaluator_episode=4,
-        stop_value=1.0,  # all four questions solved with greedy decoding
-        task=dict(type='think_answer'),
-        max_new_tokens=10,
-    ),
-    policy=dict(
-        cuda=False,
-        group_size=group_size,
-        model=dict(
-            config=dict(
-                model_type='llama',
-                vocab_size=32,
-                hidden_size=256,
-                intermediate_size=512,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                max_position_embeddings=64,
-            ),
-        ),
-        learn=dict(
-            batch_size=8,
-            learning_rate=1e-4,
-            clip_ratio=0.2,
-            beta=0.0,
-            adv_method='no_std',
-            entropy_weight=0.015,
-            sampler_correction='token',
-        ),
-        collect=dict(n_sample=16, temperature=1.0, stale=1),
-        eval=dict(evaluator=dict(eval_freq=10)),
-    ),
-)
-main_config = EasyDict(think_answer_grpo_stale_config)
-
-think_answer_grpo_stale_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
-    env_manager=dict(type='base'),
-    policy=dict(type='grpo'),
-    collector=dict(type='group'),
-)
-create_config = EasyDict(think_answer_grpo_stale_create_config)
+main_config, create_config = shipped_config('think_answer_grpo')
+main_config.exp_name = 'runs/think_answer_grpo_stale'
+main_config.policy.learn.pop('lr_scheduler')
+main_config.policy.learn.sampler_correction = 'token'
+main_config.policy.collect.stale = 1
+complete(main_config, create_config)
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    run(__file__)

@@ -1,61 +1,31 @@
-"""DI-engine's token-level PPO on think_answer: same task and network as think_answer_grpo_config.py."""
+"""DI-engine's token-level PPO on think_answer: the task and the network of think_answer_grpo_config.py."""
 from easydict import EasyDict
 
-think_answer_ppo_config = dict(
+from ding_common import shipped_config
+from ding_grpo.entry import complete, run
+
+grpo, _ = shipped_config('think_answer_grpo')
+main_config = EasyDict(
     exp_name='runs/think_answer_ppo',
-    env=dict(
-        collector_env_num=256,
-        evaluator_env_num=4,
-        n_evaluator_episode=4,
-        stop_value=1.0,  # all four questions solved with greedy decoding
-        task=dict(type='think_answer'),
-        max_new_tokens=10,
-    ),
+    env=dict(grpo.env, collector_env_num=256),
     policy=dict(
-        cuda=False,
-        action_space='discrete',
-        model=dict(
-            type='causal_lm_vac',
-            config=dict(
-                model_type='llama',
-                vocab_size=32,
-                hidden_size=256,
-                intermediate_size=512,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                max_position_embeddings=64,
-            ),
-        ),
+        model=dict(grpo.policy.model, type='causal_lm_vac'),
         recompute_adv=False,
         traj_len_inf=True,  # complete trajectories, since the reward arrives with the last token
         learn=dict(
             learner=dict(log_policy=False),  # or the layers of the model fill the screen
+            ppo_param_init=False,  # it would reinitialise the model's weights
             epoch_per_collect=2,
             batch_size=160,
             learning_rate=1e-4,
-            value_weight=0.5,
             entropy_weight=0.015,
-            clip_ratio=0.2,
-            adv_norm=True,
             value_norm=False,
-            ppo_param_init=False,  # it would reinitialise the model's weights
         ),
         collect=dict(n_sample=2560, discount_factor=1.0, gae_lambda=0.95),
         eval=dict(evaluator=dict(eval_freq=64)),  # counted in mini-batches; one collect gives 32
     ),
 )
-main_config = EasyDict(think_answer_ppo_config)
-
-think_answer_ppo_create_config = dict(
-    env=dict(type='token_env', import_names=['ding_grpo']),  # registers all parts of the plugin
-    env_manager=dict(type='base'),
-    policy=dict(type='ppo'),
-)
-create_config = EasyDict(think_answer_ppo_create_config)
+create_config = complete(main_config, EasyDict(env=dict(type='token_env'), policy=dict(type='ppo')))
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    run(__file__)

@@ -1,19 +1,11 @@
 """A small reward model for think_answer: python -m dizoo_llm.train_reward_model -c think_answer_reward_model"""
 from easydict import EasyDict
 
-think_answer_reward_model_config = dict(
+llama = dict(model_type='llama', hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+main_config = EasyDict(
     exp_name='runs/think_answer_reward_model',
     env=dict(task=dict(type='think_answer'), max_new_tokens=10),
-    model=dict(
-        config=dict(
-            model_type='llama',
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            max_position_embeddings=64,
-        ),
-    ),
+    model=dict(config=dict(llama, max_position_embeddings=64)),
     train=dict(
         pairs='benchmarks/think_answer_pairs.py',
         number=2000,
@@ -24,4 +16,3 @@ think_answer_reward_model_config = dict(
         eval_freq=50,
     ),
 )
-main_config = EasyDict(think_answer_reward_model_config)

@@ -1,6 +1,9 @@
 """Shared by ``ding_grpo`` and ``dizoo_llm``: one-line errors, strict configs, a quiet import of DI-engine."""
 from .check import (MOST, Rule, check_arguments, check_config, check_not_async, is_reward, nearest, require_dict)
-from .config_file import (ConfigFile, check_configs, find_config, read_config_file, read_main_config, require_section)
+from .config_file import (
+    ConfigFile, check_configs, find_config, is_read_as_written, read_config_file, read_main_config, require_section,
+    shipped_config
+)
 from .errors import (
     CheckpointError, ConfigError, NumericError, PeerError, TaskError, describe, is_not_installed, unwrap_task_error
 )

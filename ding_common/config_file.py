@@ -1,6 +1,7 @@
 """Load DI-engine config files, and check the sections that every pipeline reads."""
 import copy
 import os
+from contextvars import ContextVar
 from typing import Any, Dict, Optional, Tuple
 
 import click
@@ -11,7 +12,8 @@ from .errors import ConfigError
 from .files import run_file
 
 ENDING = '_config.py'
-SECTIONS = dict(main_config=('env', 'policy'), create_config=('env_manager', 'policy'))
+SECTIONS = dict(main_config=('env', 'policy'), create_config=('policy', ))
+_AS_WRITTEN = ContextVar('as_written', default=False)
 
 
 class ConfigFile(click.ParamType):
@@ -61,6 +63,33 @@ def shipped_configs() -> Dict[str, str]:
     folder = inside if os.path.isdir(inside) else beside
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return {name.removesuffix(ENDING): os.path.join(folder, name) for name in names if name.endswith(ENDING)}
+
+
+def shipped_config(name: str) -> Tuple[EasyDict, EasyDict]:
+    """
+    Overview:
+        A shipped config to start another one from. It has only the keys that its file writes, so that what follows
+        from other keys, such as ``collector_env_num``, is derived after your changes.
+    Arguments:
+        - name (:obj:`str`): Such as ``think_answer_grpo``.
+    Returns:
+        - configs (:obj:`Tuple[EasyDict, EasyDict]`): ``main_config`` and ``create_config``, which may be changed.
+    Raises:
+        - ConfigError: If there is no such config.
+    """
+    shipped = shipped_configs()
+    if name not in shipped:
+        raise ConfigError(f'shipped_config({name!r}): there is no such config; {nearest(str(name), shipped)}')
+    before = _AS_WRITTEN.set(True)
+    try:
+        return read_config_file(shipped[name])
+    finally:
+        _AS_WRITTEN.reset(before)
+
+
+def is_read_as_written() -> bool:
+    """Whether ``shipped_config`` is reading a file, in which nothing is to be derived."""
+    return _AS_WRITTEN.get()
 
 
 def read_config_file(path: str) -> Tuple[EasyDict, EasyDict]:

@@ -30,6 +30,8 @@ def run_file(path: str, key: str) -> Dict[str, Any]:
         with open(path, 'rb') as f:
             exec(compile(f.read(), path, 'exec', dont_inherit=True), vars(module))
         return dict(vars(module))
+    except ConfigError:  # it names the key that is wrong
+        raise
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         raise ConfigError(f'{key} = {path!r}: {describe(error)}') from error
 

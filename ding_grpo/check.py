@@ -17,9 +17,9 @@ from easydict import EasyDict
 from tabulate import tabulate
 
 from ding_common import ConfigError, ConfigFile, echo, read_config_file
-from ding_common.create_config import check_names
 from ding_common.memory import peak_memory
 
+from .entry import complete
 from .entry.build import compiled, environments, make_policy
 from .policy import is_grpo
 from .run.around import around_run
@@ -52,7 +52,7 @@ def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: 
     Raises:
         - ConfigError: If a config is invalid, or its policy is not grpo.
     """
-    check_names(create_config)
+    complete(main_config, create_config)
     if not is_grpo(create_config.policy.type):
         raise ConfigError(f'--check: create_config.policy.type = {create_config.policy.type!r}, must be grpo.')
     with built(main_config, create_config, seed) as (policy, collector):
@@ -91,7 +91,6 @@ def built(main_config: EasyDict, create_config: EasyDict, seed: int) -> Iterator
 
 def _build(main_config: EasyDict, create_config: EasyDict, seed: int, folder: str) -> Tuple[Any, Any]:
     """Policy and collector of a run."""
-    create_config.setdefault('collector', EasyDict(type='group'))
     main_config.exp_name = folder
     cfg = compiled((main_config, create_config), seed, save_cfg=False)
     env, env_cfgs, _ = get_vec_env_setting(cfg.env)

@@ -32,11 +32,8 @@ main_config = EasyDict({stem})
 create_config = EasyDict({stem_create})
 
 if __name__ == '__main__':
-    import sys
-
-    from ding_grpo.__main__ import main
-
-    main(['-m', 'serial_onpolicy', '-c', __file__, *sys.argv[1:]])
+    from ding_grpo.entry import run
+    run(__file__)
 '''
 
 
@@ -362,6 +359,8 @@ def main(file: str, out: Optional[str], overwrite: bool) -> None:
     if create_config.policy.type == 'grpo' and written_ppo_keys(main_config.policy):
         create_config.policy.type = 'ppo'  # of which the type alone has been changed
     check_is_ppo(main_config, create_config)
+    if 'env_manager' not in create_config:
+        create_config.env_manager = EasyDict(type='base')
     out = out or os.path.join(os.path.dirname(file), _renamed(os.path.basename(file).removesuffix('.py')) + '.py')
     if os.path.exists(out) and not overwrite:
         raise ConfigError(f'--out = {out!r}: exists; name another file, or use --overwrite.')

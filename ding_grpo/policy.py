@@ -57,6 +57,7 @@ class GRPOPolicy(Policy):
     """
 
     config = DEFAULTS
+    learns_from_groups = True
     _sharding: Optional[Sharding] = None
     _learning: Optional[Learning] = None  # if ``enable_field`` has 'learn'
 

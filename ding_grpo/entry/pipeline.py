@@ -17,10 +17,9 @@ from ding.utils import POLICY_REGISTRY, set_pkg_seed
 from easydict import EasyDict
 
 from ding_common import (
-    CheckpointError, ConfigError, TaskError, check_configs, check_links, ending_at_once, parallel, read_config_file,
-    require_dict, unwrap_task_error
+    CheckpointError, ConfigError, TaskError, check_links, ending_at_once, parallel, read_config_file, require_dict,
+    unwrap_task_error
 )
-from ding_common.create_config import check_names
 from ding_common.files import check_writable
 from ding_grpo.config.check_keys import check_exp_name, check_sections
 from ding_grpo.evaluate import GroupEvaluator
@@ -30,6 +29,7 @@ from ding_grpo.run.around import around_run, read_state
 from ding_grpo.run.parts import Limits
 
 from .build import Configs, build, compiled, environments
+from .complete import complete
 
 InputConfig = Union[str, Tuple[dict, dict]]
 TRAINED = ('ckpt', 'log/evaluator/evaluations.jsonl', 'log/learner/metrics.jsonl')
@@ -112,7 +112,7 @@ def _run(input_cfg: InputConfig, seed: int, env_setting: Any, model: Any, limits
 def checked(input_cfg: InputConfig) -> Configs:
     """
     Overview:
-        main_config and create_config, whose names are registered.
+        main_config and create_config, complete and with registered names.
     Arguments:
         - input_cfg (:obj:`Union[str, Tuple[dict, dict]]`): Path of a config file, or both configs, which are copied.
     Raises:
@@ -122,10 +122,8 @@ def checked(input_cfg: InputConfig) -> Configs:
         main_config, create_config = read_config_file(input_cfg)
     else:
         main_config, create_config = copy.deepcopy(input_cfg)
-        check_configs(main_config, create_config)
-    check_names(create_config)
-    if is_grpo(create_config.policy.type):
-        create_config.setdefault('collector', EasyDict(type='group'))
+    with in_one_line():
+        complete(main_config, create_config)
     return main_config, create_config
 
 

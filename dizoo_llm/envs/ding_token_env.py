@@ -11,10 +11,12 @@ from gymnasium import spaces
 
 from ding_common import MOST, Rule, TaskError
 from ding_common.env_config import check_env_config, pop_number
+from dizoo_llm.tasks import create_task
 
 from .probe import probe
 from .scorer import Scorer, as_reward
 from .token_env import NO_TOKEN, TokenEnv
+from .tokenizers import create_tokenizer
 
 
 @ENV_REGISTRY.register('token_env')
@@ -112,6 +114,20 @@ class DingTokenEnv(BaseEnv):
             - ConfigError: On the first key that is unknown or has an invalid value.
         """
         check_env_config(cfg, cls.config, cls.rules)
+
+    @classmethod
+    def num_problems_of(cls, cfg: Dict) -> int:
+        """Number of evaluation problems, by the section ``env`` of a config."""
+        cls.check(cfg)
+        if cfg.get('overlong_prompts') == 'drop':
+            return cls({**cfg, 'walk': [0]}).num_problems
+        return len(create_task(cfg.get('task', {})).evaluation())
+
+    @classmethod
+    def vocab_size_of(cls, cfg: Dict) -> int:
+        """Number of tokens of the tokenizer, by the section ``env`` of a config."""
+        cls.check(cfg)
+        return len(create_tokenizer(cfg.get('tokenizer'), create_task(cfg.get('task', {}))))
 
     @classmethod
     def create_collector_env_cfg(cls, cfg: Dict) -> List[Dict]:

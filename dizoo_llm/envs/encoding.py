@@ -1,7 +1,7 @@
 """Token ids of prompts, answers and replies. Each text is encoded once; what the policy writes never is."""
 import json
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union)
 
 from transformers import PreTrainedTokenizerBase
 
@@ -11,14 +11,13 @@ from dizoo_llm.chat import (
 )
 from dizoo_llm.tasks import MultiTurnTask, Problem, Task
 from dizoo_llm.template import TemplateFailure
-from dizoo_llm.tokenizer import (
-    ENCODING, build_char_tokenizer, build_word_tokenizer, decode_after, encode_text, end_ids, load_tokenizer
-)
+from dizoo_llm.tokenizer import ENCODING, decode_after, encode_text, end_ids
+
+from .tokenizers import create_tokenizer
 
 MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it sets the length of observations
 MOST_ENCODED = 1024  # texts whose tokens are cached, since all environments of a group start with the same one
 _ENCODED: Dict[Tuple, Tuple] = {}  # keeps a reference to the tokenizer, so that its id is not reused
-_TOKENIZERS = "dict(pretrained='folder or name', gguf_file=None), dict(words=[...]) or dict(chars='...')"
 _CALL = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
 
 Text = Union[str, List[Dict[str, str]]]
@@ -58,7 +57,7 @@ class Encoder:
             - tokenizer, max_prompt_length, max_new_tokens, chat, system_prompt, chat_options: See ``TokenEnv``.
         """
         self._task = type(task).__name__
-        self.tokenizer = _create_tokenizer(tokenizer, task)
+        self.tokenizer = create_tokenizer(tokenizer, task)
         self.end_ids = end_ids(self.tokenizer)
         chats = self.tokenizer.chat_template is not None and chat is not False
         if chats:
@@ -315,37 +314,3 @@ def _offer(
         f'{described}'
     )
     return offered if system_prompt is None else f'{system_prompt}\n\n{offered}', options
-
-
-def _create_tokenizer(cfg: Optional[Dict], task: Task) -> PreTrainedTokenizerBase:
-    where = 'env.tokenizer'
-    if cfg is None:
-        where = f'env.task: {type(task).__name__}'
-        cfg = {key: getattr(task, key) for key in ('words', 'chars') if getattr(task, key) is not None}
-        if len(cfg) != 1:
-            raise ConfigError(
-                f'env.tokenizer = None: {type(task).__name__} must define either words or chars for that; else set '
-                f'{_TOKENIZERS}.'
-            )
-    kinds = dict(pretrained=str, words=(list, tuple), chars=str)
-    if not isinstance(cfg, dict):
-        hint = ''
-        if isinstance(cfg, PreTrainedTokenizerBase):
-            cfg = f'{type(cfg).__name__} {cfg.name_or_path!r} with {len(cfg)} tokens'
-            hint = ' Save it with its save_pretrained, and name the folder.'
-        raise ConfigError(f'env.tokenizer = {cfg!s:.200}: must be {_TOKENIZERS}.{hint}')
-    cfg = dict(cfg)
-    gguf_file = cfg.pop('gguf_file', None) if 'pretrained' in cfg else None
-    (kind, value), *more = cfg.items() or [(None, None)]
-    if more or kind not in kinds:
-        raise ConfigError(f'env.tokenizer = {cfg!r:.200}: must be {_TOKENIZERS}.')
-    if not isinstance(value, kinds[kind]) or not value:
-        allowed = dict(pretrained='a folder or a name', words='a list of words', chars='a text of all characters')
-        raise ConfigError(f'{where}.{kind} = {value!r:.200}: must be {allowed[kind]}.')
-    return load_tokenizer(value, gguf_file) if kind == 'pretrained' else _make_once(kind, tuple(map(str, value)))
-
-
-@lru_cache(maxsize=8)
-def _make_once(kind: str, parts: Tuple[str, ...]) -> PreTrainedTokenizerBase:
-    """One tokenizer per process, so that environments share the cache of encoded prompts."""
-    return build_word_tokenizer(parts) if kind == 'words' else build_char_tokenizer(''.join(parts))

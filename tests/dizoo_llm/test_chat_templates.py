@@ -7,19 +7,18 @@ import json
 import re
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (Tokenizer, decoders, models, normalizers, pre_tokenizers, processors)
 from transformers import PreTrainedTokenizerFast
 
+from ding_common import ConfigError, check_config
 from dizoo_llm.chat import apply_template, encode_dialogue, encode_prompt
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.tasks import Problem, create_task
 from dizoo_llm.tokenizer import build_word_tokenizer, decode_after
 from dizoo_llm.train_reward_model import read_pairs
-from ding_common import ConfigError, check_config
-
 from tests.dizoo_llm.test_tools import tools
 from tests.tasks import Ask
-from tools.chat_templates import CASES, WAYS, Conversation, check, make_tokenizer, needless, rendered
+from tools.chat_templates import (CASES, WAYS, Conversation, check, make_tokenizer, needless, rendered)
 
 ALTERNATE = (
     "{% for m in messages if m.role != 'system' %}{% if (m.role == 'user') != (loop.index % 2 == 1) %}"
@@ -397,7 +396,7 @@ class TestOptions:
         tokenizer = make_tokenizer(template)
         task = Ask(options.pop('prompt', 'hello'))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr('dizoo_llm.envs.encoding._create_tokenizer', lambda *args: tokenizer)
+            patch.setattr('dizoo_llm.envs.encoding.create_tokenizer', lambda *args: tokenizer)
             return TokenEnv(task, tokenizer={}, **options)
 
     def test_variables_that_the_template_reads(self):

@@ -9,14 +9,13 @@ import time
 
 import pytest
 
+from ding_common import ConfigError
 from dizoo_llm import Problem, Task, servers
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.envs.encoding import Encoder
 from dizoo_llm.tasks import ToolsTask, Turn, create_task
 from dizoo_llm.tasks.tools import PRINTABLE
 from dizoo_llm.tokenizer import build_char_tokenizer
-from ding_common import ConfigError
-
 from tests.shipped import CHAT
 
 HERE = f'{__name__}:'
@@ -506,7 +505,7 @@ class TestEnvironment:
             encoder = Encoder.__new__(Encoder)
             task = tools()
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr('dizoo_llm.envs.encoding._create_tokenizer', lambda *args: tokenizer)
+                patch.setattr('dizoo_llm.envs.encoding.create_tokenizer', lambda *args: tokenizer)
                 encoder.__init__(task, None, None, 9, None, None, {})
             prompt = encoder.decode(encoder.prompt(task.problem(0)))
             assert prompt.startswith(begins) and prompt.endswith('<user>12 * 34<assistant>')

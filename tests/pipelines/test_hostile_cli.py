@@ -131,10 +131,10 @@ class TestCommands:
     @pytest.mark.parametrize(
         'main, create, message', [
             ('{}', '{}', 'main_config.env: missing; must be a dict.'),
-            ('dict(env={}, policy={})', '{}', 'create_config.env_manager: missing; must be a dict.'),
+            ('dict(env={}, policy={})', '{}', 'create_config.policy: missing; must be a dict.'),
             (
                 'dict(env={}, policy={})', 'dict(env_manager={}, policy={})',
-                'create_config.env_manager.type = None: must be a registered name.'
+                'create_config.policy.type = None: must be a registered name.'
             ),
         ]
     )

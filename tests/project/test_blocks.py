@@ -20,10 +20,9 @@ from ding.utils import deep_merge_dicts
 from easydict import EasyDict
 
 from ding_common import find_config
-
 from tests.processes import Process, run_program
-from tests.project.documents import GENERATED, PAGES, ROOT, blocks_of, commands_of, is_shell, read
-from tests.shipped import CHAT, FILE, load, names, path_of, small, write_model_and_data
+from tests.project.documents import (GENERATED, PAGES, ROOT, blocks_of, commands_of, is_shell, read)
+from tests.shipped import (CHAT, FILE, load, names, path_of, small, write_model_and_data)
 
 DOCUMENTS = [page for page in PAGES if page != 'CHANGELOG.md' and not page.startswith(GENERATED)]
 COMMANDS = list(dict.fromkeys(command for page in DOCUMENTS for command in commands_of(page)))
@@ -174,9 +173,9 @@ TEXT = [
 # Blocks that another test executes, or that need what this machine lacks.
 ELSEWHERE = {
     'README.md: from dizoo_llm import TASK_REGISTRY, Pro': 'tests/project/test_readme.py',
-    "README.md: task=dict(type='next_letter', import_nam": 'tests/project/test_readme.py',
+    "README.md: env=dict(task=dict(type='next_letter', im": 'tests/project/test_readme.py',
     'own_game.md: from dizoo_llm import TASK_REGISTRY, Mul': 'tests/project/test_readme.py',
-    "own_game.md: task=dict(type='treasure', import_names=": 'tests/project/test_readme.py',
+    "own_game.md: env=dict(task=dict(type='treasure', impor": 'tests/project/test_readme.py',
     'own_task.md: weights = dict(right=1.0, short=0.2)  #': 'tests/project/test_readme.py',
     'own_task.md: def score_batch(self, problems, completi': 'tests/project/test_readme.py',
     "metrics.md: policy.learn.learner.hook.report.ext_arg": 'tests/worker/test_wandb.py',
