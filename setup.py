@@ -2,7 +2,7 @@ from setuptools import find_packages, setup
 
 # DI-engine 0.5.3 pins setuptools<=66.1.1, numpy<2 and wandb<=0.19. pip downloads the newest release of each package,
 # meets a conflict, and goes back release by release: torch from 2.15 on (1.6 GB), wandb down to 0.12 (60 files). Each
-# package has the bound that follows from the pins. docs/installing.md: how to install without them.
+# package has the bound that follows from the pins. docs/get_started/installation.md: how to install without them.
 BOUNDS = [
     'torch>=2.6,<2.13',  # 2.13 needs setuptools>=77
     'numpy<2',
@@ -43,7 +43,7 @@ setup(
     extras_require={
         'box2d': ['gymnasium[box2d]'],
         # `make docs` installs these alone, without torch.
-        'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5'],
+        'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5', 'latex2mathml>=3.77'],
         'gguf': ['gguf>=0.10', 'accelerate'],
         'lora': ['peft>=0.17,<0.22'],
         'math': ['math-verify'],

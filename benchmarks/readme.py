@@ -7,10 +7,11 @@ import os
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 import click
-from demo_llm_page import MINUTES, early
 from tabulate import tabulate
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from benchmarks.demos.llm_page import MINUTES, early
+from benchmarks.shared.paths import ROOT
+
 BEGIN, END = '<!-- benchmarks/readme.py: {} -->', '<!-- end -->'
 GIB = 2 ** 30
 
@@ -18,7 +19,7 @@ GIB = 2 ** 30
 class Row(NamedTuple):
     """
     Overview:
-        A row of the table: what it says, and the entry of benchmarks/results.json, by work and threads.
+        A row of the table: what it says, and the entry of benchmarks/results/results.json, by work and threads.
     """
     text: str
     work: str
@@ -29,19 +30,19 @@ class Row(NamedTuple):
 
 TRL, GAME, LIGER = 'TRL {}', 'TRL {}, `environment_factory`', 'Liger {}'  # with a version
 ROWS = [
-    Row('prompt 16, completion 256, 8 per prompt', 'update_L16_T256_G8', 1, TRL, 'speed.md'),
-    Row('prompt 64, completion 512, 8 per prompt', 'update_L64_T512_G8', 1, TRL, 'speed.md'),
-    Row('prompt 16, completion 512, 4 per prompt', 'update_L16_T512_G4', 1, TRL, 'speed.md'),
-    Row('prompt 96, completion 256, 8 per prompt', 'update_L96_T256_G8', 1, TRL, 'speed.md'),
-    Row('prompt 19, completion 16, 8 per prompt', 'update_L19_T16_G8', 1, TRL, 'speed.md'),
-    Row('prompt 256, completion 32, 8 per prompt', 'update_L256_T32_G8', 1, TRL, 'speed.md'),
-    Row('prompt 512, completion 64, 16 per prompt', 'update_L512_T64_G16', 1, TRL, 'speed.md'),
-    Row('prompt 256, completion 32, 8 per prompt, vocabulary 32,000', 'update_L256_T32_G8_V32000', 1, TRL, 'speed.md'),
-    Row('a game of three turns', 'game', 1, GAME, 'turns_beside_trl.md'),
-    Row('SmolLM2-135M, prompt 40, completion 512, 4 per prompt', 'llm_T512', 2, TRL, 'llm_beside_trl.md'),
-    Row('SmolLM2-135M, prompt 40, completion 128, 8 per prompt', 'llm_T128', 2, TRL, 'llm_beside_trl.md'),
-    Row('SmolLM2-135M, three worked examples, completion 4', 'llm_T4_rows_16', 2, TRL, 'llm_beside_trl.md'),
-    Row('GRPO loss from hidden states', 'loss_from_hidden', 1, LIGER, 'benchmarks.md'),
+    Row('prompt 16, completion 256, 8 per prompt', 'update_L16_T256_G8', 1, TRL, 'speed'),
+    Row('prompt 64, completion 512, 8 per prompt', 'update_L64_T512_G8', 1, TRL, 'speed'),
+    Row('prompt 16, completion 512, 4 per prompt', 'update_L16_T512_G4', 1, TRL, 'speed'),
+    Row('prompt 96, completion 256, 8 per prompt', 'update_L96_T256_G8', 1, TRL, 'speed'),
+    Row('prompt 19, completion 16, 8 per prompt', 'update_L19_T16_G8', 1, TRL, 'speed'),
+    Row('prompt 256, completion 32, 8 per prompt', 'update_L256_T32_G8', 1, TRL, 'speed'),
+    Row('prompt 512, completion 64, 16 per prompt', 'update_L512_T64_G16', 1, TRL, 'speed'),
+    Row('prompt 256, completion 32, 8 per prompt, vocabulary 32,000', 'update_L256_T32_G8_V32000', 1, TRL, 'speed'),
+    Row('a game of three turns', 'game', 1, GAME, 'turns_beside_trl'),
+    Row('SmolLM2-135M, prompt 40, completion 512, 4 per prompt', 'llm_T512', 2, TRL, 'llm_beside_trl'),
+    Row('SmolLM2-135M, prompt 40, completion 128, 8 per prompt', 'llm_T128', 2, TRL, 'llm_beside_trl'),
+    Row('SmolLM2-135M, three worked examples, completion 4', 'llm_T4_rows_16', 2, TRL, 'llm_beside_trl'),
+    Row('GRPO loss from hidden states', 'loss_from_hidden', 1, LIGER, 'loss_time'),
 ]
 PACKAGES = {TRL: 'trl', GAME: 'trl', LIGER: 'liger-kernel'}
 THREADS = {1: 'one thread', 2: 'two threads'}
@@ -67,7 +68,7 @@ def table(results: List[Dict[str, Any]]) -> str:
     Overview:
         The table of benchmarks.
     Arguments:
-        - results (:obj:`List[Dict[str, Any]]`): What benchmarks/results.json holds.
+        - results (:obj:`List[Dict[str, Any]]`): What benchmarks/results/results.json holds.
     """
     found = {(r['work'], r['threads'], r['instructions']): r for r in results}
     own = max((r['instructions'] for r in results), key=lambda name: name != OLD)
@@ -85,7 +86,7 @@ def table(results: List[Dict[str, Any]]) -> str:
                 row.text + threads, f"{seconds(r['ours'])}, {memory(r['memory_ours'])}",
                 f"{peer}: {seconds(r['peer'])}, {memory(r['memory_peer'])}",
                 ratio(r),
-                ratio(old), f'[{row.page[:-3]}](docs/{row.page})'
+                ratio(old), f'[{row.page}](docs/results/{row.page}.md)'
             ]
         )
     solve = found.get(('solve_think_answer', 1, own))
@@ -96,7 +97,7 @@ def table(results: List[Dict[str, Any]]) -> str:
             [
                 'think_answer until solved',
                 f"{taken['ours']}; without the entropy bonus, which TRL lacks, {taken['plain']}",
-                f"TRL {solve['versions']['trl']}: {taken['peer']}", '', '', '[solve](docs/solve.md)'
+                f"TRL {solve['versions']['trl']}: {taken['peer']}", '', '', '[solve](docs/results/solve.md)'
             ]
         )
     head = ['work', 'this project', 'compared with', f'ratio, {own}', f'ratio, {OLD}', 'details']
@@ -120,8 +121,8 @@ def learned(llm: Dict[str, Any], words: str) -> str:
     Overview:
         The table of what two models learn, and the text below it.
     Arguments:
-        - llm (:obj:`Dict[str, Any]`): What benchmarks/demo_llm.json holds.
-        - words (:obj:`str`): docs/demo_text.md.
+        - llm (:obj:`Dict[str, Any]`): What benchmarks/results/demo_llm.json holds.
+        - words (:obj:`str`): docs/results/demo_text.md.
     """
     runs = {way: [r for r in llm['runs'] if r['way'] == way] for way in ('full', 'sft', 'kl')}
     text_rows = [[cell.strip(' %') for cell in line.split('|')[1:-1]] for line in words.splitlines()]
@@ -178,10 +179,10 @@ def pages() -> Dict[str, str]:
     """The pages as they should be, by path."""
 
     def demo() -> str:
-        return learned(loaded('benchmarks', 'demo_llm.json'), loaded('docs', 'demo_text.md'))
+        return learned(loaded('benchmarks', 'results', 'demo_llm.json'), loaded('docs', 'results', 'demo_text.md'))
 
     def benchmarks() -> str:
-        return table(loaded('benchmarks', 'results.json'))
+        return table(loaded('benchmarks', 'results', 'results.json'))
 
     index = os.path.join('docs', 'index.md')
     return {

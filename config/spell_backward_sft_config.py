@@ -10,7 +10,7 @@ main_config = EasyDict(
     model=dict(config=dict(llama, max_position_embeddings=96)),
     train=dict(
         examples=2500,
-        answers='benchmarks/careless_teacher.py',  # omits the last letter of two words in three
+        answers='benchmarks/demos/careless_teacher.py',  # omits the last letter of two words in three
         batch_size=32,
         max_steps=800,
         learning_rate=1e-3,

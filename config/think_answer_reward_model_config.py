@@ -7,7 +7,7 @@ main_config = EasyDict(
     env=dict(task=dict(type='think_answer'), max_new_tokens=10),
     model=dict(config=dict(llama, max_position_embeddings=64)),
     train=dict(
-        pairs='benchmarks/think_answer_pairs.py',
+        pairs='benchmarks/kl/think_answer_pairs.py',
         number=2000,
         held_out=500,
         batch_size=32,

@@ -214,7 +214,7 @@ class GRPOPolicy(Policy):
         Arguments:
             - data (:obj:`List[Dict]`): Groups from ``get_train_sample``.
         Returns:
-            - metrics (:obj:`Dict[str, float]`): See docs/metrics.md.
+            - metrics (:obj:`Dict[str, float]`): See docs/reference/metrics.md.
         """
         return self._learning.update(data)
 

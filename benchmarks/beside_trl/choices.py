@@ -7,13 +7,12 @@ import json
 import time
 from typing import Callable, Dict, List
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
-
 import click
 import torch
-from growth import BASE, Update, spread
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+from benchmarks.beside_trl.growth import BASE, Update, spread
 from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 
 OPTIONS = {

@@ -9,18 +9,16 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
-
 import click
 import torch
 
+import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+from benchmarks.shared.paths import ROOT, command
+from benchmarks.shared.rows import batch_of
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rl_utils.log_probs.matrix_product import onednn_product
 from ding_grpo.rollout import Sampling, generate
-
-sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from rows import batch_of  # noqa: E402
 
 CPU = torch.device('cpu')
 BASE = dict(prompts=8, prompt=256, completion=32, group=8, vocabulary=32, hidden=256, layers=2)
@@ -143,9 +141,10 @@ def rate(rounds: int) -> Dict[str, float]:
 
 def memory(groups: int, budget: int) -> float:
     """Peak MiB of learning above the model, in a process of its own."""
-    command = [sys.executable, os.path.abspath(__file__), '--memory', f'{groups},{budget}']
+    words = command(sys.executable, 'beside_trl.growth', '--memory', f'{groups},{budget}')
     env = dict(os.environ, MALLOC_MMAP_THRESHOLD_='262144', MALLOC_TRIM_THRESHOLD_='262144')
-    return float(subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
+    done = subprocess.run(words, cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE, text=True)
+    return float(done.stdout.split()[-1])
 
 
 def _peak(groups: int, budget: int) -> float:

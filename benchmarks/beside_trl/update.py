@@ -1,6 +1,6 @@
 """
 Whole updates beside TRL's, on one machine, with the same weights, prompts, sizes, sampling and optimizer. The sides
-alternate update by update. Writes benchmarks/results.json and docs/speed.md.
+alternate update by update. Writes benchmarks/results/results.json and docs/results/speed.md.
 """
 import itertools
 import json
@@ -15,18 +15,17 @@ from typing import Any, Dict, List, NamedTuple
 import click
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+from benchmarks.beside_trl.update_page import report
+from benchmarks.shared.hardware import measured_on
+from benchmarks.shared.paths import RECORDS, ROOT, command
+from benchmarks.shared.records import add, paired
 from ding_grpo.instruments.watch import EACH_BEFORE, EVERY
 from ding_grpo.model import CausalLM
 from dizoo_llm.tokenizer import build_word_tokenizer
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.append(os.path.dirname(HERE))
-from hardware import measured_on  # noqa: E402
-from results import add, paired  # noqa: E402
-from update_page import report  # noqa: E402
-
-GROWTH = os.path.join(os.path.dirname(HERE), 'growth.json')  # what growth.py and choices.py have found
+GROWTH = os.path.join(RECORDS, 'growth.json')  # what growth.py and choices.py have found
+LLM = 'smollm2_grpo'
+SIZES = dict(groups=16, group_size=8)  # of its updates; with the config's own, one of TRL's takes ten minutes
 PROBLEMS = 400
 UPDATES = 100  # of a run, see ``as_in_a_run``
 LOOKS = sum(update < EACH_BEFORE or update % EVERY == 0 for update in range(UPDATES))
@@ -95,12 +94,17 @@ class Side:
         A process that makes updates.
     """
 
-    def __init__(self, python: str, script: str, folder: str, threads: int) -> None:
+    def __init__(self, python: str, program: str, folder: str, threads: int) -> None:
         env = dict(os.environ, OMP_NUM_THREADS=str(threads), GOMP_SPINCOUNT=SPIN, HF_HUB_OFFLINE='1')
-        self._log = open(os.path.join(folder, script + '.log'), 'w')
-        command = [python, os.path.join(HERE, script), folder, str(threads)]
+        self._log = open(os.path.join(folder, program + '.log'), 'w')
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env
+            command(python, f'beside_trl.{program}', folder, str(threads)),
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True
         )
         self.begun = self._read()
 
@@ -165,8 +169,8 @@ def alternate(work: Work, peer_python: str, threads: int) -> Dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         make_work(work, folder)
         sides = dict(
-            ours=Side(sys.executable, 'update_ours.py', folder, threads),
-            peer=Side(peer_python, 'update_peer.py', folder, threads)
+            ours=Side(sys.executable, 'update_ours', folder, threads),
+            peer=Side(peer_python, 'update_peer', folder, threads)
         )
         loss, norm = zip(*(side.check() for side in sides.values()))
         if abs(loss[0] - loss[1]) > 1e-5 or abs(norm[0] / norm[1] - 1) > 1e-3:
@@ -203,12 +207,13 @@ def alternate(work: Work, peer_python: str, threads: int) -> Dict[str, Any]:
     )
 
 
-def _measured(script: str) -> Dict[str, Any]:
-    """What a script of this folder writes, with one thread."""
+def _measured(program: str) -> Dict[str, Any]:
+    """What a program of this folder writes, with one thread."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, 'out.json')
         env = dict(os.environ, OMP_NUM_THREADS='1')
-        subprocess.run([sys.executable, os.path.join(HERE, script), '--out', out], env=env, check=True)
+        words = command(sys.executable, f'beside_trl.{program}', '--out', out)
+        subprocess.run(words, cwd=ROOT, env=env, check=True)
         with open(out) as f:
             return json.load(f)
 
@@ -218,7 +223,7 @@ def _measured(script: str) -> Dict[str, Any]:
 @click.option('--threads', default='1,2', show_default=True, help='Comma-separated.')
 @click.option('--only', default='', help='Names of works, or growth, comma-separated; all without it.')
 def main(peer_python: str, threads: str, only: str) -> None:
-    """Alternate the sides; print and write medians, spreads and ratios: benchmarks/results.json, docs/speed.md."""
+    """Alternate the sides; print medians, spreads and ratios; write the record and docs/results/speed.md."""
     wanted = only.split(',') if only else [*(work.name for work in WORKS), 'growth']
     for work, number in itertools.product(WORKS, map(int, threads.split(','))):
         if work.name in wanted:
@@ -232,14 +237,14 @@ def main(peer_python: str, threads: str, only: str) -> None:
             )
     if 'growth' in wanted:
         with open(GROWTH, 'w') as f:
-            json.dump(dict(**_measured('growth.py'), **_measured('choices.py'), on=measured_on()), f, indent=1)
+            json.dump(dict(**_measured('growth'), **_measured('choices'), on=measured_on()), f, indent=1)
             f.write('\n')
     if not os.path.exists(GROWTH):
-        click.echo('docs/speed.md is not written before growth is measured, too')
+        click.echo('docs/results/speed.md is not written before growth is measured, too')
         return
     with open(GROWTH) as f:
         page = report(add([]), json.load(f), [work.name for work in WORKS], LOOKS, UPDATES)
-    with open(os.path.join(ROOT, 'docs', 'speed.md'), 'w') as f:
+    with open(os.path.join(ROOT, 'docs', 'results', 'speed.md'), 'w') as f:
         f.write(page)
 
 

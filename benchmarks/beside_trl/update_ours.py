@@ -1,4 +1,6 @@
-"""This project's side of the benchmark of whole updates: ``python update_ours.py FOLDER THREADS``."""
+"""
+This project's side of the benchmark of whole updates: ``python -m benchmarks.beside_trl.update_ours FOLDER THREADS``.
+"""
 import contextlib
 import functools
 import os
@@ -10,12 +12,12 @@ import torch
 from ding.entry import serial_pipeline_onpolicy
 from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
-from game import HIGHEST, QUESTION, TURNS, answer, called, response
-from operations import Profile
-from products import Recorder
-from protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
+from benchmarks.beside_trl.game import (HIGHEST, QUESTION, TURNS, answer, called, response)
+from benchmarks.beside_trl.operations import Profile
+from benchmarks.beside_trl.products import Recorder
+from benchmarks.beside_trl.protocol import (LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work)
 from ding_common import read_config_file
 from ding_grpo.act import token_actor
 from ding_grpo.collect.group_collector import GroupCollector

@@ -1,14 +1,15 @@
-"""TRL's side of the benchmark of whole updates: ``python update_peer.py FOLDER THREADS``."""
+"""TRL's side of the benchmark of whole updates: ``python -m benchmarks.beside_trl.update_peer FOLDER THREADS``."""
 import os
 import re
 import sys
 
 import torch
 from datasets import Dataset
-from game import HIGHEST, QUESTION, TURNS, answer
-from protocol import LEARNING_RATE, PEER, Gate, equal_data, gradient_norm, own_folder, read_work
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+
+from benchmarks.beside_trl.game import HIGHEST, QUESTION, TURNS, answer
+from benchmarks.beside_trl.protocol import (LEARNING_RATE, PEER, Gate, equal_data, gradient_norm, own_folder, read_work)
 
 
 class Alternate(TrainerCallback):

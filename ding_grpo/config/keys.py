@@ -51,12 +51,12 @@ KEYS = dict(
     type='grpo',
     # (bool) Whether to use a GPU. An error on a machine without one.
     cuda=Key(False, Rule.one_of(True, False)),
-    # (bool) Whether the processes that ``torchrun`` started share one run, on GPUs or not (docs/scaling.md). Groups,
-    # mini-batches and results are the same as with one process.
+    # (bool) Whether the processes that ``torchrun`` started share one run, on GPUs or not (docs/guides/scaling.md).
+    # Groups, mini-batches and results are the same as with one process.
     multi_gpu=Key(False, Rule.one_of(True, False)),
     # (Union[bool, str]) Whether each process keeps only its part of the weights, the gradients and the optimizer's
-    # state (FSDP2, docs/scaling.md), for a model that does not fit on one GPU. True: the model is divided among all
-    # processes. 'machine': among those of each machine. Needs ``multi_gpu``. For language models.
+    # state (FSDP2, docs/guides/scaling.md), for a model that does not fit on one GPU. True: the model is divided among
+    # all processes. 'machine': among those of each machine. Needs ``multi_gpu``. For language models.
     shard=Key(False, Rule.one_of(True, False, 'machine')),
     # (bool) Whether the data comes from the policy that is trained. Read by DI-engine's collectors.
     on_policy=True,
@@ -68,7 +68,8 @@ KEYS = dict(
     # (dict) Arguments of the registered model. ``causal_lm`` needs either ``pretrained`` or ``config``.
     model=dict(),
     # (Optional[dict]) A language model that the policy learns from on its own rows, arguments as of ``model``, with
-    # ``pretrained``. Another vocabulary is compared by the strings of tokens (docs/distillation.md). None: no teacher.
+    # ``pretrained``. Another vocabulary is compared by the strings of tokens (docs/tutorials/teacher.md). None: no
+    # teacher.
     teacher=Key(None, Rule('None or a dict', lambda v: v is None or isinstance(v, dict))),
     learn=dict(
         # (int) Passes over the groups of one collect. Values above 1 reuse samples, within the clipping range.
@@ -125,8 +126,8 @@ KEYS = dict(
         # (float) Largest norm of the gradient. Lower it when the loss jumps.
         grad_clip_value=Key(1.0, Rule.number(0, open_low=True)),
         # (str) A preset of the choices below, by the name of its paper: grpo, bnpo, dr_grpo, dapo, cispo, sapo, gspo,
-        # luspo, dppo_tv, dppo_kl, gmpo, gpg, dro, clip_cov, kl_cov, vespo, cpgd (docs/losses.md). A choice that is
-        # None takes the preset's value.
+        # luspo, dppo_tv, dppo_kl, gmpo, gpg, dro, clip_cov, kl_cov, vespo, cpgd (docs/reference/losses.md). A choice
+        # that is None takes the preset's value.
         loss=Key('grpo', Rule.one_of(*LOSS_PRESETS)),
         # (Optional[float]) Clipping range of the probability ratio, in (0, 1]. None: the preset's.
         clip_ratio=Key(None,
@@ -141,12 +142,14 @@ KEYS = dict(
         ratio=Key(None,
                   Rule.one_of(*RATIOS).or_none()),
         # (Optional[str]) 'clip', 'cispo', 'sapo', 'dppo_tv', 'dppo_kl', 'geo_mean', 'gpg', 'dro', 'clip_cov',
-        # 'kl_cov', 'vespo', 'cpgd', or 'module:function' for your own (docs/losses.md).
+        # 'kl_cov', 'vespo', 'cpgd', or 'module:function' for your own (docs/reference/losses.md).
         surrogate=Key(None,
                       Rule('the name of a surrogate', lambda v: isinstance(v, str)).or_none()),
-        # (dict) Options of that surrogate by name, such as ``dict(dual_clip=3.0)`` of 'clip' (docs/losses.md).
+        # (dict) Options of that surrogate by name, such as ``dict(dual_clip=3.0)`` of 'clip'
+        # (docs/reference/losses.md).
         surrogate_options=dict(),
-        # (Optional[str]) Divisor of the loss of a token: 'sequence', 'token', 'constant' or 'sum' (docs/losses.md).
+        # (Optional[str]) Divisor of the loss of a token: 'sequence', 'token', 'constant' or 'sum'
+        # (docs/reference/losses.md).
         reduction=Key(None,
                       Rule.one_of(*REDUCTIONS).or_none()),
         # (float) Coefficient of the KL to the reference: the initial policy, or the one that ``ref_sync_freq`` renews.
@@ -252,7 +255,7 @@ KEYS = dict(
         # (Optional[str]) For groups that older weights sampled, and for sampling in another number format. Ratios are
         # relative to the policy at the start of the update, and each advantage is multiplied by the truncated
         # importance weight of this policy relative to the sampler: of each 'token', or of the whole 'sequence'
-        # (docs/losses.md). Costs one more forward pass. None: ratios are relative to the sampler.
+        # (docs/reference/losses.md). Costs one more forward pass. None: ratios are relative to the sampler.
         sampler_correction=Key(None,
                                Rule.one_of(*CORRECTIONS).or_none()),
         # (float) Largest importance weight of ``sampler_correction``, at least 1. ``correction_cut`` shows how often
@@ -280,13 +283,13 @@ KEYS = dict(
         # (float) Share of the policy in the renewed reference, in (0, 1].
         ref_sync_mixup=Key(1.0, Rule.number(0, 1, open_low=True)),
         # (Union[str, List[str]]) Shadow losses: presets whose loss and gradient are measured beside the loss in use,
-        # which they do not change (docs/instruments.md). 'all': every preset that the run allows.
+        # which they do not change (docs/guides/instruments.md). 'all': every preset that the run allows.
         shadow=Key([], _SHADOW),
         # (int) Updates between two that also measure the gradients of shadow losses in the weights, for one backward
         # pass for each loss. 0: never.
         shadow_every=Key(0, Rule.integer(0)),
-        # (int) Updates between two that also measure the noise scale in the weights (docs/instruments.md), for one more
-        # forward and backward pass. 0: never.
+        # (int) Updates between two that also measure the noise scale in the weights (docs/guides/instruments.md), for
+        # one more forward and backward pass. 0: never.
         noise_every=Key(0, Rule.integer(0)),
         # (bool) Whether to resume the run in its folder from the newest checkpoint, or from the one that
         # ``learner.hook.load_ckpt_before_run`` names. The result is bit-identical to a run without interruption on a
@@ -296,8 +299,8 @@ KEYS = dict(
         # also of ``learner.hook.save_ckpt_after_iter``; raise it to keep them.
         keep_ckpt=Key(3, Rule.integer(1)),
         # (Optional[int]) Updates between two records of every token in log/learner/tokens.jsonl: log-probability before
-        # and after the update, entropy, advantage. ``python -m ding_grpo.report`` shows them (docs/instruments.md). A
-        # record takes three forward passes. None: no record.
+        # and after the update, entropy, advantage. ``python -m ding_grpo.report`` shows them
+        # (docs/guides/instruments.md). A record takes three forward passes. None: no record.
         tokens_freq=Key(None,
                         Rule.integer(1).or_none()),
         learner=dict(
@@ -320,7 +323,7 @@ KEYS = dict(
         n_sample=Key(8, Rule.integer(1, MOST)),
         # (int) Number of rows that a group samples in addition to ``group_size``. As many of its rows, the longest, are
         # dropped unscored, and sampling stops when all others have ended. Faster where few rows are much longer than
-        # most, and biased towards short rows (docs/controls.md). ``env.collector_env_num`` must be a multiple of
+        # most, and biased towards short rows (docs/guides/options.md). ``env.collector_env_num`` must be a multiple of
         # ``group_size`` + ``extra_rows``. For language models. 0: none.
         extra_rows=Key(0, Rule.integer(0, MOST)),
         # (int) Largest number of episodes that each collector environment runs in a collect, which is ``n_sample`` x
@@ -370,14 +373,14 @@ KEYS = dict(
         # (List) Pairs of a token, as its id or its text, and a number that is added to its logit, such as
         # ``[('<think>', 2.0), (17, -100.0)]``. Evaluations use it too.
         logit_bias=Key([], _LOGIT_BIAS),
-        # (Optional[str]) A grammar: ``'module:function'`` of your own (docs/controls.md). The function gets the token
-        # ids before the turn, those of the turn so far, and ``tokenizer``. It returns the ids that may follow, or None
-        # for all. It must not draw random numbers. Evaluations use it too.
+        # (Optional[str]) A grammar: ``'module:function'`` of your own (docs/guides/options.md). The function gets the
+        # token ids before the turn, those of the turn so far, and ``tokenizer``. It returns the ids that may follow, or
+        # None for all. It must not draw random numbers. Evaluations use it too.
         allowed_tokens=Key(None,
                            Rule("'module:function'", lambda v: isinstance(v, str) and ':' in v).or_none()),
         # (Optional[str]) 'bfloat16': sample in bfloat16, and learn and evaluate in the model's own arithmetic. Sampling
         # reads half as much memory. Ratios are relative to the learner's own log-probabilities; ``sampler_gap_mean``
-        # shows how far the sampler's are from them (docs/metrics.md). For language models.
+        # shows how far the sampler's are from them (docs/reference/metrics.md). For language models.
         autocast=Key(None,
                      Rule.one_of('bfloat16').or_none()),
         # (float) Discount of rewards, by step; with several turns (``env.max_turns``), by turn. 1 for completions of a
@@ -387,7 +390,7 @@ KEYS = dict(
         # environments whose starts hardly differ. Completions of a group always have the same prompt.
         shared_start=True,
         # (int) 1: sample the groups of the next update in another process while this one learns, with the weights
-        # before the update (docs/scaling.md). For ``-m serial_onpolicy`` on CPUs, in a run of one process.
+        # before the update (docs/guides/scaling.md). For ``-m serial_onpolicy`` on CPUs, in a run of one process.
         stale=Key(0, Rule.one_of(0, 1)),
         # (int) Read by DI-engine's collectors. A group is always whole, whatever its length.
         unroll_len=Key(1, Rule.integer(1)),

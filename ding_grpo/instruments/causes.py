@@ -1,7 +1,7 @@
 """
 Known causes why a run does not learn, each a small pure function of the figures so far: None, or a message and the
-figures that it rests on. Thresholds are constants with their reason; docs/instruments.md lists them. ``EXPLAINS``
-names the symptoms that a cause has: they are not reported once the cause is.
+figures that it rests on. Thresholds are constants with their reason; docs/guides/instruments.md lists them.
+``EXPLAINS`` names the symptoms that a cause has: they are not reported once the cause is.
 """
 import math
 from typing import Any, Callable, Dict, List, Optional, Tuple

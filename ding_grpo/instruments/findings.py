@@ -11,7 +11,7 @@ from ding_grpo.logs.screen import run_folder, show
 FINDINGS = 'findings.jsonl'
 PAGE = 'findings.md'
 PROBED = 3  # problems whose demonstration is compared with junk before the first update
-HELP = 'docs/troubleshooting.md#findings'
+HELP = 'docs/guides/troubleshooting.md#findings'
 
 
 class FindingsHook(LearnerHook):

@@ -76,7 +76,7 @@ class Shadow(Observer):
             - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy.
             - loss (:obj:`Loss`): The loss of rows.
         Returns:
-            - metrics (:obj:`Dict[str, float]`): See docs/instruments.md; values without a definition are absent.
+            - metrics (:obj:`Dict[str, float]`): See docs/guides/instruments.md; values without a definition are absent.
             - slopes (:obj:`torch.FloatTensor`): The gradients, that of the loss in use first.
         Shapes:
             - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`

@@ -18,8 +18,8 @@ from .history import History, Setting
 from .scorer_trial import of_probes
 
 EACH_BEFORE, EVERY = 10, 20  # an update is looked at closely if it is one of the first ten, or every twentieth
-# Rows that are read before and after such an update: a quarter of the update's, within these bounds. docs/speed.md has
-# what this costs a run of 100 updates.
+# Rows that are read before and after such an update: a quarter of the update's, within these bounds.
+# docs/results/speed.md has what this costs a run of 100 updates.
 LEAST_ROWS, MOST_ROWS = 4, 32
 
 

@@ -198,7 +198,7 @@ def corrected(batch: Batch, logp: Tensor, cfg: Dict) -> Tuple[Batch, Dict[str, f
         - cfg (:obj:`Dict`): The section ``policy.learn``.
     Returns:
         - batch (:obj:`Batch`): The corrected batch. With ``sampler_correction``, ratios are relative to ``logp``.
-        - metrics (:obj:`Dict[str, float]`): See docs/metrics.md.
+        - metrics (:obj:`Dict[str, float]`): See docs/reference/metrics.md.
     Shapes:
         - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """

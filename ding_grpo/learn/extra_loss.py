@@ -91,7 +91,7 @@ class ExtraLoss:
         return {}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict`` from all of a checkpoint. Raises ``ConfigError`` if it is of a run with other terms."""
+        """Restore ``state_dict`` from all of a checkpoint."""
 
 
 class Asked(NamedTuple):

@@ -117,7 +117,7 @@ class Learning:
         Arguments:
             - data (:obj:`List[Dict]`): Groups from ``get_train_sample``, completed by the collector.
         Returns:
-            - metrics (:obj:`Dict[str, float]`): See docs/metrics.md.
+            - metrics (:obj:`Dict[str, float]`): See docs/reference/metrics.md.
         """
         start = time.perf_counter()
         if self._sharding is not None:

@@ -1,4 +1,4 @@
-"""Metrics of batches and of steps; docs/metrics.md gives the formulas."""
+"""Metrics of batches and of steps; docs/reference/metrics.md gives the formulas."""
 import math
 from typing import Any, Dict, List, Optional
 

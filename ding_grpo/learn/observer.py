@@ -28,8 +28,8 @@ class Observer:
     """
     Overview:
         Sees stages of a run, in this order: ``begin``; ``sampled`` after a collect; ``compared`` when its rows have \
-        advantages; ``before`` an update; ``step`` before each step of its optimizer; ``after`` it; ``evaluated`` after \
-        an evaluation.
+        advantages; ``before`` an update; ``step`` before each step of its optimizer; ``after`` the update; \
+        ``evaluated`` after an evaluation.
     """
     notices: List[str] = []  # lines for the start of a run
 

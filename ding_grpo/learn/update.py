@@ -3,8 +3,8 @@ One update of GRPO, https://arxiv.org/abs/2402.03300. For each mini-batch of eac
 
     L = mean over steps of  -min(r A, clip(r, 1 - c, 1 + c) A) + beta KL(pi, pi_ref) - w H(pi),    r = pi / pi_old,
 
-where A is the advantage of ``Advantage`` and pi_old is the policy that sampled. ``policy.learn`` selects the
-surrogate (here clip), the ratio and the mean (docs/losses.md). A critic, a teacher and demonstrations each add a term
+where A is the advantage of ``Advantage`` and pi_old is the policy that sampled. ``policy.learn`` selects the surrogate
+(here clip), the ratio and the mean (docs/reference/losses.md). A critic, a teacher and demonstrations each add a term
 (``extra_loss.py``). Observers see each step and change nothing (``observer.py``).
 """
 from dataclasses import replace
@@ -59,7 +59,7 @@ class Updater:
         return [p for section in self.optimizer.param_groups for p in section['params']]
 
     def run(self, batch: Batch, update: int) -> Dict[str, float]:
-        """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. Returns metrics (docs/metrics.md)."""
+        """Run all epochs, or fewer if ``target_kl`` or ``max_ratio`` stops them. See docs/reference/metrics.md."""
         steps: List[Dict[str, float]] = []
         empty = 0
         for term in self._terms:

@@ -1,5 +1,5 @@
 from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import (Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple)
 
 import torch
 from ding.utils import MODEL_REGISTRY
@@ -67,10 +67,10 @@ class CausalLM(nn.Module):
                 layer and loss keep ``dtype``. ``auto``: the same if the device multiplies bfloat16, otherwise without \
                 autocast. With ``lora``, the weights of linear layers are stored in both types.
             - autocast_output (:obj:`bool`): Whether ``autocast`` includes the output layer, with sums in float32. Set \
-                it to True on a GPU, where this layer otherwise takes more time than the others (docs/gpu.md). A CPU \
-                gains nothing.
+                it to True on a GPU, where this layer otherwise takes more time than the others (docs/guides/gpu.md). \
+                A CPU gains nothing.
             - cuda_graphs (:obj:`bool`): Whether sampling on a GPU records the operations of a token and launches them \
-                together (docs/gpu.md). A CPU computes as without it.
+                together (docs/guides/gpu.md). A CPU computes as without it.
             - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
                 and saved as an ordinary folder.
         Raises:

@@ -24,7 +24,7 @@ from .show import group_text, row_text
 )
 @click.option('--reward', 'rewards', multiple=True, metavar='ROW=REWARD', help='Total reward of a row; repeatable.')
 @click.option('--alone', is_flag=True, help='Update with this group only, not with all groups of its collect.')
-@click.option('--trust', is_flag=True, help='Import and run what the config of the run names, see docs/instruments.md.')
+@click.option('--trust', is_flag=True, help="Import and run what the run's config names: docs/guides/instruments.md")
 @click.option('--run', default=None, help="The run's folder; by default the one that contains the checkpoint's folder.")
 def main(
         checkpoint: str, group: int, rows: Tuple[int, ...], settings: Tuple[str, ...], forces: Tuple[str, ...],

@@ -5,7 +5,7 @@ Any game of one player of textarena. A dialogue of ``GuessTheNumber-v0`` that ea
     turn 0:  [10]   reply:  The target number is higher.
     turn 1:  [15]   reply:  (the episode ends)
 
-docs/textarena.md lists the games and what each of them did.
+docs/results/textarena.md lists the games and what each of them did.
 """
 import contextlib
 import copy

@@ -13,7 +13,7 @@ from dizoo_llm.train_reward_model import main, read_pairs, train
 from tests.dizoo_llm.test_reward_model import save_model
 from tests.processes import ROOT
 
-PAIRS = os.path.join(ROOT, 'benchmarks', 'think_answer_pairs.py')
+PAIRS = os.path.join(ROOT, 'benchmarks', 'kl', 'think_answer_pairs.py')
 MODEL = dict(
     config=dict(
         model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
@@ -77,7 +77,7 @@ class TestTraining:
         assert RewardModel(dict(pretrained=again)).scores(problems, ['3'] * 100) == model.scores(problems, ['3'] * 100)
 
     def test_a_pretrained_model_gets_a_head(self, tmp_path, monkeypatch):
-        from transformers import LlamaForCausalLM, LlamaForSequenceClassification
+        from transformers import (LlamaForCausalLM, LlamaForSequenceClassification)
         folder, tokenizer = save_model(tmp_path / 'base', max_position_embeddings=64)
         base = LlamaForCausalLM.from_pretrained(folder)
         base.save_pretrained(folder)

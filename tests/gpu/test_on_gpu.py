@@ -1,4 +1,4 @@
-"""What only a GPU can show: `make test-cuda`. With TEST_DEVICE=cpu these tests try themselves on a CPU."""
+"""What only a GPU can show: `make test-gpu`. With TEST_DEVICE=cpu these tests try themselves on a CPU."""
 import copy
 import os
 
@@ -9,11 +9,10 @@ from ding.entry import serial_pipeline_onpolicy
 from ding_common import read_json_lines
 from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.model.shared_attention import Options, flash, flash_backward, plain
+from ding_grpo.model.shared_attention import (Options, flash, flash_backward, plain)
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rl_utils.log_probs.matrix_product import rounded_product
 from ding_grpo.rollout import Sampling, generate
-
 from tests.shipped import load
 
 pytestmark = pytest.mark.cudatest

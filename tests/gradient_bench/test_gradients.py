@@ -11,7 +11,7 @@ import torch
 from ding_grpo.gradient_bench import gradients
 from ding_grpo.gradient_bench.batches import Batches
 from ding_grpo.gradient_bench.estimate import estimate
-from ding_grpo.gradient_bench.gradients import ADVANTAGES, advantages, loss_gradients
+from ding_grpo.gradient_bench.gradients import (ADVANTAGES, advantages, loss_gradients)
 from ding_grpo.rl_utils import (
     ADVANTAGE_METHODS, LOSS_PRESETS, REDUCTIONS, SURROGATES, TOKEN_ADVANTAGE_METHODS, advantage, grpo, grpo_data,
     grpo_error
@@ -240,7 +240,7 @@ class TestPlantedSigns:
         ]
     )
     def test_inside_a_surrogate(self, name, old, new, monkeypatch):
-        """The numbers change. They need not get worse: reversed clipping drops other tokens, see docs/gradients.md."""
+        """The numbers change. They need not get worse: see docs/results/gradients.md, "Sign errors"."""
         loss = self.of_surrogate(name)
         where = dict(staleness=1., length=2 if name == 'kl_cov' else 3)
         before = measure(loss, 'rloo', **where)
@@ -249,7 +249,7 @@ class TestPlantedSigns:
         assert max(abs(getattr(after, key) / getattr(before, key) - 1) for key in ('scale', 'cosine', 'noise')) > 0.1
 
     def test_reversed_clipping_in_eight_worlds(self, monkeypatch):
-        """The number in docs/gradients.md."""
+        """The number in docs/results/gradients.md."""
         where = [dict(staleness=0.5, length=3, seed=seed) for seed in range(8)]
         before = [measure('dr_grpo', 'rloo', **w).bias for w in where]
         plant_in_surrogate(monkeypatch, 'clip', 'torch.min(', 'torch.max(')

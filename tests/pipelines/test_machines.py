@@ -10,7 +10,6 @@ import pytest
 from safetensors.torch import load_file
 
 from ding_common import read_json_lines
-
 from tests.pipelines.test_processes import TOKENS, Run, furthest, write_config
 from tests.processes import ROOT
 
@@ -38,7 +37,7 @@ class Machine:
             subprocess.run(self.inside(*command.split()), check=True)
 
     def start(self, processes, options):
-        """The command of docs/scaling.md."""
+        """The command of docs/guides/scaling.md."""
         torchrun = f'-m torch.distributed.run --nnodes 2 --node-rank {self.number} --nproc_per_node {processes} ' \
             '--master-addr 10.9.0.1 --master-port 29500'
         command = self.inside(sys.executable, *torchrun.split(), '-m', 'ding_grpo', *options.split())

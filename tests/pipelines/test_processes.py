@@ -92,7 +92,7 @@ class Run:
 
 
 class Torchrun(Run):
-    """The command of docs/scaling.md."""
+    """The command of docs/guides/scaling.md."""
 
     def _start(self, folder, options, processes):
         self._log = open(folder / 'torchrun.txt', 'w+')

@@ -72,10 +72,10 @@ class TestRun:
             assert len(having) == 5 or name == 'noise/table/scale'  # absent where the signal is negative
             assert [s.step for s in scalars] == [m['train_iter'] for m in having]
             assert [s.value for s in scalars] == pytest.approx([m[name] for m in having], rel=1e-5, abs=1e-7)
-        documented = open(os.path.join(os.path.dirname(CONFIG), '..', 'docs', 'metrics.md')).read()
+        documented = open(os.path.join(os.path.dirname(CONFIG), '..', 'docs', 'reference', 'metrics.md')).read()
         for name in names:
             name = re.sub('reward_(answer|format|solved)', 'reward_PART', name)
-            assert f'`{name}`' in documented, f'docs/metrics.md does not explain {name}'
+            assert f'`{name}`' in documented, f'docs/reference/metrics.md does not explain {name}'
         assert 'collector_iter/reward_mean' in events.Tags()['scalars']
         evaluated = read_json_lines('run/log/evaluator/evaluations.jsonl')
         returns = [s.value for s in events.Scalars('evaluator_iter/reward_mean')]  # the return, not the reward

@@ -1,7 +1,6 @@
 """Findings of whole runs, and the check before a run."""
 import os
 import runpy
-import sys
 
 import pytest
 from ding.entry import serial_pipeline_onpolicy
@@ -13,8 +12,6 @@ from ding_grpo.__main__ import main as command
 from ding_grpo.collect import GroupCollector
 from dizoo_llm.tasks import ThinkAnswerTask
 from tests.shipped import path_of, small, write
-
-BENCHMARKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'benchmarks')
 
 
 @pytest.fixture
@@ -149,8 +146,7 @@ class TestBroken:
 
     @pytest.fixture
     def broken(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(sys, 'path', [BENCHMARKS, *sys.path])
-        import broken_runs
+        from benchmarks.health import broken_runs
         monkeypatch.chdir(tmp_path)
         return broken_runs
 

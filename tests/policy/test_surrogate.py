@@ -12,7 +12,8 @@ from ding_grpo.rl_utils import SURROGATES
 
 from .helper import make_policy, sample_groups
 
-LOSSES = open(os.path.join(os.path.dirname(__file__), '..', '..', 'docs', 'losses.md'), encoding='utf-8').read()
+PAGE = os.path.join(os.path.dirname(__file__), '..', '..', 'docs', 'reference', 'losses.md')
+LOSSES = open(PAGE, encoding='utf-8').read()
 SPO = re.search(r'```python\n(.*?)```', LOSSES, re.DOTALL)[1]
 WRONG = '''
 number = 3

@@ -7,8 +7,8 @@ from typing import Iterator, List, NamedTuple, Tuple
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 _DOCS = [os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, 'docs', '**', '*.md'), recursive=True)]
-PAGES = ['README.md', 'CHANGELOG.md', os.path.join('tests', 'README.md'), *sorted(_DOCS)]
-GENERATED = os.path.join('docs', 'reference')
+_OTHERS = [os.path.join(folder, 'README.md') for folder in ('benchmarks', 'tests')]
+PAGES = ['README.md', 'CHANGELOG.md', *_OTHERS, *sorted(_DOCS)]
 PROGRAMS = ('python', 'python3.11', 'ding', 'torchrun', 'make', 'pip', 'uv', '.venv/bin/python', '.venv/bin/pip')
 PROGRAMS += ('.venv-new/bin/pip', )
 
@@ -28,6 +28,10 @@ class Block(NamedTuple):
 def read(page: str) -> str:
     with open(os.path.join(ROOT, page), encoding='utf-8') as f:
         return f.read()
+
+
+# Written from the sources: docstrings and keys.
+GENERATED = tuple(page for page in PAGES if re.search('^<!-- (api|config): ', read(page), re.M))
 
 
 def split(page: str) -> Tuple[str, List[Block]]:
@@ -78,3 +82,10 @@ def commands_of(page: str) -> Iterator[str]:
             words = shlex.split(part, comments=True)
             if words:
                 yield shlex.join(words)
+
+
+def links(page):
+    """(target, anchor) of a page's links."""
+    for link in re.findall(r'\]\(([^)\s]+)\)', split(page)[0]):
+        target, _, anchor = link.partition('#')
+        yield target, anchor

@@ -1,4 +1,4 @@
-"""The arrows of docs/design.md: which part may import which."""
+"""The arrows of docs/design/design.md: which part may import which."""
 import ast
 import os
 

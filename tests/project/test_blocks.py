@@ -32,7 +32,7 @@ BLOCKS = [block for page in DOCUMENTS for block in blocks_of(page) if not is_she
 LEFT = {
     r'make .*': 'installs, or takes minutes to hours; tests/project/test_makefile.py expands every target',
     r'(\.venv(-new)?/bin/)?pip .*|uv .*|python3.11 -m venv .*': 'installs packages',
-    r'python (benchmarks|tools/faults).*': 'takes minutes to hours; tests/project/test_programs.py reads it',
+    r'python (-m benchmarks|tools/faults).*': 'takes minutes to hours; tests/project/test_programs.py reads it',
     r'python tools/docs/reference.py': 'tests/project/test_documents.py compares what it writes',
     r'\S+ -m pytest .*': 'other tests',
     r'ding .*|python config/.*': 'tests/pipelines/test_tokens.py starts it',
@@ -168,7 +168,7 @@ TEXT = [
     'instruments.md: update 10, group 3 of 16',
     'smollm2.md: bytes = w P + 16 a + A t + 0.9 GiB',
     'scaling.md: t(W) = (s + l) / W * i + c + 2 (W - 1) /',
-    'turns.md: prompt | turn 0 | reply 0 | turn 1 | rep',
+    'own_game.md: prompt | turn 0 | reply 0 | turn 1 | rep',
 ]
 # Blocks that another test executes, or that need what this machine lacks.
 ELSEWHERE = {
@@ -237,7 +237,7 @@ def assignments(text):
     learn('think_answer_grpo', assignments=text)
 
 
-@executes('controls.md: def rule(prompt, tokens, tokenizer):')
+@executes('options.md: def rule(prompt, tokens, tokenizer):')
 def grammar(text):
     save('my_grammar.py', text)
     learn('think_answer_grpo', dict(policy=dict(collect=dict(allowed_tokens='my_grammar:rule'))))
@@ -261,7 +261,7 @@ def pipeline(text):
     exec(text, dict(main_config=main, create_config=create, my_model=CausalLM(config=dict(TINY, vocab_size=32))))
 
 
-@executes('distillation.md: policy=dict(')
+@executes('teacher.md: policy=dict(')
 def teacher(text):
     os.symlink(os.path.join(done(SFT + 'think_answer_sft'), 'runs'), 'runs')
     learn('think_answer_distill', part(text))
@@ -301,7 +301,7 @@ def functions(text):
     learn('smollm2_calculator_grpo', part(text), long_texts())
 
 
-@executes('reward_model.md: env=dict(')
+@executes('own_task.md: env=dict(')
 def reward_model(text):
     task = text_of('README.md: from dizoo_llm import TASK_REGISTRY, Pro')
     save('my_task.py', task.replace("'next_letter'", "'my_task'"))

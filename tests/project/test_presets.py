@@ -1,12 +1,9 @@
-"""Every loss preset is documented with its values, and is in the benchmark."""
-import importlib.util
+"""Every loss preset is documented with its values."""
 import os
 import re
-import sys
 
 import pytest
 
-from ding_grpo.config.keys import KEYS
 from ding_grpo.rl_utils import LOSS_PRESETS
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
@@ -20,10 +17,9 @@ def read(*path):
 
 
 def documented():
-    """Columns by preset, of the first table of docs/losses.md whose rows have a preset and its choices."""
-    rows = re.findall(
-        r'^\| `(\w+)` \| (\w+) \| (\w+) \| (\w+) \| ([^|]*) \| ([^|]*) \|$', read('docs', 'losses.md'), re.M
-    )
+    """Columns by preset, of the first table of docs/reference/losses.md whose rows have a preset and its choices."""
+    page = read('docs', 'reference', 'losses.md')
+    rows = re.findall(r'^\| `(\w+)` \| (\w+) \| (\w+) \| (\w+) \| ([^|]*) \| ([^|]*) \|$', page, re.M)
     return {name: dict(zip(COLUMNS, (*columns[:-1], columns[-1].strip().strip('`')))) for name, *columns in rows}
 
 
@@ -52,26 +48,8 @@ class TestPresets:
     @pytest.mark.parametrize('name', LOSS_PRESETS)
     def test_its_formula_is_documented(self, name):
         """By its own name, or by that of its surrogate, beside the row of the table above."""
-        text, surrogate = read('docs', 'losses.md'), LOSS_PRESETS[name].surrogate
+        text, surrogate = read('docs', 'reference', 'losses.md'), LOSS_PRESETS[name].surrogate
         assert text.count(f'| `{name}` |') >= 2 or f'| `{surrogate}` |' in text
 
     def test_no_other_is_documented(self):
         assert list(documented()) == list(LOSS_PRESETS)
-
-    def test_are_in_the_comment_of_the_key(self):
-        comment = re.search(
-            r'# \(str\) A preset of the choices below.*?loss=', read('ding_grpo', 'config', 'keys.py'), re.S
-        )
-        names = comment.group().split('paper: ')[1].split(' (docs')[0]
-        assert [name.strip(' #\n') for name in names.split(',')] == list(LOSS_PRESETS)
-        assert all(KEYS['learn']['loss'].rule.holds(name) for name in LOSS_PRESETS)
-
-    def test_are_in_the_benchmark(self, monkeypatch):
-        monkeypatch.setattr(sys, 'path', [os.path.join(ROOT, 'benchmarks'), *sys.path])
-        spec = importlib.util.spec_from_file_location(
-            'presets', os.path.join(ROOT, 'benchmarks', 'think_answer_presets.py')
-        )
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        default, = (option.default for option in module.main.params if option.name == 'presets')
-        assert default.split(',') == list(LOSS_PRESETS)

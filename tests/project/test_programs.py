@@ -8,10 +8,11 @@ import pytest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
 PACKAGES = ('ding_common', 'ding_grpo', 'dizoo_llm')
-FILES = [
-    path for folder in ('benchmarks', 'tools', 'examples', 'config')
+BY_PATH = [  # programs that are started by their path
+    path for folder in ('tools', 'examples', 'config')
     for path in glob.glob(os.path.join(ROOT, folder, '**', '*.py'), recursive=True)
 ]
+FILES = [*BY_PATH, *glob.glob(os.path.join(ROOT, 'benchmarks', '**', '*.py'), recursive=True)]
 
 
 def imported(path):
@@ -49,7 +50,7 @@ class TestImports:
 
 
 @pytest.mark.unittest
-@pytest.mark.parametrize('path', FILES, ids=os.path.basename)
+@pytest.mark.parametrize('path', BY_PATH, ids=os.path.basename)
 def test_a_program_hides_no_package(path):
     """Its folder comes first in ``sys.path`` when it runs: torch would import ``cuda.bindings`` from a ``cuda.py``."""
     found = importlib.util.find_spec(os.path.splitext(os.path.basename(path))[0])

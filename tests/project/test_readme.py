@@ -1,13 +1,12 @@
 """What the README and the tutorial on tasks promise, done as they say."""
-import importlib
 import os
 import re
 from typing import NamedTuple
 
 import pytest
 
+from benchmarks import readme
 from ding_common import read_json_lines
-
 from tests.processes import ROOT, Process, run_ding
 
 README = open(os.path.join(ROOT, 'README.md'), encoding='utf-8').read()
@@ -93,17 +92,15 @@ class Checked(NamedTuple):
 
 
 @pytest.mark.unittest
-def test_figures_are_those_that_the_measuring_programs_have_written(monkeypatch):
-    monkeypatch.syspath_prepend(os.path.join(ROOT, 'benchmarks'))
-    pages = importlib.import_module('readme').pages()
+def test_figures_are_those_that_the_measuring_programs_have_written():
+    pages = readme.pages()
     assert '| prompt 16, completion 256' in pages['README.md']
     for path, text in pages.items():
-        assert open(os.path.join(ROOT, path), encoding='utf-8').read() == text, f'python benchmarks/readme.py: {path}'
+        assert open(os.path.join(ROOT, path), encoding='utf-8').read() == text, f'make bench NAME=readme: {path}'
 
 
 @pytest.mark.unittest
-def test_the_front_table_has_what_is_worse_too(monkeypatch):
-    monkeypatch.syspath_prepend(os.path.join(ROOT, 'benchmarks'))
+def test_the_front_table_has_what_is_worse_too():
 
     def run(way, seed, right):
         trained = dict(right=right, gcd=0.02, letter_counting=0.23)
@@ -112,7 +109,7 @@ def test_the_front_table_has_what_is_worse_too(monkeypatch):
     runs = [run('full', 0, 0.8), run('full', 1, 0.7), run('sft', 0, 0.95), run('kl', 0, 0.6)]
     words = '| 0 | 7.6 % | 84.2 % | 13.9 % | 98.0 % | 197 | 51 |\n| 1 | 11.9 % | 85.7 % | 15.0 % | 99.0 % | 198 | 48 |'
     start = dict(gcd=0.12, letter_counting=0.29)
-    found = importlib.import_module('readme').learned(dict(start=start, runs=runs), words)
+    found = readme.learned(dict(start=start, runs=runs), words)
     for text in ('80.0 and 70.0 %', '95.0 %', '84.2 and 85.7 %', '98.0 and 99.0 %', 'warm start of 197 to 198 s',
                  '48 to 51 s', '12.0 % before, 2.0 and 2.0 % after', '29.0 % before, 23.0 and 23.0 % after',
                  '60.0 % of the sums'):

@@ -1,7 +1,7 @@
 """
 Matrix products in float32 on a CPU with oneDNN. The library that torch uses by default reaches only half of the speed
-of AMD processors with AVX-512; with AVX2 alone it is the faster one (figures: docs/design.md). Torch's own function
-is used there, in all other cases, and for small products. And products of bfloat16 whose sums stay in float32.
+of AMD processors with AVX-512; with AVX2 alone it is the faster one (figures: docs/design/design.md). Torch's own
+function is used there, in all other cases, and for small products. And products of bfloat16 whose sums stay in float32.
 """
 import platform
 from functools import lru_cache

@@ -1,0 +1,174 @@
+"""
+One run of the comparison, the same code for every side: collect, learn, and evaluate each time the collected
+environment steps pass a multiple of the interval. It imports DI-engine and gymnasium, and nothing of this project.
+"""
+import json
+import os
+import runpy
+import time
+from functools import partial
+from typing import Any, Callable, Dict, NamedTuple, Tuple
+
+import gymnasium
+import torch
+from ding.config import compile_config
+from ding.envs import BaseEnvManager, DingEnvWrapper, create_env_manager
+from ding.envs.common.common_function import affine_transform
+from ding.policy import create_policy
+from ding.utils import set_pkg_seed
+from ding.worker import (BaseLearner, BaseSerialCommander, create_serial_collector)
+from easydict import EasyDict
+from tensorboardX import SummaryWriter
+
+EPISODES = 100  # of an evaluation of a gymnasium environment
+# Seed of the first of their starts. Training has others: DI-engine's environments have seeds below 200,000, and the
+# groups of GRPO above 2^30.
+FIRST_START = 500_000_000
+NEVER_SAVED = 10 ** 9  # updates
+
+Evaluate = Callable[[int], float]  # greedy return at an environment step
+
+
+class Parts(NamedTuple):
+    """What a run is made of, as in DI-engine's pipeline."""
+    cfg: EasyDict
+    policy: Any
+    learner: BaseLearner
+    collector: Any
+    evaluator_envs: Any  # None where ``Starts`` evaluates
+    tb_logger: SummaryWriter
+
+
+class Starts:
+    """
+    Overview:
+        The mean return of a greedy policy over one episode from each of ``EPISODES`` fixed starts.
+    """
+
+    def __init__(self, env_id: str, act_scale: bool, policy: NamedTuple) -> None:
+        """
+        Arguments:
+            - env_id (:obj:`str`): A gymnasium environment.
+            - act_scale (:obj:`bool`): Whether the policy's actions in [-1, 1] are scaled to the environment's bounds.
+            - policy (:obj:`NamedTuple`): DI-engine's eval mode of a policy.
+        """
+        self._envs = [gymnasium.make(env_id) for _ in range(EPISODES)]
+        self._space = self._envs[0].action_space
+        self._act_scale, self._policy = act_scale, policy
+
+    def __call__(self, envstep: int) -> float:
+        self._policy.reset()
+        obs = {i: env.reset(seed=FIRST_START + i)[0] for i, env in enumerate(self._envs)}
+        total = 0.0
+        while obs:
+            data = {i: torch.as_tensor(o, dtype=torch.float32) for i, o in obs.items()}
+            for i, output in self._policy.forward(data).items():
+                obs[i], reward, terminated, truncated, _ = self._envs[i].step(self._action(output['action']))
+                total += float(reward)
+                if terminated or truncated:
+                    del obs[i]
+        return total / EPISODES
+
+    def _action(self, action: torch.Tensor) -> Any:
+        action = action.numpy()
+        if self._act_scale:
+            return affine_transform(action, min_val=self._space.low, max_val=self._space.high)
+        return action if isinstance(self._space, gymnasium.spaces.Box) else int(action)
+
+
+def gymnasium_env(cfg: EasyDict) -> DingEnvWrapper:
+    """DI-engine's own wrapper over gymnasium. It takes an instance, because it cannot create one of gymnasium 1.x."""
+    return DingEnvWrapper(gymnasium.make(cfg.env_id), cfg)
+
+
+def wrapped_envs(cfg: EasyDict) -> Tuple[BaseEnvManager, None]:
+    """The collector's environments, in DI-engine's own wrapper."""
+    cfgs = DingEnvWrapper.create_collector_env_cfg(cfg)
+    return create_env_manager(cfg.manager, [partial(gymnasium_env, c) for c in cfgs]), None
+
+
+def set_keys(main_config: EasyDict, keys: Dict[str, Any]) -> None:
+    """Set keys by their dotted paths, which begin with ``env`` or below ``policy``."""
+    for path, value in keys.items():
+        *sections, name = path.split('.')
+        found = main_config if sections[:1] == ['env'] else main_config.policy
+        for section in sections:
+            found = found[section]
+        found[name] = EasyDict(value) if isinstance(value, dict) else value
+
+
+def load(job: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
+    """The config of a run: the shipped one with the keys of the job, and without checkpoints."""
+    loaded = runpy.run_path(job['config'])
+    main, create = loaded['main_config'], loaded['create_config']
+    set_keys(main, job['keys'])
+    main.exp_name = job['folder']
+    main.policy.learn.setdefault('learner', EasyDict()).setdefault('hook', EasyDict())
+    main.policy.learn.learner.hook.save_ckpt_after_iter = NEVER_SAVED
+    create.policy.type += '_command'
+    return main, create
+
+
+def build(job: Dict[str, Any], config: Tuple[EasyDict, EasyDict], make_envs: Callable, env: Any = None) -> Parts:
+    """
+    Overview:
+        Policy, learner and collector, as DI-engine's ``serial_pipeline_onpolicy`` builds them.
+    Arguments:
+        - job (:obj:`Dict[str, Any]`): See ``comparison_runs.Work``.
+        - config (:obj:`Tuple[EasyDict, EasyDict]`): From ``load``.
+        - make_envs (:obj:`Callable`): Gives the environments of the collector and, or None, of the evaluator.
+        - env (:obj:`Any`): Class of the environments; None finds the one that the config names.
+    """
+    main, create = config
+    cfg = compile_config(main, seed=job['seed'], env=env, auto=True, create_cfg=create)
+    envs, evaluator_envs = make_envs(cfg.env)
+    envs.seed(cfg.seed)
+    if evaluator_envs is not None:
+        evaluator_envs.seed(cfg.seed, dynamic_seed=False)
+    set_pkg_seed(cfg.seed, use_cuda=False)
+    policy = create_policy(cfg.policy, enable_field=['learn', 'collect', 'eval', 'command'])
+    tb_logger = SummaryWriter(os.path.join(cfg.exp_name, 'log', 'serial'))
+    learner = BaseLearner(cfg.policy.learn.learner, policy.learn_mode, tb_logger, exp_name=cfg.exp_name)
+    collector = create_serial_collector(
+        cfg.policy.collect.collector, env=envs, policy=policy.collect_mode, tb_logger=tb_logger, exp_name=cfg.exp_name
+    )
+    return Parts(cfg, policy, learner, collector, evaluator_envs, tb_logger)
+
+
+def train(job: Dict[str, Any], parts: Parts, evaluate: Evaluate) -> Dict[str, Any]:
+    """
+    Overview:
+        Train until an evaluation reaches the bar, or the budget of environment steps is used up.
+    Returns:
+        - result (:obj:`Dict[str, Any]`): ``evaluations``: environment step, greedy return, and seconds of training so \
+            far, of each evaluation, the first with the untrained policy; ``samples``: how many the policy learned \
+            from, which are steps for PPO and groups for GRPO.
+    """
+    learner, collector = parts.learner, parts.collector
+    commander = BaseSerialCommander(
+        parts.cfg.policy.other.commander, learner, collector, None, None, parts.policy.command_mode
+    )
+    found, passed, seconds, samples = [(0, round(evaluate(0), 6), 0.0)], 0, 0.0, 0
+    while found[-1][0] < job['budget'] and (len(found) == 1 or found[-1][1] < job['bar']):
+        begun = time.monotonic()
+        data = collector.collect(train_iter=learner.train_iter, policy_kwargs=commander.step())
+        learner.train(data, collector.envstep)
+        seconds += time.monotonic() - begun
+        samples += len(data)
+        if collector.envstep // job['interval'] > passed or collector.envstep >= job['budget']:
+            passed = collector.envstep // job['interval']
+            found.append((collector.envstep, round(evaluate(collector.envstep), 6), seconds))
+    evaluations = [(int(step), value, round(spent, 2)) for step, value, spent in found]
+    return dict(evaluations=evaluations, samples=samples)
+
+
+def read_job(path: str) -> Dict[str, Any]:
+    torch.set_num_threads(1)
+    with open(path) as f:
+        return json.load(f)
+
+
+def write_result(job: Dict[str, Any], result: Dict[str, Any]) -> None:
+    """Write the result to the file that the job names."""
+    with open(job['result'], 'w') as f:
+        json.dump(result, f)
