@@ -6,5 +6,5 @@ from ding_common import (ConfigError, TaskError, import_ding, importing, is_prog
 with importing() if is_program() else nullcontext():
     import_ding()
 
-    from . import envs
-    from .tasks import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn
+    from . import envs, tasks
+    from .base import (TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn, create_task)

@@ -12,26 +12,14 @@ from transformers import PreTrainedModel
 
 from ding_common import ConfigError
 from ding_common.language_model import build_causal_lm
-
-from .tokenizer import load_tokenizer
+from dizoo_llm.text.tokenizer import load_tokenizer
 
 SHARE = 0.2
 
 
 @torch.no_grad()
 def interpolate(model: PreTrainedModel, start: PreTrainedModel, share: float) -> PreTrainedModel:
-    """
-    Overview:
-        Replace the weights of ``model`` by ``(1 - share) * model + share * start``, in place.
-    Arguments:
-        - model (:obj:`PreTrainedModel`): The trained model.
-        - start (:obj:`PreTrainedModel`): The model from which training started.
-        - share (:obj:`float`): Of the start, from 0 to 1.
-    Returns:
-        - model (:obj:`PreTrainedModel`): The same object.
-    Raises:
-        - ConfigError: If ``share`` is out of range, or the models have different weights.
-    """
+    """Replace the weights of ``model`` by ``(1 - share) * model + share * start``, in place."""
     if not 0 <= share <= 1:
         raise ConfigError(f'--share = {share}: must be from 0 to 1.')
     weights, others = dict(model.named_parameters()), dict(start.named_parameters())

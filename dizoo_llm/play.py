@@ -10,13 +10,13 @@ import torch
 from tabulate import tabulate
 from transformers import PreTrainedModel
 
-from ding_common import ConfigError, ConfigFile, Rule, echo, printable, run_file
+from ding_common import (ConfigError, ConfigFile, Rule, echo, printable, run_file)
 from ding_common.language_model import build_causal_lm
-
-from .chat import check_options, encode_prompt
-from .envs import DingTokenEnv, TokenEnv
-from .generation import plain_generate
-from .tokenizer import decode_after, end_ids, load_tokenizer
+from dizoo_llm.envs import TokenEnv
+from dizoo_llm.envs.options import ENV_OPTIONS
+from dizoo_llm.models import generation
+from dizoo_llm.text.chat import check_options, encode_prompt
+from dizoo_llm.text.tokenizer import decode_after, end_ids, load_tokenizer
 
 MOST_ASKED = 32_768  # tokens that a folder may ask for
 LONGEST = 512  # tokens, if neither the option nor the folder nor the config sets a limit
@@ -60,7 +60,7 @@ def main(
     def complete(text: str) -> str:
         ends = end_ids(tokenizer)
         known = encode_prompt(tokenizer, text, **chat)
-        ids, = plain_generate(model, [known], longest, ends, len(tokenizer), temperature)
+        ids, = generation.plain_generate(model, [known], longest, ends, len(tokenizer), temperature)
         return decode_after(tokenizer, known, ids[:-1] if ids and ids[-1] in ends else ids)
 
     if prompt is not None:
@@ -87,13 +87,13 @@ def _env_of(config: str) -> Dict[str, Any]:
     main_config = run_file(config, '--config').get('main_config')
     if not isinstance(main_config, dict) or not isinstance(main_config.get('env'), dict):
         raise click.UsageError(f'{config}: must define a dict main_config with a section env')
-    return {key: value for key, value in main_config['env'].items() if key in DingTokenEnv.config}
+    return {key: value for key, value in main_config['env'].items() if key in ENV_OPTIONS}
 
 
 def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperature: float) -> None:
     rows, values = [], []
     for index in range(min(problems, len(env.problems))):
-        info = _play(model, env, index, temperature)
+        (played, info), = generation.episodes(model, env, [index], temperature)
         if info['failed'] is None:
             values.append(info['return'])
         if 'turns' in info:
@@ -101,7 +101,7 @@ def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperatur
             continue
         parts = ('-' if value is None else f'{value:.2f}' for value in info['reward_parts'].values())
         told = info['completion'] if info['failed'] is None else f"{info['completion']}  (failed: {info['failed']:.80})"
-        texts = (info['prompt'][-40:], told, env.problem.answer)
+        texts = (info['prompt'][-40:], told, played.problem.answer)
         rows.append([*(printable(text).replace('\n', '\\n') for text in texts), *parts])
     if rows:
         echo(tabulate(rows, ['prompt', 'completion', 'expected', *env.weights], disable_numparse=True))
@@ -109,19 +109,6 @@ def _answer_all(model: PreTrainedModel, env: TokenEnv, problems: int, temperatur
     failed = min(problems, len(env.problems)) - len(values)
     left_out = f'; {failed} could not be scored' if failed else ''
     echo(f'mean of {env.token_spec.return_name}: {mean} in {len(values)} problems{left_out}')
-
-
-def _play(model: PreTrainedModel, env: TokenEnv, index: int, temperature: float) -> Dict[str, Any]:
-    """The info of the last step of an episode."""
-    obs, _ = env.reset(options=dict(index=index))
-    done = False
-    while not done:
-        known = obs[obs >= 0].tolist()
-        room = min(env.max_new_tokens, len(obs) - len(known))
-        ids, = plain_generate(model, [known], room, env.eos_token_ids, len(env.tokenizer), temperature)
-        obs, _, terminated, truncated, info = env.step(ids)
-        done = terminated or truncated
-    return info
 
 
 def _dialogue(info: Dict[str, Any]) -> str:

@@ -3,7 +3,6 @@ Warm start by supervised fine-tuning: ``python -m dizoo_llm.sft -c CONFIG -s SEE
 answers with the ``Trainer`` of ``transformers``. A GRPO config loads the resulting folder as
 ``policy.model.pretrained`` and ``env.tokenizer.pretrained``.
 """
-import copy
 import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
@@ -11,16 +10,16 @@ from typing import Any, Dict, List, Optional, Tuple
 import click
 import torch
 from ding.utils import deep_merge_dicts, set_pkg_seed
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel, TrainingArguments
 
-from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, read_main_config
+from ding_common import (ConfigError, ConfigFile, Rule, append_json, check_config, read_main_config)
 from ding_common.generation_config import saved_generation_config
 from ding_common.language_model import build_causal_lm
-
-from .envs import DingTokenEnv, TokenEnv
-from .generation import plain_generate
-from .sft_examples import Examples, collate
+from dizoo_llm.envs import Demonstrations, TokenEnv
+from dizoo_llm.envs.options import ENV_OPTIONS, ENV_RULES
+from dizoo_llm.models import training
+from dizoo_llm.models.generation import episodes
 
 DEFAULT = dict(
     # (str) Output folder of the run; the model is saved in FOLDER/model.
@@ -73,46 +72,55 @@ RULES = {
 }
 
 
+class Examples(Dataset):
+    """
+    ``number`` demonstrations from problem ``first`` on. The labels mask the prompt, so that only the completion
+    contributes to the loss.
+    """
+
+    def __init__(self, env: TokenEnv, first: int, number: int, answers: Optional[str] = None) -> None:
+        self._of_problem = Demonstrations(env, answers, 'main_config.')
+        self._first, self._number = first, number
+        self._of_problem.check(first % len(self._of_problem))
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> Dict[str, List[int]]:
+        return self._of_problem[(self._first + index) % len(self._of_problem)]
+
+
+def collate(rows: List[Dict[str, List[int]]]) -> Dict[str, torch.Tensor]:
+    """Pad rows on the right: ids and attention mask with 0, labels with -100."""
+    longest = max(len(row['input_ids']) for row in rows)
+
+    def padded(values: List[int], fill: int) -> List[int]:
+        return values + [fill] * (longest - len(values))
+
+    return dict(
+        input_ids=torch.tensor([padded(row['input_ids'], 0) for row in rows]),
+        attention_mask=torch.tensor([padded([1] * len(row['input_ids']), 0) for row in rows]),
+        labels=torch.tensor([padded(row['labels'], -100) for row in rows]),
+    )
+
+
 def evaluate(model: PreTrainedModel, env: TokenEnv, problems: int, batch_size: int = 64) -> float:
-    """
-    Overview:
-        Mean return of the greedy answers to the first evaluation problems.
-    Arguments:
-        - model (:obj:`PreTrainedModel`): A causal language model.
-        - env (:obj:`TokenEnv`): Environment with the evaluation problems.
-        - problems (:obj:`int`): Maximum number of problems.
-        - batch_size (:obj:`int`): Problems per call of ``plain_generate``.
-    """
-    returns = []
-    for start in range(0, min(problems, len(env.problems)), batch_size):
-        indices = range(start, min(start + batch_size, problems, len(env.problems)))
-        envs = [copy.copy(env) for _ in indices]
-        running = [(each, each.reset(options=dict(index=index))[0]) for each, index in zip(envs, indices)]
-        while running:  # a turn of all episodes
-            known = [obs[obs >= 0].tolist() for _, obs in running]
-            room = max(len(obs) - len(ids) for (_, obs), ids in zip(running, known))
-            completions = plain_generate(
-                model, known, min(env.max_new_tokens, room), env.eos_token_ids, len(env.tokenizer)
-            )
-            steps = [(each, each.step(tokens)) for (each, _), tokens in zip(running, completions)]
-            returns += [step[-1]['return'] for _, step in steps if step[2] or step[3]]
-            running = [(each, step[0]) for each, step in steps if not (step[2] or step[3])]
+    """Mean return of the greedy answers to the first evaluation problems."""
+    number, returns = min(problems, len(env.problems)), []
+    for first in range(0, number, batch_size):
+        indices = range(first, min(first + batch_size, number))
+        returns += [info['return'] for _, info in episodes(model, env, indices)]
     return sum(returns) / len(returns)
 
 
-class Report(TrainerCallback):
+class Report(training.Report):
     """Evaluates every ``eval_freq`` steps, prints one line each time, and stops training at ``max_seconds``."""
 
-    def __init__(self, model: PreTrainedModel, env: TokenEnv, cfg: Dict[str, Any], folder: str) -> None:
-        self._model, self._env, self._cfg = model, env, cfg
+    def __init__(self, path: str, env: TokenEnv, cfg: Dict[str, Any]) -> None:
+        super().__init__(path)
+        self._env, self._cfg = env, cfg
         self._start, self._evaluating = time.monotonic(), 0.0
         self._losses: List[float] = []
-        self.path = os.path.join(folder, 'trainer', 'evaluations.jsonl')
-        if os.path.exists(self.path):
-            os.remove(self.path)
-
-    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs) -> None:
-        self._evaluate(0)
 
     def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: Dict = {}, **kwargs) -> None:
         if 'loss' in logs:
@@ -120,30 +128,24 @@ class Report(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs) -> None:
         if state.global_step % self._cfg['eval_freq'] == 0 or state.global_step == args.max_steps:
-            self._evaluate(state.global_step)
+            self.evaluate(state.global_step, kwargs['model'])
         limit = self._cfg['max_seconds']
         if limit is not None and self._seconds() > limit:
             control.should_training_stop = True
-
-    def on_train_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs) -> None:
-        if self._last != state.global_step:
-            self._evaluate(state.global_step)
 
     def _seconds(self) -> float:
         """Seconds of training, without evaluations."""
         return time.monotonic() - self._start - self._evaluating
 
-    def _evaluate(self, step: int) -> None:
+    def evaluate(self, step: int, model: PreTrainedModel) -> None:
         seconds, begun = self._seconds(), time.monotonic()
-        value = evaluate(self._model, self._env, self._cfg['eval_problems'])
+        self.step, self.value = step, evaluate(model, self._env, self._cfg['eval_problems'])
         self._evaluating += time.monotonic() - begun
-        self._last, self.value = step, value
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         self._losses.clear()
-        record = dict(step=step, seconds=seconds, loss=loss, eval_episode_return=value)
-        append_json(self.path, record)
+        append_json(self.path, dict(step=step, seconds=seconds, loss=loss, eval_episode_return=self.value))
         shown = '' if loss is None else f'  loss {loss:.4f}'
-        click.echo(f'step {step}{shown}  held-out return {value:.3f}  {seconds:.0f} s')
+        click.echo(f'step {step}{shown}  held-out return {self.value:.3f}  {seconds:.0f} s')
 
 
 def train(main_config: Dict, seed: int) -> Tuple[str, float]:
@@ -161,10 +163,9 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     """
     check_config(main_config, DEFAULT, RULES, 'main_config')
     cfg = deep_merge_dicts(DEFAULT, main_config)
-    check_config(cfg['env'], DingTokenEnv.config, DingTokenEnv.rules, 'main_config.env')
+    check_config(cfg['env'], ENV_OPTIONS, ENV_RULES, 'main_config.env')
     set_pkg_seed(seed, use_cuda=torch.cuda.is_available())
-    env_cfg = deep_merge_dicts(DingTokenEnv.config, cfg['env'])
-    env, held_out = TokenEnv(**env_cfg), TokenEnv(evaluation=True, **env_cfg)
+    env, held_out = TokenEnv(**cfg['env']), TokenEnv(evaluation=True, **cfg['env'])
     model = _model(cfg['model'], env)
     options, folder = cfg['train'], cfg['exp_name']
     path = os.path.join(folder, 'model')
@@ -173,37 +174,17 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
             f'main_config.exp_name = {folder!r}: the trained model would overwrite main_config.model.pretrained; '
             'choose another folder.'
         )
-    try:
-        os.makedirs(os.path.join(folder, 'trainer'), exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f'main_config.exp_name = {folder!r}: {error.strerror}: {error.filename}') from error
+    own = training.make_folder(folder)
     wanted = options['batch_size'] * options['max_steps']
     examples = Examples(env, options['first_example'], options['examples'] or wanted, options['answers'])
-    report = Report(model, held_out, options, folder)
-    trainer = Trainer(
-        model=model,
-        args=TrainingArguments(
-            output_dir=os.path.join(folder, 'trainer'),
-            per_device_train_batch_size=options['batch_size'],
-            max_steps=options['max_steps'],
-            learning_rate=options['learning_rate'],
-            warmup_steps=options['warmup_steps'],
-            weight_decay=options['weight_decay'],
-            lr_scheduler_type=options['lr_scheduler'],
-            logging_steps=min(options['eval_freq'], 50),
-            save_strategy='no',
-            report_to=[],
-            seed=seed,
-            data_seed=seed,
-            disable_tqdm=True,
-            remove_unused_columns=False,
-        ),
-        train_dataset=examples,
-        data_collator=collate,
-        callbacks=[report],
+    report = Report(os.path.join(own, 'evaluations.jsonl'), held_out, options)
+    arguments = {key: options[key] for key in ('max_steps', 'learning_rate', 'warmup_steps', 'weight_decay')}
+    arguments.update(
+        per_device_train_batch_size=options['batch_size'],
+        lr_scheduler_type=options['lr_scheduler'],
+        logging_steps=min(options['eval_freq'], 50),
     )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    training.fit(model, examples, collate, report, own, seed, arguments)
     ids = dict(eos_token_id=list(env.eos_token_ids), pad_token_id=env.tokenizer.pad_token_id)
     model.generation_config = saved_generation_config(model, ids, len(env.tokenizer), env.max_new_tokens)
     model.save_pretrained(path)

@@ -14,16 +14,16 @@ import torch
 from ding.utils import deep_merge_dicts, set_pkg_seed
 from torch.nn import functional as F
 from torch.utils.data import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback
+from transformers import (PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments)
 
-from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, describe, read_main_config, run_file
+from ding_common import (ConfigError, ConfigFile, Rule, append_json, check_config, describe, read_main_config, run_file)
 from ding_common.language_model import build_reward_model
-
-from .chat import encode_dialogue
-from .envs import DingTokenEnv, TokenEnv
-from .reward_model import read_rows
-from .tasks.base import check_unanswered, is_prompt
+from dizoo_llm.base.problem import check_unanswered, is_prompt
+from dizoo_llm.envs import TokenEnv
+from dizoo_llm.envs.options import ENV_OPTIONS, ENV_RULES
+from dizoo_llm.models import training
+from dizoo_llm.models.reward_model import read_rows
+from dizoo_llm.text.chat import encode_dialogue
 
 DEFAULT = dict(
     # (str) Output folder of the run; the model is saved in FOLDER/model.
@@ -65,20 +65,14 @@ RULES = {
 
 
 class Pair(NamedTuple):
-    """
-    Overview:
-        Two completions of one prompt, text or chat messages, of which the first is better.
-    """
+    """Two completions of one prompt, text or chat messages, of which the first is better."""
     prompt: Any
     chosen: str
     rejected: str
 
 
 class Pairs(Dataset):
-    """
-    Overview:
-        Token ids of the two dialogues of each pair.
-    """
+    """Token ids of the two dialogues of each pair."""
 
     def __init__(self, pairs: List[Pair], tokenizer: PreTrainedTokenizerBase) -> None:
         self._rows = [
@@ -119,43 +113,25 @@ def accuracy(model: PreTrainedModel, pairs: Pairs, batch_size: int = 64) -> floa
     return right / len(pairs)
 
 
-class Report(TrainerCallback):
-    """Evaluates whenever the trainer logs a loss and at the end, and prints one line each time."""
+class Report(training.Report):
+    """Evaluates whenever the trainer logs a loss, and prints one line each time."""
 
-    def __init__(self, held_out: Pairs, path: str) -> None:
-        self._held_out, self._path = held_out, path
-        self._last = -1
-        self.accuracy = 0.
-        if os.path.exists(path):
-            os.remove(path)
-
-    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs) -> None:
-        self._evaluate(0, kwargs['model'])
+    def __init__(self, path: str, held_out: Pairs) -> None:
+        super().__init__(path)
+        self._held_out = held_out
 
     def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: Dict = {}, **kwargs) -> None:
         if 'loss' in logs:
-            self._evaluate(state.global_step, kwargs['model'], float(logs['loss']))
+            self.evaluate(state.global_step, kwargs['model'], float(logs['loss']))
 
-    def on_train_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs) -> None:
-        if self._last != state.global_step:
-            self._evaluate(state.global_step, kwargs['model'])
-
-    def _evaluate(self, step: int, model: PreTrainedModel, loss: Optional[float] = None) -> None:
-        self._last, self.accuracy = step, accuracy(model, self._held_out)
-        append_json(self._path, dict(step=step, loss=loss, held_out_accuracy=self.accuracy))
-        click.echo(f"step {step}{'' if loss is None else f'  loss {loss:.4f}'}  held-out accuracy {self.accuracy:.3f}")
+    def evaluate(self, step: int, model: PreTrainedModel, loss: Optional[float] = None) -> None:
+        self.step, self.value = step, accuracy(model, self._held_out)
+        append_json(self.path, dict(step=step, loss=loss, held_out_accuracy=self.value))
+        click.echo(f"step {step}{'' if loss is None else f'  loss {loss:.4f}'}  held-out accuracy {self.value:.3f}")
 
 
 def read_pairs(path: str, number: int) -> List[Pair]:
-    """
-    Overview:
-        The first pairs of a file.
-    Arguments:
-        - path (:obj:`str`): See ``train.pairs``.
-        - number (:obj:`int`): How many.
-    Raises:
-        - ConfigError: If the file has fewer, or one that is not valid.
-    """
+    """The first pairs of a file, see ``train.pairs``."""
     get: Callable[[int], Any]
     if path.endswith('.py'):
         get = run_file(path, 'main_config.train.pairs').get('pair')
@@ -203,49 +179,32 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     """
     check_config(main_config, DEFAULT, RULES, 'main_config')
     cfg = deep_merge_dicts(DEFAULT, main_config)
-    check_config(cfg['env'], DingTokenEnv.config, DingTokenEnv.rules, 'main_config.env')
+    check_config(cfg['env'], ENV_OPTIONS, ENV_RULES, 'main_config.env')
     options, folder = cfg['train'], cfg['exp_name']
     if not options['pairs']:
         raise ConfigError(f"main_config.train.pairs = '': must be {RULES['train.pairs'].allowed}.")
     set_pkg_seed(seed, use_cuda=torch.cuda.is_available())
-    tokenizer = TokenEnv(**deep_merge_dicts(DingTokenEnv.config, cfg['env'])).tokenizer
+    tokenizer = TokenEnv(**cfg['env']).tokenizer
     pairs = read_pairs(options['pairs'], options['number'] + options['held_out'])
     learned, held_out = (Pairs(part, tokenizer) for part in (pairs[:options['number']], pairs[options['number']:]))
     model = build_reward_model(len(tokenizer), 'main_config.model', **cfg['model'])
     model.config.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    try:
-        os.makedirs(os.path.join(folder, 'trainer'), exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f'main_config.exp_name = {folder!r}: {error.strerror}: {error.filename}') from error
-    report = Report(held_out, os.path.join(folder, 'evaluations.jsonl'))
-    trainer = PreferenceTrainer(
-        model=model,
-        args=TrainingArguments(
-            output_dir=os.path.join(folder, 'trainer'),
-            per_device_train_batch_size=options['batch_size'],
-            num_train_epochs=options['epochs'],
-            learning_rate=options['learning_rate'],
-            weight_decay=options['weight_decay'],
-            lr_scheduler_type='linear',
-            logging_steps=options['eval_freq'],
-            save_strategy='no',
-            report_to=[],
-            seed=seed,
-            data_seed=seed,
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            dataloader_pin_memory=False,
-        ),
-        train_dataset=learned,
-        data_collator=collate,
-        callbacks=[report],
+    own = training.make_folder(folder)
+    report = Report(os.path.join(folder, 'evaluations.jsonl'), held_out)
+    arguments = dict(
+        per_device_train_batch_size=options['batch_size'],
+        num_train_epochs=options['epochs'],
+        learning_rate=options['learning_rate'],
+        weight_decay=options['weight_decay'],
+        lr_scheduler_type='linear',
+        logging_steps=options['eval_freq'],
+        dataloader_pin_memory=False,
     )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    training.fit(model, learned, collate, report, own, seed, arguments, PreferenceTrainer)
     path = os.path.join(folder, 'model')
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
-    return path, report.accuracy
+    return path, report.value
 
 
 @click.command(context_settings=dict(help_option_names=['-h', '--help']))

@@ -101,7 +101,7 @@ def write_model_and_data(model_config: Dict[str, Any], folder: str = '.') -> Non
         template, and ``gsm8k``, small files like GSM8K's.
     """
     from ding_grpo.model import CausalLM
-    from dizoo_llm.tokenizer import build_char_tokenizer
+    from dizoo_llm.text.tokenizer import build_char_tokenizer
     tokenizer = build_char_tokenizer(''.join(map(chr, range(32, 127))) + '\n')
     tokenizer.chat_template = CHAT
     model = CausalLM(config=dict(model_config, vocab_size=len(tokenizer), max_position_embeddings=1024))

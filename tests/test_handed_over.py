@@ -32,11 +32,11 @@ from ding_grpo.replay.command import main as replay
 from ding_grpo.report.command import main as report
 from ding_grpo.run.checkpoint import prune, read_checkpoint
 from dizoo_llm import servers
-from dizoo_llm.chat import encode_prompt, encode_prompts
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.play import main as play
 from dizoo_llm.tasks import ThinkAnswerTask
-from dizoo_llm.tokenizer import build_word_tokenizer, decode_after, load_tokenizer
+from dizoo_llm.text.chat import encode_prompt, encode_prompts
+from dizoo_llm.text.tokenizer import (build_word_tokenizer, decode_after, load_tokenizer)
 from tests.gguf_file import write_gguf
 from tests.shipped import small
 from tests.tasks import Ask

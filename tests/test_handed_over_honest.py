@@ -18,8 +18,7 @@ from ding_common import ConfigError, language_model
 from ding_common.language_model import build_causal_lm
 from ding_common.model_folder import check_model_folder
 from ding_grpo.model import CausalLM
-from dizoo_llm.tokenizer import build_word_tokenizer, load_tokenizer
-
+from dizoo_llm.text.tokenizer import build_word_tokenizer, load_tokenizer
 from tests.conftest import TINY
 from tests.gguf_file import write_gguf
 

@@ -214,7 +214,7 @@ def _model(spoil: Callable[[str], None] = lambda folder: None) -> Callable[[str]
     def prepare(folder: str) -> None:
         from ding_grpo.model import CausalLM
         from dizoo_llm.tasks.think_answer import ThinkAnswerTask
-        from dizoo_llm.tokenizer import build_word_tokenizer
+        from dizoo_llm.text.tokenizer import build_word_tokenizer
         torch.manual_seed(0)
         path = os.path.join(folder, 'model')
         CausalLM(

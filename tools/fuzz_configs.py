@@ -149,12 +149,12 @@ def declared(main: EasyDict, create: EasyDict) -> Dict[str, Any]:
     """
     from ding.envs import BaseEnvManager
     from ding.utils import ENV_REGISTRY, MODEL_REGISTRY
-    from ding.worker import (AdvancedReplayBuffer, BaseLearner, InteractionSerialEvaluator)
+    from ding.worker import AdvancedReplayBuffer, BaseLearner, InteractionSerialEvaluator
 
     from ding_grpo.collect import GroupCollector
     from ding_grpo.config.check_keys import model_type
     from ding_grpo.policy import GRPOPolicy
-    from dizoo_llm.tasks.base import TASK_REGISTRY
+    from dizoo_llm.base.registry import TASK_REGISTRY
     policy = GRPOPolicy.default_config()
     policy.model = _arguments(MODEL_REGISTRY.get(model_type(main.policy.model)))
     _add(policy.learn.learner, BaseLearner.default_config())

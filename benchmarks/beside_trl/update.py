@@ -21,7 +21,7 @@ from benchmarks.shared.paths import RECORDS, ROOT, command
 from benchmarks.shared.records import add, paired
 from ding_grpo.instruments.watch import EACH_BEFORE, EVERY
 from ding_grpo.model import CausalLM
-from dizoo_llm.tokenizer import build_word_tokenizer
+from dizoo_llm.text.tokenizer import build_word_tokenizer
 
 GROWTH = os.path.join(RECORDS, 'growth.json')  # what growth.py and choices.py have found
 LLM = 'smollm2_grpo'

@@ -29,7 +29,7 @@ from ding_grpo.model.decoding import PromptBatch
 from ding_grpo.rl_utils import grpo_data, grpo_error, linear_log_prob
 from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.tokenizer import load_tokenizer
+from dizoo_llm.text.tokenizer import load_tokenizer
 
 
 @TASK_REGISTRY.register('benchmark')

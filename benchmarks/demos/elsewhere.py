@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 
 from benchmarks.shared.runs import load_config
 from ding_grpo.rl_utils import exact_kl
-from dizoo_llm.chat import encode_prompt
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.sft import evaluate
+from dizoo_llm.text.chat import encode_prompt
 
 ELSEWHERE = ('letter_counting', 'gcd')  # tasks that are not trained
 PROBLEMS = 128  # of each of them

@@ -105,7 +105,7 @@ def _other_temperature() -> Iterator[None]:
 
 
 def _no_end() -> ContextManager:
-    return mock.patch('dizoo_llm.envs.encoding.end_ids', lambda tokenizer: (99, ))  # a token that does not exist
+    return mock.patch('dizoo_llm.text.encoder.end_ids', lambda tokenizer: (99, ))  # a token that does not exist
 
 
 class Broken(NamedTuple):

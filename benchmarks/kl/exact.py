@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from ding_common import append_json
 from ding_grpo.rl_utils import KL_TYPES, exact_kl, kl_estimate
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
-from dizoo_llm.tokenizer import build_word_tokenizer
+from dizoo_llm.text.tokenizer import build_word_tokenizer
 
 NEW_TOKENS = 10  # as in the shipped configs
 CURVE_EVERY, CURVE_ROWS = 8_000, 64  # environment steps; completions per question

@@ -8,7 +8,7 @@ from benchmarks.shared.runs import \
     load_config  # first, so that DI-engine's import is quiet
 from ding_grpo.model import CausalLM
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
-from dizoo_llm.tokenizer import build_word_tokenizer
+from dizoo_llm.text.tokenizer import build_word_tokenizer
 
 CONFIG = 'think_answer_grpo'
 

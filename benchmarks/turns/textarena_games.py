@@ -16,8 +16,7 @@ import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 from benchmarks.shared.hardware import machine
 from benchmarks.shared.paths import ROOT
 from ding_common import ConfigError
-from dizoo_llm.tasks import create_task
-from dizoo_llm.tasks.multi_turn import Turn
+from dizoo_llm.tasks import Turn, create_task
 
 PAGE = os.path.join('docs', 'results', 'textarena.md')
 EPISODES, MOST_TURNS = 10, 100

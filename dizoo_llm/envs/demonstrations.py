@@ -1,24 +1,14 @@
 """Right completions and dialogues of a task, as token ids, for learning from them."""
 import copy
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
-from ding_common import ConfigError, TaskError, check_not_async, describe, run_file
-from dizoo_llm.tasks import Problem
+import gymnasium
 
-if TYPE_CHECKING:
-    from .token_env import TokenEnv
+from ding_common import (ConfigError, TaskError, check_not_async, describe, run_file)
 
 
-def demonstrated_turn(env: 'TokenEnv', config: str = '') -> List[int]:
-    """
-    Overview:
-        Token ids of the turn that the task demonstrates next.
-    Arguments:
-        - env (:obj:`TokenEnv`): Environment within an episode.
-        - config (:obj:`str`): See ``Demonstrations``.
-    Raises:
-        - ConfigError: If the task raises.
-    """
+def demonstrated_turn(env: gymnasium.Env, config: str = '') -> List[int]:
+    """Token ids of the turn that the task of a ``TokenEnv`` within an episode demonstrates next."""
     try:
         text = env.task.demonstration(*[env.problem, env.turns][:1 + env.has_turns])
     except Exception as error:  # a user's task may raise anything
@@ -35,10 +25,10 @@ class Demonstrations:
         ``check``, ``__len__``, ``__getitem__``
     """
 
-    def __init__(self, env: 'TokenEnv', answers: Optional[str] = None, config: str = '') -> None:
+    def __init__(self, env: gymnasium.Env, answers: Optional[str] = None, config: str = '') -> None:
         """
         Arguments:
-            - env (:obj:`TokenEnv`): Environment with the training problems.
+            - env (:obj:`gymnasium.Env`): A ``TokenEnv`` with the training problems.
             - answers (:obj:`Optional[str]`): Python file whose ``answer(problem, index)`` gives the completions.
             - config (:obj:`str`): Dotted path of the config's sections with a dot at its end, for messages.
         Raises:
@@ -69,7 +59,7 @@ class Demonstrations:
         if self._answer is not None:
             return
         if self._env.has_turns:
-            _, reward = self._play(index)
+            _, reward = self.played(index)
             if reward <= 0:
                 raise ConfigError(
                     f'{self._config}env.task: {type(self._env.task).__name__} gives its own demonstration of problem '
@@ -78,10 +68,10 @@ class Demonstrations:
             return
         problem = self._env.problems.checked_problem(index)
         text = self._env.task.demonstration(problem)
-        scored, = self._env.task.checked_scores([problem], [text])
+        scored, = self._env.scoring.scores([problem], [text])
         if isinstance(scored, TaskError):
             raise scored
-        if sum(self._env.weights[name] * (value or 0) for name, value in scored.items()) <= 0:
+        if self._env.scoring.reward(scored) <= 0:
             other = f', or set {self._config}train.answers' if self._config else ''
             raise ConfigError(
                 f'{self._config}env.task: its scorer gives {scored} for its own demonstration {text!r:.200}, must give '
@@ -92,20 +82,15 @@ class Demonstrations:
         return len(self._env.problems)
 
     def __getitem__(self, index: int) -> Dict[str, List[int]]:
-        if self._env.has_turns:
-            return self._play(index)[0]
-        problem = self._env.problems.checked_problem(index)
-        text = self._env.task.demonstration(problem) if self._answer is None else self._answered(problem, index)
-        prompt, answer = self._env.encode(problem), self._env.encode_answer(text)
-        return dict(input_ids=prompt + answer, labels=[-100] * len(prompt) + answer)
+        return self.played(index)[0]
 
-    def _play(self, index: int) -> Tuple[Dict[str, List[int]], float]:
-        """The dialogue that a task demonstrates, and its reward. The labels mask prompt and replies."""
+    def played(self, index: int) -> Tuple[Dict[str, List[int]], float]:
+        """What is demonstrated for a problem, and its reward; a completion is not scored."""
         env = copy.copy(self._env)
-        obs, _ = env.reset(seed=index, options=dict(index=index))
+        obs, _ = env.reset(seed=index, options=dict(index=index, defer_score=True))
         ids, labels, total, done = obs[obs >= 0].tolist(), [], 0.0, False
         while not done:
-            turn = demonstrated_turn(env, self._config)
+            turn = demonstrated_turn(env, self._config) if self._answer is None else self._answered(env, index)
             labels += [-100] * (len(ids) - len(labels)) + turn
             ids += turn
             obs, reward, terminated, truncated, _ = env.step(turn)
@@ -114,12 +99,12 @@ class Demonstrations:
                 ids = obs[obs >= 0].tolist()
         return dict(input_ids=ids, labels=labels), total
 
-    def _answered(self, problem: Problem, index: int) -> str:
+    def _answered(self, env: gymnasium.Env, index: int) -> List[int]:
         key = f'{self._config}train.answers'
         try:
-            text = self._answer(problem, index)
+            text = self._answer(env.problem, index)
         except Exception as error:  # a user's function may raise anything
             raise ConfigError(f'{key}: answer(problem, {index}) raised {describe(error)}') from error
         if not isinstance(text, str):
             raise ConfigError(f'{key}: answer(problem, {index}) = {text!r:.200}: must be a string.')
-        return text
+        return env.encode_answer(text)

@@ -5,18 +5,20 @@ from typing import Any, Dict, List, Optional, Tuple
 import click
 import numpy as np
 from ding.envs import BaseEnv, BaseEnvTimestep
-from ding.utils import ENV_REGISTRY, deep_merge_dicts
+from ding.utils import ENV_REGISTRY
 from easydict import EasyDict
 from gymnasium import spaces
 
-from ding_common import MOST, Rule, TaskError
+from ding_common import TaskError
 from ding_common.env_config import check_env_config, pop_number
-from dizoo_llm.tasks import create_task
+from dizoo_llm.base.registry import create_task
+from dizoo_llm.text.tokenizer import create_tokenizer
 
+from .options import ENV_OPTIONS, ENV_RULES
 from .probe import probe
 from .scorer import Scorer, as_reward
-from .token_env import NO_TOKEN, TokenEnv
-from .tokenizers import create_tokenizer
+from .spec import NO_TOKEN, TokenSpec
+from .token_env import TokenEnv
 
 
 @ENV_REGISTRY.register('token_env')
@@ -28,75 +30,8 @@ class DingTokenEnv(BaseEnv):
         over. Each evaluation therefore runs each of the first ``n_evaluator_episode`` problems exactly once.
     """
 
-    config = dict(
-        # (dict) Registered task: ``type``, ``import_names``, and the task's own arguments.
-        task=dict(),
-        # (Optional[dict]) dict(pretrained=folder or name), dict(words=[...]) or dict(chars='...'). None builds a
-        # tokenizer from the task's words or characters.
-        tokenizer=None,
-        # (Optional[bool]) Whether a text prompt becomes a user message in the tokenizer's chat template. None applies
-        # the template if the tokenizer has one. False is refused for prompts that are chat messages.
-        chat=None,
-        # (Optional[str]) System message at the start of every chat.
-        system_prompt=None,
-        # (dict) Additional variables that the chat template reads, such as enable_thinking.
-        chat_options=dict(),
-        # (int) Maximum length of a turn of the policy, its completion, in tokens. Lower it when completions ramble,
-        # raise it when many are cut.
-        max_new_tokens=16,
-        # (int) Maximum number of turns of the policy. Above 1 for a ``MultiTurnTask``, which answers each turn.
-        max_turns=1,
-        # (int) Maximum number of tokens that the environment adds after a turn. A longer reply ends the episode.
-        max_reply_tokens=16,
-        # (Optional[int]) Maximum number of tokens of an episode after its prompt, the policy's and the environment's.
-        # Lower it to bound memory. None: as many as the three limits above allow.
-        max_tokens=None,
-        # (List[str]) Stop strings: the token that completes one ends the turn, beside end-of-sequence tokens. For base
-        # models, which write no end of turn.
-        stop=[],
-        # (Optional[int]) Maximum prompt length in tokens. None encodes all prompts to find the longest.
-        max_prompt_length=None,
-        # (str) What to do with longer prompts, which are searched for at the start: 'error', or 'drop' to leave out
-        # their problems. They are dropped after the split into training and evaluation, so that no other problem
-        # changes sides, and ``eval_size`` counts them.
-        overlong_prompts='error',
-        # (Optional[int]) Number of tokens before the length limit over which the reward part ``overlong`` falls from 0
-        # to -1. Use it when completions ramble until they are cut.
-        overlong_buffer=None,
-        # (float) Weight of ``overlong`` in the reward.
-        overlong_weight=1.0,
-        # (List[dict]) Further parts of the reward from sequence-classification models, each with the keys of
-        # ``DEFAULTS`` in ``dizoo_llm/reward_model.py``.
-        reward_models=[],
-        # (dict) Weights of parts of the reward, by name, in place of the task's. 0 for a part that is only reported.
-        reward_weights=dict(),
-        # (Optional[str]) Part of the reward that evaluation reports as the return: it is compared with ``stop_value``
-        # and chooses the best model. None: the task's ``return_part``; without one, the reward. Set it when the reward
-        # has bonus parts.
-        return_part=None,
-    )
-    rules = dict(
-        task=Rule("a dict with the key 'type'", lambda v: isinstance(v, dict) and isinstance(v.get('type'), str)),
-        tokenizer=Rule('None or a dict', lambda v: v is None or isinstance(v, dict)),
-        max_new_tokens=Rule.integer(1, MOST),
-        max_turns=Rule.integer(1, MOST),
-        max_reply_tokens=Rule.integer(1, MOST),
-        max_tokens=Rule.integer(1, MOST).or_none(),
-        stop=Rule(
-            'a list of texts of at least one character',
-            lambda v: isinstance(v, (list, tuple)) and all(isinstance(text, str) and text for text in v)
-        ),
-        max_prompt_length=Rule.integer(1, MOST).or_none(),
-        overlong_prompts=Rule.one_of('error', 'drop'),
-        chat=Rule.one_of(True, False).or_none(),
-        system_prompt=Rule('text', lambda v: isinstance(v, str)).or_none(),
-        overlong_buffer=Rule.integer(1).or_none(),
-        overlong_weight=Rule.number(0),
-        return_part=Rule('a name', lambda v: isinstance(v, str)).or_none(),
-        reward_models=Rule(
-            'a list of dicts', lambda v: isinstance(v, (list, tuple)) and all(isinstance(m, dict) for m in v)
-        ),
-    )
+    config = ENV_OPTIONS
+    rules = ENV_RULES
 
     @classmethod
     def default_config(cls) -> EasyDict:
@@ -159,8 +94,7 @@ class DingTokenEnv(BaseEnv):
     def __init__(self, cfg: Dict) -> None:
         walk = cfg.get('walk')
         self.check({key: value for key, value in cfg.items() if key not in ('walk', 'kept')})
-        cfg = deep_merge_dicts(self.default_config(), EasyDict(cfg))
-        options = {key: cfg[key] for key in self.config}
+        options = {key: cfg.get(key, default) for key, default in self.config.items()}
         self._env = TokenEnv(evaluation=walk is not None, kept=cfg.get('kept'), **options)
         self._walk = walk
         self._walked = 0
@@ -170,12 +104,11 @@ class DingTokenEnv(BaseEnv):
         self._scorer = Scorer(self._env, evaluates=walk is not None)
         self.observation_space = self._env.observation_space
         self.action_space = self._env.action_space
-        reach = sum(abs(w) for w in self._env.weights.values())
-        reach *= self._env.max_turns
+        reach = self._env.max_turns * sum(abs(w) for w in self._env.weights.values())
         self.reward_space = spaces.Box(-np.float32(reach), np.float32(reach), (1, ), np.float32)
 
     @property
-    def token_spec(self) -> Any:
+    def token_spec(self) -> TokenSpec:
         """The properties of this environment that a policy needs, see ``TokenSpec``."""
         return self._env.token_spec
 
@@ -183,7 +116,7 @@ class DingTokenEnv(BaseEnv):
     def scorer(self) -> Optional[Scorer]:
         """Scores the episodes that environments with ``reset(defer_score=True)`` left unscored. None: the task scores
         single completions, and its environments do so best."""
-        return self._scorer if self._env.task.scores_batches else None
+        return self._scorer if self._env.scoring.in_batches else None
 
     def probe(self, problems: int) -> List[Dict[str, Any]]:
         """

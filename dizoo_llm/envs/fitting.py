@@ -1,36 +1,36 @@
-"""Measures the prompts of a task before a run."""
+"""The problems of an environment, whose prompts are measured before a run."""
 from array import array
 from typing import Sequence, Tuple
 
 import click
 
-from dizoo_llm.tasks import Task
 from ding_common import ConfigError, parallel
-
-from .encoding import Encoder
+from dizoo_llm.base import Problem, Task
+from dizoo_llm.text.encoder import Encoder
 
 MOST_READ = 20_000  # problems at most whose prompts are all encoded
 TOGETHER = 1000  # prompts that are encoded together
 
 
+class Problems:
+    """The problems of a task that an environment uses."""
+
+    def __init__(self, task: Task, indices: Sequence[int]) -> None:
+        self._task, self._indices = task, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def checked_problem(self, index: int) -> Problem:
+        return self._task.checked_problem(self._indices[index])
+
+
 def fitting_problems(encoder: Encoder, task: Task, evaluation: bool, drops: bool) -> Sequence[int]:
     """
-    Overview:
-        Encode the prompts before a run, rather than find in its middle one that does not fit. If there is no limit, \
-        it becomes the longest prompt for training and evaluation. Otherwise, and unless prompts are to be dropped, \
-        only those of a ``listed`` task are encoded; of more than ``MOST_READ`` only those whose number of characters \
-        does not already tell that they fit.
-    Arguments:
-        - encoder (:obj:`Encoder`): Encodes the prompts.
-        - task (:obj:`Task`): The task.
-        - evaluation (:obj:`bool`): Whether to return evaluation problems.
-        - drops (:obj:`bool`): Whether problems with a longer prompt are dropped.
-    Returns:
-        - indices (:obj:`Sequence[int]`): Of the problems that are left.
-    Raises:
-        - ConfigError: If a prompt is longer than the limit and not dropped, or none is left, or there are too many \
-            to find the longest, or the tokenizer has no token for a part of one.
-        - TaskError: See ``Encoder.prompt``.
+    Indices of the training or evaluation problems that are left. The prompts are encoded before a run, rather than find
+    in its middle one that does not fit. If there is no limit, it becomes the longest prompt for training and
+    evaluation. Otherwise, and unless prompts are to be dropped, only those of a ``listed`` task are encoded; of more
+    than ``MOST_READ`` only those whose number of characters does not already tell that they fit.
     """
     parts = dict(training=task, evaluation=task.evaluation())
     wanted, number = 'evaluation' if evaluation else 'training', sum(map(len, parts.values()))

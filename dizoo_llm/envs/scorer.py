@@ -18,39 +18,25 @@ RECORDED = ('index', 'kind', 'prompt', 'completion', 'turns', 'return', 'reward_
 
 class Scorer:
     """
-    Overview:
-        Completes the last steps of episodes. Each environment has one for its own episodes. That of the reference \
-        environment of an env manager also scores episodes that other environments left unscored. It is the only one \
-        that does so in a process, so that what a batch scorer loads is loaded once.
-    Interfaces:
-        ``score``, ``finish``
+    Completes the last steps of episodes. Each environment has one for its own episodes. That of the reference
+    environment of an env manager also scores episodes that other environments left unscored. It is the only one that
+    does so in a process, so that what a batch scorer loads is loaded once.
     """
 
     def __init__(self, env: TokenEnv, evaluates: bool) -> None:
-        """
-        Arguments:
-            - env (:obj:`TokenEnv`): Its task, problems and weights.
-            - evaluates (:obj:`bool`): Whether the environments are those of an evaluator.
-        """
         self._env = env
         self._evaluates = evaluates
         self._failed_in_a_row: Dict[int, int] = defaultdict(int)  # by environment
 
     def score(self, steps: List[Tuple[int, BaseEnvTimestep]]) -> List[BaseEnvTimestep]:
         """
-        Overview:
-            Score the episodes that environments left unscored, with one call of the task.
-        Arguments:
-            - steps (:obj:`List[Tuple[int, BaseEnvTimestep]]`): For each episode the number of its environment and \
-                its last step, whose info contains ``unscored``. Episodes of one environment are in their order.
-        Returns:
-            - steps (:obj:`List[BaseEnvTimestep]`): The same steps as an environment that scores returns them.
-        Raises:
-            - TaskError: If too many completions of an environment in a row could not be scored.
+        Score the episodes that environments left unscored, with one call of the task: for each the number of its
+        environment and its last step, whose info contains ``unscored``. Episodes of one environment are in their order.
+        Returns the same steps as an environment that scores returns them.
         """
         rows = [step.info['unscored'] for _, step in steps]
         problems = {i: self._env.problems.checked_problem(i) for i in dict.fromkeys(row.index for row in rows)}
-        scores = self._env.task.checked_scores([problems[row.index] for row in rows], [row.completion for row in rows])
+        scores = self._env.scoring.scores([problems[row.index] for row in rows], [row.completion for row in rows])
         finished = []
         for (env_id, step), row, scored in zip(steps, rows, scores):
             reward, outcome = self._env.scoring.outcome(scored, row)
@@ -61,15 +47,8 @@ class Scorer:
 
     def finish(self, env_id: int, reward: float, length: int, info: Dict[str, Any]) -> None:
         """
-        Overview:
-            Add the entries that DI-engine's workers read to the info of an episode's last step.
-        Arguments:
-            - env_id (:obj:`int`): The environment.
-            - reward (:obj:`float`): Reward of the episode.
-            - length (:obj:`int`): Number of tokens of the completion.
-            - info (:obj:`Dict[str, Any]`): See ``TokenEnv.step``.
-        Raises:
-            - TaskError: If too many completions of this environment in a row could not be scored.
+        Add the entries that DI-engine's workers read to the info of an episode's last step. Raises a ``TaskError`` if
+        too many completions of this environment in a row could not be scored.
         """
         failed = info['failed'] is not None
         in_a_row = self._failed_in_a_row[env_id] = self._failed_in_a_row[env_id] + 1 if failed else 0

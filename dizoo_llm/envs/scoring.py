@@ -1,69 +1,54 @@
-"""From the score of a task to reward and info, in one place for single scores and for batches."""
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+"""From completions and turns to reward and info, in one place for single scores and for batches."""
+from typing import (Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union)
 
-from dizoo_llm.tasks import Task
-from dizoo_llm.tasks.base import Parts, check_return_part, is_score
-from dizoo_llm.tasks.multi_turn import total_parts
-from ding_common import ConfigError, Rule, TaskError, nearest
+from ding_common import (ConfigError, Rule, TaskError, describe, is_reward, nearest)
+from dizoo_llm.base import Parts, Problem, Task
+from dizoo_llm.base.task import BATCH, check_return_part
+from dizoo_llm.base.time_limit import time_limit
+from dizoo_llm.models.reward_model import KEY, RewardModel
 
 
 class Ended(NamedTuple):
     """
-    Overview:
-        A completion that has ended, as its score needs it.
-    Shapes:
-        - index (:obj:`int`): Index of the problem. The problem itself stays in its process: it is a pure function of \
-            the index, and its metadata may be large or impossible to pickle
-        - completion (:obj:`str`): The text, without the end-of-sequence token
-        - terminated (:obj:`bool`): Whether it ended with an end-of-sequence token
-        - length (:obj:`int`): Number of tokens, including the end-of-sequence token
+    A completion that has ended, as its score needs it. The problem itself stays in its process: it is a pure function
+    of the index, and its metadata may be large or impossible to pickle.
     """
-    index: int
-    completion: str
-    terminated: bool
-    length: int
+    index: int  # of the problem
+    completion: str  # without the end-of-sequence token
+    terminated: bool  # whether it ended with an end-of-sequence token
+    length: int  # number of tokens, including the end-of-sequence token
 
 
 class Scoring:
     """
-    Overview:
-        Pure functions from the score of a completion, its end and its length, or from the scores of turns, to the \
-        reward and the info of a token environment.
-    Interfaces:
-        ``outcome``, ``reward``, ``not_finite``, ``episode``
-    Property:
-        - weights (:obj:`Dict[str, float]`): The parts of the reward and their weights, including ``overlong``.
-        - return_part (:obj:`Optional[str]`): The part that evaluation reports; None: the reward.
+    Scores completions by a task and by reward models, and makes reward and info of a token environment from scores,
+    from a completion's end and length, or from the scores of turns. ``weights`` are those of all parts of the reward,
+    ``return_part`` is the part that evaluation reports, and ``in_batches`` tells whether many completions are better
+    scored at once.
     """
 
-    def __init__(
-            self,
-            task: Task,
-            max_new_tokens: int,
-            overlong_buffer: Optional[int],
-            overlong_weight: float,
-            reward_weights: Dict[str, float] = {},
-            return_part: Optional[str] = None,
-    ) -> None:
-        """
-        Arguments:
-            - task (:obj:`Task`): Names the parts, their weights, ``return_part`` and ``must_end``.
-            - max_new_tokens, overlong_buffer, overlong_weight, reward_weights, return_part: See ``TokenEnv``.
-        Raises:
-            - ConfigError: If the buffer is longer than a completion, or a weight or ``return_part`` is for a part \
-                that does not exist.
-        """
+    def __init__(self, task: Task, options: Dict[str, Any], evaluation: bool) -> None:
         self._task = task
-        self._max_new_tokens = max_new_tokens
-        self._overlong_buffer = overlong_buffer
-        if overlong_buffer is not None and not 0 < overlong_buffer <= max_new_tokens:
-            raise ConfigError(
-                f'env.overlong_buffer = {overlong_buffer}: must be from 1 to env.max_new_tokens = {max_new_tokens}.'
-            )
+        self._max_new_tokens, self._overlong_buffer = options['max_new_tokens'], options['overlong_buffer']
+        self._models = [RewardModel(cfg, f'{KEY}[{i}]') for i, cfg in enumerate(options['reward_models'])]
         self.weights = dict(task.weights)
-        if overlong_buffer is not None:
-            self.weights['overlong'] = overlong_weight
-        for name, value in reward_weights.items():
+        for model in self._models:
+            model.whiten = model.whiten and not evaluation
+            if model.name in self.weights:
+                raise ConfigError(
+                    f'{KEY}: the name {model.name!r} occurs twice among the parts of the reward. Set name to another '
+                    'one.'
+                )
+            self.weights[model.name] = model.weight
+        self._scored = list(self.weights)
+        if self._overlong_buffer is not None:
+            if self._overlong_buffer > self._max_new_tokens:
+                raise ConfigError(
+                    f'env.overlong_buffer = {self._overlong_buffer}: must be from 1 to env.max_new_tokens = '
+                    f'{self._max_new_tokens}.'
+                )
+            self.weights['overlong'] = options['overlong_weight']
+        for name, value in options['reward_weights'].items():
             if name not in self.weights:
                 raise ConfigError(
                     f'env.reward_weights.{name} = {value!r}: the reward has no such part; {nearest(name, self.weights)}'
@@ -71,23 +56,51 @@ class Scoring:
             if not Rule.number().holds(value):
                 raise ConfigError(f'env.reward_weights.{name} = {value!r}: must be {Rule.number().allowed}.')
             self.weights[name] = float(value)
-        check_return_part(return_part, self.weights, 'env.return_part')
-        self.return_part = task.return_part if return_part is None else return_part
+        check_return_part(options['return_part'], self.weights, 'env.return_part')
+        self.return_part = task.return_part if options['return_part'] is None else options['return_part']
+        self.in_batches = task.scores_batches or bool(self._models)
+
+    def score(self, problem: Problem, completion: str) -> Union[Parts, TaskError]:
+        """The parts of one completion, or why it cannot be scored."""
+        for model in self._models:
+            if model.whiten:
+                return TaskError(
+                    f'{KEY}: whiten = True of {model.name!r} needs several completions, and this collector scores one '
+                    'at a time. Use the collector group, or set whiten to False.'
+                )
+        if self._models:
+            return self.scores([problem], [completion])[0]
+        try:
+            return self._task.checked_score(problem, completion)
+        except TaskError as error:
+            return error
+
+    def scores(self, problems: Sequence[Problem], completions: Sequence[str]) -> List[Union[Parts, TaskError]]:
+        """What ``score`` gives for each completion. A model reads all of them together, in this process."""
+        found = self._task.checked_scores(problems, completions)
+        for model in self._models:
+            seconds = self._task.seconds and BATCH * self._task.seconds
+            try:
+                with time_limit(seconds, f'{BATCH} times seconds of the task'):
+                    values = model.scores(problems, completions)
+            except (Exception, SystemExit) as error:  # a model may raise anything, such as out of memory
+                told = f'reward model {model.name!r} raised {describe(error)} for {len(completions)} completions'
+                values = [TaskError(told)] * len(completions)
+            for i, value in enumerate(values):
+                if isinstance(found[i], dict) and isinstance(value, Exception):
+                    told = f'problem: {problems[i].text!r:.200}; completion: {completions[i]!r:.200}'
+                    found[i] = TaskError(f'{value}; {told}')
+                elif isinstance(found[i], dict):
+                    found[i] = {**found[i], model.name: value}
+        return found
 
     def outcome(self, scored: Union[Parts, TaskError], ended: Ended) -> Tuple[float, Dict[str, Any]]:
         """
-        Overview:
-            Reward and info of a completion.
-        Arguments:
-            - scored (:obj:`Union[Dict[str, Optional[float]], TaskError]`): See ``Task.checked_scores``. An error \
-                drops this row only; the workers count failures.
-            - ended (:obj:`Ended`): The completion.
-        Returns:
-            - reward (:obj:`float`): Weighted sum of the parts.
-            - info (:obj:`Dict[str, Any]`): ``reward_parts``, ``failed`` and ``return``, see ``TokenEnv.step``.
+        Reward and info of a completion: ``reward_parts``, ``failed`` and ``return``, see ``TokenEnv.step``. An error in
+        place of its parts drops this row only; the workers count failures.
         """
         failed = scored.message if isinstance(scored, TaskError) else None
-        parts = dict(scored) if failed is None else dict.fromkeys(self._task.weights)
+        parts = dict(scored) if failed is None else dict.fromkeys(self._scored)
         return_part = self._task.return_part
         if self._task.must_end and not ended.terminated and parts[return_part] is not None:
             parts[return_part] = 0.0
@@ -104,21 +117,19 @@ class Scoring:
 
     def not_finite(self, parts: Parts) -> Optional[str]:
         """Why parts that are numbers make no reward: it, or one of them, is not finite in float32. None if they do."""
-        reward = self.reward(parts)
-        if is_score(reward) and all(map(is_score, parts.values())):
+        reward, known = self.reward(parts), {name: value for name, value in parts.items() if value is not None}
+        if is_reward(reward) and all(map(is_reward, known.values())):
             return None
-        terms = ' + '.join(f'{self.weights[k]:g} x {k} = {value:g}' for k, value in parts.items() if value is not None)
+        terms = ' + '.join(f'{self.weights[name]:g} x {name} = {value:g}' for name, value in known.items())
         return f'the reward is {reward:g} ({terms}), must be a finite number (float32)'
 
     def episode(self, turns: List[Parts], failed: Optional[str]) -> Dict[str, Any]:
-        """
-        Overview:
-            Info of an episode of several turns, as in ``outcome``.
-        Arguments:
-            - turns (:obj:`List[Dict[str, Optional[float]]]`): Parts of the reward of each turn.
-            - failed (:obj:`Optional[str]`): Why the episode cannot be scored, or None.
-        """
-        return self._info(total_parts(turns) if failed is None else dict.fromkeys(self._task.weights), failed)
+        """Info of an episode, as in ``outcome``: the sum of each part over its turns, None if it applies to none."""
+        sums = dict.fromkeys(self._scored)
+        for parts in turns if failed is None else ():
+            for name, value in parts.items():
+                sums[name] = sums[name] if value is None else (sums[name] or 0.) + value
+        return self._info(sums, failed)
 
     def _info(self, parts: Parts, failed: Optional[str]) -> Dict[str, Any]:
         wrong = self.not_finite(parts)

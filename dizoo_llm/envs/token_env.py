@@ -1,61 +1,20 @@
-import hashlib
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+"""The environment over tokens, with gymnasium's interface."""
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from transformers import PreTrainedTokenizerBase
 
-from dizoo_llm.tasks import MultiTurnTask, Problem, Reply, Task, Turn, create_task
-from dizoo_llm.tasks.base import check_scorer
-from ding_common import ConfigError, TaskError
+from ding_common import ConfigError, TaskError, check_config
+from dizoo_llm.base import (MultiTurnTask, Problem, Reply, Task, Text, Turn, check_scorer, create_task)
+from dizoo_llm.text.encoder import Encoder
+from dizoo_llm.text.stop import Stop
 
 from .demonstrations import Demonstrations
-from .encoding import Encoder, Text
-from .fitting import fitting_problems
-from .rewarded_task import add_reward_models
+from .fitting import Problems, fitting_problems
+from .options import ENV_OPTIONS, ENV_RULES
 from .scoring import Ended, Scoring
-from .stop import Stop
-from .wrapped_task import ChosenProblems
-
-NO_TOKEN = -1  # pads observations after the last token; never a token id
-
-
-class TokenSpec(NamedTuple):
-    """
-    Overview:
-        The properties of a token environment that a policy needs: how a row ends, and the sizes that a model must fit.
-    """
-    tokenizer: PreTrainedTokenizerBase
-    eos_token_ids: Tuple[int, ...]
-    vocab_size: int
-    max_prompt_length: int
-    max_new_tokens: int  # of a turn
-    reward_weights: Dict[str, float]
-    max_turns: int
-    max_tokens: int  # of an episode after its prompt, the policy's and the environment's
-    ends: Optional[Callable[[Sequence[int]], bool]]  # whether a stop string ends a turn; None without stop strings
-    return_part: Optional[str] = None  # the part that evaluation reports; None: the reward
-    demonstrations: Optional[Demonstrations] = None  # of the training problems; None in evaluation
-
-    @property
-    def max_own_tokens(self) -> int:
-        """Maximum number of tokens that the policy writes in an episode."""
-        return min(self.max_turns * self.max_new_tokens, self.max_tokens)
-
-    @property
-    def return_name(self) -> str:
-        """What evaluation reports as the return."""
-        if self.return_part is not None:
-            return repr(self.return_part)
-        parts = ', '.join(self.reward_weights)
-        return f'the reward of all parts ({parts}; env.return_part names one)' if ', ' in parts else 'the return'
-
-    @property
-    def vocabulary(self) -> str:
-        """A hash of which token has which id."""
-        tokens = sorted((i, token) for token, i in self.tokenizer.get_vocab().items())
-        return hashlib.sha256(repr(tokens).encode(errors='surrogatepass')).hexdigest()
+from .spec import NO_TOKEN, TokenSpec
 
 
 class TokenEnv(gymnasium.Env):
@@ -76,85 +35,44 @@ class TokenEnv(gymnasium.Env):
     render_mode = 'ansi'
 
     def __init__(
-        self,
-        task: Union[str, Dict, Task] = 'think_answer',
-        max_new_tokens: int = 16,
-        tokenizer: Optional[Dict] = None,
-        max_prompt_length: Optional[int] = None,
-        evaluation: bool = False,
-        chat: Optional[bool] = None,
-        system_prompt: Optional[str] = None,
-        chat_options: Dict[str, Any] = {},
-        overlong_buffer: Optional[int] = None,
-        overlong_weight: float = 1.0,
-        reward_models: Sequence[Dict[str, Any]] = (),
-        reward_weights: Dict[str, float] = {},
-        max_turns: int = 1,
-        max_reply_tokens: int = 16,
-        max_tokens: Optional[int] = None,
-        stop: Sequence[str] = (),
-        overlong_prompts: str = 'error',
-        kept: Optional[Sequence[int]] = None,
-        return_part: Optional[str] = None,
+            self,
+            task: Union[str, Dict, Task] = 'think_answer',
+            *,
+            evaluation: bool = False,
+            kept: Optional[Sequence[int]] = None,
+            **options: Any
     ) -> None:
         """
-        Overview:
-            Build the task and the tokenizer.
         Arguments:
             - task (:obj:`Union[str, Dict, Task]`): A task, the name of a registered one, or its config.
-            - max_new_tokens (:obj:`int`): Maximum length of a turn of the policy in tokens.
-            - tokenizer (:obj:`Optional[Dict]`): ``dict(pretrained=folder or name)``, with ``gguf_file`` if the \
-                tokenizer is in a GGUF file, ``dict(words=[...])`` or ``dict(chars='...')``. None uses the task's \
-                words or characters.
-            - max_prompt_length (:obj:`Optional[int]`): Maximum prompt length in tokens. None encodes all prompts of \
-                the task, for training and evaluation, and uses the longest.
-            - evaluation (:obj:`bool`): Whether to use the task's evaluation problems.
-            - chat (:obj:`Optional[bool]`): Whether a text prompt becomes a user message in the tokenizer's chat \
-                template. None applies the template if the tokenizer has one.
-            - system_prompt (:obj:`Optional[str]`): System message at the start of every chat.
-            - chat_options (:obj:`Dict[str, Any]`): Additional variables of the chat template.
-            - overlong_buffer (:obj:`Optional[int]`): Number of tokens before the length limit over which the reward \
-                part ``overlong`` falls from 0 to -1, equation 13 of https://arxiv.org/abs/2503.14476.
-            - overlong_weight (:obj:`float`): Weight of ``overlong`` in the reward.
-            - reward_models (:obj:`Sequence[Dict[str, Any]]`): Further parts of the reward, see \
-                ``dizoo_llm/reward_model.py``.
-            - reward_weights (:obj:`Dict[str, float]`): Weights of parts of the reward in place of the task's.
-            - max_turns (:obj:`int`): Maximum number of turns of the policy; above 1 for a ``MultiTurnTask``.
-            - max_reply_tokens (:obj:`int`): Maximum number of tokens that the environment adds after a turn.
-            - max_tokens (:obj:`Optional[int]`): Maximum number of tokens after the prompt, the policy's and the \
-                environment's. None is the sum of the limits above.
-            - stop (:obj:`Sequence[str]`): Stop strings. The token that completes one ends the turn.
-            - overlong_prompts (:obj:`str`): 'error', or 'drop' to leave out problems with a longer prompt.
+            - evaluation (:obj:`bool`): Whether to use the evaluation problems.
             - kept (:obj:`Optional[Sequence[int]]`): Indices of the problems to use, ``kept`` of another environment \
                 that has measured the prompts. None measures them, see ``fitting_problems``.
-            - return_part (:obj:`Optional[str]`): The part of the reward that is an episode's return; None: the \
-                task's ``return_part``.
+            - options (:obj:`Any`): The other keys of the section ``env`` of a config, see ``ENV_OPTIONS``.
         Raises:
             - ConfigError: If an argument is invalid.
         """
+        check_config(options, ENV_OPTIONS, ENV_RULES, 'env')
+        options = {**ENV_OPTIONS, **options}
         self.task = task if isinstance(task, Task) else create_task(dict(type=task) if isinstance(task, str) else task)
         check_scorer(self.task)
         self.evaluation = evaluation
-        self.max_new_tokens, self.max_turns, self.max_reply_tokens = max_new_tokens, max_turns, max_reply_tokens
-        self.max_tokens = max_turns * max_new_tokens + (max_turns - 1) * max_reply_tokens
-        if max_tokens is not None:
-            self.max_tokens = min(max_tokens, self.max_tokens)
-        self._check_turns(reward_models, overlong_buffer)
-        self.task = add_reward_models(self.task, reward_models, evaluation)
-        self._encoder = Encoder(
-            self.task, tokenizer, max_prompt_length, max_new_tokens, chat, system_prompt, chat_options
-        )
+        for key in ('max_new_tokens', 'max_turns', 'max_reply_tokens'):
+            setattr(self, key, options[key])
+        self.max_tokens = self.max_turns * self.max_new_tokens + (self.max_turns - 1) * self.max_reply_tokens
+        if options['max_tokens'] is not None:
+            self.max_tokens = min(options['max_tokens'], self.max_tokens)
+        self._check_turns(options)
+        self.scoring = Scoring(self.task, options, evaluation)
+        self._encoder = Encoder(self.task, options)
         self.tokenizer, self.eos_token_ids = self._encoder.tokenizer, self._encoder.end_ids
         if kept is None:
-            kept = fitting_problems(self._encoder, self.task, evaluation, overlong_prompts == 'drop')
+            kept = fitting_problems(self._encoder, self.task, evaluation, options['overlong_prompts'] == 'drop')
         self.kept = kept
-        self.problems = self.task.evaluation() if evaluation else self.task
-        if not isinstance(self.kept, range):  # some are dropped
-            self.problems = ChosenProblems(self.problems, self.kept)
+        self.problems = Problems(self.task.evaluation() if evaluation else self.task, kept)
         self.max_prompt_length = self._encoder.max_prompt_length
         self.encode, self.encode_answer = self._encoder.prompt, self._encoder.answer
-        self._stop = Stop(self.tokenizer, self.eos_token_ids, stop)
-        self.scoring = Scoring(self.task, max_new_tokens, overlong_buffer, overlong_weight, reward_weights, return_part)
+        self._stop = Stop(self.tokenizer, self.eos_token_ids, options['stop'])
         vocab_size = len(self.tokenizer)
         length = self.max_prompt_length + self.max_tokens
         self.observation_space = spaces.Box(NO_TOKEN, vocab_size - 1, (length, ), np.int64)
@@ -162,21 +80,25 @@ class TokenEnv(gymnasium.Env):
         self._done = True
         self._scores = True
 
-    def _check_turns(self, reward_models: Sequence[Dict[str, Any]], overlong_buffer: Optional[int]) -> None:
-        """Require that the options fit the number of turns of the task."""
+    def _check_turns(self, options: Dict[str, Any]) -> None:
+        """Require that the options fit the number of turns of the task, and the task its number of turns."""
+        name = type(self.task).__name__
         if not self.has_turns:
             if self.max_turns > 1:
                 raise ConfigError(
-                    f'env.max_turns = {self.max_turns}: {type(self.task).__name__} scores one turn and answers none. '
-                    'Set it to 1, or use a MultiTurnTask.'
+                    f'env.max_turns = {self.max_turns}: {name} scores one turn and answers none. Set it to 1, or use a '
+                    'MultiTurnTask.'
                 )
             return
-        self.task.check()
-        for key, value in (('reward_models', list(reward_models) or None), ('overlong_buffer', overlong_buffer)):
-            if value is not None:
+        if self.task.must_end:
+            raise ConfigError(
+                f'env.task: {name} has must_end = True, which is for tasks of one turn. Use turn.cut in respond.'
+            )
+        for key in ('reward_models', 'overlong_buffer'):
+            if options[key]:
                 raise ConfigError(
-                    f'env.{key} = {value!r:.80}: not available for {type(self.task).__name__}, a MultiTurnTask, which '
-                    'rewards each turn. Remove it.'
+                    f'env.{key} = {options[key]!r:.80}: not available for {name}, a MultiTurnTask, which rewards each '
+                    'turn. Remove it.'
                 )
 
     @property
@@ -310,11 +232,7 @@ class TokenEnv(gymnasium.Env):
         if not self._scores:
             info['unscored'] = row
             return 0., ended, not ended
-        try:
-            scored = self.task.checked_score(self.problem, text)
-        except TaskError as error:
-            scored = error
-        reward, outcome = self.scoring.outcome(scored, row)
+        reward, outcome = self.scoring.outcome(self.scoring.score(self.problem, text), row)
         info.update(outcome)
         return reward, ended, not ended
 

@@ -7,12 +7,16 @@ import re
 from decimal import Decimal
 from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from .mathematics import same_expressions
+from dizoo_llm.servers import MOST, Servers
 
 _BLOCK = re.compile(r'<answer>((?:(?!</?answer>).)*)</answer>', re.DOTALL)
 _WORD = re.compile(r'\\?[A-Za-z]{2,}')
 _FUNCTIONS = {'sin', 'cos', 'tan', 'log', 'ln', 'exp', 'sqrt', 'pi'}
 _SIGNS = 'π×÷·−√∞≤≥°²³½'
+SERVERS = Servers(
+    'math-verify', 'mathematics', "env.task.check = 'math_verify': needs the extra: pip install '.[math]' in the clone",
+    MOST
+)
 _NUMBER = re.compile(r'(?!\$[-+]?\$)\$?([-+]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?)%?\.?')
 
 
@@ -71,9 +75,8 @@ def exact(given: str, answer: str) -> float:
 
 def number(given: str, answer: str) -> float:
     """
-    Overview:
-        1 if both are the same number, else 0. A number consists of digits, optionally with well-formed thousands \
-        commas, a decimal point, a sign, and a dollar or percent sign; any other text around it gives 0.
+    1 if both are the same number, else 0. A number consists of digits, optionally with well-formed thousands commas, a
+    decimal point, a sign, and a dollar or percent sign; any other text around it gives 0.
     """
     a, b = _number(given), _number(answer)
     return float(a is not None and a == b)
@@ -81,21 +84,17 @@ def number(given: str, answer: str) -> float:
 
 def math_verify(pairs: Sequence[Tuple[str, str]]) -> List[Union[float, Exception]]:
     """
-    Overview:
-        1 if ``math-verify`` (an extra of this package) considers both the same mathematical expression, else 0. \
-        ``math-verify`` finds an expression in any text. The answer must therefore be a single expression: at most \
-        1000 characters without words, control characters and white space other than spaces, and with an equality sign \
-        or brackets only if the reference has them. Answers do not wait for one that takes long.
-    Arguments:
-        - pairs (:obj:`Sequence[Tuple[str, str]]`): The model's answers, and the references.
-    Returns:
-        - scores (:obj:`List[Union[float, Exception]]`): For each pair the score; an exception if ``math-verify`` does \
-            not decide within some seconds, for example for a tower of powers, or fails.
+    1 for each pair of answer and reference that ``math-verify`` (an extra of this package) considers the same
+    mathematical expression, else 0; an exception if it does not decide within some seconds, for example for a tower of
+    powers, or fails. ``math-verify`` finds an expression in any text. The answer must therefore be a single expression:
+    at most 1000 characters without words, control characters and white space other than spaces, and with an equality
+    sign or brackets only if the reference has them. Answers do not wait for one that takes long.
     """
     pairs = [(given.strip(), answer.strip()) for given, answer in pairs]
     asked = [i for i, pair in enumerate(pairs) if _may_be_expression(*pair)]
     scores: List[Union[float, Exception]] = [0.0] * len(pairs)
-    for i, same in zip(asked, same_expressions([pairs[i] for i in asked]) if asked else ()):
+    questions = [('same', answer, given) for given, answer in map(pairs.__getitem__, asked)]
+    for i, same in zip(asked, SERVERS.ask(questions, [given for _, _, given in questions])):
         scores[i] = same if isinstance(same, Exception) else float(same)
     return scores
 

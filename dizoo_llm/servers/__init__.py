@@ -109,11 +109,8 @@ class _Server:
 
 class Servers:
     """
-    Overview:
-        Servers that answer questions. There is one at first. While questions wait for others that take long, more are \
-        started, up to ``most``.
-    Interfaces:
-        ``ask``, ``end``
+    Servers that answer questions. There is one at first. While questions wait for others that take long, more are
+    started, up to ``most``.
     """
 
     def __init__(
@@ -149,18 +146,10 @@ class Servers:
 
     def ask(self, questions: Sequence[Sequence[Any]], shown: Sequence[Any]) -> List[Any]:
         """
-        Overview:
-            Ask questions, equal ones once.
-        Arguments:
-            - questions (:obj:`Sequence[Sequence]`): For each the name of a function and its arguments.
-            - shown (:obj:`Sequence[Any]`): What each question is about, for messages.
-        Returns:
-            - answers (:obj:`List`): For each question the result as JSON has it; ``Raised`` if the function raised; \
-                a ``TimeoutError`` if it took too long; a ``RuntimeError`` if its server exited, or the answer is too \
-                long.
-        Raises:
-            - ImportError: If something is not installed.
-            - RuntimeError: If no server can be started.
+        Ask questions, the name of a function and its arguments each; equal ones once. ``shown`` is what each is about,
+        for messages. An answer is the result as JSON has it; ``Raised`` if the function raised; a ``TimeoutError`` if
+        it took too long; a ``RuntimeError`` if its server exited, or the answer is too long. Raises an ``ImportError``
+        if something is not installed, and a ``RuntimeError`` if no server can be started.
         """
         limit = SECONDS if self._seconds is None else self._seconds + 1  # a second later than from here
         lines = [pickle.dumps((limit, *question)) for question in questions]

@@ -14,15 +14,15 @@ from itertools import product
 from typing import Dict, List, Optional, Tuple
 
 from ding_common import ConfigError, Rule
-
-from .base import TASK_REGISTRY, Problem, Task
+from dizoo_llm.base import TASK_REGISTRY, Problem
+from dizoo_llm.base.task import DividedTask, check_values
 
 MOST = 1_000_000  # problems, which are kept in memory
 OPERATIONS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 
 
 @TASK_REGISTRY.register('arithmetic')
-class ArithmeticTask(Task):
+class ArithmeticTask(DividedTask):
     """
     Overview:
         All problems are different. Some are shown as worked examples, others are held out, and training has the rest
@@ -63,48 +63,38 @@ class ArithmeticTask(Task):
         """
         if not isinstance(operations, str) or not operations or set(operations) - set(OPERATIONS):
             raise ConfigError(f'env.task.operations = {operations!r}: must be some of {"".join(OPERATIONS)!r}.')
-        for key, value, rule in (('low', low, Rule.integer(0)), ('high', high, Rule.integer(0)),
-                                 ('examples', examples, Rule.integer(0)), ('eval_size', eval_size, Rule.integer(1)),
-                                 ('near', near, Rule.number(0)), ('seed', seed, Rule.integer(0))):
-            if not rule.holds(value):
-                raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
-        if not Rule.integer(high).or_none().holds(train_high):
-            raise ConfigError(f'env.task.train_high = {train_high!r}: must be {Rule.integer(high).or_none().allowed}.')
+        number = Rule.integer(0)
+        check_values(low=(low, number), high=(high, number), examples=(examples, number), seed=(seed, number))
+        check_values(eval_size=(eval_size, Rule.integer(1)), near=(near, Rule.number(0)))
+        check_values(train_high=(train_high, Rule.integer(high).or_none()))
+        check_values(negative=(negative, Rule('True or False', lambda value: value in (True, False))))
         key, largest = ('high', high) if train_high is None or high < low else ('train_high', train_high)
         if high < low or (largest - low + 1) ** 2 * len(set(operations)) > MOST:
             raise ConfigError(
                 f'env.task.{key} = {largest!r} with env.task.low = {low!r}: must be at least as large, and the task '
                 f'may have at most {MOST:,} problems.'
             )
-        if negative not in (True, False):
-            raise ConfigError(f'env.task.negative = {negative!r}: must be True or False.')
         numbers = range(low, largest + 1)
         found = product(numbers, dict.fromkeys(operations), numbers)
-        found = [p for p in found if negative or int(_written(*p)[1]) >= 0]
+        found = [p for p in found if negative or _value(*p) >= 0]
         problems = [(a, o, b) for a, o, b in found if max(a, b) <= high]
         random.Random(seed).shuffle(problems)
         shown = set(map(_fact, problems[:examples]))
         self._held_out = [p for p in problems[examples:] if _fact(p) not in shown][:eval_size]
         known = shown | set(map(_fact, self._held_out))
-        self._problems = [p for p in problems if _fact(p) not in known]
-        self._problems += [p for p in found if max(p[0], p[2]) > high and _fact(p) not in known]
-        if len(self._held_out) < eval_size or not self._problems:
+        self._items = [p for p in problems if _fact(p) not in known]
+        self._items += [p for p in found if max(p[0], p[2]) > high and _fact(p) not in known]
+        if len(self._held_out) < eval_size or not self._items:
             raise ConfigError(
                 f'env.task.eval_size = {eval_size} with env.task.examples = {examples}: of {len(problems)} problems '
                 'and their other forms none is left for training. Lower one of them, or raise env.task.high.'
             )
         self.weights = dict(right=1.0, near=near) if near > 0 else dict(right=1.0)
-        self._shown: List[Dict[str, str]] = []
-        for problem in problems[:examples]:
-            question, answer = _written(*problem)
-            self._shown += [dict(role='user', content=question), dict(role='assistant', content=answer)]
-
-    def __len__(self) -> int:
-        return len(self._problems)
+        self._shown = [message for p in problems[:examples] for message in _asked(*p)]
 
     def problem(self, index: int) -> Problem:
-        question, answer = _written(*self._problems[index])
-        return Problem([*self._shown, dict(role='user', content=question)], answer)
+        question, answer = _asked(*self._items[index])
+        return Problem([*self._shown, question], answer['content'])
 
     def score(self, problem: Problem, completion: str) -> Dict[str, float]:
         text = completion.strip()
@@ -114,17 +104,17 @@ class ArithmeticTask(Task):
             parts['near'] = 1 / (1 + abs(int(text) - int(problem.answer))) if number else 0.0
         return parts
 
-    def evaluation(self) -> Task:
-        other = ArithmeticTask.__new__(ArithmeticTask)
-        other.__dict__.update(self.__dict__, _problems=self._held_out)
-        return other
-
 
 def _fact(problem: Tuple[int, str, int]) -> Tuple[int, ...]:
     """The same for a sum, its commuted form and its inverse differences; for a product and its commuted form."""
-    a, operation, b = problem
-    return tuple(sorted((a, b, abs(OPERATIONS[operation](a, b)))))
+    return tuple(sorted((problem[0], problem[2], abs(_value(*problem)))))
 
 
-def _written(a: int, operation: str, b: int) -> List[str]:
-    return [f'What is {a} {operation} {b}?', str(OPERATIONS[operation](a, b))]
+def _value(a: int, operation: str, b: int) -> int:
+    return OPERATIONS[operation](a, b)
+
+
+def _asked(a: int, operation: str, b: int) -> List[Dict[str, str]]:
+    """Question and answer as messages."""
+    question, answer = f'What is {a} {operation} {b}?', str(_value(a, operation, b))
+    return [dict(role='user', content=question), dict(role='assistant', content=answer)]

@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import Sequence, Tuple
 
-from .base import Problem
+from dizoo_llm.base import Problem
 
 MOST = 200  # characters of an expression
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}

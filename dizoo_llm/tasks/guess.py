@@ -12,9 +12,7 @@ most three of seven.
 from typing import Any, Dict, Sequence, Tuple
 
 from ding_common import ConfigError
-
-from .base import TASK_REGISTRY, Problem
-from .multi_turn import MultiTurnTask, Reply, Turn
+from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Turn
 
 
 @TASK_REGISTRY.register('guess')

@@ -29,17 +29,17 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ding_common import ConfigError, Rule, describe, import_name, nearest
+from ding_common import MOST, ConfigError, Rule, describe, import_name, nearest
+from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Turn
+from dizoo_llm.base.task import DividedTask, check_values
 
-from .base import TASK_REGISTRY, Problem
 from .faces import FACES
-from .multi_turn import MultiTurnTask, Reply, Turn
 
 INVALID = 'invalid'  # the reply to a turn that is not an action
 
 
 @TASK_REGISTRY.register('gym_text')
-class GymTextTask(MultiTurnTask):
+class GymTextTask(DividedTask, MultiTurnTask):
     """
     Overview:
         See the module's docstring. Game i starts with ``reset(seed=i)``; what is drawn later depends on the seed of
@@ -76,9 +76,7 @@ class GymTextTask(MultiTurnTask):
         Raises:
             - ConfigError: If the environment cannot be created or a face cannot be used, or no game is left.
         """
-        for key, value, low in (('games', games, 1), ('eval_size', eval_size, 0)):
-            if not Rule.integer(low, 1_000_000).holds(value):
-                raise ConfigError(f'env.task.{key} = {value!r}: must be {Rule.integer(low, 1_000_000).allowed}.')
+        check_values(games=(games, Rule.integer(1, MOST)), eval_size=(eval_size, Rule.integer(0, MOST)))
         self._pool = _Pool.of(id, env_kwargs)
         self._face = self._create_face(id, face)
         words = getattr(self._face, 'words', None)
@@ -93,13 +91,10 @@ class GymTextTask(MultiTurnTask):
                     f'env.task.eval_size = {eval_size}: only {len(seeds)} of {games + eval_size} games have different '
                     'prompts, so none is left for training. Lower it, or raise env.task.games.'
                 )
-        self._seeds, self._held_out = seeds[:len(seeds) - eval_size], seeds[len(seeds) - eval_size:]
-
-    def __len__(self) -> int:
-        return len(self._seeds)
+        self._items, self._held_out = seeds[:len(seeds) - eval_size], seeds[len(seeds) - eval_size:] or None
 
     def problem(self, index: int) -> Problem:
-        seed = self._seeds[index]
+        seed = self._items[index]
         return Problem(self._prompt(seed), metadata=dict(seed=seed))
 
     def begin(self, problem: Problem, seed: int) -> '_Game':
@@ -115,13 +110,6 @@ class GymTextTask(MultiTurnTask):
             return Reply(INVALID, dict(reward=0.0, invalid=1.0), anchor=state.anchor)
         reward, done = state.step(action)
         return Reply(self._face.text(state.obs), dict(reward=reward, invalid=0.0), done, state.anchor)
-
-    def evaluation(self) -> 'GymTextTask':
-        if not self._held_out:
-            return self
-        other = GymTextTask.__new__(GymTextTask)
-        other.__dict__.update(self.__dict__, _seeds=self._held_out)
-        return other
 
     def _prompt(self, seed: int) -> str:
         game = _Game(self._pool)

@@ -11,8 +11,7 @@ A reply names the colour once, two turns before the door asks for it.
 """
 from typing import Any, Dict, Sequence, Tuple
 
-from .base import TASK_REGISTRY, Problem
-from .multi_turn import MultiTurnTask, Reply, Turn
+from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Turn
 
 COLOURS = ['red', 'green', 'blue', 'white']
 

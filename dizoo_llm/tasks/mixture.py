@@ -1,12 +1,12 @@
 """Several tasks as one: problems of each in proportion to its weight."""
+import copy
 from typing import Any, Dict, List, Tuple, Union
 
 import numpy as np
 
 from ding_common import ConfigError, Rule
-
-from .base import TASK_REGISTRY, Parts, Problem, Task, create_task
-from .multi_turn import MultiTurnTask
+from dizoo_llm.base import (TASK_REGISTRY, MultiTurnTask, Parts, Problem, Task, create_task)
+from dizoo_llm.base.task import check_values
 
 MOST = 10_000_000  # problems of an epoch
 
@@ -35,15 +35,10 @@ class MixtureTask(Task):
             raise ConfigError(f'env.task.parts = {parts!r:.200}: must be a list of dicts, each like env.task.')
         weight = [part.get('weight', 1) for part in parts]
         for i, value in enumerate(weight):
-            rule = Rule.number(0, open_low=True)
-            if not rule.holds(value):
-                raise ConfigError(f'env.task.parts[{i}].weight = {value!r}: must be {rule.allowed}.')
+            check_values(**{f'parts[{i}].weight': (value, Rule.number(0, open_low=True))})
         tasks = []
         for i, part in enumerate(parts):
-            try:
-                tasks.append(create_task({key: value for key, value in part.items() if key != 'weight'}))
-            except ConfigError as error:
-                raise ConfigError(str(error).replace('env.task', f'env.task.parts[{i}]')) from error
+            tasks.append(create_task({k: v for k, v in part.items() if k != 'weight'}, f'env.task.parts[{i}]'))
             if isinstance(tasks[-1], MultiTurnTask):
                 raise ConfigError(
                     f'env.task.parts[{i}]: {type(tasks[-1]).__name__} has several turns, which a mixture cannot have.'
@@ -131,7 +126,7 @@ class MixtureTask(Task):
         return self._tasks[problem.metadata['part']], problem._replace(metadata=problem.metadata['of_task'])
 
     def evaluation(self) -> Task:
-        other = MixtureTask.__new__(MixtureTask)
+        other = copy.copy(self)
         other._set([task.evaluation() for task in self._tasks])
         other._interleave([len(task) for task in other._tasks])
         return other

@@ -10,15 +10,16 @@ from itertools import product
 from typing import Dict, Sequence, Tuple
 
 from ding_common import ConfigError
+from dizoo_llm.base import TASK_REGISTRY, Problem
+from dizoo_llm.base.task import DividedTask
 
-from .base import TASK_REGISTRY, Problem, Task
 from .calculator import demonstrate
 
 NUMBERS = range(32, 100)  # every product has four digits
 
 
 @TASK_REGISTRY.register('products')
-class ProductsTask(Task):
+class ProductsTask(DividedTask):
     """
     Overview:
         All 4,624 products, of four digits each, some of them held out; a product with its factors exchanged is not
@@ -45,24 +46,16 @@ class ProductsTask(Task):
         random.Random(seed).shuffle(pairs)
         self._held_out = pairs[:eval_size]
         known = set(map(frozenset, self._held_out))
-        self._pairs = [pair for pair in pairs if frozenset(pair) not in known]
-        if not self._pairs:
+        self._items = [pair for pair in pairs if frozenset(pair) not in known]
+        if not self._items:
             raise ConfigError(f'env.task.eval_size = {eval_size}: no product is left for training. Lower it.')
 
-    def __len__(self) -> int:
-        return len(self._pairs)
-
     def problem(self, index: int) -> Problem:
-        a, b = self._pairs[index]
+        a, b = self._items[index]
         return Problem(f'{a}*{b}=', str(a * b), dict(index=index))
 
     def score(self, problem: Problem, completion: str) -> Dict[str, float]:
         return dict(right=float(completion == problem.answer))
-
-    def evaluation(self) -> Task:
-        other = ProductsTask.__new__(ProductsTask)
-        other.__dict__.update(self.__dict__, _pairs=self._held_out)
-        return other
 
 
 def half_right(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:

@@ -15,12 +15,13 @@ import threading
 from functools import cached_property, lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Union
 
+from ding_common import ConfigError, Rule, nearest
+from dizoo_llm.base import TASK_REGISTRY, Parts, Problem, Task
+from dizoo_llm.base.problem import as_text
+from dizoo_llm.base.task import check_choice, check_values
+from dizoo_llm.data.facts import in_any_order
 from dizoo_llm.rewards import EXTRACTORS, WRITTEN
 from dizoo_llm.servers import MOST, Servers
-from ding_common import ConfigError, Rule, nearest
-
-from .base import TASK_REGISTRY, Parts, Problem, Task, as_text
-from .facts import in_any_order
 
 MISSING = "env.task.type = 'reasoning_gym': needs the extra: pip install '.[reasoning-gym]' in the clone"
 _HELD_OUT: Dict[str, '_HeldOut'] = {}  # by config
@@ -47,9 +48,8 @@ def _dataset(name: str, seed: int, config: str) -> Any:
 @lru_cache(maxsize=64)
 def _why_not(name: str, seed: int, config: str) -> Optional[str]:
     """
-    Overview:
-        The reason why a generator cannot be used, or None. A model's text is data and is never executed, nonsense \
-        answers must not be rewarded, and a problem must be the same in every process.
+    The reason why a generator cannot be used, or None. A model's text is data and is never executed, nonsense answers
+    must not be rewarded, and a problem must be the same in every process.
     """
     from reasoning_gym.factory import DATASETS
     if _EVALUATES.search(inspect.getsource(DATASETS[name][0].score_answer)):
@@ -77,28 +77,20 @@ def _in_range(score: float) -> float:
 
 
 # As ``_score``, for what a model wrote: a coin_flip of '1e99999999' ends neither by itself nor by a signal.
-_SERVERS = Servers('reasoning-gym', 'gym', MISSING, MOST)
+SERVERS = Servers('reasoning-gym', 'gym', MISSING, MOST)
 
 
-def _check_choice(name: Optional[str], config: Optional[Dict], mixture: Optional[List[Dict]]) -> None:
+def _generators(name: Optional[str], config: Optional[Dict], mixture: Optional[List[Dict]]) -> List[Dict]:
+    """The generators of a task: name, config and weight of each."""
     if (name is None) == (mixture is None):
         raise ConfigError(f'env.task.name = {name!r}, env.task.mixture = {mixture!r}: set exactly one of them.')
-    if mixture is not None and config is not None:
+    if mixture is None:
+        return [dict(name=name, config=config)]
+    if config is not None:
         raise ConfigError(f'env.task.config = {config!r}: not allowed with a mixture; each part has its own config.')
-    if mixture is not None and not (isinstance(mixture, list) and mixture and all(isinstance(p, dict)
-                                                                                  for p in mixture)):
+    if not isinstance(mixture, list) or not mixture or not all(isinstance(part, dict) for part in mixture):
         raise ConfigError(f'env.task.mixture = {mixture!r}: must be a list of dicts with name, config and weight.')
-
-
-def _check_values(size: int, eval_size: int, seed: int, examples: int, template: str, answer_in: str) -> None:
-    for key, value, rule in (('size', size, Rule.integer(1)), ('eval_size', eval_size, Rule.integer(1)),
-                             ('seed', seed, Rule.integer(0)), ('examples', examples, Rule.integer(0))):
-        if not rule.holds(value):
-            raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
-    if answer_in not in EXTRACTORS:
-        raise ConfigError(f'env.task.answer_in = {answer_in!r}: {nearest(str(answer_in), EXTRACTORS)}')
-    if '{question}' not in template:
-        raise ConfigError(f'env.task.template = {template!r}: must contain {{question}}.')
+    return [dict(part) for part in mixture]
 
 
 def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
@@ -162,8 +154,6 @@ class ReasoningGymTask(Task):
             examples: int = 0,
     ) -> None:
         """
-        Overview:
-            Create the generators.
         Arguments:
             - name (:obj:`Optional[str]`): Name of a generator.
             - config (:obj:`Optional[Dict]`): Arguments of the generator, such as ``min_word_len``.
@@ -187,22 +177,16 @@ class ReasoningGymTask(Task):
             import reasoning_gym  # noqa: F401
         except ImportError as error:
             raise ConfigError(MISSING) from error
-        _check_choice(name, config, mixture)
-        _check_values(size, eval_size, seed, examples, template, answer_in)
-        if weights is not None:
-            if set(weights) != set(self.weights) or not all(map(Rule.number().holds, weights.values())):
-                raise ConfigError(
-                    f"env.task.weights = {dict(weights)!r}: must be numbers for {', '.join(self.weights)}."
-                )
-            self.weights = dict(weights)
-        self._parts = [dict(name=name, config=config)] if mixture is None else [dict(part) for part in mixture]
-        self._datasets = [
-            _generator('env.task' if mixture is None else f'env.task.mixture[{number}]', part, seed, right_by_score)
-            for number, part in enumerate(self._parts)
-        ]
-        self._generators = [
-            (part['name'], seed, json.dumps(part.get('config') or {}, sort_keys=True)) for part in self._parts
-        ]
+        self._parts = _generators(name, config, mixture)
+        check_values(size=(size, Rule.integer(1)), eval_size=(eval_size, Rule.integer(1)))
+        check_values(seed=(seed, Rule.integer(0)), examples=(examples, Rule.integer(0)))
+        check_choice('answer_in', answer_in, EXTRACTORS)
+        if '{question}' not in template:
+            raise ConfigError(f'env.task.template = {template!r}: must contain {{question}}.')
+        self.weights = dict(self.weights if weights is None else weights)
+        if set(self.weights) != {'score', 'right'} or not all(map(Rule.number().holds, self.weights.values())):
+            raise ConfigError(f'env.task.weights = {self.weights!r}: must be numbers for score, right.')
+        self._create('env.task' if mixture is None else 'env.task.mixture[{}]', seed, right_by_score)
         self._size, self._eval_size, self._seed = size, eval_size, seed
         self._template, self._extract, self._right_by_score = template, EXTRACTORS[answer_in], right_by_score
         self._written = WRITTEN[answer_in]
@@ -214,6 +198,13 @@ class ReasoningGymTask(Task):
         self._examples = examples
         self._key = json.dumps([self._parts, seed, template, eval_size, examples], sort_keys=True)
         self._evaluating = False
+
+    def _create(self, where: str, seed: int, right_by_score: bool) -> None:
+        self._datasets, self._generators = [], []
+        for number, part in enumerate(self._parts):
+            self._datasets.append(_generator(where.format(number), part, seed, right_by_score))
+            config = json.dumps(part.get('config') or {}, sort_keys=True)
+            self._generators.append((part['name'], seed, config))
 
     def __len__(self) -> int:
         return self._eval_size if self._evaluating else self._size
@@ -234,12 +225,8 @@ class ReasoningGymTask(Task):
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
         given = list(map(self._extract, completions))
         asked = [(text, problem.metadata) for text, problem in zip(given, problems) if text is not None]
-        found = iter(
-            _SERVERS.ask(
-                [('score', *self._generators[of['part']], text, of['entry']) for text, of in asked],
-                [text for text, _ in asked],
-            ) if asked else ()
-        )
+        questions = [('score', *self._generators[of['part']], text, of['entry']) for text, of in asked]
+        found = iter(SERVERS.ask(questions, [text for text, _ in asked]))
         return [
             dict(score=0.0, right=0.0) if text is None else self._parts_of(next(found), text, problem.answer)
             for text, problem in zip(given, problems)
@@ -272,14 +259,11 @@ class ReasoningGymTask(Task):
         return Problem(prompt, '' if entry['answer'] is None else as_text(entry['answer']), metadata)
 
     def _with_examples(self, problem: Problem) -> Problem:
-        shown = self._held_out.examples[problem.metadata['part']]
-        if not shown:
-            return problem
         messages: List[Dict[str, str]] = []
-        for example in shown:
+        for example in self._held_out.examples[problem.metadata['part']]:
             messages.append(dict(role='user', content=example.prompt))
             messages.append(dict(role='assistant', content=self.demonstration(example)))
-        return problem._replace(prompt=[*messages, dict(role='user', content=problem.prompt)])
+        return problem.after(messages)
 
     def _fact(self, problem: Problem) -> Union[str, bytes]:
         """What all forms of a problem have in common."""

@@ -15,10 +15,9 @@ import re
 import threading
 from typing import Any, Dict, Iterator, NamedTuple, Tuple
 
-from ding_common import ConfigError, Rule, describe, nearest
-
-from .base import TASK_REGISTRY, Problem
-from .multi_turn import MultiTurnTask, Reply, Turn
+from ding_common import MOST, ConfigError, Rule, describe, nearest
+from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Turn
+from dizoo_llm.base.task import DividedTask, check_values
 
 _GLOBAL = threading.Lock()  # held while a game uses Python's global random numbers; DI-engine resets in threads
 INVALID = 'garbage'  # no game takes it for a move
@@ -26,7 +25,7 @@ TRIED = 10  # invalid moves at most, before a run
 
 
 @TASK_REGISTRY.register('textarena')
-class TextArenaTask(MultiTurnTask):
+class TextArenaTask(DividedTask, MultiTurnTask):
     """
     Overview:
         See the module's docstring. Game i starts with ``reset(seed=i)``; what is drawn later depends on the seed of
@@ -50,20 +49,14 @@ class TextArenaTask(MultiTurnTask):
             - ConfigError: If textarena is not installed, or the game cannot be created, has several players, or \
                 answers an invalid move by an error.
         """
-        for key, value, low in (('games', games, 1), ('eval_size', eval_size, 0)):
-            if not Rule.integer(low, 1_000_000).holds(value):
-                raise ConfigError(f'env.task.{key} = {value!r}: must be {Rule.integer(low, 1_000_000).allowed}.')
+        check_values(games=(games, Rule.integer(1, MOST)), eval_size=(eval_size, Rule.integer(0, MOST)))
         self._id, self._arguments = id, dict(env_kwargs)
         self._starts: Dict[int, _Start] = {}
         self._check()
-        self._seeds = range(games)
-        self._held_out = range(games, games + eval_size)
-
-    def __len__(self) -> int:
-        return len(self._seeds)
+        self._items, self._held_out = range(games), range(games, games + eval_size) or None
 
     def problem(self, index: int) -> Problem:
-        seed = self._seeds[index]
+        seed = self._items[index]
         return Problem(self._start(seed).prompt, metadata=dict(seed=seed))
 
     def begin(self, problem: Problem, seed: int) -> '_Game':
@@ -73,13 +66,6 @@ class TextArenaTask(MultiTurnTask):
         text, invalid, done = state.step(turn.text)
         reward = float(state.reward) if done else 0.0
         return Reply(text, dict(reward=reward, invalid=float(invalid)), done)
-
-    def evaluation(self) -> 'TextArenaTask':
-        if not self._held_out:
-            return self
-        other = copy.copy(self)
-        other._seeds = self._held_out
-        return other
 
     def _start(self, seed: int) -> '_Start':
         if seed not in self._starts:

@@ -12,9 +12,8 @@ them by trial. The task comes from a GRPO tutorial notebook, which differs in tw
 """
 from typing import Dict
 
+from dizoo_llm.base import TASK_REGISTRY, Problem, Task
 from dizoo_llm.rewards import answer_reward, format_reward, is_formatted
-
-from .base import TASK_REGISTRY, Problem, Task
 
 EXAMPLE = '<think> 2 3 4 </think> <answer> 7 </answer>'
 QUESTIONS = [

@@ -6,6 +6,7 @@ A task of one turn, with functions that the model may call before it answers. Wi
     tool:       408
     assistant:  408
 """
+import copy
 import inspect
 import json
 import math
@@ -14,21 +15,14 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from transformers.utils import get_json_schema
 
-from ding_common import ConfigError, Rule, TaskError, describe, import_name, nearest
-
-from .base import TASK_REGISTRY, Problem, Task, create_task
-from .multi_turn import MultiTurnTask, Reply, Turn
-from .tool_process import Answer, ToolProcess
+from ding_common import (ConfigError, Rule, TaskError, describe, import_name, nearest)
+from dizoo_llm.base import (TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn, create_task)
+from dizoo_llm.base.task import check_values
+from dizoo_llm.data.rows import refuse_constant
+from dizoo_llm.servers.tool_process import Answer, process_of
 
 OPEN, CLOSE = '<tool_call>', '</tool_call>'
 COUNTS = ('calls', 'call_errors')
-RULES = dict(
-    seconds=Rule.number(0, 3600, True),
-    max_chars=Rule.integer(1, 1_000_000),
-    max_calls=Rule.integer(1, 1000),
-    examples=Rule.integer(0),
-    functions=Rule('a list of at least one', bool),
-)
 PRINTABLE = ''.join(map(chr, range(32, 127))) + '\n'
 _KINDS = {int: 'an integer', float: 'a number', str: 'text', bool: 'true or false'}
 
@@ -62,7 +56,7 @@ class ToolsTask(MultiTurnTask):
             - task (:obj:`Union[Dict, Task]`): The inner task, like ``env.task``, of one turn.
             - functions (:obj:`List[str]`): ``'module:function'`` each. Parameters have the type int, float, str or \
                 bool; the docstring describes each one under ``Args:``, see ``transformers.utils.get_json_schema``. \
-                They run in a process of their own, see ``dizoo_llm/tasks/tool_process.py``: they must not use torch \
+                They run in a process of their own, see ``dizoo_llm/servers/tool_process.py``: they must not use torch \
                 or keep anything between calls.
             - seconds (:obj:`float`): Time limit of a call.
             - max_chars (:obj:`int`): Maximum length of an answer in characters; the rest is dropped.
@@ -74,11 +68,13 @@ class ToolsTask(MultiTurnTask):
         Raises:
             - ConfigError: If an argument is invalid.
         """
-        given = dict(seconds=seconds, max_chars=max_chars, max_calls=max_calls, examples=examples)
-        given['functions'] = functions or None
-        for key, rule in RULES.items():
-            if not rule.holds(given[key]):
-                raise ConfigError(f'env.task.{key} = {given[key]!r}: must be {rule.allowed}.')
+        check_values(
+            seconds=(seconds, Rule.number(0, 3600, True)),
+            max_chars=(max_chars, Rule.integer(1, 1_000_000)),
+            max_calls=(max_calls, Rule.integer(1, 1000)),
+            examples=(examples, Rule.integer(0)),
+            functions=(functions or None, Rule('a list of at least one', bool)),
+        )
         self._task = task = _inner(task)
         self._max_chars, self._max_calls = max_chars, max_calls
         self._functions: Dict[str, Callable] = {}
@@ -88,7 +84,7 @@ class ToolsTask(MultiTurnTask):
             if function.__name__ in self._functions:
                 raise ConfigError(f'env.task.functions = {name!r}: the name {function.__name__!r} occurs twice.')
             self._functions[function.__name__] = function
-        self._process = ToolProcess.of(self._functions, seconds, max_chars)
+        self._process = process_of(tuple(self._functions.values()), seconds, max_chars)
         self._demonstration = None if demonstration is None else import_name(demonstration, 'env.task.demonstration')
         self._take(self._task)
         self._shown: List[Dict[str, str]] = []
@@ -144,8 +140,7 @@ class ToolsTask(MultiTurnTask):
         return self._demonstration(problem, turns)
 
     def evaluation(self) -> 'ToolsTask':
-        other = ToolsTask.__new__(ToolsTask)
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other._take(self._task.evaluation())
         other._skipped = 0
         return other
@@ -175,10 +170,7 @@ class ToolsTask(MultiTurnTask):
 
 def _inner(task: Union[Dict[str, Any], Task]) -> Task:
     if not isinstance(task, Task):
-        try:
-            task = create_task(task)
-        except ConfigError as error:
-            raise ConfigError(str(error).replace('env.task', 'env.task.task')) from error
+        task = create_task(task, 'env.task.task')
     if isinstance(task, MultiTurnTask):
         raise ConfigError(f'env.task.task: {type(task).__name__} has several turns, must be a task of one turn.')
     return task
@@ -207,11 +199,8 @@ def _parse(text: str) -> Tuple[str, Dict[str, Any]]:
             raise ValueError('a name occurs twice')
         return dict(pairs)
 
-    def refuse(constant: str) -> None:
-        raise ValueError(f'{constant} is not a JSON number')
-
     try:
-        call = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+        call = json.loads(text, object_pairs_hook=once, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the call is not valid JSON ({' '.join(str(error).split()):.100})") from error
     if not isinstance(call, dict) or set(call) != {'name', 'arguments'} or not isinstance(call['name'], str) or \

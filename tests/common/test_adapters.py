@@ -17,9 +17,8 @@ from ding_common.adapters import check_keys
 from ding_common.language_model import build_causal_lm
 from ding_grpo.model import CausalLM
 from dizoo_llm.play import main as play
-from dizoo_llm.tokenizer import load_tokenizer
 from dizoo_llm.sft import train
-
+from dizoo_llm.text.tokenizer import load_tokenizer
 from tests.policy.helper import make_policy
 
 pytest.importorskip('peft')

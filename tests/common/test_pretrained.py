@@ -7,13 +7,13 @@ import sys
 import pytest
 import torch
 
-from dizoo_llm.chat import encode_prompt
-from dizoo_llm.envs import TokenEnv
-from dizoo_llm.tokenizer import load_tokenizer
 from ding_common import ConfigError, pretrained
 from ding_common.language_model import build_causal_lm
 from ding_common.pretrained import PackagedModel, Pretrained
 from ding_grpo.model import CausalLM
+from dizoo_llm.envs import TokenEnv
+from dizoo_llm.text.chat import encode_prompt
+from dizoo_llm.text.tokenizer import load_tokenizer
 
 pytest.importorskip('gguf')
 

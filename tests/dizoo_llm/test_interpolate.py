@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from ding_common import ConfigError
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.interpolate import interpolate, main
-from dizoo_llm.tokenizer import load_tokenizer
+from dizoo_llm.text.tokenizer import load_tokenizer
 
 
 def model(seed, hidden_size=16, **more):

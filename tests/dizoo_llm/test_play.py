@@ -3,13 +3,20 @@ import pytest
 from click.testing import CliRunner
 
 from dizoo_llm.play import main
-from dizoo_llm.tasks.arithmetic import ArithmeticTask
-from dizoo_llm.tokenizer import load_tokenizer
-
+from dizoo_llm.text.tokenizer import load_tokenizer
 from tests.conftest import TINY
 from tests.shipped import CHAT, write_model_and_data
 
-CONFIG = "main_config = dict(env=dict(task=dict(type='arithmetic'), {}))\n"
+CONFIG = "main_config = dict(env=dict(dict(task=dict(type='arithmetic')), {}))\n"
+TASK = """
+weights, return_part = dict(right=1.0), 'right'
+
+def problems():
+    return [dict(prompt=str(n), answer=n) for n in range(3)]
+
+def score(problem, completion):
+    return {}
+"""
 TEMPLATE = CHAT + "{% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}"
 
 
@@ -28,7 +35,7 @@ def play(tmp_path, monkeypatch):
         read.append((tokenizer.decode(prompts[0]), longest))
         return [tokenizer.encode('yes')]
 
-    monkeypatch.setattr('dizoo_llm.play.plain_generate', generate)
+    monkeypatch.setattr('dizoo_llm.models.generation.plain_generate', generate)
 
     def of(prompt, env):
         (tmp_path / 'my_config.py').write_text(CONFIG.format(env))
@@ -58,16 +65,12 @@ def test_a_variable_that_the_template_does_not_read(play):
 
 
 @pytest.mark.unittest
-def test_completions_that_cannot_be_scored_are_no_zeros(play, monkeypatch):
-    right = iter([1.0, ValueError('no'), 0.5])
-
-    def score(task, problem, completion):
-        value = next(right)
-        if isinstance(value, Exception):
-            raise value
-        return dict(right=value)
-
-    monkeypatch.setattr(ArithmeticTask, 'score', score)
-    assert "mean of 'right': 0.750 in 2 problems; 1 could not be scored\n" in play([], '')[1].output
-    monkeypatch.setattr(ArithmeticTask, 'score', lambda *args: {})
-    assert "mean of 'right': none in 0 problems; 3 could not be scored\n" in play([], '')[1].output
+@pytest.mark.parametrize(
+    'score, told', [
+        ('dict(right={0: 1.0, 2: 0.5}[problem["answer"]])', '0.750 in 2 problems; 1 could not be scored'),
+        ('dict()', 'none in 0 problems; 3 could not be scored'),
+    ]
+)
+def test_completions_that_cannot_be_scored_are_no_zeros(play, tmp_path, score, told):
+    (tmp_path / 'task.py').write_text(TASK.format(score))
+    assert f"mean of 'right': {told}\n" in play([], "task=dict(type='python', file='task.py')")[1].output

@@ -6,13 +6,12 @@ import torch
 from easydict import EasyDict
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from dizoo_llm.envs import TokenEnv
-from dizoo_llm.generation import plain_generate
-from dizoo_llm.sft import evaluate, train
-from dizoo_llm.sft_examples import Examples, collate
-from dizoo_llm.tokenizer import load_tokenizer
 from ding_common import ConfigError, read_json_lines
-
+from dizoo_llm.envs import TokenEnv
+from dizoo_llm.models.generation import plain_generate
+from dizoo_llm.sft import Examples, collate, evaluate, train
+from dizoo_llm.tasks import GuessTask
+from dizoo_llm.text.tokenizer import load_tokenizer
 from tests.processes import Process, call, run_sft
 
 pytest.importorskip('accelerate')
@@ -113,7 +112,7 @@ class TestSFT:
         own = GenerationConfig(repetition_penalty=50.0, no_repeat_ngram_size=1, top_k=1, max_new_tokens=1)
         model.generation_config = own
         assert evaluate(model, env, 25) == value and model.generation_config is own
-        prompts, size = [env.encode(env.problems.problem(3))] * 64, len(env.tokenizer)
+        prompts, size = [env.encode(env.problems.checked_problem(3))] * 64, len(env.tokenizer)
         sampled = plain_generate(model, prompts, 3, env.eos_token_ids, size, temperature=100.0)
         assert len({row[0] for row in sampled}) > 5 and max(map(max, sampled)) < size
 
@@ -169,3 +168,50 @@ class TestSFT:
         code, out = Process(run_sft, '-c my_config.py', tmp_path).end()
         assert code == 1 and out == \
             "Error: --config = 'my_config.py': ZeroDivisionError: division by zero (my_config.py:1)\n"
+
+
+class Always(GuessTask):
+    """Demonstrates one guess; None raises."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.text = text
+
+    def demonstration(self, problem, turns=()):
+        return self.text.strip()
+
+
+GUESS = dict(task=dict(type='guess'), max_new_tokens=2, max_turns=3, max_reply_tokens=2)
+
+
+@pytest.mark.unittest
+def test_only_the_policys_turns_are_learned():
+    example = Examples(TokenEnv(**GUESS), 0, 7)[5]  # the secret is 6: 4 higher, 6
+    assert example == dict(input_ids=[7, 3, 11, 8, 5, 11], labels=[-100, 3, 11, -100, 5, 11])
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize(
+    'text, told',
+    [('1', 'its own demonstration of problem 3 the reward 0'), (None, 'demonstration raised AttributeError')]
+)
+def test_demonstrations_without_a_reward_are_refused(text, told):
+    with pytest.raises(ConfigError, match=told):
+        Examples(TokenEnv(**dict(GUESS, task=Always(text))), 3, 7)
+
+
+@pytest.mark.unittest
+def test_a_later_demonstration_may_be_wrong():
+    """A careless teacher is wrong now and then; that of the first problem shows that the scorer works."""
+    examples = Examples(TokenEnv(**dict(GUESS, task=Always('4'))), 3, 7)
+    assert examples[1]['labels'].count(3) == 3  # the secret 5: guessed 4 three times
+
+
+@pytest.mark.envtest
+def test_a_game_is_learned(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = dict(model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+    options = dict(examples=7, batch_size=7, max_steps=120, learning_rate=5e-3, eval_freq=60, eval_problems=7)
+    config = dict(exp_name='run', env=GUESS, model=dict(config=dict(model, max_position_embeddings=16)), train=options)
+    _, value = train(EasyDict(config), 0)
+    assert value == 1

@@ -7,10 +7,10 @@ import torch
 from click.testing import CliRunner
 
 from ding_common import ConfigError, read_json_lines
-from dizoo_llm.reward_model import RewardModel
+from dizoo_llm.models.reward_model import RewardModel
 from dizoo_llm.tasks import Problem, ThinkAnswerTask
 from dizoo_llm.train_reward_model import main, read_pairs, train
-from tests.dizoo_llm.test_reward_model import save_model
+from tests.dizoo_llm.models.test_reward_model import save_model
 from tests.processes import ROOT
 
 PAIRS = os.path.join(ROOT, 'benchmarks', 'kl', 'think_answer_pairs.py')

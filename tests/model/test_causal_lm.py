@@ -4,11 +4,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from dizoo_llm.tokenizer import build_word_tokenizer
 from ding_common import ConfigError
-from ding_grpo.rl_utils import linear_log_prob, naive_method
 from ding_grpo.model import CausalLM
 from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.rl_utils import linear_log_prob, naive_method
+from dizoo_llm.text.tokenizer import build_word_tokenizer
 
 CPU = torch.device('cpu')
 

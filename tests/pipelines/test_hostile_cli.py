@@ -169,7 +169,7 @@ class TestCommands:
     def test_play(self, folder, tiny_model, spoil):
         from dizoo_llm.play import main as play
         from dizoo_llm.tasks import ThinkAnswerTask
-        from dizoo_llm.tokenizer import build_word_tokenizer
+        from dizoo_llm.text.tokenizer import build_word_tokenizer
         tiny_model.save_pretrained('played', build_word_tokenizer(ThinkAnswerTask.words))
         weights, config = folder / 'played' / 'model.safetensors', folder / 'played' / 'config.json'
         if spoil == 'no weights':

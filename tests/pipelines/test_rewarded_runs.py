@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from dizoo_llm import reward_model
-from tests.dizoo_llm.test_reward_model import save_model
+from dizoo_llm.models import reward_model
+from tests.dizoo_llm.models.test_reward_model import save_model
 from tests.pipelines.test_processes import furthest
 from tests.pipelines.test_score_batch import train
 from tests.same import same

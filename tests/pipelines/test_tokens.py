@@ -162,7 +162,7 @@ class TestFromPython:
     def test_model_folder_as_start_with_the_tokenizer_beside_it(self, think_answer, tiny_config, vocab_size):
         from ding_grpo.model import CausalLM
         from dizoo_llm.tasks import ThinkAnswerTask
-        from dizoo_llm.tokenizer import build_word_tokenizer
+        from dizoo_llm.text.tokenizer import build_word_tokenizer
         CausalLM(config={
             **tiny_config, 'vocab_size': vocab_size
         }).save_pretrained('start', build_word_tokenizer(ThinkAnswerTask.words))

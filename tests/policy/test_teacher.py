@@ -9,7 +9,7 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.model import CausalLM
 from ding_grpo.rl_utils import exact_kl, sequence_mean
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.tokenizer import build_word_tokenizer
+from dizoo_llm.text.tokenizer import build_word_tokenizer
 from tests.cases import long
 from tests.policy.helper import make_policy, sample_groups
 from tests.policy.test_step_actor import DISCRETE, make

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from ding_common import ConfigError
 from ding_grpo.data.batch import Batch
 from ding_grpo.instruments.token_record import TokenRecorder
-from dizoo_llm.tokenizer import build_char_tokenizer
+from dizoo_llm.text.tokenizer import build_char_tokenizer
 from tests.policy.helper import make_batch, make_policy, sample_groups
 
 pytestmark = pytest.mark.unittest

@@ -45,7 +45,7 @@ def test_learned_ids_are_the_sampled_ids_with_byte_pairs(think_answer, monkeypat
     main, create = think_answer
     main.policy.group_size, main.policy.model.config.vocab_size = ROWS, 48
     tokenizer = byte_pairs()
-    monkeypatch.setattr('dizoo_llm.envs.encoding.create_tokenizer', lambda *args: tokenizer)
+    monkeypatch.setattr('dizoo_llm.text.encoder.create_tokenizer', lambda *args: tokenizer)
     env = TokenEnv(Talk(), max_turns=TURNS, max_new_tokens=6, max_reply_tokens=8, stop=['?'])
     policy, sampled = make_policy(main, create, env=env), {}
     generate = policy._actor._generate

@@ -13,35 +13,28 @@ ROOMS = [
 ]
 MOST_MODULES = 14  # of a room and its folders, each
 DIZOO_LLM = [
-    'dizoo_llm', 'dizoo_llm.envs', 'dizoo_llm.tasks', 'dizoo_llm.rewards', 'dizoo_llm.servers',
-    'dizoo_llm.reward_model', 'dizoo_llm.tokenizer', 'dizoo_llm.chat', 'dizoo_llm.template', 'dizoo_llm.generation',
-    'dizoo_llm.sft', 'dizoo_llm.sft_examples', 'dizoo_llm.play', 'dizoo_llm.interpolate', 'dizoo_llm.train_reward_model'
+    'dizoo_llm', 'dizoo_llm.servers', 'dizoo_llm.rewards', 'dizoo_llm.base', 'dizoo_llm.data', 'dizoo_llm.tasks',
+    'dizoo_llm.text', 'dizoo_llm.models', 'dizoo_llm.envs', 'dizoo_llm.sft', 'dizoo_llm.play', 'dizoo_llm.interpolate',
+    'dizoo_llm.train_reward_model'
 ]
 PARTS = ['ding_common', 'ding_grpo', *(f'ding_grpo.{room}' for room in ROOMS), *DIZOO_LLM]
 ALLOWED = {
     'ding_common': set(),
-    'dizoo_llm': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.tasks'},
-    'dizoo_llm.chat': {'ding_common', 'dizoo_llm.tasks', 'dizoo_llm.template', 'dizoo_llm.tokenizer'},
-    'dizoo_llm.template': {'ding_common', 'dizoo_llm.servers', 'dizoo_llm.tokenizer'},
-    'dizoo_llm.envs': {
-        'ding_common', 'dizoo_llm.chat', 'dizoo_llm.reward_model', 'dizoo_llm.tasks', 'dizoo_llm.template',
-        'dizoo_llm.tokenizer'
-    },
-    'dizoo_llm.reward_model': {'ding_common', 'dizoo_llm.chat', 'dizoo_llm.tasks', 'dizoo_llm.tokenizer'},
-    'dizoo_llm.tasks': {'ding_common', 'dizoo_llm.rewards', 'dizoo_llm.servers'},
-    'dizoo_llm.rewards': {'dizoo_llm.servers'},
+    'dizoo_llm': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.envs', 'dizoo_llm.tasks'},
     'dizoo_llm.servers': set(),
-    'dizoo_llm.tokenizer': {'ding_common'},
-    'dizoo_llm.generation': set(),
-    'dizoo_llm.sft': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.sft_examples'},
-    'dizoo_llm.sft_examples': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.tasks'},
+    'dizoo_llm.rewards': {'dizoo_llm.servers'},
+    'dizoo_llm.base': {'ding_common'},
+    'dizoo_llm.data': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.rewards'},
+    'dizoo_llm.tasks': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.data', 'dizoo_llm.rewards', 'dizoo_llm.servers'},
+    'dizoo_llm.text': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.servers'},
+    'dizoo_llm.models': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.text'},
+    'dizoo_llm.envs': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.models', 'dizoo_llm.text'},
+    'dizoo_llm.sft': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.models'},
     'dizoo_llm.train_reward_model': {
-        'ding_common', 'dizoo_llm.chat', 'dizoo_llm.envs', 'dizoo_llm.reward_model', 'dizoo_llm.tasks'
+        'ding_common', 'dizoo_llm.base', 'dizoo_llm.envs', 'dizoo_llm.models', 'dizoo_llm.text'
     },
-    'dizoo_llm.interpolate': {'ding_common', 'dizoo_llm.tokenizer'},
-    'dizoo_llm.play': {
-        'ding_common', 'dizoo_llm.chat', 'dizoo_llm.envs', 'dizoo_llm.generation', 'dizoo_llm.tokenizer'
-    },
+    'dizoo_llm.interpolate': {'ding_common', 'dizoo_llm.text'},
+    'dizoo_llm.play': {'ding_common', 'dizoo_llm.envs', 'dizoo_llm.models', 'dizoo_llm.text'},
 }
 
 
@@ -91,7 +84,7 @@ def test_no_room_imports_from_one_after_it():
 
 @pytest.mark.unittest
 def test_no_folder_has_more_modules_than_one_can_look_over():
-    for folder, _, files in os.walk(os.path.join(ROOT, 'ding_grpo')):
+    for folder, _, files in (x for p in ('ding_grpo', 'dizoo_llm') for x in os.walk(os.path.join(ROOT, p))):
         modules = [name for name in files if name.endswith('.py') and name != '__init__.py']
         grown = os.path.relpath(folder, ROOT).replace(os.sep, '/') in ('ding_grpo/model', 'ding_grpo/rl_utils')
         assert len(modules) <= MOST_MODULES or grown, folder
@@ -118,8 +111,8 @@ def test_ppo_alone_is_made_of_di_engines_losses():
 @pytest.mark.unittest
 def test_no_weights_in_the_environment():
     others = (
-        'dizoo_llm.play', 'dizoo_llm.sft', 'dizoo_llm.sft_examples', 'dizoo_llm.generation', 'dizoo_llm.reward_model',
-        'dizoo_llm.train_reward_model', 'dizoo_llm.interpolate'
+        'dizoo_llm.models', 'dizoo_llm.play', 'dizoo_llm.sft', 'dizoo_llm.train_reward_model', 'dizoo_llm.interpolate'
     )
-    outside = {b.split('.')[0] for a, b in imports() if part_of(a).startswith('dizoo_llm.') and a not in others}
+    own = [(part_of(a), b) for a, b in imports() if part_of(a).startswith('dizoo_llm.')]
+    outside = {b.split('.')[0] for part, b in own if part not in others}
     assert 'torch' not in outside

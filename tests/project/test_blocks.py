@@ -220,7 +220,7 @@ def learn(name, *parts, assignments=''):
 def long_texts():
     """A model folder ``base`` for rows of 4,096 characters, and the part of a config that reads it."""
     from ding_grpo.model import CausalLM
-    from dizoo_llm.tokenizer import build_char_tokenizer
+    from dizoo_llm.text.tokenizer import build_char_tokenizer
     tokenizer = build_char_tokenizer(''.join(map(chr, range(32, 127))) + '\n')
     tokenizer.chat_template = CHAT
     model = CausalLM(config=dict(TINY, vocab_size=len(tokenizer), max_position_embeddings=4096))

@@ -1,0 +1,82 @@
+"""Tasks by name."""
+from functools import partial
+from typing import Any, Dict, Optional
+
+from ding.utils import import_module
+from ding.utils.registry import Registry
+
+from ding_common import ConfigError, Rule, check_arguments, nearest
+
+from .task import Task, check_scorer
+
+
+class TaskRegistry(Registry):
+    """
+    Overview:
+        Tasks by name. A class that is defined again, as by a notebook's cell that runs twice, replaces the former.
+    """
+
+    def register(self, module_name: Optional[str] = None, module: Any = None, force_overwrite: bool = False) -> Any:
+        """
+        Overview:
+            As in DI-engine's ``Registry``.
+        Raises:
+            - ConfigError: If another class has the name.
+        """
+        if module is None:
+            return partial(self._add, module_name, force_overwrite)
+        self._add(module_name, force_overwrite, module)
+
+    def _add(self, name: Optional[str], force_overwrite: bool, kind: Any) -> Any:
+        name = kind.__name__ if name is None else name
+        former = self[name] if name in self else kind
+        if not force_overwrite and (former.__module__, former.__qualname__) != (kind.__module__, kind.__qualname__):
+            raise ConfigError(
+                f'TASK_REGISTRY.register({name!r}): {former.__module__}.{former.__qualname__} has this name. Choose '
+                'another, or set force_overwrite=True to replace it.'
+            )
+        super().register(name, kind, force_overwrite=True)
+        return kind
+
+
+TASK_REGISTRY = TaskRegistry()
+
+
+def create_task(cfg: Dict, where: str = 'env.task') -> Task:
+    """
+    Overview:
+        Build a registered task.
+    Arguments:
+        - cfg (:obj:`Dict`): ``type`` is the registered name, ``import_names`` lists the modules that register it, \
+            and all other keys are arguments of the task's constructor.
+        - where (:obj:`str`): Dotted path of the section, for messages.
+    Raises:
+        - ConfigError: If the task is unknown, rejects its arguments, cannot score completions, or has no problem for \
+            training or evaluation.
+    """
+    try:
+        return _create(cfg)
+    except ConfigError as error:
+        if where == 'env.task':
+            raise
+        raise ConfigError(str(error).replace('env.task', where)) from error
+
+
+def _create(cfg: Dict) -> Task:
+    args = dict(cfg)
+    name, modules = args.pop('type', None), args.pop('import_names', [])
+    if not Rule.modules().holds(modules):
+        raise ConfigError(f'env.task.import_names = {modules!r}: must be {Rule.modules().allowed}.')
+    import_module(modules)
+    if not Rule.registered(TASK_REGISTRY).holds(name):
+        raise ConfigError(f'env.task.type = {name!r}: unknown task; {nearest(name, TASK_REGISTRY)}')
+    check_arguments(args, TASK_REGISTRY.get(name), 'env.task')
+    try:
+        task = TASK_REGISTRY.get(name)(**args)
+    except TypeError as error:
+        raise ConfigError(f'env.task = {dict(cfg)!r}: {error}') from error
+    check_scorer(task)
+    for name, part in (('training', task), ('evaluation', task.evaluation())):
+        if len(part) == 0:
+            raise ConfigError(f'env.task = {dict(cfg)!r}: the task has no problem for {name}.')
+    return task

@@ -1,0 +1,276 @@
+"""Tasks of one turn, and the checks of what a user's task returns."""
+import copy
+import inspect
+from abc import ABC, abstractmethod
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+
+from ding_common import (ConfigError, Rule, TaskError, check_not_async, describe, is_reward, nearest)
+
+from .problem import Problem, is_prompt, messages_of
+from .time_limit import time_limit
+
+Parts = Dict[str, Optional[float]]  # of the reward, by name
+BATCH = 10  # time of a batch, relative to that of a score
+# Names of the two arguments that every scorer gets.
+PROBLEM, COMPLETION = ('problem', 'problems'), ('completion', 'completions')
+
+
+class Task(ABC):
+    """
+    Overview:
+        A source of problems and their scores. A task works on text and depends on neither tokens nor models. It \
+        defines ``score``, ``score_batch``, or both.
+    Interfaces:
+        ``__len__``, ``problem``, ``score``, ``score_batch``, ``demonstration``, ``evaluation``
+    Property:
+        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``, ``tools``, ``seconds``, ``listed``,
+        ``demonstrates``
+    """
+
+    # (Dict[str, float]) The parts that the scorer returns, and their weights in the reward.
+    weights: Dict[str, float] = {}
+    # (Optional[str]) The part that evaluation reports as the episode's return; None uses the reward.
+    return_part: Optional[str] = None
+    # (bool) Whether ``return_part`` is 0 for a completion that the length limit cut. The scorer does not see the end.
+    must_end: bool = False
+    # (Optional[List[str]]) All words of prompts and answers, from which a word tokenizer can be built.
+    words: Optional[List[str]] = None
+    # (Optional[str]) All characters of prompts and answers, from which a character tokenizer can be built.
+    chars: Optional[str] = None
+    # (List[Dict[str, Any]]) Functions that the model may call, as JSON schemas for a chat template.
+    tools: List[Dict[str, Any]] = []
+    # (Optional[float]) Time limit of a score or a reply. What takes longer cannot be scored. ``score_batch`` has ten
+    # times as long. None: no limit. Raise it for a scorer that waits for another machine or loads a model.
+    seconds: Optional[float] = 60.0
+    # (bool) Whether ``problem`` is a mere look-up, so that the prompts of all problems are measured at the start.
+    listed: bool = False
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of problems."""
+
+    @abstractmethod
+    def problem(self, index: int) -> Problem:
+        """
+        Overview:
+            The problem at an index; a pure function of the index.
+        Arguments:
+            - index (:obj:`int`): From 0 to ``len(self) - 1``.
+        """
+
+    def score(self, problem: Problem, completion: str) -> Parts:
+        """
+        Overview:
+            Score a completion. The completion is data; never execute it. Scoring may be slow, and it may fail: a \
+            completion that cannot be scored is dropped, see ``policy.collect.collector.max_failed``. The default is \
+            ``score_batch`` with a batch of one.
+        Arguments:
+            - problem (:obj:`Problem`): The problem.
+            - completion (:obj:`str`): The policy's text, without the prompt.
+        Returns:
+            - parts (:obj:`Dict[str, Optional[float]]`): For each key of ``weights`` a finite number, or None if the \
+                part does not apply.
+        """
+        entries = as_list(self.score_batch([problem], [completion]))
+        wrong = _wrong_number(entries, 1)
+        if wrong is not None:
+            raise ValueError(f'score_batch {wrong}')
+        if isinstance(entries[0], BaseException):
+            raise entries[0]
+        return entries[0]
+
+    def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
+        """
+        Overview:
+            Score many completions at once. A task that defines it is scored once a collect, in the process that \
+            learns, and not in the environments: see ``docs/tutorials/own_task.md``. If it raises, no completion of \
+            the batch is scored.
+        Arguments:
+            - problems (:obj:`List[Problem]`): The problem of each completion.
+            - completions (:obj:`List[str]`): The policy's texts, without the prompts. Their number varies.
+        Returns:
+            - scores (:obj:`List[Union[Dict[str, Optional[float]], Exception]]`): For each completion what ``score`` \
+                returns, or an exception if this completion cannot be scored.
+        """
+        raise NotImplementedError(f'{type(self).__name__} must define score or score_batch')
+
+    @property
+    def scores_batches(self) -> bool:
+        """Whether the task defines ``score_batch``."""
+        return type(self).score_batch is not Task.score_batch
+
+    def demonstration(self, problem: Problem) -> str:
+        """
+        Overview:
+            A right completion for supervised learning: the reference answer in the format that the scorer expects.
+        Arguments:
+            - problem (:obj:`Problem`): The problem.
+        """
+        return problem.answer
+
+    @property
+    def demonstrates(self) -> bool:
+        """Whether ``demonstration`` has the form that the scorer expects. The default of ``Task`` may not have it."""
+        return type(self).demonstration is not Task.demonstration
+
+    def evaluation(self) -> 'Task':
+        """The same task over the held-out problems; the task itself if it has none."""
+        return self
+
+    def checked_problem(self, index: int) -> Problem:
+        """
+        Overview:
+            Call ``problem`` and validate its result.
+        Raises:
+            - TaskError: If it raises, or returns anything but a ``Problem`` whose prompt is text or chat messages.
+        """
+        try:
+            problem = self.problem(index)
+        except (Exception, SystemExit) as error:  # as in checked_score
+            raise TaskError(f'{type(self).__name__} raised {describe(error)} for problem {index}') from error
+        if not isinstance(problem, Problem) or not is_prompt(problem.prompt):
+            raise TaskError(
+                f'{type(self).__name__} returned {problem!r:.200} for problem {index}, must return a Problem whose '
+                f"prompt is text or {messages_of(getattr(problem, 'prompt', None))}"
+            )
+        return problem
+
+    def checked_score(self, problem: Problem, completion: str) -> Parts:
+        """
+        Overview:
+            Call ``score`` and validate its result.
+        Raises:
+            - TaskError: If it raises, a part is missing, unknown, or neither a finite number nor None. The message \
+                quotes the problem's text.
+        """
+        try:
+            with time_limit(self.seconds):
+                parts = self.score(problem, completion)
+        except (Exception, SystemExit) as error:  # a user's scorer may raise anything; the error names the problem
+            raise self._error(f'raised {describe(error)}', problem, completion) from error
+        return self._checked(parts, problem, completion)
+
+    def checked_scores(self, problems: Sequence[Problem], completions: Sequence[str]) -> List[Union[Parts, TaskError]]:
+        """
+        Overview:
+            Score completions and validate the results, with ``score_batch`` if the task defines it.
+        Returns:
+            - scores (:obj:`List[Union[Dict[str, Optional[float]], TaskError]]`): For each completion what \
+                ``checked_score`` returns, or the error that it raises. If ``score_batch`` raises or does not return \
+                one entry for each completion, all entries are one error.
+        """
+        if not self.scores_batches:
+            return [_or_error(self.checked_score, *row) for row in zip(problems, completions)]
+        try:
+            with time_limit(self.seconds and BATCH * self.seconds, f'{BATCH} times seconds of the task'):
+                entries = as_list(self.score_batch(list(problems), list(completions)))
+            wrong = _wrong_number(entries, len(completions))
+        except (Exception, SystemExit) as error:  # as in checked_score
+            wrong = f'raised {describe(error)} for {len(completions)} completions'
+        if wrong is not None:
+            return [TaskError(f'{type(self).__name__}.score_batch {wrong}')] * len(completions)
+        return [_or_error(self._checked, *row) for row in zip(entries, problems, completions)]
+
+    def _checked(self, parts: Any, problem: Problem, completion: str) -> Parts:
+        if isinstance(parts, BaseException):
+            raise self._error(f'raised {describe(parts)}', problem, completion)
+        if not isinstance(parts, dict) or set(parts) != set(self.weights):
+            known = ', '.join(self.weights)
+            raise self._error(
+                f'scored {parts!r:.200}, must score exactly the parts that weights names ({known}), as a dict; a part '
+                'of weight 0 is only reported', problem, completion
+            )
+        return self._checked_parts(parts, 'scored', problem, completion)
+
+    def _checked_parts(self, parts: Parts, verb: str, problem: Problem, completion: str) -> Parts:
+        """Parts of a reward as floats, and None for those that are missing. Raises a ``TaskError`` for others."""
+        for name, value in parts.items():
+            if value is not None and not is_reward(value):
+                told = f'{verb} {name} = {value!r:.200}, must be a finite number (float32) or None'
+                raise self._error(told, problem, completion)
+        return {name: None if parts.get(name) is None else float(parts[name]) for name in self.weights}
+
+    def _error(self, what: str, problem: Problem, completion: str) -> TaskError:
+        """An error about a completion, which quotes it and its problem."""
+        return TaskError(
+            f'{type(self).__name__} {what}; problem: {problem.text!r:.200}; completion: {completion!r:.200}'
+        )
+
+
+class DividedTask(Task):
+    """
+    Overview:
+        A task over a list of items, of which others are held out for evaluation.
+    """
+
+    _items: Sequence[Any] = ()
+    _held_out: Optional[Sequence[Any]] = None  # None: evaluation uses the same items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def evaluation(self) -> Task:
+        if self._held_out is None:
+            return self
+        other = copy.copy(self)
+        other._items = self._held_out
+        return other
+
+
+def as_list(entries: Any) -> Any:
+    """The entries of an array or of a tensor, for example of a batch of scores, as a list; others unchanged."""
+    return entries.tolist() if hasattr(entries, 'tolist') else entries
+
+
+def _wrong_number(entries: Any, number: int) -> Optional[str]:
+    if not isinstance(entries, (list, tuple)):
+        return f'returned {entries!r:.80}, must return a list of {number}'
+    if len(entries) != number:
+        return f'returned {len(entries)} entries, must return a list of {number}'
+    return None
+
+
+def _or_error(check: Callable[..., Parts], *args: Any) -> Union[Parts, TaskError]:
+    try:
+        return check(*args)
+    except TaskError as error:
+        return error
+
+
+def check_scorer(task: Task) -> None:
+    """
+    Overview:
+        Require that a task can score completions.
+    Raises:
+        - ConfigError: If it defines neither ``score`` nor ``score_batch``, or their parameters in another order, or \
+            a method by ``async def``.
+    """
+    where = f'env.task: {type(task).__name__}'
+    if (type(task).score, type(task).score_batch) == (Task.score, Task.score_batch):
+        raise ConfigError(f'{where} must define score or score_batch.')
+    for name in ('score', 'score_batch'):
+        names = [*inspect.signature(getattr(task, name)).parameters][:2]
+        if names[:1] and names[0] in COMPLETION or names[1:] and names[1] in PROBLEM:
+            told = ', '.join(names)
+            raise ConfigError(f'{where}.{name}({told}): gets the problem first, then the completion. Swap them.')
+    for name in ('problem', 'score', 'score_batch', 'demonstration', 'begin', 'respond'):
+        check_not_async(getattr(task, name, None), f'{where}.{name}')
+
+
+def check_values(**arguments: Tuple[Any, Rule]) -> None:
+    """Raise a ``ConfigError`` for the first argument of a task, given with its rule, that breaks it."""
+    for key, (value, rule) in arguments.items():
+        if not rule.holds(value):
+            raise ConfigError(f'env.task.{key} = {value!r}: must be {rule.allowed}.')
+
+
+def check_choice(key: str, value: Any, allowed: Dict) -> None:
+    """Raise a ``ConfigError`` for an argument of a task that is not one of the names allowed."""
+    if value not in allowed:
+        raise ConfigError(f'env.task.{key} = {value!r}: {nearest(str(value), allowed)}')
+
+
+def check_return_part(name: Any, weights: Dict[str, float], where: str) -> None:
+    """Raise a ``ConfigError`` if the part that evaluation reports is neither a part of the reward nor None."""
+    if name is not None and name not in list(weights):
+        raise ConfigError(f'{where} = {name!r}: must be a part of the reward ({", ".join(weights)}) or None.')

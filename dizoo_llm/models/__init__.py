@@ -1,0 +1,1 @@
+"""What computes with weights."""

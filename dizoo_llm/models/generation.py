@@ -1,0 +1,62 @@
+"""``generate`` of ``transformers`` for any model, without the generation options that the model's folder sets."""
+import copy
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+
+import gymnasium
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+
+@torch.no_grad()
+def plain_generate(
+        model: PreTrainedModel,
+        prompts: Sequence[List[int]],
+        max_new_tokens: int,
+        eos_token_ids: Sequence[int],
+        vocab_size: int,
+        temperature: float = 0.0,
+) -> List[List[int]]:
+    """
+    Complete prompts, greedily or at a temperature. ``generate`` fills unset options from the model's own generation
+    config, in which published models set penalties and restrictions; this function ignores that config. A completion
+    ends with the first of ``eos_token_ids``, which it includes. Tokens that a model has beyond ``vocab_size`` are never
+    generated.
+    """
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=model.device)  # (B, L)
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+    sampling = dict(do_sample=True, temperature=temperature, top_k=0, top_p=1.0) if temperature > 0 else {}
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        eos_token_id=list(eos_token_ids),
+        pad_token_id=eos_token_ids[0],
+        suppress_tokens=list(range(vocab_size,
+                                   model.config.get_text_config().vocab_size)) or None,
+        **sampling,
+    )
+    training, own = model.training, model.generation_config
+    model.eval()
+    model.generation_config = GenerationConfig()
+    try:
+        rows = model.generate(ids, attention_mask=mask, generation_config=config)[:, longest:].tolist()
+    finally:
+        model.generation_config = own
+        model.train(training)
+    ends = [next((t + 1 for t, token in enumerate(row) if token in eos_token_ids), len(row)) for row in rows]
+    return [row[:end] for row, end in zip(rows, ends)]
+
+
+def episodes(model: PreTrainedModel,
+             env: gymnasium.Env,
+             indices: Sequence[int],
+             temperature: float = 0.0) -> Iterator[Tuple[gymnasium.Env, Dict[str, Any]]]:
+    """Play problems of a ``TokenEnv`` together. Yields a copy of the environment and the info of its last step."""
+    envs = [copy.copy(env) for _ in indices]
+    running = [(each, each.reset(options=dict(index=index))[0]) for each, index in zip(envs, indices)]
+    while running:
+        known = [obs[obs >= 0].tolist() for _, obs in running]
+        room = min(env.max_new_tokens, max(len(obs) - len(ids) for (_, obs), ids in zip(running, known)))
+        turns = plain_generate(model, known, room, env.eos_token_ids, len(env.tokenizer), temperature)
+        steps = [(each, *each.step(turn)) for (each, _), turn in zip(running, turns)]
+        yield from ((each, info) for each, _, _, terminated, truncated, info in steps if terminated or truncated)
+        running = [(each, obs) for each, obs, _, terminated, truncated, _ in steps if not (terminated or truncated)]

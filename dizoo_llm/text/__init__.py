@@ -1,0 +1,1 @@
+"""Texts as token ids: tokenizers, chat templates, prompts, replies, the end of a turn."""

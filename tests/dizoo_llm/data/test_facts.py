@@ -1,0 +1,150 @@
+"""No shipped task trains what it holds out in another form: a + b = c is b + a = c, c - a = b and c - b = a."""
+import json
+import re
+import warnings
+from collections import Counter
+
+import pytest
+
+from dizoo_llm.data.facts import as_written, in_any_order
+from dizoo_llm.tasks import Problem, create_task
+
+pytestmark = pytest.mark.unittest
+
+
+def question(problem):
+    return problem.messages[-1]['content']
+
+
+def numbers(problem):
+    return [int(n) for n in re.findall(r'\d+', question(problem))]
+
+
+def sum_or_difference(problem):
+    """Terms and result with signs, whose sum is 0; all signs may be exchanged."""
+    expression = re.search(r'\d[\d\s+-]*', question(problem))[0].replace(' ', '')
+    terms = [int(term) for term in re.findall(r'[+-]?\d+', expression)]
+    terms.append(-sum(terms))
+    return min(tuple(sorted(terms)), tuple(sorted(-term for term in terms)))
+
+
+def factors(problem):
+    return tuple(sorted(numbers(problem)))
+
+
+def sorted_words(problem):
+    """In ascending or in descending order."""
+    return tuple(sorted(problem.answer.split(', ')))
+
+
+def word(problem):
+    return min(problem.answer, problem.answer[::-1]).lower()
+
+
+def gym(name, **config):
+    return dict(type='reasoning_gym', name=name, config=config, eval_size=60, size=1500)
+
+
+TASKS = dict(
+    arithmetic=(dict(type='arithmetic', high=12, eval_size=40, train_high=15), sum_or_difference),
+    without_negative=(dict(type='arithmetic', high=12, eval_size=40, negative=False), sum_or_difference),
+    arithmetic_products=(dict(type='arithmetic', operations='*', high=12, eval_size=40), factors),
+    products=(dict(type='products'), factors),
+    chain_sum=(gym('chain_sum', min_terms=2, max_terms=3, min_digits=1, max_digits=2), sum_or_difference),
+    word_sorting=(gym('word_sorting', min_words=2, max_words=2, min_word_length=3, max_word_length=3), sorted_words),
+    gym_products=(gym('products', min_digits=1, max_digits=2), factors),
+    gcd=(gym('gcd', max_value=30), factors),
+    lcm=(gym('lcm', max_value=30), factors),
+    spell_backward=(gym('spell_backward', min_word_len=3, max_word_len=4), word),
+)
+
+
+@pytest.mark.parametrize('name', TASKS)
+def test_no_form_of_a_held_out_fact_is_trained(name):
+    written, fact = TASKS[name]
+    if written['type'] == 'reasoning_gym':
+        pytest.importorskip('reasoning_gym')
+    task = create_task(written)
+    sides = [[side.problem(i) for i in range(len(side))] for side in (task.evaluation(), task)]
+    held_out, trained = [Counter(map(fact, side)) for side in sides]
+    assert not set(held_out) & set(trained)
+    assert len(sides[0]) == written.get('eval_size', 200) and len(trained) > 20
+
+
+def test_no_form_of_a_worked_example_is_held_out():
+    task = create_task(dict(type='arithmetic', high=9, eval_size=40, examples=12))
+    problem = task.problem(0)
+    shown = {sum_or_difference(Problem(problem.prompt[i:i + 1])) for i in range(0, 24, 2)}
+    held_out = task.evaluation()
+    assert not shown & {sum_or_difference(held_out.problem(i)) for i in range(40)}
+
+
+@pytest.mark.parametrize(
+    'one, other, same', [
+        ('What is 3 + 5?', 'what is  3+5', True),
+        ('What is 3 + 5?', 'What is 3 - 5?', False),
+        ('Pay 3.5', 'Pay 35', False),
+        ('...', '???', False),
+        ('', ' ', True),
+    ]
+)
+def test_as_written(one, other, same):
+    assert (as_written(Problem(one, '1')) == as_written(Problem(other, '2'))) == same
+
+
+def test_in_any_order():
+    assert in_any_order(Problem('3 + 5 =', '8')) == in_any_order(Problem('8 - 5 =', '3'))
+    assert in_any_order(Problem('3 + 5 =', '8')) != in_any_order(Problem('5 - 3 =', '2'))
+
+
+class TestFiles:
+
+    @pytest.fixture
+    def rows(self):
+        return [dict(question=f'What is {a} + {b}?', answer=str(a + b), sum=a + b) for a in range(9) for b in range(9)]
+
+    def task(self, tmp_path, rows, **changes):
+        path = tmp_path / 'a.jsonl'
+        path.write_text('\n'.join(map(json.dumps, rows)))
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            return create_task(dict(dict(type='file', path=str(path)), **changes))
+
+    def test_a_column_names_the_fact(self, tmp_path, rows):
+        task = self.task(tmp_path, rows, fact='sum', eval_size=20)
+        held_out, trained = (
+            {int(side.problem(i).answer)
+             for i in range(len(side))} for side in (task.evaluation(), task)
+        )
+        assert len(task.evaluation()) == 20 and not held_out & trained and len(held_out | trained) == 17
+
+    def test_near_duplicates(self, tmp_path, rows):
+        again = [dict(row, question=row['question'].upper().rstrip('?')) for row in rows]
+        task = self.task(tmp_path, rows + again, eval_size=20)
+        held_out, trained = (
+            {tuple(numbers(side.problem(i)))
+             for i in range(len(side))} for side in (task.evaluation(), task)
+        )
+        assert not held_out & trained and len(held_out | trained) == 81
+
+    def test_a_file_for_evaluation(self, tmp_path, rows):
+        path = tmp_path / 'eval.jsonl'
+        path.write_text(json.dumps(dict(question='what is 2+3', answer='5', sum=5)))
+        assert len(self.task(tmp_path, rows, eval_path=str(path))) == 80
+        assert len(self.task(tmp_path, rows, eval_path=str(path), fact='sum')) == 81 - 6
+        with pytest.warns(UserWarning, match='env.task.eval_path: 1 of 81 problems are not trained'):
+            create_task(dict(type='file', path=str(tmp_path / 'a.jsonl'), eval_path=str(path), seed=1))
+
+    def test_a_python_file(self, tmp_path):
+        path = tmp_path / 't.py'
+        path.write_text(
+            'def problems():\n'
+            '    return [dict(prompt=f"{a}+{b}", answer=str(a + b), fact=a + b) for a in range(9) for b in range(9)]\n'
+            'def score(problem, completion):\n'
+            '    return 0.0\n'
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            task = create_task(dict(type='python', file=str(path), eval_size=10))
+        held_out, trained = ({side.problem(i).answer for i in range(len(side))} for side in (task.evaluation(), task))
+        assert len(task.evaluation()) == 10 and not held_out & trained

@@ -1,0 +1,174 @@
+"""Functions that a model calls, harmless and hostile, and the tasks of tests that offer them."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from dizoo_llm import Problem, Task
+from dizoo_llm.tasks import ToolsTask, Turn
+
+HERE = f'{__name__}:'
+CALC = 'dizoo_llm.tasks.calculator:calc'
+
+
+class Product(Task):
+    weights, return_part, must_end, chars = dict(right=1.0), 'right', True, '0123456789* '
+
+    def __len__(self):
+        return 2
+
+    def problem(self, index):
+        return Problem(f'{index + 12} * 34', str((index + 12) * 34))
+
+    def score(self, problem, completion):
+        if completion == 'crash':
+            raise OSError('gone')
+        return dict(right=float(completion == problem.answer))
+
+
+class Counted(Product):
+    weights = dict(calls=1.0)
+
+
+def convert(number: int, factor: float = 2.0, unit: str = 'm', exact: bool = False) -> str:
+    """
+    Convert.
+
+    Args:
+        number: A number.
+        factor: A factor.
+        unit: A unit.
+        exact: Whether to round.
+    """
+    return f'{number!r} {factor!r} {unit!r} {exact!r}'
+
+
+def hostile(what: str) -> str:
+    """
+    Do harm.
+
+    Args:
+        what: Which.
+    """
+    if what == 'hang':
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+    if what == 'deaf':
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(60)
+    if what == 'children':
+        child = subprocess.Popen(['sleep', '61.25'])
+        time.sleep(60 if child else 0)
+    if what == 'end':
+        os._exit(3)
+    if what == 'exit':
+        sys.exit('leaving')
+    if what == 'print':
+        print('x' * 1_000_000)
+        print('x' * 1_000_000, file=sys.stderr)
+    return dict(
+        megabyte='y' * 1_000_000, special='<eos><pad>', surrogate='a\ud800b', print='done', pid=str(os.getpid())
+    )[what]
+
+
+def slow(seconds: float) -> float:
+    """
+    Wait.
+
+    Args:
+        seconds: How long.
+    """
+    time.sleep(seconds)
+    return seconds
+
+
+def busy(seconds: float) -> float:
+    """
+    Compute.
+
+    Args:
+        seconds: How long.
+    """
+    begun = time.process_time()
+    while time.process_time() < begun + seconds:
+        pass
+    return seconds
+
+
+def leave(path: str) -> str:
+    """
+    Write and exit.
+
+    Args:
+        path: Where.
+    """
+    with open(path, 'a') as f:
+        f.write('once')
+    os._exit(3)
+
+
+def wide(number: int) -> str:
+    """
+    Answer.
+
+    Args:
+        number: Of characters.
+    """
+    return '\0' * number
+
+
+def untyped(number):
+    """
+    Do.
+
+    Args:
+        number: A number.
+    """
+
+
+def listed(numbers: list) -> str:
+    """
+    Do.
+
+    Args:
+        numbers: Numbers.
+    """
+
+
+def undescribed(number: int) -> int:
+    return number
+
+
+def answer_or_call(problem, turns):
+    return turns[-1][1] if turns else call('calc', expression=problem.prompt)
+
+
+def raising(problem, turns):
+    return turns[0]
+
+
+def only_call(problem, turns):
+    return call('calc', expression='1')
+
+
+def call(name, **arguments):
+    return f'<tool_call>{json.dumps(dict(name=name, arguments=arguments))}</tool_call>'
+
+
+def tools(*functions, **options):
+    return ToolsTask(Product(), list(functions or [CALC]), **options)
+
+
+def reply(task, text, cut=False):
+    return task.checked_respond(task.problem(0), None, Turn(text, 0, cut))
+
+
+def said(task, *texts):
+    """What the calls are answered with."""
+    return [message['content'] for text in texts for message in reply(task, text).text]

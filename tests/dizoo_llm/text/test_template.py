@@ -1,0 +1,144 @@
+"""What users hand to chat templates, which another process renders: as ``apply_chat_template`` in this one."""
+import datetime
+import enum
+import types
+
+import pytest
+from tokenizers import normalizers
+
+from ding_common import ConfigError
+from dizoo_llm import servers
+from dizoo_llm.text import template
+from dizoo_llm.text.chat import check_options, encode_prompt, encode_prompts
+from dizoo_llm.text.tokenizer import build_char_tokenizer, build_word_tokenizer
+
+ASKED = [dict(role='user', content='a')]
+
+
+class Level(str, enum.Enum):
+    HIGH = 'xyz'
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+def chars(text):
+    tokenizer = build_char_tokenizer(''.join(map(chr, range(32, 127))))
+    tokenizer.chat_template = text
+    return tokenizer
+
+
+def here(tokenizer, **options):
+    """What ``transformers`` gives in this process."""
+    return tokenizer.apply_chat_template(ASKED, add_generation_prompt=True, return_dict=False, **options)
+
+
+@pytest.mark.unittest
+class TestTemplate:
+
+    @pytest.mark.parametrize(
+        'value, shown', [
+            ({
+                1: 'xyz'
+            }, 'axyz'), ((0, 'xyz'), 'axyz'), ([0, 'xyz'], 'axyz'), (types.MappingProxyType({1: Level.HIGH}), 'axyz'),
+            ({
+                Number.ONE: 'xyz'
+            }, 'axyz'), ({
+                1: None
+            }, 'aNone'), ({
+                1: True
+            }, 'aTrue'), ({
+                1: 1.5
+            }, 'a1.5'), ({
+                1: (1, 2)
+            }, 'a(1, 2)')
+        ],
+        ids=str
+    )
+    def test_options_keep_their_types(self, value, shown):
+        tokenizer = chars('{{ messages[0].content }}{{ levels[1] }}')
+        assert tokenizer.decode(encode_prompt(tokenizer, ASKED, chat_options=dict(levels=value))) == shown
+
+    def test_a_date(self):
+        tokenizer = chars('{{ messages[0].content }} {{ date }}')
+        date = datetime.date(2026, 1, 2)
+        assert encode_prompt(tokenizer, ASKED, chat_options=dict(date=date)) == here(tokenizer, date=date)
+
+    def test_what_cannot_be_sent(self):
+        tokenizer = chars('{{ messages[0].content }} {{ date }}')
+        with pytest.raises(ConfigError, match='^env.chat_options: what a chat template reads must be made of .*pickle'):
+            encode_prompt(tokenizer, ASKED, chat_options=dict(date=lambda: 1))
+        assert tokenizer.decode(encode_prompt(tokenizer, ASKED, chat_options=dict(date=1))) == 'a 1'
+
+    def test_long_chats_together(self):
+        """Sixteen of 220,000 tokens, whose numbers have several digits each."""
+        words = [f'w{i}' for i in range(1000)]
+        tokenizer = build_word_tokenizer(words)
+        tokenizer.chat_template = '{{ messages[0].content }}'
+        prompts = [' '.join(words[i + 200:i + 420] * 1000) for i in range(16)]
+        assert [len(ids) for ids in encode_prompts(tokenizer, prompts)] == [220_000] * 16
+
+    def test_a_change_of_the_tokenizer_is_seen(self):
+        tokenizer = chars('{{ messages[0].content }}')
+        first = encode_prompt(tokenizer, 'A')
+        tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+        assert encode_prompt(tokenizer, 'A') == encode_prompt(tokenizer, 'a') != first
+        tokenizer.chat_template = 'b{{ messages[0].content }}'
+        assert encode_prompt(tokenizer, 'a') == tokenizer.encode('ba')
+        tokenizer.add_tokens(['ba'])
+        assert encode_prompt(tokenizer, 'a') == [len(tokenizer) - 1]
+
+    def test_one_of_several_templates(self):
+        tokenizer = chars(
+            dict(default='{{ messages[0].content }}', tool_use='{{ messages[0].content }}{{ tools|length }}')
+        )
+        tools = [dict(type='function', function=dict(name='f', description='', parameters={}))]
+        assert tokenizer.decode(encode_prompt(tokenizer, ASKED)) == 'a'
+        check_options(tokenizer, dict(tools=tools))
+        assert tokenizer.decode(encode_prompt(tokenizer, ASKED, chat_options=dict(tools=tools))) == 'a1'
+        tokenizer.chat_template = dict(other='{{ messages[0].content }}')
+        check_options(tokenizer, dict(date=1))
+        with pytest.raises(ConfigError, match='multiple chat templates with no default') as caught:
+            encode_prompt(tokenizer, ASKED)
+        assert '\n' not in caught.value.message
+
+    def test_a_variable_that_the_template_sets_is_not_read(self):
+        for text in ('{% set date = 1 %}{{ date }}', '{% for date in messages %}{{ date }}{% endfor %}',
+                     '{{ dict(a=1) }}'):
+            with pytest.raises(ConfigError,
+                               match='env.chat_options.date = 2: the chat template reads no such variable'):
+                check_options(chars(text), dict(date=2))
+        check_options(chars('{% if not date %}{% set date = 1 %}{% endif %}{{ date }}'), dict(date=2))
+
+    def test_one_process_renders_all_and_nothing_is_compiled_here(self, monkeypatch):
+        """Neither for options nor for the names of special tokens in a message."""
+        tokenizer = chars('{{ messages[0].content }}{{ date }}<eos>')
+        with monkeypatch.context() as patch:
+            patch.setattr('jinja2.Environment.compile', lambda *_, **__: pytest.fail('compiles here'))
+            check_options(tokenizer, dict(date=1))
+            plain = encode_prompt(tokenizer, ASKED, chat_options=dict(date=1))
+            named = encode_prompt(tokenizer, 'a <eos>', chat_options=dict(date=1))
+            encode_prompts(tokenizer, ['a'] * 99, chat_options=dict(date=1))
+            assert len(template.SERVERS.running) == 1
+            with pytest.raises(pytest.fail.Exception, match='compiles here'):  # as ever, outside of this package
+                here(tokenizer, date=1)
+        assert plain == here(tokenizer, date=1)
+        assert named.count(tokenizer.eos_token_id) == 1 and tokenizer.decode(named) == 'a <eos>1<eos>'
+
+    def test_a_process_that_does_not_start_ends_in_a_line(self, monkeypatch):
+        template.SERVERS.end()
+        monkeypatch.setattr(servers.sys, 'executable', '/no/such/python')
+        with pytest.raises(ConfigError, match='env.tokenizer: no process for its chat template can be started') as told:
+            encode_prompt(chars('{{ messages[0].content }}!'), ASKED)
+        assert '\n' not in told.value.message
+
+    def test_an_interrupt_is_not_an_error_of_the_template(self, monkeypatch):
+        """DI-engine ends a step that takes too long by a signal, whose handler raises."""
+
+        def interrupted(*_):
+            raise TimeoutError('of the step')
+
+        monkeypatch.setattr(template.SERVERS, 'ask', interrupted)
+        with pytest.raises(TimeoutError, match='of the step'):
+            encode_prompt(chars('{{ messages[0].content }}?'), ASKED)
