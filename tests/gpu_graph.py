@@ -3,7 +3,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ding_grpo.model import CausalLM, step_graph
+from ding_grpo.model import CausalLM
+from ding_grpo.model.read import step_graph
 
 aten = torch.ops.aten
 # The CPU would wait for a number or a size from the GPU; with those of INDEXED, if an index is boolean.

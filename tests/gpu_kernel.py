@@ -3,7 +3,7 @@ import math
 
 import torch
 
-from ding_grpo.model import shared_attention
+from ding_grpo.model.read import attention as kernels
 
 
 def attention(q, k, v, bias, with_normaliser, dropout, causal, scale=None):
@@ -44,11 +44,11 @@ def _bias(q, k, bias, causal, dtype=None):
 
 def use(monkeypatch):
     """Tensors count as a GPU's, and these functions as its kernels. Returns a list of those that are called."""
-    monkeypatch.setattr(shared_attention, 'on_device', lambda x, kind: kind == 'cuda')
-    monkeypatch.setattr(shared_attention, 'multiplies_bfloat16', lambda device: True)
+    monkeypatch.setattr(kernels, 'on_device', lambda x, kind: kind == 'cuda')
+    monkeypatch.setattr(kernels, 'multiplies_bfloat16', lambda device: True)
     called = []
     for name, kernel in (('of_gpu', attention), ('of_gpu_backward', attention_backward)):
-        monkeypatch.setattr(shared_attention, name, _noted(kernel, called))
+        monkeypatch.setattr(kernels, name, _noted(kernel, called))
     return called
 
 

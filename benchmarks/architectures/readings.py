@@ -17,8 +17,7 @@ from ding_common import ConfigError
 from ding_common.language_model import build_causal_lm
 from ding_grpo.act.token_actor import TokenActor
 from ding_grpo.config.keys import LOG_PROB_FNS
-from ding_grpo.model import CausalLM
-from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv
 
@@ -326,7 +325,7 @@ def head_refusal(model: CausalLM) -> Optional[str]:
 
 def reading_of(model: CausalLM) -> str:
     """How it reads rows that continue a prompt."""
-    return getattr(model, 'reading', None) or ('shared' if model.shares_prompts else 'again')
+    return model.way
 
 
 def words(error: BaseException, most: int = 200) -> str:

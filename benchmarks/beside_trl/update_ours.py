@@ -24,8 +24,8 @@ from ding_grpo.collect.group_collector import GroupCollector
 from ding_grpo.config.keys import LOG_PROB_FNS
 from ding_grpo.instruments import watch
 from ding_grpo.learn.update import Updater
-from ding_grpo.model import CausalLM, prompt_tree
-from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model.read import prompts as prompts_module
 from ding_grpo.rl_utils import grpo_data, grpo_error, linear_log_prob
 from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn
 from dizoo_llm.envs import TokenEnv
@@ -167,12 +167,12 @@ class Done(LearnerHook):
 @contextlib.contextmanager
 def without_beginnings() -> Iterator[None]:
     """Common beginnings of different prompts are not read once, except in the trial of the architecture."""
-    own = prompt_tree._spans
-    prompt_tree._spans = lambda prompts, least: own(prompts, least) if least == 0 else []
+    own = prompts_module.common_spans
+    prompts_module.common_spans = lambda prompts, least: own(prompts, least) if least == 0 else []
     try:
         yield
     finally:
-        prompt_tree._spans = own
+        prompts_module.common_spans = own
 
 
 def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
@@ -232,8 +232,8 @@ def main(folder: str, threads: int) -> None:
 
     def check(model):
         tokenizer = None if 'checked_prompts' in work else load_tokenizer(os.path.join(folder, 'model'))
-        data, tokens = equal_data(work, tokenizer), model._tokens
-        model._tokens = work['vocabulary']  # the peer's loss is over all tokens, whatever was sampled from
+        data, tokens = equal_data(work, tokenizer), model.output_tokens
+        model.output_tokens = work['vocabulary']  # the peer's loss is over all tokens, whatever was sampled from
         prompts = PromptBatch.of([p[m == 1] for p, m in zip(data['prompt'], data['prompt_mask'])], model.device)
         logp = linear_log_prob(
             model.completion_hidden(prompts, data['completion'], data['mask'].sum(1)),
@@ -243,7 +243,7 @@ def main(folder: str, threads: int) -> None:
         )
         loss, _ = grpo_error(grpo_data(logp, data['logp_old'], None, data['adv'], data['mask'].float()), beta=0.0)
         loss.backward()
-        model._tokens = tokens
+        model.output_tokens = tokens
         return loss.item(), gradient_norm(model)
 
     def gated(self, *args, **kwargs):
@@ -269,7 +269,7 @@ def main(folder: str, threads: int) -> None:
         return found
 
     def words_alone(self, size):
-        self._tokens = size - 3  # no special tokens, so that both sides make completions of the same length
+        self.output_tokens = size - 3  # no special tokens, so that both sides make completions of the same length
 
     for owner, name in ((token_actor, 'generate'), (token_actor, 'linear_log_prob'), (CausalLM, 'completion_states'),
                         (Updater, '_loss'), (torch.Tensor, 'backward'), (torch.nn.utils, 'get_total_norm'),

@@ -21,8 +21,7 @@ from benchmarks.beside_trl.update_ours import without_beginnings
 from benchmarks.shared.hardware import processor_with_rates
 from benchmarks.shared.paths import ROOT
 from ding_common import read_config_file
-from ding_grpo.model import CausalLM
-from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv

@@ -10,9 +10,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
-import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
-from ding_grpo.model import CausalLM
-from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Rollout, Sampling, generate
 

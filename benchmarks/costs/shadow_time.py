@@ -80,7 +80,7 @@ def measure(folder: str, updates: int, shadow: Any) -> List[Dict[str, float]]:
     limit = CausalLM.limit_vocabulary
 
     def words_alone(self, size):
-        self._tokens = size - 3  # no special tokens, so that every completion has full length
+        self.output_tokens = size - 3  # no special tokens, so that every completion has full length
 
     def marked(*args, **kwargs):
         clock.mark()

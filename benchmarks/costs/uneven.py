@@ -14,9 +14,7 @@ from benchmarks.shared.paths import ROOT
 from ding_common import import_ding
 
 import_ding()
-from ding_grpo.model import CausalLM  # noqa: E402
-from ding_grpo.model.decoding import PromptBatch  # noqa: E402
-from ding_grpo.model.reading import Trial  # noqa: E402
+from ding_grpo.model import CausalLM, PromptBatch  # noqa: E402
 
 CPU = torch.device('cpu')
 MODEL = dict(
@@ -56,8 +54,8 @@ def main(rounds: int) -> None:
     prompt = torch.randint(3, 40, (64, ))
     lines = []
     for way in ('shared', 'padded'):
-        if model.reading != way:  # as in an architecture that does not share prompts
-            model._reader._trial = Trial(way)
+        if model.way != way:  # as in an architecture that does not share prompts
+            model.load_way_state(dict(model.way_state(), way=way))
         for name, (lengths, sizes) in CASES.items():
             lengths = sorted(lengths, reverse=True)
             parts = [part.tolist() for part in torch.tensor(lengths).split(sizes)]

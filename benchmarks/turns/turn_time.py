@@ -22,7 +22,7 @@ from benchmarks.shared.runs import (  # first, so that DI-engine's import is qui
 from ding_common import read_json_lines
 from ding_grpo.act.kept_cache import KeptCache
 from ding_grpo.model import CausalLM, Decoding, PromptBatch
-from ding_grpo.model.reading import PADDED, start
+from ding_grpo.model.read.decoding import PADDED, start
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply
 

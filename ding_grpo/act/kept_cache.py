@@ -1,5 +1,5 @@
 """The rows of conversations between their turns, with the keys and values of all that they have read."""
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -39,11 +39,8 @@ class KeptCache:
         if reads_with != self._read_with:
             self._parts, self._read_with = [], reads_with
         rows = {i: context.tolist() for i, context in zip(env_ids, contexts)}
-        for part in self._parts:
-            for line, known in list(part.known.items()):
-                if part.env_ids[line] in rows and rows[part.env_ids[line]][:len(known)] != known:
-                    del part.known[line]
-        self._parts = [part for part in map(_Part.compact, self._parts) if part.known]
+        self._drop(lambda env_id, known: env_id in rows and rows[env_id][:len(known)] != known)
+        self._parts = [part.compact() for part in self._parts]
         self._turn = _Turn(self._model, self._parts, rows)
         return self._turn
 
@@ -63,10 +60,12 @@ class KeptCache:
 
     def forget(self, env_ids: Optional[Sequence[int]]) -> None:
         """Drop the rows of environments whose episode has ended; None for all."""
+        self._drop(lambda env_id, known: env_ids is None or env_id in env_ids)
+
+    def _drop(self, gone: Callable[[int, List[int]], bool]) -> None:
+        """Forget rows, chosen by their environment and their tokens."""
         for part in self._parts:
-            for line in list(part.known):
-                if env_ids is None or part.env_ids[line] in env_ids:
-                    del part.known[line]
+            part.known = {line: known for line, known in part.known.items() if not gone(part.env_ids[line], known)}
         self._parts = [part for part in self._parts if part.known]
 
 
@@ -86,7 +85,7 @@ class _Part:
 
     def compact(self) -> '_Part':
         """Without lines whose episode has ended, once they are many."""
-        if len(self.known) > 0.75 * len(self.env_ids) or not self.known:
+        if len(self.known) > 0.75 * len(self.env_ids):
             return self
         stay = sorted(self.known)
         self.decoding.keep(torch.tensor(stay, device=self.decoding.logit.device))

@@ -148,7 +148,7 @@ class TokenActor:
     def bind_reference(self, reference: CausalLM) -> None:
         reference.limit_vocabulary(self._spec.vocab_size)
         reference.limit_length(self._spec.max_prompt_length + self._spec.max_tokens)
-        reference.load_reading_state(self._model.reading_state())
+        reference.load_way_state(self._model.way_state())
 
     def sample(
             self,
@@ -279,11 +279,11 @@ class TokenActor:
 
     def state_dict(self) -> Dict[str, Any]:
         known = {} if self._spec is None else dict(vocabulary=self._spec.vocabulary)
-        return dict(known, reading=self._model.reading_state())
+        return dict(known, reading=self._model.way_state())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         if 'reading' in state:  # absent in checkpoints of older versions
-            self._model.load_reading_state(state['reading'])
+            self._model.load_way_state(state['reading'])
         self._trained_with = state.get('vocabulary')
         self._check_vocabulary()
 

@@ -14,7 +14,7 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.data.diagnose import check_weights
 from ding_grpo.learn.extra_loss import ExtraLoss, Setting
 from ding_grpo.model import PromptBatch
-from ding_grpo.model.output_head import OutputHead
+from ding_grpo.model.read.output_head import OutputHead
 from ding_grpo.rl_utils import (
     LinearOutput, distillation_data, distillation_error, linear_divergence, linear_log_prob, sampled_divergence
 )

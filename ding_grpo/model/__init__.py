@@ -1,3 +1,4 @@
 from .causal_lm import CausalLM
 from .causal_lm_vac import CausalLMVAC
-from .decoding import Decoding, PromptBatch
+from .read.decoding import Decoding
+from .read.prompts import PromptBatch

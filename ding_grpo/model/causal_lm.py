@@ -1,24 +1,26 @@
 from contextlib import contextmanager, nullcontext
-from typing import (Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple)
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from ding.utils import MODEL_REGISTRY
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ding_common import ConfigError
 from ding_common.language_model import build_causal_lm
 
 from .autocast import Autocast
-from .decoding import Decoding, PromptBatch
-from .export import save_folder
+from .export import replaced_weights, save_folder
 from .fast_linear import make_fast
 from .lora import add_adapters, check_base
-from .output_head import OutputHead, measure_head
-from .reader import Reader
-from .reading import SHARED, start
-from .rows import States, read_plain, read_shared
+from .read.completions import States, read_shared, read_unshared
+from .read.decoding import SHARED, Decoding, start
+from .read.output_head import OutputHead
+from .read.prompts import PromptBatch
+from .recompute import recomputed_layers, recomputing
+from .trial.length_limit import check_length
+from .trial.output_layer import OutputLayer
+from .trial.way_choice import WayChoice
 
 
 @MODEL_REGISTRY.register('causal_lm')
@@ -26,11 +28,38 @@ class CausalLM(nn.Module):
     """
     Overview:
         A causal language model of ``transformers``, registered for DI-engine's configs. If the architecture allows \
-        it, sampling and learning read a prompt once for all rows that continue it. The model is always in evaluation \
-        mode, because with dropout sampler and learner would compute different log-probabilities.
+        it, sampling and learning read a prompt once for all rows that continue it (``ding_grpo.model.read``). The \
+        model is always in evaluation mode, because with dropout sampler and learner would compute different \
+        log-probabilities.
+    Arguments:
+        - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``, or \
+            the name of a packaged model (docs/tutorials/hugging_face_model.md).
+        - config (:obj:`Optional[dict]`): ``model_type`` and arguments of the architecture's config class, for \
+            random weights. Exactly one of ``pretrained`` and ``config`` is required.
+        - dtype (:obj:`str`): ``float32``, ``bfloat16``, or ``float16`` (only for evaluation or with ``lora``).
+        - attn_implementation (:obj:`Optional[str]`): As in ``transformers``.
+        - lora (:obj:`Optional[dict]`): Arguments of ``peft.LoraConfig`` (extra ``lora``), such as ``r`` and \
+            ``lora_alpha``. Adapters are trained and saved; the pretrained weights do not change.
+        - save_merged (:obj:`bool`): With ``lora``, whether to save the whole model with merged adapters.
+        - gradient_checkpointing (:obj:`bool`): Whether learning keeps the activations of one layer at a time, \
+            which needs less memory and more time.
+        - onednn (:obj:`bool`): Whether oneDNN computes linear layers in float32 on a CPU, except with AVX2 alone. \
+            It is up to twice as fast with AVX-512; only the order of the sums differs.
+        - autocast (:obj:`Optional[str]`): With ``bfloat16``, layers compute in bfloat16; weights, updates, output \
+            layer and loss keep ``dtype``. ``auto``: the same if the device multiplies bfloat16, otherwise without \
+            autocast. With ``lora``, the weights of linear layers are stored in both types.
+        - autocast_output (:obj:`bool`): Whether ``autocast`` includes the output layer, with sums in float32. Set \
+            it to True on a GPU, where this layer otherwise takes more time than the others (docs/gpu.md). A CPU \
+            gains nothing.
+        - cuda_graphs (:obj:`bool`): Whether sampling on a GPU records the operations of a token and launches them \
+            together (docs/gpu.md). A CPU computes as without it.
+        - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
+            and saved as an ordinary folder.
+    Raises:
+        - ConfigError: If a value is invalid; the message names the key.
     Interfaces:
-        ``start``, ``arithmetic``, ``completion_logits``, ``completion_states``, ``completion_hidden``, ``output_head``,
-        ``limit_vocabulary``, ``save_pretrained``, ``from_model``
+        ``start``, ``arithmetic``, ``completion_logits``, ``completion_states``, ``completion_hidden``, \
+        ``output_head``, ``limit_vocabulary``, ``save_pretrained``, ``from_model``
     """
 
     def __init__(
@@ -48,78 +77,43 @@ class CausalLM(nn.Module):
             cuda_graphs: bool = False,
             gguf_file: Optional[str] = None,
     ) -> None:
-        """
-        Arguments:
-            - pretrained (:obj:`Optional[str]`): Folder or hub name for ``AutoModelForCausalLM.from_pretrained``, or \
-                the name of a packaged model (docs/tutorials/hugging_face_model.md).
-            - config (:obj:`Optional[dict]`): ``model_type`` and arguments of the architecture's config class, for \
-                random weights. Exactly one of ``pretrained`` and ``config`` is required.
-            - dtype (:obj:`str`): ``float32``, ``bfloat16``, or ``float16`` (only for evaluation or with ``lora``).
-            - attn_implementation (:obj:`Optional[str]`): As in ``transformers``.
-            - lora (:obj:`Optional[dict]`): Arguments of ``peft.LoraConfig`` (extra ``lora``), such as ``r`` and \
-                ``lora_alpha``. Adapters are trained and saved; the pretrained weights do not change.
-            - save_merged (:obj:`bool`): With ``lora``, whether to save the whole model with merged adapters.
-            - gradient_checkpointing (:obj:`bool`): Whether learning keeps the activations of one layer at a time and \
-                recomputes the others. This needs less memory and more time.
-            - onednn (:obj:`bool`): Whether oneDNN computes linear layers in float32 on a CPU, except with AVX2 alone. \
-                It is up to twice as fast with AVX-512; only the order of the sums differs.
-            - autocast (:obj:`Optional[str]`): With ``bfloat16``, layers compute in bfloat16; weights, updates, output \
-                layer and loss keep ``dtype``. ``auto``: the same if the device multiplies bfloat16, otherwise without \
-                autocast. With ``lora``, the weights of linear layers are stored in both types.
-            - autocast_output (:obj:`bool`): Whether ``autocast`` includes the output layer, with sums in float32. Set \
-                it to True on a GPU, where this layer otherwise takes more time than the others (docs/guides/gpu.md). \
-                A CPU gains nothing.
-            - cuda_graphs (:obj:`bool`): Whether sampling on a GPU records the operations of a token and launches them \
-                together (docs/guides/gpu.md). A CPU computes as without it.
-            - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
-                and saved as an ordinary folder.
-        Raises:
-            - ConfigError: If a value is invalid; the message names the key.
-        """
         super().__init__()
-        flags = dict(
+        _check_flags(
             save_merged=save_merged,
             gradient_checkpointing=gradient_checkpointing,
             onednn=onednn,
             autocast_output=autocast_output,
             cuda_graphs=cuda_graphs
         )
-        for name, value in flags.items():
-            if not isinstance(value, bool):
-                raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')
-        autocast = Autocast(autocast, autocast_output)
-        autocast.check()
+        arithmetic = Autocast(autocast, autocast_output)
+        arithmetic.check()
         check_base(lora, save_merged, pretrained, gguf_file)
-        self._own(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file))
+        self._wrap(build_causal_lm(pretrained, config, dtype, attn_implementation, 'policy.model', gguf_file))
         if lora is not None:
             self._peft = (add_adapters(self.lm, lora), )  # a tuple hides it from nn.Module: ``lm`` has its modules
             self.eval()  # includes the adapters
-        self._save_merged = save_merged
-        self._autocast = autocast
-        self._cuda_graphs = cuda_graphs
-        if onednn or autocast.kind is not None:
+        self._save_merged, self._cuda_graphs, self.autocast = save_merged, cuda_graphs, arithmetic
+        if onednn or autocast is not None:
             make_fast(self.trunk, onednn)
         if gradient_checkpointing:
-            self._checkpoint_layers()
+            self._layers = recomputed_layers(self.lm)
 
     @classmethod
     def from_model(cls, lm: PreTrainedModel) -> 'CausalLM':
         """Wrap a causal language model of ``transformers``."""
         self = cls.__new__(cls)
         nn.Module.__init__(self)
-        self._own(lm)
+        self._wrap(lm)
         return self
 
-    def _own(self, lm: PreTrainedModel) -> None:
+    def _wrap(self, lm: PreTrainedModel) -> None:
         self.lm = lm
-        self._tokens = self.vocab_size
-        self._measured: Tuple = (None, None)  # an output layer; its scale and soft cap
+        self.autocast = Autocast()
+        self.output_tokens = self.vocab_size  # number of tokens that have logits
         self._peft: Tuple = ()
-        self._save_merged = False
-        self._autocast = Autocast()
-        self._cuda_graphs = False
+        self._save_merged = self._cuda_graphs = False
         self._layers: List[nn.Module] = []  # the layers that learning recomputes
-        self._reader = Reader()
+        self._choice, self._output_layer = WayChoice(), OutputLayer()
         self.eval()
 
     def train(self, mode: bool = True) -> 'CausalLM':
@@ -133,11 +127,7 @@ class CausalLM(nn.Module):
     @property
     def autocast_dtype(self) -> Optional[torch.dtype]:
         """The type in which layers multiply, None for that of their weights."""
-        return self.autocast_dtype_on(self.device.type)
-
-    def autocast_dtype_on(self, device_type: str) -> Optional[torch.dtype]:
-        """The same where the model is on another device, ``cpu`` or ``cuda``."""
-        return self._autocast.dtype_on(device_type)
+        return self.autocast.dtype_on(self.device.type)
 
     @property
     def uses_cuda_graphs(self) -> bool:
@@ -147,7 +137,7 @@ class CausalLM(nn.Module):
     def arithmetic_notice(self, key: str = 'policy.model') -> Optional[str]:
         """A line for the log about bfloat16, see ``Autocast.notice``; ``key`` is the model's config key."""
         half = any(p.dtype is torch.bfloat16 for p in self.parameters())
-        return self._autocast.notice(half, self.device.type, key)
+        return self.autocast.notice(half, self.device.type, key)
 
     @property
     def exact_arithmetic(self) -> bool:
@@ -161,11 +151,11 @@ class CausalLM(nn.Module):
     @contextmanager
     def without_autocast(self) -> Iterator[None]:
         """Context in which layers compute in the type of their weights."""
-        before, self._autocast = self._autocast, Autocast()
+        before, self.autocast = self.autocast, Autocast()
         try:
             yield
         finally:
-            self._autocast = before
+            self.autocast = before
 
     def state_dict(self, *args, **kwargs) -> Dict[str, Tensor]:
         """The weights; with adapters, the adapters' only, because the pretrained weights can be loaded again."""
@@ -183,43 +173,20 @@ class CausalLM(nn.Module):
             strict = False
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
-    def _checkpoint_layers(self) -> None:
-        self.lm.activation_checkpointing_enable(activation_checkpointing_kwargs=dict(use_reentrant=False))
-        self._layers = [m for m in self.lm.modules() if isinstance(m, GradientCheckpointingLayer)]
-        for layer in self._layers:  # ``eval`` disables the dropout of modules; some layers have a rate of their own
-            for name, value in vars(layer).items():
-                if 'dropout' in name and isinstance(value, float):
-                    setattr(layer, name, 0.0)
-        if not self._layers:
-            raise ConfigError(
-                f'policy.model.gradient_checkpointing = True: {type(self.lm).__name__} has no layers that support it.'
-            )
-
     def limit_vocabulary(self, size: int) -> None:
-        """
-        Overview:
-            Compute logits for the first ``size`` tokens only. Many models pad their output matrix beyond the \
-            tokenizer's vocabulary; the padding must be neither sampled nor learned.
-        Arguments:
-            - size (:obj:`int`): Number of tokens of the tokenizer.
-        """
-        self._tokens = size
+        """Compute logits for the first ``size`` tokens only, those of the tokenizer. Many models pad their output
+        matrix; the padding must be neither sampled nor learned."""
+        self.output_tokens = size
 
     def limit_length(self, tokens: int) -> None:
-        """
-        Overview:
-            Set the maximum length of rows, on which the way of reading depends, see ``reading``.
-        Arguments:
-            - tokens (:obj:`int`): Maximum number of tokens of a prompt and its completion together.
-        Raises:
-            - ConfigError: If log-probabilities of such a row would depend on the other rows of its batch.
-        """
+        """Set the maximum number of tokens of a prompt and its completion, on which ``way`` depends. It raises as
+        ``check_length`` does."""
         self.check_length(tokens)
-        self._reader.limit_length(tokens)
+        self._choice.limit_length(tokens)
 
     def check_length(self, tokens: int) -> None:
         """Raise a ``ConfigError`` if a prompt and its completion have more tokens than the architecture allows."""
-        self._reader.check_length(self.lm, tokens)
+        check_length(self.lm, tokens)
 
     @property
     def vocab_size(self) -> int:
@@ -239,54 +206,38 @@ class CausalLM(nn.Module):
     @property
     def trunk(self) -> nn.Module:
         """The model below its output layer."""
-        trunk = self.lm.base_model
-        if trunk is self.lm:  # the architecture uses another name for it
-            trunk = next((m for m in self.lm.children() if isinstance(m, PreTrainedModel)), trunk)
-        return trunk
+        if self.lm.base_model is not self.lm:
+            return self.lm.base_model
+        return next((m for m in self.lm.children() if isinstance(m, PreTrainedModel)), self.lm)  # under another name
 
     @property
-    def output_tokens(self) -> int:
-        """Number of tokens that have logits, see ``limit_vocabulary``."""
-        return self._tokens
-
-    @property
-    def reading(self) -> str:
-        """How rows are read, one of ``ding_grpo.model.reading.WAYS``. A trial at the first use determines it."""
-        return self._reader.way(self)
+    def way(self) -> str:
+        """How rows are read, one of ``ding_grpo.model.read.decoding.WAYS``. A trial at the first use determines it."""
+        return self._choice.way(self)
 
     @property
     def shares_prompts(self) -> bool:
         """Whether prompts are read once for all rows that continue them."""
-        return self.reading == SHARED
+        return self.way == SHARED
 
-    def reading_state(self) -> Dict[str, Any]:
+    def way_state(self) -> Dict[str, Any]:
         """How rows are read, and the facts that the choice depends on, for a checkpoint."""
-        return self._reader.state_dict(self)
+        return self._choice.state_dict(self)
 
-    def load_reading_state(self, state: Dict[str, Any]) -> None:
+    def load_way_state(self, state: Dict[str, Any]) -> None:
         """Read rows as the checkpoint's run did, unless the facts that the choice depends on have changed."""
-        self._reader.load_state_dict(self, state)
+        self._choice.load_state_dict(self, state)
 
     def arithmetic(self) -> ContextManager:
-        """
-        Context in which layers compute in the type of ``autocast``. The methods ``completion_*`` enter it
-        themselves. Decoding enters it once around all steps, so that weights are converted once.
-        """
+        """Context in which layers compute in the type of ``autocast``. The methods ``completion_*`` enter it
+        themselves. Decoding enters it once around all steps, so that weights are converted once."""
         dtype = self.autocast_dtype
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
     def start(self, prompts: PromptBatch, max_new_tokens: int = 0) -> Decoding:
-        """
-        Overview:
-            Read prompts, to continue them token by token without gradients.
-        Arguments:
-            - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
-            - max_new_tokens (:obj:`int`): Maximum number of tokens that follow them.
-        Returns:
-            - decoding (:obj:`Decoding`): The state of the rows.
-        """
+        """Read prompts, to continue them without gradients, token by token and by at most ``max_new_tokens``."""
         self.check_length(prompts.ids.shape[1] + max_new_tokens)
-        return start(self, self.reading, prompts)
+        return start(self, self.way, prompts)
 
     def completion_logits(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
         """
@@ -309,50 +260,30 @@ class CausalLM(nn.Module):
             return self.output_head().logits(self.completion_hidden(prompts, completion, length))
         self.check_length(prompts.ids.shape[1] + completion.shape[1])
         with self.arithmetic():
-            return read_plain(self, self.lm, 'logits', prompts, completion, length)[..., :self._tokens]
+            return read_unshared(self, self.lm, 'logits', prompts, completion, length)[..., :self.output_tokens]
 
     def completion_states(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> States:
         """
         Overview:
             The last hidden states before completion tokens: one vector per token instead of V logits, which \
             ``output_head`` computes from it. If the model shares prompts, tokens that follow the same ones have one \
-            state.
-        Arguments:
-            - prompts, completion, length: As in ``completion_logits``.
-        Returns:
-            - states (:obj:`States`): The states, and which of them precedes each token.
+            state. Arguments as of ``completion_logits``.
         """
         self.check_length(prompts.ids.shape[1] + completion.shape[1])
         with self.arithmetic():
             if self.shares_prompts:
                 states = read_shared(self, prompts, completion, length)
             else:
-                hidden = read_plain(self, self.trunk, 'last_hidden_state', prompts, completion, length)  # (B, S, H)
-                state = torch.arange(completion.numel(), device=completion.device).view_as(completion)
-                states = States(hidden.flatten(0, 1), state)
+                states = States.of(read_unshared(self, self.trunk, 'last_hidden_state', prompts, completion, length))
             return states._replace(hidden=states.hidden.to(self.lm.dtype))
 
     def completion_hidden(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
-        """
-        Overview:
-            The states of ``completion_states`` for each token.
-        Arguments:
-            - prompts, completion, length: As in ``completion_logits``.
-        Returns:
-            - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
-        """
+        """The states of ``completion_states`` for each token, (B, S, H)."""
         return self.completion_states(prompts, completion, length).of_tokens()
 
-    def with_checkpointing(self, function: Callable, *args, **kwargs) -> Any:
-        """Call a function. If gradients are enabled, recomputed layers are in training mode."""
-        again = self._layers if torch.is_grad_enabled() else []
-        for layer in again:
-            layer.training = True  # of the layer only: the modules in it keep dropout disabled
-        try:
-            return function(*args, **kwargs)
-        finally:
-            for layer in again:
-                layer.training = False
+    def recomputing(self) -> ContextManager:
+        """Context for reading, see ``recompute.recomputing``."""
+        return recomputing(self._layers)
 
     def output_head(self) -> OutputHead:
         """
@@ -361,20 +292,12 @@ class CausalLM(nn.Module):
         Raises:
             - ConfigError: If ``linear_log_prob`` does not support the output layer.
         """
-        layer = self.lm.get_output_embeddings()
-        if self._measured[0] is not layer:
-            # peft's adapters on experts do not run in float64, in which this measures
-            with torch.autocast(self.device.type, enabled=False), self.without_adapters():
-                self._measured = (layer, measure_head(self.lm, self.trunk))
-        weight, bias = layer.weight, layer.bias
-        if self._tokens < len(weight):  # otherwise a slice would only copy its gradient
-            weight, bias = weight[:self._tokens], None if bias is None else bias[:self._tokens]
-        rounded = self._autocast.output and self.autocast_dtype is not None
-        return OutputHead(weight, bias, *self._measured[1], rounded)
+        rounded = self.autocast.output and self.autocast_dtype is not None
+        return self._output_layer.head(self)._replace(rounded=rounded)
 
     def check_decoding(self) -> None:
         """Raise a ``ConfigError`` if a key changes how shared prompts are continued, and the model has none."""
-        keys = dict(autocast_output=self._autocast.output, cuda_graphs=self._cuda_graphs)
+        keys = dict(autocast_output=self.autocast.output, cuda_graphs=self._cuda_graphs)
         for key in (key for key, value in keys.items() if value and not self.shares_prompts):
             raise ConfigError(
                 f'policy.model.{key} = True: {type(self.lm).__name__} cannot share prompts, and samples by its own '
@@ -407,15 +330,17 @@ class CausalLM(nn.Module):
         """
         adapters = self._peft[0] if self._peft else None
         if adapters is not None and state_dict is not None:  # peft can only save the model's current weights
-            trained = {name: value.clone() for name, value in self.state_dict().items()}
-            self.load_state_dict(state_dict)
-            try:
+            with replaced_weights(self, state_dict):
                 return self.save_pretrained(folder, tokenizer, max_new_tokens, None, eos_token_ids)
-            finally:
-                self.load_state_dict(trained)
         if state_dict is not None:
             state_dict = {name[len('lm.'):]: value for name, value in state_dict.items()}
         save_folder(
-            self.lm, folder, self._tokens, tokenizer, max_new_tokens, eos_token_ids, state_dict, adapters,
+            self.lm, folder, self.output_tokens, tokenizer, max_new_tokens, eos_token_ids, state_dict, adapters,
             self._save_merged
         )
+
+
+def _check_flags(**flags: Any) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f'policy.model.{name} = {value!r}: must be True or False.')

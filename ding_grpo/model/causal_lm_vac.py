@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .causal_lm import CausalLM
-from .decoding import PromptBatch
+from .read.prompts import PromptBatch
 
 
 @MODEL_REGISTRY.register('causal_lm_vac')
@@ -31,16 +31,7 @@ class CausalLMVAC(nn.Module):
             attn_implementation: Optional[str] = None,
             gguf_file: Optional[str] = None,
     ) -> None:
-        """
-        Overview:
-            Make the model. The value head is initialised to 0.
-        Arguments:
-            - pretrained (:obj:`Optional[str]`): As in ``CausalLM``.
-            - config (:obj:`Optional[dict]`): As in ``CausalLM``.
-            - dtype (:obj:`str`): As in ``CausalLM``.
-            - attn_implementation (:obj:`Optional[str]`): As in ``CausalLM``.
-            - gguf_file (:obj:`Optional[str]`): As in ``CausalLM``.
-        """
+        """Arguments as of ``CausalLM``. The value head is initialised to 0."""
         super().__init__()
         self.actor = CausalLM(pretrained, config, dtype, attn_implementation, gguf_file=gguf_file)
         self.actor.output_head()  # raises if the output layer does not fit
@@ -81,14 +72,7 @@ class CausalLMVAC(nn.Module):
         return self._read(obs)
 
     def save_pretrained(self, folder: str, state_dict: Optional[Dict[str, Tensor]] = None, **kwargs: Any) -> None:
-        """
-        Overview:
-            Save the language model without the value head, see ``CausalLM.save_pretrained``.
-        Arguments:
-            - folder (:obj:`str`): Created if it does not exist.
-            - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): As of ``self.state_dict()``; None for its own.
-            - kwargs (:obj:`Any`): Further arguments of ``CausalLM.save_pretrained``.
-        """
+        """Save the language model without the value head; arguments as of ``CausalLM.save_pretrained``."""
         if state_dict is not None:
             start = 'actor.'
             state_dict = {n.removeprefix(start): value for n, value in state_dict.items() if n.startswith(start)}

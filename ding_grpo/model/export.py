@@ -1,7 +1,8 @@
 """Saves a model as a folder that ``transformers`` loads."""
 import copy
 import os
-from typing import Dict, Optional, Sequence
+from contextlib import contextmanager
+from typing import Dict, Iterator, Optional, Sequence
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -23,15 +24,11 @@ def save_folder(
 ) -> None:
     """
     Overview:
-        Write a model, its tokenizer and its generation defaults, see ``CausalLM.save_pretrained``.
+        Write a model, its tokenizer and its generation defaults. Other arguments as of ``CausalLM.save_pretrained``.
     Arguments:
-        - lm (:obj:`PreTrainedModel`): The model.
-        - folder (:obj:`str`): Created if it does not exist.
         - tokens (:obj:`int`): Number of tokens of the tokenizer; generation suppresses the others.
-        - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved with the weights.
-        - max_new_tokens (:obj:`Optional[int]`): Length limit of the training, see ``saved_generation_config``.
-        - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
-        - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Weights to save instead of the model's, by its names.
+        - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Weights to save instead of those of ``lm``, by its \
+            names.
         - adapters (:obj:`Optional[nn.Module]`): peft's wrapper of the model. If given, only the adapters are saved.
         - merge (:obj:`bool`): Whether to save the whole model with merged adapters instead.
     """
@@ -58,6 +55,17 @@ def save_folder(
     finally:
         if shown:
             hf_logging.enable_progress_bar()
+
+
+@contextmanager
+def replaced_weights(model: nn.Module, state_dict: Dict[str, Tensor]) -> Iterator[None]:
+    """Context in which a model has other weights."""
+    own = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(state_dict)
+    try:
+        yield
+    finally:
+        model.load_state_dict(own)
 
 
 def _write_card(folder: str, config: object) -> None:

@@ -32,10 +32,7 @@ class _Fast:
 
 
 class FastLinear(_Fast, nn.Linear):
-    """
-    Overview:
-        ``torch.nn.Linear`` by ``ding_grpo.rl_utils.log_probs.matrix_product``.
-    """
+    """``torch.nn.Linear`` by ``ding_grpo.rl_utils.log_probs.matrix_product``."""
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_autocast_enabled(x.device.type):
@@ -44,10 +41,7 @@ class FastLinear(_Fast, nn.Linear):
 
 
 class FastConv1D(_Fast, Conv1D):
-    """
-    Overview:
-        The linear layer of GPT-2, whose weight is transposed, by ``ding_grpo.rl_utils.log_probs.matrix_product``.
-    """
+    """The linear layer of GPT-2, whose weight is transposed, by ``ding_grpo.rl_utils.log_probs.matrix_product``."""
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_autocast_enabled(x.device.type):  # torch does not cache the conversion of a transposed weight
@@ -57,13 +51,8 @@ class FastConv1D(_Fast, Conv1D):
 
 
 def make_fast(module: nn.Module, onednn: bool = True) -> None:
-    """
-    Overview:
-        Make the linear layers inside a module faster. Parameters and their names do not change.
-    Arguments:
-        - module (:obj:`torch.nn.Module`): Changed in place.
-        - onednn (:obj:`bool`): Whether oneDNN computes them in float32, where it is faster.
-    """
+    """Make the linear layers inside a module faster, in place. Parameters and their names do not change. ``onednn``:
+    whether oneDNN computes them in float32, where it is faster."""
     fast = {nn.Linear: FastLinear, Conv1D: FastConv1D}
     for layer in module.modules():
         if type(layer) in fast:
@@ -72,12 +61,7 @@ def make_fast(module: nn.Module, onednn: bool = True) -> None:
 
 
 def forget_casts(module: nn.Module) -> None:
-    """
-    Overview:
-        Drop the converted weights of the linear layers inside a module. New weights may have the address of old ones.
-    Arguments:
-        - module (:obj:`torch.nn.Module`): Changed in place.
-    """
+    """Drop the converted weights of the linear layers inside a module. New weights may have the address of old ones."""
     for layer in module.modules():
         if isinstance(layer, _Fast):
             layer.forget()

@@ -72,7 +72,7 @@ class Sharding:
 
     def _divide(self, model: CausalLM) -> None:
         # Under autocast, layers are gathered in its type: half as many bytes. Their inputs stay in float32.
-        dtype = model.autocast_dtype_on(self.mesh.device_type)  # the model may still be on the CPU
+        dtype = model.autocast.dtype_on(self.mesh.device_type)  # the model may still be on the CPU
         policy = MixedPrecisionPolicy(dtype, None if dtype is None else torch.float32, cast_forward_inputs=False)
         for layer in layers_of(model):
             fully_shard(layer, mesh=self.mesh, mp_policy=policy)

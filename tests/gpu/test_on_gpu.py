@@ -7,9 +7,8 @@ import torch
 from ding.entry import serial_pipeline_onpolicy
 
 from ding_common import read_json_lines
-from ding_grpo.model import CausalLM
-from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.model.shared_attention import (Options, flash, flash_backward, plain)
+from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model.read.attention import Options, flash, flash_backward, plain
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rl_utils.log_probs.matrix_product import rounded_product
 from ding_grpo.rollout import Sampling, generate

@@ -7,8 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ding_common import ConfigError
 from ding_grpo.act import token_actor
 from ding_grpo.act.critic import TokenCritic
-from ding_grpo.model import CausalLM, autocast, fast_linear, reader, shared_whole
-from ding_grpo.model.decoding import PromptBatch
+from ding_grpo.model import CausalLM, PromptBatch, autocast, fast_linear
+from ding_grpo.model.fast_linear import FastConv1D, FastLinear
+from ding_grpo.model.read import whole
 from ding_grpo.rl_utils import linear_log_prob, matrix_product
 from ding_grpo.rl_utils.log_probs.matrix_product import linear, rounded_product
 from ding_grpo.rl_utils.log_probs.token_rules import TokenRules
@@ -17,8 +18,8 @@ from ding_grpo.rollout.kept_sets import KeptSets
 from dizoo_llm.envs import TokenEnv
 from tests.policy.helper import make_policy
 from tests.shipped import small
+from tests.model.helper import CPU
 
-CPU = torch.device('cpu')
 SHAPES = dict(vocab_size=30, max_position_embeddings=64)
 LLAMA = dict(
     SHAPES, model_type='llama', hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
@@ -66,13 +67,13 @@ class TestAutocast:
     def test_attention_is_differentiated_in_float32(self, monkeypatch):
         torch.manual_seed(0)
         _, half = both(LLAMA)
-        types, backward = [], shared_whole.flash_backward
+        types, backward = [], whole.flash_backward
 
         def recorded(*args, **options):
             types.append({x.dtype for x in args[:6]})
             return backward(*args, **options)
 
-        monkeypatch.setattr(shared_whole, 'flash_backward', recorded)
+        monkeypatch.setattr(whole, 'flash_backward', recorded)
         prompts = [torch.tensor([1, 2, 3, 4, 5])] * 3 + [torch.tensor([6, 7])] * 3
         log_prob(half, prompts, torch.randint(0, 30, (6, 7))).sum().backward()
         assert len(types) >= 2 and all(t == {torch.float32} for t in types)
@@ -120,7 +121,7 @@ def test_a_token_converts_no_weights(config, lora, tmp_path):
             logit = decoding.step(torch.arange(3))
     assert casts.number == 0
     if lora is not None:  # a weight that has changed is converted again
-        layer = next(m for m in model.modules() if hasattr(m, '_weight_cast'))
+        layer = next(m for m in model.modules() if isinstance(m, (FastLinear, FastConv1D)))
         with torch.no_grad():
             layer.weight.mul_(2)
             with model.arithmetic():
@@ -202,7 +203,7 @@ class TestAuto:
     def test_a_model_that_is_still_on_the_cpu(self, monkeypatch):
         monkeypatch.setattr(autocast, 'multiplies_bfloat16', lambda device: device == 'cuda')
         model = CausalLM(config=LLAMA, autocast='auto')
-        assert model.autocast_dtype is None and model.autocast_dtype_on('cuda') is torch.bfloat16
+        assert model.autocast_dtype is None and model.autocast.dtype_on('cuda') is torch.bfloat16
 
 
 @pytest.mark.unittest
@@ -255,7 +256,6 @@ class TestAutocastOutput:
             raise AssertionError('rounded')
 
         monkeypatch.setattr(matrix_product, 'rounded_product', refuse)
-        monkeypatch.setattr(reader, '_FOUND', {})  # another test may have tried this architecture
         assert CausalLM(config=LLAMA, autocast='bfloat16', autocast_output=True).shares_prompts
 
     def test_of_a_critic(self):

@@ -4,12 +4,14 @@ import itertools
 import pytest
 import torch
 
-from ding_grpo.model import PromptBatch, shared_attention, shared_whole
-from ding_grpo.model.prompt_tree import PromptTree
-from ding_grpo.model.row_tree import RowTree
-from ding_grpo.model.bands import Band, Packed, divide
+from ding_grpo.model import PromptBatch
+from ding_grpo.model.read.attention import Options
+from ding_grpo.model.read.bands import Band, Packed, divide
+from ding_grpo.model.read.prompts import PromptTree
+from ding_grpo.model.read.row_tree import RowTree
+from ding_grpo.model.read.whole import Whole
 
-CPU = torch.device('cpu')
+from tests.model.helper import CPU
 
 
 def quadratic(count, n):
@@ -106,7 +108,7 @@ def test_few_pairs_are_computed_in_vain(lengths, prompt):
     batch = PromptBatch.of([torch.arange(prompt[i]) + i for i in row.tolist()], CPU)
     tree = PromptTree.of(batch)
     completion = torch.arange(len(row)).unsqueeze(1) + torch.arange(int(lengths.max()) + 1)  # no common beginnings
-    plan = shared_whole.Whole(tree, RowTree.of(tree, completion, lengths, 32))
+    plan = Whole(tree, RowTree.of(tree, completion, lengths, 32))
     computed = sum(x.band.shape[0] * x.band.shape[1] ** 2 for x in plan.own)
     computed += sum(q.shape[0] * q.shape[1] * k.shape[1] for above in plan.above for q, k in above.bands)
     needed = sum(n * n for n in prompt) + sum(n * n + n * prompt[i] for n, i in zip(lengths.tolist(), row.tolist()))
@@ -117,11 +119,11 @@ def test_few_pairs_are_computed_in_vain(lengths, prompt):
 def test_a_padded_cell_whose_scores_are_large_reaches_no_gradient():
     """It repeats the first token of its segment, and would see later tokens with the first one's normaliser."""
     batch = PromptBatch.of([torch.arange(4), torch.arange(3) + 5], CPU)
-    plan = shared_whole.Whole(PromptTree.of(batch), part=0)
+    plan = Whole(PromptTree.of(batch), part=0)
     assert len(plan.own) == 1 and not plan.own[0].band.even
     q, k, v = (torch.randn(1, 1, 7, 16, generator=torch.Generator().manual_seed(i)).requires_grad_() for i in range(3))
     with torch.no_grad():
         q[0, 0, 4], k[0, 0, 4:] = 30., torch.linspace(-30, 30, 3).unsqueeze(1)  # the first token of the shorter one
-    out = plan.attend(0, q, k, v, shared_attention.Options(1.))
+    out = plan.attend(0, q, k, v, Options(1.))
     out.square().sum().backward()
     assert all(x.grad.isfinite().all() for x in (q, k, v))

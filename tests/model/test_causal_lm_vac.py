@@ -4,7 +4,8 @@ from ding.policy import PPOPolicy
 from easydict import EasyDict
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, CausalLMVAC
+from ding_grpo.model import CausalLMVAC
+from tests.model.helper import tokens_read
 
 
 @pytest.fixture
@@ -38,21 +39,13 @@ class TestCausalLMVAC:
             assert torch.allclose(out['logit'][i], alone.logits[0, -1], atol=1e-5)
             assert torch.allclose(value[i], model.critic(alone.hidden_states[-1][0, -1])[0], atol=1e-5)
 
-    def test_what_rows_have_in_common_is_read_once(self, model, monkeypatch):
-        read = []
-        completion_hidden = CausalLM.completion_hidden
-
-        def note(self, prompts, completion):
-            read.append((tuple(prompts.ids.shape), tuple(completion.shape)))
-            return completion_hidden(self, prompts, completion)
-
-        monkeypatch.setattr(CausalLM, 'completion_hidden', note)
+    def test_what_rows_have_in_common_is_read_once(self, model):
+        read, prompt = tokens_read(model.actor), [9, 8, 7, 6, 5]
         model(observation([3, 1, 4, 1], [3, 1, 4], [3, 1, 5], [3, 1], [3, 1, 4]), mode='compute_actor')
-        assert read == [((1, 2), (2, 3))]  # one beginning of two tokens, two rows of two more and a column not read
-        prompt = [9, 8, 7, 6, 5]
+        assert read == [2 + 2 * 2]  # a beginning of two tokens, and two rows of two more
         model(observation(*(prompt + [i, i] for i in range(6))), mode='compute_actor')  # all rows of one length
         model(observation(*([p] + prompt + [i, i] for i in range(6) for p in (1, 2))), mode='compute_actor')
-        assert read[1:] == [((1, 5), (6, 3)), ((2, 6), (12, 3))]
+        assert read[1:] == [5 + 6 * 2, 2 * 6 + 12 * 2]
 
     def test_modes_agree_and_the_value_begins_at_zero(self, model):
         obs = observation([3, 1, 4], [1, 5]).float()  # as DI-engine casts them

@@ -21,11 +21,16 @@ def folder(tiny_model, tmp_path):
 
 @pytest.fixture
 def model(folder):
-    model = CausalLM(pretrained=folder, lora=dict(r=4, lora_alpha=8))
+    return trained(folder)
+
+
+def trained(folder, **options):
+    """A model whose adapters do something; at the beginning, half of their weights are 0."""
+    model = CausalLM(pretrained=folder, lora=dict(r=4, lora_alpha=8), **options)
     torch.manual_seed(0)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if 'lora_B' in name:  # at 0 in the beginning, when adapters do nothing
+            if 'lora_B' in name:
                 p.normal_()
     return model
 
@@ -87,8 +92,8 @@ class TestLoRA:
 
     @pytest.mark.parametrize('merged', [False, True])
     @pytest.mark.parametrize('other_weights', [False, True])
-    def test_saved_folder(self, model, tmp_path, merged, other_weights):
-        model._save_merged = merged
+    def test_saved_folder(self, folder, tmp_path, merged, other_weights):
+        model = trained(folder, save_merged=merged)
         path, now = str(tmp_path / 'out'), logits(model.lm)
         state = {name: 2 * value for name, value in model.state_dict().items()} if other_weights else None
         model.save_pretrained(path, state_dict=state)

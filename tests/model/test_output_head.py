@@ -5,8 +5,10 @@ import torch
 from torch import nn
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM
-from ding_grpo.model.output_head import measure_head
+from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.rl_utils import linear_log_prob, naive_method
+
+from tests.model.helper import CPU, PLAIN, logits_alone, make, modules_called
 
 
 class ScaledLinear(nn.Linear):
@@ -26,13 +28,11 @@ class TestOutputHead:
         tiny_model.lm.lm_head.bias = nn.Parameter(torch.randn(32))
         assert torch.equal(tiny_model.output_head().bias, tiny_model.lm.lm_head.bias[:20])
 
-    def test_measured_once_for_each_layer_and_no_trace_left(self, tiny_model, monkeypatch):
-        from ding_grpo.model import causal_lm
-        asked = []
-        monkeypatch.setattr(causal_lm, 'measure_head', lambda *args: asked.append(1) or measure_head(*args))
-        for _ in range(3):
-            tiny_model.output_head()
-        assert asked == [1] and not tiny_model.lm.lm_head._forward_hooks
+    def test_measured_once_for_each_layer_and_no_trace_left(self, tiny_model):
+        before = tiny_model.output_head()
+        with modules_called() as called:
+            assert tiny_model.output_head()[2:] == before[2:] and called == []
+        assert not tiny_model.lm.lm_head._forward_hooks
         tiny_model.lm.lm_head = ScaledLinear(32, 32, bias=False)
         self.wrong(tiny_model, 'ScaledLinear')
 
@@ -40,6 +40,27 @@ class TestOutputHead:
         tiny_model.output_head()
         other = copy.deepcopy(tiny_model)
         assert other.output_head().weight.data_ptr() != tiny_model.output_head().weight.data_ptr()
+
+    @pytest.mark.parametrize(
+        'name, config, head',
+        [
+            ('gemma2', dict(intermediate_size=48, num_key_value_heads=2, head_dim=8), (1, 30)),  # soft cap
+            ('opt', dict(ffn_dim=48, word_embed_proj_dim=32), (1, None)),
+            ('gptj', dict(rotary_dim=4, n_embd=32, n_layer=2, n_head=4), (1, None)),  # bias
+            ('cohere', dict(intermediate_size=48), (0.0625, None)),  # factor
+            ('granite', dict(intermediate_size=48, logits_scaling=8.0), (1 / 8, None)),  # divisor
+        ]
+    )
+    def test_logits_of_other_forms(self, name, config, head):
+        model = make(name, dict(PLAIN, **config), scale=3)  # so that logits reach where a soft cap acts
+        prompts = [torch.randint(0, 40, (n, )) for n in (5, 9)]
+        batch, completion = PromptBatch.of(prompts, CPU), torch.randint(0, 40, (2, 4))
+        assert model.output_head()[2:4] == pytest.approx(head)
+        wanted = logits_alone(model, prompts, completion)
+        assert torch.allclose(model.completion_logits(batch, completion), wanted, atol=1e-4)
+        hidden = model.completion_hidden(batch, completion)
+        found = linear_log_prob(hidden, index=completion, **model.output_head()._asdict())
+        assert torch.allclose(found, naive_method(wanted, completion), atol=1e-4)
 
     def test_heads_that_do_not_fit_together_are_an_error_of_the_config(self):
         shape = dict(vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4)

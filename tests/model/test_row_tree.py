@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from ding_grpo.model import PromptBatch
-from ding_grpo.model.prompt_tree import PromptTree
-from ding_grpo.model.row_tree import RowTree
+from ding_grpo.model.read.prompts import PromptTree
+from ding_grpo.model.read.row_tree import RowTree
 
-CPU = torch.device('cpu')
+from tests.model.helper import CPU
 
 
 def branches_of(prompts, rows, hidden):

@@ -3,18 +3,18 @@ import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, step_graph
-from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.model.step_graph import StepGraph
 from ding_grpo.act.critic import TokenCritic
+from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model.read import step_graph
+from ding_grpo.model.read.step_graph import StepGraph
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
 
 from tests import gpu_graph
-from tests.model.test_architectures import CPU
-from tests.model.test_shared_prompt import make, rows, short_beginnings_count  # noqa: F401  a fixture
 from tests.policy.helper import make_policy
 from tests.policy.test_kept_cache import LLAMA, WINDOW, play
+from tests.model.helper import CPU, ShortBeginnings, make, uniform
+from tests.model.test_packed_row import rows
 
 RECORDED = ['llama', 'gemma2', 'gpt2', 'mistral']
 
@@ -92,8 +92,10 @@ class TestSampling:
         """40 tokens a row: the room for keys doubles twice, rows end and leave, windows close."""
         called, plain, model = gpu_graph.use(monkeypatch), make(name), make(name, cuda_graphs=True)
         batch = PromptBatch.of(rows(case)[0], CPU)
-        uniform = torch.rand(len(batch.row), 40, dtype=torch.double, generator=torch.Generator().manual_seed(2))
-        found, wanted = (generate(each, batch, 40, range(2), Sampling(1.5), uniform) for each in (model, plain))
+        drawn = uniform(len(batch.row), 40)
+        found, wanted = (
+            generate(ShortBeginnings(each), batch, 40, range(2), Sampling(1.5), drawn) for each in (model, plain)
+        )
         assert torch.equal(found.action, wanted.action) and torch.allclose(found.logp, wanted.logp, atol=1e-4)
         assert 'record' in called and called.count('replay') >= 10
 
@@ -106,8 +108,7 @@ class TestSampling:
     def test_arithmetic(self, options, monkeypatch):
         called, model = gpu_graph.use(monkeypatch), make('llama', cuda_graphs=True, **options)
         batch = PromptBatch.of(rows('even')[0], CPU)
-        uniform = torch.rand(len(batch.row), 20, dtype=torch.double, generator=torch.Generator().manual_seed(2))
-        rollout = generate(model, batch, 20, (), Sampling(), uniform)
+        rollout = generate(model, batch, 20, (), Sampling(), uniform(len(batch.row), 20))
         with torch.no_grad():
             hidden = model.completion_hidden(batch, rollout.action, rollout.length)
         learned = linear_log_prob(hidden, index=rollout.action, **model.output_head()._asdict())
@@ -115,10 +116,9 @@ class TestSampling:
 
     @pytest.mark.parametrize('model', [LLAMA, WINDOW], ids=['llama', 'window'])
     def test_turns_that_continue_a_kept_cache(self, think_answer, model, monkeypatch):
-        _, wanted = play(think_answer, 'plain', True, monkeypatch, groups=3, model=model)
-        with pytest.MonkeyPatch.context() as another:  # ``play`` undoes its own
-            called = gpu_graph.use(another)
-            _, found = play(think_answer, 'plain', True, monkeypatch, groups=3, model=model, graphs=True)
+        wanted = play(think_answer, 'plain', groups=3, model=model)
+        called = gpu_graph.use(monkeypatch)
+        found = play(think_answer, 'plain', groups=3, model=model, graphs=True)
         assert 'replay' in called
         for one, other in zip(found, wanted):
             assert torch.equal(one['action'], other['action'])

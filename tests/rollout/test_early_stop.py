@@ -2,7 +2,8 @@
 import pytest
 import torch
 
-from ding_grpo.model.decoding import PromptBatch, SharedDecoding
+from ding_grpo.model import PromptBatch
+from ding_grpo.model.read.decoding import SharedDecoding
 from ding_grpo.rollout import EarlyStop, Sampling, generate
 
 from test_generate import prompts_of, uniform_of

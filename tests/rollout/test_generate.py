@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from ding_grpo.model import shared_prompt
-from ding_grpo.model.decoding import PromptBatch, SharedDecoding
+from ding_grpo.model import PromptBatch
+from ding_grpo.model.read.decoding import SharedDecoding
 from ding_grpo.rollout import Sampling, generate
+from tests.model.helper import tokens_read
 
 CPU = torch.device('cpu')
 OPTIONS = [Sampling(), Sampling(0.8), Sampling(1.2, top_k=6), Sampling(0.9, top_k=10, top_p=0.7)]
@@ -81,12 +82,8 @@ class TestGenerate:
         still = [int((out.length > t + 1).sum()) for t in range(len(lines))]  # rows that need step t
         assert lines[-1] < 20 and all(need <= n <= max(need / 0.75, need + 1) for n, need in zip(lines, still))
 
-    def test_prompt_is_read_once_per_distinct_prompt(self, tiny_model, monkeypatch):
-        seen = []
-        read = shared_prompt.read
-        monkeypatch.setattr(shared_prompt, 'read', lambda lm, ids, *args: seen.append(len(ids)) or read(lm, ids, *args))
-        assert tiny_model.shares_prompts
-        seen.clear()
+    def test_prompt_is_read_once_per_distinct_prompt(self, tiny_model):
+        seen = tokens_read(tiny_model)
         prompt, other = prompts_of([6, 6])
         generate(tiny_model, PromptBatch.of([prompt] * 8 + [other] * 8, CPU), 3, [29], Sampling(), uniform_of(16, 3))
         assert seen == [12, 16, 16]  # two prompts of six tokens, then a token of each row

@@ -2,11 +2,12 @@
 import pytest
 import torch
 
-from ding_grpo.model import CausalLM
-from ding_grpo.model.decoding import PromptBatch, SharedDecoding
+from ding_grpo.model import PromptBatch
+from ding_grpo.model.read.decoding import SharedDecoding
 from ding_grpo.rollout import EarlyStop, Sampling, generate
 
 from test_generate import CPU, prompts_of, uniform_of
+from tests.model.helper import set_way
 
 ROWS = [0] * 6 + [1] * 8 + [2] * 2  # the prompt of each row
 
@@ -81,8 +82,8 @@ class TestRows:
         same(*found)
 
     @pytest.mark.parametrize('way', ['padded', 'by_length', 'reread'])
-    def test_in_every_way_of_reading(self, tiny_model, way, monkeypatch):
-        monkeypatch.setattr(CausalLM, 'reading', way)
+    def test_in_every_way_of_reading(self, tiny_model, way):
+        set_way(tiny_model, way)
         same(rollout(tiny_model, True, Sampling(0.02)), rollout(tiny_model, False, Sampling(0.02)))
 
 

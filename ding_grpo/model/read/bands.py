@@ -3,7 +3,7 @@ Segments of a packed row of tokens, arranged in a grid for operations that need 
 grid (a band), so that one long segment does not force the others to its length.
 """
 from itertools import accumulate
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,13 @@ class Band:
         self.tokens = index[inside]  # (tokens, ), in the order of ``take``
         self._index, self._cell = index.flatten(), inside.flatten().nonzero().squeeze(1)
 
+    @property
+    def filled(self) -> Optional[Tensor]:
+        """Which cells have a token, in a form that broadcasts to scores, (n, 1, 1, columns); None for all."""
+        if self.even:
+            return None
+        return torch.arange(self.shape[1], device=self.length.device) < self.length.view(-1, 1, 1, 1)
+
     def place(self, x: Tensor) -> Tensor:
         """
         Overview:
@@ -69,27 +76,18 @@ class Band:
 class Packed:
     """
     Overview:
-        Puts the tokens of several bands back into the order of the packed row.
+        Puts the tokens of several bands back into the order of the packed row. The bands contain no token twice, and \
+        none before ``first``.
     """
 
     def __init__(self, bands: Sequence[Band], first: int = 0) -> None:
-        """
-        Arguments:
-            - bands (:obj:`Sequence[Band]`): They contain no token twice, and none before ``first``.
-            - first (:obj:`int`): First token of the packed row that is in a band.
-        """
         tokens = torch.cat([band.tokens for band in bands]) - first
         self._back = tokens
         self._index = tokens.argsort()
         self._sorted = bool((tokens[1:] > tokens[:-1]).all())
 
     def join(self, parts: List[Tensor]) -> Tensor:
-        """
-        Overview:
-            Concatenate the tokens of all bands, in the order of the packed row.
-        Arguments:
-            - parts (:obj:`List[torch.Tensor]`): Results of ``Band.take``, one per band, :math:`(tokens, *)` each.
-        """
+        """The tokens of all bands, in the order of the packed row, from the results (tokens, *) of ``Band.take``."""
         x = parts[0] if len(parts) == 1 else torch.cat(parts)
         return x if self._sorted else _Permute.apply(x, self._index, self._back)
 

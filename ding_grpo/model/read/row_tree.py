@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .prompt_tree import PromptTree
+from .prompts import PromptTree
 
 # Number of query-key pairs that take as long as reading one more token: of the smallest models, and of others in
 # relation to the size of their hidden states.
@@ -42,7 +42,6 @@ class RowTree(NamedTuple):
         Overview:
             Find the branches.
         Arguments:
-            - tree (:obj:`PromptTree`): The prompts.
             - completion (:obj:`torch.LongTensor`): The tokens of the rows, :math:`(B, S)`.
             - given (:obj:`torch.LongTensor`): Number of tokens to read of each row, less than S, :math:`(B, )`.
             - hidden (:obj:`int`): Size of the model's hidden states.

@@ -1,16 +1,15 @@
-"""Reads given rows of tokens: each prompt once for all rows that continue it, or each row from its start."""
+"""Reads given completions: each prompt once for all rows that continue it, or each row from its start."""
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from . import shared_prompt
 from .bands import divide
-from .decoding import PromptBatch
-from .prompt_tree import SEGMENT, PromptTree
+from .packed_row import read_packed
+from .prompts import SEGMENT, PromptBatch, PromptTree
 from .row_tree import RowTree
-from .shared_whole import PART, Whole
+from .whole import PART, Whole
 
 CALL = 64  # number of tokens that take as long as one more call of the model
 
@@ -25,6 +24,12 @@ class States(NamedTuple):
     """
     hidden: Tensor
     state: Tensor
+
+    @classmethod
+    def of(cls, hidden: Tensor) -> 'States':
+        """From the hidden state before each completion token, (B, S, H)."""
+        rows, columns, _ = hidden.shape
+        return cls(hidden.flatten(0, 1), torch.arange(rows * columns, device=hidden.device).view(rows, columns))
 
     def of_tokens(self) -> Tensor:
         """The hidden state before each completion token, (B, S, H)."""
@@ -59,7 +64,7 @@ def read_shared(
         - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
         - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`, number of tokens needed from each row; None for \
             all.
-        - check_mask (:obj:`Optional[Callable]`): See ``shared_prompt.read``.
+        - check_mask (:obj:`Optional[Callable]`): See ``read_packed``.
         - least (:obj:`int`): See ``PromptTree.of``.
         - part (:obj:`int`): See ``Whole``.
     Returns:
@@ -71,19 +76,14 @@ def read_shared(
     tree = PromptTree.of(prompts, least)
     hidden_size = model.lm.config.get_text_config().hidden_size
     branches = RowTree.of(tree, completion, (length - 1).clamp(min=0), hidden_size)
-    hidden = model.with_checkpointing(
-        shared_prompt.read,
-        model.trunk,
-        torch.cat([tree.ids, branches.ids]),
-        torch.cat([tree.position, branches.position]),
-        Whole(tree, branches, part),
-        check_mask,
-    )  # (N, H)
+    ids, position = torch.cat([tree.ids, branches.ids]), torch.cat([tree.position, branches.position])
+    with model.recomputing():
+        hidden = read_packed(model.trunk, ids, position, Whole(tree, branches, part), check_mask)  # (N, H)
     last = tree.last[tree.row].unsqueeze(1)  # (B, 1): the last token of each row's prompt
     return States(hidden, torch.where(branches.place < 0, last, len(tree.ids) + branches.place))
 
 
-def read_plain(
+def read_unshared(
         model: Any, module: nn.Module, result: str, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor]
 ) -> Tensor:
     """
@@ -107,7 +107,8 @@ def read_plain(
     parts, order = [], []
     for chosen in divide([(n, ) for n in total], lambda count, n: CALL + count * n):
         whole = [torch.cat([prompts.prompt(int(prompts.row[i])), completion[i, :given[i] - 1]]) for i in chosen]
-        out = model.with_checkpointing(module, input_ids=pad_sequence(whole, batch_first=True), use_cache=False)[result]
+        with model.recomputing():
+            out = module(input_ids=pad_sequence(whole, batch_first=True), use_cache=False)[result]
         step = torch.arange(columns)
         at = of_prompt[chosen].unsqueeze(1) - 1 + torch.minimum(step, given[chosen].unsqueeze(1) - 1)  # (b, S)
         parts.append(out[torch.arange(len(chosen)).unsqueeze(1), at.to(out.device)])

@@ -1,7 +1,7 @@
-"""Prompts and their common beginnings, such as a system message and worked examples, as segments of a packed row."""
+"""The prompts of a batch, and their common beginnings, such as a system message and worked examples."""
 import os
 from itertools import accumulate, chain
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -9,6 +9,45 @@ from torch import Tensor
 
 # Number of tokens whose reading takes as long as the attention to one more segment above others.
 SEGMENT = 64
+
+
+class PromptBatch(NamedTuple):
+    """
+    Overview:
+        The distinct prompts of a batch of rows, padded on the left, and the prompt that each row continues.
+    Shapes:
+        - ids (:obj:`torch.LongTensor`): :math:`(P, L)`, P distinct prompts of at most L tokens
+        - mask (:obj:`torch.LongTensor`): :math:`(P, L)`, 1 on tokens, 0 on padding
+        - row (:obj:`torch.LongTensor`): :math:`(B, )`, index of each row's prompt
+    """
+    ids: Tensor
+    mask: Tensor
+    row: Tensor
+
+    @classmethod
+    def of(cls, prompts: List[Tensor], device: torch.device) -> 'PromptBatch':
+        """
+        Overview:
+            Find the distinct prompts, so that each is read once for all rows that continue it.
+        Arguments:
+            - prompts (:obj:`List[torch.LongTensor]`): The prompt of each row, :math:`(L_i, )`.
+            - device (:obj:`torch.device`): The model's device.
+        """
+        index: Dict[Tuple[int, ...], int] = {}
+        row = [index.setdefault(tuple(p.tolist()), len(index)) for p in prompts]
+        length = max(len(p) for p in index)
+        ids = torch.tensor([(0, ) * (length - len(p)) + p for p in index])  # (P, L)
+        mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in index])  # (P, L)
+        return cls(ids.to(device), mask.to(device), torch.tensor(row, device=device))
+
+    @property
+    def length(self) -> Tensor:
+        """Number of tokens of each prompt, (P, )."""
+        return self.mask.sum(1)
+
+    def prompt(self, number: int) -> Tensor:
+        """The tokens of one prompt, from 0 to P - 1."""
+        return self.ids[number, self.mask[number].bool()]
 
 
 class PromptTree(NamedTuple):
@@ -34,18 +73,12 @@ class PromptTree(NamedTuple):
     row: Tensor
 
     @classmethod
-    def of(cls, prompts: Any, least: int = SEGMENT) -> 'PromptTree':
-        """
-        Overview:
-            Find the beginnings that save the most tokens. The order of prompts depends on their tokens alone, so that \
-            the same prompts are read with the same rounding whatever their order in the batch.
-        Arguments:
-            - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
-            - least (:obj:`int`): Number of tokens that a beginning must save.
-        """
+    def of(cls, prompts: PromptBatch, least: int = SEGMENT) -> 'PromptTree':
+        """Find the beginnings that save the most tokens, each at least ``least``. The order of prompts depends on their
+        tokens alone, so that the same prompts are read with the same rounding whatever their order in the batch."""
         tokens = [row[-n:] for row, n in zip(prompts.ids.tolist(), prompts.length.tolist())]
         order = sorted(range(len(tokens)), key=tokens.__getitem__)
-        spans = _spans([tokens[i] for i in order], least)
+        spans = common_spans([tokens[i] for i in order], least)
         if not spans:
             spans = [(0, len(tokens), 0)]
         tokens = [tokens[i] for i in order]
@@ -86,7 +119,7 @@ class PromptTree(NamedTuple):
         return torch.tensor(ends, device=self.row.device)
 
 
-def _spans(prompts: Sequence[List[int]], least: int) -> List[Tuple[int, int, int]]:
+def common_spans(prompts: Sequence[List[int]], least: int) -> List[Tuple[int, int, int]]:
     """Divide sorted, distinct prompts into spans (begin, end, number of common tokens) that save the most tokens. Empty
     if none saves more than ``least`` tokens, or if a prompt has a single token."""
     number = len(prompts)

@@ -114,12 +114,14 @@ def _of_gpu(mask: Optional[Tensor], q: Tensor, k: Tensor) -> Optional[Tensor]:
 def attended(q: Tensor, k: Tensor, v: Tensor, seen: Optional[Tensor], options: Options) -> Tuple[Tensor, Tensor]:
     """Like ``plain``, but without a gradient, and by flash attention if that supports it."""
     if is_fast(q, v, options):
-        return flash(q, k, v, options.scale, None if seen is None else added(seen, q))
+        return flash(q, k, v, options.scale, added(seen, q))
     return plain(q, k, v, seen, options)
 
 
-def added(seen: Tensor, like: Tensor) -> Tensor:
-    """A mask that is added to the scores."""
+def added(seen: Optional[Tensor], like: Tensor) -> Optional[Tensor]:
+    """A mask that is added to the scores; None if all keys are seen."""
+    if seen is None:
+        return None
     return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(~seen, float('-inf'))
 
 

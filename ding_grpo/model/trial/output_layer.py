@@ -1,4 +1,5 @@
-from typing import Dict, List, NamedTuple, Optional, Tuple
+"""How the output layer of an architecture computes logits."""
+from typing import Any, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -6,42 +7,32 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe
-from ding_grpo.rl_utils.log_probs.matrix_product import linear
 
-from .architecture import architecture_of
+from ..read.output_head import OutputHead, softcapped
+from .architecture import RESULTS, architecture_of
 from .float64 import in_float64
 
-# Results of ``measure_head`` by architecture and type.
-_MEASURED: Dict[Tuple, Tuple[float, Optional[float]]] = {}
 
-
-class OutputHead(NamedTuple):
+class OutputLayer:
     """
     Overview:
-        How logits are computed from hidden states: ``softcap * tanh(scale * (hidden weight^T + bias) / softcap)``, or \
-        without the tanh if ``softcap`` is None. With ``rounded``, both factors are rounded to bfloat16. The fields \
-        are arguments of ``ding_grpo.rl_utils.linear_log_prob``.
-    Shapes:
-        - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
-        - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
+        The output layer of one model, measured at the first use and again if it is replaced by another layer.
     """
-    weight: Tensor
-    bias: Optional[Tensor]
-    scale: float
-    softcap: Optional[float]
-    rounded: bool = False
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """
-        Overview:
-            Compute the logits of hidden states as the model does, in the type of the weights.
-        Shapes:
-            - hidden (:obj:`torch.FloatTensor`): :math:`(*, H)`
-            - logits (:obj:`torch.FloatTensor`): :math:`(*, V)`
-        """
-        with torch.autocast(hidden.device.type, enabled=False):
-            product = linear(hidden.to(self.weight.dtype), self.weight, self.bias, self.rounded)
-            return _softcapped(product, self.scale, self.softcap)
+    def __init__(self) -> None:
+        self._measured: Tuple = (None, None)  # a layer; its scale and soft cap
+
+    def head(self, model: Any) -> OutputHead:
+        """The formula of a ``CausalLM``, for the tokens that ``limit_vocabulary`` keeps."""
+        layer = model.lm.get_output_embeddings()
+        if self._measured[0] is not layer:
+            # peft's adapters on experts do not run in float64, in which this measures
+            with torch.autocast(model.device.type, enabled=False), model.without_adapters():
+                self._measured = (layer, measure_head(model.lm, model.trunk))
+        weight, bias = layer.weight, layer.bias
+        if model.output_tokens < len(weight):  # otherwise a slice would only copy its gradient
+            weight, bias = weight[:model.output_tokens], None if bias is None else bias[:model.output_tokens]
+        return OutputHead(weight, bias, *self._measured[1])
 
 
 def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional[float]]:
@@ -70,10 +61,10 @@ def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional
     architecture = architecture_of(lm)
     if architecture is None:
         return _measure(lm, trunk, layer)
-    key = architecture, layer.weight.dtype
-    if key not in _MEASURED:
-        _MEASURED[key] = _measure(lm, trunk, layer)
-    return _MEASURED[key]
+    key = 'output layer', architecture, layer.weight.dtype
+    if key not in RESULTS:
+        RESULTS[key] = _measure(lm, trunk, layer)
+    return RESULTS[key]
 
 
 def _measure(lm: PreTrainedModel, trunk: nn.Module, layer: nn.Linear) -> Tuple[float, Optional[float]]:
@@ -90,7 +81,7 @@ def _measure(lm: PreTrainedModel, trunk: nn.Module, layer: nn.Linear) -> Tuple[f
         with in_float64():  # otherwise scale and soft cap would have the precision of the weights
             hidden, logits = trunk(input_ids=ids, use_cache=False).last_hidden_state, lm(ids, use_cache=False).logits
             scale, softcap = _scale_and_softcap(lm, layer, ids)
-            expected = _softcapped(F.linear(hidden, layer.weight, layer.bias), scale, softcap)
+            expected = softcapped(F.linear(hidden, layer.weight, layer.bias), scale, softcap)
     except ConfigError:
         raise
     except Exception as error:  # an operation does not support float64, as in a quantised layer
@@ -122,15 +113,9 @@ def _scale_and_softcap(lm: PreTrainedModel, layer: nn.Linear, ids: Tensor) -> Tu
     if not torch.isclose(x[1], scale * z[1], rtol=1e-3):
         softcap = x[1].item()
         scale = (torch.atanh(x[0] / softcap) * softcap / z[0]).item()
-    if not scale > 0 or not torch.allclose(x, _softcapped(z, scale, softcap), rtol=1e-9, atol=0):
+    if not scale > 0 or not torch.allclose(x, softcapped(z, scale, softcap), rtol=1e-9, atol=0):
         raise _refusal(lm, 'its logits are neither the scaled nor the soft-capped product of its output layer')
     return scale, softcap
-
-
-def _softcapped(product: Tensor, scale: float, softcap: Optional[float]) -> Tensor:
-    """The logits of a product of hidden states and output matrix."""
-    product = product if scale == 1 else product * scale
-    return product if softcap is None else softcap * torch.tanh(product / softcap)
 
 
 def _refusal(lm: PreTrainedModel, reason: str) -> ConfigError:

@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ding_grpo.model import shared_attention
-from ding_grpo.model.shared_attention import Options, flash, flash_backward, is_fast, plain
+from ding_grpo.model.read import attention
+from ding_grpo.model.read.attention import Options, flash, flash_backward, is_fast, plain
 
 from tests import gpu_kernel
 
@@ -45,7 +45,7 @@ class TestFlash:
 @pytest.mark.parametrize('queries, keys, causal, masked', CASES)
 def test_the_calls_fit_torchs_kernel_for_gpus(queries, keys, causal, masked, dtype, monkeypatch):
     """Tensors without contents, for which torch checks arguments and finds shapes and types, need no GPU."""
-    monkeypatch.setattr(shared_attention, 'multiplies_bfloat16', lambda device: True)
+    monkeypatch.setattr(attention, 'multiplies_bfloat16', lambda device: True)
     with FakeTensorMode(), torch.device('cuda'):
         q, k, v, grad, seen = inputs(queries, keys, dtype)
         assert is_fast(q, v, Options(0.3))
@@ -59,7 +59,7 @@ def test_the_calls_fit_torchs_kernel_for_gpus(queries, keys, causal, masked, dty
 
 @pytest.mark.unittest
 def test_what_no_kernel_can(monkeypatch):
-    monkeypatch.setattr(shared_attention, 'multiplies_bfloat16', lambda device: False)  # as GPUs before Ampere
+    monkeypatch.setattr(attention, 'multiplies_bfloat16', lambda device: False)  # as GPUs before Ampere
     q = torch.zeros(1, 2, 3, 16)
     assert is_fast(q, q, Options(1.0))
     assert not is_fast(q, q, Options(1.0, window=2)) and not is_fast(q, q, Options(1.0, softcap=30.0))

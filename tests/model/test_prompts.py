@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ding_grpo.model import PromptBatch
-from ding_grpo.model.prompt_tree import SEGMENT, PromptTree, _spans
+from ding_grpo.model.read.prompts import SEGMENT, PromptTree, common_spans
 
-CPU = torch.device('cpu')
+from tests.model.helper import CPU
 
 
 def common(prompts):
@@ -38,7 +38,7 @@ class TestSpans:
         drawn = {tuple(generator.choices(range(2), k=generator.randint(2, 7))) for _ in range(8)}
         prompts = [list(p) for p in sorted(drawn)]
         best = max(saved(spans, prompts, least) for spans in divisions(len(prompts)))
-        spans = _spans(prompts, least)
+        spans = common_spans(prompts, least)
         assert saved(spans, prompts, least) == max(best, 0)
         if spans:
             assert [begin for begin, _, _ in spans] == [0] + [end for _, end, _ in spans[:-1]]
@@ -46,13 +46,13 @@ class TestSpans:
             assert all(n == (common(prompts[b:e]) if e - b > 1 else 1) for b, e, n in spans)
 
     def test_a_prompt_of_one_token_shares_nothing(self):
-        assert _spans([[1], [1, 2], [1, 3]], 0) == []
+        assert common_spans([[1], [1, 2], [1, 3]], 0) == []
 
     def test_what_saves_too_little_is_not_worth_a_segment(self):
         beginning = list(range(SEGMENT))
         prompts = [beginning + [i] for i in range(2)]
-        assert _spans(prompts, SEGMENT) == []
-        assert _spans([*prompts, beginning + [2]], SEGMENT) == [(0, 3, SEGMENT)]
+        assert common_spans(prompts, SEGMENT) == []
+        assert common_spans([*prompts, beginning + [2]], SEGMENT) == [(0, 3, SEGMENT)]
 
 
 @pytest.mark.unittest

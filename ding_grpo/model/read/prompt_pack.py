@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from .prompt_tree import PromptTree
+from .prompts import PromptTree
 from .row_tree import RowTree
-from .shared_whole import Whole
+from .whole import Whole
 
 
 class PromptPack(NamedTuple):
@@ -31,11 +31,7 @@ class PromptPack(NamedTuple):
 
     @classmethod
     def of(cls, tree: PromptTree, hidden: int) -> 'PromptPack':
-        """
-        Arguments:
-            - tree (:obj:`PromptTree`): The prompts.
-            - hidden (:obj:`int`): Size of the model's hidden states.
-        """
+        """``hidden`` is the size of the model's hidden states."""
         if not tree.common:
             return cls(tree.ids, tree.position, tree.last, None, Whole(tree))
         begin, device = sum(tree.common), tree.ids.device

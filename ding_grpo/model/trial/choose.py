@@ -1,31 +1,27 @@
 """
-Ways to read rows of tokens, the fastest first. A model uses the first way that gives the same results as reading each
-row alone. A trial determines this. It computes in float64, whatever the type of the weights. There, a correct way
-differs by rounding errors far below ``TOLERANCE``, and a wrong way differs by far more. The choice therefore depends on
-the architecture, and not on its weights, their type, or adapters.
+Finds the fastest way to read rows that gives the same results as reading each row alone. It computes in float64,
+whatever the type of the weights. There, a correct way differs by rounding errors far below ``TOLERANCE``, and a wrong
+way differs by far more. The choice therefore depends on the architecture, and not on its weights, their type, or
+adapters.
 """
 from contextlib import contextmanager, nullcontext
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
 from transformers.utils import logging as hf_logging
 
 from ding_common import ConfigError, describe
 from ding_common.memory import memory_advice, out_of_memory
 
-from . import shared_prompt
-from .decoding import ByLengthDecoding, CachedDecoding, Decoding, NoCache, PromptBatch, RereadDecoding, \
-    SharedDecoding
+from ..read.completions import read_shared, read_unshared
+from ..read.decoding import SHARED, WAYS, NoCache, start
+from ..read.packed_row import NotShared, install
+from ..read.prompts import PromptBatch
+from ..read.whole import PART
 from .float64 import in_float64
-from .prompt_tree import SEGMENT
-from .rows import read_plain, read_shared
-from .shared_whole import PART
+from .length_limit import TOKENS
 
-SHARED, PADDED, BY_LENGTH, REREAD = WAYS = ('shared', 'padded', 'by_length', 'reread')
-TOKENS = 11  # number of tokens of each row of the trial
-SELECTS = ('index_topk', 'keep_window_size')  # number of attended keys in DeepSeek's sparse attention and in Doge
 TOLERANCE = 1e-8  # relative to the largest number, in float64
 
 
@@ -65,37 +61,31 @@ def choose(model: Any, longest: int) -> Optional[Trial]:
             reasons.append('sharing prompts needs an output layer that is a scaled or soft-capped product')
         try:
             with in_float64():
-                trials = [_Rows.make(model, seed) for seed in range(2)]
+                references = _references(model)
         except Exception as error:  # an operation does not support float64, as in a quantised layer
             _check_machine(error)
             certain = False
             # In the type of the weights, a small leak between rows would look like rounding. Prompts are not shared.
             ways, arithmetic, tolerance = WAYS[1:], nullcontext, torch.finfo(model.lm.dtype).eps ** 0.5
             reasons.append(f'it does not run in float64: {describe(error)}')
-            try:
-                trials = [_Rows.make(model, seed) for seed in range(2)]
-            except Exception as error:
-                _check_machine(error)
-                raise _refusal(model, describe(error)) from error
-        if not all(rows.logit.isfinite().all() for rows in trials):
+            with _refusing(model):
+                references = _references(model)
+        if not all(rows.logit.isfinite().all() for rows in references):
             return None
-        try:
-            _check_gradient(model, trials[0].prompts.ids)
-        except Exception as error:
-            _check_machine(error)
-            raise _refusal(model, describe(error)) from error
+        with _refusing(model):
+            _check_gradient(model, references[0].prompts.ids)
         for way in ways:
             before = model.lm.config._attn_implementation
             try:
                 with arithmetic():
-                    for rows in trials:
+                    for rows in references:
                         _check(model, way, rows, longest, tolerance)
                 return Trial(way, reasons[0] if reasons else '', certain)
             except Exception as error:  # an architecture that cannot be read in this way may raise anything
                 _check_machine(error)
                 if model.lm.config._attn_implementation != before:
                     model.lm.set_attn_implementation(before)
-                known = isinstance(error, (_Differs, shared_prompt.NotShared, NoCache))
+                known = isinstance(error, (_Differs, NotShared, NoCache))
                 certain = certain and known
                 reasons.append(str(error) if known else describe(error))
     raise _refusal(
@@ -113,6 +103,16 @@ def _refusal(model: Any, reason: str) -> ConfigError:
     return ConfigError(f'policy.model: {type(model.lm).__name__} cannot be trained: {reason}.')
 
 
+@contextmanager
+def _refusing(model: Any) -> Iterator[None]:
+    """Turn what an architecture raises into a refusal."""
+    try:
+        yield
+    except Exception as error:
+        _check_machine(error)
+        raise _refusal(model, describe(error)) from error
+
+
 def _check_gradient(model: Any, ids: Tensor) -> None:
     """Raise what the architecture raises if it does not support gradients in evaluation mode, as Reformer does not."""
     with torch.enable_grad():
@@ -120,33 +120,6 @@ def _check_gradient(model: Any, ids: Tensor) -> None:
         if hidden.requires_grad:  # False if all weights are frozen
             trained = next(p for p in model.trunk.parameters() if p.requires_grad)
             torch.autograd.grad(hidden.sum(), trained, allow_unused=True)
-
-
-def length_limit(config: PretrainedConfig) -> Tuple[str, Optional[int]]:
-    """
-    Overview:
-        Length up to which a row is read independently of the other rows and of later tokens. It covers limits that a \
-        trial of ``TOKENS`` tokens cannot detect.
-    Arguments:
-        - config (:obj:`PretrainedConfig`): Config of a language model.
-    Returns:
-        - reason (:obj:`str`): The change in longer rows.
-        - tokens (:obj:`Optional[int]`): The lowest such length; None without a limit.
-    """
-    limits = [(float('inf'), '')]
-    rope = getattr(config, 'rope_parameters', None) or {}
-    for kind in [rope, *rope.values()]:  # one for all layers, or one per type of layer
-        name = kind.get('rope_type', '') if isinstance(kind, dict) else ''
-        if name == 'longrope' or 'dynamic' in name:
-            original = kind.get('original_max_position_embeddings') or \
-                getattr(config, 'original_max_position_embeddings', None) or config.max_position_embeddings
-            limits.append((original, f'rope_type {name!r} scales the positions of all rows of a batch by the longest'))
-    for key in SELECTS:
-        size = getattr(config, key, None)
-        if isinstance(size, int) and size >= TOKENS:  # the trial detects whether a smaller set is causal
-            limits.append((size, f'{key} = {size} makes the attention select keys'))
-    tokens, reason = min(limits)
-    return reason, None if reason == '' else tokens
 
 
 @contextmanager
@@ -160,20 +133,7 @@ def _quiet() -> Iterator[None]:
         hf_logging.set_verbosity(before)
 
 
-def start(model: Any, way: str, prompts: PromptBatch, least: int = SEGMENT) -> Decoding:
-    """
-    Overview:
-        Read prompts in one of ``WAYS``, to decode from there. For ``least`` see ``PromptTree.of``.
-    """
-    if way == SHARED:
-        return SharedDecoding(
-            model.trunk, model.output_head(), prompts, least, model.max_positions, model.uses_cuda_graphs
-        )
-    kind = {PADDED: CachedDecoding, BY_LENGTH: ByLengthDecoding, REREAD: RereadDecoding}[way]
-    return kind(model.lm, model.output_tokens, prompts)
-
-
-class _Rows(NamedTuple):
+class _Reference(NamedTuple):
     """Two rows of one prompt and of one first token, and a row of a shorter prompt, with the results of reading each
     alone."""
     prompts: PromptBatch
@@ -183,10 +143,9 @@ class _Rows(NamedTuple):
     logit: Tensor  # (3, S, V)
 
     @classmethod
-    def make(cls, model: Any, seed: int) -> '_Rows':
+    def make(cls, model: Any, seed: int) -> '_Reference':
         """Another seed changes all rows but the second, whose results must not change, and the beginnings that others
-        share with it.
-        """
+        share with it."""
         tokens = min(TOKENS, model.max_positions or TOKENS)
         long, short = max(tokens - 4, 1), max(tokens - 6, 1)
         ids = torch.arange(3 * tokens).view(3, -1) * (5 + 2 * seed) + 3 + seed
@@ -209,28 +168,32 @@ class _Rows(NamedTuple):
         )
 
 
+def _references(model: Any) -> List[_Reference]:
+    return [_Reference.make(model, seed) for seed in range(2)]
+
+
 class _Differs(Exception):
     pass
 
 
-def _check(model: Any, way: str, rows: _Rows, longest: int, tolerance: float) -> None:
+def _check(model: Any, way: str, rows: _Reference, longest: int, tolerance: float) -> None:
     """Raise if a way gives other results than rows read alone."""
     if way == SHARED:
-        if not shared_prompt.install(model.lm):
+        if not install(model.lm):
             raise _Differs(f'its attention is {model.lm.config._attn_implementation!r}')
         if any(getattr(module, 'attn_temperature_tuning', False) for module in model.trunk.modules()):
             raise _Differs('its attention scales queries by their position in the packed row')  # Llama 4
         given = rows.prompts, rows.completion, rows.length, _mask_check(longest)
-        readings = [read_shared(model, *given, least=0, part=part).of_tokens() for part in (0, PART)]
+        results = [read_shared(model, *given, least=0, part=part).of_tokens() for part in (0, PART)]
     else:
-        logits = read_plain(model, model.lm, 'logits', rows.prompts, rows.completion, rows.length)
-        readings = [logits[..., :model.output_tokens]]
+        logits = read_unshared(model, model.lm, 'logits', rows.prompts, rows.completion, rows.length)
+        results = [logits[..., :model.output_tokens]]
 
     def compare(found: Tensor, wanted: Tensor, what: str) -> None:
         if found.shape != wanted.shape or not (found - wanted).abs().max() <= tolerance * wanted.abs().max():
             raise _Differs(f'{what} differ from those of rows read alone')
 
-    for found in readings:
+    for found in results:
         for x, y, n in zip(found, rows.hidden if way == SHARED else rows.logit, rows.length):
             compare(x[:n], y[:n], 'results of rows read together')
     decoding = start(model, way, rows.prompts, least=0)
@@ -257,6 +220,6 @@ def _mask_check(longest: int) -> Callable[[Callable, Optional[int]], None]:
         zero = torch.zeros(1, 1, dtype=torch.long, device=device)
         found = mask_function(zero, zero, query, key.unsqueeze(0))
         if not bool((found == wanted).all()):
-            raise shared_prompt.NotShared(f'rows of {longest} tokens need a mask other than a causal one or a window')
+            raise NotShared(f'rows of {longest} tokens need a mask other than a causal one or a window')
 
     return check

@@ -1,6 +1,9 @@
-from typing import Optional, Tuple
+"""Models of one architecture share the results of trials."""
+from typing import Any, Dict, Optional, Tuple
 
 from transformers import PreTrainedModel
+
+RESULTS: Dict[Tuple, Any] = {}  # of the trials in this process, by kind, architecture, and what else they depend on
 
 
 def architecture_of(lm: PreTrainedModel) -> Optional[Tuple]:

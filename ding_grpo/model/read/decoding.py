@@ -1,60 +1,19 @@
 """Decoding: continues prompts token by token, without gradients."""
 from abc import ABC, abstractmethod
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, List, Optional
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from . import shared_prompt
+from .growing import Growing
 from .output_head import OutputHead
-from .prompt_tree import SEGMENT, PromptTree
+from .packed_row import read_packed
+from .prompts import SEGMENT, PromptBatch, PromptTree
 from .step_graph import StepGraph
 
-
-class PromptBatch(NamedTuple):
-    """
-    Overview:
-        The distinct prompts of a batch of rows, padded on the left, and the prompt that each row continues.
-    Shapes:
-        - ids (:obj:`torch.LongTensor`): :math:`(P, L)`, P distinct prompts of at most L tokens
-        - mask (:obj:`torch.LongTensor`): :math:`(P, L)`, 1 on tokens, 0 on padding
-        - row (:obj:`torch.LongTensor`): :math:`(B, )`, index of each row's prompt
-    """
-    ids: Tensor
-    mask: Tensor
-    row: Tensor
-
-    @classmethod
-    def of(cls, prompts: List[Tensor], device: torch.device) -> 'PromptBatch':
-        """
-        Overview:
-            Find the distinct prompts, so that each is read once for all rows that continue it.
-        Arguments:
-            - prompts (:obj:`List[torch.LongTensor]`): One prompt per row, each of shape :math:`(L_i, )`.
-            - device (:obj:`torch.device`): The model's device.
-        """
-        index: Dict[Tuple[int, ...], int] = {}
-        row = [index.setdefault(tuple(p.tolist()), len(index)) for p in prompts]
-        length = max(len(p) for p in index)
-        ids = torch.tensor([(0, ) * (length - len(p)) + p for p in index])  # (P, L)
-        mask = torch.tensor([[0] * (length - len(p)) + [1] * len(p) for p in index])  # (P, L)
-        return cls(ids.to(device), mask.to(device), torch.tensor(row, device=device))
-
-    @property
-    def length(self) -> Tensor:
-        """Number of tokens of each prompt, (P, )."""
-        return self.mask.sum(1)
-
-    def prompt(self, number: int) -> Tensor:
-        """
-        Overview:
-            The tokens of one prompt.
-        Arguments:
-            - number (:obj:`int`): Index of the prompt, from 0 to P - 1.
-        """
-        return self.ids[number, self.mask[number].bool()]
+SHARED, PADDED, BY_LENGTH, REREAD = WAYS = ('shared', 'padded', 'by_length', 'reread')  # the fastest first
 
 
 class Decoding(ABC):
@@ -108,10 +67,10 @@ class SharedDecoding(Decoding):
     ) -> None:
         self._trunk, self._head, self._positions = trunk, head, positions
         tree = PromptTree.of(prompts, least)
-        self._growing = shared_prompt.Growing(tree, head.weight.shape[1], fixed=graphs)
+        self._growing = Growing(tree, head.weight.shape[1], fixed=graphs)
         self._graph = StepGraph() if graphs else None
         pack = self._growing.prompts
-        hidden = shared_prompt.read(trunk, pack.ids, pack.position, self._growing)  # (M, H)
+        hidden = read_packed(trunk, pack.ids, pack.position, self._growing)  # (M, H)
         self.logit = head.logits(hidden[pack.last])[tree.row]
 
     def step(self, token: Tensor) -> Tensor:
@@ -126,7 +85,7 @@ class SharedDecoding(Decoding):
 
     def _read_one(self, token: Tensor) -> Tensor:
         """``step`` before it counts the tokens: a second call has the same result."""
-        hidden = shared_prompt.read(self._trunk, token, self._within(self._growing.position), self._growing)  # (B, H)
+        hidden = read_packed(self._trunk, token, self._within(self._growing.position), self._growing)  # (B, H)
         return self._head.logits(hidden)
 
     def read(self, token: Tensor, length: Tensor) -> Tensor:
@@ -147,8 +106,8 @@ class SharedDecoding(Decoding):
         self.set_read(self._growing.read)
         step, last = torch.arange(tokens, device=token.device), (length - 1).clamp(min=0)
         position = self._growing.position.unsqueeze(1) + torch.minimum(step, last.unsqueeze(1))  # (B, T)
-        hidden = shared_prompt.read(self._trunk, token.flatten(), self._within(position.flatten()),
-                                    self._growing).unflatten(0, (lines, tokens))  # (B, T, H)
+        hidden = read_packed(self._trunk, token.flatten(), self._within(position.flatten()),
+                             self._growing).unflatten(0, (lines, tokens))  # (B, T, H)
         self.set_read(self._growing.read + length)
         return self._head.logits(hidden[torch.arange(lines, device=token.device), last])
 
@@ -287,3 +246,13 @@ class RereadDecoding(Decoding):
         logit = self._lm(input_ids=pad_sequence(self._rows, batch_first=True), use_cache=False).logits
         last = torch.tensor([len(row) - 1 for row in self._rows], device=logit.device)
         return logit[torch.arange(len(last), device=logit.device), last, :self._tokens]
+
+
+def start(model: Any, way: str, prompts: PromptBatch, least: int = SEGMENT) -> Decoding:
+    """Let a ``CausalLM`` read prompts in one of ``WAYS``, to decode from there. For ``least`` see ``PromptTree.of``."""
+    if way == SHARED:
+        return SharedDecoding(
+            model.trunk, model.output_head(), prompts, least, model.max_positions, model.uses_cuda_graphs
+        )
+    kind = {PADDED: CachedDecoding, BY_LENGTH: ByLengthDecoding, REREAD: RereadDecoding}[way]
+    return kind(model.lm, model.output_tokens, prompts)

@@ -1,19 +1,20 @@
 """Prompts read once are read right: against each row read whole, by itself."""
 import copy
 import json
-from functools import partial
 
 import pytest
 import torch
 
-from ding_grpo.model import CausalLM, causal_lm, shared_growing, shared_prompt, shared_whole
-from ding_grpo.model.decoding import CachedDecoding, PromptBatch, SharedDecoding
-from ding_grpo.model.prompt_tree import PromptTree
-from ding_grpo.model.rows import read_shared
+from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model.read.completions import read_shared
+from ding_grpo.model.read.decoding import CachedDecoding, SharedDecoding
+from ding_grpo.model.read.packed_row import NAME
+from ding_grpo.model.read.prompts import PromptTree
+from ding_grpo.model.read.whole import PART
 from ding_grpo.rollout import Sampling, generate
 
 from tests.cases import long
-from tests.model.test_architectures import CONFIGS, CPU
+from tests.model.helper import CONFIGS, CPU, ShortBeginnings, gradient, make, set_way, tokens_read, uniform
 
 LENGTHS = {
     'uneven': ((9, 4, 6), (0, 2, 1, 1, 0, 2, 2), (6, 4, 1, 8, 8, 2, 0)),
@@ -27,22 +28,6 @@ LENGTHS = {
 COMMON = {'beginnings': ((8, 5), (0, 1, 0, 1, 0)), 'one beginning': ((9, ), (0, 0, 0))}
 
 
-@pytest.fixture(autouse=True)
-def short_beginnings_count(monkeypatch):
-    of = PromptTree.of
-    monkeypatch.setattr(PromptTree, 'of', lambda prompts, least=0: of(prompts, 0))
-
-
-def make(name, **changes):
-    torch.manual_seed(0)
-    model = CausalLM(config=dict(CONFIGS[name], model_type=name), **changes)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() > 1:
-                p.mul_(4)
-    return model
-
-
 def rows(case):
     torch.manual_seed(1)
     of_prompts, row, length = LENGTHS[case]
@@ -53,7 +38,7 @@ def rows(case):
         lengths, beginning = COMMON[case]
         common = [torch.randint(0, 40, (n, )) for n in lengths]
         prompts = [torch.cat([common[i], p]) for i, p in zip(beginning, prompts)]
-        tree = PromptTree.of(PromptBatch.of([prompts[i] for i in row], CPU))
+        tree = PromptTree.of(PromptBatch.of([prompts[i] for i in row], CPU), least=0)
         assert sorted(tree.common) == sorted(lengths)
     completion = torch.randint(0, 40, (len(row), max(length)))
     if case == 'branches':
@@ -62,18 +47,20 @@ def rows(case):
     return [prompts[i] for i in row], completion, torch.tensor(length)
 
 
-def gradient(model, loss):
-    model.zero_grad()
-    loss.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+def states(model, prompts, completion, length, part=PART):
+    """As ``completion_states``, with common beginnings of any length."""
+    return read_shared(model, PromptBatch.of(prompts, CPU), completion, length, least=0, part=part)
 
 
-def tokens_read(model, monkeypatch):
-    """The number of tokens of each reading from here on."""
-    assert model.shares_prompts
-    read, original = [], shared_prompt.read
-    monkeypatch.setattr(shared_prompt, 'read', lambda lm, ids, *args: read.append(len(ids)) or original(lm, ids, *args))
-    return read
+def numbers(x):
+    """How many numbers the tensors of an object have, without its modules."""
+    if isinstance(x, torch.Tensor):
+        return x.numel()
+    if isinstance(x, torch.nn.Module):
+        return 0
+    inside = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else vars(x).values(
+    ) if hasattr(x, '__dict__') else ()
+    return sum(map(numbers, inside))
 
 
 def crossed(names, cases):
@@ -84,70 +71,77 @@ def crossed(names, cases):
 @pytest.mark.unittest
 class TestLearning:
 
-    @pytest.mark.parametrize('part', [0, shared_whole.PART], ids=['parts', 'one part'])
+    @pytest.mark.parametrize('part', [0, PART], ids=['parts', 'one part'])
     @pytest.mark.parametrize('name, case', crossed(CONFIGS, LENGTHS))
-    def test_hidden_states_and_gradients(self, name, case, part, monkeypatch):
-        monkeypatch.setattr(causal_lm, 'read_shared', partial(read_shared, part=part))
+    def test_hidden_states_and_gradients(self, name, case, part):
         model = make(name)
         prompts, completion, length = rows(case)
         counted = torch.arange(completion.shape[1]) < length.unsqueeze(1)
         weight = torch.randn(*completion.shape, 32)[counted]
         read = [model.lm.base_model(torch.cat(row)[None], use_cache=False) for row in zip(prompts, completion)]
         wanted = torch.stack([out.last_hidden_state[0, len(p) - 1:-1] for out, p in zip(read, prompts)])[counted]
-        expected = gradient(model, (wanted * weight).sum())
+        expected = gradient(model, wanted * weight)
         assert model.shares_prompts
-        found = model.completion_hidden(PromptBatch.of(prompts, CPU), completion, length)[counted]
+        found = states(model, prompts, completion, length, part).of_tokens()[counted]
         assert torch.allclose(found, wanted, atol=1e-5)
-        got = gradient(model, (found * weight).sum())
+        got = gradient(model, found * weight)
         assert torch.allclose(got, expected, atol=2e-6 * expected.abs().max().item())
 
-    def test_each_prompt_is_read_once_and_nothing_is_padded(self, monkeypatch):
+    @pytest.mark.parametrize(
+        'case, tokens',
+        [
+            ('uneven', 9 + 4 + 6 + 5 + 3 + 0 + 7 + 7 + 1 + 0),
+            ('beginnings', 8 + 5 + 9 + 4 + 6 + 3 + 5 + 5 + 3 + 0 + 7 + 7 + 1 + 0 + 2 + 1),
+            ('branches', 9 + 4 + (5 + 1 + 4 + 1 + 0) + (7 + 3 + 0)),  # what each row of a prompt adds to those before
+        ]
+    )
+    def test_each_prompt_is_read_once_and_nothing_is_padded(self, case, tokens):
         model = make('llama')
-        read = tokens_read(model, monkeypatch)
-        prompts, completion, length = rows('uneven')
-        model.completion_hidden(PromptBatch.of(prompts, CPU), completion, length)
-        assert read == [9 + 4 + 6 + 5 + 3 + 0 + 7 + 7 + 1 + 0]
-        prompts, completion, length = rows('beginnings')
-        model.completion_hidden(PromptBatch.of(prompts, CPU), completion, length)
-        assert read[1:] == [8 + 5 + 9 + 4 + 6 + 3 + 5 + 5 + 3 + 0 + 7 + 7 + 1 + 0 + 2 + 1]
-        prompts, completion, length = rows('branches')
-        states = model.completion_states(PromptBatch.of(prompts, CPU), completion, length)
-        assert read[2:] == [9 + 4 + (5 + 1 + 4 + 1 + 0) + (7 + 3 + 0)]  # what each row of a prompt adds to those before
-        assert len(states.hidden) == read[2] and states.state.shape == completion.shape
+        read = tokens_read(model)
+        prompts, completion, length = rows(case)
+        found = states(model, prompts, completion, length)
+        assert read == [tokens] and len(found.hidden) == tokens and found.state.shape == completion.shape
+
+    def test_long_beginnings_are_read_once_by_themselves(self):
+        model = make('llama')
+        read, common = tokens_read(model), torch.arange(40).repeat(2)
+        prompts = [torch.cat([common, torch.tensor([i, 7])]) for i in (1, 2, 3)]
+        model.completion_hidden(PromptBatch.of(prompts, CPU), torch.zeros(3, 4).long(), torch.tensor([4, 3, 1]))
+        assert read == [80 + 3 * 2 + 3 + 2 + 0]
 
 
 @pytest.mark.unittest
 class TestSampling:
 
     @pytest.mark.parametrize('name, case', crossed(CONFIGS, ['uneven', 'even', 'beginnings']))
-    def test_tokens_are_those_of_the_copied_cache(self, name, case, monkeypatch):
+    def test_tokens_are_those_of_the_copied_cache(self, name, case):
         """40 tokens a row: the room for keys doubles twice, rows end and leave, windows close."""
         model = make(name)
         batch = PromptBatch.of(rows(case)[0], CPU)
-        uniform = torch.rand(len(batch.row), 40, dtype=torch.double, generator=torch.Generator().manual_seed(2))
-        found = generate(model, batch, 40, range(2), Sampling(1.5), uniform)
+        drawn = uniform(len(batch.row), 40)
+        found = generate(ShortBeginnings(model), batch, 40, range(2), Sampling(1.5), drawn)
         assert isinstance(model.start(batch), SharedDecoding)
-        monkeypatch.setattr(CausalLM, 'reading', 'padded')
+        set_way(model, 'padded')
         assert isinstance(model.start(batch), CachedDecoding)
-        wanted = generate(model, batch, 40, range(2), Sampling(1.5), uniform)
+        wanted = generate(model, batch, 40, range(2), Sampling(1.5), drawn)
         assert torch.equal(found.action, wanted.action) and torch.allclose(found.logp, wanted.logp, atol=1e-4)
         assert len(set(found.length.tolist())) > 1
 
     def test_keys_of_a_prompt_are_there_once(self):
-        model = make('llama')
-        prompt = torch.arange(9)
-        decoding = model.start(PromptBatch.of([prompt] * 8, CPU))
-        with torch.no_grad():
-            decoding.step(torch.arange(8))
-        growing = decoding._growing
-        assert not growing._packed
-        assert [[k.shape for k, _ in grids] for (grids, ) in growing._grids.values()] == [[(1, 2, 9, 8)]] * 2
-        assert [k.shape for k, _ in growing._own.values()] == [(8, 2, shared_growing.ROOM, 8)] * 2
+        """Lines keep their own keys and values alone, of 2 layers with 2 heads of size 8, with room for 16 tokens."""
+        model, kept = make('llama'), {}
+        for tokens in (50, 400):
+            for lines in (1, 8):
+                decoding = model.start(PromptBatch.of([torch.arange(tokens) % 40] * lines, CPU))
+                with torch.no_grad():
+                    decoding.step(torch.arange(lines))
+                kept[tokens, lines] = numbers(decoding)
+        assert kept[400, 8] - kept[400, 1] == kept[50, 8] - kept[50, 1] < 1.2 * 7 * 16 * 2 * 2 * 2 * 8
 
-    def test_what_begins_prompts_after_their_common_beginning_is_read_once(self, monkeypatch):
+    def test_what_begins_prompts_after_their_common_beginning_is_read_once(self):
         model = make('llama')
-        read = tokens_read(model, monkeypatch)
-        model.start(PromptBatch.of(rows('beginnings')[0], CPU))
+        read = tokens_read(model)
+        ShortBeginnings(model).start(PromptBatch.of(rows('beginnings')[0], CPU), 1)
         assert read == [8 + 5 + 9 + 4 + 6 + 3 + (5 - 2)]
 
 
@@ -162,7 +156,7 @@ class TestInstall:
         assert torch.equal(model.lm(ids).logits, before)
         assert torch.equal(model.lm.generate(ids, max_new_tokens=4, do_sample=False), answer)
         model.save_pretrained(str(tmp_path))
-        assert shared_prompt.NAME not in json.dumps(json.load(open(tmp_path / 'config.json')))
+        assert NAME not in json.dumps(json.load(open(tmp_path / 'config.json')))
         assert copy.deepcopy(model).shares_prompts
 
     @pytest.mark.parametrize('model_type', ['gpt_neo', 'bloom'])
@@ -191,8 +185,7 @@ class TestInstall:
         hidden = model.completion_hidden(PromptBatch.of(prompts, CPU), completion, length)
         assert hidden.dtype == torch.bfloat16 and hidden.isfinite().all()
         batch = PromptBatch.of(prompts, CPU)
-        uniform = torch.rand(len(prompts), 8, dtype=torch.double, generator=torch.Generator().manual_seed(2))
-        rollout = generate(model, batch, 8, [99], Sampling(), uniform)
+        rollout = generate(model, batch, 8, [99], Sampling(), uniform(len(prompts), 8))
         logp = model.completion_logits(batch, rollout.action).float().log_softmax(-1)
         again = logp.gather(-1, rollout.action.unsqueeze(-1)).squeeze(-1)
         assert (again - rollout.logp).abs().mean() < 0.05

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .attention import (CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain, type_of_backward)
 from .bands import Band, Packed, divide
-from .prompt_tree import PromptTree
+from .prompts import PromptTree
 from .row_tree import RowTree
-from .shared_attention import (CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain, type_of_backward)
 
 # Number of query-key pairs that take as long as what a part of the attention needs besides its pairs. A packed row that
 # is short is attended in one part with a mask, if all pairs of its tokens take less time than its parts.
@@ -65,17 +65,8 @@ class _Above(NamedTuple):
         return cls(slice(first, end), bands, Packed([band for band, _ in bands], first), offsets)
 
     def join(self, parts: List[Tuple[Tensor, Tensor]], out: Tensor, lse: Tensor) -> Tuple[Tensor, Tensor]:
-        """
-        Overview:
-            The attention of ``tokens`` to the segments above and to all that was joined before.
-        Arguments:
-            - parts (:obj:`List[Tuple[Tensor, Tensor]]`): Results and normalisers of the attention to the segments \
-                above, for each of the bands.
-            - out, lse: Those of the attention so far, of the whole packed row.
-        Shapes:
-            - out (:obj:`torch.Tensor`): :math:`(N, H, E)`
-            - lse (:obj:`torch.Tensor`): :math:`(N, H)`
-        """
+        """Join the attention of ``tokens`` to the segments above, results and normalisers for each of the bands, with
+        that of the whole packed row so far, ``out`` (N, H, E) and ``lse`` (N, H)."""
         of_above, above_lse = (self.packed.join(list(x)) for x in zip(*parts))
         out, lse = out[self.tokens], lse[self.tokens]
         share = torch.sigmoid(lse - above_lse).unsqueeze(-1)
@@ -87,15 +78,13 @@ class Whole:
     """
     Overview:
         Differentiable attention of prompts and completions that are read together.
+    Arguments:
+        - tree (:obj:`PromptTree`): The prompts.
+        - branches (:obj:`Optional[RowTree]`): The rows that continue them. None for the prompts alone.
+        - part (:obj:`int`): Number of query-key pairs that take as long as one more part.
     """
 
     def __init__(self, tree: PromptTree, branches: Optional[RowTree] = None, part: int = PART) -> None:
-        """
-        Arguments:
-            - tree (:obj:`PromptTree`): The prompts.
-            - branches (:obj:`Optional[RowTree]`): The rows that continue them. None for the prompts alone.
-            - part (:obj:`int`): Number of query-key pairs that take as long as one more part.
-        """
         device, of_prompts, of_each = tree.ids.device, tree.length, [0] * len(tree.remaining)
         segments = tree.segments
         begin = sum(segments[-1])  # number of tokens of all prompts
@@ -197,8 +186,7 @@ def _adjoined(segments: List[Tuple[int, int]], number: List[int]) -> List[Tuple[
 def _plain_own(own: _Own, q: Tensor, k: Tensor, v: Tensor, options: Options, position: Tensor) -> Tuple[Tensor, Tensor]:
     """Attention of tokens to their own segment, (tokens, H, E), and the logarithm of its normaliser, (tokens, H)."""
     band, seen = own
-    q, k, v = (band.place(x).transpose(0, 1) for x in (q, k, v))  # (n, H or K, T, D)
-    k, v = (_repeat(x, q.shape[1]) for x in (k, v))
+    q, k, v = _own(band, q, k, v)
     if seen is None:
         seen = torch.ones(band.shape[1], band.shape[1], dtype=torch.bool, device=q.device).tril()
     if options.window is not None:
@@ -208,16 +196,15 @@ def _plain_own(own: _Own, q: Tensor, k: Tensor, v: Tensor, options: Options, pos
     return band.take(out.transpose(1, 2)), band.take(lse.transpose(1, 2))
 
 
-def _plain_above(queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor, options: Options,
-                 distance: Tensor) -> Tuple[Tensor, Tensor]:
+def _plain_above(
+        queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor, options: Options, distance: Optional[Tensor]
+) -> Tuple[Tensor, Tensor]:
     """Attention of tokens to a segment above their own, in the form of ``_plain_own``."""
-    q = queries.place(q).transpose(0, 1)  # (p, H, M, D)
-    groups, repeat = len(k), q.shape[1] // len(k)
-    k, v = (keys.place(x).transpose(0, 1) for x in (k, v))  # (p, K, L, D)
-    seen = torch.arange(keys.shape[1], device=q.device) < keys.length.view(-1, 1, 1)  # (p, 1, L)
-    if options.window is not None:
-        seen = (seen & (distance < options.window)).repeat(1, repeat, 1)  # (p, rep M, L)
-    out, lse = plain(_fold(q, groups), k, v, seen.unsqueeze(1), options)
+    repeat, seen = len(q) // len(k), keys.filled
+    if distance is not None:
+        near = (distance < options.window).repeat(1, repeat, 1).unsqueeze(1)  # (p, 1, rep M, L)
+        seen = near if seen is None else near & seen
+    out, lse = plain(*_above(queries, keys, q, k, v), seen, options)
     return tuple(queries.take(_unfold(x, repeat)) for x in (out, lse))
 
 
@@ -251,16 +238,16 @@ class _Flash(torch.autograd.Function):
         parts = []
         for band, seen in plan.own:
             x = _own(band, q, k, v)
-            mask = None if seen is None else added(seen, q)
-            out, lse = flash(*x, scale, mask, causal=seen is None)
+            out, lse = flash(*x, scale, added(seen, q), causal=seen is None)
             parts.append((band.take(out.transpose(1, 2)), band.take(lse.transpose(1, 2))))
         out, lse = (plan.packed.join(list(x)) for x in zip(*parts))  # (N, H, D), (N, H)
         repeat = len(q) // len(k)
         for above in plan.above:
             parts = []
             for queries, keys in above.bands:
-                x, mask = _above(queries, keys, q, k, v)
-                parts.append(tuple(queries.take(_unfold(y, repeat)) for y in flash(*x, scale, mask)))
+                x = _above(queries, keys, q, k, v)
+                found = flash(*x, scale, added(keys.filled, q))
+                parts.append(tuple(queries.take(_unfold(y, repeat)) for y in found))
             out[above.tokens], lse[above.tokens] = above.join(parts, out, lse)
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.plan, ctx.scale = plan, scale
@@ -278,8 +265,7 @@ class _Flash(torch.autograd.Function):
             # a padded cell sees later tokens, whose scores may exceed its normaliser by far: its weights become 0
             o, g = (band.place_filled(y).transpose(0, 1) for y in (out, grad))
             m = band.place_filled(lse, math.inf).transpose(0, 1).contiguous()
-            mask = None if seen is None else added(seen, q)
-            dq, dk, dv = flash_backward(g, *x, o, m, ctx.scale, mask, causal=seen is None)
+            dq, dk, dv = flash_backward(g, *x, o, m, ctx.scale, added(seen, q), causal=seen is None)
             if repeat > 1:
                 dk, dv = (y.unflatten(1, (groups, repeat)).sum(2) for y in (dk, dv))
             parts.append(tuple(band.take(y.transpose(1, 2)) for y in (dq, dk, dv)))
@@ -287,10 +273,10 @@ class _Flash(torch.autograd.Function):
         for above in plan.above:
             parts = []
             for queries, keys in above.bands:
-                x, mask = _above(queries, keys, q, k, v)
+                x = _above(queries, keys, q, k, v)
                 o, m = (_fold(queries.place(y).transpose(0, 1), groups) for y in (out, lse))
                 g = _fold(queries.place_filled(grad).transpose(0, 1), groups)
-                da, dka, dva = flash_backward(g, *x, o, m.contiguous(), ctx.scale, mask)
+                da, dka, dva = flash_backward(g, *x, o, m.contiguous(), ctx.scale, added(keys.filled, q))
                 parts.append(queries.take(_unfold(da, repeat)))
                 for total, y in ((dk, dka), (dv, dva)):
                     total[keys.tokens] += keys.take(y.transpose(1, 2))
@@ -299,15 +285,12 @@ class _Flash(torch.autograd.Function):
 
 
 def _own(band: Band, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, ...]:
+    """Queries, keys and values of segments in a grid, for attention to themselves."""
     q, k, v = (band.place(x).transpose(0, 1) for x in (q, k, v))  # (n, H or K, T, D)
     return q, _repeat(k, q.shape[1]), _repeat(v, q.shape[1])
 
 
-def _above(queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tuple[Tensor, ...], Optional[Tensor]]:
-    """Queries, keys and values of the segments above them, and the mask that is added to the scores."""
-    above = _fold(queries.place(q).transpose(0, 1), len(k))  # (p, K, rep M, D)
-    mask = None
-    if not keys.even:
-        key = torch.arange(keys.shape[1], device=q.device)
-        mask = added(key < keys.length.view(-1, 1, 1, 1), q)
-    return (above, *(keys.place(x).transpose(0, 1) for x in (k, v))), mask
+def _above(queries: Band, keys: Band, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, ...]:
+    """Queries (p, K, rep M, D), and keys and values (p, K, L, D) of the segments above them."""
+    above = _fold(queries.place(q).transpose(0, 1), len(k))
+    return (above, *(keys.place(x).transpose(0, 1) for x in (k, v)))

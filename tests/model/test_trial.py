@@ -1,24 +1,25 @@
 """How a model is read is found by trying, in float64: the same in every type, for all weights, with adapters or not."""
 import copy
-from unittest.mock import Mock
 
 import pytest
 import torch
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM, reader, shared_attention, shared_prompt, shared_whole
-from ding_grpo.model.decoding import PromptBatch
-from ding_grpo.model.float64 import in_float64
-from ding_grpo.model.reading import TOLERANCE, length_limit
+from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.model.read import attention as attention_module
+from ding_grpo.model.read import whole
+from ding_grpo.model.trial.architecture import RESULTS
+from ding_grpo.model.trial.choose import TOLERANCE
+from ding_grpo.model.trial.float64 import in_float64
+from ding_grpo.model.trial.length_limit import length_limit
 from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
 
 from tests import gpu_kernel
 from tests.cases import long
+from tests.model.helper import CPU, PLAIN, WIDE, alone, gradient, modules_called, set_way, uniform
+from tests.model.helper import make as made
 
-CPU = torch.device('cpu')
-PLAIN = dict(vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
-WIDE = dict(PLAIN, intermediate_size=48, num_key_value_heads=2)
 EXPERTS = dict(WIDE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
 MAMBA = dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1)
 LINEAR = dict(
@@ -89,32 +90,13 @@ def way_of(name):
 
 
 def make(name, scale=4, **options):
-    torch.manual_seed(0)
-    model = CausalLM(config=dict(CONFIGS[name], model_type=name), **options)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() > 1:
-                p.mul_(scale)
-    return model
+    return made(name, CONFIGS[name], scale, **options)
 
 
 def prompts():
     torch.manual_seed(1)
     rows = [torch.randint(3, 40, (n, )) for n in (9, 4, 6, 1)]
     return [rows[i] for i in (0, 0, 1, 2, 1, 3)]
-
-
-def alone(model, rows, completion):
-    """Log-probabilities of each row read by itself, by ``transformers``."""
-    found = []
-    for prompt, tokens in zip(rows, completion):
-        logit = model.lm(torch.cat([prompt, tokens])[None], use_cache=False).logits[0, len(prompt) - 1:-1]
-        found.append(naive_method(logit[None].float(), tokens[None])[0])
-    return torch.stack(found)
-
-
-def uniform(rows, tokens):
-    return torch.rand(rows, tokens, dtype=torch.double, generator=torch.Generator().manual_seed(2))
 
 
 @pytest.mark.unittest
@@ -128,17 +110,17 @@ class TestChoice:
         ]
     )
     def test_is_of_the_architecture_and_not_of_the_type(self, name, dtype):
-        assert make(name, dtype=dtype).reading == way_of(name)
+        assert make(name, dtype=dtype).way == way_of(name)
 
     @pytest.mark.parametrize('scale', [0.1, 1, 30])
     @pytest.mark.parametrize('name', ['llama', 'falcon', 'gpt_oss'])
     def test_is_not_of_the_weights(self, name, scale):
-        assert make(name, scale).reading == way_of(name)
+        assert make(name, scale).way == way_of(name)
 
     @pytest.mark.parametrize('name', list(CONFIGS))
     def test_what_is_sampled_and_learned_is_what_transformers_gives(self, name, capsys):
         model, rows = make(name), prompts()
-        batch, _ = PromptBatch.of(rows, CPU), model.reading
+        batch, _ = PromptBatch.of(rows, CPU), model.way
         with in_float64():  # float32 differs by more than 2e-5 for some architectures on some processors
             found = generate(model, batch, 14, (), Sampling(), uniform(6, 14))
             wanted = alone(model, rows, found.action)
@@ -155,17 +137,17 @@ class TestChoice:
             assert torch.allclose(found.logp, alone(model, rows, found.action), atol=2e-5)
 
     @pytest.mark.parametrize('way', ['padded', 'by_length', 'reread'])
-    def test_slower_ways_give_the_same_rows(self, way, monkeypatch):
+    def test_slower_ways_give_the_same_rows(self, way):
         model, batch = make('llama'), PromptBatch.of(prompts(), CPU)
         wanted = generate(model, batch, 20, range(4), Sampling(), uniform(6, 20))
         assert len(set(wanted.length.tolist())) > 2  # rows end and leave
-        monkeypatch.setattr(CausalLM, 'reading', way)
+        set_way(model, way)
         found = generate(model, batch, 20, range(4), Sampling(), uniform(6, 20))
         assert torch.equal(found.action, wanted.action) and torch.allclose(found.logp, wanted.logp, atol=1e-5)
         a, b = (model.completion_hidden(batch, wanted.action.clamp(min=0), n) for n in (None, wanted.length))
         counted = torch.arange(a.shape[1]) < wanted.length.unsqueeze(1)
         assert torch.allclose(a[counted], b[counted], atol=1e-5)  # rows of similar length are read together
-        monkeypatch.undo()
+        set_way(model, 'shared')
         assert torch.allclose(a, model.completion_hidden(batch, wanted.action.clamp(min=0)), atol=1e-5)
 
     def test_rows_that_see_what_follows_them_are_refused(self):
@@ -173,7 +155,7 @@ class TestChoice:
         model = CausalLM(config=dict(model_type='xlnet', vocab_size=40, d_model=32, n_layer=2, n_head=4, d_inner=48))
         with pytest.raises(ConfigError,
                            match='XLNetLMHeadModel cannot be trained: results of rows read together differ'):
-            model.reading
+            model.way
 
     def test_an_architecture_that_refuses_gradients_in_evaluation_mode(self):
         config = dict(
@@ -189,18 +171,18 @@ class TestChoice:
             max_position_embeddings=64
         )
         with pytest.raises(ConfigError, match='ReformerModelWithLMHead cannot be trained: AssertionError'):
-            CausalLM(config=config).reading
+            CausalLM(config=config).way
 
     def test_a_leak_between_rows_is_seen_however_small(self, monkeypatch):
         """Its size in bfloat16 is below rounding."""
-        attend = shared_whole.Whole.attend
+        attend = whole.Whole.attend
 
         def leaks(self, layer, q, k, v, options):
             out = attend(self, layer, q, k, v, options)
             return out + 1e-5 * out.mean(1, keepdim=True)
 
-        monkeypatch.setattr(shared_whole.Whole, 'attend', leaks)
-        assert make('llama', dtype='bfloat16').reading == 'padded'
+        monkeypatch.setattr(whole.Whole, 'attend', leaks)
+        assert make('llama', dtype='bfloat16').way == 'padded'
 
     def test_what_is_not_finite_is_not_tried(self):
         """And nothing is decided: with weights that are finite again the trial is made."""
@@ -208,9 +190,9 @@ class TestChoice:
         weight = model.lm.get_input_embeddings().weight.data
         before = weight.clone()
         weight.fill_(float('nan'))
-        assert model.reading == 'padded'
+        assert model.way == 'padded'
         weight.copy_(before)
-        assert model.reading == 'shared'
+        assert model.way == 'shared'
 
     def test_the_weights_keep_their_type_and_their_values(self):
         model = make('qwen3_moe', dtype='bfloat16')
@@ -229,50 +211,59 @@ class TestChoice:
                 for p in model.parameters():
                     if p.requires_grad:
                         p.normal_(std=scale)
-            assert model.reading == 'shared'
+            assert model.way == 'shared'
+
+
+def failing(error):
+    """A model that fails to read packed rows, and the hook that makes it fail."""
+    model = make('llama')
+    model.output_head()  # its measurement reads one row too
+
+    def fail(module, args, output):
+        if len(args[0]) == 1:
+            raise error
+
+    return model, model.lm.get_input_embeddings().register_forward_hook(fail)
 
 
 @pytest.mark.unittest
 class TestCheckpoint:
 
-    def test_carries_the_choice(self, monkeypatch):
-        state = make('llama').reading_state()
+    def test_carries_the_choice(self):
+        state = make('llama').way_state()
         assert state['way'] == 'shared'
+        RESULTS.clear()
         model = make('llama')
-        monkeypatch.setattr(reader, 'choose', lambda *args: pytest.fail('tried again'))
-        model.load_reading_state(state)
+        model.load_way_state(state)
+        with modules_called() as called:
+            assert model.shares_prompts and called == []
         batch = PromptBatch.of(prompts(), CPU)
-        assert model.shares_prompts and generate(model, batch, 3, (), Sampling(), uniform(6, 3)).logp.isfinite().all()
+        assert generate(model, batch, 3, (), Sampling(), uniform(6, 3)).logp.isfinite().all()
 
     @pytest.mark.parametrize('memory', [torch.OutOfMemoryError('CUDA out of memory'), MemoryError()], ids=repr)
-    def test_a_trial_that_runs_out_of_memory_says_nothing(self, memory, monkeypatch):
+    def test_a_trial_that_runs_out_of_memory_says_nothing(self, memory):
         """The slow way was chosen, and kept in the checkpoint for ever."""
-        monkeypatch.setattr(reader, '_FOUND', {})
-        with monkeypatch.context() as patch:
-            patch.setattr(shared_prompt, 'read', Mock(side_effect=memory))
-            with pytest.raises(ConfigError, match='out of memory while trying how the model can be read'):
-                make('llama').reading
-        assert make('llama').reading == 'shared'
+        model, hook = failing(memory)
+        with pytest.raises(ConfigError, match='out of memory while trying how the model can be read'):
+            model.way
+        hook.remove()
+        assert model.way == 'shared'
 
-    def test_an_unknown_exception_is_told_and_tried_again_at_resume(self, monkeypatch, capsys):
-        monkeypatch.setattr(reader, '_FOUND', {})
-        with monkeypatch.context() as patch:
-            patch.setattr(shared_prompt, 'read', Mock(side_effect=RuntimeError('a passing fault')))
-            model = make('llama')
-            assert model.reading == 'padded' and 'a passing fault' in capsys.readouterr().out
-        monkeypatch.setattr(reader, '_FOUND', {})
+    def test_an_unknown_exception_is_told_and_tried_again_at_resume(self, capsys):
+        model, _ = failing(RuntimeError('a passing fault'))
+        assert model.way == 'padded' and 'a passing fault' in capsys.readouterr().out
         resumed = make('llama')
-        resumed.load_reading_state(model.reading_state())
-        assert resumed.reading == 'shared' and make('falcon').reading_state()['way'] == 'padded'
+        resumed.load_way_state(model.way_state())
+        assert resumed.way == 'shared' and make('falcon').way_state()['way'] == 'padded'
 
     @pytest.mark.parametrize('change', [dict(transformers='5.0'), dict(longest=7), dict(attention='eager')], ids=str)
-    def test_is_not_asked_when_something_else_has_changed(self, change, monkeypatch):
-        state = dict(make('llama').reading_state(), way='padded')
+    def test_is_not_asked_when_something_else_has_changed(self, change):
+        state = dict(make('llama').way_state(), way='padded')
         model = make('llama')
-        model.load_reading_state(dict(state, **change))
-        assert model.reading == 'shared'
-        model.load_reading_state(state)
-        assert model.reading == 'padded'
+        model.load_way_state(dict(state, **change))
+        assert model.way == 'shared'
+        model.load_way_state(state)
+        assert model.way == 'padded'
 
 
 @pytest.mark.unittest
@@ -294,13 +285,13 @@ class TestLength:
             torch.manual_seed(0)
             model = CausalLM(config=config)
             model.limit_length(tokens)
-            assert model.reading == way
+            assert model.way == way
 
     def test_a_window_longer_than_the_trial(self):
         torch.manual_seed(0)
         model = CausalLM(config=dict(WIDE, model_type='mistral', sliding_window=40))
         model.limit_length(100)
-        assert model.reading == 'shared'
+        assert model.way == 'shared'
         row = torch.randint(0, 40, (60, ))
         completion = torch.randint(0, 40, (2, 20))
         found = naive_method(model.completion_logits(PromptBatch.of([row, row], CPU), completion), completion)
@@ -352,10 +343,61 @@ class TestLength:
         """A trial of few tokens selects all keys."""
         torch.manual_seed(0)
         model = CausalLM(config=dict(WIDE, model_type='doge', keep_window_size=20))
-        assert model.reading == 'padded'
+        assert model.way == 'padded'
         model.limit_length(20)
         with pytest.raises(ConfigError, match='keep_window_size = 20 .* beyond 20 tokens.*may have 21'):
             model.limit_length(21)
+
+
+@pytest.mark.unittest
+class TestOfOneArchitecture:
+    """Its models share the trial, and the measurement of the output layer."""
+
+    def tries(self, model):
+        """Whether finding its way, or its output layer, runs the model."""
+        with modules_called() as called:
+            model.way, model.output_head()
+        return model.lm in called
+
+    def test_a_second_model_needs_none(self, tiny_config):
+        first, second = CausalLM(config=dict(tiny_config)), CausalLM(config=dict(tiny_config))
+        assert [self.tries(model) for model in (first, second)] == [True, False] and first.way == second.way == 'shared'
+        ids = torch.arange(3, 12).unsqueeze(0)
+        assert second.lm.config._attn_implementation == first.lm.config._attn_implementation  # that of shared prompts
+        assert torch.isfinite(second.lm(ids).logits).all()
+        others = [CausalLM(config=dict(tiny_config, num_hidden_layers=1)), CausalLM(config=dict(tiny_config))]
+        others[1].limit_length(20)
+        assert [self.tries(model) for model in others] == [True, True]
+
+    def test_weights_without_a_trial_leave_none_behind(self, tiny_config):
+        broken = CausalLM(config=dict(tiny_config))
+        with torch.no_grad():
+            next(broken.parameters()).fill_(float('nan'))
+        assert broken.way == 'padded' and CausalLM(config=dict(tiny_config)).way == 'shared'
+
+    def test_the_output_layer_is_measured_once(self, tiny_config):
+        scaled = dict(tiny_config, model_type='granite', logits_scaling=4.0)
+        found, measured = [], []
+        for config, dtype in ((tiny_config, 'float32'), (tiny_config, 'float32'), (scaled, 'float32'),
+                              (scaled, 'float32'), (tiny_config, 'bfloat16')):
+            model = CausalLM(config=dict(config), dtype=dtype)
+            with modules_called() as called:
+                found.append(model.output_head().scale)
+            measured.append(bool(called))
+        assert found == [1, 1, 0.25, 0.25, 1] and measured == [True, False, True, False, True]
+
+    def test_a_changed_model_is_no_other_of_its_architecture(self, tiny_config):
+        """It neither takes the result of a plain one, nor leaves one behind."""
+        plain, hooked, patched = (CausalLM(config=dict(tiny_config)) for _ in range(3))
+        assert plain.output_head().scale == 1 and plain.way == 'shared'
+        hooked.lm.lm_head.register_forward_hook(lambda module, args, output: output * 2)
+        forward = patched.lm.forward
+        patched.lm.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+        with pytest.raises(ConfigError, match='do not give its logits'):
+            hooked.output_head()
+        assert (hooked.way, patched.way) == ('padded', 'shared')
+        third = CausalLM(config=dict(tiny_config))
+        assert third.output_head().scale == 1 and third.way == 'shared' and not self.tries(third)
 
 
 @pytest.mark.unittest
@@ -365,23 +407,19 @@ def test_all_attentions_give_the_same(name, attention, monkeypatch):
     model = make(name)
     called = gpu_kernel.use(monkeypatch) if attention == 'gpu' else []
     if attention == 'plain':
-        for module in (shared_attention, shared_whole):
+        for module in (attention_module, whole):
             monkeypatch.setattr(module, 'is_fast', lambda *args: False)
     rows = prompts()
     batch = PromptBatch.of(rows, CPU)
     found = generate(model, batch, 9, range(3), Sampling(), uniform(6, 9))
     action, counted = found.action.clamp(min=0), found.action >= 0
     wanted = alone(model, rows, action)
-    model.zero_grad()
-    wanted[counted].sum().backward()
-    gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    model.zero_grad()
+    expected = gradient(model, wanted[counted])
     logp = naive_method(model.completion_logits(batch, action, found.length), action)
-    logp[counted].sum().backward()
-    got = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    got = gradient(model, logp[counted])
     assert torch.allclose(found.logp[counted], wanted[counted], atol=2e-5)
     assert torch.allclose(logp[counted], wanted[counted], atol=2e-5)
-    assert torch.allclose(got, gradient, atol=5e-6 * gradient.abs().max().item())
+    assert torch.allclose(got, expected, atol=5e-6 * expected.abs().max().item())
     # the size of deepseek's values differs from that of its queries, so that it needs plain attention
     kernels = {gpu_kernel.attention, gpu_kernel.attention_backward} if 'deepseek' not in name else set()
     assert set(called) == (kernels if attention == 'gpu' else set())

@@ -18,9 +18,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .shared_attention import Options
-from .shared_growing import Growing
-from .shared_whole import Whole
+from .attention import Options
+from .growing import Growing
+from .whole import Whole
 
 NAME = 'shared_prompt'
 
@@ -29,13 +29,13 @@ class NotShared(Exception):
     """The attention of an architecture needs more than ``Whole`` and ``Growing`` support."""
 
 
-class _Reading(NamedTuple):
-    """How a model is being read, while ``read`` runs."""
+class _Pass(NamedTuple):
+    """What ``read_packed`` tells the attention while it runs."""
     shared: Union[Whole, Growing]
     check_mask: Optional[Callable[[Callable, Optional[int], torch.device], None]] = None
 
 
-_READING: ContextVar[Optional[_Reading]] = ContextVar('_READING', default=None)
+_PASS: ContextVar[Optional[_Pass]] = ContextVar('_PASS', default=None)
 
 
 class _Mask(torch.Tensor):
@@ -61,9 +61,9 @@ _IGNORED = {
 def _attention(
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Optional[Tensor], **kwargs
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """The attention that ``transformers`` calls in every layer; outside ``read``, it calls the model's own one."""
+    """The attention that ``transformers`` calls in every layer; outside ``read_packed``, the model's own."""
     if not isinstance(attention_mask, _Mask):
-        if _READING.get() is not None:
+        if _PASS.get() is not None:
             raise NotShared('the attention makes its own mask')
         own = module.config._attn_implementation[len(NAME) + 1:]
         function = sys.modules[type(module).__module__].eager_attention_forward if own == 'eager' else \
@@ -82,16 +82,16 @@ def _attention(
 
 
 def _mask_like(own: Callable) -> Callable:
-    """The mask function of each kind of layer for ``transformers``; outside ``read``, it calls ``own``."""
+    """The mask function of each kind of layer for ``transformers``; outside ``read_packed``, it calls ``own``."""
 
     def mask(*args, **kwargs) -> Optional[Tensor]:
-        reading = _READING.get()
-        if reading is None:
+        running = _PASS.get()
+        if running is None:
             return own(*args, **kwargs)
         window, device = kwargs.get('local_size'), torch.device(kwargs.get('device', 'cpu'))
-        if reading.check_mask is not None:
-            reading.check_mask(kwargs['mask_function'], window, device)
-        return _Mask.of(reading.shared, window, device)
+        if running.check_mask is not None:
+            running.check_mask(kwargs['mask_function'], window, device)
+        return _Mask.of(running.shared, window, device)
 
     return mask
 
@@ -104,7 +104,7 @@ for _own_name in ('sdpa', 'eager'):
 def install(lm: PreTrainedModel) -> bool:
     """
     Overview:
-        Let a model's attention share prompts in ``read``. Outside ``read`` the attention does not change.
+        Let a model's attention share prompts in ``read_packed``. Outside of it the attention does not change.
     Arguments:
         - lm (:obj:`PreTrainedModel`): A causal language model.
     Returns:
@@ -119,7 +119,7 @@ def install(lm: PreTrainedModel) -> bool:
     return True
 
 
-def read(
+def read_packed(
         trunk: torch.nn.Module,
         ids: Tensor,
         position: Tensor,
@@ -144,11 +144,11 @@ def read(
         - NotShared: If the architecture cannot share prompts.
     """
     ids = ids.unsqueeze(0)
-    token = _READING.set(_Reading(shared, check_mask))
+    token = _PASS.set(_Pass(shared, check_mask))
     try:
         out = trunk(
             input_ids=ids, position_ids=position.unsqueeze(0), attention_mask=torch.ones_like(ids), use_cache=False
         )
     finally:
-        _READING.reset(token)
+        _PASS.reset(token)
     return out.last_hidden_state[0]

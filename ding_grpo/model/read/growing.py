@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .attention import CALL, TOKEN, Options, attended
 from .bands import Band, Packed, divide
 from .prompt_pack import PromptPack
-from .prompt_tree import PromptTree
-from .shared_attention import CALL, TOKEN, Options, attended
+from .prompts import PromptTree
 
 ROOM = 16  # number of tokens per row that fit into a new cache; its size doubles when it is full
 
@@ -76,12 +76,7 @@ class Growing:
         self._levels.append(_Level.of(row, remaining, start[len(common):], [0] * len(row), device))
 
     def keep(self, lines: Tensor) -> None:
-        """
-        Overview:
-            Continue with the given lines only.
-        Arguments:
-            - lines (:obj:`torch.Tensor`): Indices of the lines.
-        """
+        """Continue with the lines of these indices only."""
         self._own = {layer: tuple(x[lines] for x in own) for layer, own in self._own.items()}
         self._count = None if self._count is None else self._count[lines]
         row, common, remaining, beginning = self._row, self._common, self._remaining, self._beginning
@@ -93,12 +88,12 @@ class Growing:
                 parts = zip(*([band.take(x.transpose(1, 2)) for x in grid] for band, grid in of_bands))
                 self._packed[layer] = tuple(packed.join(list(x)).transpose(0, 1) for x in parts)
             self._grids.clear()
-            prompts = sorted(set(row))
-            used = sorted({beginning[i] for i in prompts})
-            common = [common[i] for i in used] if common else []
-            beginning = [used.index(beginning[i]) for i in prompts]
-            remaining = [remaining[i] for i in prompts]
-            row = [prompts.index(i) for i in row]
+            place = {prompt: i for i, prompt in enumerate(sorted(set(row)))}  # among those that lines continued
+            used = {number: i for i, number in enumerate(sorted({beginning[prompt] for prompt in place}))}
+            common = [common[number] for number in used] if common else []
+            beginning = [used[beginning[prompt]] for prompt in place]
+            remaining = [remaining[prompt] for prompt in place]
+            row = [place[prompt] for prompt in row]
         self._set(common, remaining, beginning, [row[i] for i in lines.tolist()], lines.device)
 
     def stepped(self) -> None:
@@ -246,12 +241,10 @@ class _Share(NamedTuple):
 
     def seen(self, window: Optional[int], own: Tensor, repeat: int) -> Optional[Tensor]:
         """The keys that tokens at the places ``own`` (1 or B, T) see, (p, 1, 1 or R rep T, L); None for all."""
-        if self.band.even and window is None:
-            return None
+        if window is None:
+            return self.band.filled
         length = self.band.length.view(-1, 1, 1, 1)
         key = torch.arange(self.band.shape[1], device=length.device)
-        if window is None:
-            return key < length
         after = self.after.unsqueeze(1) + (own if len(own) == 1 else own[self.line])  # (p R, T)
         after = after.unflatten(0, (-1, self.rows)).repeat(1, 1, repeat).flatten(1)  # (p, R rep T)
         return (key < length) & (length + after.unsqueeze(1).unsqueeze(-1) - key < window)
