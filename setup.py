@@ -23,7 +23,7 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10,<3.13',
     # A wheel holds the configs as well: ding_common.shipped_configs looks for them there.
-    packages=[*find_packages(include=['ding_common', 'ding_grpo*', 'dizoo_llm*']), 'ding_common.configs'],
+    packages=[*find_packages(include=['ding_common*', 'ding_grpo*', 'dizoo_llm*']), 'ding_common.configs'],
     package_data={'ding_grpo.report': ['*.html', '*.css', '*.js']},
     package_dir={'ding_common.configs': 'config'},
     install_requires=[

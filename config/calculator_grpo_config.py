@@ -1,6 +1,5 @@
 """GRPO on products: a small language model learns to call a calculator and to copy its result."""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 main_config = EasyDict(

@@ -1,6 +1,5 @@
 """A critic on the rollouts of grpo: the environment and the network of cartpole_grpo_config.py, single episodes."""
 from easydict import EasyDict
-
 from ding_common import shipped_config
 from ding_grpo.entry import complete, run
 

@@ -1,6 +1,5 @@
 """GRPO on CartPole-v1. The advantage compares each step's return-to-go with all steps of the group."""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 hidden = dict(encoder_hidden_size_list=[64, 64], actor_head_hidden_size=64, critic_head_hidden_size=64)

@@ -1,6 +1,5 @@
 """GRPO on sums of reasoning-gym: a small language model adds and subtracts, after a warm start."""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 sums = dict(min_terms=2, max_terms=3, min_digits=1, max_digits=2)

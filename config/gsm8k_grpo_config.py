@@ -1,6 +1,5 @@
 """GRPO on GSM8K with Qwen2.5-0.5B-Instruct. Needs a GPU, the GSM8K files, and the hub or a local model folder."""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 # The files are from https://github.com/openai/grade-school-math, or the hub's parquet files.

@@ -1,6 +1,5 @@
 """GRPO on guess: a tiny language model learns to find a number in three turns."""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 llama = dict(model_type='llama', hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4)

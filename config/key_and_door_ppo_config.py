@@ -1,6 +1,5 @@
 """DI-engine's token-level PPO on key_and_door: the game and the network of key_and_door_grpo_config.py."""
 from easydict import EasyDict
-
 from ding_common import shipped_config
 from ding_grpo.entry import complete, run
 

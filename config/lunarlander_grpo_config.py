@@ -1,6 +1,5 @@
 """GRPO on LunarLander-v3 (needs the extra box2d), as in cartpole_grpo_config.py."""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 hidden = dict(encoder_hidden_size_list=[64, 64], actor_head_hidden_size=64, critic_head_hidden_size=64)

@@ -1,6 +1,5 @@
 """GRPO on three generators of reasoning-gym with Qwen2.5-0.5B-Instruct. Needs a GPU, and the hub or a model folder."""
 from easydict import EasyDict
-
 from ding_common import shipped_config
 from ding_grpo.entry import complete, run
 

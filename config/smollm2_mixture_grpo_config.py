@@ -1,6 +1,5 @@
 """GRPO on two tasks at once with SmolLM2-135M-Instruct: sums and differences, and products of single digits."""
 from easydict import EasyDict
-
 from ding_common import shipped_config
 from ding_grpo.entry import complete, run
 

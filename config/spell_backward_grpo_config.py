@@ -1,6 +1,5 @@
 """GRPO on spell_backward: from reward alone, a small language model outperforms its careless teacher."""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 words = dict(min_word_len=5, max_word_len=7)

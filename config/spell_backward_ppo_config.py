@@ -1,6 +1,5 @@
 """DI-engine's token-level PPO on spell_backward: the task and the model of spell_backward_grpo_config.py."""
 from easydict import EasyDict
-
 from ding_common import shipped_config
 from ding_grpo.entry import complete, run
 

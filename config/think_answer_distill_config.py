@@ -1,6 +1,5 @@
 """On-policy distillation on think_answer: a solved model teaches a fresh one, without the reward."""
 from easydict import EasyDict
-
 from ding_common import shipped_config
 from ding_grpo.entry import complete, run
 

@@ -1,6 +1,5 @@
 """GRPO on think_answer: a tiny language model learns to answer four questions in the format that its prompt shows."""
 from easydict import EasyDict
-
 from ding_grpo.entry import complete, run
 
 llama = dict(model_type='llama', hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4)

@@ -1,6 +1,5 @@
 """GRPO on think_answer with a replay buffer: python -m ding_grpo -m serial -c think_answer_grpo_serial"""
 from easydict import EasyDict
-
 from ding_common import shipped_config
 from ding_grpo.entry import complete, run
 

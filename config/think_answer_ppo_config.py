@@ -1,6 +1,5 @@
 """DI-engine's token-level PPO on think_answer: the task and the network of think_answer_grpo_config.py."""
 from easydict import EasyDict
-
 from ding_common import shipped_config
 from ding_grpo.entry import complete, run
 

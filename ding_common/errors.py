@@ -7,7 +7,7 @@ from typing import List, NoReturn, Optional, Tuple
 
 import click
 
-from .printable import printable
+from .output.printable import printable
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _LIBRARIES = (

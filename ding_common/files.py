@@ -6,7 +6,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Dict
 
-from .check import Rule, check_not_async, nearest
+from .config.check import Rule, check_not_async, nearest
 from .errors import ConfigError, describe
 
 

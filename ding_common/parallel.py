@@ -3,22 +3,20 @@ Share the work of one run among several processes with ``torch.distributed``. A 
 code: the communication functions below then return their input.
 """
 import hashlib
-import io
 import os
-import pickle
 import re
 import socket
 import time
-from collections import OrderedDict
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Iterator, List, NoReturn, Optional, Tuple
+from typing import Any, Iterator, List, NoReturn, Tuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from .errors import ConfigError, PeerError
+from .processes.packing import as_bytes, pack, unpack
 
 # A process gives up after this wait. It is long, since the others may evaluate or sample long completions meanwhile.
 TIMEOUT = timedelta(minutes=30)
@@ -168,7 +166,7 @@ def all_gather(thing: Any) -> List[Any]:
     """
     if world_size() == 1:
         return [thing]
-    data = _packed(thing).to(_device())
+    data = pack(thing).to(_device())
     sizes = [data.new_zeros(1, dtype=torch.long) for _ in range(world_size())]
     with watched():
         dist.all_gather(sizes, data.new_full((1, ), len(data), dtype=torch.long))
@@ -176,7 +174,7 @@ def all_gather(thing: Any) -> List[Any]:
     found = [data.new_empty(most) for _ in sizes]
     with watched():
         dist.all_gather(found, torch.nn.functional.pad(data, (0, most - len(data))))
-    return [_unpacked(part[:int(size)].cpu()) for part, size in zip(found, sizes)]
+    return [unpack(part[:int(size)].cpu()) for part, size in zip(found, sizes)]
 
 
 def broadcast_object(thing: Any) -> Any:
@@ -188,17 +186,17 @@ def broadcast_object(thing: Any) -> Any:
     if world_size() == 1:
         return thing
     tensors: List[Tensor] = []
-    data = _packed(thing, tensors) if rank() == 0 else torch.empty(0, dtype=torch.uint8)
+    data = pack(thing, tensors) if rank() == 0 else torch.empty(0, dtype=torch.uint8)
     size = torch.tensor([len(data)])
     _broadcast_bytes(size)
     if rank() > 0:
         data = torch.empty(int(size), dtype=torch.uint8)
     _broadcast_bytes(data)
     if rank() > 0:
-        thing = _unpacked(data, tensors)
+        thing = unpack(data, tensors)
     for tensor in tensors:
         if tensor.numel() > 0:
-            _broadcast_bytes(_bytes(tensor))
+            _broadcast_bytes(as_bytes(tensor))
     return thing
 
 
@@ -214,67 +212,6 @@ def _broadcast_bytes(data: Tensor) -> None:
         dist.broadcast(sent, src=0)
     if sent is not data and rank() > 0:
         data.copy_(sent)
-
-
-def _packed(thing: Any, tensors: Optional[List[Tensor]] = None) -> Tensor:
-    """An object as bytes. Of its tensors only shape and type with ``tensors``, to which they are appended."""
-    buffer = io.BytesIO()
-    _Pickler(buffer, tensors).dump(thing)
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-
-
-def _unpacked(data: Tensor, tensors: Optional[List[Tensor]] = None) -> Any:
-    """The object of ``_packed``. Its tensors are empty with ``tensors``, to which they are appended."""
-    return _Unpickler(io.BytesIO(data.numpy().tobytes()), tensors).load()
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """Gloo sends neither bool nor complex."""
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-
-
-class _Pickler(pickle.Pickler):
-    """Writes no names of classes or functions, so that ``_Unpickler`` need not read any."""
-
-    def __init__(self, file: io.BytesIO, tensors: Optional[List[Tensor]]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
-
-    def persistent_id(self, thing: Any) -> Any:
-        if not isinstance(thing, Tensor):
-            return None
-        kind = str(thing.dtype).removeprefix('torch.'), tuple(thing.shape)
-        if self._tensors is None:
-            return *kind, _bytes(thing).numpy().tobytes()
-        self._tensors.append(thing)
-        return kind
-
-    def reducer_override(self, thing: Any) -> Any:
-        if type(thing) is OrderedDict or thing is OrderedDict:  # of a model's state
-            return NotImplemented
-        raise TypeError(f'processes exchange tensors and plain objects, not {type(thing).__name__}: {thing!r:.80}')
-
-
-class _Unpickler(pickle.Unpickler):
-    """Reads tensors and plain objects. Creates empty tensors if it gets a list, to which it appends them."""
-
-    def __init__(self, file: io.BytesIO, tensors: Optional[List[Tensor]]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ('collections', 'OrderedDict'):
-            return OrderedDict
-        raise pickle.UnpicklingError(f'{module}.{name}: processes exchange tensors and plain objects only')
-
-    def persistent_load(self, found: Any) -> Tensor:
-        name, shape, *data = found
-        dtype = getattr(torch, name)
-        if self._tensors is None:  # a copy, because kernels may depend on how memory is aligned
-            flat = torch.frombuffer(bytearray(data[0]), dtype=dtype) if data[0] else torch.empty(0, dtype=dtype)
-            return flat.clone().view(shape)
-        self._tensors.append(torch.empty(shape, dtype=dtype))
-        return self._tensors[-1]
 
 
 def broadcast(tensors: List[Tensor]) -> None:

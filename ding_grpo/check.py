@@ -17,7 +17,7 @@ from easydict import EasyDict
 from tabulate import tabulate
 
 from ding_common import ConfigError, ConfigFile, echo, read_config_file
-from ding_common.memory import peak_memory
+from ding_common.processes.memory import peak_memory
 
 from .entry import complete
 from .entry.build import compiled, environments, make_policy

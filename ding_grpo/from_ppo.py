@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 import click
 from easydict import EasyDict
 
-from ding_common import (ConfigError, ConfigFile, describe, import_ding, is_not_installed, read_config_file)
+from ding_common import ConfigError, ConfigFile, describe, import_ding, is_not_installed, read_config_file
 
 GROUP_SIZE = 8
 EPISODES = 8  # of random actions, whose mean length turns steps into groups

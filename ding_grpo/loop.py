@@ -47,6 +47,8 @@ def run(parts: Parts) -> Dict[str, Any]:
     saver = Saver(parts) if parts.commander is None else DingSaver(parts)
     with saver.running():
         ended = saver.begin()  # if a checkpoint is of the end of this run
+        if not ended:
+            parts.fill_buffer()
         while not ended:
             saver.top()  # the only point where nothing is in progress
             if evaluator.should_eval(learner.train_iter):

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, parallel
 from ding_common.content import check_content, taking
-from ding_common.memory import memory_advice
+from ding_common.processes.memory import memory_advice
 
 from .act.step_actor import StepActor
 from .act.token_actor import TokenActor

@@ -11,8 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError
-from ding_common.language_model import build_causal_lm
-from dizoo_llm.text.tokenizer import load_tokenizer
+from ding_common.hub.language_model import build_causal_lm
+
+from .text.tokenizer import load_tokenizer
 
 SHARE = 0.2
 

@@ -10,13 +10,14 @@ import torch
 from tabulate import tabulate
 from transformers import PreTrainedModel
 
-from ding_common import (ConfigError, ConfigFile, Rule, echo, printable, run_file)
-from ding_common.language_model import build_causal_lm
-from dizoo_llm.envs import TokenEnv
-from dizoo_llm.envs.options import ENV_OPTIONS
-from dizoo_llm.models import generation
-from dizoo_llm.text.chat import check_options, encode_prompt
-from dizoo_llm.text.tokenizer import decode_after, end_ids, load_tokenizer
+from ding_common import ConfigError, ConfigFile, Rule, echo, printable, run_file
+from ding_common.hub.language_model import build_causal_lm
+
+from .envs import TokenEnv
+from .envs.options import ENV_OPTIONS
+from .models import generation
+from .text.chat import check_options, encode_prompt
+from .text.tokenizer import decode_after, end_ids, load_tokenizer
 
 MOST_ASKED = 32_768  # tokens that a folder may ask for
 LONGEST = 512  # tokens, if neither the option nor the folder nor the config sets a limit

@@ -13,13 +13,14 @@ from ding.utils import deep_merge_dicts, set_pkg_seed
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, TrainingArguments
 
-from ding_common import (ConfigError, ConfigFile, Rule, append_json, check_config, read_main_config)
-from ding_common.generation_config import saved_generation_config
-from ding_common.language_model import build_causal_lm
-from dizoo_llm.envs import Demonstrations, TokenEnv
-from dizoo_llm.envs.options import ENV_OPTIONS, ENV_RULES
-from dizoo_llm.models import training
-from dizoo_llm.models.generation import episodes
+from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, read_main_config
+from ding_common.hub.generation_config import saved_generation_config
+from ding_common.hub.language_model import build_causal_lm
+
+from .envs import Demonstrations, TokenEnv
+from .envs.options import ENV_OPTIONS, ENV_RULES
+from .models import training
+from .models.generation import episodes
 
 DEFAULT = dict(
     # (str) Output folder of the run; the model is saved in FOLDER/model.

@@ -14,16 +14,17 @@ import torch
 from ding.utils import deep_merge_dicts, set_pkg_seed
 from torch.nn import functional as F
 from torch.utils.data import Dataset
-from transformers import (PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 
-from ding_common import (ConfigError, ConfigFile, Rule, append_json, check_config, describe, read_main_config, run_file)
-from ding_common.language_model import build_reward_model
-from dizoo_llm.base.problem import check_unanswered, is_prompt
-from dizoo_llm.envs import TokenEnv
-from dizoo_llm.envs.options import ENV_OPTIONS, ENV_RULES
-from dizoo_llm.models import training
-from dizoo_llm.models.reward_model import read_rows
-from dizoo_llm.text.chat import encode_dialogue
+from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, describe, read_main_config, run_file
+from ding_common.hub.language_model import build_reward_model
+
+from .base.problem import check_unanswered, is_prompt
+from .envs import TokenEnv
+from .envs.options import ENV_OPTIONS, ENV_RULES
+from .models import training
+from .models.reward_model import read_rows
+from .text.chat import encode_dialogue
 
 DEFAULT = dict(
     # (str) Output folder of the run; the model is saved in FOLDER/model.

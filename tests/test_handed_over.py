@@ -26,7 +26,7 @@ from ding.entry import serial_pipeline_onpolicy
 from easydict import EasyDict
 from safetensors.torch import load_file, save_file
 
-from ding_common.language_model import build_causal_lm, load_reward_model
+from ding_common.hub.language_model import build_causal_lm, load_reward_model
 from ding_grpo.model import CausalLM
 from ding_grpo.replay.command import main as replay
 from ding_grpo.report.command import main as report
@@ -36,7 +36,7 @@ from dizoo_llm.envs import TokenEnv
 from dizoo_llm.play import main as play
 from dizoo_llm.tasks import ThinkAnswerTask
 from dizoo_llm.text.chat import encode_prompt, encode_prompts
-from dizoo_llm.text.tokenizer import (build_word_tokenizer, decode_after, load_tokenizer)
+from dizoo_llm.text.tokenizer import build_word_tokenizer, decode_after, load_tokenizer
 from tests.gguf_file import write_gguf
 from tests.shipped import small
 from tests.tasks import Ask

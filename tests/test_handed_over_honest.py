@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ding_common import ConfigError, language_model
-from ding_common.language_model import build_causal_lm
-from ding_common.model_folder import check_model_folder
+from ding_common import ConfigError
+from ding_common.hub import language_model
+from ding_common.hub.language_model import build_causal_lm
+from ding_common.hub.model_folder import check_model_folder
 from ding_grpo.model import CausalLM
 from dizoo_llm.text.tokenizer import build_word_tokenizer, load_tokenizer
 from tests.conftest import TINY

@@ -96,7 +96,7 @@ def _learn(name: str, log_prob_fn: str, device: str) -> List[Dict[str, float]]:
     env, env_cfgs, _ = get_vec_env_setting(cfg.env)
     envs = create_env_manager(cfg.env.manager, [partial(env, cfg=c) for c in env_cfgs])
     set_pkg_seed(cfg.seed, use_cuda=cfg.policy.cuda)
-    policy = create_policy(cfg.policy, enable_field=['learn', 'collect', 'eval', 'command'])
+    policy = create_policy(cfg.policy, enable_field=['learn', 'collect', 'eval'])
     collector = create_serial_collector(
         cfg.policy.collect.collector, env=envs, policy=policy.collect_mode, exp_name='run'
     )

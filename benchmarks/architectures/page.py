@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from benchmarks.architectures.configs import model_type
-from benchmarks.architectures.readings import (FLOOR, IGNORES, MOST_SETS, SETS, TIMES, Result)
+from benchmarks.architectures.readings import FLOOR, IGNORES, MOST_SETS, SETS, TIMES, Result
 
 CLASS = re.compile(r'\b[A-Z]\w*(?:LM|LMHead|LMHeadModel)\b')  # of transformers
 MOST_WORDS = 150  # characters of an error

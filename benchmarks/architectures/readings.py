@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from benchmarks.architectures.configs import config_of
 from benchmarks.shared.rows import batch_of
 from ding_common import ConfigError
-from ding_common.language_model import build_causal_lm
+from ding_common.hub.language_model import build_causal_lm
 from ding_grpo.act.token_actor import TokenActor
 from ding_grpo.config.keys import LOG_PROB_FNS
 from ding_grpo.model import CausalLM, PromptBatch

@@ -13,10 +13,10 @@ from typing import Any, Dict, List
 import click
 import torch
 from tabulate import tabulate
-from tokenizers import (AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers)
-from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast)
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from benchmarks.beside_trl.game import (HIGHEST, QUESTION, TURNS, answer, call, response)
+from benchmarks.beside_trl.game import HIGHEST, QUESTION, TURNS, answer, call, response
 from benchmarks.beside_trl.update import \
     Side  # first, so that DI-engine's import is quiet
 from benchmarks.shared.hardware import machines

@@ -14,10 +14,10 @@ from ding.worker import LearnerHook, register_learner_hook
 from easydict import EasyDict
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
-from benchmarks.beside_trl.game import (HIGHEST, QUESTION, TURNS, answer, called, response)
+from benchmarks.beside_trl.game import HIGHEST, QUESTION, TURNS, answer, called, response
 from benchmarks.beside_trl.operations import Profile
 from benchmarks.beside_trl.products import Recorder
-from benchmarks.beside_trl.protocol import (LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work)
+from benchmarks.beside_trl.protocol import LEARNING_RATE, Gate, equal_data, gradient_norm, own_folder, read_work
 from ding_common import read_config_file
 from ding_grpo.act import token_actor
 from ding_grpo.collect.group_collector import GroupCollector

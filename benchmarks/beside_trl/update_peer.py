@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.beside_trl.game import HIGHEST, QUESTION, TURNS, answer
-from benchmarks.beside_trl.protocol import (LEARNING_RATE, PEER, Gate, equal_data, gradient_norm, own_folder, read_work)
+from benchmarks.beside_trl.protocol import LEARNING_RATE, PEER, Gate, equal_data, gradient_norm, own_folder, read_work
 
 
 class Alternate(TrainerCallback):

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Tuple
 import click
 
 from benchmarks.comparison.page import chosen, draw, page
-from benchmarks.comparison.runs import (OUT, Work, all_tries, choose, outcome, run_all, warm_start, works_of)
+from benchmarks.comparison.runs import OUT, Work, all_tries, choose, outcome, run_all, warm_start, works_of
 from benchmarks.comparison.tasks import REPORTED_SEEDS, TASKS, TUNING_SEEDS
 from benchmarks.shared.hardware import commit, machine
 from benchmarks.shared.runs import \

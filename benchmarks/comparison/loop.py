@@ -16,7 +16,7 @@ from ding.envs import BaseEnvManager, DingEnvWrapper, create_env_manager
 from ding.envs.common.common_function import affine_transform
 from ding.policy import create_policy
 from ding.utils import set_pkg_seed
-from ding.worker import (BaseLearner, BaseSerialCommander, create_serial_collector)
+from ding.worker import BaseLearner, BaseSerialCommander, create_serial_collector
 from easydict import EasyDict
 from tensorboardX import SummaryWriter
 

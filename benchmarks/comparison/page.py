@@ -5,9 +5,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 import numpy as np
 
 from benchmarks.comparison.runs import Outcome, choose, outcome
-from benchmarks.comparison.tasks import (REPORTED_SEEDS, SIDES, TASKS, TRIES, TUNING_SEEDS)
-from ding_common.picture import finish, line_style, new_figure
-from ding_grpo.compare.statistics import (Estimate, interquartile_mean, probability_of_improvement)
+from benchmarks.comparison.tasks import REPORTED_SEEDS, SIDES, TASKS, TRIES, TUNING_SEEDS
+from ding_common.output.picture import finish, line_style, new_figure
+from ding_grpo.compare.statistics import Estimate, interquartile_mean, probability_of_improvement
 
 TEXT = '''# GRPO and PPO
 

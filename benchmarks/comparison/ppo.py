@@ -10,7 +10,7 @@ from ding.envs import DingEnvWrapper
 from ding.policy import PPOPolicy
 from easydict import EasyDict
 
-from benchmarks.comparison.loop import (Starts, build, load, read_job, train, wrapped_envs, write_result)
+from benchmarks.comparison.loop import Starts, build, load, read_job, train, wrapped_envs, write_result
 
 PLUGIN = ('ding_grpo', 'ding_common', 'dizoo_llm')
 

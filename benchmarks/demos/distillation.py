@@ -16,17 +16,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.shared.hardware import machine
-from benchmarks.shared.runs import (
-    ROOT,
-    cell,
-    kept,
-    load_config,  # first
-    middle,
-    run,
-    run_each
-)
+from benchmarks.shared.runs import load_config  # first
+from benchmarks.shared.runs import ROOT, cell, kept, middle, run, run_each
 from ding_common import read_json_lines
-from ding_common.picture import finish, line_style, new_figure
+from ding_common.output.picture import finish, line_style, new_figure
 
 OUT = os.path.join('runs', 'demo_distillation')
 TEACHER = os.path.join('runs', 'think_answer_sft', 'model')  # of config/think_answer_distill_config.py

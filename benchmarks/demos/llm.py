@@ -20,13 +20,13 @@ from tabulate import tabulate
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
-from benchmarks.demos.elsewhere import (PROBLEMS, Answers, answers_of, config, costs, environment, kl_of_right_answers)
+from benchmarks.demos.elsewhere import PROBLEMS, Answers, answers_of, config, costs, environment, kl_of_right_answers
 from benchmarks.demos.llm_page import MINUTES, draw, report, runs_table
 from benchmarks.shared.hardware import machine
 from benchmarks.shared.paths import RECORDS, ROOT
 from benchmarks.shared.runs import kept, load_config
 from ding_common import read_json_lines
-from ding_common.language_model import build_causal_lm
+from ding_common.hub.language_model import build_causal_lm
 from ding_grpo.model.autocast import Autocast
 from dizoo_llm.interpolate import SHARE, interpolate
 from dizoo_llm.sft import evaluate

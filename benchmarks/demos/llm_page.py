@@ -3,8 +3,8 @@ from typing import Any, Dict, List, Tuple
 
 from tabulate import tabulate
 
-from benchmarks.demos.elsewhere import (ELSEWHERE, OF_KL, PROBLEMS, QUESTIONS, config)
-from ding_common.picture import finish, line_style, new_figure
+from benchmarks.demos.elsewhere import ELSEWHERE, OF_KL, PROBLEMS, QUESTIONS, config
+from ding_common.output.picture import finish, line_style, new_figure
 from ding_grpo.config.schedule import Schedule
 from dizoo_llm.interpolate import SHARE
 

@@ -18,7 +18,7 @@ import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 from benchmarks.shared.hardware import machine
 from benchmarks.shared.paths import ROOT
 from ding_common import read_json_lines
-from ding_common.picture import finish, line_style, new_figure
+from ding_common.output.picture import finish, line_style, new_figure
 from ding_grpo.evaluate.pass_at_k import over_problems
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.sft import evaluate

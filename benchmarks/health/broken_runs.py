@@ -1,7 +1,7 @@
 """Thirteen runs of a small think_answer that cannot learn, each for one planted cause."""
 import contextlib
 from dataclasses import replace
-from typing import (Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional)
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional
 from unittest import mock
 
 from ding.entry import serial_pipeline_onpolicy

@@ -19,7 +19,7 @@ from benchmarks.shared.runs import (  # first, so that DI-engine's import is qui
     ROOT, load_config
 )
 from ding_common import append_json, read_json_lines
-from ding_common.picture import finish, line_style, new_figure
+from ding_common.output.picture import finish, line_style, new_figure
 
 EVERY = 25  # updates
 MOST = 0.02  # growth of memory

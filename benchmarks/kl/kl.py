@@ -11,16 +11,10 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.kl.exact import KLHook, measure
 from benchmarks.shared.hardware import machine
-from benchmarks.shared.runs import (
-    ROOT,
-    kept,  # first, for a quiet import
-    load_config,
-    middle,
-    run,
-    run_each
-)
+from benchmarks.shared.runs import kept  # first, for a quiet import
+from benchmarks.shared.runs import ROOT, load_config, middle, run, run_each
 from ding_common import read_json_lines
-from ding_common.picture import finish, line_style, new_figure
+from ding_common.output.picture import finish, line_style, new_figure
 from ding_grpo.rl_utils import KL_TYPES
 
 OUT = 'kl'  # under runs/

@@ -17,7 +17,7 @@ from benchmarks.shared.hardware import machine
 from benchmarks.shared.runs import kept  # first, for a quiet import
 from benchmarks.shared.runs import ROOT, load_config, middle, run, run_each
 from ding_common import read_json_lines
-from ding_common.picture import finish, line_style, new_figure
+from ding_common.output.picture import finish, line_style, new_figure
 from dizoo_llm.models.reward_model import RewardModel
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
 from dizoo_llm.train_reward_model import train

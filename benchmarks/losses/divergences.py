@@ -12,7 +12,7 @@ import click
 import torch
 
 from benchmarks.shared.paths import ROOT, command
-from ding_grpo.rl_utils import (DIVERGENCES, LinearOutput, exact_kl, linear_divergence)
+from ding_grpo.rl_utils import DIVERGENCES, LinearOutput, exact_kl, linear_divergence
 
 TOKENS, VOCABULARY, STUDENT, TEACHER = 1024, 49152, 288, 576  # the hidden sizes of config/smollm2_distill_config.py
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.shared.hardware import processor_with_rates
 from benchmarks.shared.paths import ROOT, command
 from benchmarks.shared.records import PATH, add, paired
-from ding_grpo.rl_utils import (efficient_method, grpo_data, grpo_error, linear_log_prob)
+from ding_grpo.rl_utils import efficient_method, grpo_data, grpo_error, linear_log_prob
 from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 
 MAIN = os.path.join(sys.prefix, 'ding-main', 'ding', 'rl_utils', 'log_prob_utils.py')

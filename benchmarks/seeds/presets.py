@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import click
 
 from benchmarks.shared.hardware import machine
-from benchmarks.shared.runs import (CONSTANT, ROOT, kept, load_config, middle, run, run_each)
+from benchmarks.shared.runs import CONSTANT, ROOT, kept, load_config, middle, run, run_each
 from ding_grpo.rl_utils import LOSS_PRESETS
 
 CONFIG = 'think_answer_grpo'

@@ -7,7 +7,7 @@ import os
 import runpy
 import shutil
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import (Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar)
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 import click
 import numpy as np

@@ -21,7 +21,7 @@ from benchmarks.beside_trl.protocol import versions
 from benchmarks.shared.hardware import machines
 from benchmarks.shared.paths import ROOT, command
 from benchmarks.shared.records import add
-from benchmarks.shared.runs import (CONSTANT, cell, kept, load_config, middle, run, run_each)
+from benchmarks.shared.runs import CONSTANT, cell, kept, load_config, middle, run, run_each
 from benchmarks.solve.steps import PADS, compare
 from benchmarks.solve.work import (  # first, so that DI-engine's import is quiet
     CONFIG, make_work

@@ -1,7 +1,7 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
 import os
 from contextlib import nullcontext
-from typing import (Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union)
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import click
 import numpy as np
@@ -26,7 +26,7 @@ from ding_grpo.rollout import EarlyStop, KeptSets, Rollout, Sampling, generate
 from .actor import Forced, Reading
 from .critic import TokenCritic
 from .kept_cache import KeptCache
-from .sampling_rules import (bind_sampling, find_sampling, kept_tokens, seen_tokens, token_rules)
+from .sampling_rules import bind_sampling, find_sampling, kept_tokens, seen_tokens, token_rules
 
 
 def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:

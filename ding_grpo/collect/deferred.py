@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Protocol, Tuple
 from ding.envs import BaseEnvManager, BaseEnvTimestep
 from ding.envs.env_manager.base_env_manager import timeout_wrapper
 
-from ding_common.ding_private import step_timeout
+from ding_common.processes.ding_private import step_timeout
 
 
 class Scorer(Protocol):

@@ -9,8 +9,8 @@ from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from ding.worker.collector.base_serial_collector import ISerialCollector
 
 from ding_common import ConfigError, parallel, unwrap_task_error
-from ding_common.ding_private import disable_auto_reset
-from ding_common.memory import MemoryMeter
+from ding_common.processes.ding_private import disable_auto_reset
+from ding_common.processes.memory import MemoryMeter
 from ding_grpo.data.capability import group_policy
 from ding_grpo.data.plain import plain
 from ding_grpo.learn.extra_loss import load

@@ -8,7 +8,7 @@ from ding.envs import BaseEnvManager
 from ding.torch_utils import to_ndarray
 
 from ding_common import ConfigError, unwrap_task_error
-from ding_common.memory import MemoryMeter
+from ding_common.processes.memory import MemoryMeter
 from ding_grpo.data.capability import group_policy
 
 from .deferred import Deferred

@@ -5,8 +5,8 @@ from ding.envs import BaseEnvManager
 from ding.envs.env_manager.base_env_manager import timeout_wrapper
 
 from ding_common import TaskError
-from ding_common.ding_private import step_timeout
-from ding_common.random_state import random_state_kept
+from ding_common.processes.ding_private import step_timeout
+from ding_common.processes.random_state import random_state_kept
 from ding_grpo.logs.screen import show
 
 

@@ -4,7 +4,7 @@ from typing import Any, Dict, List
 import numpy as np
 from matplotlib.axes import Axes
 
-from ding_common.picture import finish, line_style, new_figure
+from ding_common.output.picture import finish, line_style, new_figure
 
 from .runs import Run
 from .statistics import interquartile_mean

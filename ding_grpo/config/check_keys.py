@@ -14,7 +14,7 @@ from ding_common import (
     MOST, ConfigError, Rule, check_arguments, check_config, check_is_file, nearest, parallel, require_dict,
     require_section
 )
-from ding_common.adapters import base_of_adapters
+from ding_common.hub.adapters import base_of_adapters
 
 from .keys import RULES
 from .ppo_keys import check_ppo_keys

@@ -53,19 +53,7 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
             that the policy has already read or sampled.
     """
     start = 'prompt' if 'prompt' in episodes[0][0] else 'obs'
-    same = all(_equal(episode[0][start], episodes[0][0][start]) for episode in episodes)
-    if not same and start == 'prompt':
-        raise ConfigError(
-            f'policy.collect.shared_start = {shared_start}: the episodes of a group start with different prompts; a '
-            "group of texts has one prompt. The task's problem must depend on the seed only, and shared_start must be "
-            'True.'
-        )
-    if not same and shared_start:
-        raise ConfigError(
-            'policy.collect.shared_start = True: the episodes of a group start differently with the same seed. The '
-            "environment's reset must depend on its seed only; or set shared_start to False, to compare episodes from "
-            'different starts.'
-        )
+    _check_starts(episodes, start, shared_start)
     rows = [_tokens(episode) if start == 'prompt' else _steps(episode) for episode in episodes]
     last = [episode[-1] for episode in episodes]
 
@@ -100,6 +88,23 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
     if 'kept_words' in rows[0]:
         sample['kept_words'], sample['kept_width'] = torch.cat([r['kept_words'] for r in rows]), padded('kept_width')
     return sample
+
+
+def _check_starts(episodes: List[List[Dict[str, Any]]], start: str, shared_start: bool) -> None:
+    """Raise a ``ConfigError`` if episodes that must have the same start have not."""
+    same = all(_equal(episode[0][start], episodes[0][0][start]) for episode in episodes)
+    if not same and start == 'prompt':
+        raise ConfigError(
+            f'policy.collect.shared_start = {shared_start}: the episodes of a group start with different prompts; a '
+            "group of texts has one prompt. The task's problem must depend on the seed only, and shared_start must be "
+            'True.'
+        )
+    if not same and shared_start:
+        raise ConfigError(
+            'policy.collect.shared_start = True: the episodes of a group start differently with the same seed. The '
+            "environment's reset must depend on its seed only; or set shared_start to False, to compare episodes from "
+            'different starts.'
+        )
 
 
 def _steps(episode: List[Dict[str, Any]]) -> Dict[str, Tensor]:

@@ -15,7 +15,8 @@ from ding.worker import (
 from easydict import EasyDict
 from tensorboardX import SummaryWriter
 
-from ding_common.env_manager import create_manager
+from ding_common import ConfigError
+from ding_common.processes.env_manager import create_manager
 from ding_common.versions import untested
 from ding_grpo.config.check_keys import check_main_config
 from ding_grpo.config.cross_checks import check_replay
@@ -112,7 +113,7 @@ def build(
         exp_name=folder
     )
     evaluator = make_evaluator(cfg, evaluator_env, policy, tb_logger, replays)
-    parts = Parts(cfg, policy, learner, collector, evaluator, limits, seed)
+    parts = Parts(cfg, policy, learner, collector, evaluator, limits, seed, collector_env=collector_env)
     if replays:
         parts.buffer = create_buffer(cfg.policy.other.replay_buffer, tb_logger=tb_logger, exp_name=folder)
     if groups:
@@ -142,10 +143,15 @@ def make_policy(cfg: EasyDict, model: Optional[torch.nn.Module], seed: int, grou
     fields = ['learn', 'collect', 'eval']
     if groups:
         return create_policy(cfg.policy, model=model, enable_field=fields, seed=seed)
+    kept = isinstance(model, CausalLMVAC) or cfg.policy.model.get('type') == 'causal_lm_vac'
+    if kept and cfg.policy.learn.get('ppo_param_init'):
+        raise ConfigError(
+            'policy.learn.ppo_param_init = True: would reinitialise every layer of the language model. Set '
+            'ppo_param_init=False.'
+        )
     policy = create_policy(cfg.policy, model=model, enable_field=[*fields, 'command'])
-    trained = getattr(policy, '_model', None)
-    if isinstance(trained, CausalLMVAC):
-        check_trained(dict(trained.named_parameters()))
+    if kept:
+        check_trained(dict(policy.learn_mode.get_attribute('model').named_parameters()))
     return policy
 
 

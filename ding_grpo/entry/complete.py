@@ -6,7 +6,7 @@ from ding.utils import ENV_REGISTRY, POLICY_REGISTRY
 from easydict import EasyDict
 
 from ding_common import MOST, Rule, check_configs, is_read_as_written
-from ding_common.create_config import check_names
+from ding_common.config.create_config import check_names
 
 # Largest numbers that are derived; larger ones can be written.
 MOST_COLLECTING = 1024  # collector environments

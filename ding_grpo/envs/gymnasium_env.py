@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation
 
 from ding_common import ConfigError, Rule, TaskError, check_config, describe, is_reward, nearest, require_dict
-from ding_common.env_config import check_env_config, pop_number
+from ding_common.config.env_config import check_env_config, pop_number
 
 _WRAPPER = dict(type='', import_names=[], kwargs={})
 # Wrappers of DI-engine that need spaces of gym, or an environment of DI-engine.

@@ -8,7 +8,7 @@ from ding.utils import SERIAL_EVALUATOR_REGISTRY
 from ding.worker import InteractionSerialEvaluator
 from tensorboardX import SummaryWriter
 
-from ding_common import (ConfigError, append_json, describe, parallel, unwrap_task_error)
+from ding_common import ConfigError, append_json, describe, parallel, unwrap_task_error
 from ding_grpo.collect.deferred import ScoringManager
 from ding_grpo.collect.failures import check_failures
 from ding_grpo.data.capability import group_policy

@@ -7,8 +7,8 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from ding_common import ConfigError, describe, parallel
-from ding_common.loading import quiet_hub
-from ding_common.pretrained import Pretrained
+from ding_common.hub.loading import quiet_hub
+from ding_common.hub.pretrained import Pretrained
 from ding_grpo.act.critic import own_model
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.diagnose import check_weights

@@ -9,7 +9,7 @@ from ding_grpo.act.critic import Critic, head_of
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.extra_loss import ExtraLoss, Setting
 from ding_grpo.learn.metrics import VALUE_METRICS, value_metrics
-from ding_grpo.rl_utils import (explained_variance, gae_advantage, ppo_value_data, value_error)
+from ding_grpo.rl_utils import explained_variance, gae_advantage, ppo_value_data, value_error
 
 
 class ValueLoss(ExtraLoss):

@@ -2,7 +2,7 @@
 from statistics import median
 from typing import Any, Dict, List
 
-from ding_common.picture import finish, line_style, new_figure
+from ding_common.output.picture import finish, line_style, new_figure
 
 from .table import distinct, fixed, select
 

@@ -40,8 +40,7 @@ def draw_shadow(folder: str, path: str) -> bool:
     losses = list(dict.fromkeys(key.split('/')[1] for record in records for key in record if key.startswith('shadow/')))
     if not losses:
         return False
-    from ding_common.picture import (  # matplotlib is a tenth of the time of all imports
-        finish, line_style, new_figure)
+    from ding_common.output.picture import finish, line_style, new_figure
     presets = [name for name in losses if name not in ('in_use', 'tokens')]
     figure, panels = new_figure(4, width=17, height=5.5)
     for number, name in enumerate(presets):

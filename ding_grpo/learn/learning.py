@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ding_common import ConfigError, parallel
-from ding_common.memory import MemoryMeter, memory_advice
+from ding_common.processes.memory import MemoryMeter, memory_advice
 from ding_grpo.act.actor import Actor
 from ding_grpo.config.loss_options import loss_config
 from ding_grpo.config.schedule import Schedule

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ding_grpo.data.batch import Batch
-from ding_grpo.rl_utils import (grpo_info, kl_estimate, masked_mean, sequence_mean, value_info)
+from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean, value_info
 
 # Possible outcomes of a mini-batch.
 OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')

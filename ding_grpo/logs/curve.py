@@ -13,8 +13,7 @@ def draw_curves(runs: Dict[str, str], path: str) -> None:
         - runs (:obj:`Dict[str, str]`): Label and experiment folder of each run.
         - path (:obj:`str`): PNG to write.
     """
-    from ding_common.picture import (  # matplotlib is a tenth of the time of all imports
-        finish, line_style, new_figure)
+    from ding_common.output.picture import finish, line_style, new_figure
     metrics = {label: _read(folder, 'learner', 'metrics.jsonl') for label, folder in runs.items()}
     learned = not any(metrics.values()) or any('reward_mean' in m for of_run in metrics.values() for m in of_run)
     figure, panels = new_figure(2 if learned else 1, squeeze=False)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError
-from ding_common.language_model import build_causal_lm
+from ding_common.hub.language_model import build_causal_lm
 
 from .autocast import Autocast
 from .export import replaced_weights, save_folder
@@ -49,10 +49,10 @@ class CausalLM(nn.Module):
             layer and loss keep ``dtype``. ``auto``: the same if the device multiplies bfloat16, otherwise without \
             autocast. With ``lora``, the weights of linear layers are stored in both types.
         - autocast_output (:obj:`bool`): Whether ``autocast`` includes the output layer, with sums in float32. Set \
-            it to True on a GPU, where this layer otherwise takes more time than the others (docs/gpu.md). A CPU \
-            gains nothing.
+            it to True on a GPU, where this layer otherwise takes more time than the others (docs/guides/gpu.md). A \
+            CPU gains nothing.
         - cuda_graphs (:obj:`bool`): Whether sampling on a GPU records the operations of a token and launches them \
-            together (docs/gpu.md). A CPU computes as without it.
+            together (docs/guides/gpu.md). A CPU computes as without it.
         - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights are converted to ``dtype``, \
             and saved as an ordinary folder.
     Raises:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import logging as hf_logging
 
-from ding_common.generation_config import saved_generation_config
+from ding_common.hub.generation_config import saved_generation_config
 
 
 def save_folder(

@@ -7,8 +7,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe, nearest
-from ding_common.adapters import check_keys
-from ding_common.pretrained import Pretrained
+from ding_common.hub.adapters import check_keys
+from ding_common.hub.pretrained import Pretrained
 
 _REFERENCE = 'without adapters the model must be the pretrained one, which is the reference'
 

@@ -11,7 +11,7 @@ from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_common.content import check_content, taking
-from ding_common.random_state import set_random_state
+from ding_common.processes.random_state import set_random_state
 from ding_grpo.entry.build import environments, make_policy
 from ding_grpo.policy import is_grpo
 

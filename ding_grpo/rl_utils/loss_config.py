@@ -6,8 +6,9 @@ import torch
 from .check import check_choice, check_number
 from .kl import KL_TYPES
 from .reduce import REDUCTIONS
-from .surrogates import Surrogate, Traits, check_surrogate_options, surrogate_arguments, surrogate_function, \
-    surrogate_traits
+from .surrogates import (
+    Surrogate, Traits, check_surrogate_options, surrogate_arguments, surrogate_function, surrogate_traits
+)
 
 RATIOS = ('token', 'sequence')
 
@@ -57,15 +58,14 @@ class LossConfig:
         check_number('beta', self.beta)
         for name, choices in (('kl_type', KL_TYPES), ('ratio', RATIOS), ('reduction', REDUCTIONS)):
             check_choice(name, getattr(self, name), choices)
+        surrogate = getattr(self.surrogate, '__name__', self.surrogate)
         if self.ratio != 'token' and self.traits.token_ratio:
-            raise ValueError(f"ratio = {self.ratio!r}: must be 'token' for surrogate {self.surrogate!r}")
+            raise ValueError(f"ratio = {self.ratio!r}: must be 'token' for surrogate {surrogate!r}")
         check_surrogate_options(self.surrogate, self.surrogate_options)
         if self.delta is None:
             return
         if self.surrogate != 'clip':
-            raise ValueError(
-                f"delta = {self.delta}: must be None for surrogate {self.surrogate!r}; only 'clip' uses it"
-            )
+            raise ValueError(f"delta = {self.delta}: must be None for surrogate {surrogate!r}; only 'clip' uses it")
         if not self.delta > self.bounds[1]:
             raise ValueError(
                 f'delta = {self.delta}: must be greater than 1 + the clipping range above 1, {self.bounds[1]}'

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 
 from ding_common import CheckpointError
 from ding_common.content import check_content, taking
-from ding_common.model_folder import check_archive
+from ding_common.hub.model_folder import check_archive
 from ding_grpo.logs.screen import show
 
 from .sharded_checkpoint import ENTRY, check_shards, prune_shards, read_shards

@@ -1,7 +1,9 @@
 """The parts of a run."""
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
+from ding.entry.utils import random_collect
 from ding.worker import BaseLearner
 
 UNLIMITED = 10 ** 8  # DI-engine's limits where none is set: 1e8 on its command line, 1e10 in its functions
@@ -34,6 +36,7 @@ class Parts:
     seed: int
     buffer: Optional[Any] = None  # a replay buffer, in mode serial
     commander: Optional[Any] = None  # DI-engine's, of its own policies
+    collector_env: Optional[Any] = None  # the collector's env manager
     metrics: Optional[Any] = None  # the hook that logs them, in the first process
     logs: List[Callable[[BaseLearner, List[Dict[str, Any]]], None]] = field(default_factory=list)  # of each update
 
@@ -41,6 +44,12 @@ class Parts:
         """Collect by the current weights. DI-engine's policies may have arguments, such as a rate of exploration."""
         arguments = None if self.commander is None else self.commander.step()
         return self.collector.collect(train_iter=self.learner.train_iter, policy_kwargs=arguments)
+
+    def fill_buffer(self) -> None:
+        """Collect into the replay buffer before the first update, if ``policy.random_collect_size`` asks for it."""
+        if self.buffer is not None and self.cfg.policy.get('random_collect_size', 0) > 0:
+            commander = self.commander or SimpleNamespace(step=lambda: None)
+            random_collect(self.cfg.policy, self.policy, self.collector, self.collector_env, commander, self.buffer)
 
     def batches(self, collected: List[Any]) -> Iterator[List[Any]]:
         """What each update learns from: all that was collected, or what the replay buffer gives."""

@@ -14,7 +14,7 @@ from ding_common import CheckpointError, Rule, append_json, check_config
 from ding_grpo.data.capability import group_policy
 from ding_grpo.logs.curve import draw_curves
 from ding_grpo.logs.scalars import add_scalars
-from ding_grpo.logs.screen import (keep_off_screen, log_file, run_folder, show, show_progress)
+from ding_grpo.logs.screen import keep_off_screen, log_file, run_folder, show, show_progress
 from ding_grpo.logs.wandb_mirror import WandbHook
 
 from .checkpoint import read_checkpoint, whole_folder

@@ -3,8 +3,8 @@ import glob
 import os
 from typing import Any, Dict, NamedTuple
 
-from ding_common.ding_private import restore_priorities
-from ding_common.random_state import random_state, set_random_state
+from ding_common.processes.ding_private import restore_priorities
+from ding_common.processes.random_state import random_state, set_random_state
 from ding_grpo.data.plain import plain
 from ding_grpo.evaluate.evaluator import END_SUFFIX
 

@@ -11,8 +11,8 @@ from ding.worker import LearnerHook
 
 from ding_common import CheckpointError, ConfigError, parallel, read_json_lines
 from ding_common.content import check_content, taking
-from ding_common.ding_private import pushed
-from ding_common.random_state import random_state_kept
+from ding_common.processes.ding_private import pushed
+from ding_common.processes.random_state import random_state_kept
 from ding_grpo.logs.screen import run_folder, show
 
 from .checkpoint import Found, lock, newest, numbered, prune, save_checkpoint

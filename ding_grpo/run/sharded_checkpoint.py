@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, empty
 
 from ding_common import CheckpointError, check_links, describe, parallel
-from ding_common.model_folder import check_archive
+from ding_common.hub.model_folder import check_archive
 
 SUFFIX = '.shards'
 ENTRY = 'shards'  # of a checkpoint's state: what is known about its folder

@@ -5,7 +5,7 @@ episode. ``Task`` is the case of one turn, which is scored and not answered.
 import copy
 from abc import abstractmethod
 from collections import namedtuple
-from typing import (Any, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple)
+from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ding_common import ConfigError, TaskError, describe
 

@@ -4,7 +4,7 @@ import inspect
 from abc import ABC, abstractmethod
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from ding_common import (ConfigError, Rule, TaskError, check_not_async, describe, is_reward, nearest)
+from ding_common import ConfigError, Rule, TaskError, check_not_async, describe, is_reward, nearest
 
 from .problem import Problem, is_prompt, messages_of
 from .time_limit import time_limit

@@ -17,7 +17,7 @@ import click
 
 from ding_common import ConfigError, Rule, parallel
 from dizoo_llm.base import TASK_REGISTRY, Parts, Problem
-from dizoo_llm.base.problem import (as_text, check_unanswered, final_answer, is_missing, is_prompt, messages_of)
+from dizoo_llm.base.problem import as_text, check_unanswered, final_answer, is_missing, is_prompt, messages_of
 from dizoo_llm.base.task import check_choice, check_values
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from ding_common import ConfigError, Rule, check_not_async, describe, run_file
 from dizoo_llm.base import TASK_REGISTRY, Parts, Problem
-from dizoo_llm.base.problem import (as_text, check_unanswered, is_missing, is_prompt, messages_of)
+from dizoo_llm.base.problem import as_text, check_unanswered, is_missing, is_prompt, messages_of
 from dizoo_llm.base.task import as_list, check_return_part, check_values
 
 from .listed import ListTask

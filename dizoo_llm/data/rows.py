@@ -3,7 +3,7 @@ import codecs
 import csv
 import json
 import os
-from typing import (Any, Dict, Iterable, Iterator, List, NoReturn, Optional, TextIO, Tuple)
+from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, TextIO, Tuple
 
 from ding_common import ConfigError, check_is_file, check_links
 
@@ -55,7 +55,7 @@ def _csv(path: str) -> Iterator[Tuple[str, Dict[str, str]]]:
 
 def _parquet(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
     try:
-        from pyarrow import (ArrowException, Table, float32, float64, parquet, string)
+        from pyarrow import ArrowException, Table, float32, float64, parquet, string
     except ImportError as error:
         raise ImportError("reading parquet needs the extra: pip install '.[parquet]' in the clone") from error
 

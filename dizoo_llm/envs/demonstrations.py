@@ -4,7 +4,7 @@ from typing import Dict, List, Optional, Tuple
 
 import gymnasium
 
-from ding_common import (ConfigError, TaskError, check_not_async, describe, run_file)
+from ding_common import ConfigError, TaskError, check_not_async, describe, run_file
 
 
 def demonstrated_turn(env: gymnasium.Env, config: str = '') -> List[int]:

@@ -10,7 +10,7 @@ from easydict import EasyDict
 from gymnasium import spaces
 
 from ding_common import TaskError
-from ding_common.env_config import check_env_config, pop_number
+from ding_common.config.env_config import check_env_config, pop_number
 from dizoo_llm.base.registry import create_task
 from dizoo_llm.text.tokenizer import create_tokenizer
 

@@ -1,7 +1,7 @@
 """From completions and turns to reward and info, in one place for single scores and for batches."""
-from typing import (Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union)
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from ding_common import (ConfigError, Rule, TaskError, describe, is_reward, nearest)
+from ding_common import ConfigError, Rule, TaskError, describe, is_reward, nearest
 from dizoo_llm.base import Parts, Problem, Task
 from dizoo_llm.base.task import BATCH, check_return_part
 from dizoo_llm.base.time_limit import time_limit

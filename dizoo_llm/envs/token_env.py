@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ding_common import ConfigError, TaskError, check_config
-from dizoo_llm.base import (MultiTurnTask, Problem, Reply, Task, Text, Turn, check_scorer, create_task)
+from dizoo_llm.base import MultiTurnTask, Problem, Reply, Task, Text, Turn, check_scorer, create_task
 from dizoo_llm.text.encoder import Encoder
 from dizoo_llm.text.stop import Stop
 

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ding_common import ConfigError, Rule, check_config, describe, parallel
-from ding_common.language_model import DTYPES, load_reward_model
+from ding_common.hub.language_model import DTYPES, load_reward_model
 from dizoo_llm.base import Problem
 from dizoo_llm.text.chat import encode_dialogue
 from dizoo_llm.text.tokenizer import ENCODING, load_tokenizer

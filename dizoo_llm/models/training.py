@@ -3,7 +3,7 @@ import os
 from typing import Any, Callable, Dict
 
 from torch.utils.data import Dataset
-from transformers import (PreTrainedModel, Trainer, TrainerCallback, TrainingArguments)
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from ding_common import ConfigError

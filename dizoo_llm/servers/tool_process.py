@@ -15,8 +15,8 @@ import warnings
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple
 
-from dizoo_llm.servers import Raised, Servers
-from dizoo_llm.servers.serve import answer
+from . import Raised, Servers
+from .serve import answer
 
 
 class Answer(NamedTuple):

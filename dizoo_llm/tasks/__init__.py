@@ -1,5 +1,5 @@
 """The shipped tasks."""
-from dizoo_llm.base import (TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn, create_task)
+from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn, create_task
 from dizoo_llm.data import FileTask, ListTask, PythonTask
 
 from .arithmetic import ArithmeticTask

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Tuple, Union
 import numpy as np
 
 from ding_common import ConfigError, Rule
-from dizoo_llm.base import (TASK_REGISTRY, MultiTurnTask, Parts, Problem, Task, create_task)
+from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Parts, Problem, Task, create_task
 from dizoo_llm.base.task import check_values
 
 MOST = 10_000_000  # problems of an epoch

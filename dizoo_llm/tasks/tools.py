@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from transformers.utils import get_json_schema
 
-from ding_common import (ConfigError, Rule, TaskError, describe, import_name, nearest)
-from dizoo_llm.base import (TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn, create_task)
+from ding_common import ConfigError, Rule, TaskError, describe, import_name, nearest
+from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Task, Turn, create_task
 from dizoo_llm.base.task import check_values
 from dizoo_llm.data.rows import refuse_constant
 from dizoo_llm.servers.tool_process import Answer, process_of

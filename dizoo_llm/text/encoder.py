@@ -8,10 +8,10 @@ from transformers import PreTrainedTokenizerBase
 from ding_common import MOST, ConfigError, TaskError, describe
 from dizoo_llm.base import MultiTurnTask, Problem, Task, Text
 
-from .chat import (check_options, conversation, encode_prompt, encode_prompts, in_chat, marked_chat)
+from .chat import check_options, conversation, encode_prompt, encode_prompts, in_chat, marked_chat
 from .reply import WRITTEN, added
 from .template import TemplateFailure
-from .tokenizer import (ENCODING, create_tokenizer, decode_after, encode_text, end_ids, require_tokens)
+from .tokenizer import ENCODING, create_tokenizer, decode_after, encode_text, end_ids, require_tokens
 
 MOST_FOUND = 32_768  # prompt tokens at most when max_prompt_length is None: it sets the length of observations
 MOST_ENCODED = 1024  # texts whose tokens are cached, since all environments of a group start with the same one

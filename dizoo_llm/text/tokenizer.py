@@ -5,18 +5,18 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import (Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple)
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split, WhitespaceSplit
-from transformers import (AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast)
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ding_common import ConfigError
-from ding_common.loading import quiet_hub, reason
-from ding_common.model_folder import check_gguf, check_tokenizer
-from ding_common.pretrained import Pretrained
+from ding_common.hub.loading import quiet_hub, reason
+from ding_common.hub.model_folder import check_gguf, check_tokenizer
+from ding_common.hub.pretrained import Pretrained
 
 KINDS = "dict(pretrained='folder or name', gguf_file=None), dict(words=[...]) or dict(chars='...')"
 SPECIAL = ['<eos>', '<pad>', '<unk>']  # appended to the vocabulary of a tokenizer built here

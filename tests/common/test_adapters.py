@@ -13,8 +13,8 @@ from easydict import EasyDict
 from transformers import AutoModelForCausalLM
 
 from ding_common import ConfigError
-from ding_common.adapters import check_keys
-from ding_common.language_model import build_causal_lm
+from ding_common.hub.adapters import check_keys
+from ding_common.hub.language_model import build_causal_lm
 from ding_grpo.model import CausalLM
 from dizoo_llm.play import main as play
 from dizoo_llm.sft import train

@@ -2,9 +2,9 @@ import os
 
 import pytest
 from click.testing import CliRunner
-from ding.entry.cli import cli
 
 from ding_common import ConfigError, ConfigFile, find_config
+from ding_grpo.__main__ import command
 from ding_grpo.compare import main as compare
 from dizoo_llm.play import main as play
 from dizoo_llm.sft import main as sft
@@ -57,7 +57,7 @@ class TestFindConfig:
 @pytest.mark.unittest
 @pytest.mark.parametrize(
     'command, arguments', [
-        (cli, ['-m', 'serial_onpolicy', '-c', 'spell_backward_sf']),
+        (command(), ['-m', 'serial_onpolicy', '-c', 'spell_backward_sf']),
         (compare, ['spell_backward_sf']),
         (sft, ['-c', 'spell_backward_sf']),
         (play, ['.', '--config', 'spell_backward_sf']),

@@ -2,7 +2,7 @@ import pytest
 from easydict import EasyDict
 
 from ding_common import ConfigError
-from ding_common.create_config import check_names
+from ding_common.config.create_config import check_names
 
 
 @pytest.mark.unittest

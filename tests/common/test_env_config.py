@@ -4,7 +4,7 @@ import pytest
 from easydict import EasyDict
 
 from ding_common import ConfigError, Rule
-from ding_common.env_config import check_env_config, pop_number
+from ding_common.config.env_config import check_env_config, pop_number
 
 check = partial(check_env_config, default=dict(length=1), rules=dict(length=Rule.integer(1)))
 

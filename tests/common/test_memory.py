@@ -2,8 +2,8 @@
 import pytest
 import torch
 
-from ding_common import memory
-from ding_common.memory import MemoryMeter, peak_memory
+from ding_common.processes import memory
+from ding_common.processes.memory import MemoryMeter, peak_memory
 from tests.policy.helper import make_policy
 from tests.worker.test_group_collector import make_collector
 

@@ -7,10 +7,11 @@ import shutil
 import pytest
 import torch
 
-from ding_common import ConfigError, check_links, language_model
-from ding_common.language_model import build_causal_lm
+from ding_common import ConfigError, check_links
+from ding_common.hub import language_model
+from ding_common.hub.language_model import build_causal_lm
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.text.tokenizer import (build_word_tokenizer, end_ids, load_tokenizer)
+from dizoo_llm.text.tokenizer import build_word_tokenizer, end_ids, load_tokenizer
 
 DEEP = '[' * 100_000
 

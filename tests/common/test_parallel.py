@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError, parallel
+from ding_common.processes.packing import pack, unpack
 from ding_grpo.policy import GRPOPolicy
 
 from tests.processes import meet
@@ -140,13 +141,13 @@ same(parallel.broadcast_object(of(parallel.rank())), of(0))
 
         for data in (pickle.dumps([Runs()]), pickle.dumps(Runs(), protocol=0)):
             with pytest.raises(pickle.UnpicklingError, match='processes exchange tensors and plain objects only'):
-                parallel._unpacked(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+                unpack(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         assert not mark.exists()
 
     @pytest.mark.parametrize('thing', [np.float64(1), ValueError('a'), print, Fraction(1, 2)], ids=repr)
     def test_anything_else_is_refused_where_it_is_sent(self, thing):
         with pytest.raises(TypeError, match='processes exchange tensors and plain objects, not '):
-            parallel._packed(dict(a=[thing]))
+            pack(dict(a=[thing]))
 
 
 @pytest.mark.unittest

@@ -1,7 +1,7 @@
 import pytest
 from matplotlib.image import imread
 
-from ding_common.picture import COLOURS, finish, line_style, new_figure
+from ding_common.output.picture import COLOURS, finish, line_style, new_figure
 
 
 @pytest.mark.unittest

@@ -7,9 +7,10 @@ import sys
 import pytest
 import torch
 
-from ding_common import ConfigError, pretrained
-from ding_common.language_model import build_causal_lm
-from ding_common.pretrained import PackagedModel, Pretrained
+from ding_common import ConfigError
+from ding_common.hub import pretrained
+from ding_common.hub.language_model import build_causal_lm
+from ding_common.hub.pretrained import PackagedModel, Pretrained
 from ding_grpo.model import CausalLM
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.text.chat import encode_prompt

@@ -14,7 +14,7 @@ from easydict import EasyDict
 from gymnasium import spaces
 
 from ding_common import parallel
-from ding_common.env_manager import AsyncManager, create_manager
+from ding_common.processes.env_manager import AsyncManager, create_manager
 from ding_grpo.envs import GymnasiumEnv
 from ding_grpo.run.around import around_run
 from tests.of_a_user import OfAUser

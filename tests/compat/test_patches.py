@@ -16,7 +16,7 @@ from ding.utils import SERIAL_COLLECTOR_REGISTRY, build_logger
 from easydict import EasyDict
 
 from ding_common import ConfigError, PeerError
-from ding_common.env_manager import AsyncManager, SyncManager
+from ding_common.processes.env_manager import AsyncManager, SyncManager
 from ding_grpo.entry.build import compiled
 from ding_grpo.run.around import around_run, save_config
 from tests.processes import ROOT

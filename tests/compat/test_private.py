@@ -1,4 +1,4 @@
-"""Private state of DI-engine, as ding_common.ding_private reads and changes it."""
+"""Private state of DI-engine, as ding_common.processes.ding_private reads and changes it."""
 from functools import partial
 
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from ding.envs import BaseEnvManager
 from easydict import EasyDict
 
-from ding_common.ding_private import disable_auto_reset
+from ding_common.processes.ding_private import disable_auto_reset
 from dizoo_llm.envs import DingTokenEnv
 
 

@@ -77,7 +77,7 @@ class TestTraining:
         assert RewardModel(dict(pretrained=again)).scores(problems, ['3'] * 100) == model.scores(problems, ['3'] * 100)
 
     def test_a_pretrained_model_gets_a_head(self, tmp_path, monkeypatch):
-        from transformers import (LlamaForCausalLM, LlamaForSequenceClassification)
+        from transformers import LlamaForCausalLM, LlamaForSequenceClassification
         folder, tokenizer = save_model(tmp_path / 'base', max_position_embeddings=64)
         base = LlamaForCausalLM.from_pretrained(folder)
         base.save_pretrained(folder)

@@ -7,7 +7,7 @@ import torch
 from ding.utils import POLICY_REGISTRY, deep_merge_dicts
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM)
 
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import Problem, Task
@@ -87,7 +87,7 @@ class Engine:
         self.env = TokenEnv(task=SortTask(), max_new_tokens=max_tokens)
         cfg = deep_merge_dicts(kind.default_config(), changes)
         self.policy = kind(cfg, model=model, enable_field=['learn', 'collect', 'eval'])
-        self.policy.collect_mode.get_attribute('bind')(self.env.token_spec)
+        self.policy.bind(self.env.token_spec)
         self.group = group
 
     def collect(self, reward: Callable[[int, int], float]) -> List[Dict[str, Any]]:

@@ -11,7 +11,7 @@ import torch
 from ding_grpo.gradient_bench import gradients
 from ding_grpo.gradient_bench.batches import Batches
 from ding_grpo.gradient_bench.estimate import estimate
-from ding_grpo.gradient_bench.gradients import (ADVANTAGES, advantages, loss_gradients)
+from ding_grpo.gradient_bench.gradients import ADVANTAGES, advantages, loss_gradients
 from ding_grpo.rl_utils import (
     ADVANTAGE_METHODS, LOSS_PRESETS, REDUCTIONS, SURROGATES, TOKEN_ADVANTAGE_METHODS, advantage, grpo, grpo_data,
     grpo_error

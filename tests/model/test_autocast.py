@@ -10,15 +10,16 @@ from ding_grpo.act.critic import TokenCritic
 from ding_grpo.model import CausalLM, PromptBatch, autocast, fast_linear
 from ding_grpo.model.fast_linear import FastConv1D, FastLinear
 from ding_grpo.model.read import whole
-from ding_grpo.rl_utils import linear_log_prob, matrix_product
+from ding_grpo.rl_utils import linear_log_prob
+from ding_grpo.rl_utils.log_probs import matrix_product
 from ding_grpo.rl_utils.log_probs.matrix_product import linear, rounded_product
 from ding_grpo.rl_utils.log_probs.token_rules import TokenRules
 from ding_grpo.rollout import Sampling, draw, generate
 from ding_grpo.rollout.kept_sets import KeptSets
 from dizoo_llm.envs import TokenEnv
+from tests.model.helper import CPU
 from tests.policy.helper import make_policy
 from tests.shipped import small
-from tests.model.helper import CPU
 
 SHAPES = dict(vocab_size=30, max_position_embeddings=64)
 LLAMA = dict(

@@ -6,6 +6,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM, PromptBatch
+from dizoo_llm.text.tokenizer import build_word_tokenizer
 
 from tests.model.helper import CPU
 

@@ -1,11 +1,13 @@
+import re
+
 import pytest
 import torch
-from ding.policy import PPOPolicy
-from easydict import EasyDict
+from ding.entry import serial_pipeline_onpolicy
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLMVAC
 from tests.model.helper import tokens_read
+from tests.shipped import small
 
 
 @pytest.fixture
@@ -62,21 +64,14 @@ class TestCausalLMVAC:
             grad = torch.autograd.grad((out ** 2).sum(), model.actor.lm.get_input_embeddings().weight)[0]
             assert grad.abs().sum() > 0
 
-    def test_initialisation_that_would_wipe_the_weights_is_refused(self, model):
-        cfg = EasyDict(PPOPolicy.default_config())
-        cfg.action_space = 'discrete'
-        with pytest.raises(ConfigError, match='ppo_param_init = True'):
-            PPOPolicy(cfg, model=model, enable_field=['learn'])
-        cfg.learn.ppo_param_init = False
-        before = {name: value.clone() for name, value in model.state_dict().items()}
-        PPOPolicy(cfg, model=model, enable_field=['learn'])
-        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-    def test_weights_of_float16_are_not_trained(self):
-        cfg = EasyDict(PPOPolicy.default_config())
-        cfg.action_space = 'discrete'
-        cfg.learn.ppo_param_init = False
-        shape = dict(vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
-        model = CausalLMVAC(config=dict(shape, model_type='llama'), dtype='float16')
-        with pytest.raises(ConfigError, match="policy.model.dtype = 'float16'"):
-            PPOPolicy(cfg, model=model, enable_field=['learn'])
+    @pytest.mark.parametrize(
+        'learn, model, message', [
+            (dict(ppo_param_init=True), {}, 'policy.learn.ppo_param_init = True: would reinitialise every layer'),
+            ({}, dict(dtype='float16'), "policy.model.dtype = 'float16'"),
+        ]
+    )
+    def test_what_would_wipe_or_destroy_the_weights_is_refused(self, tmp_path, monkeypatch, learn, model, message):
+        monkeypatch.chdir(tmp_path)
+        configs = small('think_answer_ppo', exp_name='run', policy=dict(learn=learn, model=model))
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            serial_pipeline_onpolicy(configs, seed=0, max_train_iter=1)

@@ -7,7 +7,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from ding_grpo.model.fast_linear import FastConv1D, FastLinear, make_fast
-from ding_grpo.rl_utils import matrix_product
+from ding_grpo.rl_utils.log_probs import matrix_product
 
 
 @pytest.mark.unittest

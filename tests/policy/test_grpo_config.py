@@ -113,11 +113,11 @@ class TestPolicyConfig:
         from ding_grpo.collect import GroupCollector
         from ding_grpo.config import keys as grpo_config
         from ding_grpo.envs import GymnasiumEnv
-        from dizoo_llm.envs import DingTokenEnv
+        from dizoo_llm.envs import options
         places = {
             grpo_config: ('KEYS = dict(', 'def split'),
             GroupCollector: ('config = dict(', 'def __init__'),
-            DingTokenEnv: ('config = dict(', 'rules = '),
+            options: ('ENV_OPTIONS = dict(', 'ENV_RULES = '),
             GymnasiumEnv: ('config = dict(', 'rules = '),
         }
         for place, (start, end) in places.items():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError, parallel
-from ding_common.memory import memory_advice
+from ding_common.processes.memory import memory_advice
 from ding_grpo.data.micro_batch import share_rows, split_rows
 
 from .helper import make_policy, sample_groups

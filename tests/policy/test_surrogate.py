@@ -123,7 +123,7 @@ class TestSurrogate:
             (dict(surrogate='dro', surrogate_options=dict(bta=1.)), "'bta' is not an option of 'dro'; .* are beta"),
             (dict(surrogate_options=dict(dual_clip=0.5)), r"surrogate_options\['dual_clip'\] = 0.5: .* above 1"),
             (dict(loss='clip_cov', surrogate_options=dict(generator=None)), 'from the seed of the run. Remove it.'),
-            (dict(loss='gspo', surrogate='gpg'), "ratio = 'sequence': must be 'token' with surrogate 'gpg'"),
+            (dict(loss='gspo', surrogate='gpg'), "ratio = 'sequence': must be 'token' for surrogate 'gpg'"),
             (dict(loss='gmpo', reduction='token'), "reduction = 'token': must be 'sequence' with surrogate 'geo_mean'"),
             (dict(surrogate_options=3), 'surrogate_options = 3: must be a dict'),
         ]
@@ -162,5 +162,5 @@ class TestSurrogate:
     def test_delta_goes_with_clip_alone(self, think_answer, losses):
         main, create = think_answer
         main.policy.learn.update(surrogate=f'{losses(SPO)}:spo', delta=3.)
-        with pytest.raises(ConfigError, match="delta = 3.0: needs surrogate 'clip', not 'my_losses_.*:spo'"):
+        with pytest.raises(ConfigError, match="delta = 3.0: must be None for surrogate 'spo'; only 'clip'"):
             make_policy(main, create)

@@ -3,7 +3,7 @@ import pytest
 from ding_grpo.act.token_actor import tokenizer_notice
 from ding_grpo.model import CausalLM
 from dizoo_llm.tasks import ThinkAnswerTask
-from dizoo_llm.text.tokenizer import (build_char_tokenizer, build_word_tokenizer, load_tokenizer)
+from dizoo_llm.text.tokenizer import build_char_tokenizer, build_word_tokenizer, load_tokenizer
 
 from .helper import make_policy
 

@@ -172,10 +172,11 @@ TEXT = [
 ]
 # Blocks that another test executes, or that need what this machine lacks.
 ELSEWHERE = {
+    'run.md: """': 'tests/project/test_documents.py',
     'README.md: from dizoo_llm import TASK_REGISTRY, Pro': 'tests/project/test_readme.py',
-    "README.md: env=dict(task=dict(type='next_letter', im": 'tests/project/test_readme.py',
+    "README.md: env=dict(task=dict(type='next_letter', i": 'tests/project/test_readme.py',
     'own_game.md: from dizoo_llm import TASK_REGISTRY, Mul': 'tests/project/test_readme.py',
-    "own_game.md: env=dict(task=dict(type='treasure', impor": 'tests/project/test_readme.py',
+    "own_game.md: env=dict(task=dict(type='treasure', impo": 'tests/project/test_readme.py',
     'own_task.md: weights = dict(right=1.0, short=0.2)  #': 'tests/project/test_readme.py',
     'own_task.md: def score_batch(self, problems, completi': 'tests/project/test_readme.py',
     "metrics.md: policy.learn.learner.hook.report.ext_arg": 'tests/worker/test_wandb.py',
@@ -249,7 +250,7 @@ def surrogate(text):
     learn('think_answer_grpo', dict(policy=dict(learn=dict(surrogate='my_losses:spo'))))
 
 
-@executes('losses.md: import ding_grpo')
+@executes('losses.md: from ding_grpo.rl_utils import calculate')
 def imports(text):
     exec(text, {})
 

@@ -109,7 +109,7 @@ class TestReference:
         from ding.config.config import env_config_template
 
         from ding_common import ConfigError
-        from ding_common.env_config import pop_number
+        from ding_common.config.env_config import pop_number
         text = read('docs/reference/config.md').partition("keys of DI-engine's pipelines:")[2].partition('##')[0]
         keys = dict(re.findall(r'^\| `(\w+)` \| `\w+` \| `?([^`|]+?)`? \|', text, re.MULTILINE))
         assert len(keys) == 5 and {'n_evaluator_episode', 'stop_value'} <= set(keys)

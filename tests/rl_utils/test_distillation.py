@@ -1,6 +1,4 @@
 """The divergences from a teacher, against plain sums over the vocabulary."""
-import sys
-
 import pytest
 import torch
 
@@ -39,12 +37,6 @@ def plain(a, b, kind, mix=0.5):
         m = (mix * b.exp() + (1 - mix) * a.exp()).log()
         return mix * kl(b, m) + (1 - mix) * kl(a, m)
     return kl(a, b) if kind == 'reverse_kl' else kl(b, a)
-
-
-@pytest.fixture(params=[3, 7])
-def tile(request, monkeypatch):
-    """Tiles of 3 of the 7 tokens of the vocabulary, the last of one token; or of all."""
-    monkeypatch.setattr(sys.modules['ding_grpo.rl_utils.log_probs.tiles'], 'VOCABULARY', request.param)
 
 
 @pytest.mark.unittest

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import (
-    ADVANTAGE_METHODS, LOSS_PRESETS, SURROGATES, TOKEN_RATIO_SURROGATES, LossConfig, efficient_method, grpo_data,
-    grpo_error, grpo_policy_data, grpo_policy_error, less_efficient_method, naive_method
+    LOSS_PRESETS, SURROGATES, TOKEN_RATIO_SURROGATES, LossConfig, efficient_method, grpo_data, grpo_error,
+    grpo_policy_data, grpo_policy_error, kl_estimate, less_efficient_method, naive_method, sequence_mean
 )
 
 HERE = os.path.join(os.path.dirname(__file__), '..', 'data')
@@ -142,15 +142,6 @@ class TestGRPOError:
         expected = -factor * self.weight / self.weight.sum(1, keepdim=True) / 4
         assert torch.allclose(self.new.grad, expected, atol=1e-12)
 
-    def test_fully_masked_row_is_zero_not_nan(self):
-        self.weight[2] = 0
-        loss, info = self.error(self.old, self.weight)
-        loss.backward()
-        assert torch.isfinite(loss) and torch.equal(self.new.grad[2], torch.zeros(5).double())
-        rest = [0, 1, 3]
-        data = grpo_data(self.new[rest], self.old[rest], self.ref[rest], self.adv[rest], self.weight[rest])
-        assert loss.item() == pytest.approx(grpo_error(data)[0].item() * 3 / 4)
-
     @pytest.mark.parametrize('fn', [naive_method, efficient_method])
     def test_from_logits_with_the_usual_padding(self, fn):
         logit = torch.randn(4, 5, 3).double().requires_grad_()
@@ -216,7 +207,6 @@ class TestGRPOError:
 
     @pytest.mark.parametrize('kl_type', ['k1', 'k2', 'k3'])
     def test_kl_types_are_used(self, kl_type):
-        from ding_grpo.rl_utils import kl_estimate, sequence_mean
         loss, _ = self.error(weight=self.weight, beta=1., kl_type=kl_type)
         policy, _ = self.error(weight=self.weight, beta=0.)
         expected = sequence_mean(kl_estimate(self.new, self.ref, kl_type), self.weight)
@@ -263,12 +253,6 @@ class TestGRPOError:
             loss.backward()
         assert torch.allclose(self.new.grad, whole, atol=1e-12)
 
-    def test_surrogate_of_ones_own(self):
-        loss, _ = self.error(self.old, self.weight, beta=0., surrogate=lambda r, adv, logp, low, high: logp * adv)
-        expected, _ = self.error(None, self.weight, beta=0.)  # REINFORCE: the gradient of the on-policy loss
-        grads = [torch.autograd.grad(x, self.new)[0] for x in (loss, expected)]
-        assert torch.allclose(*grads)
-
     @pytest.mark.parametrize(
         'surrogate, ratio', [
             *((name, 'token') for name in SURROGATES),
@@ -284,12 +268,6 @@ class TestGRPOError:
         loss, info = self.error(self.old, self.weight, **options)
         assert torch.allclose(torch.autograd.grad(loss, self.new)[0], expected)
         assert all(value == value for value in info.metrics().values())
-
-    @pytest.mark.parametrize('name', sorted(LOSS_PRESETS))
-    def test_presets_are_configs_of_the_loss(self, name):
-        loss, _ = self.error(self.old, self.weight, config=LOSS_PRESETS[name], max_length=5)
-        assert torch.isfinite(loss)
-        assert LOSS_PRESETS[name].adv_method in ADVANTAGE_METHODS
 
     def test_options_by_name_replace_those_of_the_config(self):
         found, _ = self.error(self.old, self.weight, config=LossConfig(beta=0.3, kl_type='k2'), kl_type='k1')

@@ -1,56 +1,11 @@
-import sys
-
 import pytest
 import torch
+from textbook import OPTIONS, B, H, S, V, assert_same, inputs, plain
 
-from ding_grpo.rl_utils import entropy, linear_log_prob, naive_method, sum_of_squares
+from ding_grpo.rl_utils import entropy, linear_log_prob, naive_method
 from ding_grpo.rl_utils.log_probs.tiles import Head
 from ding_grpo.rl_utils.log_probs.token_rules import TokenRules
 from ding_grpo.rollout import draw
-
-B, S, H, V = 2, 3, 4, 7
-OPTIONS = [
-    dict(),
-    dict(temperature=0.7),
-    dict(scale=0.5),
-    dict(softcap=1.5),
-    dict(temperature=1.3, scale=2., softcap=3.),
-]
-
-
-def inputs(dtype=torch.float64, seed=0):
-    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
-
-    def randn(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
-
-    return randn(B, S, H), randn(V, H), randn(V), torch.randint(0, V, (B, S), generator=generator)
-
-
-def plain(hidden, weight, bias, index, temperature=1., scale=1., softcap=None, kept=None):
-    """What any textbook does with the whole (B, S, V) tensor."""
-    logit = (hidden @ weight.T + bias) * scale
-    logit = (logit if softcap is None else softcap * torch.tanh(logit / softcap)) / temperature
-    if kept is not None:
-        allowed = (kept.unsqueeze(-1) == torch.arange(logit.shape[-1])).any(-2)
-        logit = logit.masked_fill(~allowed, float('-inf'))
-    return naive_method(logit, index), entropy(logit)
-
-
-def assert_same(found, expected, inputs):
-    """Values and gradients, of log-probability and entropy together."""
-    upstream = torch.randn(2, B, S, dtype=torch.float64)
-    for a, b in zip(found, expected):
-        assert torch.allclose(a, b, atol=1e-12)
-    grads = [torch.autograd.grad((torch.stack(out) * upstream).sum(), inputs) for out in (found, expected)]
-    for a, b in zip(*grads):
-        assert torch.allclose(a, b, atol=1e-12)
-
-
-@pytest.fixture(params=[3, 7])
-def tile(request, monkeypatch):
-    """Tiles of 3 of the 7 tokens of the vocabulary, the last of one token; or of all."""
-    monkeypatch.setattr(sys.modules['ding_grpo.rl_utils.log_probs.tiles'], 'VOCABULARY', request.param)
 
 
 @pytest.mark.unittest
@@ -262,7 +217,7 @@ def test_large_products_and_several_tiles(entropy_weight):
     grads = []
     for logp, h in (
             linear_log_prob(hidden, weight, index, bias=bias, return_entropy=True),
-            plain(hidden, weight, bias, index),
+            plain(hidden, weight, bias, index)[:2],
     ):
         grads.append(torch.autograd.grad((logp + entropy_weight * h).sum(), (hidden, weight, bias)))
     for a, b in zip(*grads):
@@ -297,7 +252,7 @@ def test_low_temperatures_agree_with_the_sampler(temperature, entropy_weight, ke
     ids = dict(kept=torch.arange(len(weight)).expand(1, 64, -1)) if kept else {}
     leaves, wide = ([x.to(dtype).requires_grad_() for x in (hidden, weight)] for dtype in (torch.float, torch.double))
     found = linear_log_prob(*leaves, index[None], temperature=temperature, return_entropy=True, **ids)
-    exact = plain(*wide, torch.zeros(()), index[None], temperature)
+    exact = plain(*wide, torch.zeros(()), index[None], temperature)[:2]
     assert (found[0][0] - sampled).abs().max() < 1e-6
     grads = [
         torch.autograd.grad((logp + entropy_weight * h).sum() if entropy_weight else logp.sum(), inputs)
@@ -343,17 +298,11 @@ def test_sums_of_squared_probabilities(options, kept, with_entropy):
     hidden, weight, bias, _ = inputs()
     index = torch.zeros(B, S).long()
     ids = None if kept is None else kept.expand(B, S, 4)
-    logit = (hidden @ weight.T + bias) * options.get('scale', 1.)
-    cap = options.get('softcap')
-    logit = (logit if cap is None else cap * torch.tanh(logit / cap)) / options.get('temperature', 1.)
-    if kept is not None:
-        logit = logit.masked_fill(~(torch.arange(V).unsqueeze(-1) == kept).any(-1), float('-inf'))
-    expected = logit.softmax(-1).square().sum(-1)
+    expected = plain(hidden, weight, bias, index, kept=ids, **options)[2]
     logp, *h, squares = linear_log_prob(
         hidden, weight, index, bias=bias, kept=ids, return_entropy=with_entropy, return_squares=True, **options
     )
     assert torch.allclose(squares, expected, atol=1e-12) and not squares.requires_grad
-    assert torch.allclose(sum_of_squares(logit), expected, atol=1e-12)
     plain_found = linear_log_prob(hidden, weight, index, bias=bias, kept=ids, **options)
     assert torch.equal(logp, plain_found) and len(h) == with_entropy
     grads = [torch.autograd.grad(x.sum(), (hidden, weight, bias)) for x in (logp, plain_found)]

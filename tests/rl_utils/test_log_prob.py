@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from ding_grpo.rl_utils import efficient_method, entropy, less_efficient_method, naive_method
+from ding_grpo.rl_utils import efficient_method, entropy, less_efficient_method, naive_method, sum_of_squares
+from ding_grpo.rl_utils.log_probs import log_prob
 from ding_grpo.rollout import draw
 
 METHODS = [naive_method, efficient_method, less_efficient_method]
@@ -125,6 +126,11 @@ class TestEntropy:
         value.sum().backward()
         assert torch.isfinite(value).all() and torch.isfinite(logit.grad).all()
 
+    def test_sum_of_squares_by_hand(self):
+        logit = torch.tensor([[[0.5, 0.25, 0.25]]]).log().requires_grad_()
+        squares = sum_of_squares(logit)
+        assert squares.item() == pytest.approx(1 / 4 + 1 / 16 + 1 / 16) and not squares.requires_grad
+
     def test_gradcheck(self):
         assert torch.autograd.gradcheck(entropy, (torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True), ))
 
@@ -133,7 +139,6 @@ class TestEntropy:
 class TestEfficientMethod:
 
     def test_chunks_equal_the_whole(self, monkeypatch):
-        from ding_grpo.rl_utils.log_probs import log_prob
         monkeypatch.setattr(log_prob, 'CHUNK_ELEMENTS', 20)  # two tokens of ten at a time, of five
         for dtype, tolerance in ((torch.float64, 1e-12), (torch.bfloat16, 1e-2)):
             logit, index = torch.randn(3, 5, 10).to(dtype).requires_grad_(), torch.randint(0, 10, (3, 5))

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import (
-    BATCH_SURROGATES, LOSS_PRESETS, SURROGATES, clip_surrogate, grpo_data, grpo_error, ppo_policy_data,
-    ppo_policy_error, surrogate_arguments
+    ADVANTAGE_METHODS, BATCH_SURROGATES, LOSS_PRESETS, ROW_SURROGATES, SURROGATES, Limits, LossConfig, clip_surrogate,
+    grpo_data, grpo_error, ppo_policy_data, ppo_policy_error, register_surrogate, surrogate_arguments, surrogate_traits
 )
+from ding_grpo.rl_utils.surrogates import registry
 
 HERE = os.path.join(os.path.dirname(__file__), '..', 'data')
 VERL = json.load(open(os.path.join(HERE, 'verl_policy_losses.json')))
@@ -238,8 +239,8 @@ def test_fully_masked_row_is_zero_not_nan(name):
 
     def loss(rows):
         options = dict(low=0., generator=torch.Generator().manual_seed(0)) if name == 'clip_cov' else {}
-        data = grpo_data(new[rows], old[rows], None, adv[rows], weight[rows])
-        return grpo_error(data, beta=0, surrogate=name, surrogate_options=options)[0]
+        data = grpo_data(new[rows], old[rows], old[rows] - 0.1, adv[rows], weight[rows])
+        return grpo_error(data, surrogate=name, surrogate_options=options)[0]
 
     whole, rest = loss([0, 1, 2, 3]), loss([0, 1, 3])
     assert whole.item() == pytest.approx(rest.item() * 3 / 4, abs=1e-12) and rest != 0
@@ -250,7 +251,7 @@ def test_fully_masked_row_is_zero_not_nan(name):
 @pytest.mark.unittest
 class TestOptions:
 
-    def test_of_ones_own_function(self):
+    def test_of_a_users_function(self):
 
         def power(ratio, adv, logp_new, low, high, *, weight, logp_old, exponent=2.0):
             assert weight.shape == logp_old.shape == ratio.shape
@@ -289,6 +290,25 @@ class TestOptions:
                 error([[-1.]], [[-1.]], [1.], surrogate=surrogate, ratio='sequence')
 
     def test_every_surrogate_has_a_preset(self):
-        used = {preset.surrogate for preset in LOSS_PRESETS.values()}
-        assert used == set(SURROGATES)
-        assert BATCH_SURROGATES == tuple(SURROGATES[name] for name in ('clip_cov', 'kl_cov'))
+        assert {preset.surrogate for preset in LOSS_PRESETS.values()} == set(SURROGATES)
+        assert {preset.adv_method for preset in LOSS_PRESETS.values()} <= set(ADVANTAGE_METHODS)
+
+    def test_a_registered_surrogate_has_its_properties(self, monkeypatch):
+        monkeypatch.setattr(registry, 'SURROGATES', dict(SURROGATES))
+
+        @register_surrogate('power', token_ratio=True, of_batch=True, limits=dict(exponent=Limits(1, high=3)))
+        def power(ratio, adv, logp_new, low, high, *, exponent=2.0):
+            return ratio ** exponent * adv
+
+        assert LossConfig(surrogate='power').objective is power and LossConfig(surrogate=power).traits.of_batch
+        assert not surrogate_traits(lambda ratio, adv, logp_new, low, high: ratio * adv).of_batch
+        for wrong, message in (
+            (dict(ratio='sequence'), "ratio = 'sequence': must be 'token' for surrogate 'power'"),
+            (dict(surrogate_options=dict(exponent=4)), r"surrogate_options\['exponent'\] = 4: must be at most 3"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                LossConfig(surrogate='power', **wrong)
+
+    def test_sets_of_surrogates(self):
+        names = [[name for name, f in SURROGATES.items() if f in group] for group in (BATCH_SURROGATES, ROW_SURROGATES)]
+        assert names == [['clip_cov', 'kl_cov'], ['geo_mean']]

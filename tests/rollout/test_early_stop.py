@@ -3,10 +3,9 @@ import pytest
 import torch
 
 from ding_grpo.model import PromptBatch
-from ding_grpo.model.read.decoding import SharedDecoding
-from ding_grpo.rollout import EarlyStop, Sampling, generate
-
 from test_generate import prompts_of, uniform_of
+
+from ding_grpo.rollout import EarlyStop, Sampling, generate
 
 CPU = torch.device('cpu')
 
@@ -81,14 +80,10 @@ class TestGenerate:
                 assert torch.equal(out.action[line, :n], whole.action[line, :n]) and (out.action[line, n:] == -1).all()
                 assert torch.allclose(out.logp[line, :n], whole.logp[line, :n], atol=1e-5)
 
-    def test_sampling_ends_with_the_last_row_that_counts(self, tiny_model, monkeypatch):
-        assert tiny_model.shares_prompts  # the trial decodes too
-        steps = []
-        step = SharedDecoding.step
-        monkeypatch.setattr(SharedDecoding, 'step', lambda self, token: steps.append(1) or step(self, token))
+    def test_sampling_ends_with_the_last_row_that_counts(self, tiny_model, decoded):
         whole, _ = self.sample(tiny_model, early=False)
-        before = len(steps)
+        before = len(decoded)
         out, stop = self.sample(tiny_model, early=True)
         counted = torch.tensor(stop.counted(out.length))
         assert before == int(whole.length.max()) - 1
-        assert len(steps) - before == int(out.length[counted].max()) - 1 < before
+        assert len(decoded) - before == int(out.length[counted].max()) - 1 < before

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from ding_grpo.model import PromptBatch
-from ding_grpo.model.read.decoding import SharedDecoding
 from ding_grpo.rollout import Sampling, generate
 from tests.model.helper import tokens_read
 
@@ -72,15 +71,11 @@ class TestGenerate:
             assert not ended[:-1].any() and (ended[-1] or length == 12)
             assert (action[length:] == -1).all() and (logp[length:] == 0).all() and (logp[:length] < 0).all()
 
-    def test_rows_that_have_ended_leave_the_batch(self, tiny_model, monkeypatch):
-        assert tiny_model.shares_prompts  # the trial decodes too
-        lines = []
-        step = SharedDecoding.step
-        monkeypatch.setattr(SharedDecoding, 'step', lambda self, token: lines.append(len(token)) or step(self, token))
+    def test_rows_that_have_ended_leave_the_batch(self, tiny_model, decoded):
         eos = list(range(8))
         out = generate(tiny_model, PromptBatch.of(prompts_of([5] * 40), CPU), 12, eos, Sampling(), uniform_of(40, 12))
-        still = [int((out.length > t + 1).sum()) for t in range(len(lines))]  # rows that need step t
-        assert lines[-1] < 20 and all(need <= n <= max(need / 0.75, need + 1) for n, need in zip(lines, still))
+        still = [int((out.length > t + 1).sum()) for t in range(len(decoded))]  # rows that need step t
+        assert decoded[-1] < 20 and all(need <= n <= max(need / 0.75, need + 1) for n, need in zip(decoded, still))
 
     def test_prompt_is_read_once_per_distinct_prompt(self, tiny_model):
         seen = tokens_read(tiny_model)

@@ -1,12 +1,11 @@
 """Rows that are equal so far are decoded once, and get the tokens that they would get alone."""
 import pytest
 import torch
+from test_generate import CPU, prompts_of, uniform_of
 
 from ding_grpo.model import PromptBatch
 from ding_grpo.model.read.decoding import SharedDecoding
 from ding_grpo.rollout import EarlyStop, Sampling, generate
-
-from test_generate import CPU, prompts_of, uniform_of
 from tests.model.helper import set_way
 
 ROWS = [0] * 6 + [1] * 8 + [2] * 2  # the prompt of each row
@@ -32,14 +31,6 @@ def same(once, each):
             assert torch.equal(a.words, b.words) and torch.equal(a.width, b.width)
     elif each.kept is not None:
         assert torch.equal(once.kept, each.kept)
-
-
-@pytest.fixture
-def decoded(monkeypatch):
-    """The number of lines of each step."""
-    lines, step = [], SharedDecoding.step
-    monkeypatch.setattr(SharedDecoding, 'step', lambda self, token: lines.append(len(token)) or step(self, token))
-    return lines
 
 
 @pytest.mark.unittest

@@ -4,7 +4,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
-from ding_grpo.rollout import Sampling
+from ding_grpo.rollout import Sampling, draw
 from ding_grpo.rollout import sampling as module
 
 ROWS = 6
@@ -98,7 +98,7 @@ def test_probabilities_are_those_of_transformers(options, size, spread):
 
 @pytest.mark.unittest
 @pytest.mark.parametrize('options', [dict(top_p=0.97), dict(typical_p=0.97)], ids=str)
-def test_a_row_keeps_the_same_whatever_the_other_rows_need(options, monkeypatch):
+def test_a_row_keeps_the_same_whatever_the_other_rows_need(options):
     # A flat row needs a larger window, in which the others are searched again.
     generator = torch.Generator().manual_seed(0)
     sharp, flat = 5 * torch.randn(3, 5000, generator=generator), 0.1 * torch.randn(1, 5000, generator=generator)
@@ -120,7 +120,6 @@ def test_a_value_that_restricts_nothing_stores_nothing(options):
 @pytest.mark.unittest
 @pytest.mark.parametrize('options', ALONE[2:8] + [ALL], ids=str)
 def test_nan_stays_visible(options):
-    from ding_grpo.rollout import draw
     logit = torch.zeros(2, 40)
     logit[1, 3] = float('nan')
     options = {key: value for key, value in options.items() if key not in ('logit_bias', 'allowed_tokens')}

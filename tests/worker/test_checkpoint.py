@@ -9,7 +9,7 @@ import torch
 
 from ding_common import CheckpointError
 from ding_grpo.run import around, checkpoint
-from ding_grpo.run.checkpoint import (newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder)
+from ding_grpo.run.checkpoint import newest, numbered, prune, read_checkpoint, save_checkpoint, whole_folder
 
 
 @pytest.fixture

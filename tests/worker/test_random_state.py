@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_common.random_state import random_state_kept
+from ding_common.processes.random_state import random_state_kept
 
 
 @pytest.mark.unittest

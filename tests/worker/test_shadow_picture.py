@@ -1,6 +1,7 @@
 import pytest
 
-from ding_common import append_json, picture
+from ding_common import append_json
+from ding_common.output import picture
 from ding_grpo.instruments.shadow_picture import draw_shadow, noise_scales
 
 

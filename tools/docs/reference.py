@@ -1,9 +1,10 @@
 """
-Write the reference in docs/reference/ from the sources: ``python tools/docs/reference.py``. A page contains the result
-between two comments:
+Write the reference from the sources: ``python tools/docs/reference.py``. A page in docs/reference/ or docs/design/
+contains the result between two comments:
 
     <!-- api: ding_grpo.rl_utils -->            every name that this package exports
     <!-- config: GRPOPolicy policy -->          the keys of this class's ``config = dict(...)``, with their comments
+    <!-- file: ding_grpo/loop.py -->            the file itself
     <!-- end -->
 
 The sources are read, not imported, so that this needs only Python. A key without a comment, or a class without such
@@ -19,9 +20,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 from docstrings import to_markdown
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
-PAGES = os.path.join(ROOT, 'docs', 'reference')
+PAGES = os.path.join(ROOT, 'docs')
+FOLDERS = ('reference', 'design')  # of pages with generated parts
 PACKAGES = ('ding_common', 'ding_grpo', 'dizoo_llm')
-PART = re.compile(r'^(<!-- (api|config): ([^\n]+) -->\n).*?^(<!-- end -->)$', re.MULTILINE | re.DOTALL)
+PART = re.compile(r'^(<!-- (api|config|file): ([^\n]+) -->\n).*?^(<!-- end -->)$', re.MULTILINE | re.DOTALL)
 KEY = re.compile(r'\((.+?)\) (.+)', re.DOTALL)  # (type) meaning
 PAGE = re.compile(r'docs/([\w/]+\.md)')
 SHORT = 60  # characters of a default value in a table
@@ -51,10 +53,16 @@ def written(text: str) -> str:
     """
 
     def replace(found: re.Match) -> str:
-        part = (api if found[2] == 'api' else config)(*found[3].split())
+        part = dict(api=api, config=config, file=source_of)[found[2]](*found[3].split())
         return f'{found[1]}\n{part}\n\n{found[4]}'
 
     return PART.sub(replace, text)
+
+
+def source_of(path: str) -> str:
+    """A file, as a block of Python."""
+    with open(os.path.join(ROOT, path), encoding='utf-8') as f:
+        return f'```python\n{f.read().rstrip()}\n```'
 
 
 def api(package: str) -> str:
@@ -265,7 +273,7 @@ def _read(path: str) -> Source:
 
 
 def main() -> None:
-    for path in glob.glob(os.path.join(PAGES, '*.md')):
+    for path in (p for folder in FOLDERS for p in glob.glob(os.path.join(PAGES, folder, '*.md'))):
         with open(path, encoding='utf-8') as f:
             text = f.read()
         if written(text) != text:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attention import (CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain, type_of_backward)
+from .attention import CALL, TOKEN, Options, added, flash, flash_backward, is_fast, plain, type_of_backward
 from .bands import Band, Packed, divide
 from .prompts import PromptTree
 from .row_tree import RowTree

@@ -12,13 +12,13 @@ from torch import Tensor
 from transformers.utils import logging as hf_logging
 
 from ding_common import ConfigError, describe
-from ding_common.memory import memory_advice, out_of_memory
+from ding_common.processes.memory import memory_advice, out_of_memory
+from ding_grpo.model.read.completions import read_shared, read_unshared
+from ding_grpo.model.read.decoding import SHARED, WAYS, NoCache, start
+from ding_grpo.model.read.packed_row import NotShared, install
+from ding_grpo.model.read.prompts import PromptBatch
+from ding_grpo.model.read.whole import PART
 
-from ..read.completions import read_shared, read_unshared
-from ..read.decoding import SHARED, WAYS, NoCache, start
-from ..read.packed_row import NotShared, install
-from ..read.prompts import PromptBatch
-from ..read.whole import PART
 from .float64 import in_float64
 from .length_limit import TOKENS
 

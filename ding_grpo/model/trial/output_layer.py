@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from ding_common import ConfigError, describe
+from ding_grpo.model.read.output_head import OutputHead, softcapped
 
-from ..read.output_head import OutputHead, softcapped
 from .architecture import RESULTS, architecture_of
 from .float64 import in_float64
 

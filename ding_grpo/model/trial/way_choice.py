@@ -4,8 +4,9 @@ import click
 import transformers
 from transformers import PreTrainedModel
 
-from ..read.decoding import BY_LENGTH, PADDED, REREAD, SHARED
-from ..read.packed_row import NAME, install
+from ding_grpo.model.read.decoding import BY_LENGTH, PADDED, REREAD, SHARED
+from ding_grpo.model.read.packed_row import NAME, install
+
 from .architecture import RESULTS, architecture_of
 from .choose import Trial, choose
 

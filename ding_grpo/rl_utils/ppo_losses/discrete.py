@@ -5,9 +5,9 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 import torch
 
 from ding_grpo.rl_utils.check import check_tensor
-from ding_grpo.rl_utils.log_probs.log_prob import (LogProbFunction, entropy, log_probs, naive_method)
+from ding_grpo.rl_utils.log_probs.log_prob import LogProbFunction, entropy, log_probs, naive_method
 
-from .fields import (check_discrete, in_rows, part, ppo_data, ppo_policy_data, ppo_value_data, read)
+from .fields import check_discrete, in_rows, part, ppo_data, ppo_policy_data, ppo_value_data, read
 from .shared import (
     LogProbData, check_options, kl_to, log_prob_error, masked, nothing, of_ding, ppo_loss, ppo_policy_loss,
     ppo_value_error

@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils.check import (check_choice, check_floats, check_number, check_tensor)
+from ding_grpo.rl_utils.check import check_choice, check_floats, check_number, check_tensor
 from ding_grpo.rl_utils.kl import KL_TYPES, bounded, calculate_kl_div
 from ding_grpo.rl_utils.surrogates import clip_surrogate
 

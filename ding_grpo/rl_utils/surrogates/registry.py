@@ -1,6 +1,7 @@
 """Finds surrogates by name, and what the loss has to know of them beside their formula."""
 import inspect
 import math
+from functools import lru_cache
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 from torch import Tensor
@@ -100,11 +101,15 @@ def surrogate_arguments(surrogate: Surrogate) -> Tuple[Tuple[str, ...], Dict[str
     Overview:
         The keyword-only arguments of a surrogate.
     Arguments:
-        - surrogate (:obj:`Surrogate`): A function.
+        - surrogate (:obj:`Surrogate`): The function of a surrogate.
     Returns:
         - given (:obj:`Tuple[str, ...]`): The names of the tensors that it needs, of ``GIVEN``.
         - options (:obj:`Dict[str, Any]`): Its options with their defaults.
     """
+    return _kept_arguments(surrogate) if inspect.isfunction(surrogate) else _arguments(surrogate)
+
+
+def _arguments(surrogate: Surrogate) -> Tuple[Tuple[str, ...], Dict[str, Any]]:
     try:
         parameters = inspect.signature(surrogate).parameters.values()
     except ValueError:  # some built-in functions have no signature
@@ -112,6 +117,9 @@ def surrogate_arguments(surrogate: Surrogate) -> Tuple[Tuple[str, ...], Dict[str
     keywords = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     given = tuple(name for name, default in keywords.items() if default is inspect.Parameter.empty and name in GIVEN)
     return given, {name: d for name, d in keywords.items() if d is not inspect.Parameter.empty}
+
+
+_kept_arguments = lru_cache(maxsize=64)(_arguments)  # reading a signature takes as long as a small loss
 
 
 def check_surrogate_options(surrogate: Union[str, Surrogate], options: Dict[str, Any]) -> None:

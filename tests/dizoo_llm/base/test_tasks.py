@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ding_common import ConfigError, TaskError
-from dizoo_llm.tasks import (TASK_REGISTRY, Problem, Reply, Task, ThinkAnswerTask, create_task)
+from dizoo_llm.tasks import TASK_REGISTRY, Problem, Reply, Task, ThinkAnswerTask, create_task
 
 
 @pytest.mark.unittest

@@ -7,7 +7,7 @@ import pytest
 
 from ding_common import ConfigError, TaskError
 from dizoo_llm.base.time_limit import time_limit
-from dizoo_llm.tasks import (MultiTurnTask, Problem, Reply, Task, Turn, create_task)
+from dizoo_llm.tasks import MultiTurnTask, Problem, Reply, Task, Turn, create_task
 
 pytestmark = pytest.mark.unittest
 FILE = '''

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from ding.envs import (create_env_manager, get_env_manager_cls, get_vec_env_setting)
+from ding.envs import create_env_manager, get_env_manager_cls, get_vec_env_setting
 from ding.envs.env.env_implementation_check import check_all
 from ding.utils import ENV_REGISTRY
 from easydict import EasyDict

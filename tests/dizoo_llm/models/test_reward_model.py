@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import (AutoModelForSequenceClassification, LlamaConfig, LlamaForSequenceClassification)
+from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
 
 from ding_common import ConfigError
 from dizoo_llm.envs import TokenEnv

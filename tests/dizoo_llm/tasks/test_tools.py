@@ -8,7 +8,7 @@ from dizoo_llm.tasks import ToolsTask, create_task
 from dizoo_llm.tasks.tools import PRINTABLE
 from dizoo_llm.text.encoder import Encoder
 from dizoo_llm.text.tokenizer import build_char_tokenizer
-from tests.dizoo_llm.functions import (CALC, HERE, Counted, Product, call, reply, said, tools)
+from tests.dizoo_llm.functions import CALC, HERE, Counted, Product, call, reply, said, tools
 from tests.shipped import CHAT
 
 

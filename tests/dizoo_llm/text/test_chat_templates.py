@@ -17,7 +17,7 @@ from dizoo_llm.text.tokenizer import build_word_tokenizer
 from dizoo_llm.train_reward_model import read_pairs
 from tests.dizoo_llm.functions import tools
 from tests.tasks import Ask
-from tools.chat_templates import (CASES, WAYS, Conversation, check, make_tokenizer, needless, rendered)
+from tools.chat_templates import CASES, WAYS, Conversation, check, make_tokenizer, needless, rendered
 
 ALTERNATE = (
     "{% for m in messages if m.role != 'system' %}{% if (m.role == 'user') != (loop.index % 2 == 1) %}"

@@ -2,7 +2,7 @@
 import re
 
 import pytest
-from tokenizers import (Tokenizer, decoders, models, normalizers, pre_tokenizers, processors)
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from ding_common import ConfigError

@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 from ding_common import ConfigError, TaskError
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.text.chat import encode_dialogue, encode_prompt
-from dizoo_llm.text.tokenizer import (build_char_tokenizer, build_word_tokenizer, encode_text)
+from dizoo_llm.text.tokenizer import build_char_tokenizer, build_word_tokenizer, encode_text
 from tests.tasks import Ask
 
 TEMPLATE = (

@@ -1,12 +1,12 @@
 import pytest
 from tokenizers.processors import TemplateProcessing
-from transformers import (AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast)
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from ding_common import ConfigError
 from dizoo_llm.envs import TokenEnv
 from dizoo_llm.tasks import Problem, Task, ThinkAnswerTask
 from dizoo_llm.text.chat import encode_prompt
-from dizoo_llm.text.tokenizer import (build_char_tokenizer, build_word_tokenizer, end_ids, load_tokenizer)
+from dizoo_llm.text.tokenizer import build_char_tokenizer, build_word_tokenizer, end_ids, load_tokenizer
 
 
 @pytest.mark.unittest

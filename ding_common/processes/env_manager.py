@@ -9,19 +9,19 @@ from multiprocessing import connection
 from typing import Any, Callable, Dict, List, Tuple
 
 import click
-from ding.envs import (AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager, create_env_manager)
+from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager, create_env_manager
 from ding.envs.env_manager import base_env_manager, subprocess_env_manager
 from ding.utils import import_module
 
-from .errors import ConfigError, PeerError, describe, is_not_installed
+from ding_common.errors import ConfigError, PeerError, describe, is_not_installed
 
 # Of DI-engine's task pipeline, and those that make other environments than the config's.
 OTHERS = ('base_v2', 'subprocess_v2', 'gym_vector', 'env_pool')
 SPACES = ('observation_space', 'action_space', 'reward_space')
 
-# Takes the place of ``logging`` in DI-engine's env managers, from the first manager of this package on: they print an
-# error that hides the environment's own message, and tracebacks of environment processes, also from threads that outlive
-# a run. The exception that they raise contains both.
+# Takes the place of ``logging`` in DI-engine's env managers, from the first manager of this package on. They print an
+# error that hides the environment's own message, and tracebacks of environment processes, also from threads that
+# outlive a run. The exception that they raise contains both.
 LOG = logging.getLogger('env_manager')
 
 

@@ -7,7 +7,7 @@ from typing import Dict, Iterator, Union
 
 import torch
 
-from .errors import ConfigError
+from ding_common.errors import ConfigError
 
 STATM = '/proc/self/statm'  # of Linux
 MEBI = 2 ** 20

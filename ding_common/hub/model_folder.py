@@ -10,8 +10,8 @@ from safetensors import safe_open
 from transformers.integrations.gguf import read_gguf_metadata
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
-from .errors import ConfigError
-from .files import check_links
+from ding_common.errors import ConfigError
+from ding_common.files import check_links
 
 MOST_COUNT = 100_000  # of layers, blocks or labels: configs make lists of this length before any message
 MOST_GROWTH = 1000  # of a text by a tokenizer

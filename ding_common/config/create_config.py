@@ -1,12 +1,15 @@
 """Check the names in ``create_config`` before DI-engine looks them up and fails with a ``KeyError``."""
 import difflib
 
-from ding.utils import BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, POLICY_REGISTRY, \
-    SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY, import_module
+from ding.utils import (
+    BUFFER_REGISTRY, ENV_MANAGER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, POLICY_REGISTRY, SERIAL_COLLECTOR_REGISTRY,
+    SERIAL_EVALUATOR_REGISTRY, import_module
+)
 from easydict import EasyDict
 
+from ding_common.errors import ConfigError, describe
+
 from .check import Rule, require_dict
-from .errors import ConfigError, describe
 
 REGISTRIES = dict(
     env=ENV_REGISTRY,

@@ -4,8 +4,9 @@ from typing import Any, Dict
 from ding.envs import get_env_manager_cls
 from ding.utils import ENV_MANAGER_REGISTRY
 
+from ding_common.errors import ConfigError
+
 from .check import MOST, Rule, check_config, nearest
-from .errors import ConfigError
 
 _PIPELINE = dict(
     type='',

@@ -10,8 +10,9 @@ from typing import Any, Dict, Optional
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import find_adapter_config_file
 
-from .check import Rule
-from .errors import ConfigError
+from ding_common.config.check import Rule
+from ding_common.errors import ConfigError
+
 from .loading import quiet_hub, reason
 from .model_folder import integer_weights
 

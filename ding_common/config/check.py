@@ -8,7 +8,7 @@ import typing
 from importlib.util import find_spec
 from typing import Any, Callable, Container, Dict, Iterable, NamedTuple, TypeVar, Union
 
-from .errors import ConfigError
+from ding_common.errors import ConfigError
 
 
 class Rule(NamedTuple):

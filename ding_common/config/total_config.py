@@ -4,8 +4,8 @@ import os
 import re
 from typing import Any, Dict, Iterator, List
 
-from .errors import ConfigError, describe
-from .files import check_is_file
+from ding_common.errors import ConfigError, describe
+from ding_common.files import check_is_file
 
 NAME = 'total_config.py'
 _NUMBERS = dict(inf=float('inf'), nan=float('nan'))

@@ -10,13 +10,15 @@ from typing import Any, Iterator, List, Optional, Set, Type
 import torch
 import transformers
 from torch.nn.modules.module import register_module_module_registration_hook
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, \
-    AutoModelForSequenceClassification, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from ding_common.config.check import nearest
+from ding_common.errors import ConfigError
+
 from .adapters import add_adapters, base_of_adapters
-from .check import nearest
-from .errors import ConfigError
 from .loading import quiet_hub, reason
 from .model_folder import MOST_COUNT, check_gguf, check_model_folder, integer_weights, is_count, weight_files
 from .pretrained import Pretrained

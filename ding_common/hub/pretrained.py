@@ -3,7 +3,8 @@ import os
 from importlib.util import find_spec
 from typing import Any, Dict, NamedTuple, Optional
 
-from .errors import ConfigError
+from ding_common.errors import ConfigError
+
 from .model_folder import check_model_folder
 
 

@@ -7,9 +7,10 @@ from typing import Any, Dict, Optional, Tuple
 import click
 from easydict import EasyDict
 
+from ding_common.errors import ConfigError
+from ding_common.files import run_file
+
 from .check import nearest, require_dict
-from .errors import ConfigError
-from .files import run_file
 
 ENDING = '_config.py'
 SECTIONS = dict(main_config=('env', 'policy'), create_config=('policy', ))
@@ -55,10 +56,10 @@ def find_config(name: str) -> str:
 def shipped_configs() -> Dict[str, str]:
     """
     Overview:
-        Paths of the shipped configs by name, without ``_config.py``. A wheel contains them in this package (see
+        Paths of the shipped configs by name, without ``_config.py``. A wheel contains them in ``ding_common`` (see
         setup.py), a clone in ``config/``.
     """
-    package = os.path.dirname(os.path.abspath(__file__))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     inside, beside = os.path.join(package, 'configs'), os.path.join(os.path.dirname(package), 'config')
     folder = inside if os.path.isdir(inside) else beside
     names = os.listdir(folder) if os.path.isdir(folder) else []

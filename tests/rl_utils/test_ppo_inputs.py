@@ -1,0 +1,139 @@
+"""The forms of data that DI-engine's PPO takes. Expected numbers are those of the installed DI-engine."""
+import pytest
+import torch
+from ding.rl_utils import ppo as ding_ppo
+
+from ding_grpo.rl_utils import (
+    efficient_method, ppo_data, ppo_data_continuous, ppo_error, ppo_error_continuous, ppo_policy_error,
+    ppo_policy_error_continuous, ppo_value_error
+)
+
+
+def of_ding(name):
+    """A namedtuple of the installed DI-engine, of which the release has no field for the pretrained policy."""
+    kind = getattr(ding_ppo, name)
+    return lambda *fields: kind(*fields, *[None] * (len(kind._fields) - len(fields)))
+
+
+def tuple_of(*fields):
+    return fields
+
+
+def numbers(result):
+    """The parts of a loss that the release of DI-engine has, and the info."""
+    loss, info = result
+    return [x.item() for name, x in loss._asdict().items() if name != 'kl_div'] + list(info)
+
+
+@pytest.mark.unittest
+class TestDiscrete:
+
+    def setup_method(self):
+        torch.manual_seed(0)
+        self.new, self.old = (torch.randn(24, 5) for _ in range(2))
+        self.action, self.adv = torch.randint(0, 5, (24, )), torch.randint(-2, 3, (24, ))
+        self.weight = torch.arange(24) % 3
+
+    def expected(self, **options):
+        data = of_ding('ppo_policy_data')(self.new, self.old, self.action, self.adv.float(), self.weight.float())
+        return numbers(ding_ppo.ppo_policy_error(data, **options))
+
+    @pytest.mark.parametrize('options', [dict(), dict(dual_clip=1.), dict(dual_clip=1.5)], ids=str)
+    @pytest.mark.parametrize('log_prob_fn', [None, efficient_method])
+    @pytest.mark.parametrize('lead', [(24, ), (4, 6), (2, 3, 4), (1, 2, 3, 4)])
+    def test_leading_dimensions_and_integer_advantages(self, lead, log_prob_fn, options):
+        data = (
+            self.new.view(*lead,
+                          5), self.old.view(*lead,
+                                            5), self.action.view(lead), self.adv.view(lead), self.weight.view(lead)
+        )
+        found = ppo_policy_error(data, log_prob_fn=log_prob_fn, mask_loss=False, mask_metrics=False, **options)
+        assert numbers(found) == pytest.approx(self.expected(**options), abs=1e-6)
+
+    def test_a_single_position(self):
+        loss, _ = ppo_policy_error((self.new[0], self.new[0], self.action[0], torch.tensor(2), None))
+        assert loss.policy_loss.item() == pytest.approx(-2)
+
+    @pytest.mark.parametrize('kind', [torch.int32, torch.float32])
+    def test_actions_of_another_type(self, kind):
+        data = (self.new, self.old, self.action.to(kind), self.adv, self.weight)
+        assert numbers(ppo_policy_error(data, mask_metrics=False)) == pytest.approx(self.expected())
+        with pytest.raises(ValueError, match='action of torch.float32: must contain integers'):
+            ppo_policy_error((self.new, self.old, self.action + 0.5, self.adv, None))
+
+    def test_agents_after_further_dimensions(self):
+        # agents are dimension 1: 2 rows, 3 agents, 4 steps
+        new, old = (x.view(2, 3, 4, 5) for x in (self.new, self.old))
+        action, adv = self.action.view(2, 3, 4), self.adv[:8].view(2, 4)
+        found = numbers(ppo_policy_error((new, old, action, adv, None)))
+        flat = [x.transpose(1, 2).reshape(8, 3, 5) for x in (new, old)]
+        data = of_ding('ppo_policy_data')(*flat, action.transpose(1, 2).reshape(8, 3), adv.flatten(), None)
+        assert found == pytest.approx(numbers(ding_ppo.ppo_policy_error(data)), abs=1e-6)
+
+    @pytest.mark.parametrize('pretrained', [(), (None, )])
+    def test_plain_tuples(self, pretrained):
+        value = torch.randn(24)
+        data = (self.new, self.old, self.action, value, value + 1, self.adv, value * 2, self.weight)
+        expected = numbers(ding_ppo.ppo_error(of_ding('ppo_data')(*data)))
+        assert numbers(ppo_error((*data, *pretrained), mask_metrics=False)) == pytest.approx(expected)
+        loss = ppo_value_error((value, value + 1, value * 2, self.weight))
+        assert loss.item() == pytest.approx(expected[1])
+
+    @pytest.mark.parametrize('data', [(), (1, 2, 3), range(5), None])
+    def test_another_number_of_fields(self, data):
+        with pytest.raises(ValueError, match='must be a tuple of logit_new, logit_old, action, adv, weight'):
+            ppo_policy_error(data)
+
+    def test_values_of_another_shape_than_the_advantages(self):
+        value = torch.randn(24, 1)
+        loss, _ = ppo_error((self.new, self.old, self.action, value, value, self.adv, value + 2, None))
+        assert loss.value_loss.item() == pytest.approx(2)
+
+
+@pytest.mark.unittest
+class TestContinuous:
+
+    def setup_method(self):
+        torch.manual_seed(0)
+        self.action, self.adv, self.value = torch.randn(4, 3), torch.randint(-2, 3, (4, )), torch.randn(4)
+        self.new, self.old = (dict(mu=torch.randn(4, 3), sigma=torch.rand(4, 3) + 0.5) for _ in range(2))
+
+    def whole(self, error, kind):
+        value = self.value
+        data = (self.new, self.old, self.action, value, value + 1, self.adv, value * 2, None)
+        return numbers(error(kind(*data)))
+
+    @pytest.mark.parametrize('kind', [ppo_data, ppo_data_continuous, of_ding('ppo_data'), tuple_of])
+    def test_any_tuple(self, kind):
+        expected = self.whole(ding_ppo.ppo_error_continuous, of_ding('ppo_data_continuous'))
+        assert self.whole(ppo_error_continuous, kind) == pytest.approx(expected, abs=1e-6)
+
+    def test_one_sigma_for_all_rows(self):
+        self.new['sigma'] = torch.tensor([0.5, 1., 2.], requires_grad=True)
+        expected = self.whole(ding_ppo.ppo_error_continuous, of_ding('ppo_data_continuous'))
+        assert self.whole(ppo_error_continuous, tuple_of) == pytest.approx(expected, abs=1e-6)
+        with pytest.raises(ValueError, match=r"mu_sigma_new\['sigma'\] \(2,\): must broadcast.*\(4, 3\)"):
+            self.new['sigma'] = torch.ones(2)
+            self.whole(ppo_error_continuous, tuple_of)
+
+    def test_an_old_policy_without_the_last_dimension(self):
+        self.old = dict(mu=torch.randn(4), sigma=torch.rand(4) + 0.5)
+        expected = self.whole(ding_ppo.ppo_error_continuous, of_ding('ppo_data_continuous'))
+        assert self.whole(ppo_error_continuous, tuple_of) == pytest.approx(expected, abs=1e-6)
+
+    def test_further_leading_dimensions(self):
+
+        def turned(x):
+            return {k: turned(v) for k, v in x.items()} if isinstance(x, dict) else x.unflatten(0, (2, 2))
+
+        data = (self.new, self.old, self.action, self.adv, torch.arange(4))
+        expected, info = ppo_policy_error_continuous(data, dual_clip=1.5)
+        found, info_too = ppo_policy_error_continuous(tuple(map(turned, data)), dual_clip=1.5)
+        assert [x.item() for x in found] == pytest.approx([x.item() for x in expected])
+        assert list(info_too) == pytest.approx(list(info))
+
+    def test_an_action_without_a_leading_dimension(self):
+        with pytest.raises(ValueError, match=r'action \(3,\): must be numbers of shape \(..., N\)'):
+            ppo_policy_error_continuous((self.new, self.old, self.action[0], self.adv, None))
+        with pytest.raises(ValueError, match='mu_sigma_new of Tensor: must be a dict of mu and sigma'):
+            ppo_policy_error_continuous((self.action, self.old, self.action, self.adv, None))
