@@ -68,5 +68,8 @@ class Parts:
 
     def close(self) -> None:
         """End the environments, and close the logs."""
+        monitor = getattr(self.buffer, '_periodic_thruput_monitor', None)
+        if monitor is not None:
+            monitor.close()  # the buffer's thread would write into the log every minute, and make its folder again
         self.collector.close()
         self.evaluator.close()

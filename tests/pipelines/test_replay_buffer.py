@@ -1,6 +1,7 @@
 """``ding -m serial``: groups through DI-engine's replay buffer."""
 import collections
 import os
+import threading
 
 import pytest
 from ding.entry import serial_pipeline
@@ -90,6 +91,15 @@ class TestSerial:
         main.policy.other.replay_buffer.thruput_controller = EasyDict(push_sample_rate_limit=limit)
         with pytest.raises(ConfigError, match='push_sample_rate_limit = .*depends on wall-clock time'):
             serial_pipeline((main, create), seed=0, max_train_iter=2)
+
+    def test_no_thread_writes_into_the_log_after_the_run(self, serial):
+        """DI-engine's thread wrote every minute, and made the run's folder again, wherever the process was then."""
+        before = set(threading.enumerate())
+        serial_pipeline(serial, seed=0, max_train_iter=2)
+        left = [thread for thread in threading.enumerate() if thread.name == 'periodic_thruput_log']
+        for thread in set(left) - before:
+            thread.join(5)  # it looks once a second
+            assert not thread.is_alive()
 
     def test_the_evaluator_needs_no_choice(self, serial, capsys):
         """create_config.evaluator may be left out, as with serial_onpolicy."""

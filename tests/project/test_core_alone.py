@@ -10,6 +10,8 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 PROGRAM = """
 import hashlib, sys
 name, updates = sys.argv[1], int(sys.argv[2])
+# that of `pip install -e`, which would find the rooms that the copy is without
+sys.meta_path[:] = [f for f in sys.meta_path if not getattr(f, '__module__', '').startswith('__editable__')]
 import ding_grpo, ding
 from ding.entry import serial_pipeline_onpolicy
 from ding_common import read_config_file
@@ -40,7 +42,7 @@ def trained(folder, root, name, updates):
 
 
 @pytest.mark.envtest
-@pytest.mark.parametrize('name, updates', [('think_answer_grpo', 3), ('cartpole_grpo', 1), ('guess_grpo', 2)])
+@pytest.mark.parametrize('name, updates', [('think_answer_grpo', 3), ('cartpole_grpo', 1)])
 def test_trains_the_same_without_extras_and_instruments(tmp_path, name, updates):
     copy = tmp_path / 'copy'
     for package in ('ding_common', 'ding_grpo', 'dizoo_llm'):
