@@ -385,7 +385,7 @@ FAULTS = [
         _model(lambda path: os.remove(os.path.join(path, 'model.safetensors')))
     ),
     Fault('with a link out of it', 'is a link to .*, outside the folder', MODEL, _model(_link_out)),
-    Fault('a config that is none', 'must define main_config', prepare=_config('x = 1\n')),
+    Fault('a file without main_config', 'must define main_config', prepare=_config('x = 1\n')),
     Fault('a config that does not compile', 'SyntaxError', prepare=_config('main_config = (\n')),
 ]
 

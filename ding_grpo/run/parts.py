@@ -70,6 +70,6 @@ class Parts:
         """End the environments, and close the logs."""
         monitor = getattr(self.buffer, '_periodic_thruput_monitor', None)
         if monitor is not None:
-            monitor.close()  # the buffer's thread would write into the log every minute, and make its folder again
+            monitor.close()  # else the buffer's thread writes every minute, and creates the log's folder again
         self.collector.close()
         self.evaluator.close()

@@ -175,7 +175,7 @@ def decode_after(tokenizer: PreTrainedTokenizerBase, before: Sequence[int], ids:
     """
     The text that tokens add to that of the tokens before them. Decoders such as Llama 2's drop the first space of a
     text, which is part of it after other tokens. Special tokens are part of the text. Only the last token before is
-    decoded; the end-of-sequence token replaces it if there is none or it ends within a character.
+    decoded. If no token is before, or the last one ends within a character, the end-of-sequence token replaces it.
     """
 
     def text(tokens: Sequence[int]) -> str:

@@ -93,7 +93,7 @@ class TestSerial:
             serial_pipeline((main, create), seed=0, max_train_iter=2)
 
     def test_no_thread_writes_into_the_log_after_the_run(self, serial):
-        """DI-engine's thread wrote every minute, and made the run's folder again, wherever the process was then."""
+        """DI-engine's thread wrote every minute, and created the run's folder again in the current directory."""
         before = set(threading.enumerate())
         serial_pipeline(serial, seed=0, max_train_iter=2)
         left = [thread for thread in threading.enumerate() if thread.name == 'periodic_thruput_log']

@@ -10,7 +10,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
 PROGRAM = """
 import hashlib, sys
 name, updates = sys.argv[1], int(sys.argv[2])
-# that of `pip install -e`, which would find the rooms that the copy is without
+# without the finder of `pip install -e`: it finds the folders that were removed from the copy
 sys.meta_path[:] = [f for f in sys.meta_path if not getattr(f, '__module__', '').startswith('__editable__')]
 import ding_grpo, ding
 from ding.entry import serial_pipeline_onpolicy
