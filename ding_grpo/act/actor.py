@@ -32,11 +32,8 @@ class Reading(NamedTuple):
 
 
 class Actor(Protocol):
-    """
-    Overview:
-        Samples actions from a model and computes their log-probabilities. ``TokenActor`` does so for language models, \
-        whose actions are whole completions, ``StepActor`` for all others.
-    """
+    """Samples actions from a model and computes their log-probabilities. ``TokenActor`` does so for language models,
+    whose actions are whole completions, ``StepActor`` for all others."""
     length_name: str  # metric: length of a row
     rate_name: str  # metric: steps per second
     fused: Optional[bool]  # argument of AdamW
@@ -65,15 +62,8 @@ class Actor(Protocol):
         """Raise a ``ConfigError`` if ``cfg``, the section ``policy``, does not fit the model."""
 
     def bind(self, spec: Optional[NamedTuple], spaces: Optional[Tuple]) -> None:
-        """
-        Overview:
-            Receive the facts about the environment that acting and learning need.
-        Arguments:
-            - spec (:obj:`Optional[NamedTuple]`): Its ``token_spec``, None without one.
-            - spaces (:obj:`Optional[Tuple]`): The spaces of its observations and actions.
-        Raises:
-            - ConfigError: If environment and model do not fit.
-        """
+        """Receive the facts about the environment that acting and learning need: its ``token_spec``, None without one,
+        and the spaces of its observations and actions. Raises a ``ConfigError`` if environment and model do not fit."""
 
     def bind_reference(self, reference: nn.Module) -> None:
         """Give a copy of the model what ``bind`` gave the model."""
@@ -89,7 +79,6 @@ class Actor(Protocol):
         Overview:
             Sample an action for each environment.
         Arguments:
-            - obs (:obj:`Dict[int, Any]`): Observations by environment.
             - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment. Together with the run's seed \
                 they seed the row's random numbers, which therefore do not depend on the other rows.
             - forced (:obj:`Dict[int, Forced]`): By environment, a step from now on, 0 for the first, and the action \
@@ -127,26 +116,15 @@ class Actor(Protocol):
             squares: bool = False,
             teacher: Optional[Any] = None
     ) -> Reading:
-        """
-        Overview:
-            Log-probabilities of a batch's actions under the distributions that they were sampled from, and the \
-            entropies of these distributions, with the weights of ``model``. With a critic also the values.
-        Arguments:
-            - model (:obj:`nn.Module`): The policy or its reference.
-            - batch (:obj:`Batch`): On the model's device.
-            - train_entropy (:obj:`bool`): Whether the entropy needs a gradient.
-            - critic (:obj:`Optional[nn.Module]`): From ``make_critic``.
-            - squares (:obj:`bool`): Whether to compute the sums of squared probabilities.
-            - teacher (:obj:`Optional[Teacher]`): For language models.
-        """
+        """Log-probabilities of a batch's actions under the distributions that they were sampled from, and the entropies
+        of these distributions, with the weights of ``model``, the policy or its reference. The batch is on the model's
+        device. The entropy has a gradient only with ``train_entropy``. What else to compute: the values of a critic
+        from ``make_critic``, the sums of squared probabilities, and, for language models, the divergence from a
+        teacher."""
 
     def make_critic(self, cfg: Dict) -> nn.Module:
-        """
-        Overview:
-            The critic for ``cfg``, the section ``policy.learn``.
-        Raises:
-            - ConfigError: If the model has no values, or ``learn.critic`` is invalid.
-        """
+        """The critic for ``cfg``, the section ``policy.learn``. Raises a ``ConfigError`` if the model has no values, or
+        ``learn.critic`` is invalid."""
 
     def value(self, model: nn.Module, batch: Batch, critic: nn.Module) -> Tensor:
         """Values (B, S) of the states before each step."""

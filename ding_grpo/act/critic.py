@@ -10,15 +10,8 @@ from ding_grpo.model import CausalLM, PromptBatch
 
 
 class Critic(nn.Module):
-    """
-    Overview:
-        The running standard deviation of returns, in whose units the values are with ``value_norm``, as in DI-engine's
-        PPO. It is 1 until returns are observed.
-    Interfaces:
-        ``observe``
-    Property:
-        ``return_std``
-    """
+    """The running standard deviation of returns, in whose units the values are with ``value_norm``, as in DI-engine's
+    PPO. It is 1 until returns are observed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,21 +34,11 @@ class Critic(nn.Module):
 
 
 class TokenCritic(Critic):
-    """
-    Overview:
-        A linear value head on the last hidden state before each token: of the policy's model, which reads the row once
-        for log-probabilities and values, or of a model of its own. The head starts at 0 and computes in float32.
-    """
+    """A linear value head on the last hidden state before each token: of the policy's model, which reads the row once
+    for log-probabilities and values, or of a model of its own. The head starts at 0 and computes in float32."""
 
     def __init__(self, policy: CausalLM, arguments: Optional[Dict[str, Any]] = None) -> None:
-        """
-        Arguments:
-            - policy (:obj:`CausalLM`): The policy's model.
-            - arguments (:obj:`Optional[Dict]`): Arguments of ``CausalLM`` for a model of the critic's own, None for \
-                the policy's.
-        Raises:
-            - ConfigError: If such a model cannot be built.
-        """
+        """``arguments`` of ``CausalLM`` for a model of the critic's own; None for the policy's."""
         super().__init__()
         for key in ('autocast_output', 'cuda_graphs'):
             if arguments is not None and arguments.get(key):
@@ -76,10 +59,7 @@ class TokenCritic(Critic):
 
 
 class StepCritic(Critic):
-    """
-    Overview:
-        The value head that a model such as ``vac`` contains. It has no weights of its own.
-    """
+    """The value head that a model such as ``vac`` contains. It has no weights of its own."""
     model = None
 
     def forward(self, policy: nn.Module, obs: Any) -> Tensor:
@@ -96,16 +76,7 @@ def head_of(policy: nn.Module, critic: nn.Module) -> List[nn.Parameter]:
 
 
 def own_model(arguments: Dict[str, Any], key: str, device: torch.device) -> CausalLM:
-    """
-    Overview:
-        A language model beside the policy's.
-    Arguments:
-        - arguments (:obj:`Dict`): Arguments of ``CausalLM``.
-        - key (:obj:`str`): Config key that gives them, for messages.
-        - device (:obj:`torch.device`): Where it is put.
-    Raises:
-        - ConfigError: If it cannot be built.
-    """
+    """A language model beside the policy's. ``key`` is the config key that gives its arguments, for messages."""
     check_arguments(arguments, CausalLM, key)
     try:
         model = CausalLM(**arguments)

@@ -8,15 +8,10 @@ from ding_grpo.model import CausalLM, Decoding, PromptBatch
 
 
 class KeptCache:
-    """
-    Overview:
-        Continues rows where their last turn ended, so that a turn reads only what is new: the last token of the turn
-        before, which was sampled and not read, and the reply. Rows that start together form a part. A row of an
-        environment is continued if its tokens are those that the cache has, read with the current weights in the
-        current arithmetic; otherwise it is read from its start.
-    Interfaces:
-        ``begin``, ``end``, ``forget``
-    """
+    """Continues rows where their last turn ended, so that a turn reads only what is new: the last token of the turn
+    before, which was sampled and not read, and the reply. Rows that start together form a part. A row of an environment
+    is continued if its tokens are those that the cache has, read with the current weights in the current arithmetic;
+    otherwise it is read from its start."""
 
     def __init__(self, model: CausalLM) -> None:
         self._model = model
@@ -25,15 +20,8 @@ class KeptCache:
         self._turn: Optional[_Turn] = None
 
     def begin(self, env_ids: Sequence[int], contexts: List[Tensor]) -> '_Turn':
-        """
-        Overview:
-            Read what is new in each row.
-        Arguments:
-            - env_ids (:obj:`Sequence[int]`): The environment of each row.
-            - contexts (:obj:`List[torch.LongTensor]`): All tokens of each row, on the CPU.
-        Returns:
-            - turn (:obj:`_Turn`): The rows as a model that ``generate`` can start.
-        """
+        """Read what is new in each row, given all its tokens, on the CPU. Returns the rows as a model that ``generate``
+        can start."""
         weights = sum(p._version for p in self._model.parameters())
         reads_with = weights, torch.is_autocast_enabled(self._model.device.type), self._model.autocast_dtype
         if reads_with != self._read_with:
@@ -45,13 +33,8 @@ class KeptCache:
         return self._turn
 
     def end(self, action: Tensor, length: Tensor) -> None:
-        """
-        Overview:
-            Keep the tokens that ``generate`` sampled for the rows of ``begin``, and forget what it read behind them.
-        Arguments:
-            - action (:obj:`torch.LongTensor`): :math:`(B, T)`
-            - length (:obj:`torch.LongTensor`): :math:`(B, )`
-        """
+        """Keep the tokens that ``generate`` sampled for the rows of ``begin``, (B, T) with their lengths (B, ), and
+        forget what it read behind them."""
         for (part, line), row, tokens, n in zip(self._turn.places, self._turn.rows.values(), action.tolist(),
                                                 length.tolist()):
             part.known[line] = row + tokens[:n]
@@ -73,14 +56,8 @@ class _Part:
     """Rows that started together."""
 
     def __init__(self, decoding: Decoding, env_ids: List[int], starts: List[int], known: Dict[int, List[int]]) -> None:
-        """
-        Arguments:
-            - decoding (:obj:`Decoding`): Keys and values of the rows.
-            - env_ids (:obj:`List[int]`): The environment of each line.
-            - starts (:obj:`List[int]`): Number of tokens of the prompt of each line.
-            - known (:obj:`Dict[int, List[int]]`): The tokens of each line whose episode goes on. All but the last are \
-                read.
-        """
+        """``decoding``: keys and values of the rows. ``starts``: number of tokens of the prompt of each line.
+        ``known``: the tokens of each line whose episode goes on; all but the last are read."""
         self.decoding, self.env_ids, self.starts, self.known = decoding, env_ids, starts, known
 
     def compact(self) -> '_Part':
@@ -103,11 +80,8 @@ class _Turn(Decoding):
     token that does not count."""
 
     def __init__(self, model: CausalLM, parts: List[_Part], rows: Dict[int, List[int]]) -> None:
-        """
-        Arguments:
-            - parts (:obj:`List[_Part]`): The rows that can be continued; rows that start are appended.
-            - rows (:obj:`Dict[int, List[int]]`): The tokens of each row, by environment.
-        """
+        """``parts``: the rows that can be continued; rows that start are appended. ``rows``: the tokens of each row, by
+        environment."""
         self.arithmetic = model.arithmetic
         self._model, self._parts, self.rows = model, parts, rows
 

@@ -12,12 +12,7 @@ from ding_grpo.rollout import KeptSets, Sampling
 
 
 def find_sampling(cfg: Dict) -> Sampling:
-    """
-    Overview:
-        The distribution of ``cfg``, the section ``policy.collect``. ``bind_sampling`` completes it.
-    Raises:
-        - ConfigError: If ``allowed_tokens`` does not name a function.
-    """
+    """The distribution of ``cfg``, the section ``policy.collect``. ``bind_sampling`` completes it."""
     name, grammar = cfg.allowed_tokens, None
     if name is not None:
         grammar = import_name(name, 'policy.collect.allowed_tokens')
@@ -31,17 +26,8 @@ def find_sampling(cfg: Dict) -> Sampling:
 
 
 def bind_sampling(sampling: Sampling, bias: List[Tuple], spec: NamedTuple, device: torch.device) -> Sampling:
-    """
-    Overview:
-        Complete a distribution with what depends on the environment's tokenizer.
-    Arguments:
-        - sampling (:obj:`Sampling`): From ``find_sampling``.
-        - bias (:obj:`List[Tuple]`): ``policy.collect.logit_bias``: pairs of a token (id or text) and a number.
-        - spec (:obj:`NamedTuple`): The environment's ``token_spec``.
-        - device (:obj:`torch.device`): That of the model.
-    Raises:
-        - ConfigError: If a token of ``logit_bias`` does not exist.
-    """
+    """Complete a distribution from ``find_sampling`` with what depends on the environment's tokenizer. ``bias`` is
+    ``policy.collect.logit_bias``: pairs of a token (id or text) and a number."""
     if bias:
         of_token = torch.zeros(spec.vocab_size, device=device)
         for token, value in bias:
@@ -69,14 +55,7 @@ def _allowed(grammar: Callable, spec: NamedTuple, prompt: List[int], tokens: Lis
 
 
 def token_rules(sampling: Sampling, batch: Batch, vocabulary: int) -> Optional[TokenRules]:
-    """
-    Overview:
-        What the sampler did to the logits of a batch's tokens, apart from temperature and ``kept``; None for nothing.
-    Arguments:
-        - sampling (:obj:`Sampling`): The distribution.
-        - batch (:obj:`Batch`): Rows on the model's device.
-        - vocabulary (:obj:`int`): Number V of tokens that have logits.
-    """
+    """What the sampler did to the logits of a batch's tokens, apart from temperature and ``kept``; None for nothing."""
     first = None if sampling.repetition_penalty == 1 else _first_seen(batch, vocabulary)
     bits = None if batch.kept_words is None else KeptSets(batch.kept_words, batch.kept_width).bits(vocabulary)
     if first is None and bits is None and sampling.logit_bias is None:

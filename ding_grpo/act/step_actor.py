@@ -26,15 +26,10 @@ ROWS = 64  # of the trial that compares the model's modes: dropout must show
 
 
 class StepActor:
-    """
-    Overview:
-        ``Actor`` of models with discrete or continuous actions: ``vac``, ``pg`` and every other model of DI-engine \
-        that has ``compute_actor`` or returns ``logit`` itself. ``logit`` is a tensor for discrete actions, and a dict \
-        of ``mu`` and ``sigma`` for continuous ones. The model is in evaluation mode, except while it learns.
-    Property:
-        - exact (:obj:`bool`): DI-engine's models compute in float32. False for a model with dropout or batch norm, \
-            whose training mode gives other results.
-    """
+    """``Actor`` of models with discrete or continuous actions: ``vac``, ``pg`` and every other model of DI-engine that
+    has ``compute_actor`` or returns ``logit`` itself. ``logit`` is a tensor for discrete actions, and a dict of ``mu``
+    and ``sigma`` for continuous ones. The model is in evaluation mode, except while it learns. ``exact`` is False for a
+    model with dropout or batch norm, whose training mode gives other results."""
     length_name = 'episode_length'
     rate_name = 'steps_per_second'
     fused = None
@@ -43,12 +38,7 @@ class StepActor:
     has_adapters = False
 
     def __init__(self, model: nn.Module, temperature: float, seed: int) -> None:
-        """
-        Arguments:
-            - model (:obj:`nn.Module`): The policy's model.
-            - temperature (:obj:`float`): Sampling and learning divide the logits of discrete actions by it.
-            - seed (:obj:`int`): Together with a row's key it seeds the row's random numbers.
-        """
+        """Sampling and learning divide the logits of discrete actions by ``temperature``."""
         self._model = model.eval()
         self.exact, self._learns = True, False
         self._start, self._shape = 0, (-1, )  # of the environment's actions: the first of discrete ones; of others

@@ -46,10 +46,7 @@ def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
 
 
 class TokenActor:
-    """
-    Overview:
-        ``Actor`` of a ``CausalLM``: observations are prompts, actions are completions.
-    """
+    """``Actor`` of a ``CausalLM``: observations are prompts, actions are completions."""
     length_name = 'completion_length'
     rate_name = 'tokens_per_second'
     fused = True  # one pass over the many weights of a language model
@@ -62,13 +59,7 @@ class TokenActor:
             seed: int,
             autocast: bool = False
     ) -> None:
-        """
-        Arguments:
-            - model (:obj:`CausalLM`): The policy's model.
-            - sampling (:obj:`Sampling`): The distribution that is sampled from and learned.
-            - log_prob_fn (:obj:`Callable`): ``linear_log_prob``, or a ``LogProbFunction``.
-            - seed (:obj:`int`): Together with a row's key it seeds the row's random numbers.
-            - autocast (:obj:`bool`): Whether to sample in bfloat16.
+        """``log_prob_fn`` is ``linear_log_prob`` or a ``LogProbFunction``. ``autocast``: whether to sample in bfloat16.
         """
         self._model = model
         self._sampling = self._unbound = sampling
@@ -358,16 +349,7 @@ def _of_line(kept: Union[Tensor, List[KeptSets], None], line: int, n: int) -> Un
 
 
 def strip(obs: Any) -> Tensor:
-    """
-    Overview:
-        The tokens of an observation. DI-engine's workers may have cast it to float32, which is exact up to 2^24.
-    Arguments:
-        - obs (:obj:`Union[np.ndarray, torch.Tensor]`): Token ids, -1 after the last.
-    Returns:
-        - tokens (:obj:`torch.LongTensor`): The ids.
-    Shapes:
-        - obs (:obj:`Union[np.ndarray, torch.Tensor]`): :math:`(N, )`
-        - tokens (:obj:`torch.LongTensor`): :math:`(L, )`
-    """
+    """The token ids (L, ) of an observation (N, ), which has -1 after the last. DI-engine's workers may have cast it to
+    float32, which is exact up to 2^24."""
     obs = torch.as_tensor(obs).long()
     return obs[obs >= 0]

@@ -18,8 +18,6 @@ class Batch:
     Overview:
         B rows, each a trajectory of one of P groups. A step is a token of a completion, or a step of another \
         environment. S is the number of steps of the longest row, M the number of all steps with a weight.
-    Interfaces:
-        ``of``, ``take``, ``without``, ``steps``, ``mini_batches``, ``divide``, ``parts``, ``to``
     Shapes:
         - action (:obj:`torch.LongTensor`): :math:`(B, S)`, or floats of :math:`(B, S, N)` for continuous actions
         - logp_old (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities from the sampler, in nats
@@ -95,12 +93,7 @@ class Batch:
 
     @classmethod
     def of(cls, samples: List[Dict[str, Any]]) -> 'Batch':
-        """
-        Overview:
-            Concatenate the rows of groups, padded on the right to the longest.
-        Arguments:
-            - samples (:obj:`List[Dict]`): P groups from ``fold_group``.
-        """
+        """Concatenate the rows of groups from ``fold_group``, padded on the right to the longest."""
         sizes = torch.tensor([len(s['action']) for s in samples])
 
         def rows(key: str, value: float = 0) -> Tensor:
@@ -152,12 +145,7 @@ class Batch:
         return len(self.weight)
 
     def take(self, rows: Tensor) -> 'Batch':
-        """
-        Overview:
-            Select rows and pad them to the longest of them.
-        Arguments:
-            - rows (:obj:`torch.LongTensor`): Indices of the rows, :math:`(N, )`.
-        """
+        """Select rows by their indices (N, ), and pad them to the longest of them."""
         if torch.equal(rows, torch.arange(len(self))):
             return self
         length = self.length.cpu()
@@ -185,31 +173,20 @@ class Batch:
         return Batch(**taken)
 
     def without(self, rows: Tensor) -> 'Batch':
-        """
-        Overview:
-            Drop rows.
-        Arguments:
-            - rows (:obj:`torch.BoolTensor`): Which rows to drop, :math:`(B, )`.
-        """
+        """Drop the rows of a mask (B, )."""
         return self.take((~rows).nonzero().squeeze(1))
 
     def turns(self) -> 'Batch':
-        """
-        Overview:
-            The same rows with turns as steps, of at most T: the reward of a turn, as ``weight`` the number of the \
-            policy's tokens in it, and as ``length`` the number of turns. For comparisons of rows only.
-        """
+        """The same rows with turns as steps, of at most T: the reward of a turn, as ``weight`` the number of the
+        policy's tokens in it, and as ``length`` the number of turns. For comparisons of rows only."""
         at, most = self.turn.clamp(min=0), int(self.turn.max()) + 1 if len(self) else 0
         reward, weight = (x.new_zeros(len(x), most).scatter_add(1, at, x) for x in (self.reward, self.weight))  # (B, T)
         anchor = None if self.anchor is None else self.anchor[:, :most]
         return replace(self, reward=reward, weight=weight, length=self.turn.amax(1) + 1, anchor=anchor)
 
     def steps(self) -> 'Batch':
-        """
-        Overview:
-            Make each of the M steps a row of one step and a separate group, so that mini-batches can be drawn from \
-            them. For batches with ``obs``.
-        """
+        """Make each of the M steps a row of one step and a separate group, so that mini-batches can be drawn from them.
+        For batches with ``obs``."""
         counted = self.weight != 0  # (B, S)
         row, _ = counted.nonzero(as_tuple=True)  # (M, )
 
@@ -221,21 +198,12 @@ class Batch:
         return Batch(**dict(split, obs=self.obs, group=torch.arange(len(row)), length=torch.ones_like(row)))
 
     def mini_batches(self, size: int, generator: torch.Generator) -> Iterator['Batch']:
-        """
-        Overview:
-            Yield all groups once, in random order.
-        Arguments:
-            - size (:obj:`int`): Number of groups in a mini-batch.
-            - generator (:obj:`torch.Generator`): Draws the order.
-        """
+        """Yield all groups once, ``size`` at a time, in random order."""
         for rows in self.divide(size, generator):
             yield self.take(rows)
 
     def divide(self, size: int, generator: Optional[torch.Generator] = None) -> Iterator[Tensor]:
-        """
-        Overview:
-            Yield the row indices of ``size`` groups at a time, in random order if there is a generator.
-        """
+        """Yield the row indices of ``size`` groups at a time, in random order if there is a generator."""
         _, index, count = self.group.unique(return_inverse=True, return_counts=True)
         by_group, start = index.argsort(stable=True), count.cumsum(0) - count
         order = torch.arange(len(count)) if generator is None else torch.randperm(len(count), generator=generator)
@@ -243,18 +211,10 @@ class Batch:
             yield by_group[_ranges(start[chosen], count[chosen])]
 
     def parts(self, most_tokens: Optional[int], in_step: bool = False) -> Iterator[Tuple[Tensor, 'Batch']]:
-        """
-        Overview:
-            Yield the rows that this process reads, in micro-batches, which limit memory.
-        Arguments:
-            - most_tokens (:obj:`Optional[int]`): Maximum number of tokens of a part, see ``split_rows``; None for one \
-                part.
-            - in_step (:obj:`bool`): Whether all processes need the same number of parts, since each part is read by \
-                all of them together. A process that has fewer adds parts with one row, whose weights are 0.
-        Returns:
-            - rows (:obj:`torch.LongTensor`): Indices of a part's rows; none for an added part.
-            - part (:obj:`Batch`): The part.
-        """
+        """Yield the rows that this process reads, as indices and as a batch, in micro-batches of at most
+        ``most_tokens`` tokens, which limit memory, see ``split_rows``. ``in_step``: whether all processes need the same
+        number of parts, since each part is read by all of them together. A process that has fewer adds parts with one
+        row, whose weights are 0, and without indices."""
         own = split_rows(self, most_tokens, share_rows(self))
         for rows in own:
             yield rows, self.take(rows)

@@ -2,13 +2,8 @@ from typing import Any, Optional
 
 
 def group_policy(mode: Any) -> Optional[Any]:
-    """
-    Overview:
-        The policy behind one of its modes, if it learns from whole groups, else None. DI-engine hands on modes only, \
-        whose ``get_attribute`` reads this one attribute.
-    Arguments:
-        - mode (:obj:`NamedTuple`): A mode of a DI-engine policy.
-    """
+    """The policy behind one of its modes, if it learns from whole groups, else None. DI-engine hands on modes only,
+    whose ``get_attribute`` reads this one attribute."""
     try:
         return mode.get_attribute('group_policy')
     except NotImplementedError:

@@ -25,47 +25,25 @@ _SHOWN = 8  # number of a prompt's tokens in a message
 
 
 def check_weights(model: nn.Module, what: str) -> None:
-    """
-    Overview:
-        Check that no weight is NaN or infinite before the model samples.
-    Arguments:
-        - model (:obj:`nn.Module`): The model with the weights.
-        - what (:obj:`str`): Origin of the weights, for the message.
-    Raises:
-        - NumericError: If a weight is NaN or infinite; the message names the parameter.
-    """
+    """Raise a ``NumericError`` that names the parameter if a weight is NaN or infinite. ``what`` is the origin of the
+    weights, for the message."""
     facts = _of_weights(model)
     if facts:
         raise NumericError('\n'.join([f'{what}: weights are NaN or infinite', *facts]))
 
 
 class BadUpdates:
-    """
-    Overview:
-        Counts consecutive updates in which a step was skipped because its loss or gradient was NaN or infinite.
-    Interfaces:
-        ``add``
-    """
+    """Counts consecutive updates in which a step was skipped because its loss or gradient was NaN or infinite."""
 
     def __init__(self, most: int) -> None:
-        """
-        Arguments:
-            - most (:obj:`int`): Number of consecutive updates that stops the run, ``policy.learn.max_bad_updates``.
-        """
+        """``most``: number of consecutive updates that stops the run, ``policy.learn.max_bad_updates``."""
         self._most = most
         self.in_a_row = 0
 
     def add(self, update: int, step: Dict[str, float], facts: Callable[[], List[str]]) -> None:
-        """
-        Overview:
-            Count an update, report the first of consecutive ones, and stop the run at the limit. Must be called \
-            before another step changes the weights or clears their gradient.
-        Arguments:
-            - update (:obj:`int`): Number of the update.
-            - step (:obj:`Dict`): ``total_loss`` and ``grad_norm`` of the skipped step.
-            - facts (:obj:`Callable`): Finds the first NaN or infinite value, see ``diagnose``; called only if needed.
-        Raises:
-            - NumericError: If the number of consecutive updates reaches the limit.
+        """Count an update, report the first of consecutive ones, and stop the run at the limit. Must be called before
+        another step changes the weights or clears their gradient. ``step`` has ``total_loss`` and ``grad_norm`` of the
+        skipped step; ``facts`` finds the first NaN or infinite value, see ``diagnose``, and is called only if needed.
         """
         self.in_a_row += 1
         if self.in_a_row not in (1, self._most):
@@ -94,24 +72,10 @@ def check_sampled(
         prompts: Optional[List[Tensor]] = None,
         obs: Any = None,
 ) -> None:
-    """
-    Overview:
-        Check that no action was sampled from NaN or infinite logits.
-    Arguments:
-        - finite (:obj:`torch.BoolTensor`): Whether a row's logits were finite, on the CPU.
-        - model (:obj:`nn.Module`): The model that computed them.
-        - env_ids (:obj:`Sequence[int]`): The rows' environments.
-        - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment; in evaluation absent or of \
-            another form.
-        - prompts (:obj:`Optional[List[torch.LongTensor]]`): The rows' prompts, for a language model.
-        - obs (:obj:`Any`): The rows' observations, for other models: a tensor or a dict of tensors.
-    Shapes:
-        - finite (:obj:`torch.BoolTensor`): :math:`(B, )`, or :math:`(B, S)` for each token
-        - obs (:obj:`torch.FloatTensor`): :math:`(B, *)`
-    Raises:
-        - NumericError: If logits are NaN or infinite; the message names the row, and the observation or parameter \
-            that is NaN or infinite too.
-    """
+    """Raise a ``NumericError`` if an action was sampled from NaN or infinite logits. ``finite``: whether a row's logits
+    were finite, (B, ), or (B, S) for each token, on the CPU. ``row_keys`` are absent or of another form in evaluation.
+    A language model has ``prompts``, other models have ``obs``, a tensor (B, *) or a dict of them. The message names
+    the row, and the observation or parameter that is NaN or infinite too."""
     if finite.all():
         return
     row, *column = (~finite).nonzero()[0].tolist()
@@ -129,17 +93,9 @@ def check_sampled(
 
 
 def diagnose(batch: Batch, model: nn.Module, read: Callable[[], Tensor]) -> List[str]:
-    """
-    Overview:
-        Find why a loss or a gradient is NaN or infinite. Reports the first NaN or infinite value of the batch and the
-        first such parameter. If there is neither, it reports the first such gradient.
-    Arguments:
-        - batch (:obj:`Batch`): The batch of the update.
-        - model (:obj:`nn.Module`): The model with its gradients.
-        - read (:obj:`Callable`): Computes the log-probabilities :math:`(B, S)` of the batch under the model.
-    Returns:
-        - facts (:obj:`List[str]`): One line each.
-    """
+    """Find why a loss or a gradient is NaN or infinite, as facts of one line each. Reports the first NaN or infinite
+    value of the batch and the first such parameter. If there is neither, it reports the first such gradient. ``read``
+    computes the log-probabilities (B, S) of the batch under the model."""
     facts = _of_batch(batch, read) + _of_weights(model)
     if not facts:
         gradients = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]

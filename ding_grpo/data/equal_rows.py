@@ -8,16 +8,10 @@ from .batch import Batch
 
 
 def merge_equal_rows(batch: Batch) -> Tuple[Batch, Optional[Tensor]]:
-    """
-    Overview:
-        Keep one of the rows that have the same prompt, tokens, turns and kept tokens. A language model computes the \
-        same for all of them. ``spread`` gives each row what was computed for it; gradients of equal rows are summed.
-    Arguments:
-        - batch (:obj:`Batch`): B rows with prompts.
-    Returns:
-        - merged (:obj:`Batch`): The D different rows, in the order of the batch; the batch itself if all differ.
-        - kind (:obj:`Optional[torch.LongTensor]`): The index among them of each row, :math:`(B, )`; None if all differ.
-    """
+    """Keep one of the rows that have the same prompt, tokens, turns and kept tokens. A language model computes the same
+    for all of them. Returns the different rows, in the order of the batch, and the index among them of each row, (B, );
+    the batch itself and None if all differ. ``spread`` gives each row what was computed for it; gradients of equal rows
+    are summed."""
     keys = _keys(batch)
     first: Dict[Tuple, int] = {}
     for row, key in enumerate(keys):
@@ -30,15 +24,7 @@ def merge_equal_rows(batch: Batch) -> Tuple[Batch, Optional[Tensor]]:
 
 
 def spread(found: Optional[Tensor], kind: Tensor, steps: int) -> Optional[Tensor]:
-    """
-    Overview:
-        What was computed for different rows, for each row.
-    Arguments:
-        - found (:obj:`Optional[torch.FloatTensor]`): Computed for D rows, :math:`(D, s)`; None stays None.
-        - kind (:obj:`torch.LongTensor`): As from ``merge_equal_rows``, :math:`(B, )`.
-        - steps (:obj:`int`): Number of steps S of the batch, at least s.
-    Returns:
-        - found (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`
+    """What was computed for different rows, (D, s), for each row, padded to ``steps`` columns: (B, S). None stays None.
     """
     if found is None:
         return None

@@ -25,29 +25,10 @@ def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) 
             the last one, ``reward_parts``; for steps also ``obs`` and, in the last one, ``final_obs``.
         - shared_start (:obj:`bool`): Whether the episodes must have the same start; prompts always must.
     Returns:
-        - sample (:obj:`Dict`): See shapes; what was kept only if the sampling restricts the vocabulary.
-    Shapes:
-        - prompt (:obj:`torch.LongTensor`): :math:`(L, )`
-        - obs (:obj:`torch.FloatTensor`): :math:`(M, *)` or a dict of such tensors, for the M steps of all rows, row \
-            by row
-        - final_obs (:obj:`torch.FloatTensor`): :math:`(G, *)` or a dict, the observation after each row's last step
-        - action (:obj:`torch.LongTensor`): :math:`(G, S)`, 0 after a row's end; floats of :math:`(G, S, N)` for \
-            continuous actions. For tokens it includes what the environment added between two turns
-        - logp_old (:obj:`torch.FloatTensor`): :math:`(G, S)`, 0 on tokens of the environment
-        - weight (:obj:`torch.FloatTensor`): :math:`(G, S)`, 1 on the policy's own tokens or steps, else 0
-        - length (:obj:`torch.LongTensor`): :math:`(G, )`, number of tokens or steps of the row
-        - turn (:obj:`torch.LongTensor`): :math:`(G, S)`, the number of the turn, -1 after a row's end. A reply of the \
-            environment belongs to the turn before it; each step of another environment is a turn
-        - anchor (:obj:`torch.LongTensor`): :math:`(G, T)`, for tokens: the state in which each of at most T turns is \
-            taken, a number for each state of the group; -1 for a state of its own and after a row's last turn
-        - kept (:obj:`torch.LongTensor`): :math:`(G, S, K)`, -1 where the policy sampled nothing
-        - kept_words (:obj:`torch.IntTensor`), kept_width (:obj:`torch.LongTensor`): :math:`(M, )` and :math:`(G, S)`, \
-            in its place for sets of any size, see ``KeptSets``
-        - reward (:obj:`torch.FloatTensor`): :math:`(G, S)`, the reward of each token
-        - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(G, )` each, NaN where a part does not apply
-        - truncated (:obj:`torch.FloatTensor`): :math:`(G, )`
-        - failed (:obj:`torch.FloatTensor`): :math:`(G, )`, 1 on rows that could not be scored
-        - baseline (:obj:`float`): the return of a greedy episode, if the collector has sampled one
+        - sample (:obj:`Dict`): The fields of ``Batch`` of these names, for G rows; ``prompt`` once for all rows, \
+            ``baseline`` as a float. On tokens that the environment added between two turns ``weight`` and \
+            ``logp_old`` are 0, and ``kept`` is -1. What was kept is present only if the sampling restricts the \
+            vocabulary.
     Raises:
         - ConfigError: If the episodes must have the same start and have not, or an environment has changed tokens \
             that the policy has already read or sampled.
@@ -108,7 +89,7 @@ def _check_starts(episodes: List[List[Dict[str, Any]]], start: str, shared_start
 
 
 def _steps(episode: List[Dict[str, Any]]) -> Dict[str, Tensor]:
-    """A row of single steps: action, logp, weight, reward and turn, each (S, ) or, for actions, (S, N)."""
+    """A row of single steps, each a turn: action, logp, weight, reward and turn, each (S, ) or, for actions, (S, N)."""
     row = {key: torch.cat([t[key] for t in episode]) for key in ('action', 'logp', 'reward')}
     return dict(row, weight=torch.ones_like(row['logp']), turn=torch.arange(len(row['logp'])))
 

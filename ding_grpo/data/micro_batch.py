@@ -11,19 +11,9 @@ if TYPE_CHECKING:
 
 
 def split_rows(batch: 'Batch', most: Optional[int], share: Optional[Sequence[int]] = None) -> List[Tensor]:
-    """
-    Overview:
-        Divide the rows that have a weight, in their order, into parts of at most ``most`` tokens. A part reads each \
-        of its prompts once and the tokens of its rows, except the last token of a row, which is only predicted. A row \
-        with more tokens is a separate part.
-    Arguments:
-        - batch (:obj:`Batch`): The rows.
-        - most (:obj:`Optional[int]`): Maximum number of tokens of a part; None for one part. Ignored for rows without \
-            prompts.
-        - share (:obj:`Optional[Sequence[int]]`): Indices of the rows to divide; None for all.
-    Returns:
-        - rows (:obj:`List[torch.LongTensor]`): The row indices of each part, at least one.
-    """
+    """Divide the rows that have a weight, or those of ``share``, in their order, into parts of at most ``most`` tokens.
+    A part reads each of its prompts once and the tokens of its rows, except the last token of a row, which is only
+    predicted. A row with more tokens is a separate part. None, or rows without prompts: one part."""
     costs = _costs(batch)
     if share is not None:
         costs = {row: costs[row] for row in share if row in costs}
@@ -33,16 +23,9 @@ def split_rows(batch: 'Batch', most: Optional[int], share: Optional[Sequence[int
 
 
 def share_rows(batch: 'Batch') -> Sequence[int]:
-    """
-    Overview:
-        The rows that this process reads. With several processes each has the whole batch and reads a block of it, in \
-        the order of the ranks. The division minimises the number of tokens (without prompts: of steps) in the largest \
-        block. Every process computes the same division.
-    Arguments:
-        - batch (:obj:`Batch`): The rows.
-    Returns:
-        - rows (:obj:`Sequence[int]`): Their indices; empty if there are fewer rows than processes.
-    """
+    """The rows that this process reads. With several processes each has the whole batch and reads a block of it, in the
+    order of the ranks. The division minimises the number of tokens (without prompts: of steps) in the largest block.
+    Every process computes the same division. It is empty if there are fewer rows than processes."""
     if parallel.world_size() == 1:
         return range(len(batch))
     blocks = _blocks(_costs(batch), parallel.world_size())

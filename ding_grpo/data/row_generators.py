@@ -6,26 +6,16 @@ RowKey = Tuple[int, ...]  # collect, group, row; of a group that was started aga
 
 
 class RowGenerators:
-    """
-    Overview:
-        Random numbers of rows. Each row has one generator, seeded by (seed, collect, group, row), so that its numbers \
-        do not depend on other rows.
-    Interfaces:
-        ``of``, ``forget``
-    """
+    """Random numbers of rows. Each row has one generator, seeded by (seed, collect, group, row), so that its numbers do
+    not depend on other rows."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._generators: Dict[int, Tuple[RowKey, np.random.Generator]] = {}
 
     def of(self, env_id: int, key: RowKey) -> np.random.Generator:
-        """
-        Overview:
-            The generator of the row that an environment runs. All steps of the row use the same generator.
-        Arguments:
-            - env_id (:obj:`int`): The environment.
-            - key (:obj:`RowKey`): The key of its row.
-        """
+        """The generator of the row that an environment runs, by the row's key. All steps of the row use the same
+        generator."""
         if env_id not in self._generators or self._generators[env_id][0] != key:
             self._generators[env_id] = (key, np.random.default_rng([self._seed, *key]))
         return self._generators[env_id][1]

@@ -13,11 +13,8 @@ EMULATED = dict(
 
 
 class Autocast(NamedTuple):
-    """
-    Overview:
-        Whether layers (``kind``: None, ``auto`` or ``bfloat16``) and the output layer (``output``) multiply bfloat16. \
-        Weights keep their type.
-    """
+    """Whether layers (``kind``: None, ``auto`` or ``bfloat16``) and the output layer (``output``) multiply bfloat16.
+    Weights keep their type."""
     kind: Optional[str] = None
     output: bool = False
 
@@ -41,16 +38,8 @@ class Autocast(NamedTuple):
         return torch.bfloat16
 
     def notice(self, half: bool, device_type: str, key: str) -> Optional[str]:
-        """
-        Overview:
-            A line for the log: the type that ``auto`` has chosen, or that the device emulates bfloat16.
-        Arguments:
-            - half (:obj:`bool`): Whether weights are in bfloat16.
-            - device_type (:obj:`str`): ``cpu`` or ``cuda``.
-            - key (:obj:`str`): Config key of the model.
-        Returns:
-            - notice (:obj:`Optional[str]`): None if neither applies.
-        """
+        """A line for the log: the type that ``auto`` has chosen, or that the device emulates bfloat16; None if neither
+        applies. ``half``: whether weights are in bfloat16. ``key``: config key of the model."""
         native = multiplies_bfloat16(device_type)
         if self.kind == 'auto' and (native or not half):
             return f"{key}.autocast = 'auto': layers compute in {'bfloat16' if native else 'float32'}."

@@ -57,9 +57,6 @@ class CausalLM(nn.Module):
             and saved as an ordinary folder.
     Raises:
         - ConfigError: If a value is invalid; the message names the key.
-    Interfaces:
-        ``start``, ``arithmetic``, ``completion_logits``, ``completion_states``, ``completion_hidden``, \
-        ``output_head``, ``limit_vocabulary``, ``save_pretrained``, ``from_model``
     """
 
     def __init__(
@@ -249,8 +246,6 @@ class CausalLM(nn.Module):
             - completion (:obj:`torch.LongTensor`): Tokens of the rows, padded on the right with any valid token.
             - length (:obj:`Optional[torch.LongTensor]`): Number of tokens needed from each row; the result after \
                 them is arbitrary. None for all.
-        Returns:
-            - logit (:obj:`torch.FloatTensor`): Logits of each completion token.
         Shapes:
             - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
             - length (:obj:`torch.LongTensor`): :math:`(B, )`
@@ -263,12 +258,9 @@ class CausalLM(nn.Module):
             return read_unshared(self, self.lm, 'logits', prompts, completion, length)[..., :self.output_tokens]
 
     def completion_states(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> States:
-        """
-        Overview:
-            The last hidden states before completion tokens: one vector per token instead of V logits, which \
-            ``output_head`` computes from it. If the model shares prompts, tokens that follow the same ones have one \
-            state. Arguments as of ``completion_logits``.
-        """
+        """The last hidden states before completion tokens: one vector per token instead of V logits, which
+        ``output_head`` computes from it. If the model shares prompts, tokens that follow the same ones have one state.
+        Arguments as of ``completion_logits``."""
         self.check_length(prompts.ids.shape[1] + completion.shape[1])
         with self.arithmetic():
             if self.shares_prompts:
@@ -286,12 +278,8 @@ class CausalLM(nn.Module):
         return recomputing(self._layers)
 
     def output_head(self) -> OutputHead:
-        """
-        Overview:
-            How the logits are computed from hidden states, for the tokens that ``limit_vocabulary`` keeps.
-        Raises:
-            - ConfigError: If ``linear_log_prob`` does not support the output layer.
-        """
+        """How the logits are computed from hidden states, for the tokens that ``limit_vocabulary`` keeps. Raises a
+        ``ConfigError`` if ``linear_log_prob`` does not support the output layer."""
         rounded = self.autocast.output and self.autocast_dtype is not None
         return self._output_layer.head(self)._replace(rounded=rounded)
 
@@ -322,9 +310,6 @@ class CausalLM(nn.Module):
             evaluator's completions of one turn, computed without autocast. Not saved are options that change greedy \
             completions too: ``logit_bias``, ``repetition_penalty``, ``allowed_tokens`` and ``env.stop``.
         Arguments:
-            - folder (:obj:`str`): Created if it does not exist.
-            - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): Saved with the weights.
-            - max_new_tokens (:obj:`Optional[int]`): Length limit of the training.
             - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): As of ``self.state_dict()``; None for its own.
             - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
         """

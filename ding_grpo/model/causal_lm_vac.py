@@ -11,16 +11,10 @@ from .read.prompts import PromptBatch
 
 @MODEL_REGISTRY.register('causal_lm_vac')
 class CausalLMVAC(nn.Module):
-    """
-    Overview:
-        A causal language model with a value head on the same trunk. It has the form that DI-engine's own PPO needs: \
-        token by token, with ``mode`` as in ``VAC``. It serves to compare GRPO and PPO on one environment with one \
-        network. Sampling and learning read a row together with a row that continues it. The rows' tokens up to one \
-        column are read once for all rows in which they are equal. The column is chosen so that the fewest tokens are \
-        read.
-    Interfaces:
-        ``forward``, ``compute_actor``, ``compute_critic``, ``compute_actor_critic``, ``save_pretrained``
-    """
+    """A causal language model with a value head on the same trunk. It has the form that DI-engine's own PPO needs:
+    token by token, with ``mode`` as in ``VAC``. It serves to compare GRPO and PPO on one environment with one network.
+    Sampling and learning read a row together with a row that continues it. The rows' tokens up to one column are read
+    once for all rows in which they are equal. The column is chosen so that the fewest tokens are read."""
     mode = ['compute_actor', 'compute_critic', 'compute_actor_critic']
 
     def __init__(
@@ -45,15 +39,12 @@ class CausalLMVAC(nn.Module):
             Read the prompt and the completion so far.
         Arguments:
             - obs (:obj:`torch.Tensor`): Token ids, -1 after the last; DI-engine may have cast them to float32.
-            - mode (:obj:`str`): One of ``mode``.
         Returns:
             - output (:obj:`Dict`): ``logit`` of the next token, ``value`` of the state, or both.
         Shapes:
             - obs (:obj:`torch.Tensor`): :math:`(B, N)`
             - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`
             - value (:obj:`torch.FloatTensor`): :math:`(B, )`
-        Raises:
-            - ValueError: If ``mode`` is unknown.
         """
         if mode not in self.mode:
             raise ValueError(f'mode = {mode!r}: must be one of {self.mode}')
@@ -96,14 +87,9 @@ class CausalLMVAC(nn.Module):
 
 
 def _cheapest_split(ids: Tensor, shortest: int, longest: int) -> int:
-    """
-    Overview:
-        The column at which to divide sorted rows into a beginning and a rest. The beginning is read once for rows in \
-        which it is equal, the rest in every row. The column is at most the shortest row's length, because padding \
-        follows there.
-    Shapes:
-        - ids (:obj:`torch.LongTensor`): :math:`(R, N)`
-    """
+    """The column at which to divide sorted rows (R, N) into a beginning and a rest. The beginning is read once for rows
+    in which it is equal, the rest in every row. The column is at most the shortest row's length, because padding
+    follows there."""
     shared = (ids[:-1] == ids[1:]).long().cumprod(1).sum(1)  # (R - 1, ): tokens that each row shares with the next
     split = torch.arange(1, shortest + 1, device=ids.device)
     beginnings = 1 + (shared < split.unsqueeze(1)).sum(1)  # number of distinct beginnings of each length

@@ -22,16 +22,9 @@ def save_folder(
     adapters: Optional[nn.Module] = None,
     merge: bool = False,
 ) -> None:
-    """
-    Overview:
-        Write a model, its tokenizer and its generation defaults. Other arguments as of ``CausalLM.save_pretrained``.
-    Arguments:
-        - tokens (:obj:`int`): Number of tokens of the tokenizer; generation suppresses the others.
-        - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): Weights to save instead of those of ``lm``, by its \
-            names.
-        - adapters (:obj:`Optional[nn.Module]`): peft's wrapper of the model. If given, only the adapters are saved.
-        - merge (:obj:`bool`): Whether to save the whole model with merged adapters instead.
-    """
+    """Write a model, its tokenizer and its generation defaults; arguments as of ``CausalLM.save_pretrained``.
+    ``tokens``: number of tokens of the tokenizer; generation suppresses the others. ``adapters``: peft's wrapper of the
+    model. Only the adapters are saved, or with ``merge`` the whole model with merged adapters."""
     ids = {}
     if tokenizer is not None:
         ids = {name: getattr(tokenizer, name) for name in ('bos_token_id', 'eos_token_id', 'pad_token_id')}

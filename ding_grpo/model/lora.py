@@ -14,14 +14,8 @@ _REFERENCE = 'without adapters the model must be the pretrained one, which is th
 
 
 def check_base(lora: Optional[dict], save_merged: bool, pretrained: Optional[str], gguf_file: Optional[str]) -> None:
-    """
-    Overview:
-        Check that what a run saves can be loaded again: adapters name their base model.
-    Arguments:
-        - lora, save_merged, pretrained, gguf_file: As in ``CausalLM``.
-    Raises:
-        - ConfigError: If the base model is random or from a GGUF file, or ``save_merged`` is set without ``lora``.
-    """
+    """Check that what a run saves can be loaded again: adapters name their base model, which must be neither random nor
+    from a GGUF file."""
     if lora is None:
         if save_merged:
             raise ConfigError('policy.model.save_merged = True: needs policy.model.lora.')
@@ -39,17 +33,8 @@ def check_base(lora: Optional[dict], save_merged: bool, pretrained: Optional[str
 
 
 def add_adapters(lm: PreTrainedModel, lora: dict) -> nn.Module:
-    """
-    Overview:
-        Add adapters to a model and freeze its other weights.
-    Arguments:
-        - lm (:obj:`PreTrainedModel`): The model, changed in place.
-        - lora (:obj:`dict`): Arguments of ``peft.LoraConfig``.
-    Returns:
-        - model (:obj:`nn.Module`): peft's wrapper of the model.
-    Raises:
-        - ConfigError: If peft is not installed, or if an argument is invalid or would change the reference.
-    """
+    """Add adapters to a model in place, freeze its other weights, and return peft's wrapper of it. Raises a
+    ``ConfigError`` if an argument is invalid or would change the reference."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:

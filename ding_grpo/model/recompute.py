@@ -11,12 +11,7 @@ from ding_common import ConfigError
 
 
 def recomputed_layers(lm: PreTrainedModel) -> List[nn.Module]:
-    """
-    Overview:
-        Prepare the layers of a model whose activations are computed again for the gradient, see ``recomputing``.
-    Raises:
-        - ConfigError: If the architecture has none.
-    """
+    """Prepare the layers of a model whose activations are computed again for the gradient, see ``recomputing``."""
     lm.activation_checkpointing_enable(activation_checkpointing_kwargs=dict(use_reentrant=False))
     layers = [m for m in lm.modules() if isinstance(m, GradientCheckpointingLayer)]
     for layer in layers:  # ``eval`` disables the dropout of modules; some layers have a rate of their own

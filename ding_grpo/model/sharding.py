@@ -20,13 +20,8 @@ from .fast_linear import forget_casts
 
 
 class Sharding:
-    """
-    Overview:
-        A model whose weights are divided among the processes, and a plain copy with whole weights for sampling, \
-        evaluation and export. The copy is empty while the model learns.
-    Interfaces:
-        ``gather``, ``release``, ``duplicate``, ``check_reading``
-    """
+    """A model whose weights are divided among the processes, and a plain copy with whole weights for sampling,
+    evaluation and export. The copy is empty while the model learns."""
 
     def __init__(self, model: CausalLM, cuda: bool, shard: Union[bool, str] = True) -> None:
         """
@@ -35,9 +30,6 @@ class Sharding:
             - cuda (:obj:`bool`): Whether the parts are on GPUs, one GPU per process.
             - shard (:obj:`Union[bool, str]`): ``policy.shard``. With 'machine', each machine has all parts, so that \
                 only gradients travel between machines; with True, the parts are divided among the processes of all.
-        Raises:
-            - ConfigError: If the architecture cannot be divided by layers, or machines have unequal numbers of \
-                processes.
         """
         check_layers(model, shard)
         self._shard, self.mesh = shard, _mesh('cuda' if cuda else 'cpu', shard == 'machine')
@@ -51,13 +43,8 @@ class Sharding:
         return next(self._model.parameters()).device
 
     def check_reading(self) -> None:
-        """
-        Overview:
-            Check that the model reads a part of a batch in one pass. Each pass gathers the layers from all processes, \
-            and other ways of reading take as many passes as the lengths of rows ask for.
-        Raises:
-            - ConfigError: If it does not.
-        """
+        """Check that the model reads a part of a batch in one pass. Each pass gathers the layers from all processes,
+        and other ways of reading take as many passes as the lengths of rows ask for."""
         if not self.copy.shares_prompts:
             raise ConfigError(
                 f'policy.shard = {self._shard!r}: {type(self.copy.lm).__name__} cannot share prompts, so that '
@@ -120,13 +107,8 @@ def layers_of(model: CausalLM) -> List[nn.Module]:
 
 
 def check_layers(model: CausalLM, shard: Union[bool, str] = True) -> None:
-    """
-    Overview:
-        Check that a model has layers, and that every token needs all of their weights. Otherwise processes that read \
-        other tokens would have gradients of other weights, which they could not sum. ``shard`` is ``policy.shard``.
-    Raises:
-        - ConfigError: If it does not.
-    """
+    """Check that a model has layers, and that every token needs all of their weights. Otherwise processes that read
+    other tokens would have gradients of other weights, which they could not sum. ``shard`` is ``policy.shard``."""
     name = type(model.lm).__name__
     if not layers_of(model):
         raise ConfigError(f'policy.shard = {shard!r}: {name} has no layers that can be divided one by one.')

@@ -1,4 +1,9 @@
-"""Pure functions on tensors, in DI-engine's convention: a namedtuple of inputs to ``(loss, info)``."""
+"""
+Pure functions on tensors, in DI-engine's convention: a namedtuple of inputs to ``(loss, info)``. B is the number of
+rows, S that of their tokens or steps, V the size of the vocabulary. ``weight`` is 1 where a token counts, else 0;
+``group`` has integer ids in any order, and groups may differ in size. A wrong shape, type or option raises a
+``ValueError`` that names it.
+"""
 from .advantage import ADVANTAGE_METHODS, STEP_ADVANTAGE_METHODS, anchor_advantage, equal_groups, group_advantage, \
     return_to_go, step_advantage
 from .distillation import DIVERGENCES, LinearOutput, distillation_data, distillation_error, distillation_info, \

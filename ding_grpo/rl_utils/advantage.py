@@ -36,20 +36,12 @@ def group_advantage(
         A group of one row, or of equal rewards, carries no information: its advantage is 0 before any shift over the \
         batch. Only ``reinforce_plus_plus_baseline`` shifts; there such rows get minus the mean, scaled.
     Arguments:
-        - reward (:obj:`torch.FloatTensor`): One reward per trajectory.
         - group (:obj:`torch.LongTensor`): Group ids: any integers, in any order; group sizes may differ.
         - method (:obj:`str`): One of ``ADVANTAGE_METHODS``.
         - eps (:obj:`float`): Added to the standard deviation.
         - length (:obj:`Optional[torch.Tensor]`): Number of tokens of each trajectory; required by ``opo``.
-    Returns:
-        - adv (:obj:`torch.FloatTensor`): The advantages.
     Shapes:
-        - reward (:obj:`torch.FloatTensor`): :math:`(B, )`
-        - group (:obj:`torch.LongTensor`): :math:`(B, )`
-        - length (:obj:`torch.Tensor`): :math:`(B, )`
-        - adv (:obj:`torch.FloatTensor`): :math:`(B, )`
-    Raises:
-        - ValueError: If ``method`` is unknown, a shape or type is wrong, or ``opo`` has no ``length``.
+        - reward, group, length, adv: :math:`(B, )`
     """
     check_choice('method', method, ADVANTAGE_METHODS)
     check_groups(reward, group)
@@ -73,13 +65,8 @@ def return_to_go(reward: Tensor, discount_factor: float) -> Tensor:
     Arguments:
         - reward (:obj:`torch.FloatTensor`): Reward of each step, 0 after the end of a row.
         - discount_factor (:obj:`float`): Discount factor in [0, 1].
-    Returns:
-        - return_ (:obj:`torch.FloatTensor`): The returns.
     Shapes:
-        - reward (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    Raises:
-        - ValueError: If ``discount_factor`` is not in [0, 1], or a shape or type is wrong.
+        - reward, return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """
     check_leading('reward', reward, '(B, S)')
     check_number('discount_factor', discount_factor)
@@ -102,19 +89,14 @@ def step_advantage(return_: Tensor, weight: Tensor, group: Tensor, method: str =
     Arguments:
         - return_ (:obj:`torch.FloatTensor`): Return from each step on, also after the end of a row.
         - weight (:obj:`torch.FloatTensor`): 1 on steps, 0 after the end of a row.
-        - group (:obj:`torch.LongTensor`): Group ids, as in ``group_advantage``.
         - method (:obj:`str`): ``no_std`` subtracts the mean of the rows at that step. ``rloo`` subtracts the mean of \
             the other rows. ``grpo`` divides ``no_std`` by its root mean square over all steps of the group.
         - eps (:obj:`float`): Added to that root mean square.
     Returns:
         - adv (:obj:`torch.FloatTensor`): The advantages, 0 after the end of a row.
     Shapes:
-        - return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - return_, weight, adv (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - group (:obj:`torch.LongTensor`): :math:`(B, )`
-        - adv (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    Raises:
-        - ValueError: If ``method`` is unknown, or a shape or type is wrong.
     """
     check_choice('method', method, STEP_ADVANTAGE_METHODS)
     check_leading('return_', return_, '(B, S)')
@@ -142,19 +124,11 @@ def anchor_advantage(return_: Tensor, anchor: Tensor, group: Tensor) -> Tensor:
         as in GiGPO, https://arxiv.org/abs/2505.10978: return from here minus the mean of the other rows'. A row \
         alone at an anchor gets 0. Its second visit of an anchor is left out: what happens there depends on the first.
     Arguments:
-        - return_ (:obj:`torch.FloatTensor`): Return from each turn on.
         - anchor (:obj:`torch.LongTensor`): Number of the state in which each turn is taken, equal for equal states of \
             a group; negative for a state of its own and after the end of a row.
-        - group (:obj:`torch.LongTensor`): Group ids, as in ``group_advantage``.
-    Returns:
-        - adv (:obj:`torch.FloatTensor`): The advantages.
     Shapes:
-        - return_ (:obj:`torch.FloatTensor`): :math:`(B, T)`
-        - anchor (:obj:`torch.LongTensor`): :math:`(B, T)`
+        - return_, anchor, adv: :math:`(B, T)`
         - group (:obj:`torch.LongTensor`): :math:`(B, )`
-        - adv (:obj:`torch.FloatTensor`): :math:`(B, T)`
-    Raises:
-        - ValueError: If a shape or type is wrong.
     """
     check_leading('return_', return_, '(B, T)')
     check_tensor('anchor', anchor, tuple(return_.shape), '(B, T)', 'int64')
@@ -219,15 +193,8 @@ def _reinforce_plus_plus_baseline(g: _Groups) -> Tensor:
 
 
 def whiten(x: Tensor, weight: Tensor) -> Tensor:
-    """
-    Overview:
-        Normalise numbers to mean 0 and unbiased variance 1.
-    Arguments:
-        - x (:obj:`torch.FloatTensor`): Numbers of any shape, in float64.
-        - weight (:obj:`torch.FloatTensor`): How often each of them counts, of the same shape.
-    Returns:
-        - x (:obj:`torch.FloatTensor`): The normalised numbers; exactly 0 if those that count are equal.
-    """
+    """Numbers of any shape, in float64, normalised to mean 0 and unbiased variance 1, where ``weight`` is how often
+    each counts. Exactly 0 if those that count are equal."""
     total, counted = weight.sum(), x[weight != 0]
     if total <= 1 or (counted == counted[0]).all():
         return torch.zeros_like(x)
@@ -283,16 +250,10 @@ def equal_groups(reward: Tensor, group: Tensor) -> Tensor:
     Overview:
         Which groups have only equal rewards, and thus no learning signal.
     Arguments:
-        - reward (:obj:`torch.FloatTensor`): One reward per row.
         - group (:obj:`torch.LongTensor`): Group numbers from 0 to P - 1.
-    Returns:
-        - equal (:obj:`torch.BoolTensor`): One flag per group.
     Shapes:
-        - reward (:obj:`torch.FloatTensor`): :math:`(B, )`
-        - group (:obj:`torch.LongTensor`): :math:`(B, )`
+        - reward, group: :math:`(B, )`
         - equal (:obj:`torch.BoolTensor`): :math:`(P, )`
-    Raises:
-        - ValueError: If a shape or type is wrong, or a group number is negative.
     """
     check_groups(reward, group)
     if len(group) and group.min() < 0:
@@ -304,10 +265,7 @@ def equal_groups(reward: Tensor, group: Tensor) -> Tensor:
 
 
 def check_groups(reward: Tensor, group: Tensor) -> None:
-    """
-    Overview:
-        Require one reward and one integer group id per row.
-    """
+    """Require one reward and one integer group id per row."""
     check_leading('reward', reward, '(B, )')
     check_tensor('group', group, tuple(reward.shape), '(B, )', 'numbers')
     if group.is_floating_point() or group.dtype == torch.bool:

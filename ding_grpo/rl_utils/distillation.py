@@ -47,18 +47,7 @@ def distillation_error(
         max_length: Optional[int] = None,
         num_tokens: Optional[float] = None,
 ) -> Tuple[Tensor, distillation_info]:
-    """
-    Overview:
-        The loss of a batch from the divergences of its tokens.
-    Arguments:
-        - data (:obj:`distillation_data`): Divergences and weights of the tokens.
-        - reduction, max_length, num_tokens: As in ``reduce_loss``.
-    Returns:
-        - loss (:obj:`torch.FloatTensor`): 0-dim tensor.
-        - info (:obj:`distillation_info`): Metrics.
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
-    """
+    """The loss of a batch from the divergences of its tokens; the options are those of ``reduce_loss``."""
     loss = reduce_loss(data.divergence, data.weight, reduction, max_length, num_tokens)
     return loss, distillation_info(masked_mean(data.kl.detach(), data.weight).item())
 
@@ -96,7 +85,6 @@ def linear_divergence(
         computes them again. It cannot be differentiated twice. The teacher gets no gradient. Log-probabilities below \
         -1000 count as -1000, so the result is finite where one of the two excludes a token.
     Arguments:
-        - student (:obj:`LinearOutput`): The trained model.
         - teacher (:obj:`LinearOutput`): The teacher, with the same tokens in the same order. Hidden size and type may \
             differ.
         - mask (:obj:`Optional[torch.Tensor]`): Where it is 0, nothing is computed and the results are 0.
@@ -108,10 +96,7 @@ def linear_divergence(
         - divergence (:obj:`torch.FloatTensor`): In nats, float32 or wider, differentiable.
         - kl (:obj:`torch.FloatTensor`): KL(student || teacher) in nats, without a gradient.
     Shapes:
-        - mask (:obj:`torch.Tensor`): :math:`(B, S)`
-        - divergence, kl (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
+        - mask, divergence, kl: :math:`(B, S)`
     """
     _check_kind(divergence, mix)
     check_number('temperature', temperature, open_low=True)
@@ -152,9 +137,8 @@ def sampled_divergence(
         to the one that sampled, whose expectation is the gradient of D. Differentiating the value would give another \
         gradient, see ``straight_through_kl``.
     Arguments:
-        - logp_new (:obj:`torch.FloatTensor`): Log-probabilities of the sampled tokens under the student.
-        - logp_old (:obj:`torch.FloatTensor`): The same under the policy that sampled.
-        - logp_teacher (:obj:`torch.FloatTensor`): The same under the teacher.
+        - logp_new, logp_old, logp_teacher (:obj:`torch.FloatTensor`): Log-probabilities of the sampled tokens under \
+            the student, under the policy that sampled, and under the teacher.
         - divergence (:obj:`str`): One of ``DIVERGENCES``.
         - mix (:obj:`float`): For ``jsd``: the teacher's share of the mixture, in (0, 1).
     Returns:
@@ -162,8 +146,6 @@ def sampled_divergence(
         - kl (:obj:`torch.FloatTensor`): The k3 estimate of KL(student || teacher), without a gradient.
     Shapes:
         All tensors have the same shape, usually :math:`(B, S)`.
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
     """
     _check_kind(divergence, mix)
     check_floats('logp_new', logp_new)

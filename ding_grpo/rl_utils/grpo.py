@@ -37,8 +37,6 @@ class grpo_info(namedtuple('grpo_info', ['approx_kl', 'clipfrac'])):
         - ratio_mean (:obj:`float`): Mean ratio.
         - ratio_max (:obj:`float`): Largest ratio.
         - effective_sample_size (:obj:`float`): (sum r)^2 / sum r^2 as a share of the tokens; 1 on-policy.
-    Interfaces:
-        ``metrics``
     """
 
     def __new__(cls, approx_kl: float, clipfrac: float, **others: float) -> 'grpo_info':
@@ -47,10 +45,7 @@ class grpo_info(namedtuple('grpo_info', ['approx_kl', 'clipfrac'])):
         return info
 
     def metrics(self) -> Dict[str, float]:
-        """
-        Overview:
-            All metrics by name.
-        """
+        """All metrics by name."""
         return {**self._asdict(), **vars(self)}
 
 
@@ -76,15 +71,11 @@ def grpo_error(
             tokens, as DI-engine main does.
         - options: Options of ``config`` by name, which replace those of ``config``.
     Returns:
-        - loss (:obj:`torch.FloatTensor`): The differentiable loss, a 0-dim tensor.
         - info (:obj:`Optional[grpo_info]`): The metrics; ``approx_kl, clipfrac = info`` as in DI-engine main. None \
             without ``with_info``.
     Shapes:
         - logp_new, logp_old, logp_ref, weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, B rows of S tokens
         - adv (:obj:`torch.FloatTensor`): :math:`(B, )`, or :math:`(B, S)` with one advantage per token
-    Raises:
-        - ValueError: If a field has the wrong shape or type, an option is unknown or invalid, or a required field or \
-            option is missing.
     """
     _check_fields(data)
     config = with_options(config, options)
@@ -176,16 +167,11 @@ def grpo_policy_error(
         - data (:obj:`namedtuple`): ``grpo_policy_data``. ``logit_old``, ``logit_ref`` and ``weight`` may be None \
             as in ``grpo_error``.
         - log_prob_fn (:obj:`LogProbFunction`): Maps logits and sampled tokens to log-probabilities.
-        - config (:obj:`LossConfig`): The options of the loss.
         - options: The other arguments of ``grpo_error``, such as ``clip_ratio`` and ``beta``.
-    Returns:
-        - loss (:obj:`torch.FloatTensor`): As in ``grpo_error``.
-        - info (:obj:`grpo_info`): As in ``grpo_error``.
     Shapes:
         - logit_new, logit_old, logit_ref (:obj:`torch.FloatTensor`): :math:`(B, S, V)`, V tokens in the vocabulary
-        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - action, weight: :math:`(B, S)`
         - adv (:obj:`torch.Tensor`): :math:`(B, )`, floats or integers
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """
     logits = dict(logit_new=data.logit_new, logit_old=data.logit_old, logit_ref=data.logit_ref)
     new, old, ref = log_probs(logits, data.action, data.weight, log_prob_fn)

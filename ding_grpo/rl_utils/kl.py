@@ -23,13 +23,10 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
     Arguments:
         - logp_new (:obj:`torch.FloatTensor`): Log-probabilities of the sampled tokens under the trained policy.
         - logp_ref (:obj:`torch.FloatTensor`): The same under the frozen reference policy.
-        - kl_type (:obj:`str`): ``k1``, ``k2`` or ``k3``.
     Returns:
         - kl (:obj:`torch.FloatTensor`): The estimate in nats.
     Shapes:
         All tensors have the same shape, usually :math:`(B, S)`.
-    Raises:
-        - ValueError: If ``kl_type`` is unknown, or a shape or type is wrong.
     """
     check_choice('kl_type', kl_type, KL_TYPES)
     check_floats('logp_new', logp_new)
@@ -43,54 +40,26 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
 
 
 def bounded(log_ratio: Tensor, share: float = 0.3) -> Tensor:
-    """
-    Overview:
-        Bound the logarithm of a probability ratio by a share of the largest exponent of its type (88 in float32, 709 \
-        in float64), so that neither the ratio nor its product with a KL overflows. The gradient ignores the bound. \
-        For a ratio that the loss clips it is therefore 0, not 0 times infinity.
-    Arguments:
-        - log_ratio (:obj:`torch.FloatTensor`): Tensor of any shape.
-        - share (:obj:`float`): Share of the largest exponent; the default gives a bound of 26 in float32.
-    Returns:
-        - log_ratio (:obj:`torch.FloatTensor`): The same values, bounded above.
-    """
+    """Bound the logarithm of a probability ratio by a share of the largest exponent of its type (88 in float32, 709 in
+    float64; the default share gives 26 in float32), so that neither the ratio nor its product with a KL overflows. The
+    gradient ignores the bound. For a ratio that the loss clips it is therefore 0, not 0 times infinity."""
     limit = math.log(torch.finfo(log_ratio.dtype).max) * share
     excess = (log_ratio.detach() - limit).clamp(min=0)
     return torch.where(excess == float('inf'), limit, log_ratio - excess)
 
 
 def calculate_kl_div(log_ratio: Tensor, kl_type: str) -> Tensor:
-    """
-    Overview:
-        Mean of ``kl_estimate`` over all elements, with the name and signature of DI-engine main.
-    Arguments:
-        - log_ratio (:obj:`torch.FloatTensor`): ``logp_new - logp_ref``, of any shape.
-        - kl_type (:obj:`str`): ``k1``, ``k2`` or ``k3``.
-    Returns:
-        - kl (:obj:`torch.FloatTensor`): 0-dim tensor, in nats; 0 for an empty tensor.
-    Raises:
-        - ValueError: If ``kl_type`` is unknown.
-    """
+    """Mean of ``kl_estimate`` over all elements of ``log_ratio``, which is ``logp_new - logp_ref``, in nats; 0 for an
+    empty tensor. It has the name and signature of DI-engine main."""
     kl = kl_estimate(log_ratio, torch.zeros_like(log_ratio), kl_type)
     return kl.sum() / max(kl.numel(), 1)
 
 
 def straight_through_kl(logp_new: Tensor, logp_ref: Tensor, kl_type: str = 'k3') -> Tensor:
-    """
-    Overview:
-        The value of any estimator with the gradient of k2. Only k2 has the right gradient: on-policy, the expectation \
-        of (log p_new - log p_ref) grad log p_new is the gradient of KL(new || ref). As a loss, k1 has the expected \
-        gradient E[grad log p_new] = 0 and no effect. k3 has E[(1 - p_ref / p_new) grad log p_new], the gradient of \
-        the reverse KL(ref || new).
-    Arguments:
-        - logp_new (:obj:`torch.FloatTensor`): As in ``kl_estimate``.
-        - logp_ref (:obj:`torch.FloatTensor`): As in ``kl_estimate``.
-        - kl_type (:obj:`str`): Estimator of the value.
-    Returns:
-        - kl (:obj:`torch.FloatTensor`): The estimate in nats.
-    Shapes:
-        As in ``kl_estimate``.
-    """
+    """The value of any estimator with the gradient of k2. Only k2 has the right gradient: on-policy, the expectation of
+    (log p_new - log p_ref) grad log p_new is the gradient of KL(new || ref). As a loss, k1 has the expected gradient
+    E[grad log p_new] = 0 and no effect. k3 has E[(1 - p_ref / p_new) grad log p_new], the gradient of the reverse
+    KL(ref || new)."""
     gradient = kl_estimate(logp_new, logp_ref, 'k2')
     return kl_estimate(logp_new, logp_ref, kl_type).detach() + (gradient - gradient.detach())  # the latter is 0
 
@@ -100,17 +69,12 @@ def exact_kl(logit_new: Tensor, logit_ref: Tensor) -> Tensor:
     Overview:
         KL(new || ref) of each token's distribution, summed over the vocabulary. It has no sampling noise, and needs \
         as much memory as both tensors of logits.
-    Arguments:
-        - logit_new (:obj:`torch.FloatTensor`): Logits of the trained policy.
-        - logit_ref (:obj:`torch.FloatTensor`): Logits of the reference.
     Returns:
         - kl (:obj:`torch.FloatTensor`): In nats; Inf where new gives probability to a token that ref excludes.
     Shapes:
         - logit_new (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
         - logit_ref (:obj:`torch.FloatTensor`): The same
         - kl (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
-    Raises:
-        - ValueError: If the shapes differ or a type is wrong.
     """
     check_leading('logit_new', logit_new, '(B, S, V) or (S, V)')
     check_tensor('logit_ref', logit_ref, tuple(logit_new.shape), 'that of logit_new')

@@ -36,8 +36,6 @@ class LossConfig:
         - kl_type (:obj:`str`): Estimator of that KL, ``k1``, ``k2`` or ``k3``.
         - kl_ratio_correction (:obj:`bool`): Whether to multiply the KL by the ratio. It is then an estimate under the \
             trained policy even if another policy sampled the tokens.
-    Raises:
-        - ValueError: If an option is invalid, or two of them exclude each other.
     """
     ratio: str = 'token'
     surrogate: Union[str, Surrogate] = 'clip'
@@ -88,25 +86,14 @@ class LossConfig:
         return 1 - self.clip_ratio, high - 1 if self.traits.high_alone else high
 
     def drawing_from(self, generator: torch.Generator) -> 'LossConfig':
-        """
-        Overview:
-            The same loss, whose surrogate draws tokens from a generator; unchanged if the surrogate draws nothing.
-        """
+        """The same loss, whose surrogate draws tokens from a generator; unchanged if the surrogate draws nothing."""
         if 'generator' not in surrogate_arguments(self.objective)[1]:
             return self
         return replace(self, surrogate_options=dict(self.surrogate_options, generator=generator))
 
 
 def with_options(config: LossConfig, options: Dict[str, Any]) -> LossConfig:
-    """
-    Overview:
-        A config in which options are replaced.
-    Arguments:
-        - config (:obj:`LossConfig`): The config.
-        - options (:obj:`Dict[str, Any]`): Values by the name of the option.
-    Raises:
-        - ValueError: If an option is unknown or invalid.
-    """
+    """A config in which options are replaced, by name."""
     if not isinstance(config, LossConfig):
         raise ValueError(f'config of {type(config).__name__}: must be a LossConfig; pass single options by name')
     known = [option.name for option in fields(LossConfig)]

@@ -25,17 +25,13 @@ def sampler_correction(logp: Tensor,
     Arguments:
         - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy that learns, in nats.
         - logp_sampler (:obj:`torch.FloatTensor`): Log-probabilities that the sampler reported.
-        - weight (:obj:`torch.FloatTensor`): 1 where a token counts, else 0.
         - level (:obj:`str`): ``token`` or ``sequence``.
         - bound (:obj:`float`): Largest weight, at least 1.
     Returns:
         - factor (:obj:`torch.FloatTensor`): The weight of each token, 1 where none counts.
         - cut (:obj:`float`): Share of the tokens whose ratio is above the bound.
     Shapes:
-        - logp, logp_sampler, weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - factor (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    Raises:
-        - ValueError: If ``level`` or ``bound`` is invalid, or a shape or type is wrong.
+        - logp, logp_sampler, weight, factor (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """
     _check(logp, logp_sampler, weight)
     check_choice('level', level, CORRECTIONS)
@@ -54,17 +50,10 @@ def far_rows(logp: Tensor, logp_sampler: Tensor, weight: Tensor, most: float) ->
         over tokens exceeds ``most``. DeepSeek-V3.2 masks such rows where their advantage is negative, \
         https://arxiv.org/abs/2512.02556.
     Arguments:
-        - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy that learns, in nats.
-        - logp_sampler (:obj:`torch.FloatTensor`): Log-probabilities that the sampler reported.
-        - weight (:obj:`torch.FloatTensor`): 1 where a token counts, else 0.
         - most (:obj:`float`): Largest mean difference, in nats.
-    Returns:
-        - far (:obj:`torch.BoolTensor`): Whether a row is such a row.
     Shapes:
         - logp, logp_sampler, weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - far (:obj:`torch.BoolTensor`): :math:`(B, )`
-    Raises:
-        - ValueError: If a shape or type is wrong.
     """
     _check(logp, logp_sampler, weight)
     check_number('most', most)

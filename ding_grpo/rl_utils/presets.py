@@ -7,12 +7,7 @@ from .loss_config import LossConfig
 
 @dataclass(frozen=True)
 class Preset(LossConfig):
-    """
-    Overview:
-        A loss, and the advantages that it is used with.
-    Arguments:
-        - adv_method (:obj:`str`): Method of ``group_advantage``; that of GRPO if the paper defines none.
-    """
+    """A loss, and the method of ``group_advantage`` that it is used with: that of GRPO if the paper defines none."""
     adv_method: str = 'grpo'
 
 

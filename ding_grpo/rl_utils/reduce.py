@@ -9,50 +9,18 @@ REDUCTIONS = ('sequence', 'token', 'constant', 'sum')
 
 
 def masked_mean(x: Tensor, weight: Tensor) -> Tensor:
-    """
-    Overview:
-        Mean over all tokens that count: sum(x * weight) / sum(weight); 0 if no token counts.
-    Arguments:
-        - x (:obj:`torch.FloatTensor`): Per-token values. Any value is allowed where ``weight`` is 0, even NaN.
-        - weight (:obj:`torch.FloatTensor`): 1 where a token counts, else 0.
-    Returns:
-        - mean (:obj:`torch.FloatTensor`): 0-dim tensor.
-    Shapes:
-        - x (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    """
+    """Mean of x (B, S) over all tokens that count, sum(x * weight) / sum(weight); 0 if no token counts. Any value is
+    allowed where ``weight`` is 0, even NaN."""
     return masked(x, weight).sum() / _count(weight)
 
 
 def row_mean(x: Tensor, weight: Tensor) -> Tensor:
-    """
-    Overview:
-        Mean of each row over its tokens that count; 0 for a row in which no token counts.
-    Arguments:
-        - x (:obj:`torch.FloatTensor`): As in ``masked_mean``.
-        - weight (:obj:`torch.FloatTensor`): As in ``masked_mean``.
-    Returns:
-        - mean (:obj:`torch.FloatTensor`): One value per row.
-    Shapes:
-        - x (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - mean (:obj:`torch.FloatTensor`): :math:`(B, )`
-    """
+    """Mean (B, ) of each row of x (B, S) over its tokens that count; 0 for a row in which no token counts."""
     return masked(x, weight).sum(dim=1) / _count(weight, 1)
 
 
 def sequence_mean(x: Tensor, weight: Tensor) -> Tensor:
-    """
-    Overview:
-        Mean over rows of ``row_mean`` (equation 3 of https://arxiv.org/abs/2402.03300); 0 if there are no rows.
-    Arguments:
-        - x (:obj:`torch.FloatTensor`): As in ``masked_mean``.
-        - weight (:obj:`torch.FloatTensor`): As in ``masked_mean``.
-    Returns:
-        - mean (:obj:`torch.FloatTensor`): 0-dim tensor.
-    Shapes:
-        As in ``masked_mean``.
-    """
+    """Mean over rows of ``row_mean`` (equation 3 of https://arxiv.org/abs/2402.03300); 0 if there are no rows."""
     return row_mean(x, weight).sum() / max(len(x), 1)
 
 
@@ -77,17 +45,10 @@ def reduce_loss(
         micro-batches then sum to the loss of the batch.
     Arguments:
         - loss (:obj:`torch.FloatTensor`): Per-token losses. Any value is allowed where ``weight`` is 0.
-        - weight (:obj:`torch.FloatTensor`): 1 where a token counts, else 0.
-        - reduction (:obj:`str`): One of ``REDUCTIONS``.
         - max_length (:obj:`Optional[int]`): Maximum completion length in tokens, for ``constant``.
         - num_tokens (:obj:`Optional[float]`): Number of tokens that count in the whole batch, for ``token``.
-    Returns:
-        - loss (:obj:`torch.FloatTensor`): 0-dim tensor.
     Shapes:
-        - loss (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    Raises:
-        - ValueError: If ``reduction`` is unknown, or ``constant`` has no ``max_length``.
+        - loss, weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """
     check_choice('reduction', reduction, REDUCTIONS)
     if reduction == 'constant' and (max_length is None or max_length <= 0):

@@ -28,20 +28,11 @@ def rloo_policy_error(
     Arguments:
         - data (:obj:`namedtuple`): ``rloo_policy_data``; ``weight`` may be None.
         - log_prob_fn (:obj:`LogProbFunction`): Maps logits and sampled tokens to log-probabilities.
-        - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
-        - mask_metrics (:obj:`bool`): As in ``grpo_error``.
-    Returns:
-        - loss (:obj:`torch.FloatTensor`): The differentiable loss, a 0-dim tensor.
-        - info (:obj:`namedtuple`): ``rloo_info`` of Python floats.
     Shapes:
-        - logit_new (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
-        - logit_old (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
-        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
+        - logit_new, logit_old (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
+        - action, weight: :math:`(B, S)`
         - reward (:obj:`torch.Tensor`): :math:`(K, P)`, floats or integers, K completions for each of P prompts, \
             B = K P; row k P + p of the batch is completion k of prompt p. :math:`(K, )` for one prompt
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    Raises:
-        - ValueError: If there is only one completion per prompt, or the shapes do not match.
     """
     reward = as_floats(data.reward)
     check_leading('reward', reward, '(K, ) or (K, P)')

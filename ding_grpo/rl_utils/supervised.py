@@ -26,17 +26,7 @@ def supervised_error(
         max_length: Optional[int] = None,
         num_tokens: Optional[float] = None,
 ) -> Tuple[Tensor, supervised_info]:
-    """
-    Overview:
-        The loss of supervised learning: the negative log-probability of demonstrated tokens.
-    Arguments:
-        - data (:obj:`supervised_data`): Log-probabilities and weights.
-        - reduction, max_length, num_tokens: As in ``reduce_loss``.
-    Returns:
-        - loss (:obj:`torch.FloatTensor`): 0-dim tensor.
-        - info (:obj:`supervised_info`): Metrics.
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
-    """
+    """The loss of supervised learning: the negative log-probability of demonstrated tokens. The options are those of
+    ``reduce_loss``."""
     loss = reduce_loss(-data.logp, data.weight, reduction, max_length, num_tokens)
     return loss, supervised_info(-masked_mean(data.logp.detach(), data.weight).item())

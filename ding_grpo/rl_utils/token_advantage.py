@@ -30,27 +30,14 @@ def token_advantage(
           all equal carries no information, and its advantage is 0.
         - ``remax``: R_t - ``baseline``, https://arxiv.org/abs/2310.10505.
     Arguments:
-        - return_ (:obj:`torch.FloatTensor`): Return from each token on.
-        - weight (:obj:`torch.FloatTensor`): 1 on tokens, 0 after the end of a row.
-        - method (:obj:`str`): One of ``TOKEN_ADVANTAGE_METHODS``.
-        - group (:obj:`Optional[torch.LongTensor]`): Group ids as in ``group_advantage``, for \
-            ``optimal_token_baseline``.
         - score_norm (:obj:`Optional[torch.FloatTensor]`): Squared norm of the gradient of each token's \
             log-probability with respect to the logits, 1 - 2 p + sum of squares of all probabilities, for \
             ``optimal_token_baseline``.
         - baseline (:obj:`Optional[torch.FloatTensor]`): Reward of a greedy completion of each row's prompt, for \
             ``remax``.
-    Returns:
-        - adv (:obj:`torch.FloatTensor`): The advantages, 0 after the end of a row.
     Shapes:
-        - return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - group (:obj:`torch.LongTensor`): :math:`(B, )`
-        - score_norm (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - baseline (:obj:`torch.FloatTensor`): :math:`(B, )`
-        - adv (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    Raises:
-        - ValueError: If ``method`` is unknown, a tensor that it needs is missing, or a shape or type is wrong.
+        - return_, weight, score_norm, adv (:obj:`torch.FloatTensor`): :math:`(B, S)`
+        - group, baseline: :math:`(B, )`
     """
     check_choice('method', method, TOKEN_ADVANTAGE_METHODS)
     check_leading('return_', return_, '(B, S)')
@@ -104,18 +91,10 @@ def high_entropy(entropy: Tensor, weight: Tensor, share: float) -> Tensor:
         The tokens whose entropy is among the highest of all tokens that count. Learning from these alone: \
         https://arxiv.org/abs/2506.01939.
     Arguments:
-        - entropy (:obj:`torch.FloatTensor`): Entropy of each token's distribution.
-        - weight (:obj:`torch.FloatTensor`): 1 where a token counts, else 0.
         - share (:obj:`float`): Share of the tokens, in (0, 1], rounded to a whole number of at least one. Tokens of \
             equal entropy are all included.
-    Returns:
-        - high (:obj:`torch.BoolTensor`): Whether a token is among them.
     Shapes:
-        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - high (:obj:`torch.BoolTensor`): :math:`(B, S)`
-    Raises:
-        - ValueError: If ``share`` is not in (0, 1], or a shape or type is wrong.
+        - entropy, weight, high: :math:`(B, S)`
     """
     check_leading('entropy', entropy, '(B, S)')
     check_tensor('weight', weight, tuple(entropy.shape), '(B, S)', 'numbers')

@@ -26,8 +26,6 @@ def gae_advantage(
         Generalized advantage estimation, https://arxiv.org/abs/1506.02438, equation 16: the sum of later temporal \
         differences, A_t = d_t + discount_factor gae_lambda A_(t + 1) with d_t = r_t + discount_factor V_(t + 1) - V_t.
     Arguments:
-        - reward (:obj:`torch.FloatTensor`): Reward of each step.
-        - value (:obj:`torch.FloatTensor`): Value of the state before each step.
         - weight (:obj:`torch.FloatTensor`): 1 on steps, 0 after a row's end, where reward and value do not count.
         - discount_factor (:obj:`float`): Discount factor in [0, 1].
         - gae_lambda (:obj:`float`): 0 for temporal differences of one step, 1 for returns minus values.
@@ -39,8 +37,6 @@ def gae_advantage(
     Shapes:
         - reward, value, weight, adv, return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
         - final_value (:obj:`torch.FloatTensor`): :math:`(B, )`
-    Raises:
-        - ValueError: If a shape, a type or a factor is wrong.
     """
     check_leading('reward', reward, '(B, S)')
     shape = tuple(reward.shape)
@@ -81,12 +77,9 @@ def value_error(
         - value_clip (:obj:`Optional[float]`): Clipping range of the value's change since sampling. None: no clipping.
         - reduction (:obj:`str`): As in ``reduce_loss``, and the arguments after it.
     Returns:
-        - loss (:obj:`torch.FloatTensor`): The differentiable loss, a 0-dim tensor.
         - info (:obj:`value_info`): ``value_clipfrac``, the share of steps whose clipped error is the larger one.
     Shapes:
         - value_new, value_old, return_, weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
     """
     value_new, value_old, return_, weight = ppo_value_data(*data)
     check_leading('value_new', value_new, '(B, S)')

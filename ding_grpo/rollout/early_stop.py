@@ -6,38 +6,21 @@ from torch import Tensor
 
 
 class EarlyStop:
-    """
-    Overview:
-        The rows of a batch that count: of each group the first ``enough`` by (length, row). The other rows of a group \
-        end as soon as this many have ended, so the longest rows of a batch are often not sampled to their end.
-    Interfaces:
-        ``after_token``, ``counted``
-    """
+    """The rows of a batch that count: of each group the first ``enough`` by (length, row). The other rows of a group
+    end as soon as this many have ended, so the longest rows of a batch are often not sampled to their end."""
 
     def __init__(self, keys: List[Tuple[int, int]], enough: int, device: torch.device) -> None:
-        """
-        Arguments:
-            - keys (:obj:`List[Tuple[int, int]]`): (group, row) of each of the B rows; all rows of a group are present.
-            - enough (:obj:`int`): Number of rows of a group that count, at least 1.
-            - device (:obj:`torch.device`): Where rows are sampled.
-        """
+        """``keys``: (group, row) of each of the B rows; all rows of a group are present. ``enough``: number of rows of
+        a group that count, at least 1."""
         index: Dict[int, int] = {}
         self._group = torch.tensor([index.setdefault(group, len(index)) for group, _ in keys], device=device)  # (B, )
         self._keys, self._groups, self._enough = keys, len(index), enough
         self._stopped = torch.zeros(len(keys), dtype=torch.bool, device=device)
 
     def after_token(self, live: Tensor, running: Tensor) -> Tensor:
-        """
-        Overview:
-            Stop the rows of groups of which enough rows have ended.
-        Arguments:
-            - live (:obj:`torch.LongTensor`): The rows in the shrinking batch; all others have ended.
-            - running (:obj:`torch.BoolTensor`): Whether each of them goes on after its last token.
-        Returns:
-            - running (:obj:`torch.BoolTensor`): The same without the rows that are stopped.
-        Shapes:
-            - live, running (:obj:`torch.Tensor`): :math:`(b, )`
-        """
+        """Stop the rows of groups of which enough rows have ended. ``live`` are the rows in the shrinking batch, (b, );
+        all others have ended. ``running``: whether each of them goes on after its last token. Returns the same without
+        the rows that are stopped."""
         runs = torch.zeros_like(self._stopped).index_put((live, ), running)  # (B, )
         ended = (~runs).long()  # with those that were stopped, whose group is full already
         full = ended.new_zeros(self._groups).index_add(0, self._group, ended) >= self._enough  # (groups, )
@@ -45,12 +28,7 @@ class EarlyStop:
         return running & ~full[self._group[live]]
 
     def counted(self, length: Tensor) -> List[bool]:
-        """
-        Overview:
-            Whether each row counts, when all rows have ended or were stopped.
-        Arguments:
-            - length (:obj:`torch.LongTensor`): Length of each row, :math:`(B, )`.
-        """
+        """Whether each row counts, from their lengths (B, ), when all rows have ended or were stopped."""
         rows = zip(self._keys, self._stopped.tolist(), length.tolist())
         # a row that ended is before one that was stopped with the same length, which would have become longer
         order = sorted((group, stopped, n, row, line) for line, ((group, row), stopped, n) in enumerate(rows))

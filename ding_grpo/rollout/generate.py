@@ -47,10 +47,8 @@ def generate(
         Complete prompts token by token. Finished rows leave the batch. Rows are decoded once as long as they are equal.
     Arguments:
         - model (:obj:`CausalLM`): Model with the methods ``start`` and ``arithmetic``.
-        - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
         - max_new_tokens (:obj:`int`): Maximum completion length T.
         - eos_token_ids (:obj:`Sequence[int]`): A row ends with the first of these, which is part of the row.
-        - sampling (:obj:`Sampling`): Sampling distribution.
         - uniform (:obj:`Optional[torch.DoubleTensor]`): Random numbers in [0, 1) for each row; None is greedy \
             decoding.
         - limit (:obj:`Optional[torch.LongTensor]`): Maximum length of each row, at least 1; None for \
@@ -60,8 +58,6 @@ def generate(
             there. They use up its random number.
         - early_stop (:obj:`Optional[EarlyStop]`): Ends rows that do not count before their end; None: there are none.
         - merge (:obj:`bool`): Whether equal rows may be one line of the decoding.
-    Returns:
-        - rollout (:obj:`Rollout`): The completions.
     Shapes:
         - uniform (:obj:`torch.DoubleTensor`): :math:`(B, T)`
         - limit (:obj:`torch.LongTensor`): :math:`(B, )`

@@ -12,8 +12,6 @@ class KeptSets(NamedTuple):
         words: its ids, or, if these would be more words, one bit for each entry of the vocabulary. So a set of K
         entries needs the smaller of 4 K and V / 8 bytes. A position without a set, where nothing was sampled, has
         width 0.
-    Interfaces:
-        ``of``, ``join``, ``first``, ``bits``
     Shapes:
         - words (:obj:`torch.IntTensor`): :math:`(M, )`, the sets of all positions, row by row
         - width (:obj:`torch.LongTensor`): :math:`(*, )`, number of words of each position; V / 32, rounded up, for bits
@@ -23,12 +21,7 @@ class KeptSets(NamedTuple):
 
     @classmethod
     def of(cls, kept: Tensor) -> 'KeptSets':
-        """
-        Overview:
-            Store sets.
-        Shapes:
-            - kept (:obj:`torch.BoolTensor`): :math:`(N, V)`, whether an entry is in the set
-        """
+        """Store sets, from whether each entry is in each set, (N, V)."""
         most = _bit_words(kept.shape[-1])
         count = kept.sum(-1)
         width = count.clamp(max=most)
@@ -44,16 +37,8 @@ class KeptSets(NamedTuple):
 
     @classmethod
     def join(cls, steps: List['KeptSets'], rows: List[Tensor], number: int) -> List['KeptSets']:
-        """
-        Overview:
-            Collect the sets of successive steps by row.
-        Arguments:
-            - steps (:obj:`List[KeptSets]`): The sets of some rows at each step.
-            - rows (:obj:`List[torch.LongTensor]`): These rows.
-            - number (:obj:`int`): Number of rows B.
-        Returns:
-            - sets (:obj:`List[KeptSets]`): B of them, on the CPU.
-        """
+        """Collect the sets of successive steps by row, on the CPU. ``rows`` are the rows of each step's sets,
+        ``number`` the number of rows."""
         row, width = torch.cat(rows).cpu(), torch.cat([step.width for step in steps]).cpu()
         words = torch.cat([step.words for step in steps]).cpu()
         by_row = row.argsort(stable=True)
@@ -68,13 +53,8 @@ class KeptSets(NamedTuple):
         return KeptSets(self.words[:int(width.sum())], width)
 
     def bits(self, vocabulary: int) -> Tensor:
-        """
-        Overview:
-            One bit for each entry of the vocabulary: bit i % 8 of byte i // 8 is set if entry i is in the set. All bits
-            are set at positions of width 0.
-        Shapes:
-            - bits (:obj:`torch.ByteTensor`): :math:`(*, 4 W)`, where W is V / 32, rounded up
-        """
+        """One bit for each entry of the vocabulary, (*, 4 W) with W = V / 32, rounded up: bit i % 8 of byte i // 8 is
+        set if entry i is in the set. All bits are set at positions of width 0."""
         most, width = _bit_words(vocabulary), self.width.flatten()
         bits = torch.zeros(len(width), 4 * most, dtype=torch.uint8, device=width.device)
         bits[width == 0] = 255

@@ -8,37 +8,25 @@ MERGED = 0.5  # largest number of lines per row: with more of them, dividing lin
 
 
 class Lines:
-    """
-    Overview:
-        The lines of a decoding, and the line of each row that still grows. The rows of a prompt begin as one line, \
-        which divides when its rows sample different tokens. Once there are more than ``MERGED`` lines per row, each \
-        row is a line of its own.
-    Interfaces:
-        ``step``, ``keep``, ``of_rows``
-    Property:
-        ``logit``: logits of each line's next token, :math:`(L, V)`; ``first``: for each line the first of its rows, \
-        :math:`(L, )`, None if each row is a line; ``merged``: whether lines may have several rows
-    """
+    """The lines of a decoding, and the line of each row that still grows. The rows of a prompt begin as one line, which
+    divides when its rows sample different tokens. Once there are more than ``MERGED`` lines per row, each row is a line
+    of its own."""
 
     def __init__(self, model: object, prompts: NamedTuple, room: int, merge: bool) -> None:
-        """
-        Arguments:
-            - model (:obj:`CausalLM`): Model with the method ``start``.
-            - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
-            - room (:obj:`int`): Maximum number of tokens that follow the longest prompt.
-            - merge (:obj:`bool`): Whether a line may have several rows.
-        """
+        """``room``: maximum number of tokens that follow the longest prompt. ``merge``: whether a line may have several
+        rows."""
         number, rows = len(prompts.ids), len(prompts.row)
-        self.merged = merge and number <= MERGED * rows
+        self.merged = merge and number <= MERGED * rows  # whether lines may have several rows
         self.row: Optional[Tensor] = None  # (b, ): the line of each row
         if self.merged:
             self.row = prompts.row
             prompts = prompts._replace(row=torch.arange(number, device=prompts.row.device))
         self._decoding = model.start(prompts, room)
-        self.logit = self._decoding.logit
+        self.logit = self._decoding.logit  # (L, V): of each line's next token
 
     @property
     def first(self) -> Optional[Tensor]:
+        """For each line the first of its rows, (L, ); None if each row is a line."""
         if not self.merged:
             return None
         rows = torch.arange(len(self.row), device=self.row.device)
@@ -56,12 +44,7 @@ class Lines:
             self._decoding.keep(rows)
 
     def step(self, token: Tensor) -> None:
-        """
-        Overview:
-            Append a token to each row.
-        Shapes:
-            - token (:obj:`torch.LongTensor`): :math:`(b, )`
-        """
+        """Append a token to each row, (b, )."""
         if self.merged:
             token = self._divide(token)
         self.logit = self._decoding.step(token)

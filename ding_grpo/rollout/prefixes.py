@@ -7,21 +7,10 @@ from .sampling import Sampling
 
 
 class Prefixes:
-    """
-    Overview:
-        What a sampling distribution needs to know of the tokens before the next one: which tokens each row contains,
-        for a repetition penalty, and which ones a grammar allows. Costs nothing if the sampling uses neither.
-    Interfaces:
-        ``rules``, ``add``, ``keep``
-    """
+    """What a sampling distribution needs to know of the tokens before the next one: which tokens each row contains, for
+    a repetition penalty, and which ones a grammar allows. Costs nothing if the sampling uses neither."""
 
     def __init__(self, sampling: Sampling, prompts: NamedTuple, vocabulary: int) -> None:
-        """
-        Arguments:
-            - sampling (:obj:`Sampling`): The distribution.
-            - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
-            - vocabulary (:obj:`int`): Number V of tokens that have logits.
-        """
         self._allowed, self._vocabulary, self._seen = sampling.allowed_tokens, vocabulary, None
         if sampling.repetition_penalty != 1:
             prompt, place = ((prompts.mask != 0) & (prompts.ids < vocabulary)).nonzero(as_tuple=True)
@@ -39,17 +28,9 @@ class Prefixes:
               live: Tensor,
               running: Tensor,
               rows: Optional[Tensor] = None) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-        """
-        Overview:
-            The arguments ``seen`` and ``allowed`` of ``Sampling.process`` for the token at position ``t``.
-        Arguments:
-            - action (:obj:`torch.LongTensor`): The tokens so far, :math:`(B, T)`.
-            - t (:obj:`int`): Number of tokens so far.
-            - live (:obj:`torch.LongTensor`): The rows in the shrinking batch, :math:`(b, )`.
-            - running (:obj:`torch.BoolTensor`): Whether each of them still grows, :math:`(b, )`.
-            - rows (:obj:`Optional[torch.LongTensor]`): The indices in ``live`` whose arguments are returned, \
-                :math:`(L, )`; None for all.
-        """
+        """The arguments ``seen`` and ``allowed`` of ``Sampling.process`` for the token at position ``t``, from the
+        tokens so far, (B, T). ``live``: the rows in the shrinking batch, (b, ). ``running``: whether each of them still
+        grows. ``rows``: the indices in ``live`` whose arguments are returned, (L, ); None for all."""
         seen = self._seen if self._seen is None or rows is None else self._seen[rows]
         if self._allowed is None:
             return seen, None

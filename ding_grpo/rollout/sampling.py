@@ -14,19 +14,16 @@ AllowedTokens = Callable[[List[int], List[int]], Optional[Iterable[int]]]
 
 class Sampling(NamedTuple):
     """
-    Overview:
-        The sampling distribution. It is made from the model's logits in the order of ``transformers``: a bias is added;
-        the logits of tokens that the row contains, prompt included, are divided by ``repetition_penalty`` if they are
-        positive and multiplied by it if not; a grammar selects tokens; all are divided by the temperature. Then these
-        restrictions follow, each of what the one before has left: the ``top_k`` most probable tokens; the fewest whose
-        probabilities sum to ``top_p``; those with at least ``min_p`` times the largest probability; the fewest whose
-        probabilities sum to ``typical_p``, those first whose information is nearest to the entropy
-        (https://arxiv.org/abs/2202.00666).
+    The sampling distribution. It is made from the model's logits in the order of ``transformers``: a bias is added;
+    the logits of tokens that the row contains, prompt included, are divided by ``repetition_penalty`` if they are
+    positive and multiplied by it if not; a grammar selects tokens; all are divided by the temperature. Then these
+    restrictions follow, each of what the one before has left: the ``top_k`` most probable tokens; the fewest whose
+    probabilities sum to ``top_p``; those with at least ``min_p`` times the largest probability; the fewest whose
+    probabilities sum to ``typical_p``, those first whose information is nearest to the entropy
+    (https://arxiv.org/abs/2202.00666).
 
-        The kept tokens are stored with each sampled token: after a tiny change of the weights, a recomputed set may
-        lack it. Greedy decoding uses bias, penalty and grammar only.
-    Interfaces:
-        ``process``, ``restrict``, ``reuse``
+    The kept tokens are stored with each sampled token: after a tiny change of the weights, a recomputed set may
+    lack it. Greedy decoding uses bias, penalty and grammar only.
     """
     temperature: float = 1.0
     top_k: Optional[int] = None
@@ -38,18 +35,8 @@ class Sampling(NamedTuple):
     allowed_tokens: Optional[AllowedTokens] = None
 
     def process(self, logit: Tensor, seen: Optional[Tensor] = None, allowed: Optional[Tensor] = None) -> Tensor:
-        """
-        Overview:
-            Apply bias, penalty and grammar.
-        Arguments:
-            - logit (:obj:`torch.FloatTensor`): The model's logits.
-            - seen (:obj:`Optional[torch.BoolTensor]`): The tokens that each row contains; needed for a penalty.
-            - allowed (:obj:`Optional[torch.BoolTensor]`): The tokens that the grammar allows; None for all.
-        Returns:
-            - logit (:obj:`torch.FloatTensor`): The changed logits, -inf for tokens that are not allowed.
-        Shapes:
-            - logit, seen, allowed: :math:`(*, V)`
-        """
+        """Apply bias, penalty and grammar to logits (*, V). ``seen``: the tokens that each row contains; needed for a
+        penalty. ``allowed``: the tokens that the grammar allows, None for all; the logits of others become -inf."""
         if self.logit_bias is not None:
             logit = logit.to(_wide(logit)) + self.logit_bias
         if self.repetition_penalty != 1:
@@ -65,8 +52,6 @@ class Sampling(NamedTuple):
         """
         Overview:
             Logits of the sampling distribution; with ``top_k``, in descending order of probability.
-        Arguments:
-            - logit, seen, allowed: See ``process``.
         Returns:
             - logit (:obj:`torch.FloatTensor`): Logits over K or V tokens; -inf for those that are dropped.
             - kept (:obj:`Optional[torch.Tensor]`): With ``top_k``, the ids of the K tokens, -1 for those that are \
@@ -93,24 +78,9 @@ class Sampling(NamedTuple):
               action: Tensor,
               kept: Optional[Tensor] = None,
               seen: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
-        """
-        Overview:
-            Logits of a model with changed weights, over the tokens that were kept when ``action`` was sampled.
-        Arguments:
-            - logit (:obj:`torch.FloatTensor`): The model's logits.
-            - action (:obj:`torch.LongTensor`): The sampled tokens.
-            - kept (:obj:`Optional[torch.Tensor]`): The result of ``restrict`` for each token.
-            - seen (:obj:`Optional[torch.BoolTensor]`): The tokens that each row contained; needed for a penalty.
-        Returns:
-            - logit (:obj:`torch.FloatTensor`): Logits of the distribution.
-            - index (:obj:`torch.LongTensor`): Position of ``action`` in the distribution.
-        Shapes:
-            - logit (:obj:`torch.FloatTensor`): :math:`(B, S, V)`, then :math:`(B, S, K)` with ``top_k``
-            - action (:obj:`torch.LongTensor`): :math:`(B, S)`
-            - kept (:obj:`torch.LongTensor` or :obj:`torch.BoolTensor`): :math:`(B, S, K)` or :math:`(B, S, V)`
-            - seen (:obj:`torch.BoolTensor`): :math:`(B, S, V)`
-            - index (:obj:`torch.LongTensor`): :math:`(B, S)`
-        """
+        """Logits of a model with changed weights, over the tokens that were kept when ``action`` (B, S) was sampled:
+        (B, S, V), or (B, S, K) with ``top_k``. The second result is the position of ``action`` in them, (B, S).
+        ``kept`` is the result of ``restrict`` for each token; ``seen`` (B, S, V) is needed for a penalty."""
         logit = self._scale(self.process(logit, seen))
         if kept is None:
             return logit, action
@@ -177,9 +147,7 @@ def draw(logit: Tensor, uniform: Tensor, line: Optional[Tensor] = None) -> Tuple
             whose logits do not define a distribution: they are NaN, infinite, or all -inf.
     Shapes:
         - logit (:obj:`torch.FloatTensor`): :math:`(L, K)`, L is B without ``line``
-        - uniform, line (:obj:`torch.Tensor`): :math:`(B, )`
-        - index (:obj:`torch.LongTensor`): :math:`(B, )`
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, )`
+        - uniform, line, index, logp: :math:`(B, )`
     """
     line = torch.arange(len(logit), device=logit.device) if line is None else line
     shifted = logit - logit.amax(-1, keepdim=True)  # (L, K)
@@ -206,24 +174,8 @@ def draw(logit: Tensor, uniform: Tensor, line: Optional[Tensor] = None) -> Tuple
 
 
 def force(logit: Tensor, kept: Optional[Tensor], row: int, token: int, index: Tensor, logp: Tensor) -> None:
-    """
-    Overview:
-        Replace what ``draw`` has drawn for one row by a token, in place.
-    Arguments:
-        - logit (:obj:`torch.FloatTensor`): Logits of the sampling distribution.
-        - kept (:obj:`Optional[torch.Tensor]`): Its tokens, see ``Sampling.restrict``.
-        - row (:obj:`int`): The row.
-        - token (:obj:`int`): The token.
-        - index (:obj:`torch.LongTensor`): The drawn positions.
-        - logp (:obj:`torch.FloatTensor`): Their log-probabilities.
-    Shapes:
-        - logit (:obj:`torch.FloatTensor`): :math:`(B, K)`
-        - kept (:obj:`torch.Tensor`): :math:`(B, K)`
-        - index (:obj:`torch.LongTensor`): :math:`(B, )`
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, )`
-    Raises:
-        - ValueError: If the distribution does not contain the token.
-    """
+    """Replace what ``draw`` has drawn for one row, ``index`` and ``logp`` (B, ), by a token, in place. Raises a
+    ``ValueError`` if the sampling distribution, ``logit`` (B, K) of the tokens ``kept``, does not contain it."""
     ids = range(logit.shape[1]) if kept is None or kept.dtype == torch.bool else kept[row].tolist()
     places = [place for place, i in enumerate(ids) if i == token]
     if not places or logit[row, places[0]] == float('-inf'):

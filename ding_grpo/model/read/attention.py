@@ -19,10 +19,7 @@ BIAS, NORMALISER = 16, 32  # of_gpu: a row of the mask, and normalisers of a hea
 
 
 class Options(NamedTuple):
-    """
-    Overview:
-        Arguments that a layer passes to its attention.
-    """
+    """Arguments that a layer passes to its attention."""
     scale: float
     window: Optional[int] = None
     softcap: Optional[float] = None
@@ -80,11 +77,8 @@ def flash_backward(
         mask: Optional[Tensor] = None,
         causal: bool = False
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """
-    Overview:
-        Gradients of ``flash`` with respect to q, k and v, given the gradient of ``out``. With the result and the \
-        normalisers of an attention to more keys, these keys' part of its gradients.
-    """
+    """Gradients of ``flash`` with respect to q, k and v, given the gradient of ``out``. With the result and the
+    normalisers of an attention to more keys, these keys' part of its gradients."""
     if on_device(q, 'cuda'):
         tokens, none = q.shape[2], torch.zeros((), dtype=torch.long, device=q.device)  # no dropout, no random state
         lse = torch.nn.functional.pad(lse, (0, -tokens % NORMALISER), value=math.inf)

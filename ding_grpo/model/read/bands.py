@@ -12,18 +12,11 @@ SIZES = 48  # number of sizes that ``divide`` distinguishes; with more, neighbou
 
 
 class Band:
-    """
-    Overview:
-        Segments of the packed row in a grid, padded on the right. A padded cell repeats the first token of its \
-        segment, so that no cell is NaN or infinite.
-    """
+    """Segments of the packed row in a grid, padded on the right. A padded cell repeats the first token of its segment,
+    so that no cell is NaN or infinite."""
 
     def __init__(self, segments: Sequence[Tuple[int, int]], device: torch.device) -> None:
-        """
-        Arguments:
-            - segments (:obj:`Sequence[Tuple[int, int]]`): Start and length of each segment; the length is at least 1.
-            - device (:obj:`torch.device`): The tokens' device.
-        """
+        """``segments`` are pairs of start and length, which is at least 1."""
         start, length = (torch.tensor(x, device=device) for x in zip(*segments))
         self.shape = (len(segments), max(n for _, n in segments))
         self.length = length
@@ -46,12 +39,7 @@ class Band:
         return torch.arange(self.shape[1], device=self.length.device) < self.length.view(-1, 1, 1, 1)
 
     def place(self, x: Tensor) -> Tensor:
-        """
-        Overview:
-            Put tokens into the grid.
-        Shapes:
-            - x (:obj:`torch.Tensor`): :math:`(H, N, *)`, then :math:`(H, n, columns, *)`
-        """
+        """Put tokens into the grid, (H, N, *) -> (H, n, columns, *)."""
         x = x[:, self._slice] if self._whole else _Move.apply(x, self._index, self._cell, self.tokens)
         return x.unflatten(1, self.shape)
 
@@ -63,22 +51,14 @@ class Band:
         return grid.index_copy_(1, self._cell, x[:, self.tokens]).unflatten(1, self.shape)
 
     def take(self, x: Tensor) -> Tensor:
-        """
-        Overview:
-            Take tokens out of the grid, without the padded cells.
-        Shapes:
-            - x (:obj:`torch.Tensor`): :math:`(n, columns, *)`, then :math:`(tokens, *)`
-        """
+        """Take tokens out of the grid, without the padded cells, (n, columns, *) -> (tokens, *)."""
         x = x.flatten(0, 1)
         return x if self.even else _Leave.apply(x, self._cell)
 
 
 class Packed:
-    """
-    Overview:
-        Puts the tokens of several bands back into the order of the packed row. The bands contain no token twice, and \
-        none before ``first``.
-    """
+    """Puts the tokens of several bands back into the order of the packed row. The bands contain no token twice, and
+    none before ``first``."""
 
     def __init__(self, bands: Sequence[Band], first: int = 0) -> None:
         tokens = torch.cat([band.tokens for band in bands]) - first
@@ -134,17 +114,9 @@ class _Permute(torch.autograd.Function):
 
 
 def divide(sizes: Sequence[Tuple[int, ...]], cost: Callable[..., float]) -> List[List[int]]:
-    """
-    Overview:
-        Divide items of several sizes into bands of the least total cost. Each item of a band costs as much as the \
-        largest.
-    Arguments:
-        - sizes (:obj:`Sequence[Tuple[int, ...]]`): The size of each item, one or more numbers.
-        - cost (:obj:`Callable`): Cost of a band as a function of its number of items and of the largest value of each \
-            number of their sizes.
-    Returns:
-        - bands (:obj:`List[List[int]]`): Indices of the items, ascending within a band.
-    """
+    """Divide items of several sizes into bands of the least total cost: the indices of each band's items, ascending. A
+    size is one or more numbers. Each item of a band costs as much as the largest. ``cost`` is a function of a band's
+    number of items and of the largest value of each number of their sizes."""
     places: Dict[Tuple[int, ...], List[int]] = {}
     for i, size in enumerate(sizes):
         places.setdefault(tuple(size), []).append(i)

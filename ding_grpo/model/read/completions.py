@@ -59,14 +59,9 @@ def read_shared(
         rows, see ``RowTree``.
 
     Arguments:
-        - model (:obj:`CausalLM`): The model.
-        - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
         - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
         - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`, number of tokens needed from each row; None for \
             all.
-        - check_mask (:obj:`Optional[Callable]`): See ``read_packed``.
-        - least (:obj:`int`): See ``PromptTree.of``.
-        - part (:obj:`int`): See ``Whole``.
     Returns:
         - states (:obj:`States`): They include those of prompts that precede no token of a completion.
     """
@@ -86,20 +81,9 @@ def read_shared(
 def read_unshared(
         model: Any, module: nn.Module, result: str, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor]
 ) -> Tensor:
-    """
-    Overview:
-        A result of the model before each completion token, with each row read from its start. Rows are padded on the \
-        right, which does not affect a causal model. Rows of similar length are read together.
-    Arguments:
-        - model (:obj:`CausalLM`): The model.
-        - module (:obj:`nn.Module`): Its language model, or the trunk of the language model.
-        - result (:obj:`str`): The result of the module to return, ``logits`` or ``last_hidden_state``.
-        - prompts (:obj:`PromptBatch`): As in ``read_shared``.
-        - completion (:obj:`torch.LongTensor`): :math:`(B, S)`, as in ``read_shared``.
-        - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`, as in ``read_shared``.
-    Returns:
-        - out (:obj:`torch.FloatTensor`): :math:`(B, S, *)`
-    """
+    """A result of ``module``, a language model or its trunk, before each completion token, (B, S, *), with each row
+    read from its start: ``logits`` or ``last_hidden_state``. Rows are padded on the right, which does not affect a
+    causal model. Rows of similar length are read together. Other arguments as in ``read_shared``."""
     rows, columns = completion.shape
     given = torch.full((rows, ), columns) if length is None else length.clamp(min=1).cpu()
     of_prompt = prompts.length.cpu()[prompts.row.cpu()]

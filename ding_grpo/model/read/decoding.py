@@ -17,44 +17,23 @@ SHARED, PADDED, BY_LENGTH, REREAD = WAYS = ('shared', 'padded', 'by_length', 're
 
 
 class Decoding(ABC):
-    """
-    Overview:
-        Base class of the ways to extend rows token by token. A line is the index of a row that still grows.
-    Interfaces:
-        ``step``, ``keep``; ``read`` and ``set_read`` if keys can be kept over several turns
-    Property:
-        ``logit``: logits of each line's first token, :math:`(B, V)`
-    """
-    logit: Tensor
+    """Base class of the ways to extend rows token by token. A line is the index of a row that still grows. If keys can
+    be kept over several turns, ``read`` and ``set_read`` exist too."""
+    logit: Tensor  # (B, V): of each line's first token
 
     @abstractmethod
     def step(self, token: Tensor) -> Tensor:
-        """
-        Overview:
-            Read one token of each line.
-        Returns:
-            - logit (:obj:`torch.FloatTensor`): Logits of the next token.
-        Shapes:
-            - token (:obj:`torch.LongTensor`): :math:`(B, )`
-            - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`
-        """
+        """Read one token of each line, (B, ), and return the logits of the next token, (B, V)."""
 
     @abstractmethod
     def keep(self, lines: Tensor) -> None:
-        """
-        Overview:
-            Continue with the given lines only, in any order. A line that is given several times becomes several lines.
-        Shapes:
-            - lines (:obj:`torch.LongTensor`): :math:`(b, )`
-        """
+        """Continue with the given lines (b, ) only, in any order. A line that is given several times becomes several
+        lines."""
 
 
 class SharedDecoding(Decoding):
-    """
-    Overview:
-        Keeps the keys and values of a prompt once for all its lines, and those of a common beginning once for all its \
-        prompts, see ``PromptTree``.
-    """
+    """Keeps the keys and values of a prompt once for all its lines, and those of a common beginning once for all its
+    prompts, see ``PromptTree``."""
 
     def __init__(
             self,
@@ -89,19 +68,8 @@ class SharedDecoding(Decoding):
         return self._head.logits(hidden)
 
     def read(self, token: Tensor, length: Tensor) -> Tensor:
-        """
-        Overview:
-            Read zero or more tokens of each line.
-        Arguments:
-            - token (:obj:`torch.LongTensor`): The tokens, padded on the right with any valid token.
-            - length (:obj:`torch.LongTensor`): Number of tokens of each line.
-        Returns:
-            - logit (:obj:`torch.FloatTensor`): Logits of the next token; arbitrary for a line that reads none.
-        Shapes:
-            - token (:obj:`torch.LongTensor`): :math:`(B, T)`
-            - length (:obj:`torch.LongTensor`): :math:`(B, )`
-            - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`
-        """
+        """Read zero or more tokens of each line, (B, T), padded on the right with any valid token. Returns the logits
+        of the next token, (B, V); arbitrary for a line that reads none."""
         lines, tokens = token.shape
         self.set_read(self._growing.read)
         step, last = torch.arange(tokens, device=token.device), (length - 1).clamp(min=0)
@@ -112,11 +80,7 @@ class SharedDecoding(Decoding):
         return self._head.logits(hidden[torch.arange(lines, device=token.device), last])
 
     def set_read(self, count: Tensor) -> None:
-        """
-        Overview:
-            Forget the last tokens of lines.
-        Arguments:
-            - count (:obj:`torch.LongTensor`): Number of tokens after the prompt that each line has read, :math:`(B, )`.
+        """Forget the last tokens of lines: ``count`` (B, ) is the number of tokens after the prompt that each has read.
         """
         self._changed()
         self._growing.set_read(count)
@@ -135,22 +99,11 @@ class SharedDecoding(Decoding):
 
 
 class CachedDecoding(Decoding):
-    """
-    Overview:
-        Uses the cache of ``transformers``, which is copied for each line of a prompt. Prompts are padded on the left.
-    """
+    """Uses the cache of ``transformers``, which is copied for each line of a prompt. Prompts are padded on the left."""
 
     def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch, masked: bool = True) -> None:
-        """
-        Overview:
-            Read the prompts.
-        Arguments:
-            - lm (:obj:`PreTrainedModel`): The model.
-            - tokens (:obj:`int`): Number of tokens that have logits.
-            - prompts (:obj:`PromptBatch`): The prompts.
-            - masked (:obj:`bool`): Whether to pass mask and positions to the model. Some architectures count \
-                positions themselves, and others miscount them, with or without padding.
-        """
+        """``tokens``: number of tokens that have logits. ``masked``: whether to pass mask and positions to the model.
+        Some architectures count positions themselves, and others miscount them, with or without padding."""
         self._lm, self._tokens = lm, tokens
         self._cache = None
         self._mask: Optional[Tensor] = prompts.mask if masked else None
@@ -183,11 +136,8 @@ class NoCache(Exception):
 
 
 class ByLengthDecoding(Decoding):
-    """
-    Overview:
-        Reads prompts of equal length together, without padding, mask and positions. For architectures that ignore \
-        the mask or the positions.
-    """
+    """Reads prompts of equal length together, without padding, mask and positions. For architectures that ignore the
+    mask or the positions."""
 
     def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:
         self._parts: List[CachedDecoding] = []
@@ -222,11 +172,8 @@ class ByLengthDecoding(Decoding):
 
 
 class RereadDecoding(Decoding):
-    """
-    Overview:
-        Reads every row from its start for each token. For architectures without a cache from which rows can be \
-        continued. Rows are padded on the right, which does not affect a causal model.
-    """
+    """Reads every row from its start for each token. For architectures without a cache from which rows can be
+    continued. Rows are padded on the right, which does not affect a causal model."""
 
     def __init__(self, lm: PreTrainedModel, tokens: int, prompts: PromptBatch) -> None:
         self._lm, self._tokens = lm, tokens

@@ -15,21 +15,14 @@ ROOM = 16  # number of tokens per row that fit into a new cache; its size double
 
 
 class Growing:
-    """
-    Overview:
-        Reads the prompts first, in the order of ``prompts``, then tokens of the rows, without gradients. Keys and \
-        values of a common beginning and of a prompt are kept once, separately from those of the rows. Rows have read \
-        equally many own tokens until ``set_read`` is called.
-    """
+    """Reads the prompts first, in the order of ``prompts``, then tokens of the rows, without gradients. Keys and values
+    of a common beginning and of a prompt are kept once, separately from those of the rows. Rows have read equally many
+    own tokens until ``set_read`` is called."""
 
     def __init__(self, tree: PromptTree, hidden: int, fixed: bool = False) -> None:
-        """
-        Arguments:
-            - tree (:obj:`PromptTree`): The prompts, and the prompt of each row.
-            - hidden (:obj:`int`): Size of the model's hidden states.
-            - fixed (:obj:`bool`): Whether the operations of a step and the tensors that they use do not change until \
-                ``keep``, ``set_read``, or a ``full`` cache. A row then attends to all places of its cache, with a mask.
-        """
+        """``hidden``: size of the model's hidden states. ``fixed``: whether the operations of a step and the tensors
+        that they use do not change until ``keep``, ``set_read``, or a ``full`` cache. A row then attends to all places
+        of its cache, with a mask."""
         self._fixed = fixed
         self.prompts = PromptPack.of(tree, hidden)
         self._packed: Dict[int, Tuple[Tensor, Tensor]] = {}  # by layer (K, N, D): keys and values not yet in grids
@@ -168,12 +161,8 @@ class _Level(NamedTuple):
     def of(
             cls, number: List[int], lengths: List[int], start: List[int], after: List[int], device: torch.device
     ) -> '_Level':
-        """
-        Arguments:
-            - number (:obj:`List[int]`): The segment of each line.
-            - lengths, start (:obj:`List[int]`): Length of each segment, and its first token in the packed row.
-            - after (:obj:`List[int]`): Number of tokens between the segment of each line and the line's own tokens.
-        """
+        """``number``: the segment of each line. ``lengths``, ``start``: length of each segment, and its first token in
+        the packed row. ``after``: number of tokens between the segment of each line and the line's own tokens."""
         lines: Dict[int, List[int]] = {}
         for line, i in enumerate(number):
             lines.setdefault(i, []).append(line)

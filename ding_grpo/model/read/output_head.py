@@ -24,13 +24,7 @@ class OutputHead(NamedTuple):
     rounded: bool = False
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """
-        Overview:
-            Compute the logits of hidden states as the model does, in the type of the weights.
-        Shapes:
-            - hidden (:obj:`torch.FloatTensor`): :math:`(*, H)`
-            - logits (:obj:`torch.FloatTensor`): :math:`(*, V)`
-        """
+        """The logits (*, V) of hidden states (*, H) as the model computes them, in the type of the weights."""
         with torch.autocast(hidden.device.type, enabled=False):
             product = linear(hidden.to(self.weight.dtype), self.weight, self.bias, self.rounded)
             return softcapped(product, self.scale, self.softcap)

@@ -102,14 +102,8 @@ for _own_name in ('sdpa', 'eager'):
 
 
 def install(lm: PreTrainedModel) -> bool:
-    """
-    Overview:
-        Let a model's attention share prompts in ``read_packed``. Outside of it the attention does not change.
-    Arguments:
-        - lm (:obj:`PreTrainedModel`): A causal language model.
-    Returns:
-        - installed (:obj:`bool`): False if its attention is neither ``sdpa`` nor ``eager`` of ``transformers``.
-    """
+    """Let a model's attention share prompts in ``read_packed``. Outside of it the attention does not change. Returns
+    False if its attention is neither ``sdpa`` nor ``eager`` of ``transformers``."""
     own = lm.config._attn_implementation
     if own in (f'{NAME}_sdpa', f'{NAME}_eager'):
         return True
@@ -126,23 +120,10 @@ def read_packed(
         shared: Union[Whole, Growing],
         check_mask: Optional[Callable[[Callable, Optional[int], torch.device], None]] = None
 ) -> Tensor:
-    """
-    Overview:
-        Hidden states of packed tokens.
-    Arguments:
-        - trunk (:obj:`torch.nn.Module`): The part below the output layer of a model on which ``install`` was called.
-        - ids (:obj:`torch.LongTensor`): The tokens.
-        - position (:obj:`torch.LongTensor`): Their positions.
-        - shared (:obj:`Union[Whole, Growing]`): Which tokens each token sees.
-        - check_mask (:obj:`Optional[Callable]`): Called with the mask function, the window and the device of each \
-            kind of layer; it raises if they are inconsistent.
-    Shapes:
-        - ids (:obj:`torch.LongTensor`): :math:`(N, )`
-        - position (:obj:`torch.LongTensor`): :math:`(N, )`
-        - hidden (:obj:`torch.FloatTensor`): :math:`(N, H)`
-    Raises:
-        - NotShared: If the architecture cannot share prompts.
-    """
+    """Hidden states (N, H) of packed tokens and their positions, (N, ) each. ``trunk``: the part below the output layer
+    of a model on which ``install`` was called. ``shared``: which tokens each token sees. ``check_mask`` is called with
+    the mask function, the window and the device of each kind of layer; it raises if they are inconsistent. Raises
+    ``NotShared`` if the architecture cannot share prompts."""
     ids = ids.unsqueeze(0)
     token = _PASS.set(_Pass(shared, check_mask))
     try:

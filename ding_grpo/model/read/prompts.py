@@ -26,13 +26,8 @@ class PromptBatch(NamedTuple):
 
     @classmethod
     def of(cls, prompts: List[Tensor], device: torch.device) -> 'PromptBatch':
-        """
-        Overview:
-            Find the distinct prompts, so that each is read once for all rows that continue it.
-        Arguments:
-            - prompts (:obj:`List[torch.LongTensor]`): The prompt of each row, :math:`(L_i, )`.
-            - device (:obj:`torch.device`): The model's device.
-        """
+        """Find the distinct prompts among those of all rows, (L_i, ) each, so that each is read once for all rows that
+        continue it."""
         index: Dict[Tuple[int, ...], int] = {}
         row = [index.setdefault(tuple(p.tolist()), len(index)) for p in prompts]
         length = max(len(p) for p in index)

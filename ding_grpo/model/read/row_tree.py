@@ -38,14 +38,8 @@ class RowTree(NamedTuple):
 
     @classmethod
     def of(cls, tree: PromptTree, completion: Tensor, given: Tensor, hidden: int) -> 'RowTree':
-        """
-        Overview:
-            Find the branches.
-        Arguments:
-            - completion (:obj:`torch.LongTensor`): The tokens of the rows, :math:`(B, S)`.
-            - given (:obj:`torch.LongTensor`): Number of tokens to read of each row, less than S, :math:`(B, )`.
-            - hidden (:obj:`int`): Size of the model's hidden states.
-        """
+        """Find the branches of rows, ``completion`` (B, S), of which ``given`` (B, ) tokens are read, fewer than S.
+        ``hidden`` is the size of the model's hidden states."""
         tokens = [row[:n] for row, n in zip(completion.tolist(), given.tolist())]
         row, of_prompts = tree.row.tolist(), tree.length
         place = np.full(completion.shape, -1)

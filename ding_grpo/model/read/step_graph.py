@@ -8,15 +8,8 @@ from ding_common import ConfigError, describe
 
 
 def record(function: Callable[[], Tensor]) -> Tuple[Callable[[], None], Tensor]:
-    """
-    Overview:
-        Record the operations of a GPU in a function, without running them.
-    Arguments:
-        - function (:obj:`Callable`): Its operations must have the same shapes and tensors at every call.
-    Returns:
-        - replay (:obj:`Callable`): Runs the operations again.
-        - result (:obj:`torch.Tensor`): The result of the function, which ``replay`` overwrites.
-    """
+    """Record the operations of a GPU in a function, without running them; they must have the same shapes and tensors at
+    every call. Returns a function that runs them again, and the result, which that function overwrites."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = function()
@@ -24,14 +17,9 @@ def record(function: Callable[[], Tensor]) -> Tuple[Callable[[], None], Tensor]:
 
 
 class StepGraph:
-    """
-    Overview:
-        Calls a function of tokens. The first call runs it as it is, the second records its operations, and this and \
-        later ones launch what was recorded. ``reset`` begins again. It is necessary before the function uses other \
-        tensors or shapes.
-    Interfaces:
-        ``__call__``, ``reset``
-    """
+    """Calls a function of tokens. The first call runs it as it is, the second records its operations, and this and
+    later ones launch what was recorded. ``reset`` begins again. It is necessary before the function uses other tensors
+    or shapes."""
 
     def __init__(self) -> None:
         self.reset()
@@ -44,13 +32,8 @@ class StepGraph:
         self._result: Optional[Tensor] = None
 
     def __call__(self, step: Callable[[Tensor], Tensor], token: Tensor) -> Tensor:
-        """
-        Arguments:
-            - step (:obj:`Callable`): The function, the same since ``reset``. It must not wait for the GPU.
-            - token (:obj:`torch.LongTensor`): Its argument.
-        Raises:
-            - ConfigError: If the operations cannot be recorded.
-        """
+        """Call ``step``, the same function since ``reset``, which must not wait for the GPU. Raises a ``ConfigError``
+        if its operations cannot be recorded."""
         if not self._called:  # some operations prepare something at their first call, such as a conversion of weights
             self._called = True
             return step(token)

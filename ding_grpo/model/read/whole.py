@@ -75,14 +75,9 @@ class _Above(NamedTuple):
 
 
 class Whole:
-    """
-    Overview:
-        Differentiable attention of prompts and completions that are read together.
-    Arguments:
-        - tree (:obj:`PromptTree`): The prompts.
-        - branches (:obj:`Optional[RowTree]`): The rows that continue them. None for the prompts alone.
-        - part (:obj:`int`): Number of query-key pairs that take as long as one more part.
-    """
+    """Differentiable attention of prompts and completions that are read together. ``branches`` are the rows that
+    continue the prompts; None for the prompts alone. ``part``: number of query-key pairs that take as long as one more
+    part."""
 
     def __init__(self, tree: PromptTree, branches: Optional[RowTree] = None, part: int = PART) -> None:
         device, of_prompts, of_each = tree.ids.device, tree.length, [0] * len(tree.remaining)
@@ -121,15 +116,8 @@ class Whole:
         return len(self._position) ** 2 < sum(pairs) + part * len(pairs)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:
-        """
-        Overview:
-            Attention of all tokens.
-        Shapes:
-            - q (:obj:`torch.Tensor`): :math:`(1, H, N, D)`
-            - k (:obj:`torch.Tensor`): :math:`(1, K, N, D)`, H a multiple of K
-            - v (:obj:`torch.Tensor`): :math:`(1, K, N, E)`
-            - out (:obj:`torch.Tensor`): :math:`(1, N, H, E)`
-        """
+        """Attention of all tokens: q (1, H, N, D), k (1, K, N, D), v (1, K, N, E) -> (1, N, H, E), where H is a
+        multiple of K."""
         q, k, v = q[0], k[0], v[0]
         options = options.within(self._longest)
         if is_fast(q, v, options):
@@ -224,14 +212,9 @@ def _unfold(x: Tensor, repeat: int) -> Tensor:
 
 
 class _Flash(torch.autograd.Function):
-    """
-    Overview:
-        ``Whole.attend`` by flash attention, to the tokens' own segments and to those above, joined by their \
-        normalisers. The backward pass uses the joint result and normaliser for all parts, so that the gradient of \
-        each part is the gradient of the joint result.
-    Shapes:
-        As in ``Whole.attend``, without the leading 1.
-    """
+    """``Whole.attend`` by flash attention, to the tokens' own segments and to those above, joined by their normalisers.
+    The backward pass uses the joint result and normaliser for all parts, so that the gradient of each part is the
+    gradient of the joint result."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Whole, scale: float) -> Tensor:

@@ -7,16 +7,9 @@ RESULTS: Dict[Tuple, Any] = {}  # of the trials in this process, by kind, archit
 
 
 def architecture_of(lm: PreTrainedModel) -> Optional[Tuple]:
-    """
-    Overview:
-        What a model computes, apart from its weights: the types of its modules, and its config. Models in which both \
-        are equal share what was found out by running one of them.
-    Arguments:
-        - lm (:obj:`PreTrainedModel`): A causal language model.
-    Returns:
-        - architecture (:obj:`Optional[Tuple]`): Can be compared and hashed. None if a module computes something else \
-            than its class, by a hook or by a ``forward`` of its own.
-    """
+    """What a model computes, apart from its weights: the types of its modules, and its config. Models in which both are
+    equal share what was found out by running one of them. It can be compared and hashed. None if a module computes
+    something else than its class, by a hook or by a ``forward`` of its own."""
     modules = list(lm.modules())
     if any('forward' in vars(module) or module._forward_hooks or module._forward_pre_hooks for module in modules):
         return None

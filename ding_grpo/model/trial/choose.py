@@ -26,11 +26,8 @@ TOLERANCE = 1e-8  # relative to the largest number, in float64
 
 
 class Trial(NamedTuple):
-    """
-    Overview:
-        Result of ``choose``: one of ``WAYS``, and the reason if it is not 'shared'. ``certain`` is False if another \
-        exception than those of this trial excluded a faster way, so that a resumed run should try again.
-    """
+    """Result of ``choose``: one of ``WAYS``, and the reason if it is not 'shared'. ``certain`` is False if another
+    exception than those of this trial excluded a faster way, so that a resumed run should try again."""
     way: str
     reason: str = ''
     certain: bool = True
@@ -38,18 +35,10 @@ class Trial(NamedTuple):
 
 @memory_advice('trying how the model can be read', 'Free some, or use a smaller model: a trial takes three rows.')
 def choose(model: Any, longest: int) -> Optional[Trial]:
-    """
-    Overview:
-        Find the fastest way in which a model can be read.
-    Arguments:
-        - model (:obj:`CausalLM`): The model, with its adapters switched off.
-        - longest (:obj:`int`): Maximum number of tokens of a prompt and its completion together.
-    Returns:
-        - trial (:obj:`Optional[Trial]`): None if weights are NaN or infinite, so that no trial is possible.
-    Raises:
-        - ConfigError: If, in every way, rows read together give other results than rows read alone; or if memory \
-            does not suffice for the trial, which says nothing about the architecture.
-    """
+    """Find the fastest way in which a model, its adapters switched off, can read rows of at most ``longest`` tokens.
+    None if weights are NaN or infinite, so that no trial is possible. Raises a ``ConfigError`` if, in every way, rows
+    read together give other results than rows read alone; or if memory does not suffice for the trial, which says
+    nothing about the architecture."""
     reasons: List[str] = []
     certain = True
     ways, arithmetic, tolerance = WAYS, in_float64, TOLERANCE

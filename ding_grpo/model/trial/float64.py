@@ -15,11 +15,8 @@ _MOVES = {_aten.embedding, _aten.index, _aten.index_select, _aten.gather}
 
 @contextmanager
 def in_float64() -> Iterator[None]:
-    """
-    Overview:
-        Context in which every operation computes in float64, including conversions to narrower types. The weights \
-        keep their type; each is converted to float64 for the operation that uses it. Gradients are disabled.
-    """
+    """Context in which every operation computes in float64, including conversions to narrower types. The weights keep
+    their type; each is converted to float64 for the operation that uses it. Gradients are disabled."""
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(torch.float64)

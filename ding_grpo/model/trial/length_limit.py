@@ -20,16 +20,8 @@ def check_length(lm: PreTrainedModel, tokens: int) -> None:
 
 
 def length_limit(config: PretrainedConfig) -> Tuple[str, Optional[int]]:
-    """
-    Overview:
-        Length up to which a row is read independently of the other rows and of later tokens. It covers limits that a \
-        trial of ``TOKENS`` tokens cannot detect.
-    Arguments:
-        - config (:obj:`PretrainedConfig`): Config of a language model.
-    Returns:
-        - reason (:obj:`str`): The change in longer rows.
-        - tokens (:obj:`Optional[int]`): The lowest such length; None without a limit.
-    """
+    """Length up to which a row is read independently of the other rows and of later tokens, None without a limit;
+    before it, the change in longer rows. It covers limits that a trial of ``TOKENS`` tokens cannot detect."""
     limits = [(float('inf'), '')]
     rope = getattr(config, 'rope_parameters', None) or {}
     for kind in [rope, *rope.values()]:  # one for all layers, or one per type of layer

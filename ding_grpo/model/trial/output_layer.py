@@ -14,10 +14,7 @@ from .float64 import in_float64
 
 
 class OutputLayer:
-    """
-    Overview:
-        The output layer of one model, measured at the first use and again if it is replaced by another layer.
-    """
+    """The output layer of one model, measured at the first use and again if it is replaced by another layer."""
 
     def __init__(self) -> None:
         self._measured: Tuple = (None, None)  # a layer; its scale and soft cap
@@ -36,22 +33,11 @@ class OutputLayer:
 
 
 def measure_head(lm: PreTrainedModel, trunk: nn.Module) -> Tuple[float, Optional[float]]:
-    """
-    Overview:
-        Measure the scale and the soft cap of a model. Architectures name them differently, and the same name means a \
-        factor in one and a divisor in another (``logits_scaling`` of HyperCLOVA X and of Granite). Chosen numbers \
-        replace the output layer's product, and both values follow from the resulting logits. Then the model's own \
-        logits must match the formula. Changes to the logits are not detected if they occur only beyond the eight \
-        tokens and the chosen numbers. Models of one architecture are measured once in a process.
-    Arguments:
-        - lm (:obj:`PreTrainedModel`): A causal language model of ``transformers``.
-        - trunk (:obj:`torch.nn.Module`): The model below its output layer.
-    Returns:
-        - scale (:obj:`float`): Factor of the product of hidden states and output matrix.
-        - softcap (:obj:`Optional[float]`): Bound of the logits, None without one.
-    Raises:
-        - ConfigError: If the model computes its logits in any other way; the message gives the difference.
-    """
+    """Measure the scale and the soft cap of a model. Architectures name them differently, and the same name means a
+    factor in one and a divisor in another (``logits_scaling`` of HyperCLOVA X and of Granite). Chosen numbers replace
+    the output layer's product, and both values follow from the resulting logits. Then the model's own logits must match
+    the formula. Changes to the logits are not detected if they occur only beyond the eight tokens and the chosen
+    numbers. Models of one architecture are measured once in a process."""
     layer = lm.get_output_embeddings()
     if type(layer) is not nn.Linear:
         raise _refusal(lm, f'its output layer is {type(layer).__name__}, not a torch.nn.Linear')

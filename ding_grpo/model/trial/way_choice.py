@@ -19,12 +19,7 @@ SLOWER = {
 
 
 class WayChoice:
-    """
-    Overview:
-        The way in which a model reads rows. A trial finds it at the first use, or a checkpoint has it.
-    Interfaces:
-        ``limit_length``, ``way``, ``state_dict``, ``load_state_dict``
-    """
+    """The way in which a model reads rows. A trial finds it at the first use, or a checkpoint has it."""
 
     def __init__(self) -> None:
         self._longest: Optional[int] = None  # maximum number of tokens of a prompt and its completion

@@ -59,8 +59,6 @@ def linear_log_prob(
     Shapes:
         - hidden, weight, bias: :math:`(B, S, H)`, or :math:`(M, H)` with ``state``; :math:`(V, H)`; :math:`(V, )`
         - index, state, mask, logp, entropy, squares: :math:`(B, S)`; ``kept`` :math:`(B, S, K)`
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
     """
     _check(hidden, weight, index, mask, bias, kept, rules, state)
     _check_options(temperature, scale, softcap, chunk_size)

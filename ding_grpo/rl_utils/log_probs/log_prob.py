@@ -18,14 +18,10 @@ def naive_method(logits: Tensor, index: Tensor) -> Tensor:
     Arguments:
         - logits (:obj:`torch.FloatTensor`): Logits, of any float type; half types are computed in float32.
         - index (:obj:`torch.LongTensor`): The sampled tokens.
-    Returns:
-        - logp (:obj:`torch.FloatTensor`): Natural logarithm of the probability of each sampled token.
     Shapes:
         - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
         - index (:obj:`torch.LongTensor`): :math:`(B, S)` or :math:`(S, )`
         - logp (:obj:`torch.FloatTensor`): Shape of ``index``
-    Raises:
-        - ValueError: If a shape or a type is wrong, or a token is not in the vocabulary.
     """
     _check(logits, index)
     logp = torch.log_softmax(_at_least_float32(logits), dim=-1)  # (B, S, V)
@@ -33,22 +29,10 @@ def naive_method(logits: Tensor, index: Tensor) -> Tensor:
 
 
 def efficient_method(logits: Tensor, index: Tensor) -> Tensor:
-    """
-    Overview:
-        The same as ``naive_method`` with a custom backward. Forward and backward process the logits of a few tokens \
-        at a time. Beyond the logits and the returned gradient, memory is needed only for those tokens, which fit the \
-        processor's cache. With ``create_graph=True`` it can be differentiated twice; the backward then creates \
-        tensors as large as the logits.
-    Arguments:
-        - logits (:obj:`torch.FloatTensor`): As in ``naive_method``, in any layout.
-        - index (:obj:`torch.LongTensor`): As in ``naive_method``.
-    Returns:
-        - logp (:obj:`torch.FloatTensor`): As in ``naive_method``.
-    Shapes:
-        As in ``naive_method``.
-    Raises:
-        As ``naive_method``.
-    """
+    """The same as ``naive_method`` with a custom backward, for logits in any layout. Forward and backward process the
+    logits of a few tokens at a time. Beyond the logits and the returned gradient, memory is needed only for those
+    tokens, which fit the processor's cache. With ``create_graph=True`` it can be differentiated twice; the backward
+    then creates tensors as large as the logits."""
     _check(logits, index)
     return _ChunkedLogProb.apply(logits, index)
 
@@ -107,19 +91,7 @@ def _check(logits: Tensor, index: Tensor) -> None:
 
 
 def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:
-    """
-    Overview:
-        The same as ``naive_method`` through ``torch.distributions.Categorical``.
-    Arguments:
-        - logits (:obj:`torch.FloatTensor`): As in ``naive_method``.
-        - index (:obj:`torch.LongTensor`): As in ``naive_method``.
-    Returns:
-        - logp (:obj:`torch.FloatTensor`): As in ``naive_method``.
-    Shapes:
-        As in ``naive_method``.
-    Raises:
-        As ``naive_method``.
-    """
+    """The same as ``naive_method`` through ``torch.distributions.Categorical``."""
     _check(logits, index)
     logits = _at_least_float32(logits)
     # ``Categorical`` subtracts a log-sum-exp, whose rounding error grows with its size.
@@ -130,26 +102,9 @@ def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:
 def log_probs(
         logits: Dict[str, Optional[Tensor]], action: Tensor, weight: Optional[Tensor], log_prob_fn: LogProbFunction
 ) -> List[Optional[Tensor]]:
-    """
-    Overview:
-        Log-probabilities of the same tokens under several policies. Where ``weight`` is 0, ``action`` may contain any \
-        value, such as the common -100.
-    Arguments:
-        - logits (:obj:`Dict[str, Optional[torch.FloatTensor]]`): Logits by name, for messages. The first belong to \
-            the trained policy; the others may be None.
-        - action (:obj:`torch.LongTensor`): The sampled tokens.
-        - weight (:obj:`Optional[torch.Tensor]`): 0 where a token does not count.
-        - log_prob_fn (:obj:`LogProbFunction`): Maps logits and tokens to log-probabilities.
-    Returns:
-        - logps (:obj:`List[Optional[torch.FloatTensor]]`): Log-probabilities for each entry of ``logits``, or None.
-    Shapes:
-        - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` each
-        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
-        - weight (:obj:`torch.Tensor`): :math:`(B, S)`
-        - logps (:obj:`torch.FloatTensor`): :math:`(B, S)` each
-    Raises:
-        - ValueError: If a shape or a type is wrong.
-    """
+    """Log-probabilities (B, S) of the same tokens under several policies, from ``logits`` (B, S, V) by name, for
+    messages. The first belong to the trained policy; the others may be None, and so is their result. Where ``weight``
+    is 0, ``action`` may contain any value, such as the common -100."""
     (first, new), *others = logits.items()
     check_leading(first, new, '(B, S, V) or (B, N)')
     for name, x in others:
@@ -169,17 +124,11 @@ def log_probs(
 def entropy(logits: Tensor) -> Tensor:
     """
     Overview:
-        Entropy of each token's distribution. It is differentiable, also where a probability is 0 because a logit is \
-        minus infinity or the probability underflows.
-    Arguments:
-        - logits (:obj:`torch.FloatTensor`): As in ``naive_method``.
-    Returns:
-        - entropy (:obj:`torch.FloatTensor`): In nats.
+        Entropy of each token's distribution, in nats. It is differentiable, also where a probability is 0 because a \
+        logit is minus infinity or the probability underflows.
     Shapes:
         - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
         - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
-    Raises:
-        - ValueError: If the logits are not floats with two or three dimensions.
     """
     check_leading('logits', logits, '(B, S, V) or (S, V)')
     logp = torch.log_softmax(_at_least_float32(logits), dim=-1)  # (B, S, V)
@@ -191,10 +140,6 @@ def sum_of_squares(logits: Tensor) -> Tensor:
     """
     Overview:
         Sum of the squared probabilities of each token's distribution, without a gradient.
-    Arguments:
-        - logits (:obj:`torch.FloatTensor`): As in ``entropy``.
-    Returns:
-        - squares (:obj:`torch.FloatTensor`): From 1 / V to 1.
     Shapes:
         - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
         - squares (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`

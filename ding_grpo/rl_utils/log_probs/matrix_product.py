@@ -31,10 +31,7 @@ def matrix_product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tenso
 
 
 def onednn_product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """
-    Overview:
-        ``matrix_product`` by oneDNN, whether it pays or not.
-    """
+    """``matrix_product`` by oneDNN, whether it pays or not."""
     return torch.ops.mkldnn._linear_pointwise(a, b, bias, 'none', [], '')
 
 
@@ -47,13 +44,8 @@ def pays(a: Tensor, b: Tensor) -> bool:
 
 
 def rounded_product(a: Tensor, b: Tensor) -> Tensor:
-    """
-    Overview:
-        a b^T of factors that are rounded to bfloat16, with sums in float32 or wider. A GPU multiplies bfloat16; a CPU \
-        has no such product, so that this one takes as long as in float32. Use ``linear`` for a differentiable product.
-    Shapes:
-        As of ``matrix_product``.
-    """
+    """a b^T of factors that are rounded to bfloat16, with sums in float32 or wider. A GPU multiplies bfloat16; a CPU
+    has no such product, so that this one takes as long as in float32. Use ``linear`` for a differentiable product."""
     rounded = a.to(torch.bfloat16), b.to(torch.bfloat16)
     wide = torch.promote_types(a.dtype, torch.float32)
     if a.device.type == 'cuda' and wide is torch.float32:
@@ -63,14 +55,9 @@ def rounded_product(a: Tensor, b: Tensor) -> Tensor:
 
 @lru_cache(maxsize=None)
 def multiplies_bfloat16(device_type: str) -> bool:
-    """
-    Overview:
-        Whether a device has instructions for products of bfloat16: NVIDIA's GPUs since Ampere, x86 processors with \
-        AVX512_BF16 or AMX, and ARM processors for which oneDNN says so. Others emulate them; a CPU with AVX2 alone \
-        then takes up to a hundred times as long as in float32.
-    Arguments:
-        - device_type (:obj:`str`): ``cpu`` or ``cuda``.
-    """
+    """Whether a device has instructions for products of bfloat16: NVIDIA's GPUs since Ampere, x86 processors with
+    AVX512_BF16 or AMX, and ARM processors for which oneDNN says so. Others emulate them; a CPU with AVX2 alone then
+    takes up to a hundred times as long as in float32."""
     if device_type == 'cuda':
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if platform.machine() in ('x86_64', 'AMD64'):  # where oneDNN also says yes to AVX-512 without these instructions

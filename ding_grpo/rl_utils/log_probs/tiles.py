@@ -103,12 +103,7 @@ class Sampled(NamedTuple):
         return x if self.state is None else torch.zeros_like(like).index_add_(0, self.state, x)
 
     def find(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
-        """
-        Overview:
-            The tokens of a tile.
-        Returns:
-            - inside (:obj:`torch.BoolTensor`): Whether the tile has the token, for the tokens of ``rows``.
-            - place (:obj:`torch.LongTensor`): Its place in the flattened tile; arbitrary for other tokens.
+        """Whether the tile has each token of ``rows``, and its place in the flattened tile, arbitrary for other tokens.
         """
         tokens, width = self.tokens(rows), columns.stop - columns.start
         column = self.index[tokens] - columns.start
@@ -141,14 +136,8 @@ class Tile(NamedTuple):
             needs: Sequence[bool],
             tokens: int,
     ) -> Tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
-        """
-        Overview:
-            Gradients of hidden states, output matrix and bias, from those of the products.
-        Arguments:
-            - grad_of (:obj:`Callable`): Computes the gradient of the product of some rows and a part of the vocabulary.
-            - needs (:obj:`Sequence[bool]`): Which of the three are needed; the others are None.
-            - tokens (:obj:`int`): Number of tokens at a time.
-        """
+        """Gradients of hidden states, output matrix and bias, None where they are not needed. ``grad_of`` computes the
+        gradient of the product of some rows and a part of the vocabulary; ``tokens`` rows are processed at a time."""
         hidden, weight, bias, product = self.hidden, self.weight, self.bias, self.head.product
         needs_hidden, needs_weight, needs_bias = needs
         wide = wide_type(hidden)

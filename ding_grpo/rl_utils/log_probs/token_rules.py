@@ -23,12 +23,7 @@ class TokenRules(NamedTuple):
     kept_bits: Optional[Tensor] = None
 
     def of(self, counted: Tensor, temperature: float) -> 'CountedRules':
-        """
-        Overview:
-            The rules of the N tokens that count, for logits that are already divided by the temperature.
-        Shapes:
-            - counted (:obj:`torch.BoolTensor`): :math:`(B, S)`
-        """
+        """The rules of the N tokens of ``counted`` (B, S), for logits that are already divided by the temperature."""
         row, position = counted.nonzero(as_tuple=True)
         return CountedRules(
             None if self.bias is None else self.bias / temperature, self.penalty, self.first_seen, row, position,
@@ -37,10 +32,7 @@ class TokenRules(NamedTuple):
 
 
 class CountedRules(NamedTuple):
-    """
-    Overview:
-        ``TokenRules`` of N tokens, with the row and the position of each.
-    """
+    """``TokenRules`` of N tokens, with the row and the position of each."""
     bias: Optional[Tensor]
     penalty: float
     first_seen: Optional[Tensor]
@@ -54,21 +46,9 @@ class CountedRules(NamedTuple):
         return self.first_seen is None and self.kept_bits is None
 
     def apply_(self, logit: Tensor, tokens: slice, ids: Union[slice, Tensor]) -> Optional[Tensor]:
-        """
-        Overview:
-            Change logits in place.
-        Arguments:
-            - logit (:obj:`torch.FloatTensor`): Logits, divided by the temperature.
-            - tokens (:obj:`slice`): Which of the N tokens they predict.
-            - ids (:obj:`Union[slice, torch.LongTensor]`): The vocabulary entries: a range, or K for each token.
-        Returns:
-            - slope (:obj:`Optional[torch.FloatTensor]`): The derivative of the new logits with respect to the old \
-                ones; None if it is 1.
-        Shapes:
-            - logit (:obj:`torch.FloatTensor`): :math:`(n, K)`
-            - ids (:obj:`torch.LongTensor`): :math:`(n, K)`
-            - slope (:obj:`torch.FloatTensor`): :math:`(n, K)`
-        """
+        """Change logits (n, K) in place, which are divided by the temperature and predict ``tokens`` of the N. ``ids``
+        are the vocabulary entries: a range, or (n, K). Returns the derivative of the new logits with respect to the old
+        ones; None if it is 1."""
         slope = None
         if self.bias is not None:
             logit.add_(self.bias[ids])
@@ -85,15 +65,6 @@ class CountedRules(NamedTuple):
 
 
 def unpack_bits(bits: Tensor, ids: slice) -> Tensor:
-    """
-    Overview:
-        A range of bits as booleans, see ``TokenRules.kept_bits``.
-    Arguments:
-        - bits (:obj:`torch.ByteTensor`): Packed bits.
-        - ids (:obj:`slice`): The range, with ``start`` and ``stop``.
-    Shapes:
-        - bits (:obj:`torch.ByteTensor`): :math:`(*, W)`
-        - result (:obj:`torch.BoolTensor`): :math:`(*, stop - start)`
-    """
+    """A range of bits as booleans, (*, W) -> (*, stop - start), see ``TokenRules.kept_bits``."""
     at = torch.arange(ids.start, ids.stop, device=bits.device)
     return (bits.index_select(-1, at // 8) >> (at % 8).to(torch.uint8)) & 1 != 0

@@ -20,22 +20,8 @@ def ppo_error_continuous(
         mask_metrics: bool = True,
         dual_clip_negative: bool = False,
 ) -> Tuple[namedtuple, namedtuple]:
-    """
-    Overview:
-        ``ppo_error`` for continuous actions: ``ppo_policy_error_continuous`` and ``ppo_value_error``.
-    Arguments:
-        - data (:obj:`namedtuple`): ``ppo_data_continuous``; ``weight`` may be None, ``logit_pretrained`` left out.
-        - clip_ratio (:obj:`float`): As in ``ppo_error``.
-        - use_value_clip (:obj:`bool`): As in ``ppo_value_error``.
-        - dual_clip (:obj:`Optional[float]`): As in ``ppo_policy_error_continuous``, and the arguments after it.
-    Returns:
-        - loss (:obj:`namedtuple`): ``ppo_loss`` of differentiable 0-dim tensors.
-        - info (:obj:`namedtuple`): ``ppo_info`` of Python floats.
-    Shapes:
-        As in ``ppo_policy_error_continuous`` and ``ppo_value_error``.
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
-    """
+    """``ppo_error`` for continuous actions: ``ppo_policy_error_continuous`` and ``ppo_value_error``, with their
+    arguments."""
     data = read(ppo_data_continuous, data)
     policy, info = ppo_policy_error_continuous(
         part(ppo_policy_data_continuous, data), clip_ratio, dual_clip, kl_type, mask_loss, mask_metrics,
@@ -56,20 +42,14 @@ def ppo_policy_error_continuous(
 ) -> Tuple[namedtuple, namedtuple]:
     """
     Overview:
-        Policy part of PPO for actions with a diagonal normal distribution.
+        Policy part of PPO for actions with a diagonal normal distribution. Arguments that are not listed, and \
+        results, as in ``ppo_policy_error``.
     Arguments:
         - data (:obj:`namedtuple`): ``ppo_policy_data_continuous``; ``weight`` may be None, ``logit_pretrained`` \
             (a dict of ``mu`` and ``sigma`` like the others) left out.
-        - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
         - dual_clip (:obj:`Optional[float]`): Bound c >= 1 of the ratio, see ``dual_clip_negative``.
-        - kl_type (:obj:`str`): As in ``ppo_policy_error``.
-        - mask_loss (:obj:`bool`): Whether positions of weight 0 are excluded from the means of the losses and the KL.
-        - mask_metrics (:obj:`bool`): As in ``ppo_policy_error``.
         - dual_clip_negative (:obj:`bool`): Whether ``dual_clip`` applies to negative advantages only, as in its \
             paper. The policy loss is then computed here, and ratios that overflow do not affect the gradient.
-    Returns:
-        - loss (:obj:`namedtuple`): As in ``ppo_policy_error``.
-        - info (:obj:`namedtuple`): As in ``ppo_policy_error``.
     Shapes:
         - mu_sigma_new (:obj:`Dict[str, torch.FloatTensor]`): ``mu`` and ``sigma``, each of the shape of ``action`` or \
             of one that broadcasts to it
@@ -80,8 +60,6 @@ def ppo_policy_error_continuous(
             :math:`(B, N)`
         - adv (:obj:`torch.Tensor`): Leading dimensions of ``action``, floats or integers
         - weight (:obj:`torch.Tensor`): Shape of ``adv``
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
     """
     check_options(clip_ratio, dual_clip, kl_type)
     data = check_continuous(read(ppo_policy_data_continuous, data))

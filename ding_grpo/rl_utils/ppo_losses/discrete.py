@@ -30,26 +30,9 @@ def ppo_error(
         mask_loss: Optional[bool] = None,
         mask_metrics: bool = True,
 ) -> Tuple[namedtuple, namedtuple]:
-    """
-    Overview:
-        Proximal Policy Optimization, https://arxiv.org/abs/1707.06347: ``ppo_policy_error`` and ``ppo_value_error``.
-    Arguments:
-        - data (:obj:`namedtuple`): ``ppo_data``; ``weight`` may be None, ``logit_pretrained`` left out.
-        - clip_ratio (:obj:`float`): Clipping range of the probability ratio, and of the value's change.
-        - use_value_clip (:obj:`bool`): As in ``ppo_value_error``.
-        - dual_clip (:obj:`Optional[float]`): As in ``ppo_policy_error``, and the arguments after it.
-    Returns:
-        - loss (:obj:`namedtuple`): ``ppo_loss`` of differentiable 0-dim tensors.
-        - info (:obj:`namedtuple`): ``ppo_info`` of Python floats.
-    Shapes:
-        - value_new (:obj:`torch.FloatTensor`): As in ``ppo_value_error``, with the shape of ``weight`` unless that is \
-            None
-        - value_old (:obj:`torch.FloatTensor`): The same
-        - return_ (:obj:`torch.FloatTensor`): The same
-        - the others: As in ``ppo_policy_error``
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
-    """
+    """Proximal Policy Optimization, https://arxiv.org/abs/1707.06347: ``ppo_policy_error`` and ``ppo_value_error``,
+    with their arguments. The values have the shape of ``weight`` unless that is None. Returns ``ppo_loss`` of
+    differentiable 0-dim tensors, and ``ppo_info`` of Python floats."""
     data = read(ppo_data, data)
     policy, info = ppo_policy_error(
         part(ppo_policy_data, data), clip_ratio, dual_clip, entropy_bonus, kl_type, log_prob_fn, mask_loss, mask_metrics
@@ -74,7 +57,6 @@ def ppo_policy_error(
         Policy part of PPO, for discrete actions and, with S tokens a row, for language models.
     Arguments:
         - data (:obj:`namedtuple`): ``ppo_policy_data``; ``weight`` may be None, ``logit_pretrained`` left out.
-        - clip_ratio (:obj:`float`): Clipping range of the probability ratio.
         - dual_clip (:obj:`Optional[float]`): Bound c >= 1 of the ratio for negative advantages, equation 5 of \
             https://arxiv.org/abs/1912.09729.
         - entropy_bonus (:obj:`bool`): Whether ``entropy_loss`` is the mean entropy; else it is 0.
@@ -94,14 +76,11 @@ def ppo_policy_error(
     Shapes:
         - logit_new (:obj:`torch.FloatTensor`): :math:`(..., N)`, N actions after any leading dimensions, such as \
             :math:`(B, N)`; :math:`(B, S, V)` for a language model; :math:`(B, A, N)` for A agents
-        - logit_old (:obj:`torch.FloatTensor`): The same
-        - logit_pretrained (:obj:`torch.FloatTensor`): The same
+        - logit_old, logit_pretrained (:obj:`torch.FloatTensor`): The same
         - action (:obj:`torch.LongTensor`): Leading dimensions of ``logit_new``; integers of any type
         - adv (:obj:`torch.Tensor`): Shape of ``action``, floats or integers. Without dimension 1, the agents', the \
             ratio is the mean over the agents, as in DI-engine
         - weight (:obj:`torch.Tensor`): Shape of ``adv``
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
     """
     check_options(clip_ratio, dual_clip, kl_type)
     data = in_rows(check_discrete(read(ppo_policy_data, data)))

@@ -9,13 +9,8 @@ from ding_grpo.rl_utils.reduce import masked_mean
 
 
 class PPOLoss(nn.Module):
-    """
-    Overview:
-        Policy and value loss of PPO, https://arxiv.org/abs/1707.06347, from log-probabilities. It has the inputs and \
-        outputs of torchtune's ``rlhf.loss.PPOLoss`` and can replace it in a recipe.
-    Interfaces:
-        ``__init__``, ``forward``
-    """
+    """Policy and value loss of PPO, https://arxiv.org/abs/1707.06347, from log-probabilities. It has the inputs and
+    outputs of torchtune's ``rlhf.loss.PPOLoss`` and can replace it in a recipe."""
 
     def __init__(self, epsilon: float = 0.1, value_clip_range: float = 0.2, value_coeff: float = 0.1) -> None:
         """
@@ -23,8 +18,6 @@ class PPOLoss(nn.Module):
             - epsilon (:obj:`float`): Clipping range of the probability ratio.
             - value_clip_range (:obj:`float`): Clipping range of the change of the value.
             - value_coeff (:obj:`float`): Coefficient of the value loss.
-        Raises:
-            - ValueError: If an argument is not a finite number of at least 0.
         """
         super().__init__()
         for name, value in (('epsilon', epsilon), ('value_clip_range', value_clip_range), ('value_coeff', value_coeff)):
@@ -61,8 +54,6 @@ class PPOLoss(nn.Module):
             - inputs: Any shapes that broadcast, usually :math:`(B, S)`. The common shape of the inputs of the value \
                 loss may differ from that of the policy loss. A mask is broadcast too, before its mean is taken
             - outputs: 0-dim tensors
-        Raises:
-            - ValueError: If a shape or a type is wrong.
         """
         pi_logprobs, pi_old_logprobs, advantages, padding_masks = _broadcast(
             pi_logprobs=pi_logprobs,

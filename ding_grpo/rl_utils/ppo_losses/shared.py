@@ -100,15 +100,9 @@ def ppo_value_error(
         - clip_ratio (:obj:`float`): Clipping range of the value's change.
         - use_value_clip (:obj:`bool`): Whether the larger error of the value and of the clipped value counts.
         - mask_loss (:obj:`bool`): Whether positions of weight 0 are excluded from the mean.
-    Returns:
-        - value_loss (:obj:`torch.FloatTensor`): Differentiable 0-dim tensor.
     Shapes:
         - value_new (:obj:`torch.FloatTensor`): Any shape, such as :math:`(B, )` or :math:`(B, S)`
-        - value_old (:obj:`torch.FloatTensor`): The same
-        - return_ (:obj:`torch.FloatTensor`): The same
-        - weight (:obj:`torch.FloatTensor`): The same
-    Raises:
-        - ValueError: If a shape, a type or an option is wrong.
+        - value_old, return_, weight (:obj:`torch.FloatTensor`): The same
     """
     check_options(clip_ratio)
     data = read(ppo_value_data, data)

@@ -18,9 +18,7 @@ SURROGATES: Dict[str, Surrogate] = {}
 
 
 class Limits(NamedTuple):
-    """
-    Overview:
-        Allowed numbers of an option: finite, of at least ``low``, or above it with ``open_low``, and at most ``high``.
+    """Allowed numbers of an option: finite, of at least ``low``, or above it with ``open_low``, and at most ``high``.
     """
     low: float = 0
     open_low: bool = False
@@ -54,13 +52,7 @@ class Traits(NamedTuple):
 
 
 def register_surrogate(name: str, **traits: Any) -> Callable[[Surrogate], Surrogate]:
-    """
-    Overview:
-        Decorator that makes a surrogate available under a name.
-    Arguments:
-        - name (:obj:`str`): The key in ``SURROGATES``.
-        - traits: The fields of ``Traits``.
-    """
+    """Decorator that makes a surrogate available under a name, with the fields of ``Traits``."""
 
     def register(surrogate: Surrogate) -> Surrogate:
         surrogate.traits = Traits(**traits)
@@ -71,14 +63,7 @@ def register_surrogate(name: str, **traits: Any) -> Callable[[Surrogate], Surrog
 
 
 def surrogate_function(surrogate: Union[str, Surrogate]) -> Surrogate:
-    """
-    Overview:
-        The function of a surrogate.
-    Arguments:
-        - surrogate (:obj:`Union[str, Surrogate]`): A key of ``SURROGATES``, or a function.
-    Raises:
-        - ValueError: If it is neither.
-    """
+    """The function of a surrogate: a key of ``SURROGATES``, or the function itself."""
     if callable(surrogate):
         return surrogate
     if not isinstance(surrogate, str) or surrogate not in SURROGATES:
@@ -87,25 +72,13 @@ def surrogate_function(surrogate: Union[str, Surrogate]) -> Surrogate:
 
 
 def surrogate_traits(surrogate: Union[str, Surrogate]) -> Traits:
-    """
-    Overview:
-        What ``register_surrogate`` was given for a surrogate; the defaults for other functions.
-    Arguments:
-        - surrogate (:obj:`Union[str, Surrogate]`): As in ``surrogate_function``.
-    """
+    """What ``register_surrogate`` was given for a surrogate; the defaults for other functions."""
     return getattr(surrogate_function(surrogate), 'traits', Traits())
 
 
 def surrogate_arguments(surrogate: Surrogate) -> Tuple[Tuple[str, ...], Dict[str, Any]]:
-    """
-    Overview:
-        The keyword-only arguments of a surrogate.
-    Arguments:
-        - surrogate (:obj:`Surrogate`): The function of a surrogate.
-    Returns:
-        - given (:obj:`Tuple[str, ...]`): The names of the tensors that it needs, of ``GIVEN``.
-        - options (:obj:`Dict[str, Any]`): Its options with their defaults.
-    """
+    """The keyword-only arguments of a surrogate: the names of the tensors that it needs, of ``GIVEN``, and its options
+    with their defaults."""
     return _kept_arguments(surrogate) if inspect.isfunction(surrogate) else _arguments(surrogate)
 
 
@@ -123,15 +96,7 @@ _kept_arguments = lru_cache(maxsize=64)(_arguments)  # reading a signature takes
 
 
 def check_surrogate_options(surrogate: Union[str, Surrogate], options: Dict[str, Any]) -> None:
-    """
-    Overview:
-        Check names and values of options against the surrogate that takes them.
-    Arguments:
-        - surrogate (:obj:`Union[str, Surrogate]`): As in ``surrogate_function``.
-        - options (:obj:`Dict[str, Any]`): Its options by name.
-    Raises:
-        - ValueError: If the surrogate has no such option, or not with this value.
-    """
+    """Check names and values of options against the surrogate that takes them."""
     _, known = surrogate_arguments(surrogate_function(surrogate))
     traits = surrogate_traits(surrogate)
     for name, value in options.items():
