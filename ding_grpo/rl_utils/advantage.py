@@ -69,9 +69,7 @@ def return_to_go(reward: Tensor, discount_factor: float) -> Tensor:
         - reward, return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
     """
     check_leading('reward', reward, '(B, S)')
-    check_number('discount_factor', discount_factor)
-    if discount_factor > 1:
-        raise ValueError(f'discount_factor = {discount_factor}: must be at most 1')
+    check_number('discount_factor', discount_factor, high=1)
     following = reward.new_zeros(len(reward))
     columns = []
     for r in reversed(reward.unbind(1)):

@@ -50,8 +50,20 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f'{name} = {value!r}: must be one of {choices}')
 
 
-def check_number(name: str, value: float, low: float = 0, open_low: bool = False) -> None:
-    """Require a finite number of at least ``low``, or above it with ``open_low``."""
+def wide_type(x: Tensor) -> torch.dtype:
+    """The type of sums: float32, or the type of x if that is wider."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in ``wide_type``."""
+    return x.to(wide_type(x))
+
+
+def check_number(name: str, value: float, low: float = 0, open_low: bool = False, high: Optional[float] = None) -> None:
+    """Require a finite number of at least ``low``, or above it with ``open_low``, and of at most ``high``."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float('inf')
     if not number or not (value > low if open_low else value >= low):
         raise ValueError(f'{name} = {value!r}: must be a finite number {"above" if open_low else "of at least"} {low}')
+    if high is not None and value > high:
+        raise ValueError(f'{name} = {value!r}: must be at most {high:g}')

@@ -12,16 +12,16 @@ The last is the generalised Jensen-Shannon divergence of https://arxiv.org/abs/2
 """
 import math
 from collections import namedtuple
-from typing import Any, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .check import check_choice, check_floats, check_leading, check_number, check_tensor
+from .check import check_choice, check_floats, check_leading, check_number, check_tensor, wide_type
 from .kl import bounded, kl_estimate
 from .reduce import masked_mean, reduce_loss
-from .log_probs.tiles import TOKENS, Head, Tile, slices, vocabulary_slices, wide_type, without_autocast
+from .log_probs.tiles import TOKENS, Head, Tile, slices, vocabulary_slices, without_autocast
 
 DIVERGENCES = ('reverse_kl', 'forward_kl', 'jsd')
 
@@ -235,15 +235,12 @@ def _normalisers(tile: Tile, tokens: int) -> Tensor:
     """(2, N): the highest logit of each token, and the logarithm of the sum of exp(logit - highest)."""
     found = tile.hidden.new_empty(2, len(tile.hidden), dtype=wide_type(tile.hidden))
     for rows in slices(len(tile.hidden), tokens):
-        parts = torch.stack([_highest_and_sum(x) for x in _logits(tile, rows)])  # (tiles, 2, N)
+        logits = (tile.logits(rows, columns) for columns in vocabulary_slices(tile.weight))
+        parts = torch.stack([_highest_and_sum(x) for x in logits])  # (tiles, 2, N)
         highest = parts[:, 0].amax(0)
         total = ((parts[:, 0] - highest).exp() * parts[:, 1]).sum(0)
         found[:, rows] = torch.stack([highest, total.log()])
     return found
-
-
-def _logits(tile: Tile, rows: slice) -> Iterator[Tensor]:
-    return (tile.logits(rows, columns) for columns in vocabulary_slices(tile.weight))
 
 
 def _highest_and_sum(x: Tensor) -> Tensor:

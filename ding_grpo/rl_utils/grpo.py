@@ -11,7 +11,7 @@ from typing import Dict, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .check import as_floats, check_leading, check_tensor
+from .check import as_floats, check_leading, check_tensor, wide_type
 from .kl import bounded, kl_estimate
 from .log_probs.log_prob import LogProbFunction, efficient_method, log_probs
 from .loss_config import LossConfig, with_options
@@ -81,7 +81,7 @@ def grpo_error(
     config = with_options(config, options)
     if data.logp_ref is None and config.beta != 0:
         raise ValueError(f'beta = {config.beta}: must be 0 without logp_ref')
-    dtype = torch.promote_types(data.logp_new.dtype, torch.float32)
+    dtype = wide_type(data.logp_new)
     logp_new, logp_old, logp_ref, adv, weight = (None if x is None else x.to(dtype) for x in data)
     weight = torch.ones_like(logp_new) if weight is None else weight
     adv = adv.unsqueeze(1) if adv.dim() == 1 else adv  # (B, 1) or (B, S)

@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor
 
-from .check import check_choice, check_floats, check_leading, check_tensor
+from .check import check_choice, check_floats, check_leading, check_tensor, wide_type, widened
 
 KL_TYPES = ('k1', 'k2', 'k3')
 
@@ -31,7 +31,7 @@ def kl_estimate(logp_new: Tensor, logp_ref: Tensor, kl_type: str) -> Tensor:
     check_choice('kl_type', kl_type, KL_TYPES)
     check_floats('logp_new', logp_new)
     check_tensor('logp_ref', logp_ref, tuple(logp_new.shape), 'that of logp_new')
-    log_ratio = _at_least_float32(logp_new) - logp_ref
+    log_ratio = widened(logp_new) - logp_ref
     if kl_type == 'k1':
         return log_ratio
     if kl_type == 'k2':
@@ -78,12 +78,8 @@ def exact_kl(logit_new: Tensor, logit_ref: Tensor) -> Tensor:
     """
     check_leading('logit_new', logit_new, '(B, S, V) or (S, V)')
     check_tensor('logit_ref', logit_ref, tuple(logit_new.shape), 'that of logit_new')
-    dtype = torch.promote_types(logit_new.dtype, torch.float32)
+    dtype = wide_type(logit_new)
     new, ref = logit_new.to(dtype).log_softmax(-1), logit_ref.to(dtype).log_softmax(-1)
     excluded = new == float('-inf')  # probability 0 adds 0; 0 * inf would add NaN
     ratio = new.masked_fill(excluded, 0) - ref.masked_fill(excluded, 0)
     return torch.where(ratio == float('inf'), ratio, new.exp() * ratio).sum(-1)
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))

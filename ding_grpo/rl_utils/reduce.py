@@ -1,9 +1,8 @@
 from typing import Optional
 
-import torch
 from torch import Tensor
 
-from .check import check_choice, check_leading, check_tensor
+from .check import check_choice, check_leading, check_tensor, widened
 
 REDUCTIONS = ('sequence', 'token', 'constant', 'sum')
 
@@ -71,11 +70,10 @@ def masked(x: Tensor, weight: Tensor) -> Tensor:
     """x * weight in float32 or wider, and 0 where the weight is 0 even if x is NaN there."""
     check_leading('the values', x, '(B, S)')
     check_tensor('weight', weight, tuple(x.shape), '(B, S)', 'numbers')
-    return (x.to(torch.promote_types(x.dtype, torch.float32)) * weight).masked_fill(weight == 0, 0)
+    return (widened(x) * weight).masked_fill(weight == 0, 0)
 
 
 def _count(weight: Tensor, dim: Optional[int] = None) -> Tensor:
     """Sum of weights, in float32 or wider; 1 if it is 0."""
-    weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
-    count = weight.sum() if dim is None else weight.sum(dim=dim)
+    count = widened(weight).sum() if dim is None else widened(weight).sum(dim=dim)
     return count.masked_fill(count == 0, 1)

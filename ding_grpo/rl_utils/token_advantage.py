@@ -1,5 +1,5 @@
 """Advantages of single tokens that do not compare whole rows of a group."""
-from typing import Optional, Tuple
+from typing import Optional
 
 import torch
 from torch import Tensor
@@ -69,20 +69,14 @@ def _over_optimal_baseline(values: Tensor, counted: Tensor, group: Tensor, score
     paths = score_norm.cumsum(1) * counted
     total, rows = of_group(paths), of_group(counted.double())
     baseline = of_group(paths * values) / (total + 1e-8)  # 1e-8 as in verl
-    low, high = _range(values, counted, member)  # (B, S) each: smallest and largest return of the group's rows at t
+    place, size = member.unsqueeze(1).expand_as(values), (int(member.max()) + 1, values.shape[1])
+    low, high = (  # (B, S) each: smallest and largest return of the group's rows at t
+        values.new_full(size, none).scatter_reduce(0, place, values.masked_fill(~counted, none), kind)[member]
+        for none, kind in ((float('inf'), 'amin'), (float('-inf'), 'amax'))
+    )
     same = (low == high) & (rows > 1)
     equal = low.amin(1, keepdim=True) == high.amax(1, keepdim=True)
     return torch.where(rows > 1, values - baseline, values).masked_fill(same | equal, 0)
-
-
-def _range(values: Tensor, counted: Tensor, member: Tensor) -> Tuple[Tensor, Tensor]:
-    place = member.unsqueeze(1).expand_as(values)
-    size = (int(member.max()) + 1, values.shape[1])
-    low = values.new_full(size,
-                          float('inf')).scatter_reduce(0, place, values.masked_fill(~counted, float('inf')), 'amin')
-    high = values.new_full(size,
-                           float('-inf')).scatter_reduce(0, place, values.masked_fill(~counted, float('-inf')), 'amax')
-    return low[member], high[member]
 
 
 def high_entropy(entropy: Tensor, weight: Tensor, share: float) -> Tensor:
@@ -98,9 +92,7 @@ def high_entropy(entropy: Tensor, weight: Tensor, share: float) -> Tensor:
     """
     check_leading('entropy', entropy, '(B, S)')
     check_tensor('weight', weight, tuple(entropy.shape), '(B, S)', 'numbers')
-    check_number('share', share, open_low=True)
-    if share > 1:
-        raise ValueError(f'share = {share}: must be at most 1')
+    check_number('share', share, open_low=True, high=1)
     values = entropy[weight != 0]  # (N, )
     if values.numel() == 0:
         return torch.zeros_like(entropy, dtype=torch.bool)

@@ -44,9 +44,7 @@ def gae_advantage(
     check_tensor('weight', weight, shape, 'that of reward', 'numbers')
     check_tensor('final_value', final_value, shape[:1], '(B, )', optional=True)
     for name, factor in (('discount_factor', discount_factor), ('gae_lambda', gae_lambda)):
-        check_number(name, factor)
-        if factor > 1:
-            raise ValueError(f'{name} = {factor}: must be at most 1')
+        check_number(name, factor, high=1)
     counted = weight != 0
     # in float64, because differences of large values lose precision
     reward_, value_ = (x.double().masked_fill(~counted, 0) for x in (reward, value))

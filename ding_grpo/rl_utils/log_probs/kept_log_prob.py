@@ -5,7 +5,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .tiles import Head, Slope, finite, slices, wide_type, with_rules, without_autocast
+from ding_grpo.rl_utils.check import wide_type
+
+from .tiles import Head, Slope, finite, slices, with_rules, without_autocast
 from .token_rules import CountedRules
 
 

@@ -3,7 +3,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils.check import check_leading, check_tensor
+from ding_grpo.rl_utils.check import check_leading, check_tensor, wide_type, widened
 
 LogProbFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -24,7 +24,7 @@ def naive_method(logits: Tensor, index: Tensor) -> Tensor:
         - logp (:obj:`torch.FloatTensor`): Shape of ``index``
     """
     _check(logits, index)
-    logp = torch.log_softmax(_at_least_float32(logits), dim=-1)  # (B, S, V)
+    logp = torch.log_softmax(widened(logits), dim=-1)  # (B, S, V)
     return logp.gather(-1, index.unsqueeze(-1)).squeeze(-1)  # (B, S)
 
 
@@ -42,7 +42,7 @@ class _ChunkedLogProb(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, index: Tensor) -> Tensor:
         ctx.save_for_backward(logits, index)
-        logp = logits.new_empty(index.shape, dtype=_compute_dtype(logits))
+        logp = logits.new_empty(index.shape, dtype=wide_type(logits))
         for x, taken, out in _chunks(logits, index, logp):
             out.copy_(torch.log_softmax(x.to(out.dtype), dim=-1).gather(-1, taken.unsqueeze(-1)).squeeze(-1))
         return logp
@@ -93,7 +93,7 @@ def _check(logits: Tensor, index: Tensor) -> None:
 def less_efficient_method(logits: Tensor, index: Tensor) -> Tensor:
     """The same as ``naive_method`` through ``torch.distributions.Categorical``."""
     _check(logits, index)
-    logits = _at_least_float32(logits)
+    logits = widened(logits)
     # ``Categorical`` subtracts a log-sum-exp, whose rounding error grows with its size.
     logits = logits - logits.detach().amax(-1, keepdim=True)
     return torch.distributions.Categorical(logits=logits, validate_args=False).log_prob(index)
@@ -131,7 +131,7 @@ def entropy(logits: Tensor) -> Tensor:
         - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
     """
     check_leading('logits', logits, '(B, S, V) or (S, V)')
-    logp = torch.log_softmax(_at_least_float32(logits), dim=-1)  # (B, S, V)
+    logp = torch.log_softmax(widened(logits), dim=-1)  # (B, S, V)
     return -(logp.exp() * logp.masked_fill(logp == float('-inf'), 0)).sum(-1)
 
 
@@ -145,12 +145,4 @@ def sum_of_squares(logits: Tensor) -> Tensor:
         - squares (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
     """
     check_leading('logits', logits, '(B, S, V) or (S, V)')
-    return torch.softmax(_at_least_float32(logits), dim=-1).square().sum(-1)
-
-
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(_compute_dtype(x))
+    return torch.softmax(widened(logits), dim=-1).square().sum(-1)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ding_grpo.rl_utils.check import wide_type
+
 FROM = 2 ** 21  # minimum number of multiplications; in smaller products the set-up costs more than it saves
 SUMS_IN_FLOAT32 = 'dtype' in torch.ops.aten.mm.overloads()  # of products of bfloat16; since torch 2.8
 _AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_linear_pointwise')
@@ -47,7 +49,7 @@ def rounded_product(a: Tensor, b: Tensor) -> Tensor:
     """a b^T of factors that are rounded to bfloat16, with sums in float32 or wider. A GPU multiplies bfloat16; a CPU
     has no such product, so that this one takes as long as in float32. Use ``linear`` for a differentiable product."""
     rounded = a.to(torch.bfloat16), b.to(torch.bfloat16)
-    wide = torch.promote_types(a.dtype, torch.float32)
+    wide = wide_type(a)
     if a.device.type == 'cuda' and wide is torch.float32:
         return torch.mm(rounded[0], rounded[1].t(), out_dtype=wide)
     return matrix_product(*(x.to(wide) for x in rounded))

@@ -5,6 +5,8 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Tupl
 import torch
 from torch import Tensor
 
+from ding_grpo.rl_utils.check import wide_type, widened
+
 from .matrix_product import matrix_product, rounded_product
 from .token_rules import CountedRules
 
@@ -35,7 +37,7 @@ class Head(NamedTuple):
 
     def logits(self, z: Tensor) -> Tensor:
         """Logits of the product z, computed in place if z is float32 or wider."""
-        z = z.to(wide_type(z))
+        z = widened(z)
         if self.scale != 1:
             z.mul_(self.scale)
         if self.softcap is not None:
@@ -73,15 +75,9 @@ def without_autocast(function: Callable) -> Callable:
 
 
 class Sampled(NamedTuple):
-    """
-    Overview:
-        N sampled tokens, in the order of the M hidden states that predict them.
-    Shapes:
-        - index (:obj:`torch.LongTensor`): :math:`(N, )`
-        - state (:obj:`Optional[torch.LongTensor]`): :math:`(N, )`, ascending; None if each has a state of its own
-    """
-    index: Tensor
-    state: Optional[Tensor] = None
+    """N sampled tokens, in the order of the M hidden states that predict them."""
+    index: Tensor  # (N, )
+    state: Optional[Tensor] = None  # (N, ), ascending; None if each has a state of its own
     first: Sequence[int] = ()  # (M + 1, ): number of tokens that lower states predict
 
     @classmethod
@@ -168,11 +164,6 @@ class Tile(NamedTuple):
 def finite(x: Tensor) -> Tensor:
     """Replace -inf by 0, for products with a probability of 0."""
     return x.masked_fill(x == float('-inf'), 0)
-
-
-def wide_type(x: Tensor) -> torch.dtype:
-    """The type of sums: float32, or the type of x if that is wider."""
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 def slices(length: int, size: int) -> Iterator[slice]:

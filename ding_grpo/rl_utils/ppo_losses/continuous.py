@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.distributions import Independent, Normal
 
 from .fields import check_continuous, part, ppo_data_continuous, ppo_policy_data_continuous, ppo_value_data, read
-from .shared import LogProbData, check_options, kl_to, log_prob_error, masked, nothing, of_ding, ppo_loss, \
-    ppo_policy_loss, ppo_value_error
+from .shared import LogProbData, check_options, error_of_ding, log_prob_error, masked, ppo_loss, ppo_value_error
 
 
 def ppo_error_continuous(
@@ -75,19 +74,12 @@ def ppo_policy_error_continuous(
             mask_metrics
         )
 
-    return masked(lambda d: _by_ding(d, clip_ratio, dual_clip, kl_type), data, mask_loss, mask_metrics)
+    def of_ding(d: namedtuple) -> Tuple[namedtuple, namedtuple]:
+        return error_of_ding(
+            d, d.mu_sigma_new['mu'], lambda x: _normal(x).log_prob(d.action), clip_ratio, dual_clip, kl_type
+        )
 
-
-def _by_ding(data: namedtuple, clip_ratio: float, dual_clip: Optional[float],
-             kl_type: str) -> Tuple[namedtuple, namedtuple]:
-    if data.adv.numel() == 0:
-        return nothing(data.mu_sigma_new['mu'])
-    ding = of_ding()
-    loss, info = ding.ppo_policy_error_continuous(part(ding.ppo_policy_data_continuous, data), clip_ratio, dual_clip)
-    kl_div = kl_to(
-        data.logit_pretrained, data.mu_sigma_new, lambda d: _normal(d).log_prob(data.action), kl_type, loss.policy_loss
-    )
-    return ppo_policy_loss(loss.policy_loss, loss.entropy_loss, kl_div), info
+    return masked(of_ding, data, mask_loss, mask_metrics)
 
 
 def _normal(mu_sigma: Dict[str, Tensor]) -> Independent:

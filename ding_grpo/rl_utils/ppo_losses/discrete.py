@@ -8,10 +8,7 @@ from ding_grpo.rl_utils.check import check_tensor
 from ding_grpo.rl_utils.log_probs.log_prob import LogProbFunction, entropy, log_probs, naive_method
 
 from .fields import check_discrete, in_rows, part, ppo_data, ppo_policy_data, ppo_value_data, read
-from .shared import (
-    LogProbData, check_options, kl_to, log_prob_error, masked, nothing, of_ding, ppo_loss, ppo_policy_loss,
-    ppo_value_error
-)
+from .shared import LogProbData, check_options, error_of_ding, log_prob_error, masked, ppo_loss, ppo_value_error
 
 
 def shape_fn_ppo(args: Sequence, kwargs: Dict[str, Any]) -> torch.Size:
@@ -92,17 +89,8 @@ def ppo_policy_error(
         own = LogProbData(*logps, entropy(data.logit_new) if entropy_bonus else None, data.adv, data.weight)
         return masked(lambda d: log_prob_error(d, clip_ratio, dual_clip, kl_type), own, mask_loss, mask_metrics)
 
-    return masked(lambda d: _by_ding(d, clip_ratio, dual_clip, kl_type, entropy_bonus), data, mask_loss, mask_metrics)
+    def of_ding(d: namedtuple) -> Tuple[namedtuple, namedtuple]:
+        return error_of_ding(d, d.logit_new, lambda x: naive_method(x, d.action), clip_ratio, dual_clip, kl_type)
 
-
-def _by_ding(data: namedtuple, clip_ratio: float, dual_clip: Optional[float], kl_type: str,
-             entropy_bonus: bool) -> Tuple[namedtuple, namedtuple]:
-    if data.adv.numel() == 0:
-        return nothing(data.logit_new)
-    ding = of_ding()
-    loss, info = ding.ppo_policy_error(part(ding.ppo_policy_data, data), clip_ratio, dual_clip)
-    kl_div = kl_to(
-        data.logit_pretrained, data.logit_new, lambda logit: naive_method(logit, data.action), kl_type, loss.policy_loss
-    )
-    entropy_loss = loss.entropy_loss if entropy_bonus else torch.zeros_like(kl_div)
-    return ppo_policy_loss(loss.policy_loss, entropy_loss, kl_div), info
+    loss, info = masked(of_ding, data, mask_loss, mask_metrics)
+    return loss if entropy_bonus else loss._replace(entropy_loss=torch.zeros_like(loss.kl_div)), info

@@ -3,7 +3,7 @@ from typing import List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from ding_grpo.rl_utils.check import check_floats, check_number
+from ding_grpo.rl_utils.check import check_floats, check_number, wide_type
 from ding_grpo.rl_utils.kl import bounded
 from ding_grpo.rl_utils.reduce import masked_mean
 
@@ -59,13 +59,13 @@ class PPOLoss(nn.Module):
             pi_logprobs=pi_logprobs,
             pi_old_logprobs=pi_old_logprobs,
             advantages=advantages,
-            padding_masks=padding_masks,
+            padding_masks=padding_masks
         )
         phi_values, phi_old_values, returns, value_padding_masks = _broadcast(
             phi_values=phi_values,
             phi_old_values=phi_old_values,
             returns=returns,
-            value_padding_masks=value_padding_masks,
+            value_padding_masks=value_padding_masks
         )
         everywhere = torch.ones_like(pi_logprobs)
         with torch.no_grad():
@@ -86,11 +86,11 @@ class PPOLoss(nn.Module):
 
 def _broadcast(**fields: Optional[Tensor]) -> List[Tensor]:
     """Fields in their common shape, as rows (1, M). The first must be floats. The last is a mask, 1 if it is None."""
-    names = list(fields)
-    check_floats(names[0], fields[names[0]])
-    shape = fields[names[0]].shape
-    if fields[names[-1]] is None:
-        fields[names[-1]] = torch.ones_like(fields[names[0]])
+    first, *_, mask = fields
+    check_floats(first, fields[first])
+    shape = fields[first].shape
+    if fields[mask] is None:
+        fields[mask] = torch.ones_like(fields[first])
     for name, x in fields.items():
         if not isinstance(x, Tensor) or x.is_complex():
             raise ValueError(f'{name} of {getattr(x, "dtype", type(x).__name__)}: must be a tensor of numbers')
@@ -103,6 +103,6 @@ def _broadcast(**fields: Optional[Tensor]) -> List[Tensor]:
 
 def _ratios(logp_new: Tensor, logp_old: Tensor, mask: Tensor) -> Tensor:
     """Probability ratios; 1 where the mask is 0, so that masked values reach no gradient."""
-    wide = torch.promote_types(logp_new.dtype, torch.float32)
+    wide = wide_type(logp_new)
     new, old = (x.to(wide).masked_fill(mask == 0, 0) for x in (logp_new, logp_old))
     return bounded(new - old).exp()

@@ -10,7 +10,7 @@ from ding_grpo.rl_utils.check import check_choice, check_floats, check_number, c
 from ding_grpo.rl_utils.kl import KL_TYPES, bounded, calculate_kl_div
 from ding_grpo.rl_utils.surrogates import clip_surrogate
 
-from .fields import ppo_value_data, read, select
+from .fields import part, ppo_value_data, read, select
 
 ppo_loss = namedtuple('ppo_loss', ['policy_loss', 'value_loss', 'entropy_loss', 'kl_div'])
 ppo_policy_loss = namedtuple('ppo_policy_loss', ['policy_loss', 'entropy_loss', 'kl_div'])
@@ -79,11 +79,20 @@ def nothing(empty: Tensor) -> Tuple[namedtuple, namedtuple]:
     return ppo_policy_loss(zero, zero, zero), ppo_info(0., 0.)
 
 
-def kl_to(pretrained: Any, new: Any, log_prob: Callable[[Any], Tensor], kl_type: str, like: Tensor) -> Tensor:
-    """Mean KL of a policy to the pretrained one, whose log-probabilities ``log_prob`` gives; 0 without the latter."""
-    if pretrained is None:
-        return like.new_zeros(())
-    return calculate_kl_div(log_prob(new) - log_prob(pretrained), kl_type)
+def error_of_ding(
+        data: namedtuple, like: Tensor, log_prob: Callable[[Any], Tensor], clip_ratio: float,
+        dual_clip: Optional[float], kl_type: str
+) -> Tuple[namedtuple, namedtuple]:
+    """DI-engine's policy loss of the data of its name, with the KL to the pretrained policy. ``log_prob`` computes the
+    log-probabilities of the actions under a policy, such as the new one, the first field."""
+    if data.adv.numel() == 0:
+        return nothing(like)
+    ding, name = of_ding(), type(data).__name__
+    loss, info = getattr(ding, name.replace('data', 'error'))(part(getattr(ding, name), data), clip_ratio, dual_clip)
+    kl_div = loss.policy_loss.new_zeros(())
+    if data.logit_pretrained is not None:
+        kl_div = calculate_kl_div(log_prob(data[0]) - log_prob(data.logit_pretrained), kl_type)
+    return ppo_policy_loss(loss.policy_loss, loss.entropy_loss, kl_div), info
 
 
 def ppo_value_error(

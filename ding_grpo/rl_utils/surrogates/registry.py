@@ -105,8 +105,6 @@ def check_surrogate_options(surrogate: Union[str, Surrogate], options: Dict[str,
             raise ValueError(f'surrogate_options = {options!r}: {name!r} is not an option of {surrogate!r}; {allowed}')
         limits, where = traits.limits.get(name), f'surrogate_options[{name!r}]'
         if limits is not None and (value is not None or known[name] is not None):
-            check_number(where, value, limits.low, limits.open_low)
-            if value > limits.high:
-                raise ValueError(f'{where} = {value!r}: must be at most {limits.high:g}')
+            check_number(where, value, *limits)
     if traits.check is not None:
         traits.check({**known, **options})
