@@ -1,4 +1,5 @@
 """The interface between the policy and a model, for any kind of actions."""
+from contextlib import nullcontext
 from typing import Any, ContextManager, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
 from torch import Tensor, nn
@@ -10,25 +11,13 @@ Forced = Tuple[int, Any]  # step, action
 
 
 class Reading(NamedTuple):
-    """
-    Overview:
-        What a model computes for the steps of a batch, arbitrary after a row's end.
-    Shapes:
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities of the actions, in nats
-        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`, entropies of the distributions
-        - value (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, values of the states; None without a critic
-        - squares (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, sums of the squared probabilities of all \
-            actions, without a gradient; None if they were not asked for
-        - divergence (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, from the teacher's distribution; None \
-            without one
-        - teacher_kl (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, KL(policy || teacher), without a gradient
-    """
-    logp: Tensor
-    entropy: Tensor
-    value: Optional[Tensor] = None
-    squares: Optional[Tensor] = None
-    divergence: Optional[Tensor] = None
-    teacher_kl: Optional[Tensor] = None
+    """What a model computes for the steps of a batch, (B, S) each, arbitrary after a row's end."""
+    logp: Tensor  # log-probabilities of the actions, in nats
+    entropy: Tensor  # of the distributions
+    value: Optional[Tensor] = None  # of the states; None without a critic
+    squares: Optional[Tensor] = None  # sums of the squared probabilities of all actions, without a gradient; if asked
+    divergence: Optional[Tensor] = None  # from the teacher's distribution; None without one
+    teacher_kl: Optional[Tensor] = None  # KL(policy || teacher), without a gradient
 
 
 class Actor(Protocol):
@@ -36,27 +25,16 @@ class Actor(Protocol):
     whose actions are whole completions, ``StepActor`` for all others."""
     length_name: str  # metric: length of a row
     rate_name: str  # metric: steps per second
-    fused: Optional[bool]  # argument of AdamW
     seed: int  # of the run
-
-    @property
-    def exact(self) -> bool:
-        """Whether sampler and learner agree up to a rounding error far below any clipping range."""
-
-    @property
-    def max_length(self) -> Optional[int]:
-        """Maximum number of steps of a row, None without a limit."""
-
-    @property
-    def spec(self) -> Optional[NamedTuple]:
-        """The ``token_spec`` of the environment, None without one."""
-
-    @property
-    def has_adapters(self) -> bool:
-        """Whether only adapters are trained, so that the model without them is the reference."""
+    exact: bool  # whether sampler and learner agree up to a rounding error far below any clipping range
+    fused: Optional[bool] = None  # argument of AdamW
+    max_length: Optional[int] = None  # number of steps of a row, None without a limit
+    spec: Optional[NamedTuple] = None  # the ``token_spec`` of the environment, None without one
+    has_adapters: bool = False  # whether only adapters are trained, so that the model without them is the reference
 
     def without_adapters(self, model: nn.Module) -> ContextManager:
         """Switches the adapters of a model off."""
+        return nullcontext()
 
     def check_learning(self, cfg: Dict) -> None:
         """Raise a ``ConfigError`` if ``cfg``, the section ``policy``, does not fit the model."""
@@ -75,31 +53,24 @@ class Actor(Protocol):
             forced: Dict[int, Forced] = {},
             enough: Optional[int] = None
     ) -> Dict[int, Dict[str, Any]]:
-        """
-        Overview:
-            Sample an action for each environment.
-        Arguments:
-            - row_keys (:obj:`Dict[int, RowKey]`): (collect, group, row) by environment. Together with the run's seed \
-                they seed the row's random numbers, which therefore do not depend on the other rows.
-            - forced (:obj:`Dict[int, Forced]`): By environment, a step from now on, 0 for the first, and the action \
-                that is taken there whatever is sampled. Ignored if the row ends before it.
-            - enough (:obj:`Optional[int]`): For language models: rows of a group that count, the first to end. None: \
-                all of them.
-        Returns:
-            - output (:obj:`Dict[int, Dict]`): By environment, ``action``, ``logp`` and other entries that \
-                ``transition`` needs; with ``enough`` also ``dropped``, whether the row does not count.
-        Raises:
-            - NumericError: If the model's output is NaN or infinite.
-        """
+        """Sample an action for each environment. Together with the run's seed, (collect, group, row) of ``row_keys``
+        seeds the row's random numbers, which therefore do not depend on the other rows. ``forced``: by environment, a
+        step from now on, 0 for the first, and the action that is taken there whatever is sampled; ignored if the row
+        ends before it. ``enough``, for language models: number of rows of a group that count, the first to end; None
+        for all. Returns by environment ``action``, ``logp`` and other entries that ``transition`` needs; with
+        ``enough`` also ``dropped``, whether the row does not count. Raises a ``NumericError`` if the model's output is
+        NaN or infinite."""
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         """As ``sample``, with the most probable action or token."""
 
     def evaluating(self) -> ContextManager:
         """Context of evaluations."""
+        return nullcontext()
 
     def aside(self) -> ContextManager:
         """Context of reads as learning reads that change neither statistics of the model nor random states."""
+        return nullcontext()
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         """Drop the random numbers of environments whose episode has ended; None for all."""
@@ -135,6 +106,7 @@ class Actor(Protocol):
 
     def state_dict(self) -> Dict[str, Any]:
         """The state that a checkpoint keeps in addition to the weights."""
+        return {}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Restore ``state_dict``; values that a checkpoint lacks do not change."""

@@ -1,6 +1,6 @@
 """How GRPO acts and learns with any other model of DI-engine: an action is one step of an environment."""
 import copy
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
@@ -18,24 +18,20 @@ from ding_grpo.data.row_generators import RowGenerators, RowKey
 from ding_grpo.rl_utils import entropy, naive_method, sum_of_squares
 from ding_grpo.rollout import draw
 
-from .actor import Forced, Reading
+from .actor import Actor, Forced, Reading
 from .critic import StepCritic
 
 Logit = Union[Tensor, Dict[str, Tensor]]
 ROWS = 64  # of the trial that compares the model's modes: dropout must show
 
 
-class StepActor:
+class StepActor(Actor):
     """``Actor`` of models with discrete or continuous actions: ``vac``, ``pg`` and every other model of DI-engine that
     has ``compute_actor`` or returns ``logit`` itself. ``logit`` is a tensor for discrete actions, and a dict of ``mu``
     and ``sigma`` for continuous ones. The model is in evaluation mode, except while it learns. ``exact`` is False for a
     model with dropout or batch norm, whose training mode gives other results."""
     length_name = 'episode_length'
     rate_name = 'steps_per_second'
-    fused = None
-    max_length = None
-    spec = None
-    has_adapters = False
 
     def __init__(self, model: nn.Module, temperature: float, seed: int) -> None:
         """Sampling and learning divide the logits of discrete actions by ``temperature``."""
@@ -49,9 +45,6 @@ class StepActor:
     def of(cls, model: nn.Module, cfg: Dict, seed: int) -> 'StepActor':
         """From the section ``policy`` of a config."""
         return cls(model, cfg.collect.temperature, seed)
-
-    def without_adapters(self, model: nn.Module) -> ContextManager:
-        return nullcontext()
 
     def check_learning(self, cfg: Dict) -> None:
         check_for_steps(cfg)
@@ -111,9 +104,6 @@ class StepActor:
         sampled, learned = ([*x.values()] if isinstance(x, dict) else [x] for x in found)
         return all(map(torch.equal, sampled, learned))
 
-    def bind_reference(self, reference: nn.Module) -> None:
-        pass
-
     def sample(
             self,
             obs: Dict[int, Any],
@@ -153,9 +143,6 @@ class StepActor:
         if action.is_floating_point():
             return action.view(len(action), *self._shape)
         return (action + self._start).unsqueeze(1)
-
-    def evaluating(self) -> ContextManager:
-        return nullcontext()
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         self._generators.forget(env_ids)
@@ -243,12 +230,6 @@ class StepActor:
         if batch.truncated.any():
             value[batch.truncated] = critic(model, map_tensors(lambda x: x[batch.truncated], batch.final_obs))
         return value
-
-    def state_dict(self) -> Dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        pass
 
     def memory_advice(self, cfg: Dict) -> str:
         return f'Use smaller mini-batches, now policy.learn.batch_size = {cfg.learn.batch_size}.'

@@ -1,7 +1,7 @@
 """How GRPO acts and learns with a causal language model: an action is a whole completion."""
 import os
 from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
 
 import click
 import numpy as np
@@ -23,7 +23,7 @@ from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
 from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 from ding_grpo.rollout import EarlyStop, KeptSets, Rollout, Sampling, generate
 
-from .actor import Forced, Reading
+from .actor import Actor, Forced, Reading
 from .critic import TokenCritic
 from .kept_cache import KeptCache
 from .sampling_rules import bind_sampling, find_sampling, kept_tokens, seen_tokens, token_rules
@@ -45,7 +45,7 @@ def tokenizer_notice(pretrained: str, tokenizer: Any) -> Optional[str]:
     )
 
 
-class TokenActor:
+class TokenActor(Actor):
     """``Actor`` of a ``CausalLM``: observations are prompts, actions are completions."""
     length_name = 'completion_length'
     rate_name = 'tokens_per_second'
@@ -59,8 +59,7 @@ class TokenActor:
             seed: int,
             autocast: bool = False
     ) -> None:
-        """``log_prob_fn`` is ``linear_log_prob`` or a ``LogProbFunction``. ``autocast``: whether to sample in bfloat16.
-        """
+        """``log_prob_fn`` is ``linear_log_prob`` or a ``LogProbFunction``. ``autocast``: sample in bfloat16."""
         self._model = model
         self._sampling = self._unbound = sampling
         self._log_prob_fn = log_prob_fn
@@ -158,9 +157,6 @@ class TokenActor:
 
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         return self._generate(obs)
-
-    def aside(self) -> ContextManager:
-        return nullcontext()
 
     def evaluating(self) -> ContextManager:
         return nullcontext() if self._eval_autocast else self._model.without_autocast()
@@ -308,10 +304,10 @@ class TokenActor:
         prompts, spec = PromptBatch.of(stripped, self._model.device), self._known_spec
         room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
         limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
-        kept = self._keeps_cache()
+        continued = self._keeps_cache()
         early_stop = None if enough is None else EarlyStop([row_keys[i][1:3] for i in obs], enough, self._model.device)
         rollout: Rollout = generate(
-            self._cache.begin(list(obs), stripped) if kept else self._model,
+            self._cache.begin(list(obs), stripped) if continued else self._model,
             prompts,
             spec.max_new_tokens,
             spec.eos_token_ids,
@@ -322,11 +318,11 @@ class TokenActor:
             {(line, forced[i][0]): forced[i][1]
              for line, i in enumerate(obs) if i in forced},
             early_stop,
-            merge=not kept  # the lines of rows that wait for their next turn stay as they are
+            merge=not continued  # the lines of rows that wait for their next turn stay as they are
         )
-        if kept:
+        if continued:
             self._cache.end(rollout.action, rollout.length)
-        logp = rollout.logp.cpu()
+        logp, kept = rollout.logp.cpu(), rollout.kept
         check_sampled(logp.isfinite(), self._model, list(obs), row_keys, prompts=stripped)
         output = {}
         for line, (env_id, n) in enumerate(zip(obs, rollout.length.tolist())):
@@ -334,18 +330,11 @@ class TokenActor:
                 prompt=stripped[line],
                 action=rollout.action[line, :n].cpu(),
                 logp=logp[line, :n],
-                kept=_of_line(rollout.kept, line, n),
+                kept=kept[line].first(n) if isinstance(kept, list) else None if kept is None else kept[line, :n].cpu(),
             )
         for i, counts in zip(obs, [] if early_stop is None else early_stop.counted(rollout.length)):
             output[i]['dropped'] = not counts
         return output
-
-
-def _of_line(kept: Union[Tensor, List[KeptSets], None], line: int, n: int) -> Union[Tensor, KeptSets, None]:
-    """The kept tokens of a row with n tokens."""
-    if kept is None:
-        return None
-    return kept[line].first(n) if isinstance(kept, list) else kept[line, :n].cpu()
 
 
 def strip(obs: Any) -> Tensor:

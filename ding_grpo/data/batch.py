@@ -10,86 +10,50 @@ from torch.nn import functional as F
 from .micro_batch import cheapest_row, most_parts, share_rows, split_rows
 
 Obs = Union[Tensor, Dict[str, Tensor]]
+# How the fields of groups become those of a batch: padded to the longest row by a value, joined row by row, or one
+# value for all rows of a group, with a default.
+_PADDED = dict(action=0, logp_old=0, weight=0, turn=-1, reward=0, anchor=-1, kept=-1, kept_width=0)
+_JOINED = ('length', 'reward_parts', 'obs', 'final_obs', 'kept_words')
+_OF_GROUP = dict(group_id=-1, collect_iter=-1, sampled_after=-1, equal=False, filtered=False)
 
 
 @dataclass
 class Batch:
-    """
-    Overview:
-        B rows, each a trajectory of one of P groups. A step is a token of a completion, or a step of another \
-        environment. S is the number of steps of the longest row, M the number of all steps with a weight.
-    Shapes:
-        - action (:obj:`torch.LongTensor`): :math:`(B, S)`, or floats of :math:`(B, S, N)` for continuous actions
-        - logp_old (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities from the sampler, in nats
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, 1 on steps of the policy, 0 on tokens of the environment \
-            and after a row's end
-        - length (:obj:`torch.LongTensor`): :math:`(B, )`, number of steps of the row, including tokens of the \
-            environment
-        - turn (:obj:`torch.LongTensor`): :math:`(B, S)`, the number of each step's turn, -1 after a row's end; a \
-            reply of the environment belongs to the turn before it
-        - group (:obj:`torch.LongTensor`): :math:`(B, )`, the index of the row's group in the batch
-        - row (:obj:`torch.LongTensor`): :math:`(B, )`, the index of the row in its group
-        - group_id (:obj:`torch.LongTensor`): :math:`(B, )`, the group's number in its collect; -1 without a collector
-        - collect_iter (:obj:`torch.LongTensor`): :math:`(B, )`, number of updates before the collect; -1 without a \
-            collector
-        - sampled_after (:obj:`torch.LongTensor`): :math:`(B, )`, number of optimizer steps before the row was \
-            sampled; -1 if unknown
-        - reward (:obj:`torch.FloatTensor`): :math:`(B, S)`, the reward of each step
-        - reward_parts (:obj:`Dict[str, torch.FloatTensor]`): :math:`(B, )` each, NaN where a part does not apply
-        - truncated (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that a limit cut
-        - failed (:obj:`torch.BoolTensor`): :math:`(B, )`, rows that could not be scored
-        - equal (:obj:`torch.BoolTensor`): :math:`(B, )`, rows of groups without an advantage, see ``Advantage.equal``
-        - filtered (:obj:`torch.BoolTensor`): :math:`(B, )`, rows of groups that the collector's filter excludes
-        - prompts (:obj:`Optional[List[torch.LongTensor]]`): :math:`(L, )` each, B of them; for language models
-        - anchor (:obj:`Optional[torch.LongTensor]`): :math:`(B, K)`, the state in which each turn is taken, as a \
-            number within the group; -1 for a state of its own and after a row's last turn; for language models
-        - obs (:obj:`Optional[Obs]`): :math:`(M, *)`, row by row; for other models
-        - kept (:obj:`Optional[torch.LongTensor]`): :math:`(B, S, K)`, ids that sampling was restricted to
-        - kept_words (:obj:`Optional[torch.IntTensor]`): :math:`(N, )`, the same in sets of any size, row by row, see \
-            ``KeptSets``
-        - kept_width (:obj:`Optional[torch.LongTensor]`): :math:`(B, S)`, number of words of each step
-        - final_obs (:obj:`Optional[Obs]`): :math:`(B, *)`, the observation after a row's end
-        - baseline (:obj:`Optional[torch.FloatTensor]`): :math:`(B, )`, the return of a greedy episode of the group
-        - score_norm (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, see ``token_advantage``
-        - value (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, the critic's values before the update
-        - return_ (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, the critic's targets
-        - adv (:obj:`Optional[torch.FloatTensor]`): :math:`(B, )` or :math:`(B, S)`, advantages
-        - other_adv (:obj:`Optional[Dict[str, torch.FloatTensor]]`): as ``adv``, by other methods, for observers
-        - logp_ref (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, log-probabilities under the reference
-        - logp_first (:obj:`Optional[torch.FloatTensor]`): :math:`(B, S)`, log-probabilities that replace \
-            ``logp_old`` in ratios if arithmetic is not float32
-    """
-    action: Tensor
-    logp_old: Tensor
-    weight: Tensor
-    length: Tensor
-    turn: Tensor
-    group: Tensor
-    row: Tensor
-    group_id: Tensor
-    collect_iter: Tensor
-    sampled_after: Tensor
-    reward: Tensor
-    reward_parts: Dict[str, Tensor]
-    truncated: Tensor
-    failed: Tensor
-    equal: Tensor
-    filtered: Tensor
-    prompts: Optional[List[Tensor]] = None
+    """B rows, each a trajectory of one of P groups. A step is a token of a completion, or a step of another
+    environment. S is the number of steps of the longest row, M the number of all steps with a weight."""
+    action: Tensor  # (B, S) int64, or floats (B, S, N) for continuous actions
+    logp_old: Tensor  # (B, S), log-probabilities from the sampler, in nats
+    weight: Tensor  # (B, S), 1 on steps of the policy, 0 on tokens of the environment and after a row's end
+    length: Tensor  # (B, ), number of steps of the row, including tokens of the environment
+    turn: Tensor  # (B, S), number of each step's turn, -1 after a row's end; a reply belongs to the turn before it
+    group: Tensor  # (B, ), index of the row's group in the batch
+    row: Tensor  # (B, ), index of the row in its group
+    group_id: Tensor  # (B, ), the group's number in its collect; -1 without a collector
+    collect_iter: Tensor  # (B, ), number of updates before the collect; -1 without a collector
+    sampled_after: Tensor  # (B, ), number of optimizer steps before the row was sampled; -1 if unknown
+    reward: Tensor  # (B, S), reward of each step
+    reward_parts: Dict[str, Tensor]  # (B, ) each, NaN where a part does not apply
+    truncated: Tensor  # (B, ) bool, rows that a limit cut
+    failed: Tensor  # (B, ) bool, rows that could not be scored
+    equal: Tensor  # (B, ) bool, rows of groups without an advantage, see ``Advantage.equal``
+    filtered: Tensor  # (B, ) bool, rows of groups that the collector's filter excludes
+    prompts: Optional[List[Tensor]] = None  # (L, ) each, B of them; for language models
+    # (B, K), for language models: the state in which each turn is taken, as a number within the group; -1 for a state
+    # of its own and after a row's last turn
     anchor: Optional[Tensor] = None
-    obs: Optional[Obs] = None
-    kept: Optional[Tensor] = None
-    kept_words: Optional[Tensor] = None
-    kept_width: Optional[Tensor] = None
-    final_obs: Optional[Obs] = None
-    baseline: Optional[Tensor] = None
-    score_norm: Optional[Tensor] = None
-    value: Optional[Tensor] = None
-    return_: Optional[Tensor] = None
-    adv: Optional[Tensor] = None
-    other_adv: Optional[Dict[str, Tensor]] = None
-    logp_ref: Optional[Tensor] = None
-    logp_first: Optional[Tensor] = None
+    obs: Optional[Obs] = None  # (M, *), row by row; for other models
+    kept: Optional[Tensor] = None  # (B, S, K), ids that sampling was restricted to
+    kept_words: Optional[Tensor] = None  # (N, ) int32, the same in sets of any size, row by row, see ``KeptSets``
+    kept_width: Optional[Tensor] = None  # (B, S), number of words of each step
+    final_obs: Optional[Obs] = None  # (B, *), the observation after a row's end
+    baseline: Optional[Tensor] = None  # (B, ), return of a greedy episode of the group
+    score_norm: Optional[Tensor] = None  # (B, S), see ``token_advantage``
+    value: Optional[Tensor] = None  # (B, S), the critic's values before the update
+    return_: Optional[Tensor] = None  # (B, S), the critic's targets
+    adv: Optional[Tensor] = None  # (B, ) or (B, S), advantages
+    other_adv: Optional[Dict[str, Tensor]] = None  # as ``adv``, by other methods, for observers
+    logp_ref: Optional[Tensor] = None  # (B, S), log-probabilities under the reference
+    logp_first: Optional[Tensor] = None  # (B, S), replace ``logp_old`` in ratios if arithmetic is not float32
 
     @classmethod
     def of(cls, samples: List[Dict[str, Any]]) -> 'Batch':
@@ -104,41 +68,23 @@ class Batch:
         def each(key: str, default: Any) -> Tensor:
             return torch.tensor([s.get(key, default) for s in samples]).repeat_interleave(sizes)
 
-        weight, kept = rows('weight'), None
-        if 'kept' in samples[0]:
-            kept = rows('kept', -1)
-            # Where the policy sampled nothing, no id is kept, which would be an empty distribution. Keep one id.
-            kept[..., 0] = torch.where(weight == 0, 0, kept[..., 0])
-        has_prompts = 'prompt' in samples[0]
+        def joined(key: str) -> Any:
+            return map_tensors(lambda *parts: torch.cat(parts), *(s[key] for s in samples))
+
+        given = samples[0]
+        found = {key: rows(key, value) for key, value in _PADDED.items() if key in given}
+        found.update((key, joined(key)) for key in _JOINED if key in given)
+        found.update((key, each(key, value)) for key, value in _OF_GROUP.items())
+        if 'kept' in given:  # Where the policy sampled nothing, no id is kept: an empty distribution. Keep one id.
+            found['kept'][..., 0] = torch.where(found['weight'] == 0, 0, found['kept'][..., 0])
         return cls(
-            action=rows('action'),
-            logp_old=rows('logp_old'),
-            weight=weight,
-            length=torch.cat([s['length'] for s in samples]),
-            turn=rows('turn', -1),
+            **found,
             group=torch.arange(len(samples)).repeat_interleave(sizes),
             row=torch.cat([torch.arange(size) for size in sizes]),
-            group_id=each('group_id', -1),
-            collect_iter=each('collect_iter', -1),
-            sampled_after=each('sampled_after', -1),
-            reward=rows('reward'),
-            reward_parts={
-                name: torch.cat([s['reward_parts'][name] for s in samples])
-                for name in samples[0]['reward_parts']
-            },
-            truncated=torch.cat([s['truncated'] for s in samples]) != 0,
-            failed=torch.cat([s['failed'] for s in samples]) != 0,
-            equal=each('equal', False),
-            filtered=each('filtered', False),
-            prompts=[s['prompt'] for s in samples for _ in s['action']] if has_prompts else None,
-            anchor=rows('anchor', -1) if has_prompts else None,
-            obs=None if has_prompts else map_tensors(lambda *parts: torch.cat(parts), *(s['obs'] for s in samples)),
-            final_obs=map_tensors(lambda *parts: torch.cat(parts), *(s['final_obs'] for s in samples))
-            if 'final_obs' in samples[0] else None,
-            baseline=each('baseline', 0.) if 'baseline' in samples[0] else None,
-            kept=kept,
-            kept_words=torch.cat([s['kept_words'] for s in samples]) if 'kept_words' in samples[0] else None,
-            kept_width=rows('kept_width') if 'kept_words' in samples[0] else None,
+            truncated=joined('truncated') != 0,
+            failed=joined('failed') != 0,
+            prompts=[s['prompt'] for s in samples for _ in s['action']] if 'prompt' in given else None,
+            baseline=each('baseline', 0.) if 'baseline' in given else None,
         )
 
     def __len__(self) -> int:

@@ -43,8 +43,7 @@ class BadUpdates:
     def add(self, update: int, step: Dict[str, float], facts: Callable[[], List[str]]) -> None:
         """Count an update, report the first of consecutive ones, and stop the run at the limit. Must be called before
         another step changes the weights or clears their gradient. ``step`` has ``total_loss`` and ``grad_norm`` of the
-        skipped step; ``facts`` finds the first NaN or infinite value, see ``diagnose``, and is called only if needed.
-        """
+        skipped step; ``facts`` finds the first NaN or infinite value, see ``diagnose``; called only if needed."""
         self.in_a_row += 1
         if self.in_a_row not in (1, self._most):
             return

@@ -24,8 +24,7 @@ def merge_equal_rows(batch: Batch) -> Tuple[Batch, Optional[Tensor]]:
 
 
 def spread(found: Optional[Tensor], kind: Tensor, steps: int) -> Optional[Tensor]:
-    """What was computed for different rows, (D, s), for each row, padded to ``steps`` columns: (B, S). None stays None.
-    """
+    """What was computed for different rows, (D, s), for each row, padded to ``steps`` columns; None for None."""
     if found is None:
         return None
     return torch.nn.functional.pad(found[kind], (0, steps - found.shape[1]))

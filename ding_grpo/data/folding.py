@@ -15,23 +15,16 @@ from ding_grpo.rollout import KeptSets
 
 def fold_group(episodes: List[List[Dict[str, Any]]], shared_start: bool = True) -> Dict[str, Any]:
     """
-    Overview:
-        Fold the G finished episodes of a group into one sample, so that neither a replay buffer nor different lengths \
-        can separate the group.
-    Arguments:
-        - episodes (:obj:`List[List[Dict]]`): The transitions of each episode, from ``Actor.transition``: ``action``, \
-            ``logp``, ``reward`` of the step and, in the last one, ``truncated`` and perhaps ``baseline``. For tokens \
-            also ``prompt``, the tokens before the action, ``kept``, ``turn``, ``anchor`` (the state after it) and, in \
-            the last one, ``reward_parts``; for steps also ``obs`` and, in the last one, ``final_obs``.
-        - shared_start (:obj:`bool`): Whether the episodes must have the same start; prompts always must.
-    Returns:
-        - sample (:obj:`Dict`): The fields of ``Batch`` of these names, for G rows; ``prompt`` once for all rows, \
-            ``baseline`` as a float. On tokens that the environment added between two turns ``weight`` and \
-            ``logp_old`` are 0, and ``kept`` is -1. What was kept is present only if the sampling restricts the \
-            vocabulary.
-    Raises:
-        - ConfigError: If the episodes must have the same start and have not, or an environment has changed tokens \
-            that the policy has already read or sampled.
+    Fold the G finished episodes of a group into one sample, so that neither a replay buffer nor different lengths
+    can separate the group. Its fields are those of ``Batch`` of these names, for G rows; ``prompt`` once for all
+    rows, ``baseline`` as a float. On tokens that the environment added between two turns ``weight`` and
+    ``logp_old`` are 0, and ``kept`` is -1.
+
+    Each transition, from ``Actor.transition``, has ``action``, ``logp``, ``reward`` and, in the last one,
+    ``truncated``, ``failed`` and perhaps ``baseline``. For tokens also ``prompt``, the tokens before the action,
+    ``kept``, ``turn``, ``anchor`` (the state after it) and, in the last one, ``reward_parts``; for steps also
+    ``obs`` and, in the last one, ``final_obs``. With ``shared_start`` episodes must have the same start; prompts
+    always must.
     """
     start = 'prompt' if 'prompt' in episodes[0][0] else 'obs'
     _check_starts(episodes, start, shared_start)

@@ -237,20 +237,10 @@ class CausalLM(nn.Module):
         return start(self, self.way, prompts)
 
     def completion_logits(self, prompts: PromptBatch, completion: Tensor, length: Optional[Tensor] = None) -> Tensor:
-        """
-        Overview:
-            Logits of given completions, with gradients. If the model shares prompts, each distinct prompt is read \
-            once. The result is the same as when each row reads its prompt.
-        Arguments:
-            - prompts (:obj:`PromptBatch`): P distinct prompts for B rows.
-            - completion (:obj:`torch.LongTensor`): Tokens of the rows, padded on the right with any valid token.
-            - length (:obj:`Optional[torch.LongTensor]`): Number of tokens needed from each row; the result after \
-                them is arbitrary. None for all.
-        Shapes:
-            - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
-            - length (:obj:`torch.LongTensor`): :math:`(B, )`
-            - logit (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
-        """
+        """Logits (B, S, V) of given completions, with gradients. If the model shares prompts, each distinct prompt is
+        read once. The result is the same as when each row reads its prompt. ``completion`` (B, S) are the tokens of the
+        rows, padded on the right with any valid token. ``length`` (B, ): number of tokens needed from each row, after
+        which the result is arbitrary; None for all."""
         if self.shares_prompts:
             return self.output_head().logits(self.completion_hidden(prompts, completion, length))
         self.check_length(prompts.ids.shape[1] + completion.shape[1])

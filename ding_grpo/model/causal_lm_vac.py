@@ -34,18 +34,9 @@ class CausalLMVAC(nn.Module):
         nn.init.zeros_(self.critic.bias)
 
     def forward(self, obs: Tensor, mode: str) -> Dict[str, Tensor]:
-        """
-        Overview:
-            Read the prompt and the completion so far.
-        Arguments:
-            - obs (:obj:`torch.Tensor`): Token ids, -1 after the last; DI-engine may have cast them to float32.
-        Returns:
-            - output (:obj:`Dict`): ``logit`` of the next token, ``value`` of the state, or both.
-        Shapes:
-            - obs (:obj:`torch.Tensor`): :math:`(B, N)`
-            - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`
-            - value (:obj:`torch.FloatTensor`): :math:`(B, )`
-        """
+        """Read the prompt and the completion so far: token ids (B, N), -1 after the last, which DI-engine may have cast
+        to float32. Returns the ``logit`` (B, V) of the next token, the ``value`` (B, ) of the state, or both, depending
+        on the mode."""
         if mode not in self.mode:
             raise ValueError(f'mode = {mode!r}: must be one of {self.mode}')
         return getattr(self, mode)(obs)

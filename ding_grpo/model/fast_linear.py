@@ -20,15 +20,10 @@ class _Fast:
         if value is None or value.requires_grad or value.dtype is dtype:
             return value
         key = (dtype, value.device, value.data_ptr(), value._version)
-        if self.__dict__.get(f'_{name}_key') != key:
-            self.__dict__.update({f'_{name}_key': key, f'_{name}_cast': value.detach().to(dtype)})
-        return self.__dict__[f'_{name}_cast']
-
-    def forget(self) -> None:
-        """Drop converted weights."""
-        for name in ('weight', 'bias'):
-            for kind in ('key', 'cast'):
-                self.__dict__.pop(f'_{name}_{kind}', None)
+        known = self.__dict__.setdefault('_casts', {})
+        if name not in known or known[name][0] != key:
+            known[name] = key, value.detach().to(dtype)
+        return known[name][1]
 
 
 class FastLinear(_Fast, nn.Linear):
@@ -64,4 +59,4 @@ def forget_casts(module: nn.Module) -> None:
     """Drop the converted weights of the linear layers inside a module. New weights may have the address of old ones."""
     for layer in module.modules():
         if isinstance(layer, _Fast):
-            layer.forget()
+            layer.__dict__.pop('_casts', None)

@@ -24,13 +24,9 @@ class Sharding:
     evaluation and export. The copy is empty while the model learns."""
 
     def __init__(self, model: CausalLM, cuda: bool, shard: Union[bool, str] = True) -> None:
-        """
-        Arguments:
-            - model (:obj:`CausalLM`): The same in all processes, on the CPU. It is divided in place.
-            - cuda (:obj:`bool`): Whether the parts are on GPUs, one GPU per process.
-            - shard (:obj:`Union[bool, str]`): ``policy.shard``. With 'machine', each machine has all parts, so that \
-                only gradients travel between machines; with True, the parts are divided among the processes of all.
-        """
+        """Divide ``model`` in place, which is the same in all processes, on the CPU. ``cuda``: whether the parts are on
+        GPUs, one GPU per process. ``shard`` is ``policy.shard``: with 'machine', each machine has all parts, so that
+        only gradients travel between machines; with True, the parts are divided among the processes of all."""
         check_layers(model, shard)
         self._shard, self.mesh = shard, _mesh('cuda' if cuda else 'cpu', shard == 'machine')
         self.copy, self._model = _alias(model), model

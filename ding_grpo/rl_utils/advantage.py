@@ -36,8 +36,6 @@ def group_advantage(
         A group of one row, or of equal rewards, carries no information: its advantage is 0 before any shift over the \
         batch. Only ``reinforce_plus_plus_baseline`` shifts; there such rows get minus the mean, scaled.
     Arguments:
-        - group (:obj:`torch.LongTensor`): Group ids: any integers, in any order; group sizes may differ.
-        - method (:obj:`str`): One of ``ADVANTAGE_METHODS``.
         - eps (:obj:`float`): Added to the standard deviation.
         - length (:obj:`Optional[torch.Tensor]`): Number of tokens of each trajectory; required by ``opo``.
     Shapes:
@@ -59,15 +57,8 @@ def group_advantage(
 
 
 def return_to_go(reward: Tensor, discount_factor: float) -> Tensor:
-    """
-    Overview:
-        Discounted sum of the rewards from each step on: R_t = r_t + discount_factor R_(t + 1).
-    Arguments:
-        - reward (:obj:`torch.FloatTensor`): Reward of each step, 0 after the end of a row.
-        - discount_factor (:obj:`float`): Discount factor in [0, 1].
-    Shapes:
-        - reward, return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    """
+    """Discounted sum of the rewards from each step on, R_t = r_t + discount_factor R_(t + 1), (B, S). Rewards are 0
+    after the end of a row, and the discount factor is in [0, 1]."""
     check_leading('reward', reward, '(B, S)')
     check_number('discount_factor', discount_factor, high=1)
     following = reward.new_zeros(len(reward))
@@ -86,7 +77,6 @@ def step_advantage(return_: Tensor, weight: Tensor, group: Tensor, method: str =
         longest row would be compared only with itself: the best episode would learn nothing from its later steps.
     Arguments:
         - return_ (:obj:`torch.FloatTensor`): Return from each step on, also after the end of a row.
-        - weight (:obj:`torch.FloatTensor`): 1 on steps, 0 after the end of a row.
         - method (:obj:`str`): ``no_std`` subtracts the mean of the rows at that step. ``rloo`` subtracts the mean of \
             the other rows. ``grpo`` divides ``no_std`` by its root mean square over all steps of the group.
         - eps (:obj:`float`): Added to that root mean square.
@@ -154,14 +144,16 @@ class _Groups(NamedTuple):
     def size(self) -> Tensor:
         return self.sum(torch.ones_like(self.reward))
 
+    def mean(self) -> Tensor:
+        return self.sum(self.reward) / self.size()
+
     def equal(self) -> Tensor:
         return equal_groups(self.reward, self.member)[self.member]
 
     def centred(self, baseline: Optional[Tensor] = None) -> Tensor:
         """Distance to the group's mean or another baseline. It is exactly 0 where the rewards of a group are equal:
         a later division must not amplify rounding errors."""
-        baseline = self.sum(self.reward) / self.size() if baseline is None else baseline
-        return (self.reward - baseline).masked_fill(self.equal(), 0)
+        return (self.reward - (self.mean() if baseline is None else baseline)).masked_fill(self.equal(), 0)
 
     def std(self) -> Tensor:
         return (self.sum(self.centred() ** 2) / (self.size() - 1).clamp(min=1)).sqrt()
@@ -174,10 +166,6 @@ def _over(difference: Tensor, scale: Tensor) -> Tensor:
 
 def _grpo(g: _Groups) -> Tensor:
     return _over(g.centred(), g.std() + g.eps)
-
-
-def _rloo(g: _Groups) -> Tensor:
-    return g.centred() * g.size() / (g.size() - 1).clamp(min=1)
 
 
 def _batch(g: _Groups) -> Tensor:
@@ -219,40 +207,24 @@ def _opo(g: _Groups) -> Tensor:
     return g.centred(g.sum(length * g.reward) / total.masked_fill(total == 0, 1))
 
 
-def _gpg(g: _Groups) -> Tensor:
-    return g.centred() * len(g.reward) / (~g.equal()).sum().clamp(min=1)
-
-
-def _max_rl(g: _Groups) -> Tensor:
-    mean = g.sum(g.reward) / g.size()
-    return torch.where(mean > 0, _over(g.centred(), mean), 0)
-
-
 _METHODS: Dict[str, Callable[[_Groups], Tensor]] = dict(
     grpo=_grpo,
     no_std=_Groups.centred,
-    rloo=_rloo,
+    rloo=lambda g: g.centred() * g.size() / (g.size() - 1).clamp(min=1),
     batch=_batch,
     reinforce_plus_plus_baseline=_reinforce_plus_plus_baseline,
     pass_k=_pass_k,
     opo=_opo,
-    gpg=_gpg,
-    max_rl=_max_rl,
+    gpg=lambda g: g.centred() * len(g.reward) / (~g.equal()).sum().clamp(min=1),
+    max_rl=lambda g: torch.where(g.mean() > 0, _over(g.centred(), g.mean()), 0),
 )
 ADVANTAGE_METHODS = tuple(_METHODS)
 STEP_ADVANTAGE_METHODS = ('grpo', 'no_std', 'rloo')
 
 
 def equal_groups(reward: Tensor, group: Tensor) -> Tensor:
-    """
-    Overview:
-        Which groups have only equal rewards, and thus no learning signal.
-    Arguments:
-        - group (:obj:`torch.LongTensor`): Group numbers from 0 to P - 1.
-    Shapes:
-        - reward, group: :math:`(B, )`
-        - equal (:obj:`torch.BoolTensor`): :math:`(P, )`
-    """
+    """Which of the P groups have only equal rewards, and thus no learning signal, (P, ). ``reward`` and ``group`` are
+    (B, ); groups are numbers from 0 to P - 1."""
     check_groups(reward, group)
     if len(group) and group.min() < 0:
         raise ValueError(f'group from {group.min()}: must contain only numbers from 0 to P - 1')

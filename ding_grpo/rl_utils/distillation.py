@@ -26,19 +26,10 @@ from .log_probs.tiles import TOKENS, Head, Tile, slices, vocabulary_slices, with
 DIVERGENCES = ('reverse_kl', 'forward_kl', 'jsd')
 
 distillation_data = namedtuple('distillation_data', ['divergence', 'kl', 'weight'])
-distillation_data.__doc__ = """
-Overview:
-    Inputs of ``distillation_error``.
-Shapes:
-    - divergence (:obj:`torch.FloatTensor`): :math:`(B, S)`, from ``linear_divergence`` or ``sampled_divergence``
-    - kl (:obj:`torch.FloatTensor`): :math:`(B, S)`, from the same function
-    - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, 1 where a token counts, else 0
-"""
+distillation_data.__doc__ = """Inputs of ``distillation_error``, (B, S) each; ``divergence`` and ``kl`` are those of
+``linear_divergence`` or ``sampled_divergence``."""
 distillation_info = namedtuple('distillation_info', ['teacher_kl'])
-distillation_info.__doc__ = """
-Overview:
-    Metrics of ``distillation_error``: the mean of KL(student || teacher) over tokens that count, in nats.
-"""
+distillation_info.__doc__ = 'Mean of KL(student || teacher) over tokens that count, in nats.'
 
 
 def distillation_error(
@@ -53,17 +44,10 @@ def distillation_error(
 
 
 class LinearOutput(NamedTuple):
-    """
-    Overview:
-        Hidden states and the output layer that turns them into logits; see ``linear_log_prob`` for the formula.
-    Shapes:
-        - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
-        - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
-    """
-    hidden: Tensor
-    weight: Tensor
-    bias: Optional[Tensor] = None
+    """Hidden states and the output layer that turns them into logits; see ``linear_log_prob`` for the formula."""
+    hidden: Tensor  # (B, S, H)
+    weight: Tensor  # (V, H)
+    bias: Optional[Tensor] = None  # (V, )
     scale: float = 1.0
     softcap: Optional[float] = None
     rounded: bool = False
@@ -88,7 +72,6 @@ def linear_divergence(
         - teacher (:obj:`LinearOutput`): The teacher, with the same tokens in the same order. Hidden size and type may \
             differ.
         - mask (:obj:`Optional[torch.Tensor]`): Where it is 0, nothing is computed and the results are 0.
-        - divergence (:obj:`str`): One of ``DIVERGENCES``.
         - mix (:obj:`float`): For ``jsd``: the teacher's share a of the mixture, in (0, 1).
         - temperature (:obj:`float`): Both logits are divided by it.
         - chunk_size (:obj:`Optional[int]`): Tokens at a time; None uses 2048.
@@ -139,7 +122,6 @@ def sampled_divergence(
     Arguments:
         - logp_new, logp_old, logp_teacher (:obj:`torch.FloatTensor`): Log-probabilities of the sampled tokens under \
             the student, under the policy that sampled, and under the teacher.
-        - divergence (:obj:`str`): One of ``DIVERGENCES``.
         - mix (:obj:`float`): For ``jsd``: the teacher's share of the mixture, in (0, 1).
     Returns:
         - divergence (:obj:`torch.FloatTensor`): In nats, differentiable.

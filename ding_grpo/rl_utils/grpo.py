@@ -34,8 +34,6 @@ class grpo_info(namedtuple('grpo_info', ['approx_kl', 'clipfrac'])):
             an effect (as in TRL).
         - clipfrac_high (:obj:`float`): The same above the range with a positive advantage.
         - kl (:obj:`float`): Mean estimate of the KL to the reference policy; 0 without one.
-        - ratio_mean (:obj:`float`): Mean ratio.
-        - ratio_max (:obj:`float`): Largest ratio.
         - effective_sample_size (:obj:`float`): (sum r)^2 / sum r^2 as a share of the tokens; 1 on-policy.
     """
 
@@ -64,7 +62,6 @@ def grpo_error(
     Arguments:
         - data (:obj:`namedtuple`): ``grpo_data``. ``logp_old=None``: the trained policy sampled the tokens. \
             ``logp_ref=None``: no reference policy, requires ``beta=0``. ``weight=None``: every token counts.
-        - config (:obj:`LossConfig`): The options of the loss, such as a preset of a paper.
         - num_tokens (:obj:`Optional[float]`): As in ``reduce_loss``, for ``token`` with accumulated gradients.
         - with_info (:obj:`bool`): Whether to compute the metrics, which take about half of the time.
         - mask_metrics (:obj:`bool`): Whether ``info`` counts only tokens with nonzero weight. False counts all \
@@ -166,7 +163,6 @@ def grpo_policy_error(
     Arguments:
         - data (:obj:`namedtuple`): ``grpo_policy_data``. ``logit_old``, ``logit_ref`` and ``weight`` may be None \
             as in ``grpo_error``.
-        - log_prob_fn (:obj:`LogProbFunction`): Maps logits and sampled tokens to log-probabilities.
         - options: The other arguments of ``grpo_error``, such as ``clip_ratio`` and ``beta``.
     Shapes:
         - logit_new, logit_old, logit_ref (:obj:`torch.FloatTensor`): :math:`(B, S, V)`, V tokens in the vocabulary

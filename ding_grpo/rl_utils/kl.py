@@ -65,17 +65,9 @@ def straight_through_kl(logp_new: Tensor, logp_ref: Tensor, kl_type: str = 'k3')
 
 
 def exact_kl(logit_new: Tensor, logit_ref: Tensor) -> Tensor:
-    """
-    Overview:
-        KL(new || ref) of each token's distribution, summed over the vocabulary. It has no sampling noise, and needs \
-        as much memory as both tensors of logits.
-    Returns:
-        - kl (:obj:`torch.FloatTensor`): In nats; Inf where new gives probability to a token that ref excludes.
-    Shapes:
-        - logit_new (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
-        - logit_ref (:obj:`torch.FloatTensor`): The same
-        - kl (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
-    """
+    """KL(new || ref) of each token's distribution in nats, (B, S, V) -> (B, S) or (S, V) -> (S, ), summed over the
+    vocabulary; Inf where new gives probability to a token that ref excludes. It has no sampling noise, and needs as
+    much memory as both tensors of logits."""
     check_leading('logit_new', logit_new, '(B, S, V) or (S, V)')
     check_tensor('logit_ref', logit_ref, tuple(logit_new.shape), 'that of logit_new')
     dtype = wide_type(logit_new)

@@ -23,7 +23,6 @@ class LossConfig:
         - ratio (:obj:`str`): ``token``, or ``sequence`` for the geometric mean over the row's tokens, GSPO, \
             https://arxiv.org/abs/2507.18071.
         - surrogate (:obj:`Union[str, Surrogate]`): A key of ``SURROGATES``, or a function.
-        - surrogate_options (:obj:`Dict[str, Any]`): The surrogate's own options by name.
         - clip_ratio (:obj:`float`): Clipping range of the probability ratio below 1, and also above 1 unless \
             ``clip_ratio_high`` is given.
         - clip_ratio_high (:obj:`Optional[float]`): Clipping range above 1. For ``cispo`` the bound itself, as in TRL.
@@ -31,7 +30,6 @@ class LossConfig:
             bound, https://arxiv.org/abs/2505.07291. Must exceed 1 + the clipping range; ``clip`` only.
         - reduction (:obj:`str`): ``sequence``, ``token``, ``constant`` or ``sum``, see ``reduce_loss``. The surrogate \
             ``geo_mean`` has one objective per row, and the loss is the mean over rows whatever the reduction.
-        - max_length (:obj:`Optional[int]`): As in ``reduce_loss``, for ``constant``.
         - beta (:obj:`float`): Coefficient of the KL to the reference policy.
         - kl_type (:obj:`str`): Estimator of that KL, ``k1``, ``k2`` or ``k3``.
         - kl_ratio_correction (:obj:`bool`): Whether to multiply the KL by the ratio. It is then an estimate under the \

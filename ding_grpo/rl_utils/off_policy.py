@@ -25,7 +25,6 @@ def sampler_correction(logp: Tensor,
     Arguments:
         - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy that learns, in nats.
         - logp_sampler (:obj:`torch.FloatTensor`): Log-probabilities that the sampler reported.
-        - level (:obj:`str`): ``token`` or ``sequence``.
         - bound (:obj:`float`): Largest weight, at least 1.
     Returns:
         - factor (:obj:`torch.FloatTensor`): The weight of each token, 1 where none counts.
@@ -44,17 +43,9 @@ def sampler_correction(logp: Tensor,
 
 
 def far_rows(logp: Tensor, logp_sampler: Tensor, weight: Tensor, most: float) -> Tensor:
-    """
-    Overview:
-        The rows from which the policy that learns has moved far away: those whose mean of ``logp_sampler - logp`` \
-        over tokens exceeds ``most``. DeepSeek-V3.2 masks such rows where their advantage is negative, \
-        https://arxiv.org/abs/2512.02556.
-    Arguments:
-        - most (:obj:`float`): Largest mean difference, in nats.
-    Shapes:
-        - logp, logp_sampler, weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - far (:obj:`torch.BoolTensor`): :math:`(B, )`
-    """
+    """The rows (B, ) from which the policy that learns has moved far away: those whose mean of ``logp_sampler - logp``
+    over tokens exceeds ``most`` nats. DeepSeek-V3.2 masks such rows where their advantage is negative,
+    https://arxiv.org/abs/2512.02556."""
     _check(logp, logp_sampler, weight)
     check_number('most', most)
     return row_mean((logp_sampler - logp).masked_fill(weight == 0, 0), weight) > most

@@ -25,9 +25,6 @@ def rloo_policy_error(
         REINFORCE leave-one-out with a clipped ratio, https://arxiv.org/abs/2402.14740, with the name and fields of \
         DI-engine main. The loss equals that of DI-engine main; so does ``info`` with ``mask_metrics=False``. The \
         advantage of a completion is its reward minus the mean reward of the other K - 1 completions of its prompt.
-    Arguments:
-        - data (:obj:`namedtuple`): ``rloo_policy_data``; ``weight`` may be None.
-        - log_prob_fn (:obj:`LogProbFunction`): Maps logits and sampled tokens to log-probabilities.
     Shapes:
         - logit_new, logit_old (:obj:`torch.FloatTensor`): :math:`(B, S, V)`
         - action, weight: :math:`(B, S)`

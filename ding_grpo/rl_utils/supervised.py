@@ -6,18 +6,9 @@ from torch import Tensor
 from .reduce import masked_mean, reduce_loss
 
 supervised_data = namedtuple('supervised_data', ['logp', 'weight'])
-supervised_data.__doc__ = """
-Overview:
-    Inputs of ``supervised_error``.
-Shapes:
-    - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities of demonstrated tokens, in nats
-    - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`, 1 where a token counts, else 0
-"""
+supervised_data.__doc__ = 'Log-probabilities (B, S) of demonstrated tokens, in nats, and their weights.'
 supervised_info = namedtuple('supervised_info', ['nll'])
-supervised_info.__doc__ = """
-Overview:
-    Metrics of ``supervised_error``: the mean negative log-probability of the tokens that count, in nats.
-"""
+supervised_info.__doc__ = 'Mean negative log-probability of the tokens that count, in nats.'
 
 
 def supervised_error(

@@ -27,12 +27,10 @@ def gae_advantage(
         differences, A_t = d_t + discount_factor gae_lambda A_(t + 1) with d_t = r_t + discount_factor V_(t + 1) - V_t.
     Arguments:
         - weight (:obj:`torch.FloatTensor`): 1 on steps, 0 after a row's end, where reward and value do not count.
-        - discount_factor (:obj:`float`): Discount factor in [0, 1].
         - gae_lambda (:obj:`float`): 0 for temporal differences of one step, 1 for returns minus values.
         - final_value (:obj:`Optional[torch.FloatTensor]`): Value of the state after the last step of each row: 0 for \
             rows that have ended, the critic's value for rows that a time limit truncated. None for zeros.
     Returns:
-        - adv (:obj:`torch.FloatTensor`): Advantages, 0 after a row's end.
         - return_ (:obj:`torch.FloatTensor`): ``adv`` + ``value``, the target of the critic, 0 after a row's end.
     Shapes:
         - reward, value, weight, adv, return_ (:obj:`torch.FloatTensor`): :math:`(B, S)`
@@ -97,13 +95,8 @@ def value_error(
 
 
 def explained_variance(value: Tensor, return_: Tensor, weight: Tensor) -> float:
-    """
-    Overview:
-        Share of the variance of the returns that the values explain, 1 - Var(return_ - value) / Var(return_): 1 for a \
-        perfect critic, 0 for a constant, negative for a harmful one. NaN if all returns are equal.
-    Shapes:
-        - value, return_, weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    """
+    """Share of the variance of the returns (B, S) that the values explain, 1 - Var(return_ - value) / Var(return_): 1
+    for a perfect critic, 0 for a constant, negative for a harmful one. NaN if all returns are equal."""
     counted = weight != 0
     target, error = return_[counted].double(), (return_ - value)[counted].double()
     variance = target.var(unbiased=False) if target.numel() > 0 else target.sum()

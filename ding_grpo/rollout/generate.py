@@ -3,6 +3,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, 
 import torch
 from torch import Tensor
 
+from ding_grpo.rl_utils.check import wide_type
+
 from .early_stop import EarlyStop
 from .kept_sets import KeptSets
 from .lines import Lines
@@ -11,22 +13,12 @@ from .sampling import Sampling, draw, force
 
 
 class Rollout(NamedTuple):
-    """
-    Overview:
-        Completions of B rows with at most T tokens. Beyond a row's length ``action`` and ids in ``kept`` are -1 and \
-        ``logp`` is 0.
-    Shapes:
-        - action (:obj:`torch.LongTensor`): :math:`(B, T)`
-        - length (:obj:`torch.LongTensor`): :math:`(B, )`, including the end-of-sequence token
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, T)`, under the sampling distribution, 0 when greedy; NaN if the \
-            logits do not define a distribution
-        - kept (:obj:`Union[torch.LongTensor, List[KeptSets], None]`): See ``Sampling``: with ``top_k`` ids, \
-            :math:`(B, T, K)`; with another restriction the sets of each of the B rows
-    """
-    action: Tensor
-    length: Tensor
-    logp: Tensor
-    kept: Union[Tensor, List[KeptSets], None]
+    """Completions of B rows with at most T tokens. Beyond a row's length ``action`` and ids in ``kept`` are -1 and
+    ``logp`` is 0."""
+    action: Tensor  # (B, T)
+    length: Tensor  # (B, ), including the end-of-sequence token
+    logp: Tensor  # (B, T), of the sampling distribution, 0 when greedy; NaN if the logits do not define a distribution
+    kept: Union[Tensor, List[KeptSets], None]  # see ``Sampling``: ids (B, T, K), or the sets of each row
 
 
 def generate(
@@ -46,21 +38,16 @@ def generate(
     Overview:
         Complete prompts token by token. Finished rows leave the batch. Rows are decoded once as long as they are equal.
     Arguments:
-        - model (:obj:`CausalLM`): Model with the methods ``start`` and ``arithmetic``.
-        - max_new_tokens (:obj:`int`): Maximum completion length T.
+        - uniform (:obj:`Optional[torch.DoubleTensor]`): :math:`(B, T)`, random numbers in [0, 1) for each row; None \
+            is greedy decoding.
+        - limit (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`, maximum length of each row, at least 1; None for \
+            ``max_new_tokens``, which is T.
         - eos_token_ids (:obj:`Sequence[int]`): A row ends with the first of these, which is part of the row.
-        - uniform (:obj:`Optional[torch.DoubleTensor]`): Random numbers in [0, 1) for each row; None is greedy \
-            decoding.
-        - limit (:obj:`Optional[torch.LongTensor]`): Maximum length of each row, at least 1; None for \
-            ``max_new_tokens``.
         - ends (:obj:`Optional[Callable]`): Whether the last of a row's tokens ends it, beside end-of-sequence tokens.
         - forced (:obj:`Dict[Tuple[int, int], int]`): Tokens by row and place in the row, in place of what is sampled \
             there. They use up its random number.
         - early_stop (:obj:`Optional[EarlyStop]`): Ends rows that do not count before their end; None: there are none.
         - merge (:obj:`bool`): Whether equal rows may be one line of the decoding.
-    Shapes:
-        - uniform (:obj:`torch.DoubleTensor`): :math:`(B, T)`
-        - limit (:obj:`torch.LongTensor`): :math:`(B, )`
     """
     with torch.no_grad(), model.arithmetic():
         return _generate(
@@ -80,7 +67,7 @@ def _generate(
         limit = limit.clamp(max=max_new_tokens)
         room = int((prompts.length[prompts.row] + limit).max()) - prompts.ids.shape[1]
     lines = Lines(model, prompts, room, merge)
-    found = _Completions(rows, max_new_tokens, torch.promote_types(lines.logit.dtype, torch.float32), device)
+    found = _Completions(rows, max_new_tokens, wide_type(lines.logit), device)
     prefixes = Prefixes(sampling, prompts, lines.logit.shape[-1])
     live = torch.arange(rows, device=device)  # the rows in the shrinking batch
     running = torch.ones(rows, dtype=torch.bool, device=device)  # whether each of them has not ended yet

@@ -6,18 +6,11 @@ from torch.nn import functional as F
 
 
 class KeptSets(NamedTuple):
-    """
-    Overview:
-        The vocabulary entries that sampling kept at each position, in sets of any size. A set is stored in 32-bit
-        words: its ids, or, if these would be more words, one bit for each entry of the vocabulary. So a set of K
-        entries needs the smaller of 4 K and V / 8 bytes. A position without a set, where nothing was sampled, has
-        width 0.
-    Shapes:
-        - words (:obj:`torch.IntTensor`): :math:`(M, )`, the sets of all positions, row by row
-        - width (:obj:`torch.LongTensor`): :math:`(*, )`, number of words of each position; V / 32, rounded up, for bits
-    """
-    words: Tensor
-    width: Tensor
+    """The vocabulary entries that sampling kept at each position, in sets of any size. A set is stored in 32-bit words:
+    its ids, or, if these would be more words, one bit for each entry of the vocabulary. So a set of K entries needs the
+    smaller of 4 K and V / 8 bytes. A position without a set, where nothing was sampled, has width 0."""
+    words: Tensor  # (M, ) int32, the sets of all positions, row by row
+    width: Tensor  # (*, ), number of words of each position; V / 32, rounded up, for bits
 
     @classmethod
     def of(cls, kept: Tensor) -> 'KeptSets':

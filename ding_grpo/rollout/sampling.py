@@ -5,6 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ding_grpo.rl_utils.check import widened
+
 BLOCK = 256  # tokens per partial sum in ``draw``
 WINDOW = 1024  # tokens among which ``top_p`` and ``typical_p`` look first
 
@@ -38,9 +40,9 @@ class Sampling(NamedTuple):
         """Apply bias, penalty and grammar to logits (*, V). ``seen``: the tokens that each row contains; needed for a
         penalty. ``allowed``: the tokens that the grammar allows, None for all; the logits of others become -inf."""
         if self.logit_bias is not None:
-            logit = logit.to(_wide(logit)) + self.logit_bias
+            logit = widened(logit) + self.logit_bias
         if self.repetition_penalty != 1:
-            logit = logit.to(_wide(logit))
+            logit = widened(logit)
             penalised = torch.where(logit < 0, logit * self.repetition_penalty, logit / self.repetition_penalty)
             logit = torch.where(seen, penalised, logit)
         return logit if allowed is None else logit.masked_fill(~allowed, float('-inf'))
@@ -49,17 +51,10 @@ class Sampling(NamedTuple):
                  logit: Tensor,
                  seen: Optional[Tensor] = None,
                  allowed: Optional[Tensor] = None) -> Tuple[Tensor, Optional[Tensor]]:
-        """
-        Overview:
-            Logits of the sampling distribution; with ``top_k``, in descending order of probability.
-        Returns:
-            - logit (:obj:`torch.FloatTensor`): Logits over K or V tokens; -inf for those that are dropped.
-            - kept (:obj:`Optional[torch.Tensor]`): With ``top_k``, the ids of the K tokens, -1 for those that are \
-                dropped. With another restriction, whether each token of the vocabulary is kept. None if all are.
-        Shapes:
-            - logit (:obj:`torch.FloatTensor`): :math:`(B, V)`, then :math:`(B, K)` with ``top_k``
-            - kept (:obj:`torch.LongTensor` or :obj:`torch.BoolTensor`): :math:`(B, K)` or :math:`(B, V)`
-        """
+        """Logits of the sampling distribution from those of the model, (B, V), and what was kept; ``seen`` and
+        ``allowed`` as in ``process``. Tokens that are dropped get -inf. With ``top_k`` the results have K columns in
+        descending order of probability, and the second are ids, -1 for those that are dropped. With another restriction
+        the second is whether each token of the vocabulary is kept. It is None if all are."""
         logit = self._scale(self.process(logit, seen, allowed))
         kept = None
         if self.top_k is not None:
@@ -91,12 +86,8 @@ class Sampling(NamedTuple):
         return logit, (kept == action.unsqueeze(-1)).to(torch.uint8).argmax(-1)
 
     def _scale(self, logit: Tensor) -> Tensor:
-        logit = logit.to(_wide(logit))
+        logit = widened(logit)
         return logit if self.temperature == 1 else logit / self.temperature
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _nucleus(logit: Tensor, mass: float) -> Tensor:
@@ -133,22 +124,11 @@ def _beyond(score: Tensor, probability: Tensor, mass: float) -> Tensor:
 
 
 def draw(logit: Tensor, uniform: Tensor, line: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
-    """
-    Overview:
-        Sample by inverting the cumulative distribution, first over blocks of the vocabulary, then within a block. It \
-        needs one random number per row for any vocabulary size. Sums are in float64.
-    Arguments:
-        - logit (:obj:`torch.FloatTensor`): Logits; a position with -inf is never drawn.
-        - uniform (:obj:`torch.DoubleTensor`): Random numbers in [0, 1).
-        - line (:obj:`Optional[torch.LongTensor]`): Which logits each row is drawn from; None for its own.
-    Returns:
-        - index (:obj:`torch.LongTensor`): The drawn positions.
-        - logp (:obj:`torch.FloatTensor`): Their log-probabilities, in nats. NaN, with an arbitrary position, in a row \
-            whose logits do not define a distribution: they are NaN, infinite, or all -inf.
-    Shapes:
-        - logit (:obj:`torch.FloatTensor`): :math:`(L, K)`, L is B without ``line``
-        - uniform, line, index, logp: :math:`(B, )`
-    """
+    """Sample by inverting the cumulative distribution, first over blocks of the vocabulary, then within a block. It
+    needs one random number in [0, 1) per row, ``uniform`` (B, ) float64, for any vocabulary size. Sums are in float64.
+    ``logit`` is (L, K), where -inf is never drawn; ``line`` (B, ) is the one of the L that each row is drawn from, None
+    for its own. Returns the drawn positions and their log-probabilities in nats, (B, ) each: NaN, with an arbitrary
+    position, in a row whose logits do not define a distribution, because they are NaN, infinite, or all -inf."""
     line = torch.arange(len(logit), device=logit.device) if line is None else line
     shifted = logit - logit.amax(-1, keepdim=True)  # (L, K)
     mass = shifted.exp()

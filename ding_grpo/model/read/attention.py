@@ -5,6 +5,7 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from ding_grpo.rl_utils.check import wide_type, widened
 from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
 
 # Numbers of query-key pairs that take as long as one more call of the attention, and as one more token in a grid.
@@ -50,16 +51,9 @@ def flash(q: Tensor,
           scale: float,
           mask: Optional[Tensor] = None,
           causal: bool = False) -> Tuple[Tensor, Tensor]:
-    """
-    Overview:
-        Attention without storing scores, without a gradient.
-    Shapes:
-        - q (:obj:`torch.Tensor`): :math:`(n, H, M, D)`
-        - k, v (:obj:`torch.Tensor`): :math:`(n, H, L, D)`
-        - mask (:obj:`Optional[torch.Tensor]`): Is added to the scores; it broadcasts to :math:`(n, H, M, L)`.
-        - out (:obj:`torch.Tensor`): :math:`(n, H, M, D)`
-        - lse (:obj:`torch.Tensor`): :math:`(n, H, M)`, logarithms of the normalisers, in float32 or wider
-    """
+    """Attention without storing scores, without a gradient: q (n, H, M, D), k and v (n, H, L, D) -> (n, H, M, D).
+    ``mask`` is added to the scores; it broadcasts to (n, H, M, L). The second result are logarithms of the normalisers,
+    (n, H, M), in float32 or wider."""
     if on_device(q, 'cuda'):
         out, lse, *_ = of_gpu(q, k, v, _of_gpu(mask, q, k), True, 0.0, causal, scale=scale)
         return out, lse[..., :q.shape[2]]
@@ -94,7 +88,7 @@ def flash_backward(
 def type_of_backward(x: Tensor) -> torch.dtype:
     """The type in which ``flash_backward`` is to compute. On a CPU it takes up to 15 times as long in bfloat16 as in
     float32 for short segments, and no less for long ones."""
-    return x.dtype if on_device(x, 'cuda') else torch.promote_types(x.dtype, torch.float32)
+    return x.dtype if on_device(x, 'cuda') else wide_type(x)
 
 
 def _of_gpu(mask: Optional[Tensor], q: Tensor, k: Tensor) -> Optional[Tensor]:
@@ -120,21 +114,13 @@ def added(seen: Optional[Tensor], like: Tensor) -> Optional[Tensor]:
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, seen: Optional[Tensor], options: Options) -> Tuple[Tensor, Tensor]:
-    """
-    Overview:
-        Attention by plain operations, in float32 or wider.
-    Shapes:
-        - q (:obj:`torch.Tensor`): :math:`(n, H, M, D)`
-        - k (:obj:`torch.Tensor`): :math:`(n, H, L, D)`
-        - v (:obj:`torch.Tensor`): :math:`(n, H, L, E)`
-        - seen (:obj:`torch.BoolTensor`): Which keys each query sees; it broadcasts to :math:`(n, H, M, L)`.
-        - out (:obj:`torch.Tensor`): :math:`(n, H, M, E)`, 0 in the limit for a query that sees no key
-        - lse (:obj:`torch.Tensor`): :math:`(n, H, M)`
-    """
+    """Attention by plain operations, in float32 or wider: q (n, H, M, D), k (n, H, L, D), v (n, H, L, E) -> (n, H, M,
+    E), and logarithms of the normalisers, (n, H, M). ``seen``: which keys each query sees; it broadcasts to (n, H, M,
+    L). The result is 0 in the limit for a query that sees no key."""
     score = (q * options.scale) @ k.transpose(-1, -2)  # in float16 the bare product could overflow
     if options.softcap is not None:
         score = torch.tanh(score / options.softcap) * options.softcap
-    score = score.to(torch.promote_types(score.dtype, torch.float32))
+    score = widened(score)
     if seen is not None:  # not minus infinity, because a query may see no key of its prompt
         score = score.masked_fill(~seen, torch.finfo(score.dtype).min / 2)
     lse = score.logsumexp(-1)

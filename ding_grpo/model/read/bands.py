@@ -40,7 +40,7 @@ class Band:
 
     def place(self, x: Tensor) -> Tensor:
         """Put tokens into the grid, (H, N, *) -> (H, n, columns, *)."""
-        x = x[:, self._slice] if self._whole else _Move.apply(x, self._index, self._cell, self.tokens)
+        x = x[:, self._slice] if self._whole else _Select.apply(x, 1, self._index, self._cell, self.tokens)
         return x.unflatten(1, self.shape)
 
     def place_filled(self, x: Tensor, value: float = 0.) -> Tensor:
@@ -53,7 +53,7 @@ class Band:
     def take(self, x: Tensor) -> Tensor:
         """Take tokens out of the grid, without the padded cells, (n, columns, *) -> (tokens, *)."""
         x = x.flatten(0, 1)
-        return x if self.even else _Leave.apply(x, self._cell)
+        return x if self.even else _Select.apply(x, 0, self._cell)
 
 
 class Packed:
@@ -62,55 +62,37 @@ class Packed:
 
     def __init__(self, bands: Sequence[Band], first: int = 0) -> None:
         tokens = torch.cat([band.tokens for band in bands]) - first
-        self._back = tokens
         self._index = tokens.argsort()
         self._sorted = bool((tokens[1:] > tokens[:-1]).all())
 
     def join(self, parts: List[Tensor]) -> Tensor:
         """The tokens of all bands, in the order of the packed row, from the results (tokens, *) of ``Band.take``."""
         x = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return x if self._sorted else _Permute.apply(x, self._index, self._back)
+        return x if self._sorted else _Select.apply(x, 0, self._index)
 
 
-class _Move(torch.autograd.Function):
-    """Tokens to cells. Exactly one cell of a token counts, so the token's gradient is that cell's gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, cell: Tensor, tokens: Tensor) -> Tensor:
-        ctx.save_for_backward(cell, tokens)
-        ctx.shape = x.shape
-        return x.index_select(1, index)
+class _Select(torch.autograd.Function):
+    """Select entries along a dimension. At most one copy of an entry counts, and the entry's gradient is that copy's.
+    ``counts``: places in the result of the copies that count, which are copies of ``entries``; None if all count."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tuple:
-        cell, tokens = ctx.saved_tensors
-        return grad.new_zeros(ctx.shape).index_copy_(1, tokens, grad.index_select(1, cell)), None, None, None
-
-
-class _Leave(torch.autograd.Function):
-    """Cells to tokens. Padded cells get the gradient 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cell: Tensor) -> Tensor:
-        ctx.save_for_backward(cell)
-        ctx.shape = x.shape
-        return x.index_select(0, cell)
+    def forward(
+            ctx: Any,
+            x: Tensor,
+            dim: int,
+            index: Tensor,
+            counts: Optional[Tensor] = None,
+            entries: Optional[Tensor] = None
+    ) -> Tensor:
+        ctx.save_for_backward(index if counts is None else entries, counts)
+        ctx.dim, ctx.shape = dim, x.shape
+        return x.index_select(dim, index)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tuple:
-        return grad.new_zeros(ctx.shape).index_copy_(0, ctx.saved_tensors[0], grad), None
-
-
-class _Permute(torch.autograd.Function):
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, back: Tensor) -> Tensor:
-        ctx.save_for_backward(back)
-        return x.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tuple:
-        return grad.index_select(0, ctx.saved_tensors[0]), None, None
+    def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+        entries, counts = ctx.saved_tensors
+        given = grad if counts is None else grad.index_select(ctx.dim, counts)
+        return grad.new_zeros(ctx.shape).index_copy_(ctx.dim, entries, given), None, None, None, None
 
 
 def divide(sizes: Sequence[Tuple[int, ...]], cost: Callable[..., float]) -> List[List[int]]:

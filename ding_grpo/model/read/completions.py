@@ -15,15 +15,9 @@ CALL = 64  # number of tokens that take as long as one more call of the model
 
 
 class States(NamedTuple):
-    """
-    Overview:
-        Last hidden states, of which each may precede several tokens.
-    Shapes:
-        - hidden (:obj:`torch.FloatTensor`): :math:`(M, H)`
-        - state (:obj:`torch.LongTensor`): :math:`(B, S)`, which of the M states precedes each completion token
-    """
-    hidden: Tensor
-    state: Tensor
+    """Last hidden states, of which each may precede several tokens."""
+    hidden: Tensor  # (M, H)
+    state: Tensor  # (B, S), which of the M states precedes each completion token
 
     @classmethod
     def of(cls, hidden: Tensor) -> 'States':
@@ -46,24 +40,19 @@ def read_shared(
         part: int = PART,
 ) -> States:
     """
-    Overview:
-        Hidden states before each completion token, with each distinct prompt read once. All tokens are packed into \
-        one row: first the prompts, then the completions without their last tokens, which are only predicted. With \
-        P = 2 prompts, rows 0 and 1 of prompt 0, row 2 of prompt 1:
+    Hidden states before each completion token, with each distinct prompt read once. All tokens are packed into one
+    row: first the prompts, then the completions without their last tokens, which are only predicted. With P = 2
+    prompts, rows 0 and 1 of prompt 0, row 2 of prompt 1:
 
-            packed     p0 p0 p0 | p1 p1 | a0 a1 | b0 | c0 c1 c2
-            position    0  1  2 |  0  1 |  3  4 |  3 |  2  3  4
-            predicts         a0      c0   a1 a2   b1   c1 c2 c3     (the last token of p0 predicts b0 as well)
+        packed     p0 p0 p0 | p1 p1 | a0 a1 | b0 | c0 c1 c2
+        position    0  1  2 |  0  1 |  3  4 |  3 |  2  3  4
+        predicts         a0      c0   a1 a2   b1   c1 c2 c3     (the last token of p0 predicts b0 as well)
 
-        Common beginnings of prompts stand before the prompts, see ``PromptTree``. Those of rows stand before the \
-        rows, see ``RowTree``.
+    Common beginnings of prompts stand before the prompts, see ``PromptTree``. Those of rows stand before the rows,
+    see ``RowTree``.
 
-    Arguments:
-        - completion (:obj:`torch.LongTensor`): :math:`(B, S)`
-        - length (:obj:`Optional[torch.LongTensor]`): :math:`(B, )`, number of tokens needed from each row; None for \
-            all.
-    Returns:
-        - states (:obj:`States`): They include those of prompts that precede no token of a completion.
+    ``length`` (B, ) is the number of tokens needed from each row; None for all. The states include those of prompts
+    that precede no token of a completion.
     """
     rows, columns = completion.shape
     if length is None:

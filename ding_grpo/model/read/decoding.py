@@ -80,8 +80,7 @@ class SharedDecoding(Decoding):
         return self._head.logits(hidden[torch.arange(lines, device=token.device), last])
 
     def set_read(self, count: Tensor) -> None:
-        """Forget the last tokens of lines: ``count`` (B, ) is the number of tokens after the prompt that each has read.
-        """
+        """Forget the last tokens of lines: each has then read ``count`` (B, ) tokens after the prompt."""
         self._changed()
         self._growing.set_read(count)
 

@@ -178,8 +178,7 @@ class _Level(NamedTuple):
     def attend(self, q: Tensor, grids: List[Tuple[Tensor, Tensor]], own: Tensor, repeat: int,
                options: Options) -> Tuple[Tensor, Tensor]:
         """Attention of the lines (B, K, rep T, D) to the segments: (B, K, rep T, E), and (B, K, rep T). The new tokens
-        of the lines have the places ``own`` (1 or B, T).
-        """
+        of the lines have the places ``own`` (1 or B, T)."""
         parts = []
         for share, (k, v) in zip(self.shares, grids):
             found = attended(share.queries(q), k, v, share.seen(options.window, own, repeat), options)

@@ -8,17 +8,11 @@ from ding_grpo.rl_utils.log_probs.matrix_product import linear
 
 
 class OutputHead(NamedTuple):
-    """
-    Overview:
-        How logits are computed from hidden states: ``softcap * tanh(scale * (hidden weight^T + bias) / softcap)``, or \
-        without the tanh if ``softcap`` is None. With ``rounded``, both factors are rounded to bfloat16. The fields \
-        are arguments of ``ding_grpo.rl_utils.linear_log_prob``.
-    Shapes:
-        - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
-        - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
-    """
-    weight: Tensor
-    bias: Optional[Tensor]
+    """How logits are computed from hidden states: ``softcap * tanh(scale * (hidden weight^T + bias) / softcap)``, or
+    without the tanh if ``softcap`` is None. With ``rounded``, both factors are rounded to bfloat16. The fields are
+    arguments of ``ding_grpo.rl_utils.linear_log_prob``."""
+    weight: Tensor  # (V, H)
+    bias: Optional[Tensor]  # (V, )
     scale: float
     softcap: Optional[float]
     rounded: bool = False

@@ -12,21 +12,12 @@ from .whole import Whole
 
 
 class PromptPack(NamedTuple):
-    """
-    Overview:
-        The tokens of a ``PromptTree``. What begins several prompts after their common beginning, such as the first \
-        number of a sum, is read once as well: they are rows that continue it, see ``RowTree``.
-    Shapes:
-        - ids (:obj:`torch.LongTensor`): :math:`(M, )`, the tokens
-        - position (:obj:`torch.LongTensor`): :math:`(M, )`, their positions in the prompts
-        - last (:obj:`torch.LongTensor`): :math:`(P, )`, place of each prompt's last token
-        - place (:obj:`Optional[torch.LongTensor]`): :math:`(N, )`, place of each token of the tree; None if these are \
-            the same tokens in the same order
-    """
-    ids: Tensor
-    position: Tensor
-    last: Tensor
-    place: Optional[Tensor]
+    """The tokens of a ``PromptTree``. What begins several prompts after their common beginning, such as the first
+    number of a sum, is read once as well: they are rows that continue it, see ``RowTree``."""
+    ids: Tensor  # (M, ), the tokens
+    position: Tensor  # (M, ), their positions in the prompts
+    last: Tensor  # (P, ), place of each prompt's last token
+    place: Optional[Tensor]  # (N, ), place of each token of the tree; None if these are the same tokens in order
     whole: Whole
 
     @classmethod

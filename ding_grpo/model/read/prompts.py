@@ -12,17 +12,10 @@ SEGMENT = 64
 
 
 class PromptBatch(NamedTuple):
-    """
-    Overview:
-        The distinct prompts of a batch of rows, padded on the left, and the prompt that each row continues.
-    Shapes:
-        - ids (:obj:`torch.LongTensor`): :math:`(P, L)`, P distinct prompts of at most L tokens
-        - mask (:obj:`torch.LongTensor`): :math:`(P, L)`, 1 on tokens, 0 on padding
-        - row (:obj:`torch.LongTensor`): :math:`(B, )`, index of each row's prompt
-    """
-    ids: Tensor
-    mask: Tensor
-    row: Tensor
+    """The distinct prompts of a batch of rows, padded on the left, and the prompt that each row continues."""
+    ids: Tensor  # (P, L), P distinct prompts of at most L tokens
+    mask: Tensor  # (P, L), 1 on tokens, 0 on padding
+    row: Tensor  # (B, ), index of each row's prompt
 
     @classmethod
     def of(cls, prompts: List[Tensor], device: torch.device) -> 'PromptBatch':
@@ -47,25 +40,20 @@ class PromptBatch(NamedTuple):
 
 class PromptTree(NamedTuple):
     """
-    Overview:
-        C common beginnings, what follows them in P prompts, and B rows that continue the prompts. A beginning is \
-        read once for its prompts, as a prompt is read once for its rows. Prompts with the same beginning are \
-        adjacent. Either every prompt has a beginning, or there are none (C = 0). The packed row starts with all \
-        beginnings, and goes on with the remaining tokens of all prompts, of which each has at least one:
+    C common beginnings, what follows them in P prompts, and B rows that continue the prompts. A beginning is read once
+    for its prompts, as a prompt is read once for its rows. Prompts with the same beginning are adjacent. Either every
+    prompt has a beginning, or there are none (C = 0). The packed row starts with all beginnings, and goes on with the
+    remaining tokens of all prompts, of which each has at least one:
 
-            common     c0 c0 c0 | c1
-            remaining  p0 p0 | p1 | p2 p2 p2     (prompts 0 and 1 have the beginning 0, prompt 2 has 1)
-    Shapes:
-        - ids (:obj:`torch.LongTensor`): :math:`(N, )`, tokens of all beginnings and prompts
-        - position (:obj:`torch.LongTensor`): :math:`(N, )`, their positions in the prompts
-        - row (:obj:`torch.LongTensor`): :math:`(B, )`, the prompt that each row continues
+        common     c0 c0 c0 | c1
+        remaining  p0 p0 | p1 | p2 p2 p2     (prompts 0 and 1 have the beginning 0, prompt 2 has 1)
     """
     common: List[int]  # (C, ): number of tokens of each beginning
     remaining: List[int]  # (P, ): number of further tokens of each prompt
     beginning: List[int]  # (P, ): the beginning of each prompt; 0 if there are none
-    ids: Tensor
-    position: Tensor
-    row: Tensor
+    ids: Tensor  # (N, ), tokens of all beginnings and prompts
+    position: Tensor  # (N, ), their positions in the prompts
+    row: Tensor  # (B, ), the prompt that each row continues
 
     @classmethod
     def of(cls, prompts: PromptBatch, least: int = SEGMENT) -> 'PromptTree':

@@ -16,24 +16,20 @@ TOKEN, OF_HIDDEN = 512, 5
 
 class RowTree(NamedTuple):
     """
-    Overview:
-        The tokens that B rows add to their prompts. Tokens that begin several rows of a prompt are read once: rows \
-        that begin with the same token form a branch. Every other row is a branch of its own, and so is each row of a \
-        branch whose attention would take longer than what it saves. The tokens of a branch are in depth-first order:
+    The tokens that B rows add to their prompts. Tokens that begin several rows of a prompt are read once: rows that
+    begin with the same token form a branch. Every other row is a branch of its own, and so is each row of a branch
+    whose attention would take longer than what it saves. The tokens of a branch are in depth-first order:
 
-            rows       a b c | a b d e | f g      (all of one prompt)
-            branches   a b c d e | f g            (d follows b, and does not see c)
-    Shapes:
-        - ids (:obj:`torch.LongTensor`): :math:`(N, )`, the tokens of all branches, those of the first prompt first
-        - position (:obj:`torch.LongTensor`): :math:`(N, )`, their positions in the rows
-        - place (:obj:`torch.LongTensor`): :math:`(B, S)`, which of the N tokens is the last that is read before each \
-            token of a row: -1 for the first token, and the row's last one that is read beyond it
+        rows       a b c | a b d e | f g      (all of one prompt)
+        branches   a b c d e | f g            (d follows b, and does not see c)
     """
     prompt: List[int]  # the prompt of each branch, ascending
     length: List[int]  # number of tokens of each branch
     seen: List[Optional[np.ndarray]]  # (n, n): which of its tokens each token of a branch sees; None: those before it
-    ids: Tensor
-    position: Tensor
+    ids: Tensor  # (N, ), the tokens of all branches, those of the first prompt first
+    position: Tensor  # (N, ), their positions in the rows
+    # (B, S), which of the N tokens is the last that is read before each token of a row: -1 for the first token, and the
+    # row's last one that is read beyond it
     place: Tensor
 
     @classmethod

@@ -40,15 +40,12 @@ def linear_log_prob(
         - hidden (:obj:`torch.FloatTensor`): Hidden states that predict the sampled tokens, of any float type. Half \
             types are multiplied in their own type and normalised in float32.
         - weight, bias (:obj:`torch.FloatTensor`): Output matrix and bias, of the type of ``hidden``.
-        - index (:obj:`torch.LongTensor`): The sampled tokens.
         - mask (:obj:`Optional[torch.Tensor]`): Where it is 0, nothing is computed and the results are 0.
-        - temperature, scale, softcap (:obj:`float`): Of the logits, see above.
         - chunk_size (:obj:`Optional[int]`): Tokens at a time. None: 2048; with ``kept`` those of 2^21 copied numbers.
         - kept (:obj:`Optional[torch.LongTensor]`): The tokens that a sampler kept for each token, each once, padded \
             with -1. The distribution is over these, which must include the sampled token.
         - rounded (:obj:`bool`): Whether the factors of all matrix products are rounded to bfloat16, with sums in \
             float32. Faster on a GPU.
-        - return_entropy, return_squares (:obj:`bool`): What else to return.
         - rules (:obj:`Optional[TokenRules]`): What the sampler did to the logits before the division by the \
             temperature. Its ``kept_bits`` and ``kept`` exclude each other.
         - state (:obj:`Optional[torch.LongTensor]`): Which hidden state predicts each token. A state that predicts \

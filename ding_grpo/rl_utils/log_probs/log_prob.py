@@ -122,14 +122,8 @@ def log_probs(
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """
-    Overview:
-        Entropy of each token's distribution, in nats. It is differentiable, also where a probability is 0 because a \
-        logit is minus infinity or the probability underflows.
-    Shapes:
-        - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
-        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
-    """
+    """Entropy of each token's distribution in nats, (B, S, V) -> (B, S) or (S, V) -> (S, ). It is differentiable, also
+    where a probability is 0 because a logit is minus infinity or the probability underflows."""
     check_leading('logits', logits, '(B, S, V) or (S, V)')
     logp = torch.log_softmax(widened(logits), dim=-1)  # (B, S, V)
     return -(logp.exp() * logp.masked_fill(logp == float('-inf'), 0)).sum(-1)
@@ -137,12 +131,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sum_of_squares(logits: Tensor) -> Tensor:
-    """
-    Overview:
-        Sum of the squared probabilities of each token's distribution, without a gradient.
-    Shapes:
-        - logits (:obj:`torch.FloatTensor`): :math:`(B, S, V)` or :math:`(S, V)`
-        - squares (:obj:`torch.FloatTensor`): :math:`(B, S)` or :math:`(S, )`
-    """
+    """Sum of the squared probabilities of each token's distribution, (B, S, V) -> (B, S) or (S, V) -> (S, ), without a
+    gradient."""
     check_leading('logits', logits, '(B, S, V) or (S, V)')
     return torch.softmax(widened(logits), dim=-1).square().sum(-1)

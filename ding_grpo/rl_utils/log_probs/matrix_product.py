@@ -20,15 +20,7 @@ _FASTER = _AVAILABLE and torch.backends.cpu.get_cpu_capability() != 'AVX2'
 
 
 def matrix_product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """
-    Overview:
-        a b^T, plus the bias. Use ``linear`` for a differentiable product.
-    Shapes:
-        - a (:obj:`torch.FloatTensor`): :math:`(N, H)`
-        - b (:obj:`torch.FloatTensor`): :math:`(V, H)`
-        - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
-        - out (:obj:`torch.FloatTensor`): :math:`(N, V)`
-    """
+    """a b^T, plus the bias: (N, H), (V, H), (V, ) -> (N, V). Use ``linear`` for a differentiable product."""
     return (onednn_product if pays(a, b) else torch.nn.functional.linear)(a, b, bias)
 
 
@@ -69,16 +61,8 @@ def multiplies_bfloat16(device_type: str) -> bool:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, rounded: bool = False) -> Tensor:
-    """
-    Overview:
-        ``torch.nn.functional.linear`` through ``matrix_product``, or with ``rounded`` through ``rounded_product``, \
-        differentiable.
-    Shapes:
-        - x (:obj:`torch.FloatTensor`): :math:`(*, H)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(V, H)`
-        - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
-        - out (:obj:`torch.FloatTensor`): :math:`(*, V)`
-    """
+    """``torch.nn.functional.linear`` through ``matrix_product``, or with ``rounded`` through ``rounded_product``,
+    differentiable: (*, H), (V, H), (V, ) -> (*, V)."""
     if not rounded and (not pays(x, weight) or torch.is_autocast_enabled(x.device.type)):
         return torch.nn.functional.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])

@@ -99,8 +99,7 @@ class Sampled(NamedTuple):
         return x if self.state is None else torch.zeros_like(like).index_add_(0, self.state, x)
 
     def find(self, rows: slice, columns: slice) -> Tuple[Tensor, Tensor]:
-        """Whether the tile has each token of ``rows``, and its place in the flattened tile, arbitrary for other tokens.
-        """
+        """Whether the tile has each token of ``rows``, and its place in the flattened tile, arbitrary for others."""
         tokens, width = self.tokens(rows), columns.stop - columns.start
         column = self.index[tokens] - columns.start
         if self.state is None:

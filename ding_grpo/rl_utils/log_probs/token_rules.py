@@ -6,21 +6,14 @@ from torch import Tensor
 
 
 class TokenRules(NamedTuple):
-    """
-    Overview:
-        Changes of a model's logits, in this order: a bias is added; the logits of tokens that the row contains are \
-        divided by a penalty if they are positive, and multiplied by it if not; only the kept tokens stay.
-    Shapes:
-        - bias (:obj:`Optional[torch.FloatTensor]`): :math:`(V, )`
-        - first_seen (:obj:`Optional[torch.IntTensor]`): :math:`(B, V)`, the first position at whose prediction a row \
-            contains the token, 0 for a token of its prompt; larger than any position for a token that it never has
-        - kept_bits (:obj:`Optional[torch.ByteTensor]`): :math:`(B, S, W)` with 8 W of at least V. Bit i % 8 of byte \
-            i // 8 is set if token i was kept
-    """
-    bias: Optional[Tensor] = None
+    """Changes of a model's logits, in this order: a bias is added; the logits of tokens that the row contains are
+    divided by a penalty if they are positive, and multiplied by it if not; only the kept tokens stay. ``first_seen`` is
+    the first position at whose prediction a row contains the token, 0 for a token of its prompt; larger than any
+    position for a token that it never has. In ``kept_bits`` bit i % 8 of byte i // 8 is set if token i was kept."""
+    bias: Optional[Tensor] = None  # (V, )
     penalty: float = 1.0
-    first_seen: Optional[Tensor] = None
-    kept_bits: Optional[Tensor] = None
+    first_seen: Optional[Tensor] = None  # (B, V) int32
+    kept_bits: Optional[Tensor] = None  # (B, S, W) uint8 with 8 W of at least V
 
     def of(self, counted: Tensor, temperature: float) -> 'CountedRules':
         """The rules of the N tokens of ``counted`` (B, S), for logits that are already divided by the temperature."""

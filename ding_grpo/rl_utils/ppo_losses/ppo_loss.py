@@ -13,12 +13,8 @@ class PPOLoss(nn.Module):
     outputs of torchtune's ``rlhf.loss.PPOLoss`` and can replace it in a recipe."""
 
     def __init__(self, epsilon: float = 0.1, value_clip_range: float = 0.2, value_coeff: float = 0.1) -> None:
-        """
-        Arguments:
-            - epsilon (:obj:`float`): Clipping range of the probability ratio.
-            - value_clip_range (:obj:`float`): Clipping range of the change of the value.
-            - value_coeff (:obj:`float`): Coefficient of the value loss.
-        """
+        """``epsilon`` and ``value_clip_range`` are the clipping ranges of the probability ratio and of the value's
+        change."""
         super().__init__()
         for name, value in (('epsilon', epsilon), ('value_clip_range', value_clip_range), ('value_coeff', value_coeff)):
             check_number(name, value)
@@ -39,9 +35,7 @@ class PPOLoss(nn.Module):
         Arguments:
             - pi_old_logprobs, pi_logprobs (:obj:`torch.FloatTensor`): Log-probabilities of the tokens under the \
                 sampling and under the trained policy.
-            - advantages (:obj:`torch.FloatTensor`): Advantage of each token.
             - phi_old_values, phi_values (:obj:`torch.FloatTensor`): Values of positions when sampled, and now.
-            - returns (:obj:`torch.FloatTensor`): Return of each position.
             - padding_masks (:obj:`Optional[torch.Tensor]`): True on tokens that count, in policy loss and clipfrac.
             - value_padding_masks (:obj:`Optional[torch.Tensor]`): True on positions that count, in the value loss.
         Returns:

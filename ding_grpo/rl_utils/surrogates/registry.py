@@ -18,37 +18,22 @@ SURROGATES: Dict[str, Surrogate] = {}
 
 
 class Limits(NamedTuple):
-    """Allowed numbers of an option: finite, of at least ``low``, or above it with ``open_low``, and at most ``high``.
-    """
+    """Allowed numbers of an option: finite, at least ``low``, or above it with ``open_low``, and at most ``high``."""
     low: float = 0
     open_low: bool = False
     high: float = math.inf
 
 
 class Traits(NamedTuple):
-    """
-    Overview:
-        Properties of a surrogate. The defaults are those of a function that is not registered.
-    Attributes:
-        - token_ratio (:obj:`bool`): Whether it needs the ratio of each token, or defines one itself, so that it is \
-            not available with ``ratio='sequence'``.
-        - of_row (:obj:`bool`): Whether it returns one objective per row, (B, 1). The loss is then the mean over rows.
-        - whole_rows (:obj:`bool`): Whether it needs all tokens of a row, so that single steps are not enough.
-        - of_batch (:obj:`bool`): Whether it chooses among the tokens of all rows, so that a batch cannot be divided.
-        - high_alone (:obj:`bool`): Whether ``clip_ratio_high`` is the bound of the ratio itself, not of its \
-            distance from 1.
-        - probabilities (:obj:`bool`): Whether it compares probabilities themselves, which densities are not.
-        - limits (:obj:`Dict[str, Limits]`): Allowed numbers of its options.
-        - check (:obj:`Optional[Callable]`): Gets all options by name, and raises ``ValueError`` if they are wrong.
-    """
-    token_ratio: bool = False
-    of_row: bool = False
-    whole_rows: bool = False
-    of_batch: bool = False
-    high_alone: bool = False
-    probabilities: bool = False
-    limits: Dict[str, Limits] = {}
-    check: Optional[Callable[[Dict[str, Any]], None]] = None
+    """Properties of a surrogate. The defaults are those of a function that is not registered."""
+    token_ratio: bool = False  # needs, or defines, the ratio of each token: not with ``ratio='sequence'``
+    of_row: bool = False  # returns one objective per row, (B, 1); the loss is then the mean over rows
+    whole_rows: bool = False  # needs all tokens of a row, so that single steps are not enough
+    of_batch: bool = False  # chooses among the tokens of all rows, so that a batch cannot be divided
+    high_alone: bool = False  # ``clip_ratio_high`` is the bound of the ratio itself, not of its distance from 1
+    probabilities: bool = False  # compares probabilities themselves, which densities are not
+    limits: Dict[str, Limits] = {}  # allowed numbers of its options
+    check: Optional[Callable[[Dict[str, Any]], None]] = None  # gets all options by name, raises ``ValueError``
 
 
 def register_surrogate(name: str, **traits: Any) -> Callable[[Surrogate], Surrogate]:
