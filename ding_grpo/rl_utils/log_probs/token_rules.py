@@ -58,6 +58,6 @@ class CountedRules(NamedTuple):
 
 
 def unpack_bits(bits: Tensor, ids: slice) -> Tensor:
-    """A range of bits as booleans, (*, W) -> (*, stop - start), see ``TokenRules.kept_bits``."""
+    """A range of bits as booleans, ``(*, W) -> (*, stop - start)``, see ``TokenRules.kept_bits``."""
     at = torch.arange(ids.start, ids.stop, device=bits.device)
     return (bits.index_select(-1, at // 8) >> (at % 8).to(torch.uint8)) & 1 != 0
