@@ -50,6 +50,12 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f'{name} = {value!r}: must be one of {choices}')
 
 
+def check_range(name: str, x: Tensor, low: int, end: int, must: str) -> None:
+    """Require numbers from ``low`` to ``end - 1``."""
+    if x.numel() > 0 and not low <= x.min() <= x.max() < end:
+        raise ValueError(f'{name} from {x.min()} to {x.max()}: must be {must}')
+
+
 def wide_type(x: Tensor) -> torch.dtype:
     """The type of sums: float32, or the type of x if that is wider."""
     return torch.promote_types(x.dtype, torch.float32)

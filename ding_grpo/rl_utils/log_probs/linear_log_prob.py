@@ -3,7 +3,7 @@ from typing import List, NamedTuple, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from ding_grpo.rl_utils.check import check_leading, check_number, check_tensor
+from ding_grpo.rl_utils.check import check_leading, check_number, check_range, check_tensor
 
 from .kept_log_prob import KeptLogProb
 from .tiled_log_prob import TiledLogProb
@@ -127,10 +127,7 @@ def _check(
     if state is not None:
         if not isinstance(state, Tensor) or state.dim() != 2 or state.dtype != torch.long:
             raise ValueError(f'state of {getattr(state, "dtype", type(state).__name__)}: must be int64 of shape (B, S)')
-        if state.numel() and not 0 <= state.min() <= state.max() < len(hidden):
-            raise ValueError(
-                f'state from {state.min()} to {state.max()}: must be states from 0 to M - 1 = {len(hidden) - 1}'
-            )
+        check_range('state', state, 0, len(hidden), f'states from 0 to M - 1 = {len(hidden) - 1}')
     lead, vocabulary = tuple((hidden if state is None else state).shape[:2]), len(weight)
     if weight.shape[1] != hidden.shape[-1] or weight.dtype != hidden.dtype:
         raise ValueError(
@@ -169,15 +166,11 @@ def _check_options(temperature: float, scale: float, softcap: Optional[float], c
 
 def _check_taken(taken: Tensor, kept: Optional[Tensor], rules: Optional[CountedRules], vocabulary: int) -> None:
     """Check the N tokens that count against the vocabulary, and against what the sampler kept."""
-    if taken.numel() and not 0 <= taken.min() <= taken.max() < vocabulary:
-        raise ValueError(
-            f'index from {taken.min()} to {taken.max()}: must be tokens from 0 to V - 1 = {vocabulary - 1}'
-        )
+    check_range('index', taken, 0, vocabulary, f'tokens from 0 to V - 1 = {vocabulary - 1}')
     if kept is not None:
         if not (kept == taken.unsqueeze(-1)).any(-1).all():
             raise ValueError('kept: must contain the sampled token of each position that the mask counts')
-        if kept.numel() and not -1 <= kept.min() <= kept.max() < vocabulary:
-            raise ValueError(f'kept from {kept.min()} to {kept.max()}: must be tokens, or -1 for padding')
+        check_range('kept', kept, -1, vocabulary, 'tokens, or -1 for padding')
     elif rules is not None and rules.kept_bits is not None:
         of_taken = rules.kept_bits.gather(1, (taken // 8).unsqueeze(1)).squeeze(1) >> (taken % 8).to(torch.uint8)
         if not (of_taken & 1).all():
