@@ -38,11 +38,8 @@ if __name__ == '__main__':
 
 
 class Converted(NamedTuple):
-    """
-    Overview:
-        A config of ``grpo``, with the comments on its keys by dotted path, and the keys of ``policy`` that were left
-        out because grpo does not have them, with their values.
-    """
+    """A config of ``grpo``, with the comments on its keys by dotted path, and the keys of ``policy`` that were left out
+    because grpo does not have them, with their values."""
     main: Dict
     create: Dict
     comments: Dict[str, str]

@@ -15,12 +15,7 @@ COUNTERS = ('episodes', 'last_table', 'last_print')
 
 
 class CollectLog:
-    """
-    Overview:
-        Log of a collector: numbers as text and for TensorBoard, and tables of completions.
-    Interfaces:
-        ``write``, ``state_dict``, ``load_state_dict``
-    """
+    """Log of a collector: numbers as text and for TensorBoard, and tables of completions."""
 
     def __init__(self, name: str, cfg: Dict, logger: Logger, tb_logger: Any, table: CompletionTable) -> None:
         self._name, self._cfg, self._logger, self._tb_logger, self._table = name, cfg, logger, tb_logger, table

@@ -9,14 +9,8 @@ from ding_grpo.logs.screen import shorten
 
 
 class CompletionTable:
-    """
-    Overview:
-        Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of \
-        each group go into a small table and a file of JSON lines. Completions that could not be scored go into the \
-        same file.
-    Interfaces:
-        ``write``, ``write_failed``
-    """
+    """Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of each
+    group go into a small table and a file of JSON lines. Completions that could not be scored go into the same file."""
 
     def __init__(self, path: str, rows: int) -> None:
         """
@@ -80,11 +74,8 @@ class CompletionTable:
             self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
             advantages: List[Tensor]
     ) -> None:
-        """
-        Overview:
-            Append every completion that could not be scored, untruncated, to the file of JSON lines. Takes the \
-            arguments of ``write``.
-        """
+        """Append every completion that could not be scored, untruncated, to the file of JSON lines. Takes the arguments
+        of ``write``."""
         for group, sample, adv in zip(infos, samples, advantages):
             for row in sample['failed'].nonzero().squeeze(1).tolist():
                 append_json(f'{self._path}.jsonl', _record(train_iter, sample, row, group[row], adv))

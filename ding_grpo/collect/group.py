@@ -13,11 +13,8 @@ INFO = ('index', 'kind', 'prompt', 'completion', 'turns', 'reward_parts', 'exact
 
 
 class Group:
-    """
-    Overview:
-        A running group: G environments that were reset with one seed, each of which runs one episode; or one \
-        environment, whose greedy episode is a baseline for the group of the same number.
-    """
+    """A running group: G environments that were reset with one seed, each of which runs one episode; or one
+    environment, whose greedy episode is a baseline for the group of the same number."""
 
     def __init__(self, number: int, env_ids: List[int], problem: Optional[int] = None, greedy: bool = False) -> None:
         self.number = number
@@ -87,11 +84,8 @@ class Group:
 
 
 class Collected(NamedTuple):
-    """
-    Overview:
-        A finished group: its sample, the entries ``INFO`` of the last info of each row and its ``return`` as an \
-        evaluation counts it, the group's number of environment steps, and the number of tokens of rows that were \
-        dropped.
+    """A finished group: its sample, the entries ``INFO`` of the last info of each row and its ``return`` as an
+    evaluation counts it, the group's number of environment steps, and the number of tokens of rows that were dropped.
     """
     sample: Dict[str, Any]
     infos: List[Dict[str, Any]]
@@ -126,10 +120,7 @@ def equal_in_float32(groups: List[Collected]) -> Optional[Tuple[float, float]]:
 
 
 class Sampled(NamedTuple):
-    """
-    Overview:
-        The groups of a collect: those to learn from, those that they replaced, and seconds and memory of its parts.
-    """
+    """The groups of a collect: those to learn from, those that they replaced, and seconds and memory of its parts."""
     done: List[Collected]
     replaced: List[Collected]
     clock: Dict[str, float]

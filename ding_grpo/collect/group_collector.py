@@ -37,9 +37,6 @@ class GroupCollector(ISerialCollector):
         get one seed, and each runs exactly one episode. The G episodes are folded into one sample at once, so that
         nothing can separate them. All environments of the running groups step together, so that tokens and rewards
         depend neither on which of them finishes first nor on the number of processes.
-    Interfaces:
-        ``collect``, ``probe``, ``reset``, ``reset_env``, ``reset_policy``, ``close``, ``state_dict``,
-        ``load_state_dict``
     Property:
         ``envstep``
     """

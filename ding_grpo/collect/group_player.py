@@ -16,12 +16,7 @@ from .group import Group
 
 
 class GroupPlayer:
-    """
-    Overview:
-        Plays groups to their end. All environments of the running groups step together.
-    Interfaces:
-        ``play``, ``score``
-    """
+    """Plays groups to their end. All environments of the running groups step together."""
 
     def __init__(
             self, env: BaseEnvManager, policy: NamedTuple, seed: int, rows: int, max_restarts: int, logger: Logger

@@ -5,15 +5,10 @@ import torch
 
 
 class ProblemPools:
-    """
-    Overview:
-        The problems of training in shuffled epochs, in which easy and hard problems come with a probability below 1. A
-        problem's success rate decides its pool; a problem without one yet always comes. The draws are a function of run
-        seed, epoch and the success rates before a collect, which checkpoints contain. So a resumed run and several
-        processes draw the same problems.
-    Interfaces:
-        ``problem``, ``finish``, ``sizes``, ``state_dict``, ``load_state_dict``
-    """
+    """The problems of training in shuffled epochs, in which easy and hard problems come with a probability below 1. A
+    problem's success rate decides its pool; a problem without one yet always comes. The draws are a function of run
+    seed, epoch and the success rates before a collect, which checkpoints contain. So a resumed run and several
+    processes draw the same problems."""
 
     def __init__(self, seed: int, number: int, cfg: Dict) -> None:
         """

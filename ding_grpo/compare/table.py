@@ -23,12 +23,9 @@ NOTE_FEW = f'Interquartile means and their intervals need at least {FEWEST} seed
 
 
 def table(runs: List[Run]) -> List[Dict[str, Any]]:
-    """
-    Overview:
-        One row per config, over its finished runs: how many seeds reached the bar; median, minimum and maximum of the \
-        steps and seconds to the bar, of the best and of the final return; with at least 3 seeds also interquartile \
-        means and the probability that the first config is better.
-    """
+    """One row per config, over its finished runs: how many seeds reached the bar; median, minimum and maximum of the
+    steps and seconds to the bar, of the best and of the final return; with at least 3 seeds also interquartile means
+    and the probability that the first config is better."""
     names = list(dict.fromkeys(r.name for r in runs))
     outcomes = {name: [r.outcome() for r in runs if r.name == name and r.done] for name in names}
     bars = {r.name: r.bar for r in runs}

@@ -12,8 +12,6 @@ class Evaluation:
     """
     Overview:
         Collects the results of one evaluation.
-    Interfaces:
-        ``add_greedy``, ``add_sampled``, ``finish``, ``tagged``, ``line``
     Property:
         - record (:obj:`Dict`): For evaluations.jsonl.
         - failures (:obj:`List[Optional[str]]`): For each episode, why it could not be scored; None if it was scored.

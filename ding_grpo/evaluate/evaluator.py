@@ -22,12 +22,9 @@ END_SUFFIX = '.end'  # ending of TensorBoard's file with the evaluation at the e
 
 @SERIAL_EVALUATOR_REGISTRY.register('group')
 class GroupEvaluator(InteractionSerialEvaluator):
-    """
-    Overview:
-        DI-engine's evaluator, which also reports each evaluation: one line on the screen, and one record in
-        ``log/evaluator/evaluations.jsonl``. The record contains the return, every other number that the environment
-        reports and, for token environments, each problem with its completion.
-    """
+    """DI-engine's evaluator, which also reports each evaluation: one line on the screen, and one record in
+    ``log/evaluator/evaluations.jsonl``. The record contains the return, every other number that the environment reports
+    and, for token environments, each problem with its completion."""
 
     _end_flag = True  # nothing to close until DI-engine has built it
 

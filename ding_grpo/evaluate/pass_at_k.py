@@ -4,10 +4,7 @@ import numpy as np
 
 
 class Estimate(NamedTuple):
-    """
-    Overview:
-        A mean over problems with its 95 % confidence interval.
-    """
+    """A mean over problems with its 95 % confidence interval."""
     mean: float
     low: float
     high: float

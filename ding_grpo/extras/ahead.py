@@ -24,10 +24,7 @@ from ding_grpo.data.plain import plain
 
 
 class Ahead(NamedTuple):
-    """
-    Overview:
-        What was sampled ahead: for which update, the groups, and the counters of the collector after it.
-    """
+    """What was sampled ahead: for which update, the groups, and the counters of the collector after it."""
     train_iter: int
     sampled: Sampled
     counters: Dict[str, int]
@@ -48,12 +45,7 @@ class Ahead(NamedTuple):
 
 
 class AheadSampler:
-    """
-    Overview:
-        Samples for one update at a time, ahead of it.
-    Interfaces:
-        ``begin``, ``take``, ``state_dict``, ``load_state_dict``, ``close``
-    """
+    """Samples for one update at a time, ahead of it."""
 
     def __init__(self, model: nn.Module) -> None:
         """
@@ -111,12 +103,7 @@ class AheadSampler:
 
 
 class AheadProcess:
-    """
-    Overview:
-        A process that answers one request at a time with the weights of the moment of the request.
-    Interfaces:
-        ``request``, ``answer``, ``close``
-    """
+    """A process that answers one request at a time with the weights of the moment of the request."""
 
     def __init__(self, weights: List[Tensor], respond: Callable[[Any], Any]) -> None:
         """
@@ -136,10 +123,7 @@ class AheadProcess:
 
     @torch.no_grad()
     def request(self, request: Any) -> None:
-        """
-        Overview:
-            Send a request. The answer to the one before must have been received.
-        """
+        """Send a request. The answer to the one before must have been received."""
         for shared, weight in zip(self._shared, self._weights):
             shared.copy_(weight)
         self._send(self._connection, request)

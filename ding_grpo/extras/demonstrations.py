@@ -11,12 +11,7 @@ from ding_grpo.rl_utils import supervised_data, supervised_error
 
 
 class Demonstrations:
-    """
-    Overview:
-        Draws demonstrations for each optimizer step, and computes their loss.
-    Interfaces:
-        ``bind``, ``draw``, ``loss``
-    """
+    """Draws demonstrations for each optimizer step, and computes their loss."""
 
     def __init__(self, cfg: Dict, reduction: str) -> None:
         """
@@ -105,10 +100,7 @@ class Demonstrations:
 
 
 class DemonstrationLoss(ExtraLoss):
-    """
-    Overview:
-        The loss of demonstrated tokens, which each step draws anew.
-    """
+    """The loss of demonstrated tokens, which each step draws anew."""
     logged = ('demonstration_nll', )
 
     def __init__(self, setting: Setting) -> None:

@@ -19,13 +19,10 @@ RULES = {'learn.beta': Rule.number(0), 'learn.kl_type': Rule.one_of(*KL_TYPES)}
 
 @POLICY_REGISTRY.register('ppo_kl')
 class PPOKLPolicy(PPOPolicy):
-    """
-    Overview:
-        DI-engine's ``ppo`` with the KL to a pretrained policy in the loss, which is \
-        ``policy_loss + value_weight * value_loss - entropy_weight * entropy_loss + beta * kl``. The pretrained policy \
-        is the model at the start of training. All other keys are those of ``ppo``. With ``beta=0``, the trained \
-        weights are bit-identical to those of ``ppo``.
-    """
+    """DI-engine's ``ppo`` with the KL to a pretrained policy in the loss, which is ``policy_loss + value_weight *
+    value_loss - entropy_weight * entropy_loss + beta * kl``. The pretrained policy is the model at the start of
+    training. All other keys are those of ``ppo``. With ``beta=0``, the trained weights are bit-identical to those of
+    ``ppo``."""
     config = deep_merge_dicts(
         PPOPolicy.config,
         dict(
@@ -151,7 +148,4 @@ class PPOKLPolicy(PPOPolicy):
 
 @POLICY_REGISTRY.register('ppo_kl_command')
 class PPOKLCommandModePolicy(PPOKLPolicy, DummyCommandModePolicy):
-    """
-    Overview:
-        ``ppo_kl`` under the name that DI-engine's serial pipelines use.
-    """
+    """``ppo_kl`` under the name that DI-engine's serial pipelines use."""

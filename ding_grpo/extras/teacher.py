@@ -21,14 +21,9 @@ from ding_grpo.rl_utils import (
 
 
 class Teacher:
-    """
-    Overview:
-        A language model that is not trained. It reads the policy's rows; the loss is the divergence of the policy's
-        distribution of each token from its own. If the vocabularies differ, both distributions are those over the
-        tokens that they share by their strings, and a row counts up to its first token that the teacher lacks.
-    Interfaces:
-        ``bind``, ``compare``, ``loss``
-    """
+    """A language model that is not trained. It reads the policy's rows; the loss is the divergence of the policy's
+    distribution of each token from its own. If the vocabularies differ, both distributions are those over the tokens
+    that they share by their strings, and a row counts up to its first token that the teacher lacks."""
 
     def __init__(self, arguments: Dict, cfg: Dict, reduction: str, device: torch.device) -> None:
         """
@@ -208,10 +203,7 @@ def _tokenizer_of(arguments: Dict, other: Any) -> Any:
 
 
 class TeacherLoss(ExtraLoss):
-    """
-    Overview:
-        The divergence from a teacher (``policy.teacher``), times its weight.
-    """
+    """The divergence from a teacher (``policy.teacher``), times its weight."""
     reads = ('divergence', 'teacher_kl')
     logged = ('teacher_loss', 'teacher_kl')
 

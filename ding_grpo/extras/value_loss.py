@@ -13,10 +13,7 @@ from ding_grpo.rl_utils import explained_variance, gae_advantage, ppo_value_data
 
 
 class ValueLoss(ExtraLoss):
-    """
-    Overview:
-        Trains ``critic`` beside the policy; ``cfg`` is ``policy.learn``, ``reduction`` that of the policy's loss.
-    """
+    """Trains ``critic`` beside the policy; ``cfg`` is ``policy.learn``, ``reduction`` that of the policy's loss."""
 
     reads = ('value', )
     logged = (*VALUE_METRICS, 'explained_variance')

@@ -10,23 +10,15 @@ from .world import World
 
 
 class Batches(NamedTuple):
-    """
-    Overview:
-        K batches of B rows; a batch has one group of G rows for each prompt.
-    Interfaces:
-        ``make``, ``count``, ``all``, ``sample``, ``without_longest``
-    """
+    """K batches of B rows; a batch has one group of G rows for each prompt."""
     row: Tensor  # (K, B): completion of each row
     probability: Tensor  # (K, ), sums to 1
     exact: bool  # whether these are all batches
 
     @classmethod
     def make(cls, world: World, logits: Tensor, group_size: int, most: int, generator: torch.Generator) -> 'Batches':
-        """
-        Overview:
-            All batches if there are at most ``most``, otherwise a sample of ``most``. The arguments are those of \
-            ``all`` and ``sample``.
-        """
+        """All batches if there are at most ``most``, otherwise a sample of ``most``. The arguments are those of ``all``
+        and ``sample``."""
         if cls.count(world, group_size) <= most:
             return cls.all(world, logits, group_size)
         return cls.sample(world, logits, group_size, most, generator)

@@ -23,8 +23,6 @@ class Values(click.ParamType):
         - kind (:obj:`Callable`): Type of a value, such as ``int``.
         - allowed (:obj:`Sequence[str]`): The values that are allowed; none: all. The word ``all`` stands for these.
         - low (:obj:`Optional[float]`): Smallest number that is allowed.
-    Interfaces:
-        ``convert``
     """
     name = 'values'
 

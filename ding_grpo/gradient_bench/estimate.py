@@ -66,12 +66,7 @@ def estimate(gradient: Tensor, probability: Tensor, true: Tensor, exact: bool) -
 
 
 class Bench(NamedTuple):
-    """
-    Overview:
-        What is measured.
-    Interfaces:
-        ``run``
-    """
+    """What is measured."""
     losses: Sequence[str] = tuple(LOSS_PRESETS)
     methods: Sequence[str] = ADVANTAGES
     group_sizes: Sequence[int] = (2, 4)

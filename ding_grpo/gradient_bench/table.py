@@ -10,10 +10,7 @@ LOSS, ADVANTAGE = 'dr_grpo', 'rloo'  # unbiased on-policy: the one stays while t
 
 
 def write_csv(lines: List[Line], out: str) -> None:
-    """
-    Overview:
-        Write every line, one for each world and combination.
-    """
+    """Write every line, one for each world and combination."""
     with open(os.path.join(out, f'{NAME}.csv'), 'w', newline='', encoding='utf-8') as f:
         writer = csv.DictWriter(f, fieldnames=list(lines[0]))
         writer.writeheader()
@@ -34,18 +31,12 @@ def fixed(lines: List[Line], key: str) -> str:
 
 
 def distinct(lines: List[Line], key: str) -> List[Any]:
-    """
-    Overview:
-        The values of a key, in the order of their first line.
-    """
+    """The values of a key, in the order of their first line."""
     return list(dict.fromkeys(line[key] for line in lines))
 
 
 def select(lines: List[Line], **where: Any) -> List[Line]:
-    """
-    Overview:
-        The lines with these values.
-    """
+    """The lines with these values."""
     return [line for line in lines if all(line[key] == value for key, value in where.items())]
 
 
@@ -106,9 +97,6 @@ def _bias(lines: List[Line], **where: Any) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """
-    Overview:
-        A table whose first row is the head.
-    """
+    """A table whose first row is the head."""
     first, *others = rows
     return '\n'.join('| ' + ' | '.join(row) + ' |' for row in (first, ['---'] * len(first), *others))

@@ -10,15 +10,9 @@ END = 0  # the token that ends a completion
 
 
 class World(NamedTuple):
-    """
-    Overview:
-        All completions of P prompts, with the logits of the next token given the last one as policy. C is the number \
-        of completions of all prompts together, S the largest length, V the vocabulary. The policy has one row of \
-        logits for the start of each prompt, and one for each token that does not end a completion.
-    Interfaces:
-        ``make``, ``log_prob``, ``score``, ``log_prob_of_rows``, ``expected_reward``, ``gradient``, \
-        ``divergence``, ``greedy``, ``score_norm``
-    """
+    """All completions of P prompts, with the logits of the next token given the last one as policy. C is the number of
+    completions of all prompts together, S the largest length, V the vocabulary. The policy has one row of logits for
+    the start of each prompt, and one for each token that does not end a completion."""
     token: Tensor  # (C, S), 0 after the end
     state: Tensor  # (C, S): the row of the policy before each token
     weight: Tensor  # (C, S): 1 on tokens, including the one that ends the completion; 0 after it

@@ -15,11 +15,8 @@ HELP = 'docs/guides/troubleshooting.md#findings'
 
 
 class FindingsHook(LearnerHook):
-    """
-    Overview:
-        Shows each cause that the policy's ``Watch`` finds, once, and appends it to ``findings.jsonl`` in the run's \
-        folder: ``update``, ``cause``, ``message``, and the figures that it rests on.
-    """
+    """Shows each cause that the policy's ``Watch`` finds, once, and appends it to ``findings.jsonl`` in the run's
+    folder: ``update``, ``cause``, ``message``, and the figures that it rests on."""
 
     def __init__(self, *args, watch: Any, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -58,10 +55,7 @@ class FindingsHook(LearnerHook):
 
 
 class FindingsPageHook(LearnerHook):
-    """
-    Overview:
-        Writes the page of findings at the end of a run, and shows where it is.
-    """
+    """Writes the page of findings at the end of a run, and shows where it is."""
 
     def __init__(self, *args, findings: FindingsHook, **kwargs) -> None:
         super().__init__(*args, **kwargs)

@@ -10,10 +10,7 @@ NEAR_BEST = 0.02
 
 
 class Setting(NamedTuple):
-    """
-    Overview:
-        What of the config the causes depend on.
-    """
+    """What of the config the causes depend on."""
     tokens: bool = True
     turns: int = 1
     exact: bool = True
@@ -27,11 +24,8 @@ class Setting(NamedTuple):
 
 @dataclass
 class History:
-    """
-    Overview:
-        Figures of a run so far, in plain numbers: totals, those of the first update, and the newest ``RECENT`` \
-        updates and looks (see ``evidence.py``).
-    """
+    """Figures of a run so far, in plain numbers: totals, those of the first update, and the newest ``RECENT`` updates
+    and looks (see ``evidence.py``)."""
     updates: int = 0
     rows: int = 0
     ended: int = 0  # rows that no limit cut

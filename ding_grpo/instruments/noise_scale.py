@@ -22,10 +22,7 @@ from .weight_gradients import dot, weight_gradients
 
 
 class NoiseScale(Observer):
-    """
-    Overview:
-        The noise scales of the groups of an update, for the loss before the first step, when all ratios are 1.
-    """
+    """The noise scales of the groups of an update, for the loss before the first step, when all ratios are 1."""
 
     def __init__(self, view: View) -> None:
         self._actor, self._updater, self._every = view.actor, view.updater, view.cfg.learn.noise_every

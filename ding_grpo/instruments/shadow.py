@@ -25,13 +25,8 @@ Loss = Callable[[Batch, Tensor, Optional[LossConfig]], Tensor]
 
 
 class Shadow(Observer):
-    """
-    Overview:
-        Measures losses beside the one in use. A preset has its own choices and advantages; coefficients of the KL and \
-        all other keys are those of the run.
-    Interfaces:
-        As ``Observer``; ``measure``, ``measure_weights``
-    """
+    """Measures losses beside the one in use. A preset has its own choices and advantages; coefficients of the KL and
+    all other keys are those of the run."""
 
     def __init__(self, view: View) -> None:
         """

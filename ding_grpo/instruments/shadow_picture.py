@@ -13,10 +13,7 @@ MEAN = 10  # updates
 
 
 class ShadowPictureHook(LearnerHook):
-    """
-    Overview:
-        Draws shadow losses and noise scales at the end of a run, if there are any.
-    """
+    """Draws shadow losses and noise scales at the end of a run, if there are any."""
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         run = run_folder(engine.exp_name)

@@ -27,10 +27,7 @@ class Change(NamedTuple):
 
 
 class TokenRecord(Observer):
-    """
-    Overview:
-        Records every ``learn.tokens_freq``-th update. ``records`` are those of the last update, if it was due.
-    """
+    """Records every ``learn.tokens_freq``-th update. ``records`` are those of the last update, if it was due."""
 
     def __init__(self, view: View) -> None:
         self._every, self._actor, self._updater = view.cfg.learn.tokens_freq, view.actor, view.updater
@@ -51,10 +48,7 @@ class TokenRecord(Observer):
 
 
 class TokensHook(LearnerHook):
-    """
-    Overview:
-        Appends the records of an update to ``log/learner/tokens.jsonl``, one line per group.
-    """
+    """Appends the records of an update to ``log/learner/tokens.jsonl``, one line per group."""
 
     def __init__(self, *args, record: TokenRecord, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -66,10 +60,7 @@ class TokensHook(LearnerHook):
 
 
 class TokenRecorder:
-    """
-    Overview:
-        Records an update. Made before it, since it reads the rows then.
-    """
+    """Records an update. Made before it, since it reads the rows then."""
 
     def __init__(self, batch: Batch, updater: Updater, tokenizer: Optional[Any]) -> None:
         """

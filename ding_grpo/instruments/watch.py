@@ -24,11 +24,8 @@ LEAST_ROWS, MOST_ROWS = 4, 32
 
 
 class Look(NamedTuple):
-    """
-    Overview:
-        Rows of an update that is looked at closely, with their log-probabilities and entropies before it, (B, S), and \
-        whether the weights before it sampled them, (B, 1).
-    """
+    """Rows of an update that is looked at closely, with their log-probabilities and entropies before it, (B, S), and
+    whether the weights before it sampled them, (B, 1)."""
     batch: Batch
     logp: Tensor
     entropy: Tensor
@@ -36,13 +33,8 @@ class Look(NamedTuple):
 
 
 class Watch(Observer):
-    """
-    Overview:
-        Collects figures of a run and finds causes in them, each once. Its state is plain numbers, the same in all \
-        processes of a run.
-    Interfaces:
-        As ``Observer``; ``probed``
-    """
+    """Collects figures of a run and finds causes in them, each once. Its state is plain numbers, the same in all
+    processes of a run."""
 
     def __init__(self, view: View) -> None:
         self._cfg, self._actor, self._model, self._updater = view.cfg, view.actor, view.model, view.updater

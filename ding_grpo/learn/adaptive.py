@@ -4,16 +4,13 @@ from typing import Any, Dict, List
 
 class Coefficients:
     """
-    Overview:
-        The coefficients of an update: of the KL to the reference, and of the entropy bonus. Each can follow a target:
+    The coefficients of an update: of the KL to the reference, and of the entropy bonus. Each can follow a target:
 
-        - With ``kl_target``, each update of B rows multiplies ``beta`` by 1 + clip(KL / target - 1, -0.2, 0.2) \
-          min(B / ``kl_horizon``, 1), https://arxiv.org/abs/1909.08593.
-        - With ``entropy_target``, the coefficient of the bonus grows by ``entropy_step`` after an update whose \
-          entropy was at most the target. Otherwise it falls by this step, down to 0. The bonus acts only after \
-          updates whose entropy was at most the target, https://arxiv.org/abs/2505.22312.
-    Interfaces:
-        ``entropy_weight``, ``names``, ``metrics``, ``follow``, ``state_dict``, ``load_state_dict``
+    - With ``kl_target``, each update of B rows multiplies ``beta`` by 1 + clip(KL / target - 1, -0.2, 0.2)
+      min(B / ``kl_horizon``, 1), https://arxiv.org/abs/1909.08593.
+    - With ``entropy_target``, the coefficient of the bonus grows by ``entropy_step`` after an update whose
+      entropy was at most the target. Otherwise it falls by this step, down to 0. The bonus acts only after
+      updates whose entropy was at most the target, https://arxiv.org/abs/2505.22312.
     """
 
     def __init__(self, cfg: Dict) -> None:

@@ -20,12 +20,7 @@ UNGROUPED = ('gae', 'none')
 
 
 class Advantage(NamedTuple):
-    """
-    Overview:
-        How the rows of a batch are compared. The fields are from the section ``policy.learn``, except the discount.
-    Interfaces:
-        ``of``, ``equal``
-    """
+    """How the rows of a batch are compared. The fields are from the section ``policy.learn``, except the discount."""
     method: str
     compare: str = 'outcome'
     discount_factor: float = 1.0

@@ -10,10 +10,7 @@ from ding_grpo.rl_utils import LossConfig
 
 
 class Setting(NamedTuple):
-    """
-    Overview:
-        What a term is made from.
-    """
+    """What a term is made from."""
     cfg: Dict  # the section ``policy``
     loss_config: LossConfig  # of the policy's loss
     actor: Actor
@@ -21,9 +18,7 @@ class Setting(NamedTuple):
 
 
 class ExtraLoss:
-    """
-    Overview:
-        A term of the loss. It adds to the policy's loss of a part of the rows, or learns from rows of its own, or both.
+    """A term of the loss. It adds to the policy's loss of a part of the rows, or learns from rows of its own, or both.
     """
     reads: Tuple[str, ...] = ()  # entries of ``Reading`` that it needs of the rows
     logged: Tuple[str, ...] = ()  # metrics that DI-engine's learner logs
@@ -95,10 +90,7 @@ class ExtraLoss:
 
 
 class Asked(NamedTuple):
-    """
-    Overview:
-        When a config asks for a term, and its class as ``module:name``.
-    """
+    """When a config asks for a term, and its class as ``module:name``."""
     by: Callable[[Dict], bool]
     term: str
 

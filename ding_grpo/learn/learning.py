@@ -28,13 +28,8 @@ from .update import Updater
 
 
 class Learning:
-    """
-    Overview:
-        What an update learns from, and all that is kept between updates: the optimizer, the schedule, the reference, \
-        the critic and the coefficients. ``Updater`` takes the optimizer steps.
-    Interfaces:
-        ``bind``, ``update``, ``to_learn``, ``metric_names``, ``state_dict``, ``load_state_dict``
-    """
+    """What an update learns from, and all that is kept between updates: the optimizer, the schedule, the reference, the
+    critic and the coefficients. ``Updater`` takes the optimizer steps."""
 
     def __init__(
             self, cfg: Dict, actor: Actor, model: nn.Module, advantage: Advantage, sharding: Optional[Sharding],

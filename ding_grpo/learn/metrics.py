@@ -173,10 +173,7 @@ def step_metrics(
 
 
 def value_metrics(total_loss: float, value_weight: float, loss: Tensor, info: value_info) -> Dict[str, float]:
-    """
-    Overview:
-        The further metrics of one mini-batch with a critic; ``total_loss`` is the loss without the critic's.
-    """
+    """The further metrics of one mini-batch with a critic; ``total_loss`` is the loss without the critic's."""
     return dict(
         total_loss=total_loss + value_weight * loss.item(),
         value_loss=loss.item(),
@@ -222,11 +219,8 @@ def outcome_of(metrics: Dict[str, float], target_kl: Optional[float], max_ratio:
 
 
 def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
-    """
-    Overview:
-        Metrics of an update: the number of each outcome, and means over the steps that were not skipped. For names \
-        that end in _max, maxima replace means.
-    """
+    """Metrics of an update: the number of each outcome, and means over the steps that were not skipped. For names that
+    end in _max, maxima replace means."""
     metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
     steps = [step for step in steps if not step['skipped_steps']]
     names = dict.fromkeys([*STEP_METRICS, *(name for step in steps for name in step)])

@@ -12,10 +12,7 @@ from .extra_loss import load
 
 
 class View(NamedTuple):
-    """
-    Overview:
-        What an observer is made from.
-    """
+    """What an observer is made from."""
     cfg: Dict  # the section ``policy``
     actor: Actor
     model: nn.Module
@@ -25,12 +22,9 @@ class View(NamedTuple):
 
 
 class Observer:
-    """
-    Overview:
-        Sees stages of a run, in this order: ``begin``; ``sampled`` after a collect; ``compared`` when its rows have \
-        advantages; ``before`` an update; ``step`` before each step of its optimizer; ``after`` the update; \
-        ``evaluated`` after an evaluation.
-    """
+    """Sees stages of a run, in this order: ``begin``; ``sampled`` after a collect; ``compared`` when its rows have
+    advantages; ``before`` an update; ``step`` before each step of its optimizer; ``after`` the update; ``evaluated``
+    after an evaluation."""
     notices: List[str] = []  # lines for the start of a run
 
     def hooks(self) -> List[Any]:
@@ -72,10 +66,7 @@ class Observer:
 
 
 class Asked(NamedTuple):
-    """
-    Overview:
-        When a config asks for an observer, and its class as ``module:name``.
-    """
+    """When a config asks for an observer, and its class as ``module:name``."""
     by: Callable[[Dict], bool]
     observer: str
 
@@ -89,10 +80,7 @@ OBSERVERS: Dict[str, Asked] = dict(
 
 
 class Observers(Dict[str, Observer]):
-    """
-    Overview:
-        The observers of a run by name, which see each stage in this order.
-    """
+    """The observers of a run by name, which see each stage in this order."""
 
     @classmethod
     def of(cls, view: View) -> 'Observers':

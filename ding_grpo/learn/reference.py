@@ -13,10 +13,7 @@ from .update import Updater
 
 
 class Reference:
-    """
-    Overview:
-        The policy at the start: a copy of the model, or, if adapters are trained, the model without them.
-    """
+    """The policy at the start: a copy of the model, or, if adapters are trained, the model without them."""
 
     def __init__(self, actor: Actor, model: nn.Module, duplicate: Callable[[nn.Module], nn.Module]) -> None:
         self._actor, self._policy = actor, model

@@ -21,11 +21,8 @@ AXES = dict(iter='update', step='envstep')  # of tags WORKER_AXIS/NAME
 
 
 class WandbHook(LearnerHook):
-    """
-    Overview:
-        Begins a run of ``wandb`` in the folder of the run, and ends it after the last update. A resumed run continues
-        its run of ``wandb``. The axes are ``update`` and ``envstep``.
-    """
+    """Begins a run of ``wandb`` in the folder of the run, and ends it after the last update. A resumed run continues
+    its run of ``wandb``. The axes are ``update`` and ``envstep``."""
 
     def __init__(self, *args, cfg: Dict, **kwargs) -> None:
         """

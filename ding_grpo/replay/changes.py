@@ -10,21 +10,15 @@ from ding_grpo.data.capability import group_policy
 
 
 class Force(NamedTuple):
-    """
-    Overview:
-        The action of one step of one row. A step of a language model is a token of the completion.
-    """
+    """The action of one step of one row. A step of a language model is a token of the completion."""
     row: int
     step: int
     action: Any
 
 
 class Changes(NamedTuple):
-    """
-    Overview:
-        ``settings``: values by dotted key of the config. ``forces``: forced steps of the group. ``rewards``: total \
-        rewards by row of the group.
-    """
+    """``settings``: values by dotted key of the config. ``forces``: forced steps of the group. ``rewards``: total
+    rewards by row of the group."""
     settings: Dict[str, Any] = {}
     forces: List[Force] = []
     rewards: Dict[int, float] = {}
@@ -98,11 +92,8 @@ def _keys(section: Dict[str, Any], path: str = '') -> Any:
 
 
 class ChangedPolicy:
-    """
-    Overview:
-        The functions of a policy that a collector calls, with forced steps and rewards in one group. The rows of all \
-        other groups are sampled as before.
-    """
+    """The functions of a policy that a collector calls, with forced steps and rewards in one group. The rows of all
+    other groups are sampled as before."""
 
     def __init__(self, policy: NamedTuple, group: int, changes: Changes) -> None:
         """

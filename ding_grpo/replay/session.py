@@ -19,11 +19,8 @@ from .changes import ChangedPolicy, Changes
 
 
 class Replayed(NamedTuple):
-    """
-    Overview:
-        A group after its update. ``record`` is its line in ``log/learner/tokens.jsonl``, had the run written one \
-        (``TokenRecorder.records``); ``metrics`` are those of the update; ``groups`` is the number of groups in the \
-        collect.
+    """A group after its update. ``record`` is its line in ``log/learner/tokens.jsonl``, had the run written one
+    (``TokenRecorder.records``); ``metrics`` are those of the update; ``groups`` is the number of groups in the collect.
     """
     record: Dict[str, Any]
     metrics: Dict[str, float]

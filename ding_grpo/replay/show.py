@@ -35,10 +35,7 @@ def group_text(found: Replayed, changed: Optional[Replayed] = None) -> str:
 
 
 def row_text(found: Replayed, number: int, changed: Optional[Replayed] = None) -> str:
-    """
-    Overview:
-        The steps of one row: what the update did to each, and beside it what it did with a change.
-    """
+    """The steps of one row: what the update did to each, and beside it what it did with a change."""
     sides = [r.record['rows'][number] for r in (found, changed) if r is not None]
     header = ['step', *['token', 'advantage', 'probability', 'change', 'entropy'] * len(sides)]
     most = max(len(row['action']) for row in sides)

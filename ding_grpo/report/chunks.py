@@ -16,11 +16,8 @@ _LISTS = ('advantage', 'logp_old', 'logp', 'entropy', 'logp_new')
 
 
 class Place(NamedTuple):
-    """
-    Overview:
-        Where a group is, and what it can be sorted by. ``mean`` and ``spread`` (largest minus smallest) are of the \
-        rewards of its recorded rows; None if none was scored.
-    """
+    """Where a group is, and what it can be sorted by. ``mean`` and ``spread`` (largest minus smallest) are of the
+    rewards of its recorded rows; None if none was scored."""
     chunk: int
     index: int
     mean: Optional[float]
@@ -28,10 +25,7 @@ class Place(NamedTuple):
 
 
 class Source(NamedTuple):
-    """
-    Overview:
-        A file of completions: its groups by update, and its chunks, each a compressed text in base64.
-    """
+    """A file of completions: its groups by update, and its chunks, each a compressed text in base64."""
     name: str
     updates: List[Tuple[int, List[Place]]]
     chunks: List[str]

@@ -29,11 +29,8 @@ _ADDED = ('cfg_type', 'import_names')
 
 
 class Setting(NamedTuple):
-    """
-    Overview:
-        A key, its value and its default as text. ``default`` is None if the key has no default. ``differs`` if the \
-        value is not the default.
-    """
+    """A key, its value and its default as text. ``default`` is None if the key has no default. ``differs`` if the value
+    is not the default."""
     key: str
     value: str
     default: Optional[str]

@@ -13,10 +13,7 @@ PARTS = ('sampling', 'scoring', 'updating')
 
 
 class Run(NamedTuple):
-    """
-    Overview:
-        A run. Curves are lists of equal length by name, None where a record lacks the name or it is not finite.
-    """
+    """A run. Curves are lists of equal length by name, None where a record lacks the name or it is not finite."""
     name: str
     metrics: Dict[str, List[Optional[float]]]
     evaluations: Dict[str, List[Optional[float]]]

@@ -33,10 +33,7 @@ _NUMBERED = re.compile(r'iteration_(\d+)\.pth\.tar')
 
 
 class Found(NamedTuple):
-    """
-    Overview:
-        Path and content of a checkpoint.
-    """
+    """Path and content of a checkpoint."""
     path: str
     state: Dict[str, Any]
 
@@ -252,19 +249,13 @@ def whole_folder(path: str) -> Iterator[str]:
 
 
 def numbered(folder: str) -> List[str]:
-    """
-    Overview:
-        Paths of the numbered checkpoints in a folder, newest first.
-    """
+    """Paths of the numbered checkpoints in a folder, newest first."""
     found = [path for path in glob.glob(os.path.join(glob.escape(folder), '*')) if number_of(path) is not None]
     return sorted(found, key=number_of, reverse=True)
 
 
 def number_of(path: str) -> Optional[int]:
-    """
-    Overview:
-        The update number in a checkpoint's file name, None if the name has none.
-    """
+    """The update number in a checkpoint's file name, None if the name has none."""
     match = _NUMBERED.fullmatch(os.path.basename(path))
     return None if match is None else int(match[1])
 

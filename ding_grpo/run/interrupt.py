@@ -13,8 +13,6 @@ class Interrupt:
         by a signal would be mistaken for a failure of the environment that is stepping. A second Ctrl-C stops a run of
         one process at once. It does not stop a run of several processes, because ``torchrun`` sends the first signal
         again; ``torchrun`` itself kills the processes after a while.
-    Interfaces:
-        ``catch``, ``release``
     Property:
         ``name``: name of the received signal, None if there was none
     """

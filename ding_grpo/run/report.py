@@ -25,15 +25,14 @@ SILENCE = 10.  # seconds after which an update prints its line, whatever its num
 
 class ReportHook(LearnerHook):
     """
-    Overview:
-        The only hook that a config names. Before the run it registers the other hooks. Runs of DI-engine's own policies
-        have it too: they keep DI-engine's output on the screen, and get the same files. Keys of ``ext_args``:
+    The only hook that a config names. Before the run it registers the other hooks. Runs of DI-engine's own policies
+    have it too: they keep DI-engine's output on the screen, and get the same files. Keys of ``ext_args``:
 
-        - progress_freq (:obj:`int`): Number of updates between two progress lines when the output is not a terminal. \
-            After ten seconds without a line, the next update prints one in any case.
-        - export (:obj:`bool`): Whether to write the models as Hugging Face folders at the end.
-        - wandb (:obj:`Optional[Dict]`): Copies what is written to TensorBoard to Weights & Biases. A dict, which may \
-            contain ``mode`` ('offline' or 'online') and ``project``; None makes no copy.
+    - progress_freq (:obj:`int`): Number of updates between two progress lines when the output is not a terminal.
+        After ten seconds without a line, the next update prints one in any case.
+    - export (:obj:`bool`): Whether to write the models as Hugging Face folders at the end.
+    - wandb (:obj:`Optional[Dict]`): Copies what is written to TensorBoard to Weights & Biases. A dict, which may
+        contain ``mode`` ('offline' or 'online') and ``project``; None makes no copy.
     """
 
     default = dict(progress_freq=10, export=True, wandb=None)
@@ -83,12 +82,9 @@ def _sizes(parts: Parts) -> str:
 
 
 class MetricsHook(LearnerHook):
-    """
-    Overview:
-        Writes the exact value of every metric of every update to TensorBoard and ``log/learner/metrics.jsonl``, and \
-        prints the progress line. The tag in TensorBoard is ``learner_iter/NAME``; DI-engine's own \
-        ``learner_iter/NAME_avg`` is a mean over ten updates.
-    """
+    """Writes the exact value of every metric of every update to TensorBoard and ``log/learner/metrics.jsonl``, and
+    prints the progress line. The tag in TensorBoard is ``learner_iter/NAME``; DI-engine's own ``learner_iter/NAME_avg``
+    is a mean over ten updates."""
 
     def __init__(self, *args, freq: int, limits: Limits = Limits(), **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -166,12 +162,9 @@ def _clock(seconds: float) -> str:
 
 
 class UpdateLog:
-    """
-    Overview:
-        Writes the metrics of every update of one of DI-engine's own policies to ``log/learner/metrics.jsonl``: the \
-        policy's monitored variables, each as the mean over the update's mini-batches, or as their maximum if the name \
-        ends in ``_max``.
-    """
+    """Writes the metrics of every update of one of DI-engine's own policies to ``log/learner/metrics.jsonl``: the
+    policy's monitored variables, each as the mean over the update's mini-batches, or as their maximum if the name ends
+    in ``_max``."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -197,10 +190,7 @@ class UpdateLog:
 
 
 class ExportHook(LearnerHook):
-    """
-    Overview:
-        Writes the last and the best model at the end, as folders for ``AutoModelForCausalLM.from_pretrained``.
-    """
+    """Writes the last and the best model at the end, as folders for ``AutoModelForCausalLM.from_pretrained``."""
 
     def __init__(self, *args, token_spec: Optional[Any], model: Optional[Any] = None, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -233,10 +223,7 @@ class ExportHook(LearnerHook):
 
 
 class CurveHook(LearnerHook):
-    """
-    Overview:
-        Draws the learning curve at the end.
-    """
+    """Draws the learning curve at the end."""
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
         run = run_folder(engine.exp_name)

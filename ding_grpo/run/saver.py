@@ -23,12 +23,7 @@ from .sharded_checkpoint import ENTRY, read_shards, write_shards
 
 
 class DingSaver:
-    """
-    Overview:
-        Of a run of one of DI-engine's own policies, whose learner saves and loads.
-    Interfaces:
-        As ``Saver``.
-    """
+    """Of a run of one of DI-engine's own policies, whose learner saves and loads."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -59,10 +54,7 @@ class DingSaver:
 
 
 class EvaluateEnd(LearnerHook):
-    """
-    Overview:
-        Evaluates the last weights at the end of a run.
-    """
+    """Evaluates the last weights at the end of a run."""
 
     def __init__(self, *args, parts: Parts, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -74,13 +66,8 @@ class EvaluateEnd(LearnerHook):
 
 
 class Saver:
-    """
-    Overview:
-        Writes and reads checkpoints from which a run resumes bit-identically, and stops the run after Ctrl-C or \
-        SIGTERM. At the end of a run it evaluates the last weights.
-    Interfaces:
-        ``running``, ``begin``, ``top``, ``after_update``, ``end``, ``save``
-    """
+    """Writes and reads checkpoints from which a run resumes bit-identically, and stops the run after Ctrl-C or SIGTERM.
+    At the end of a run it evaluates the last weights."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._cfg, self._policy = parts, parts.cfg.policy, parts.policy
@@ -99,11 +86,8 @@ class Saver:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """
-        Overview:
-            Context of the run: its folder is locked, signals are caught from ``begin`` on, and before an error ends \
-            the run, it is saved.
-        """
+        """Context of the run: its folder is locked, signals are caught from ``begin`` on, and before an error ends the
+        run, it is saved."""
         locked = lock(self._run) if parallel.rank() == 0 else None
         try:
             yield

@@ -136,11 +136,8 @@ def folder_of(path: str, state: Dict[str, Any]) -> str:
 
 
 def prune_shards(folder: str) -> None:
-    """
-    Overview:
-        Delete the folders that no checkpoint names: those of deleted or replaced checkpoints, and what a kill left. \
-        If a checkpoint cannot be read, all of them are kept.
-    """
+    """Delete the folders that no checkpoint names: those of deleted or replaced checkpoints, and what a kill left. If a
+    checkpoint cannot be read, all of them are kept."""
     folders = glob.glob(os.path.join(glob.escape(folder), f'*{SUFFIX}'))
     if not folders:
         return
