@@ -40,18 +40,8 @@ def main(config: str, seed: int, mode: str) -> None:
 
 
 def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: bool = False) -> List[Dict[str, Any]]:
-    """
-    Overview:
-        Print what a run of these configs meets.
-    Arguments:
-        - main_config, create_config (:obj:`EasyDict`): The configs.
-        - seed (:obj:`int`): Seed of the run.
-        - replays (:obj:`bool`): Whether an update learns from ``batch_size`` groups of a replay buffer.
-    Returns:
-        - found (:obj:`List[Dict]`): Causes of a failure to learn: ``cause``, ``message`` and figures.
-    Raises:
-        - ConfigError: If a config is invalid, or its policy is not grpo.
-    """
+    """Print what a run of these configs meets, and return the causes of a failure to learn: ``cause``, ``message`` and
+    figures. ``replays``: an update learns from ``batch_size`` groups of a replay buffer."""
     complete(main_config, create_config)
     if not is_grpo(create_config.policy.type):
         raise ConfigError(f'--check: create_config.policy.type = {create_config.policy.type!r}, must be grpo.')
@@ -70,13 +60,7 @@ def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: 
 
 @contextmanager
 def built(main_config: EasyDict, create_config: EasyDict, seed: int) -> Iterator[Tuple[Any, Any]]:
-    """
-    Overview:
-        Policy and collector of a run, which leave no file.
-    Arguments:
-        - main_config, create_config (:obj:`EasyDict`): The configs, which are changed.
-        - seed (:obj:`int`): Seed of the run.
-    """
+    """Policy and collector of a run, which leave no file. The configs are changed."""
     folder = tempfile.mkdtemp()
     try:
         with around_run():
@@ -104,12 +88,8 @@ def _build(main_config: EasyDict, create_config: EasyDict, seed: int, folder: st
 
 
 def describe_probes(probes: List[Dict[str, Any]]) -> List[str]:
-    """
-    Overview:
-        Lengths of prompts and demonstrations, and a table of what the scorer pays for each kind of text.
-    Arguments:
-        - probes (:obj:`List[Dict]`): From ``probe`` of a token environment; empty for others.
-    """
+    """Lengths of prompts and demonstrations, and a table of what the scorer pays for each kind of text, given ``probe``
+    of a token environment; empty for others."""
     if not probes:
         return []
     prompts = {p['problem']: p['prompt_tokens'] for p in probes}

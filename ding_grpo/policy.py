@@ -205,14 +205,8 @@ class GRPOPolicy(Policy):
         self._actor.check_learning(cfg)
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
-        """
-        Overview:
-            Perform one update, see ``update.py``.
-        Arguments:
-            - data (:obj:`List[Dict]`): Groups from ``get_train_sample``.
-        Returns:
-            - metrics (:obj:`Dict[str, float]`): See docs/reference/metrics.md.
-        """
+        """Perform one update, see ``update.py``. ``data`` are groups from ``get_train_sample``. Returns metrics, see
+        docs/reference/metrics.md."""
         return self._learning.update(data)
 
     def _monitor_vars_learn(self) -> List[str]:

@@ -34,17 +34,8 @@ class CollectLog:
             self, groups: List[Collected], seconds: Dict[str, float], train_iter: int, envstep: int,
             advantages: Callable, further: Dict[str, float]
     ) -> None:
-        """
-        Overview:
-            Log a collect.
-        Arguments:
-            - groups (:obj:`List[Collected]`): The collected groups.
-            - seconds (:obj:`Dict[str, float]`): Duration in seconds, by part.
-            - train_iter (:obj:`int`): Number of updates before the collect.
-            - envstep (:obj:`int`): Number of environment steps after the collect.
-            - advantages (:obj:`Callable`): Computes the advantages of each group's rows.
-            - further (:obj:`Dict[str, float]`): Further numbers to log.
-        """
+        """Log a collect: its groups, seconds by part, the updates before it and the environment steps after it.
+        ``advantages`` computes those of each group's rows; ``further`` has further numbers to log."""
         samples, infos = [group.sample for group in groups], [group.infos for group in groups]
         self._episodes += sum(map(len, infos))
         if parallel.rank() > 0:

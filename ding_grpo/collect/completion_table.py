@@ -13,11 +13,7 @@ class CompletionTable:
     group go into a small table and a file of JSON lines. Completions that could not be scored go into the same file."""
 
     def __init__(self, path: str, rows: int) -> None:
-        """
-        Arguments:
-            - path (:obj:`str`): Path without extension. Tables are appended to PATH.txt, completions to PATH.jsonl.
-            - rows (:obj:`int`): Maximum number of rows of a table.
-        """
+        """Tables of at most ``rows`` rows are appended to PATH.txt, completions to PATH.jsonl."""
         self._path = path
         self._rows = rows
 
@@ -25,21 +21,9 @@ class CompletionTable:
             self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
             advantages: List[Tensor]
     ) -> str:
-        """
-        Overview:
-            Append a table to the text file, and the untruncated best and worst completion of every group to the file \
-            of JSON lines.
-        Arguments:
-            - train_iter (:obj:`int`): Number of updates so far.
-            - infos (:obj:`List[List[Dict]]`): For each group and row, the info of a token environment's last step.
-            - samples (:obj:`List[Dict]`): The sample of each group.
-            - advantages (:obj:`List[Optional[torch.FloatTensor]]`): The advantages of each group's rows, None if \
-                they are not known yet.
-        Returns:
-            - text (:obj:`str`): The table.
-        Shapes:
-            - advantages (:obj:`List[torch.FloatTensor]`): :math:`(G, )` each
-        """
+        """Append a table to the text file, and the untruncated best and worst completion of every group to the file of
+        JSON lines. For each group, ``infos`` has the info of the last step of each row, ``advantages`` those of its
+        rows (G, ), or None if they are not known yet. Returns the table."""
         records, lines = [], []
         for group, sample, adv in zip(infos, samples, advantages):
             reward = sample['reward'].sum(1)  # (G, )

@@ -85,8 +85,7 @@ class Group:
 
 class Collected(NamedTuple):
     """A finished group: its sample, the entries ``INFO`` of the last info of each row and its ``return`` as an
-    evaluation counts it, the group's number of environment steps, and the number of tokens of rows that were dropped.
-    """
+    evaluation counts it, the number of its environment steps, and that of the tokens of rows that were dropped."""
     sample: Dict[str, Any]
     infos: List[Dict[str, Any]]
     steps: int

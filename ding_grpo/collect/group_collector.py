@@ -176,12 +176,7 @@ class GroupCollector(ISerialCollector):
         return load('ding_grpo.extras.ahead:AheadSampler')(self._learns.whole_model)
 
     def probe(self, problems: int) -> List[Dict[str, Any]]:
-        """
-        Overview:
-            Score texts that no policy wrote, see ``ding_grpo.collect.probe``.
-        Arguments:
-            - problems (:obj:`int`): Number of problems.
-        """
+        """Score texts that no policy wrote, of some problems, see ``ding_grpo.collect.probe``."""
         return probe(self._env, problems)
 
     def reset(self, _policy: Optional[NamedTuple] = None, _env: Optional[BaseEnvManager] = None) -> None:

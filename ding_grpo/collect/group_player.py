@@ -21,15 +21,6 @@ class GroupPlayer:
     def __init__(
             self, env: BaseEnvManager, policy: NamedTuple, seed: int, rows: int, max_restarts: int, logger: Logger
     ) -> None:
-        """
-        Arguments:
-            - env (:obj:`BaseEnvManager`): The environments.
-            - policy (:obj:`NamedTuple`): Collect mode of a ``grpo`` policy.
-            - seed (:obj:`int`): The seed of the run.
-            - rows (:obj:`int`): Number of rows of a group.
-            - max_restarts (:obj:`int`): See ``GroupCollector.config``.
-            - logger (:obj:`Logger`): For restarts.
-        """
         self._env, self._policy, self._seed, self._rows = env, policy, seed, rows
         self._max_restarts, self._logger = max_restarts, logger
         self._shared_start = group_policy(policy).cfg.collect.shared_start
@@ -45,20 +36,9 @@ class GroupPlayer:
             memory: MemoryMeter,
             greedy: bool = False
     ) -> List[Group]:
-        """
-        Overview:
-            Play groups, or the greedy row of each.
-        Arguments:
-            - numbers (:obj:`List[int]`): Their numbers in the update.
-            - collect_iter (:obj:`int`): Number of updates before it.
-            - problem (:obj:`Callable`): Maps a number to the group's problem, or to None.
-            - policy_kwargs (:obj:`Dict`): Further arguments of the policy's forward.
-            - clock (:obj:`Dict[str, float]`): Seconds of ``sampling`` and ``scoring``, to which this adds.
-            - memory (:obj:`MemoryMeter`): Measures these parts.
-            - greedy (:obj:`bool`): Whether to play one row of each group, of the most probable actions.
-        Returns:
-            - groups (:obj:`List[Group]`): The finished groups by number, whichever finished first.
-        """
+        """Play the groups with these numbers, or the greedy row of each. ``problem`` maps a number to the group's
+        problem, or to None. Adds to the seconds in ``clock``, and measures memory. Returns the finished groups by
+        number, whichever finished first."""
         self._collect_iter = collect_iter
         size, ids, waiting = 1 if greedy else self._rows, list(range(self._env.env_num)), list(numbers)
         free, running, finished = [ids[i:i + size] for i in ids[::size]], [], []

@@ -11,12 +11,7 @@ class ProblemPools:
     processes draw the same problems."""
 
     def __init__(self, seed: int, number: int, cfg: Dict) -> None:
-        """
-        Arguments:
-            - seed (:obj:`int`): The run's seed.
-            - number (:obj:`int`): Number P of problems.
-            - cfg (:obj:`Dict`): The section ``policy.collect.pools``.
-        """
+        """``number`` is that of the problems, ``cfg`` the section ``policy.collect.pools``."""
         self._seed, self._number, self._cfg = seed, number, cfg
         self._rate = np.full(number, np.nan)  # success rates, NaN if unknown
         self._cursor = 0  # in the endless sequence of shuffled epochs, including problems that were passed over
@@ -25,25 +20,14 @@ class ProblemPools:
         self._epoch = -1
 
     def problem(self, position: int) -> int:
-        """
-        Overview:
-            The index of a problem.
-        Arguments:
-            - position (:obj:`int`): Number of groups that the run has started before. At least that of the last \
-                ``finish``.
-        """
+        """The index of the problem after ``position`` started groups, at least that of the last ``finish``."""
         while len(self._drawn) <= position - self._first:
             self._drawn.append(self._next())
         return self._drawn[position - self._first]
 
     def finish(self, position: int, rates: List[Tuple[int, float]]) -> None:
-        """
-        Overview:
-            Learn from a collect.
-        Arguments:
-            - position (:obj:`int`): Number of groups that the run has started, with this collect.
-            - rates (:obj:`List[Tuple[int, float]]`): Problem and success rate of each of its groups.
-        """
+        """Learn from a collect: ``position`` is the number of groups that the run has started, with this collect;
+        ``rates`` are the problem and the success rate of each of its groups."""
         if position > self._first:
             self.problem(position - 1)  # processes have asked for different positions
         self._first, self._drawn = position, self._drawn[position - self._first:]

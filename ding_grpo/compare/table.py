@@ -74,16 +74,7 @@ def _interval(estimate: Optional[Estimate], form: str) -> str:
 
 
 def write_table(lines: List[Dict[str, Any]], out: str, notes: List[str]) -> str:
-    """
-    Overview:
-        Write the table as CSV and as Markdown.
-    Arguments:
-        - lines (:obj:`List[Dict[str, Any]]`): From ``table``.
-        - out (:obj:`str`): Folder.
-        - notes (:obj:`List[str]`): Paragraphs below the table.
-    Returns:
-        - text (:obj:`str`): The Markdown text.
-    """
+    """Write the lines of ``table`` as CSV and as Markdown, with ``notes`` as paragraphs below. Returns the Markdown."""
     with open(os.path.join(out, 'comparison.csv'), 'w', newline='', encoding='utf-8') as f:
         writer = csv.DictWriter(f, fieldnames=list(lines[0]))
         writer.writeheader()

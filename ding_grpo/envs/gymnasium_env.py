@@ -132,12 +132,7 @@ class GymnasiumEnv(DingEnvWrapper):
             raise ConfigError(f'env.act_scale = True: the actions of {cfg.env_id} have no bounds. Set it to False.')
 
     def try_wrappers(self) -> None:
-        """
-        Overview:
-            Reset the environment and take one step.
-        Raises:
-            - ConfigError: If that fails, because a wrapper does not fit the environment.
-        """
+        """Reset the environment and take one step. Raises ``ConfigError`` if a wrapper does not fit the environment."""
         try:
             self._env.seed(0)
             self.reset()

@@ -9,25 +9,15 @@ from .pass_at_k import over_problems, pass_at_k
 
 
 class Evaluation:
-    """
-    Overview:
-        Collects the results of one evaluation.
-    Property:
-        - record (:obj:`Dict`): For evaluations.jsonl.
-        - failures (:obj:`List[Optional[str]]`): For each episode, why it could not be scored; None if it was scored.
-    """
+    """Collects the results of one evaluation: ``record``, for evaluations.jsonl, and ``failures``, for each episode why
+    it could not be scored, or None."""
 
     def __init__(
             self, train_iter: int, envstep: int, seconds: float, value: float, greedy: Optional[float] = None
     ) -> None:
-        """
-        Arguments:
-            - train_iter (:obj:`int`): Number of updates so far; -1 for ``ding -m eval``.
-            - envstep (:obj:`int`): Number of environment steps so far.
-            - seconds (:obj:`float`): Duration of the run so far, without evaluations.
-            - value (:obj:`float`): Mean return of the greedy policy; with ``sample``, of the sampling one.
-            - greedy (:obj:`Optional[float]`): With ``sample``, mean return of the greedy policy.
-        """
+        """``train_iter`` is -1 for ``ding -m eval``; ``seconds`` is the duration of the run so far, without
+        evaluations. ``value`` is the mean return of the greedy policy; with ``sample``, of the sampling one, and
+        ``greedy`` that of the greedy one."""
         self.record: Dict[str, Any] = dict(
             train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value
         )
@@ -61,16 +51,9 @@ class Evaluation:
     def add_sampled(
             self, sampled: Dict[str, np.ndarray], failures: List[Optional[str]], pass_at: List[int], right_from: float
     ) -> None:
-        """
-        Overview:
-            Add episodes of the sampling policy.
-        Arguments:
-            - sampled (:obj:`Dict[str, np.ndarray]`): ``return`` and the other numbers that the environment reports, \
-                each of shape :math:`(P, N)` for N samples of P starts.
-            - failures (:obj:`List[Optional[str]]`): As the property ``failures``.
-            - pass_at (:obj:`List[int]`): Values of k for pass@k.
-            - right_from (:obj:`float`): Smallest return of a correct sample.
-        """
+        """Add episodes of the sampling policy: ``return`` and the other numbers that the environment reports, each (P,
+        N) for N samples of P starts, and ``failures`` as the attribute. Returns of at least ``right_from`` are correct,
+        for pass@k."""
         self.failures += failures
         returns = sampled['return']
         self._scalars['sampled_return_mean'] = returns.mean()

@@ -152,15 +152,8 @@ class GroupEvaluator(InteractionSerialEvaluator):
         return getattr(self._env.env_ref, 'token_spec', None)
 
     def evaluate_end(self, save_ckpt_fn: Callable, train_iter: int, envstep: int) -> None:
-        """
-        Overview:
-            Evaluate the weights at the end of a run, unless the last evaluation was of them. TensorBoard's values go \
-            into a file of their own, which a resumed run deletes if it goes on.
-        Arguments:
-            - save_ckpt_fn (:obj:`Callable`): Saves a checkpoint under a name, for a new best.
-            - train_iter (:obj:`int`): Number of updates so far.
-            - envstep (:obj:`int`): Number of environment steps so far.
-        """
+        """Evaluate the weights at the end of a run, unless the last evaluation was of them. TensorBoard's values go
+        into a file of their own, which a resumed run deletes if it goes on."""
         if self.last is not None and self.last[1] == train_iter:
             if self.last[0] >= self._stop_value and parallel.rank() == 0:
                 what = getattr(self.token_spec, 'return_name', 'the return')

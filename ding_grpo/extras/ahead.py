@@ -48,24 +48,14 @@ class AheadSampler:
     """Samples for one update at a time, ahead of it."""
 
     def __init__(self, model: nn.Module) -> None:
-        """
-        Arguments:
-            - model (:obj:`nn.Module`): The policy's.
-        """
         self._model = model
         self._process: Optional[AheadProcess] = None
         self._due = False  # whether the process has a request that is not answered yet
         self._found: Optional[Ahead] = None
 
     def begin(self, sample: Callable[[Any], Tuple], request: Any) -> None:
-        """
-        Overview:
-            Begin to sample, with the weights of now.
-        Arguments:
-            - sample (:obj:`Callable`): Gives the fields of ``Ahead`` for the request, in the other process. The same \
-                in each call.
-            - request (:obj:`Any`): Its argument.
-        """
+        """Begin to sample, with the weights of now. ``sample``, the same in each call, gives the fields of ``Ahead``
+        for the request, in the other process."""
         if self._process is None:
             self._process = AheadProcess(
                 [p for p in self._model.parameters() if p.requires_grad], lambda request: Ahead(*sample(request))
@@ -106,11 +96,7 @@ class AheadProcess:
     """A process that answers one request at a time with the weights of the moment of the request."""
 
     def __init__(self, weights: List[Tensor], respond: Callable[[Any], Any]) -> None:
-        """
-        Arguments:
-            - weights (:obj:`List[torch.Tensor]`): The tensors that change between requests, on the CPU.
-            - respond (:obj:`Callable`): Answers a request, in the other process.
-        """
+        """``weights`` change between requests, on the CPU; ``respond`` answers a request, in the other process."""
         self._weights = weights
         self._shared = [_shared_like(w) for w in weights]
         context = multiprocessing.get_context('fork')
@@ -129,13 +115,7 @@ class AheadProcess:
         self._send(self._connection, request)
 
     def answer(self) -> Any:
-        """
-        Overview:
-            Wait for the answer.
-        Raises:
-            - Exception: What ``respond`` raised.
-            - PeerError: If the process has ended.
-        """
+        """Wait for the answer. Raises what ``respond`` raised, or ``PeerError`` if the process has ended."""
         try:
             answer, error, told = pickle.loads(self._connection.recv_bytes())  # from a copy of this process
         except (EOFError, ConnectionError) as error:

@@ -14,38 +14,20 @@ class Demonstrations:
     """Draws demonstrations for each optimizer step, and computes their loss."""
 
     def __init__(self, cfg: Dict, reduction: str) -> None:
-        """
-        Arguments:
-            - cfg (:obj:`Dict`): ``policy.learn.demonstrations``.
-            - reduction (:obj:`str`): That of the policy's loss.
-        """
         self._cfg, self._reduction = cfg, reduction
         self._examples: Any = None
 
     def bind(self, spec: Any) -> None:
-        """
-        Overview:
-            Receive the demonstrations of the environment.
-        Arguments:
-            - spec (:obj:`TokenSpec`): Of the environment. Those of evaluation environments have none.
-        Raises:
-            - ConfigError: If the task does not reward its own demonstration.
-        """
+        """Receive the demonstrations of the environment; evaluation environments have none. Raises ``ConfigError`` if
+        the task does not reward its own demonstration."""
         examples = getattr(spec, 'demonstrations', None)
         if examples is not None and self._examples is None:
             examples.check(0)
             self._examples = examples
 
     def draw(self, rows: int, seed: int) -> Batch:
-        """
-        Overview:
-            ``share`` times ``rows`` demonstrations, at least one, of problems drawn with replacement.
-        Arguments:
-            - rows (:obj:`int`): Number of rows of the mini-batch.
-            - seed (:obj:`int`): Determines the problems.
-        Raises:
-            - ConfigError: If the environment has no demonstrations, or one does not fit into its limits.
-        """
+        """``share`` times ``rows`` demonstrations, at least one, of problems drawn with replacement. Raises
+        ``ConfigError`` if the environment has no demonstrations, or one does not fit into its limits."""
         if self._examples is None:
             raise ConfigError(
                 f'policy.learn.demonstrations.share = {self._cfg.share}: the environment has no demonstrations. Use '
@@ -84,13 +66,8 @@ class Demonstrations:
             max_length: Optional[int],
             tokens: Optional[float] = None,
     ) -> Tuple[Tensor, Dict[str, float]]:
-        """
-        Overview:
-            The loss of rows, times its weight, and its metrics.
-        Arguments:
-            - logp, weight (:obj:`torch.FloatTensor`): Of the demonstrated tokens, :math:`(B, S)`.
-            - max_length, tokens: As ``max_length`` and ``num_tokens`` of ``reduce_loss``.
-        """
+        """The loss of demonstrated tokens (B, S), times its weight, and its metrics. ``max_length`` and ``tokens`` are
+        as ``max_length`` and ``num_tokens`` of ``reduce_loss``."""
         loss, info = supervised_error(supervised_data(logp, weight), self._reduction, max_length, tokens)
         return self._cfg.weight * loss, dict(demonstration_nll=info.nll)
 

@@ -53,14 +53,8 @@ class PPOKLPolicy(PPOPolicy):
         self._reference = copy.deepcopy(self._model).requires_grad_(False) if self._cfg.learn.beta > 0 else None
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> List[Dict[str, float]]:
-        """
-        Overview:
-            Train on the mini-batches of all epochs.
-        Arguments:
-            - data (:obj:`List[Dict]`): Transitions with advantages, as for ``ppo``.
-        Returns:
-            - metrics (:obj:`List[Dict[str, float]]`): The metrics of ``ppo`` and ``kl``, for each mini-batch.
-        """
+        """Train on the mini-batches of all epochs, from transitions with advantages, as ``ppo`` does. Returns the
+        metrics of ``ppo`` and ``kl`` for each mini-batch."""
         cfg = self._cfg.learn
         data = default_preprocess_learn(data, ignore_done=cfg.ignore_done, use_nstep=False)
         if self._cuda:

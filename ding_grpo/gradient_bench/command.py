@@ -16,14 +16,8 @@ from .table import NAME, distinct, select, tables, write_csv
 
 
 class Values(click.ParamType):
-    """
-    Overview:
-        Comma-separated values of one type, without repetition, for an option of a command.
-    Arguments:
-        - kind (:obj:`Callable`): Type of a value, such as ``int``.
-        - allowed (:obj:`Sequence[str]`): The values that are allowed; none: all. The word ``all`` stands for these.
-        - low (:obj:`Optional[float]`): Smallest number that is allowed.
-    """
+    """Comma-separated values of the type ``kind``, without repetition, for an option of a command: among ``allowed``,
+    all of which the word ``all`` stands for, or numbers of at least ``low``."""
     name = 'values'
 
     def __init__(self, kind: Callable, allowed: Sequence[str] = (), low: Optional[float] = None) -> None:
@@ -117,13 +111,7 @@ def main(
 
 
 def notes(bench: Bench, lines: List[dict]) -> str:
-    """
-    Overview:
-        What was measured, as Markdown below the tables.
-    Arguments:
-        - bench (:obj:`Bench`): The settings.
-        - lines (:obj:`List[dict]`): Its lines.
-    """
+    """What was measured, as Markdown below the tables."""
     kls = '; '.join(
         f'{s:g}: ' + ', '.join(f'{kl:.3f}' for kl in distinct(select(lines, staleness=s), 'kl'))
         for s in bench.staleness

@@ -18,13 +18,8 @@ def write_csv(lines: List[Line], out: str) -> None:
 
 
 def fixed(lines: List[Line], key: str) -> str:
-    """
-    Overview:
-        What stays while the other varies: the default if it was measured, otherwise the first.
-    Arguments:
-        - lines (:obj:`List[Dict[str, Any]]`): From ``Bench.run``.
-        - key (:obj:`str`): ``loss`` or ``advantage``.
-    """
+    """The ``loss`` or ``advantage`` that stays while the other varies: the default if it was measured, otherwise the
+    first."""
     names = distinct(lines, key)
     default = dict(loss=LOSS, advantage=ADVANTAGE)[key]
     return default if default in names else names[0]
@@ -41,13 +36,8 @@ def select(lines: List[Line], **where: Any) -> List[Line]:
 
 
 def tables(lines: List[Line]) -> str:
-    """
-    Overview:
-        Three tables as Markdown, with medians over the worlds: the losses with one advantage, the advantages with one \
-        loss, and the bias of every pair without staleness.
-    Arguments:
-        - lines (:obj:`List[Dict[str, Any]]`): From ``Bench.run``.
-    """
+    """Three tables as Markdown, with medians over the worlds: the losses with one advantage, the advantages with one
+    loss, and the bias of every pair without staleness."""
     loss, advantage = fixed(lines, 'loss'), fixed(lines, 'advantage')
     staleness, size = distinct(lines, 'staleness')[0], distinct(lines, 'group_size')[-1]
     pairs = _pairs(select(lines, staleness=staleness, group_size=size))

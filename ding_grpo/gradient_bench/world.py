@@ -23,16 +23,9 @@ class World(NamedTuple):
     def make(
             cls, vocabulary: int, length: int, prompts: int, rewards: Sequence[float], generator: torch.Generator
     ) -> 'World':
-        """
-        Overview:
-            Enumerate all completions, and draw a reward for each. Every prompt has completions of the smallest and of \
-            the largest reward.
-        Arguments:
-            - vocabulary (:obj:`int`): Number of tokens, from 2 to 6. Token 0 ends a completion.
-            - length (:obj:`int`): Maximum number of tokens of a completion, from 1 to 6.
-            - prompts (:obj:`int`): Number of prompts.
-            - rewards (:obj:`Sequence[float]`): The values of a reward, equally likely. At least two differ.
-            - generator (:obj:`torch.Generator`): Source of the rewards.
+        """Enumerate all completions, and draw a reward for each from the values ``rewards``, equally likely, of which
+        at least two differ. Every prompt has completions of the smallest and of the largest reward. ``vocabulary``,
+        from 2 to 6, includes token 0, which ends a completion; ``length``, from 1 to 6, is the maximum of a completion.
         """
         for name, value, least in (('vocabulary', vocabulary, 2), ('length', length, 1)):
             if not least <= value <= LARGEST:

@@ -23,16 +23,8 @@ class ShadowPictureHook(LearnerHook):
 
 
 def draw_shadow(folder: str, path: str) -> bool:
-    """
-    Overview:
-        Draw what a run measured of shadow losses: cosine with the loss in use and relative norm of each update, and \
-        the mean shares of the run; and the noise scale.
-    Arguments:
-        - folder (:obj:`str`): The run's folder.
-        - path (:obj:`str`): PNG to write.
-    Returns:
-        - drawn (:obj:`bool`): Whether there was anything to draw.
-    """
+    """Draw what a run measured of shadow losses: cosine with the loss in use and relative norm of each update, and the
+    mean shares of the run; and the noise scale. Returns whether there was anything to draw."""
     records = read_json_lines(os.path.join(folder, 'log', 'learner', 'metrics.jsonl'))
     losses = list(dict.fromkeys(key.split('/')[1] for record in records for key in record if key.startswith('shadow/')))
     if not losses:
@@ -69,17 +61,9 @@ def draw_shadow(folder: str, path: str) -> bool:
 
 
 def noise_scales(records: Records, kind: str) -> Tuple[List[int], List[float]]:
-    """
-    Overview:
-        The noise scale over a run: mean variance / mean signal of the last ten measurements. The mean of their \
-        quotients would depend on the smallest signal alone. Where the mean signal is not positive there is no value.
-    Arguments:
-        - records (:obj:`List[Dict[str, Any]]`): Of ``metrics.jsonl``.
-        - kind (:obj:`str`): 'table' or 'weights'.
-    Returns:
-        - updates (:obj:`List[int]`): The last update of each value.
-        - scales (:obj:`List[float]`): In groups.
-    """
+    """The noise scale in groups over a run, 'table' or 'weights', with the last update of each value: mean variance /
+    mean signal of the last ten measurements. The mean of their quotients would depend on the smallest signal alone.
+    Where the mean signal is not positive there is no value."""
     measured = [r for r in records if f'noise/{kind}/signal' in r]
     updates, scales = [], []
     for end in range(MEAN, len(measured) + 1):

@@ -13,14 +13,7 @@ from ding_grpo.logs.screen import log_file
 
 
 class Change(NamedTuple):
-    """
-    Overview:
-        What the trained model computes for the steps of a batch before and after an update.
-    Shapes:
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities before the update, in nats
-        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`, before the update, in nats
-        - logp_new (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities after the update
-    """
+    """What the trained model computes, in nats, for the steps of a batch before and after an update."""
     logp: Tensor
     entropy: Tensor
     logp_new: Tensor
@@ -63,12 +56,6 @@ class TokenRecorder:
     """Records an update. Made before it, since it reads the rows then."""
 
     def __init__(self, batch: Batch, updater: Updater, tokenizer: Optional[Any]) -> None:
-        """
-        Arguments:
-            - batch (:obj:`Batch`): All rows of the update.
-            - updater (:obj:`Updater`): Reads them under the trained model.
-            - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): None if steps are not tokens.
-        """
         self._batch, self._updater, self._tokenizer = batch, updater, tokenizer
         self._before = updater.read_with_entropy(batch)
 

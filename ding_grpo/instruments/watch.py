@@ -68,12 +68,7 @@ class Watch(Observer):
         )
 
     def probed(self, probes: List[Dict[str, Any]]) -> None:
-        """
-        Overview:
-            Find causes in the scores of texts that no policy wrote, before the first update.
-        Arguments:
-            - probes (:obj:`List[Dict]`): See ``of_probes``.
-        """
+        """Find causes in the scores of texts that no policy wrote, before the first update; see ``of_probes``."""
         self.history.probes = probes
         cause = of_probes(probes)
         if cause is not None and self._concerned(cause[0]):
@@ -141,14 +136,10 @@ class Watch(Observer):
 
     def evaluated(self, greedy: float, sampled: Optional[float], cut_at_bar: float = 0.0) -> None:
         """
-        Overview:
-            Add an evaluation, from which ``add`` finds causes; if it ends the run, find them now.
-        Arguments:
-            - greedy (:obj:`float`): Mean return of the most probable actions.
-            - sampled (:obj:`Optional[float]`): Mean return of sampled episodes from the same starts. None: that of \
-                training, in environments whose starts are of one kind.
-            - cut_at_bar (:obj:`float`): Share of the completions that a limit cut and that reach the bar, if the \
-                evaluation ends the run.
+        Add an evaluation, from which ``_seek`` finds causes; if it ends the run, find them now. ``greedy`` is the mean
+        return of the most probable actions, ``sampled`` that of sampled episodes from the same starts; None: that of
+        training, in environments whose starts are of one kind. ``cut_at_bar`` is the share of the completions that a
+        limit cut and that reach the bar, if the evaluation ends the run.
         """
         if sampled is None and self._actor.spec is None and self.history.returns:
             sampled = self.history.returns[-1]

@@ -14,10 +14,6 @@ class Coefficients:
     """
 
     def __init__(self, cfg: Dict) -> None:
-        """
-        Arguments:
-            - cfg (:obj:`Dict`): The section ``policy.learn``.
-        """
         self._cfg = cfg
         self.beta = float(cfg.beta)  # of this update
         self._entropy_weight = float(cfg.entropy_weight)
@@ -40,13 +36,8 @@ class Coefficients:
         return {name: float(getattr(self, name)) for name in self.names}
 
     def follow(self, metrics: Dict[str, float], rows: int) -> None:
-        """
-        Overview:
-            Adapt the coefficients after an update. An update that measured nothing does not change them.
-        Arguments:
-            - metrics (:obj:`Dict[str, float]`): Of the update: ``kl`` and ``entropy`` are means over its tokens.
-            - rows (:obj:`int`): Number of rows that it learned from.
-        """
+        """Adapt the coefficients after an update of ``rows`` rows. ``kl`` and ``entropy`` of its metrics are means over
+        its tokens. An update that measured nothing does not change the coefficients."""
         cfg = self._cfg
         if cfg.kl_target is not None and 'kl' in metrics:
             error = min(max(metrics['kl'] / cfg.kl_target - 1, -0.2), 0.2)

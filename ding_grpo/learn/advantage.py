@@ -32,11 +32,8 @@ class Advantage(NamedTuple):
     def of(self, batch: Batch) -> Tensor:
         """
         Overview:
-            Compute the advantages of a batch of groups. Rows that could not be scored are dropped from their groups.
-        Arguments:
-            - batch (:obj:`Batch`): Rows of whole groups.
-        Returns:
-            - adv (:obj:`torch.FloatTensor`): The advantages, 0 after a row's end and for dropped rows.
+            Compute the advantages of whole groups: 0 after a row's end, and for rows that could not be scored, which
+            are dropped from their groups.
         Shapes:
             - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome`` with a method of ``group_advantage``, else \
                 :math:`(B, S)`
@@ -59,14 +56,9 @@ class Advantage(NamedTuple):
         return of_all
 
     def equal(self, batch: Batch) -> bool:
-        """
-        Overview:
-            Whether every row has the advantage 0 in the group's own comparison, so that nothing can be learned. This \
-            is the case if all compared values are equal; with ``pass_k`` also if the best two rows are equal, with \
-            ``max_rl`` if the mean is not positive, and with ``remax`` if all rows return what the greedy one does.
-        Arguments:
-            - batch (:obj:`Batch`): All rows of one group.
-        """
+        """Whether every row of one group has the advantage 0 in the group's own comparison, so that nothing can be
+        learned. This is the case if all compared values are equal; with ``pass_k`` also if the best two rows are equal,
+        with ``max_rl`` if the mean is not positive, and with ``remax`` if all rows return what the greedy one does."""
         batch = batch.without(batch.failed)
         often_zero = self.method in _OFTEN_ZERO
         if self.compare in UNGROUPED or self.method in UNGROUPED_METHODS:
@@ -156,47 +148,24 @@ class Advantage(NamedTuple):
 
 
 def with_kl_in_reward(batch: Batch, beta: float, kl_type: str) -> Batch:
-    """
-    Overview:
-        The batch with ``beta`` times the KL estimate of each step subtracted from its reward.
-    Arguments:
-        - batch (:obj:`Batch`): Rows with ``logp_ref``.
-        - beta (:obj:`float`): Coefficient of the KL.
-        - kl_type (:obj:`str`): Estimator of the KL of the sampling policy to the reference.
-    """
+    """The batch with ``beta`` times the estimate of each step's KL, of the sampling policy to the reference, subtracted
+    from its reward."""
     counted = batch.weight != 0  # (B, S)
     logp, ref = (x.masked_fill(~counted, 0) for x in (batch.logp_old, batch.logp_ref))
     return replace(batch, reward=batch.reward - beta * kl_estimate(logp, ref, kl_type))
 
 
 def of_high_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
-    """
-    Overview:
-        The batch with the advantages of all tokens set to 0 but those of the share with the highest entropy.
-    Arguments:
-        - batch (:obj:`Batch`): Rows with advantages.
-        - entropy (:obj:`torch.FloatTensor`): Entropies, :math:`(B, S)`.
-        - share (:obj:`float`): Share of the tokens, in (0, 1].
-    """
+    """The batch with the advantages of all tokens set to 0 but those of the ``share`` in (0, 1] with the highest
+    entropy (B, S)."""
     chosen = high_entropy(entropy, batch.weight, share)
     return _with_advantages(batch, lambda adv: adv * chosen)
 
 
 def corrected(batch: Batch, logp: Tensor, cfg: Dict) -> Tuple[Batch, Dict[str, float]]:
-    """
-    Overview:
-        The batch corrected for the difference between the policy that sampled it and the one that learns from it, by \
-        ``sampler_correction`` and ``off_policy_mask``.
-    Arguments:
-        - batch (:obj:`Batch`): Rows with advantages.
-        - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy at the start of the update.
-        - cfg (:obj:`Dict`): The section ``policy.learn``.
-    Returns:
-        - batch (:obj:`Batch`): The corrected batch. With ``sampler_correction``, ratios are relative to ``logp``.
-        - metrics (:obj:`Dict[str, float]`): See docs/reference/metrics.md.
-    Shapes:
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    """
+    """The batch corrected for the difference between the policy that sampled it and the one that learns from it, by
+    ``sampler_correction`` and ``off_policy_mask``; ``logp`` (B, S) is under the policy at the start of the update. With
+    ``sampler_correction``, ratios are relative to it. Returns the batch and metrics."""
     metrics, given = {}, (logp, batch.logp_old, batch.weight)
     if cfg.off_policy_mask is not None:
         far = far_rows(*given, cfg.off_policy_mask).unsqueeze(1)  # (B, 1)

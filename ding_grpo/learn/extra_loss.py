@@ -18,8 +18,7 @@ class Setting(NamedTuple):
 
 
 class ExtraLoss:
-    """A term of the loss. It adds to the policy's loss of a part of the rows, or learns from rows of its own, or both.
-    """
+    """A term of the loss. It adds to the loss of a part of the rows, or learns from rows of its own, or both."""
     reads: Tuple[str, ...] = ()  # entries of ``Reading`` that it needs of the rows
     logged: Tuple[str, ...] = ()  # metrics that DI-engine's learner logs
 

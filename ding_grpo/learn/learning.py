@@ -35,18 +35,8 @@ class Learning:
             self, cfg: Dict, actor: Actor, model: nn.Module, advantage: Advantage, sharding: Optional[Sharding],
             check_run: Callable[[Dict], None]
     ) -> None:
-        """
-        Arguments:
-            - cfg (:obj:`Dict`): The section ``policy``.
-            - actor (:obj:`Actor`): Of the policy.
-            - model (:obj:`nn.Module`): The model to train.
-            - advantage (:obj:`Advantage`): How rows are compared.
-            - sharding (:obj:`Optional[Sharding]`): Divides the model among processes.
-            - check_run (:obj:`Callable`): Raises ``ConfigError`` if a policy cannot learn with a config, given its \
-                section ``policy``.
-        Raises:
-            - ConfigError: If the model cannot be trained with ``cfg``.
-        """
+        """``cfg`` is the section ``policy``. ``check_run`` raises ``ConfigError`` if a policy cannot learn with such a
+        section."""
         self._cfg, self._actor, self.model, self._advantage, self._sharding = cfg, actor, model, advantage, sharding
         self._device = next(model.parameters()).device
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -92,13 +82,7 @@ class Learning:
         self.updater.optimizer = optimizer
 
     def bind(self, spec: Any, advantage: Advantage) -> None:
-        """
-        Overview:
-            Receive facts about the environment.
-        Arguments:
-            - spec (:obj:`Any`): Its ``token_spec``, None if it has none.
-            - advantage (:obj:`Advantage`): How rows are compared in it.
-        """
+        """Receive the environment's ``token_spec``, None if it has none, and how rows are compared in it."""
         self._advantage = advantage
         if self.reference is not None and self.reference.copy is not None:
             self._actor.bind_reference(self.reference.copy)
@@ -106,14 +90,8 @@ class Learning:
             term.bind(spec)
 
     def update(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
-        """
-        Overview:
-            Learn from groups.
-        Arguments:
-            - data (:obj:`List[Dict]`): Groups from ``get_train_sample``, completed by the collector.
-        Returns:
-            - metrics (:obj:`Dict[str, float]`): See docs/reference/metrics.md.
-        """
+        """Learn from groups of ``get_train_sample``, completed by the collector. Returns metrics, see
+        docs/reference/metrics.md."""
         start = time.perf_counter()
         if self._sharding is not None:
             self._sharding.release()
@@ -165,12 +143,7 @@ class Learning:
         return metrics
 
     def to_learn(self, batch: Batch) -> Batch:
-        """
-        Overview:
-            The rows of a batch to learn from, with their advantages and, for a KL term, ``logp_ref``.
-        Arguments:
-            - batch (:obj:`Batch`): Whole groups.
-        """
+        """The rows of whole groups to learn from, with their advantages and, for a KL term, ``logp_ref``."""
         cfg = self._cfg.learn
         if cfg.kl_in_reward:
             batch = replace(batch, logp_ref=self.reference.read(self.updater, batch))
@@ -236,13 +209,8 @@ class Learning:
         return 'shuffle' in state
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """
-        Overview:
-            Restore all of ``state_dict`` except the model's weights. The weights of another policy's checkpoint, such \
-            as one of PPO, are those that a new run starts with.
-        Raises:
-            - ConfigError: If the state is of a run with other options, or of weights with other shapes.
-        """
+        """Restore all of ``state_dict`` except the model's weights. The weights of another policy's checkpoint, such as
+        one of PPO, are those that a new run starts with."""
         cfg = self._cfg.learn
         if not self.is_own(state):
             if self.reference is not None and self.reference.copy is not None:

@@ -39,12 +39,7 @@ class Reference:
 
 def make_reference(cfg: Dict, actor: Actor, model: nn.Module, duplicate: Callable[[nn.Module],
                                                                                   nn.Module]) -> Optional[Reference]:
-    """
-    Overview:
-        The reference for ``cfg``, the section ``policy.learn``; None without a KL. ``duplicate`` copies the model.
-    Raises:
-        - ConfigError: If adapters are trained and the reference is to be renewed.
-    """
+    """The reference for ``cfg``, the section ``policy.learn``; None without a KL. ``duplicate`` copies the model."""
     if actor.has_adapters and cfg.ref_sync_freq is not None:
         raise ConfigError(
             f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: with policy.model.lora the reference is the '

@@ -21,12 +21,7 @@ def log_file(engine: 'BaseLearner', name: str) -> str:  # noqa
 
 
 def keep_off_screen(logger: logging.Logger) -> None:
-    """
-    Overview:
-        Let a logger write to its file only, not to the screen.
-    Arguments:
-        - logger (:obj:`logging.Logger`): A logger of DI-engine's ``build_logger``.
-    """
+    """Let a logger of DI-engine write to its file only, not to the screen."""
     logger.propagate = False
 
 

@@ -25,12 +25,6 @@ class WandbHook(LearnerHook):
     its run of ``wandb``. The axes are ``update`` and ``envstep``."""
 
     def __init__(self, *args, cfg: Dict, **kwargs) -> None:
-        """
-        Arguments:
-            - cfg (:obj:`Dict`): Changes of ``OPTIONS``.
-        Raises:
-            - ConfigError: If a key or a value is wrong.
-        """
         super().__init__(*args, **kwargs)
         require_dict(cfg, WHERE)
         check_config(cfg, OPTIONS, RULES, WHERE)
@@ -38,12 +32,7 @@ class WandbHook(LearnerHook):
         self._run: Any = None
 
     def begin(self, engine: 'BaseLearner') -> None:  # noqa
-        """
-        Overview:
-            Begin, and copy from now on.
-        Raises:
-            - ConfigError: If ``wandb`` cannot begin, for example online without an account.
-        """
+        """Begin, and copy from now on. Raises ``ConfigError`` if that fails, for example online without an account."""
         import wandb  # takes a second, and few runs need it
         folder = os.path.abspath(run_folder(engine.exp_name))
         settings = wandb.Settings(silent=True, console='off', disable_git=True, save_code=False)

@@ -25,12 +25,7 @@ class Changes(NamedTuple):
 
     @classmethod
     def parse(cls, settings: Tuple[str, ...], forces: Tuple[str, ...], rewards: Tuple[str, ...]) -> 'Changes':
-        """
-        Overview:
-            From the texts of the command line: KEY=VALUE, ROW:STEP=ACTION, ROW=REWARD.
-        Raises:
-            - ConfigError: If a text has another form.
-        """
+        """From the texts of the command line: KEY=VALUE, ROW:STEP=ACTION, ROW=REWARD."""
         return cls(
             dict(_parsed(text, '--set', 'KEY=VALUE', lambda key, value: (key, _literal(value))) for text in settings),
             [_parsed(text, '--force', 'ROW:STEP=ACTION', _force) for text in forces],
@@ -40,12 +35,7 @@ class Changes(NamedTuple):
         )
 
     def apply(self, cfg: Dict[str, Any]) -> None:
-        """
-        Overview:
-            Change a config in place.
-        Raises:
-            - ConfigError: If a key does not exist.
-        """
+        """Change a config in place. Raises ``ConfigError`` if a key does not exist."""
         for key, value in self.settings.items():
             *sections, last = key.split('.')
             place = cfg
@@ -96,12 +86,6 @@ class ChangedPolicy:
     other groups are sampled as before."""
 
     def __init__(self, policy: NamedTuple, group: int, changes: Changes) -> None:
-        """
-        Arguments:
-            - policy (:obj:`NamedTuple`): Collect mode of a policy.
-            - group (:obj:`int`): Number of the group.
-            - changes (:obj:`Changes`): What is different in it.
-        """
         self._policy, self._group, self._changes = policy, group, changes
         self._taken: Dict[int, int] = {}  # steps of the running episode so far, by environment
         self._start: Dict[int, int] = {}  # tokens of its prompt

@@ -30,17 +30,15 @@ class Replayed(NamedTuple):
 def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Changes, alone: bool) -> Replayed:
     """
     Overview:
-        Sample the groups that a run samples after a checkpoint, and do the update. Rows are functions of (seed, \
-        update, group, row), so without changes all of this is bit-identical to the run. With a replay buffer only the \
-        sampling is: the update of the run mixes groups of several collects, this one learns from one collect.
+        Sample the groups that a run samples after a checkpoint, and do the update. Rows are functions of (seed, update,
+        group, row), so without changes all of this is bit-identical to the run. With a replay buffer only the sampling
+        is: the update of the run mixes groups of several collects, this one learns from one collect.
     Arguments:
         - cfg (:obj:`Dict[str, Any]`): The run's complete config.
         - state (:obj:`Dict[str, Any]`): The checkpoint.
         - group (:obj:`int`): Number of the group in its collect.
         - changes (:obj:`Changes`): What is different.
         - alone (:obj:`bool`): Whether to update with this group only, instead of with all groups of the collect.
-    Returns:
-        - replayed (:obj:`Replayed`): The group.
     Raises:
         - ConfigError: If the checkpoint or the group does not fit.
     """

@@ -32,14 +32,7 @@ class Source(NamedTuple):
 
 
 def read_sources(folder: str) -> List[Source]:
-    """
-    Overview:
-        Read all completions of a run.
-    Arguments:
-        - folder (:obj:`str`): The folder ``log`` of the run.
-    Returns:
-        - sources (:obj:`List[Source]`): One for each file that exists and has a record.
-    """
+    """All completions of a run, given its folder ``log``: a source for each file that exists and has a record."""
     files = dict(
         tokens=(os.path.join(folder, 'learner', 'tokens.jsonl'), _of_tokens),
         training=(os.path.join(folder, 'collector', 'completions.jsonl'), _of_table),

@@ -28,11 +28,11 @@ class ReportHook(LearnerHook):
     The only hook that a config names. Before the run it registers the other hooks. Runs of DI-engine's own policies
     have it too: they keep DI-engine's output on the screen, and get the same files. Keys of ``ext_args``:
 
-    - progress_freq (:obj:`int`): Number of updates between two progress lines when the output is not a terminal.
-        After ten seconds without a line, the next update prints one in any case.
-    - export (:obj:`bool`): Whether to write the models as Hugging Face folders at the end.
-    - wandb (:obj:`Optional[Dict]`): Copies what is written to TensorBoard to Weights & Biases. A dict, which may
-        contain ``mode`` ('offline' or 'online') and ``project``; None makes no copy.
+    - ``progress_freq``: Number of updates between two progress lines when the output is not a terminal. After ten
+      seconds without a line, the next update prints one in any case.
+    - ``export``: Whether to write the models as Hugging Face folders at the end.
+    - ``wandb``: Copies what is written to TensorBoard to Weights & Biases. A dict, which may contain ``mode``
+      ('offline' or 'online') and ``project``; None makes no copy.
     """
 
     default = dict(progress_freq=10, export=True, wandb=None)
@@ -170,13 +170,7 @@ class UpdateLog:
         self._start = time.monotonic()
 
     def __call__(self, engine: 'BaseLearner', found: List[Dict[str, Any]]) -> None:  # noqa
-        """
-        Overview:
-            Write one line.
-        Arguments:
-            - engine (:obj:`BaseLearner`): The learner, after the update.
-            - found (:obj:`List[Dict[str, Any]]`): The metrics of each mini-batch.
-        """
+        """Write one line after an update; ``found`` are the metrics of each mini-batch."""
         record = dict(
             train_iter=engine.last_iter.val - len(found),  # DI-engine counts mini-batches
             envstep=engine.collector_envstep,

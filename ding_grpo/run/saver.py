@@ -23,7 +23,7 @@ from .sharded_checkpoint import ENTRY, read_shards, write_shards
 
 
 class DingSaver:
-    """Of a run of one of DI-engine's own policies, whose learner saves and loads."""
+    """As ``Saver``, of a run of one of DI-engine's own policies, whose learner saves and loads."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -102,12 +102,8 @@ class Saver:
                 locked.close()
 
     def begin(self) -> bool:
-        """
-        Overview:
-            Load the checkpoint that the config names, or the newest of the run's folder if it is to resume.
-        Returns:
-            - ended (:obj:`bool`): Whether the run had ended there.
-        """
+        """Load the checkpoint that the config names, or the newest of the run's folder if it is to resume. Returns
+        whether the run had ended there."""
         found, resumes = self._load(), self._cfg.learn.get('resume_training', False)
         self._learner.call_hook('before_run')
         if resumes:
@@ -191,14 +187,9 @@ class Saver:
         return newest(self._folder, asked, parts=self._policy.mesh is None)
 
     def save(self, name: Optional[str] = None, run: Optional[Dict[str, Any]] = None) -> None:
-        """
-        Overview:
-            Write a checkpoint from which the run resumes bit-identically. With ``policy.shard`` all processes call \
-            this together; otherwise it has no effect in the others than the first.
-        Arguments:
-            - name (:obj:`Optional[str]`): File name; None uses the name of a periodic checkpoint.
-            - run (:obj:`Optional[Dict[str, Any]]`): The run's state; None is that of now.
-        """
+        """Write a checkpoint from which the run resumes bit-identically; without a name it is a periodic one. ``run``
+        is the run's state; None is that of now. With ``policy.shard`` all processes call this together; otherwise it
+        has no effect in the others than the first."""
         learner, divided = self._learner, self._cfg.shard
         if learner.rank != 0 and not divided:
             return
