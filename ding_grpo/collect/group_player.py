@@ -44,7 +44,9 @@ class GroupPlayer:
         free, running, finished = [ids[i:i + size] for i in ids[::size]], [], []
         while waiting or running:
             while free and waiting:
-                running.append(self._start(waiting[0], free.pop(0), problem(waiting.pop(0)), greedy))
+                number = waiting.pop(0)
+                running.append(Group(number, free.pop(0), problem(number), greedy))
+                self._begin(running[-1])
             timesteps, outputs, obs = self._step(running, policy_kwargs, clock, memory)
             for group in list(running):
                 self._take(group, timesteps, outputs, obs)
@@ -53,11 +55,6 @@ class GroupPlayer:
                     free.append(group.env_ids)
                     finished.append(group)
         return sorted(finished, key=lambda group: group.number)
-
-    def _start(self, number: int, env_ids: List[int], problem: Optional[int], greedy: bool) -> Group:
-        group = Group(number, env_ids, problem, greedy)
-        self._begin(group)
-        return group
 
     def _begin(self, group: Group) -> None:
         group.begin()

@@ -1,7 +1,11 @@
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 import torch
+
+from ding_common import ConfigError
+
+from .problem_order import ProblemOrder
 
 
 class ProblemPools:
@@ -65,3 +69,17 @@ class ProblemPools:
         """In which share of epochs a problem with this success rate comes."""
         return self._cfg.easy_share if rate >= self._cfg.easy_from else \
             self._cfg.hard_share if rate <= self._cfg.hard_to else 1.0
+
+
+def make_order(seed: int, problems: Optional[int], cfg: Dict) -> Union[ProblemOrder, ProblemPools, None]:
+    """The order for ``cfg``, the section ``policy.collect``; None if the environment draws each problem from its seed.
+    ``problems`` is the number of problems, None if it is not known."""
+    order = cfg.problem_order
+    if order == 'pools' and problems is None:
+        raise ConfigError(
+            "policy.collect.problem_order = 'pools': needs an environment with a known number of problems "
+            "(num_problems), such as token_env. Use 'epoch' or 'random'."
+        )
+    if problems is None or order == 'random':
+        return None
+    return ProblemOrder(seed, problems) if order == 'epoch' else ProblemPools(seed, problems, cfg.pools)

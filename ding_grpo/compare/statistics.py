@@ -3,6 +3,7 @@ Statistics over seeds, as in https://arxiv.org/abs/2108.13264 (rliable): interqu
 improvement, each with a 95 % percentile bootstrap interval over the seeds. The resampling has a fixed seed, so equal
 data give equal intervals.
 """
+from functools import partial
 from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -24,11 +25,7 @@ def interquartile_mean(values: Sequence[float]) -> Optional[Estimate]:
     all count, of five the middle three. None for fewer than 3 values, or an infinite one."""
     if len(values) < FEWEST or not np.isfinite(values).all():
         return None
-
-    def statistic(x: np.ndarray, axis: int = -1) -> np.ndarray:
-        return trim_mean(x, 0.25, axis=axis)
-
-    return _with_interval((values, ), statistic)
+    return _with_interval((values, ), partial(trim_mean, proportiontocut=0.25))
 
 
 def probability_of_improvement(first: Sequence[float], other: Sequence[float]) -> Optional[Estimate]:

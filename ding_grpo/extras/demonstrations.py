@@ -11,10 +11,10 @@ from ding_grpo.rl_utils import supervised_data, supervised_error
 
 
 class Demonstrations:
-    """Draws demonstrations for each optimizer step, and computes their loss."""
+    """Draws demonstrations for each optimizer step."""
 
-    def __init__(self, cfg: Dict, reduction: str) -> None:
-        self._cfg, self._reduction = cfg, reduction
+    def __init__(self, cfg: Dict) -> None:
+        self._cfg = cfg
         self._examples: Any = None
 
     def bind(self, spec: Any) -> None:
@@ -59,30 +59,15 @@ class Demonstrations:
             failed=flag,
         )
 
-    def loss(
-            self,
-            logp: Tensor,
-            weight: Tensor,
-            max_length: Optional[int],
-            tokens: Optional[float] = None,
-    ) -> Tuple[Tensor, Dict[str, float]]:
-        """The loss of demonstrated tokens (B, S), times its weight, and its metrics. ``max_length`` and ``tokens`` are
-        as ``max_length`` and ``num_tokens`` of ``reduce_loss``."""
-        loss, info = supervised_error(supervised_data(logp, weight), self._reduction, max_length, tokens)
-        return self._cfg.weight * loss, dict(demonstration_nll=info.nll)
-
-    def num_tokens(self, batch: Batch) -> Optional[float]:
-        """The divisor of the loss of parts, as in ``Updater.step``."""
-        return batch.weight.sum().item() if self._reduction == 'token' else None
-
 
 class DemonstrationLoss(ExtraLoss):
     """The loss of demonstrated tokens, which each step draws anew."""
     logged = ('demonstration_nll', )
 
     def __init__(self, setting: Setting) -> None:
-        self._actor = setting.actor
-        self.demonstrations = Demonstrations(setting.cfg.learn.demonstrations, setting.loss_config.reduction)
+        self._cfg, self._actor = setting.cfg.learn.demonstrations, setting.actor
+        self._reduction = setting.loss_config.reduction
+        self.demonstrations = Demonstrations(self._cfg)
         self._shown: Optional[Tuple[Tensor, Tensor]] = None  # log-probabilities and weights of the last step
 
     def bind(self, spec: Any) -> None:
@@ -90,15 +75,16 @@ class DemonstrationLoss(ExtraLoss):
 
     def learn_more(self, rows: int, seed: int, learn: Callable) -> Tensor:
         batch = self.demonstrations.draw(rows, seed)
-        tokens = self.demonstrations.num_tokens(batch)
-
-        def loss(logp: Tensor, part: Batch) -> Tensor:
-            return self.demonstrations.loss(logp, part.weight, self._actor.max_length, tokens)[0]
-
-        batch, logp = learn(batch, loss, tokens is None)
+        tokens = batch.weight.sum().item() if self._reduction == 'token' else None  # as in ``Updater.step``
+        batch, logp = learn(batch, lambda logp, part: self._loss(logp, part.weight, tokens)[0], tokens is None)
         self._shown = logp, batch.weight
         return logp
 
     def metrics(self, total_loss: float, batch: Batch, read: Dict[str, Tensor]) -> Dict[str, float]:
-        loss, found = self.demonstrations.loss(*self._shown, self._actor.max_length)
-        return dict(found, total_loss=total_loss + loss.item())
+        loss, info = self._loss(*self._shown)
+        return dict(demonstration_nll=info.nll, total_loss=total_loss + loss.item())
+
+    def _loss(self, logp: Tensor, weight: Tensor, tokens: Optional[float] = None) -> Tuple:
+        """The loss of demonstrated tokens (B, S), times its weight, and its info."""
+        loss, info = supervised_error(supervised_data(logp, weight), self._reduction, self._actor.max_length, tokens)
+        return self._cfg.weight * loss, info

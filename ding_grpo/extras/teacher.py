@@ -25,10 +25,10 @@ class Teacher:
     distribution of each token from its own. If the vocabularies differ, both distributions are those over the tokens
     that they share by their strings, and a row counts up to its first token that the teacher lacks."""
 
-    def __init__(self, arguments: Dict, cfg: Dict, reduction: str, device: torch.device) -> None:
+    def __init__(self, arguments: Dict, cfg: Dict, device: torch.device) -> None:
         """``arguments`` are ``policy.teacher``, those of ``CausalLM``; ``cfg`` is ``policy.learn.distillation``. Raises
         ``ConfigError`` if the model cannot be built, or ``linear_log_prob`` does not support its output layer."""
-        self._arguments, self._cfg, self._reduction = arguments, cfg, reduction
+        self._arguments, self._cfg = arguments, cfg
         self._where = f"policy.teacher.pretrained = {arguments['pretrained']!r}"
         self.model = own_model(arguments, 'policy.teacher', device).requires_grad_(False)
         check_weights(self.model, 'policy.teacher')
@@ -130,20 +130,6 @@ class Teacher:
         mask = batch.weight * before.long().cumprod(1)
         return prompts._replace(ids=of_prompts.clamp(min=0)), of_action.clamp(min=0), mask
 
-    def loss(
-            self,
-            divergence: Tensor,
-            kl: Tensor,
-            weight: Tensor,
-            max_length: Optional[int],
-            tokens: Optional[float] = None,
-    ) -> Tuple[Tensor, Dict[str, float]]:
-        """The loss of rows, times its weight, and its metrics, given ``compare``'s results and the weights (B, S).
-        ``max_length`` and ``tokens`` are as ``max_length`` and ``num_tokens`` of ``reduce_loss``."""
-        data = distillation_data(divergence, kl, weight)
-        loss, info = distillation_error(data, self._reduction, max_length, tokens)
-        return self._cfg.weight * loss, dict(teacher_loss=loss.item(), teacher_kl=info.teacher_kl)
-
 
 def _only(head: OutputHead, tokens: Tensor) -> OutputHead:
     """The output layer for some tokens."""
@@ -175,8 +161,9 @@ class TeacherLoss(ExtraLoss):
 
     def __init__(self, setting: Setting) -> None:
         cfg, device = setting.cfg, next(setting.model.parameters()).device
-        self._actor = setting.actor
-        self.teacher = Teacher(cfg.teacher, cfg.learn.distillation, setting.loss_config.reduction, device)
+        self._actor, self._cfg = setting.actor, cfg.learn.distillation
+        self._reduction = setting.loss_config.reduction
+        self.teacher = Teacher(cfg.teacher, self._cfg, device)
 
     def heads(self) -> Dict[str, Any]:
         return dict(teacher=self.teacher)
@@ -192,4 +179,7 @@ class TeacherLoss(ExtraLoss):
         return dict(found, total_loss=total_loss + loss.item())
 
     def _loss(self, batch: Batch, divergence: Tensor, kl: Tensor, tokens: Optional[float] = None) -> Tuple:
-        return self.teacher.loss(divergence, kl, batch.weight, self._actor.max_length, tokens)
+        """The loss of rows, times its weight, and its metrics; ``divergence`` and ``kl`` (B, S) are of ``compare``."""
+        data = distillation_data(divergence, kl, batch.weight)
+        loss, info = distillation_error(data, self._reduction, self._actor.max_length, tokens)
+        return self._cfg.weight * loss, dict(teacher_loss=loss.item(), teacher_kl=info.teacher_kl)

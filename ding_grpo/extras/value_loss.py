@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from ding_grpo.act.critic import Critic, head_of
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.extra_loss import ExtraLoss, Setting
-from ding_grpo.learn.metrics import VALUE_METRICS, value_metrics
 from ding_grpo.rl_utils import explained_variance, gae_advantage, ppo_value_data, value_error
 
 
@@ -16,7 +15,7 @@ class ValueLoss(ExtraLoss):
     """Trains ``critic`` beside the policy; ``cfg`` is ``policy.learn``, ``reduction`` that of the policy's loss."""
 
     reads = ('value', )
-    logged = (*VALUE_METRICS, 'explained_variance')
+    logged = ('value_loss', 'value_clipfrac', 'explained_variance')
 
     def __init__(self, setting: Setting, critic: Optional[Critic] = None) -> None:
         """
@@ -81,7 +80,9 @@ class ValueLoss(ExtraLoss):
         return head
 
     def metrics(self, total_loss: float, batch: Batch, read: Dict[str, Tensor]) -> Dict[str, float]:
-        return value_metrics(total_loss, self._weight, *self._loss(batch, read['value']))
+        loss, info = self._loss(batch, read['value'])
+        total_loss += self._weight * loss.item()
+        return dict(total_loss=total_loss, value_loss=loss.item(), value_clipfrac=info.value_clipfrac)
 
     def state_dict(self) -> Dict[str, Any]:
         return dict(critic=self.critic.state_dict())

@@ -7,12 +7,13 @@ from typing import Any, Callable, List, Optional, Sequence
 import click
 import torch
 
+from ding_grpo.compare.table import write_csv
 from ding_grpo.rl_utils import LOSS_PRESETS
 
 from .estimate import Bench
 from .gradients import ADVANTAGES
 from .picture import draw
-from .table import NAME, distinct, select, tables, write_csv
+from .table import NAME, distinct, select, tables
 
 
 class Values(click.ParamType):
@@ -101,7 +102,7 @@ def main(
     for number, seed in enumerate(seeds, 1):
         lines += bench.run(seed)
         click.echo(f'world {number} of {len(seeds)}, seed {seed}: {time.perf_counter() - begun:.0f} s')
-    write_csv(lines, out)
+    write_csv(lines, os.path.join(out, f'{NAME}.csv'))
     text = '\n\n'.join([tables(lines), notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
     with open(os.path.join(out, f'{NAME}.md'), 'w', encoding='utf-8') as f:
         f.write(text)

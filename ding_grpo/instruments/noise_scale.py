@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.observer import Observer, View
+from ding_grpo.logs.hook import CallHook
 
-from .shadow_picture import ShadowPictureHook
+from .shadow_picture import show_shadow
 from .weight_gradients import dot, weight_gradients
 
 
@@ -28,7 +29,7 @@ class NoiseScale(Observer):
         self._actor, self._updater, self._every = view.actor, view.updater, view.cfg.learn.noise_every
 
     def hooks(self) -> List[LearnerHook]:
-        return [ShadowPictureHook('shadow_picture', 110, position='after_run')]
+        return [CallHook('shadow_picture', 110, position='after_run', function=show_shadow)]
 
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
         if len(learned.group.unique()) < 2:

@@ -2,8 +2,6 @@
 import os
 from typing import Any, Dict, List, Optional, Tuple
 
-from ding.worker import LearnerHook
-
 from ding_common import read_json_lines
 from ding_grpo.logs.screen import run_folder, show
 
@@ -12,14 +10,12 @@ SHARES = ('positive', 'negative', 'first', 'middle', 'last', 'long')
 MEAN = 10  # updates
 
 
-class ShadowPictureHook(LearnerHook):
-    """Draws shadow losses and noise scales at the end of a run, if there are any."""
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        run = run_folder(engine.exp_name)
-        path = os.path.join(run, 'shadow.png')
-        if engine.rank == 0 and draw_shadow(run, path):
-            show(f'shadow losses: {os.path.normpath(path)}')
+def show_shadow(engine: 'BaseLearner') -> None:  # noqa
+    """Draw shadow losses and noise scales at the end of a run, if there are any."""
+    run = run_folder(engine.exp_name)
+    path = os.path.join(run, 'shadow.png')
+    if engine.rank == 0 and draw_shadow(run, path):
+        show(f'shadow losses: {os.path.normpath(path)}')
 
 
 def draw_shadow(folder: str, path: str) -> bool:

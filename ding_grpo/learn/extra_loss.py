@@ -89,9 +89,9 @@ class ExtraLoss:
 
 
 class Asked(NamedTuple):
-    """When a config asks for a term, and its class as ``module:name``."""
+    """When a config asks for a term of the loss, or for an observer, and its class as ``module:name``."""
     by: Callable[[Dict], bool]
-    term: str
+    path: str
 
 
 EXTRA_LOSSES: Dict[str, Asked] = dict(
@@ -103,9 +103,9 @@ EXTRA_LOSSES: Dict[str, Asked] = dict(
 )
 
 
-def make_extra_losses(setting: Setting) -> Dict[str, ExtraLoss]:
-    """The terms that a config asks for, in the order of ``EXTRA_LOSSES``."""
-    return {name: load(asked.term)(setting) for name, asked in EXTRA_LOSSES.items() if asked.by(setting.cfg)}
+def make_asked(table: Dict[str, Asked], given: Any) -> Dict[str, Any]:
+    """What the config ``given.cfg`` asks for of a table, in its order, each made from ``given``."""
+    return {name: load(asked.path)(given) for name, asked in table.items() if asked.by(given.cfg)}
 
 
 def load(path: str) -> Any:

@@ -19,7 +19,7 @@ from ding_grpo.model.sharding import Sharding
 
 from .adaptive import Coefficients
 from .advantage import Advantage, corrected, of_high_entropy, with_kl_in_reward
-from .extra_loss import Setting, make_extra_losses
+from .extra_loss import EXTRA_LOSSES, ExtraLoss, Setting, make_asked
 from .half_weights import bfloat16_notice, check_trained
 from .metrics import batch_metrics, group_metrics, logged_metrics
 from .observer import Observers, View
@@ -44,7 +44,7 @@ class Learning:
         learn, loss = cfg.learn, loss_config(cfg.learn)
         duplicate = copy.deepcopy if sharding is None else sharding.duplicate
         self.reference = make_reference(learn, actor, model, duplicate)
-        self.terms = make_extra_losses(Setting(cfg, loss, actor, model))
+        self.terms: Dict[str, ExtraLoss] = make_asked(EXTRA_LOSSES, Setting(cfg, loss, actor, model))
         own = [p for term in self.terms.values() for p in term.parameters()]
         optimizer = torch.optim.AdamW(
             [*trained.values(), *own],
@@ -153,7 +153,7 @@ class Learning:
         if self._advantage.method == 'optimal_token_baseline':
             batch = replace(batch, score_norm=self.updater.score_norm(batch))
         compared = replace(batch, adv=self._advantage.of(batch))
-        other_adv = self.observers.compared(compared, self._advantage)
+        other_adv = self.observers.compared(compared, self._advantage) or None
         learned = replace(compared, other_adv=other_adv, score_norm=None, final_obs=None)
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ding_grpo.data.batch import Batch
-from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean, value_info
+from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean
 
 # Possible outcomes of a mini-batch.
 OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')
@@ -15,33 +15,17 @@ STEP_METRICS = (
     'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high',
     'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean', 'sampler_gap_max', 'kl'
 )
-# Further numbers of each token with a teacher, fields of ``Reading``, and metrics of an optimizer step.
-# The further metric of an optimizer step with demonstrations.
-# Further metrics of an optimizer step with a critic.
-VALUE_METRICS = ('value_loss', 'value_clipfrac')
 SHADOW = 'shadow/'  # names of further metrics of an optimizer step begin with it, see ``shadow.py``
 
 
 def logged_metrics(length_name: str, rate_name: str, with_kl: bool) -> List[str]:
     """Names of the metrics that DI-engine's learner logs; ``length_name`` is of a row's length, ``rate_name`` of the
     steps per second."""
+    of_steps = [name for name in STEP_METRICS if with_kl or name != 'kl']
     return [
-        *(name for name in STEP_METRICS if with_kl or name != 'kl'),
-        'staleness_max',
-        'cur_lr',
-        *OUTCOMES,
-        'reward_mean',
-        'reward_std',
-        'equal_groups',
-        'replaced_groups',
-        'filtered_groups',
-        'truncated',
-        'failed',
-        'seconds_sampling',
-        'seconds_scoring',
-        'seconds_updating',
-        rate_name,
-        *(f'{length_name}_{n}' for n in ('mean', 'min', 'max')),
+        *of_steps, 'staleness_max', 'cur_lr', *OUTCOMES, 'reward_mean', 'reward_std', 'equal_groups', 'replaced_groups',
+        'filtered_groups', 'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating', rate_name,
+        *(f'{length_name}_{n}' for n in ('mean', 'min', 'max'))
     ]
 
 
@@ -120,15 +104,6 @@ def step_metrics(
         grad_norm=norm.item(),
         **of_loss,
         **sampler_gap(batch, logp, fresh),
-    )
-
-
-def value_metrics(total_loss: float, value_weight: float, loss: Tensor, info: value_info) -> Dict[str, float]:
-    """The further metrics of one mini-batch with a critic; ``total_loss`` is the loss without the critic's."""
-    return dict(
-        total_loss=total_loss + value_weight * loss.item(),
-        value_loss=loss.item(),
-        value_clipfrac=info.value_clipfrac,
     )
 
 

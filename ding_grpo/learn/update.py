@@ -22,7 +22,7 @@ from ding_grpo.model.sharding import gradient_norm, is_sharded
 from ding_grpo.rl_utils import LossConfig, grpo_data, grpo_error, sequence_mean
 
 from .extra_loss import ExtraLoss
-from .log_probs import first_log_probs, fresh_rows, read_rows
+from .log_probs import first_log_probs, fresh_rows
 from .metrics import OUTCOMES, mean_of_steps, outcome_of, step_metrics
 from .observer import Observers
 
@@ -244,6 +244,15 @@ class Updater:
 
     @torch.no_grad()
     def read_rows(self, read: Callable[[Batch], Tensor], batch: Batch, each: Tuple[int, ...] = ()) -> Tensor:
-        """Compute a number for each step of a batch, given a function of a part; see ``log_probs.read_rows``."""
+        """Compute a number for each step of a batch, or several, in the same parts as learning.
+
+        ``read`` maps a part of the rows to the numbers of their steps, (b, s, *each). The result (B, S, *each) is on
+        the CPU, 0 in rows without a weight."""
+        numbers = batch.logp_old.new_zeros((*batch.logp_old.shape, *each), device=self._device)
         most = self._cfg.micro_batch_tokens
-        return read_rows(read, batch, self._batch_size, most, self._device, self._sharded, each)
+        for rows in batch.divide(self._batch_size):
+            for of_chunk, part in batch.take(rows).to(self._device).parts(most, self._sharded):
+                found = read(part)[:len(of_chunk)]
+                numbers[rows[of_chunk], :found.shape[1]] = found
+        parallel.all_reduce([numbers])
+        return numbers.cpu()

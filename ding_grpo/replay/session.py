@@ -1,18 +1,16 @@
 """Rebuilds the collect and the update that follow a checkpoint, in a copy: the files of the run do not change."""
 import copy
 import os
-import tempfile
+from tempfile import TemporaryDirectory
 from typing import Any, Dict, NamedTuple
 
-from ding.envs import get_vec_env_setting
 from ding.utils import import_module
-from ding.worker import create_serial_collector
 from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_common.content import check_content, taking
 from ding_common.processes.random_state import set_random_state
-from ding_grpo.entry.build import environments, make_policy
+from ding_grpo.check import collecting
 from ding_grpo.policy import is_grpo
 
 from .changes import ChangedPolicy, Changes
@@ -46,20 +44,12 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
     run = state.get('run')
     if run is None or 'collector' not in run:
         raise ConfigError('CHECKPOINT: does not contain the whole state of its run, so its groups cannot be rebuilt.')
-    with tempfile.TemporaryDirectory() as folder:
-        env_fn, env_cfgs, _ = get_vec_env_setting(cfg.env)
-        env = environments(cfg, env_fn, env_cfgs)
-        env.seed(run['seed'])
-        policy = make_policy(cfg, None, run['seed'], groups=True)
-        collect = ChangedPolicy(policy.collect_mode, group, changes).functions()
-        collector = create_serial_collector(
-            cfg.policy.collect.collector,
-            env=env,
-            policy=collect,
-            exp_name=os.path.relpath(folder),
-            instance_name='replay'  # another logger than that of a run in this process
-        )
-        try:
+
+    def changed(mode: NamedTuple) -> NamedTuple:
+        return ChangedPolicy(mode, group, changes).functions()
+
+    with TemporaryDirectory() as folder:
+        with collecting(cfg, run['seed'], os.path.relpath(folder), changed) as (policy, collector):
             policy.learn_mode.load_state_dict(state)
             with taking('CHECKPOINT'):
                 check_content(run, dict(collector=collector.counters()), 'CHECKPOINT')
@@ -67,8 +57,6 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
                 collector.load_state_dict(dict(run['collector'], last_table=state['last_iter']))
                 set_random_state(run['random'])
             samples = collector.collect(train_iter=state['last_iter'])
-        finally:
-            collector.close()
     numbers = [sample['group_id'] for sample in samples]
     if group not in numbers:
         raise ConfigError(f'--group = {group}: the collect has the groups {_listed(numbers)}.')

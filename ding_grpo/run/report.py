@@ -3,6 +3,7 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from numbers import Real
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -13,6 +14,7 @@ from easydict import EasyDict
 from ding_common import CheckpointError, Rule, append_json, check_config
 from ding_grpo.data.capability import group_policy
 from ding_grpo.logs.curve import draw_curves
+from ding_grpo.logs.hook import CallHook
 from ding_grpo.logs.scalars import add_scalars
 from ding_grpo.logs.screen import keep_off_screen, log_file, run_folder, show, show_progress
 from ding_grpo.logs.wandb_mirror import WandbHook
@@ -64,9 +66,9 @@ class ReportHook(LearnerHook):
         elif parts is not None:
             parts.logs.append(UpdateLog())
         if self._args['export'] and parts is not None:
-            spec, model = parts.evaluator.token_spec, getattr(policy, 'whole_model', None)
-            engine.register_hook(ExportHook('export', 100, position='after_run', token_spec=spec, model=model))
-        engine.register_hook(CurveHook('curve', 110, position='after_run'))
+            export_run = partial(export, parts=parts)
+            engine.register_hook(CallHook('export', 100, position='after_run', function=export_run))
+        engine.register_hook(CallHook('curve', 110, position='after_run', function=draw_curve))
         if self._wandb is not None:
             self._wandb.begin(engine)
             engine.register_hook(self._wandb)
@@ -183,47 +185,37 @@ class UpdateLog:
         append_json(log_file(engine, 'metrics.jsonl'), record)
 
 
-class ExportHook(LearnerHook):
-    """Writes the last and the best model at the end, as folders for ``AutoModelForCausalLM.from_pretrained``."""
-
-    def __init__(self, *args, token_spec: Optional[Any], model: Optional[Any] = None, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self._spec, self._model = token_spec, model
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        if engine.rank != 0:
-            return
-        spec = self._spec
-        if spec is None:
-            return
-        model = self._model or engine.policy.get_attribute('model')
-        if not hasattr(model, 'save_pretrained'):  # checkpoints contain DI-engine's own models in full
-            return
-        run = run_folder(engine.exp_name)
-        folder = os.path.join(run, 'model')
-        shared = dict(tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids)
-        with whole_folder(os.path.join(folder, 'last')) as path:
-            model.save_pretrained(path, **shared)
-        best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
-        if os.path.exists(best):
-            try:
-                weights = read_checkpoint(best, mapped=True)['model']
-            except CheckpointError as error:  # not an error of the run, which has ended normally
-                show(f'{error.message}; model/best is not written')
-            else:
-                with whole_folder(os.path.join(folder, 'best')) as path:
-                    model.save_pretrained(path, state_dict=weights, **shared)
-        show(f'models: {os.path.normpath(folder)}')
+def export(engine: 'BaseLearner', parts: Parts) -> None:  # noqa
+    """Write the last and the best model, as folders for ``AutoModelForCausalLM.from_pretrained``."""
+    spec = parts.evaluator.token_spec
+    if engine.rank != 0 or spec is None:
+        return
+    model = getattr(group_policy(engine.policy), 'whole_model', None) or engine.policy.get_attribute('model')
+    if not hasattr(model, 'save_pretrained'):  # checkpoints contain DI-engine's own models in full
+        return
+    run = run_folder(engine.exp_name)
+    folder = os.path.join(run, 'model')
+    shared = dict(tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids)
+    with whole_folder(os.path.join(folder, 'last')) as path:
+        model.save_pretrained(path, **shared)
+    best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
+    if os.path.exists(best):
+        try:
+            weights = read_checkpoint(best, mapped=True)['model']
+        except CheckpointError as error:  # not an error of the run, which has ended normally
+            show(f'{error.message}; model/best is not written')
+        else:
+            with whole_folder(os.path.join(folder, 'best')) as path:
+                model.save_pretrained(path, state_dict=weights, **shared)
+    show(f'models: {os.path.normpath(folder)}')
 
 
-class CurveHook(LearnerHook):
-    """Draws the learning curve at the end."""
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        run = run_folder(engine.exp_name)
-        path = os.path.join(run, 'curve.png')
-        draw_curves({engine.exp_name: run}, path)
-        show(f'learning curve: {os.path.normpath(path)}')
+def draw_curve(engine: 'BaseLearner') -> None:  # noqa
+    """Draw the learning curve."""
+    run = run_folder(engine.exp_name)
+    path = os.path.join(run, 'curve.png')
+    draw_curves({engine.exp_name: run}, path)
+    show(f'learning curve: {os.path.normpath(path)}')
 
 
 register_learner_hook('grpo_report', ReportHook)
