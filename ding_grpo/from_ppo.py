@@ -126,7 +126,6 @@ def check_start(main: Dict, create: Dict, has_env: bool) -> None:
 
 
 def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
-    """Convert a config of PPO, given the steps of an episode from ``episode_length``."""
     from ding.policy import PPOPolicy
     from ding.utils import deep_merge_dicts
 
@@ -175,7 +174,6 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
 
 
 def _unknown(cfg: Dict, known: Dict) -> Dict[str, Any]:
-    """The keys of a section that are not known, by dotted path, with their values."""
     found = {key: value for key, value in cfg.items() if key not in known}
     for key in set(cfg) - set(found):
         if isinstance(cfg[key], dict) and isinstance(known[key], dict) and known[key]:
@@ -274,7 +272,6 @@ class Source:
         return ast.get_source_segment(self._text, node)
 
     def used_imports(self) -> str:
-        """The import statements that the found expressions need."""
         return ''.join(f'{ast.get_source_segment(self._text, node)}\n' for node in self._used)
 
 

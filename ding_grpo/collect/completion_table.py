@@ -58,8 +58,7 @@ class CompletionTable:
             self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
             advantages: List[Tensor]
     ) -> None:
-        """Append every completion that could not be scored, untruncated, to the file of JSON lines. Takes the arguments
-        of ``write``."""
+        """Append every completion that could not be scored, untruncated, to the file of JSON lines."""
         for group, sample, adv in zip(infos, samples, advantages):
             for row in sample['failed'].nonzero().squeeze(1).tolist():
                 append_json(f'{self._path}.jsonl', _record(train_iter, sample, row, group[row], adv))

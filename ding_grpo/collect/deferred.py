@@ -29,11 +29,9 @@ class Deferred:
         self._score = scorer and timeout_wrapper(scorer.score, step_timeout(manager))
 
     def start(self, arguments: Optional[Dict[str, Any]] = None) -> Optional[Dict[str, Any]]:
-        """The arguments of an environment's ``reset``, extended so that its episode is left unscored."""
         return dict(arguments or {}, defer_score=True) if self._exists else arguments
 
     def is_unscored(self, step: BaseEnvTimestep) -> bool:
-        """Whether a step ends an episode that was left unscored."""
         return self._exists and 'unscored' in step.info
 
     def score(self, steps: List[Tuple[int, BaseEnvTimestep]]) -> List[BaseEnvTimestep]:

@@ -37,7 +37,6 @@ class Group:
         self.unscored: Dict[int, Tuple[Any, Dict[str, Any], BaseEnvTimestep]] = {}
 
     def row_key(self, collect_iter: int, env_id: int) -> Tuple[int, ...]:
-        """The key of the random numbers of an environment's row."""
         key = (collect_iter, self.number, self.env_ids.index(env_id))
         return key if self.restarts == 0 else (*key, self.restarts)
 
@@ -60,12 +59,10 @@ class Group:
         self.dropped_tokens += len(output['action'])
 
     def compare_with(self, greedy: 'Group') -> None:
-        """Take the return of a finished greedy episode as the baseline."""
         self.baseline = greedy
         self.steps += greedy.steps
 
     def fold(self, policy: NamedTuple, train_iter: int) -> 'Collected':
-        """Fold the episodes of the finished group into one sample."""
         if self.baseline is not None:
             info, = self.baseline.last_info.values()
             reason = info.get('failed')

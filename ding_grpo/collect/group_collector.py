@@ -178,7 +178,6 @@ class GroupCollector(ISerialCollector):
         self._envstep = value
 
     def state_dict(self) -> Dict[str, Any]:
-        """The state of the collects so far that a resumed run needs."""
         return dict(self.counters(), **({} if self._ahead is None else self._ahead.state_dict()))
 
     def counters(self) -> Dict[str, Any]:
@@ -186,7 +185,6 @@ class GroupCollector(ISerialCollector):
         return dict(self._counters(), **self._log.state_dict(), **self._pools())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict``."""
         self._set_counters(state)
         self._log.load_state_dict(state)
         if isinstance(self._order, ProblemPools) and 'pools' in state:
@@ -334,7 +332,6 @@ class GroupCollector(ISerialCollector):
         return None if self._order is None else self._order.problem(self._started + number)
 
     def _rate_problems(self, groups: List[Collected]) -> None:
-        """Tell the pools of problems how often these were solved."""
         if not isinstance(self._order, ProblemPools):
             return
         least, rates = self._learns.cfg.collect.pools.success_from, []

@@ -128,7 +128,7 @@ class GroupPlayer:
                 self._policy.reset([i])
 
     def score(self, groups: List[Group], clock: Dict[str, float], memory: MemoryMeter) -> None:
-        """Score the episodes that their environments left unscored, all of them at once."""
+        """Score all episodes that their environments left unscored at once."""
         start = time.perf_counter()
         rows = [(g, i) for g in sorted(groups, key=lambda g: g.number) for i in g.env_ids if i in g.unscored]
         with memory.part('scoring'):

@@ -15,7 +15,6 @@ class ProblemPools:
     processes draw the same problems."""
 
     def __init__(self, seed: int, number: int, cfg: Dict) -> None:
-        """``number`` is that of the problems, ``cfg`` the section ``policy.collect.pools``."""
         self._seed, self._number, self._cfg = seed, number, cfg
         self._rate = np.full(number, np.nan)  # success rates, NaN if unknown
         self._cursor = 0  # in the endless sequence of shuffled epochs, including problems that were passed over
@@ -30,8 +29,8 @@ class ProblemPools:
         return self._drawn[position - self._first]
 
     def finish(self, position: int, rates: List[Tuple[int, float]]) -> None:
-        """Learn from a collect: ``position`` is the number of groups that the run has started, with this collect;
-        ``rates`` are the problem and the success rate of each of its groups."""
+        """Learn from a collect, after ``position`` started groups: the problem and the success rate of each of its
+        groups."""
         if position > self._first:
             self.problem(position - 1)  # processes have asked for different positions
         self._first, self._drawn = position, self._drawn[position - self._first:]
@@ -40,7 +39,6 @@ class ProblemPools:
             self._rate[problem] = rate if np.isnan(known) else known + self._cfg.newest * (rate - known)
 
     def sizes(self) -> Dict[str, float]:
-        """The shares of all problems that are easy and hard."""
         easy, hard = (self._rate >= self._cfg.easy_from).mean(), (self._rate <= self._cfg.hard_to).mean()
         return dict(easy_problems=float(easy), hard_problems=float(hard))
 
@@ -66,14 +64,13 @@ class ProblemPools:
                 return problem
 
     def _share(self, rate: float) -> float:
-        """In which share of epochs a problem with this success rate comes."""
+        """In which share of epochs such a problem comes."""
         return self._cfg.easy_share if rate >= self._cfg.easy_from else \
             self._cfg.hard_share if rate <= self._cfg.hard_to else 1.0
 
 
 def make_order(seed: int, problems: Optional[int], cfg: Dict) -> Union[ProblemOrder, ProblemPools, None]:
-    """The order for ``cfg``, the section ``policy.collect``; None if the environment draws each problem from its seed.
-    ``problems`` is the number of problems, None if it is not known."""
+    """The order for ``policy.collect`` and a number of problems; None if the environment draws each from its seed."""
     order = cfg.problem_order
     if order == 'pools' and problems is None:
         raise ConfigError(

@@ -107,7 +107,6 @@ def _settings(run: Run, env_step: Optional[int], threads: int) -> Dict[str, Any]
 
 
 def check_finished(run: Run, env_step: Optional[int], threads: int) -> None:
-    """Raise ``ConfigError`` if a finished run, which is not repeated, had other than the present settings."""
     path = f'{run.folder}.json'
     if not os.path.exists(path):
         return

@@ -132,7 +132,7 @@ class GymnasiumEnv(DingEnvWrapper):
             raise ConfigError(f'env.act_scale = True: the actions of {cfg.env_id} have no bounds. Set it to False.')
 
     def try_wrappers(self) -> None:
-        """Reset the environment and take one step. Raises ``ConfigError`` if a wrapper does not fit the environment."""
+        """Take one step; raises ``ConfigError`` if a wrapper does not fit the environment."""
         try:
             self._env.seed(0)
             self.reset()

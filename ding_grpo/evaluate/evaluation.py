@@ -30,8 +30,7 @@ class Evaluation:
             self.record['greedy_return'] = self._shown['greedy'] = greedy
 
     def add_greedy(self, info: Dict[str, Any]) -> None:
-        """Add the info that DI-engine's evaluator returns. Token environments add ``record``, one JSON text per
-        episode."""
+        """Add what DI-engine's evaluator returns. Token environments add ``record``, one JSON text per episode."""
         episodes = [json.loads(text) for text, in info.get('record', [])]
         self.failures += [e['failed'] for e in episodes]
         parts = {
@@ -72,8 +71,7 @@ class Evaluation:
             self._scalars.update({f'pass_at_{k}_{name}': value for name, value in estimate._asdict().items()})
 
     def finish(self) -> None:
-        """Add the last entries of the record and of the line: the returns of each kind of problem and the
-        completions."""
+        """Add the last entries: the returns of each kind of problem, and the completions."""
         if self._of_kind:
             self.record['kinds'] = {
                 kind: dict(mean=float(np.mean(r)), episodes=len(r))
@@ -103,6 +101,6 @@ class Evaluation:
 
 
 def _mean(values: Any) -> Optional[float]:
-    """Mean of the values that are not NaN; None if there are none."""
+    """NaN does not count; None if nothing does."""
     values = np.asarray(values, dtype=float)
     return float(np.nanmean(values)) if not np.isnan(values).all() else None

@@ -148,7 +148,6 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     @property
     def token_spec(self) -> Optional[Any]:
-        """The ``token_spec`` of the environment, None without one."""
         return getattr(self._env.env_ref, 'token_spec', None)
 
     def evaluate_end(self, save_ckpt_fn: Callable, train_iter: int, envstep: int) -> None:
@@ -173,7 +172,6 @@ class GroupEvaluator(InteractionSerialEvaluator):
                 self._tb_logger = writer
 
     def state_dict(self) -> Dict[str, Any]:
-        """The state of the evaluations so far that a resumed run needs, in plain numbers."""
         return dict(
             best=float(self._max_episode_return),
             last=self.last,
@@ -183,7 +181,6 @@ class GroupEvaluator(InteractionSerialEvaluator):
         )
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict``."""
         self._max_episode_return, self._last_eval_iter = state['best'], state['last_eval_iter']
         self.last = state['last'] and tuple(state['last'])
         self._since, self._evaluating = time.monotonic() - state['seconds'], state['evaluating']
@@ -202,7 +199,6 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     @property
     def _samples(self) -> int:
-        """Number of sampled episodes from each start."""
         return max(self._cfg.get('samples_per_start', 0), int(self._decides_by_samples))
 
     def _sample(self, train_iter: int) -> Tuple[Optional[Dict[str, np.ndarray]], List[Optional[str]], float]:

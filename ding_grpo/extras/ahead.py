@@ -30,7 +30,7 @@ class Ahead(NamedTuple):
     counters: Dict[str, int]
 
     def state_dict(self) -> Dict[str, Any]:
-        """The same as tensors and plain objects, for a checkpoint."""
+        """As tensors and plain objects."""
         groups = {
             name: [plain(group._asdict()) for group in getattr(self.sampled, name)]
             for name in ('done', 'replaced')
@@ -39,7 +39,6 @@ class Ahead(NamedTuple):
 
     @classmethod
     def of_state(cls, state: Dict[str, Any]) -> 'Ahead':
-        """Restore ``state_dict``."""
         groups = {name: [Collected(**group) for group in found] for name, found in state['sampled'].items()}
         return cls(**dict(state, sampled=Sampled(clock={}, memory={}, **groups)))
 
@@ -74,12 +73,10 @@ class AheadSampler:
         return found._replace(sampled=found.sampled._replace(clock=waited))
 
     def state_dict(self) -> Dict[str, Any]:
-        """What was sampled ahead, as tensors and plain objects."""
         self._receive()
         return {} if self._found is None else dict(ahead=self._found.state_dict())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict``."""
         self._found = Ahead.of_state(state['ahead']) if 'ahead' in state else None
 
     def close(self) -> None:
@@ -109,7 +106,7 @@ class AheadProcess:
 
     @torch.no_grad()
     def request(self, request: Any) -> None:
-        """Send a request. The answer to the one before must have been received."""
+        """Send a request, after the answer to the one before."""
         for shared, weight in zip(self._shared, self._weights):
             shared.copy_(weight)
         self._send(self._connection, request)
@@ -129,7 +126,6 @@ class AheadProcess:
         return answer
 
     def close(self) -> None:
-        """End the process, whatever it does."""
         self._process.kill()
         self._process.join()
         self._connection.close()

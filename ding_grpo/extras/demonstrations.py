@@ -18,16 +18,14 @@ class Demonstrations:
         self._examples: Any = None
 
     def bind(self, spec: Any) -> None:
-        """Receive the demonstrations of the environment; evaluation environments have none. Raises ``ConfigError`` if
-        the task does not reward its own demonstration."""
+        """Receive the environment's demonstrations. Raises ``ConfigError`` if the task does not reward its own."""
         examples = getattr(spec, 'demonstrations', None)
         if examples is not None and self._examples is None:
             examples.check(0)
             self._examples = examples
 
     def draw(self, rows: int, seed: int) -> Batch:
-        """``share`` times ``rows`` demonstrations, at least one, of problems drawn with replacement. Raises
-        ``ConfigError`` if the environment has no demonstrations, or one does not fit into its limits."""
+        """``share`` times ``rows`` demonstrations, at least one, of problems drawn with replacement."""
         if self._examples is None:
             raise ConfigError(
                 f'policy.learn.demonstrations.share = {self._cfg.share}: the environment has no demonstrations. Use '

@@ -53,8 +53,7 @@ class PPOKLPolicy(PPOPolicy):
         self._reference = copy.deepcopy(self._model).requires_grad_(False) if self._cfg.learn.beta > 0 else None
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> List[Dict[str, float]]:
-        """Train on the mini-batches of all epochs, from transitions with advantages, as ``ppo`` does. Returns the
-        metrics of ``ppo`` and ``kl`` for each mini-batch."""
+        """Train on the mini-batches of all epochs as ``ppo`` does; returns its metrics and ``kl`` for each."""
         cfg = self._cfg.learn
         data = default_preprocess_learn(data, ignore_done=cfg.ignore_done, use_nstep=False)
         if self._cuda:

@@ -132,7 +132,6 @@ class Teacher:
 
 
 def _only(head: OutputHead, tokens: Tensor) -> OutputHead:
-    """The output layer for some tokens."""
     return head._replace(weight=head.weight[tokens], bias=None if head.bias is None else head.bias[tokens])
 
 

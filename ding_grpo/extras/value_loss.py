@@ -12,7 +12,7 @@ from ding_grpo.rl_utils import explained_variance, gae_advantage, ppo_value_data
 
 
 class ValueLoss(ExtraLoss):
-    """Trains ``critic`` beside the policy; ``cfg`` is ``policy.learn``, ``reduction`` that of the policy's loss."""
+    """Trains ``critic`` beside the policy, with the reduction of the policy's loss."""
 
     reads = ('value', )
     logged = ('value_loss', 'value_clipfrac', 'explained_variance')
@@ -32,7 +32,6 @@ class ValueLoss(ExtraLoss):
         self._alone = False  # during ``value_warmup``
 
     def begin(self, update: int) -> None:
-        """Called before each update, with its number."""
         self._alone = update < self._cfg.value_warmup
 
     def heads(self) -> Dict[str, Any]:
@@ -91,7 +90,6 @@ class ValueLoss(ExtraLoss):
         self.critic.load_state_dict(state['critic'])
 
     def _loss(self, batch: Batch, value: Tensor, tokens: Optional[float] = None) -> Tuple:
-        """Loss and info of the critic, with the reduction of the policy's loss."""
         return value_error(
             ppo_value_data(value, batch.value, batch.return_, batch.weight),
             value_clip=self._cfg.value_clip,

@@ -112,7 +112,7 @@ def main(
 
 
 def notes(bench: Bench, lines: List[dict]) -> str:
-    """What was measured, as Markdown below the tables."""
+    """What was measured, as Markdown."""
     kls = '; '.join(
         f'{s:g}: ' + ', '.join(f'{kl:.3f}' for kl in distinct(select(lines, staleness=s), 'kl'))
         for s in bench.staleness

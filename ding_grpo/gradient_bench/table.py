@@ -10,20 +10,17 @@ LOSS, ADVANTAGE = 'dr_grpo', 'rloo'  # unbiased on-policy: the one stays while t
 
 
 def fixed(lines: List[Line], key: str) -> str:
-    """The ``loss`` or ``advantage`` that stays while the other varies: the default if it was measured, otherwise the
-    first."""
+    """What stays while the other varies: the default if it was measured, otherwise the first."""
     names = distinct(lines, key)
     default = dict(loss=LOSS, advantage=ADVANTAGE)[key]
     return default if default in names else names[0]
 
 
 def distinct(lines: List[Line], key: str) -> List[Any]:
-    """The values of a key, in the order of their first line."""
     return list(dict.fromkeys(line[key] for line in lines))
 
 
 def select(lines: List[Line], **where: Any) -> List[Line]:
-    """The lines with these values."""
     return [line for line in lines if all(line[key] == value for key, value in where.items())]
 
 

@@ -63,7 +63,6 @@ class World(NamedTuple):
         return self.log_prob(logits).sum(1)
 
     def expected_reward(self, logits: Tensor) -> Tensor:
-        """Mean over the prompts of the expected reward."""
         return (self.log_prob_of_rows(logits).exp() * self.reward).sum() / (self.prompt.max() + 1)
 
     def gradient(self, logits: Tensor) -> Tensor:

@@ -79,16 +79,13 @@ class History:
         self.returns = [min(low, *found), max(high, *found), sum(found) / len(found)]
 
     def add_evaluation(self, greedy: float, sampled: Optional[float]) -> None:
-        """Add the returns of an evaluation: greedy, and those that the same policy samples, if they are known."""
         self.evaluations = [*self.evaluations, [greedy, sampled]][-RECENT:]
 
     def add_reference(self, checksum: int) -> None:
-        """Add the checksum of the reference's weights."""
         self.drifted = self.drifted or self.reference not in (None, checksum)
         self.reference = checksum
 
     def all_recent(self, holds: Callable[[Dict[str, Any]], bool]) -> bool:
-        """Whether each of the newest ``RECENT`` updates has a property."""
         return len(self.recent) == RECENT and all(map(holds, self.recent))
 
     @property
@@ -97,5 +94,4 @@ class History:
         return self.recent[-1]['mean'] >= self.high - NEAR_BEST * (self.high - self.low)
 
     def state_dict(self) -> Dict[str, Any]:
-        """The fields, as a copy."""
         return copy.deepcopy(asdict(self))

@@ -72,12 +72,10 @@ def noise_scales(records: Records, kind: str) -> Tuple[List[int], List[float]]:
 
 
 def _series(records: Records, key: str, divisor: Optional[str] = None) -> Tuple[List[int], List[float]]:
-    """Updates and values of a metric, divided by another one."""
     found = [r for r in records if key in r and (divisor is None or r.get(divisor))]
     return [r['train_iter'] for r in found], [r[key] / (1 if divisor is None else r[divisor]) for r in found]
 
 
 def _mean(records: Records, key: str) -> Optional[float]:
-    """Mean over the updates that have the metric; None without one."""
     values = [r[key] for r in records if key in r]
     return sum(values) / len(values) if values else None

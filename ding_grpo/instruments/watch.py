@@ -92,7 +92,6 @@ class Watch(Observer):
             return Look(batch, *self._updater.read_with_entropy(batch), fresh)
 
     def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
-        """Add an update, and find causes."""
         history, closely = self.history, None
         if self._look is not None and metrics['optimizer_steps'] > 0:
             closely = self._change(self._look)
@@ -105,7 +104,6 @@ class Watch(Observer):
         self._seek()
 
     def _change(self, look: Look) -> Dict[str, float]:
-        """What the update did to the rows of ``look``."""
         with _still(self._model):
             return of_change(*look, self._updater.read(look.batch))
 
@@ -130,7 +128,6 @@ class Watch(Observer):
         self.history.found.append(dict(dict(update=self.history.updates, cause=cause), **figures))
 
     def sampled(self, returns: List[float]) -> None:
-        """The returns of the training episodes of a collect, as evaluations count them."""
         if returns:
             self.history.add_returns(returns)
 
@@ -149,7 +146,6 @@ class Watch(Observer):
             self._seek()
 
     def reference_renewed(self) -> None:
-        """Called when the reference takes other weights on purpose."""
         self.history.reference = None
 
     def state_dict(self) -> Dict[str, Any]:
@@ -157,7 +153,6 @@ class Watch(Observer):
         return {name: x for name, x in self.history.state_dict().items() if x not in (None, math.inf, -math.inf)}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict``."""
         self.history = History(**state)
 
 

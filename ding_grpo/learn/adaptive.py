@@ -21,13 +21,11 @@ class Coefficients:
 
     @property
     def entropy_weight(self) -> float:
-        """The coefficient of the entropy bonus in this update."""
         target = self._cfg.entropy_target
         return self._entropy_weight if target is None or self._entropy <= target else 0.0
 
     @property
     def names(self) -> List[str]:
-        """The names of ``metrics``."""
         targets = dict(beta=self._cfg.kl_target, entropy_weight=self._cfg.entropy_target)
         return [name for name, target in targets.items() if target is not None]
 
@@ -36,8 +34,7 @@ class Coefficients:
         return {name: float(getattr(self, name)) for name in self.names}
 
     def follow(self, metrics: Dict[str, float], rows: int) -> None:
-        """Adapt the coefficients after an update of ``rows`` rows. ``kl`` and ``entropy`` of its metrics are means over
-        its tokens. An update that measured nothing does not change the coefficients."""
+        """Adapt the coefficients after an update of ``rows`` rows, except those that it did not measure."""
         cfg = self._cfg
         if cfg.kl_target is not None and 'kl' in metrics:
             error = min(max(metrics['kl'] / cfg.kl_target - 1, -0.2), 0.2)
@@ -54,7 +51,6 @@ class Coefficients:
         return dict(coefficients=dict(beta=self.beta, entropy_weight=self._entropy_weight, entropy=self._entropy))
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore from the state of a policy. Values without a target, or absent, are those of the config."""
         saved = state.get('coefficients', {})
         if self._cfg.kl_target is not None:
             self.beta = saved.get('beta', self.beta)

@@ -112,7 +112,7 @@ class Advantage(NamedTuple):
         return torch.zeros_like(batch.adv).masked_scatter(counted, adv)
 
     def _return_to_go(self, batch: Batch) -> Tensor:
-        """Advantages that compare all steps of a group with each other."""
+        """Compares all steps of a group with each other."""
         returns, _ = self._returns(batch)
         counted = batch.weight != 0  # (B, S)
         of_step = batch.group.unsqueeze(1).expand_as(counted)[counted]  # (M, ): the group of each step
@@ -120,7 +120,7 @@ class Advantage(NamedTuple):
         return torch.zeros_like(returns).masked_scatter(counted, adv)
 
     def _return_to_go_by_step(self, batch: Batch) -> Tensor:
-        """Advantages that compare only the same step of each row, see ``step_advantage``."""
+        """Compares only the same step of each row, see ``step_advantage``."""
         returns, tail = self._returns(batch)
         returns = torch.where(batch.weight != 0, returns, tail)
         return step_advantage(returns, batch.weight, batch.group, self.method)
@@ -148,16 +148,14 @@ class Advantage(NamedTuple):
 
 
 def with_kl_in_reward(batch: Batch, beta: float, kl_type: str) -> Batch:
-    """The batch with ``beta`` times the estimate of each step's KL, of the sampling policy to the reference, subtracted
-    from its reward."""
+    """Subtract ``beta`` times the estimated KL of the sampling policy to the reference from each step's reward."""
     counted = batch.weight != 0  # (B, S)
     logp, ref = (x.masked_fill(~counted, 0) for x in (batch.logp_old, batch.logp_ref))
     return replace(batch, reward=batch.reward - beta * kl_estimate(logp, ref, kl_type))
 
 
 def of_high_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
-    """The batch with the advantages of all tokens set to 0 but those of the ``share`` in (0, 1] with the highest
-    entropy (B, S)."""
+    """Set the advantages of all tokens to 0 but those of the ``share`` in (0, 1] with the highest entropy (B, S)."""
     chosen = high_entropy(entropy, batch.weight, share)
     return _with_advantages(batch, lambda adv: adv * chosen)
 
@@ -189,7 +187,6 @@ def _with_advantages(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batc
 
 
 def _check_anchors(batch: Batch) -> None:
-    """Require that a task whose episodes have a second turn names a state in one of them."""
     if (batch.turn > 0).any() and not (batch.anchor[:, 1:] >= 0).any():
         raise ConfigError(
             "policy.learn.advantage = 'anchor': no reply of the task has an anchor, so no states can be compared. Set "

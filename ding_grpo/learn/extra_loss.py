@@ -37,8 +37,7 @@ class ExtraLoss:
         """Called before each update, with its number."""
 
     def prepare(self, batch: Batch, read_rows: Callable) -> Batch:
-        """The rows of whole groups before they are compared. ``read_rows`` computes a number for each step, given a
-        function of a part."""
+        """The rows of whole groups before they are compared. ``read_rows`` is that of the updater."""
         return batch
 
     def of_batch(self, learned: Batch) -> Dict[str, float]:
@@ -109,6 +108,5 @@ def make_asked(table: Dict[str, Asked], given: Any) -> Dict[str, Any]:
 
 
 def load(path: str) -> Any:
-    """What ``module:name`` names."""
     module, _, name = path.partition(':')
     return getattr(import_module(module), name)

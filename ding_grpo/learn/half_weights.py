@@ -38,8 +38,7 @@ def movable_share(weights: Dict[str, Tensor], learning_rate: float) -> float:
 
 
 def bfloat16_notice(trained: Dict[str, Tensor], learning_rate: float) -> Optional[str]:
-    """A message for the start of a run that trains weights in bfloat16, because small steps do not change most of them;
-    None if no trained weight is in bfloat16. ``learning_rate`` is the largest of the run."""
+    """A message for the start of a run, if weights are in bfloat16: small steps do not change most of them."""
     if not any(weight.dtype is torch.bfloat16 for weight in trained.values()):
         return None
     share = movable_share(trained, learning_rate)

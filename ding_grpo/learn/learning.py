@@ -35,8 +35,7 @@ class Learning:
             self, cfg: Dict, actor: Actor, model: nn.Module, advantage: Advantage, sharding: Optional[Sharding],
             check_run: Callable[[Dict], None]
     ) -> None:
-        """``cfg`` is the section ``policy``. ``check_run`` raises ``ConfigError`` if a policy cannot learn with such a
-        section."""
+        """``cfg`` is the section ``policy``. ``check_run`` raises ``ConfigError`` if a policy cannot learn with one."""
         self._cfg, self._actor, self.model, self._advantage, self._sharding = cfg, actor, model, advantage, sharding
         self._device = next(model.parameters()).device
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -82,7 +81,7 @@ class Learning:
         self.updater.optimizer = optimizer
 
     def bind(self, spec: Any, advantage: Advantage) -> None:
-        """Receive the environment's ``token_spec``, None if it has none, and how rows are compared in it."""
+        """Receive the environment's ``token_spec``, and how rows are compared in it."""
         self._advantage = advantage
         if self.reference is not None and self.reference.copy is not None:
             self._actor.bind_reference(self.reference.copy)
@@ -90,8 +89,7 @@ class Learning:
             term.bind(spec)
 
     def update(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
-        """Learn from groups of ``get_train_sample``, completed by the collector. Returns metrics, see
-        docs/reference/metrics.md."""
+        """Learn from groups of ``get_train_sample``, completed by the collector. Returns metrics."""
         start = time.perf_counter()
         if self._sharding is not None:
             self._sharding.release()
@@ -168,7 +166,6 @@ class Learning:
 
     @property
     def metric_names(self) -> List[str]:
-        """The metrics that DI-engine's learner logs."""
         actor = self._actor
         names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0)
         names += [name for term in self.terms.values() for name in term.logged]

@@ -19,8 +19,7 @@ SHADOW = 'shadow/'  # names of further metrics of an optimizer step begin with i
 
 
 def logged_metrics(length_name: str, rate_name: str, with_kl: bool) -> List[str]:
-    """Names of the metrics that DI-engine's learner logs; ``length_name`` is of a row's length, ``rate_name`` of the
-    steps per second."""
+    """Names of the metrics that DI-engine's learner logs, given those of a row's length and of the steps per second."""
     of_steps = [name for name in STEP_METRICS if with_kl or name != 'kl']
     return [
         *of_steps, 'staleness_max', 'cur_lr', *OUTCOMES, 'reward_mean', 'reward_std', 'equal_groups', 'replaced_groups',
@@ -62,8 +61,7 @@ def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[
 
 
 def group_metrics(data: List[Dict[str, Any]], with_dropped: bool) -> Dict[str, float]:
-    """Metrics of how the groups of an update were collected; ``with_dropped`` if rows may have been dropped
-    (``extra_rows``)."""
+    """Metrics of how groups were collected; ``with_dropped`` if rows may have been dropped (``extra_rows``)."""
     metrics = dict(staleness_max=float(max(group.get('staleness', 0) for group in data)))
     for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
         metrics[name] = float(sum(group[name] for group in data))
@@ -115,8 +113,7 @@ def sampler_gap(batch: Batch, logp: Tensor, fresh: Tensor) -> Dict[str, float]:
 
 
 def outcome_of(metrics: Dict[str, float], target_kl: Optional[float], max_ratio: Optional[float]) -> Optional[str]:
-    """The outcome of a step with these metrics, one of ``OUTCOMES``; None if ``kl_old`` or ``ratio_max`` already
-    exceeds its bound."""
+    """One of ``OUTCOMES``; None if ``kl_old`` or ``ratio_max`` already exceeds its bound."""
     if not (math.isfinite(metrics['total_loss']) and math.isfinite(metrics['grad_norm'])):
         return 'skipped_steps'
     bounds = ((metrics['kl_old'], target_kl), (metrics['ratio_max'], max_ratio))
@@ -127,8 +124,7 @@ def outcome_of(metrics: Dict[str, float], target_kl: Optional[float], max_ratio:
 
 
 def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
-    """Metrics of an update: the number of each outcome, and means over the steps that were not skipped. For names that
-    end in _max, maxima replace means."""
+    """The number of each outcome, and means over the steps that were not skipped; maxima for names that end in _max."""
     metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
     steps = [step for step in steps if not step['skipped_steps']]
     names = dict.fromkeys([*STEP_METRICS, *(name for step in steps for name in step)])

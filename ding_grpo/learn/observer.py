@@ -98,7 +98,6 @@ class Observers(Dict[str, Observer]):
         return [hook for observer in self.values() for hook in observer.hooks()]
 
     def state_dict(self) -> Dict[str, Any]:
-        """Entries of a checkpoint."""
         return {name: state for name, observer in self.items() if (state := observer.state_dict())}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:

@@ -25,7 +25,6 @@ class Reference:
         return self._policy if self.copy is None else self.copy
 
     def read(self, updater: Updater, batch: Batch) -> Tensor:
-        """Log-probabilities (B, S) under the reference, without gradients."""
         with self._actor.without_adapters(self._policy):
             return updater.read(batch, self.copy)
 

@@ -16,12 +16,11 @@ def run_folder(exp_name: str) -> str:
 
 
 def log_file(engine: 'BaseLearner', name: str) -> str:  # noqa
-    """A file among the logs of a learner."""
     return os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, name)
 
 
 def keep_off_screen(logger: logging.Logger) -> None:
-    """Let a logger of DI-engine write to its file only, not to the screen."""
+    """Let a logger of DI-engine write to its file only."""
     logger.propagate = False
 
 

@@ -79,7 +79,6 @@ def _axis(tag: str) -> str:
 
 
 def _identity(folder: str) -> str:
-    """The id of the run of ``wandb`` that belongs to a folder."""
     path = os.path.join(folder, 'wandb', 'id.txt')
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -90,7 +89,7 @@ def _identity(folder: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A config of plain dicts and values; other objects by their representation."""
+    """Plain dicts and values; other objects by their representation."""
     if isinstance(value, dict):
         return {str(key): _plain(x) for key, x in value.items()}
     if isinstance(value, (list, tuple)):

@@ -35,7 +35,6 @@ class Changes(NamedTuple):
         )
 
     def apply(self, cfg: Dict[str, Any]) -> None:
-        """Change a config in place. Raises ``ConfigError`` if a key does not exist."""
         for key, value in self.settings.items():
             *sections, last = key.split('.')
             place = cfg
@@ -92,7 +91,6 @@ class ChangedPolicy:
         self._earned: Dict[int, float] = {}  # rewards of its earlier steps
 
     def functions(self) -> NamedTuple:
-        """The collect mode with the changes."""
         return self._policy._replace(
             forward=self._forward, process_transition=self._process_transition, reset=self._reset
         )

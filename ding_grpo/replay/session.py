@@ -85,7 +85,6 @@ def _config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
 
 
 def _check(record: Dict[str, Any], changes: Changes) -> None:
-    """Check that the rows and steps that the changes name exist."""
     rows = record['rows']
     for row in [*changes.rewards, *(force.row for force in changes.forces)]:
         if not 0 <= row < len(rows):

@@ -12,7 +12,6 @@ WIDTH = 60  # characters of a completion in the table of rows
 
 
 def group_text(found: Replayed, changed: Optional[Replayed] = None) -> str:
-    """The rows of a group, and beside them the same rows with a change."""
     record = found.record
     lines = [f"update {record['train_iter']}, group {record['group']} of {found.groups}"]
     if record['prompt'] is not None:

@@ -127,7 +127,6 @@ def _head(record: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _row(record: Dict[str, Any], reward: Any) -> Dict[str, Any]:
-    """What rows of all sources have."""
     failed = record['failed']
     return dict(
         reward=_number(reward),

@@ -47,7 +47,6 @@ def _records(folder: str, worker: str, name: str, convert: Callable = dict) -> L
 
 
 def _finding(record: Dict[str, Any]) -> Dict[str, str]:
-    """What the page shows of a finding."""
     return {name: str(record[name]) for name in ('update', 'cause', 'message')}
 
 

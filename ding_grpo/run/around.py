@@ -69,7 +69,6 @@ def checked_while_compiled(check: Callable[[Dict, Dict], None]) -> Iterator[None
 
 
 def save_config(config: Dict, path: str) -> None:
-    """Write a compiled config as a Python file."""
     with open(path, 'w', encoding='utf-8') as f:
         f.write("inf, nan = float('inf'), float('nan')\n\n")
         f.write(f'exp_config = {pformat(config, width=120, sort_dicts=False)}\n')

@@ -33,7 +33,7 @@ _NUMBERED = re.compile(r'iteration_(\d+)\.pth\.tar')
 
 
 class Found(NamedTuple):
-    """Path and content of a checkpoint."""
+    """A checkpoint."""
     path: str
     state: Dict[str, Any]
 
@@ -196,14 +196,12 @@ class _SummedFile:
             raise zipfile.BadZipFile(f'the checksum of {self._damaged[0]} does not match')
 
     def unread(self) -> List[zipfile.ZipInfo]:
-        """The records that have not been read from start to end."""
         return [record for record, *_ in self._begun.values()]
 
 
 @contextmanager
 def whole_folder(path: str) -> Iterator[str]:
-    """A temporary folder to write into, which is renamed to ``path`` once everything is written. Raises
-    ``CheckpointError`` if it cannot be written."""
+    """A temporary folder to write into, which is renamed to ``path`` once everything is written."""
     beside, before = f'{path}.tmp', f'{path}.before'
     if os.path.exists(before) and not os.path.exists(path):  # killed between the two moves below
         os.replace(before, path)
@@ -233,8 +231,7 @@ def number_of(path: str) -> Optional[int]:
 
 
 def prune(folder: str, keep: int) -> List[str]:
-    """Delete all but the ``keep`` newest numbered checkpoints, whose paths it returns, and partial files that a kill
-    left."""
+    """Delete all but the newest numbered checkpoints, whose paths it returns, and partial files that a kill left."""
     old = numbered(folder)[keep:]
     for path in old + glob.glob(os.path.join(glob.escape(folder), '*.tmp')):
         os.remove(path)

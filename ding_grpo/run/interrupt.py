@@ -17,12 +17,10 @@ class Interrupt:
         self._before: Dict[int, Any] = {}
 
     def catch(self) -> None:
-        """Start catching the signals."""
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def release(self) -> None:
-        """Restore the previous handlers."""
         while self._before:
             signal.signal(*self._before.popitem())
 

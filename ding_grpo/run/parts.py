@@ -61,7 +61,6 @@ class Parts:
                 self.buffer.update(self.learner.priority_info)
 
     def close(self) -> None:
-        """End the environments, and close the logs."""
         monitor = getattr(self.buffer, '_periodic_thruput_monitor', None)
         if monitor is not None:
             monitor.close()  # else the buffer's thread writes every minute, and creates the log's folder again

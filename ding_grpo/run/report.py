@@ -98,11 +98,9 @@ class MetricsHook(LearnerHook):
         self._printed = float('-inf')
 
     def state_dict(self) -> Dict[str, float]:
-        """Duration of the run so far, in seconds."""
         return dict(seconds=time.monotonic() - self._start)
 
     def load_state_dict(self, state: Dict[str, float]) -> None:
-        """Restore ``state_dict``."""
         self._start = time.monotonic() - state['seconds']
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
@@ -123,8 +121,8 @@ class MetricsHook(LearnerHook):
             click.echo('  '.join(fields))
 
     def _place(self, done: int, envstep: int, seconds: float) -> List[str]:
-        """The number of updates so far, the time, and the time left if the run has a limit. The speed is that since
-        the first update of this process, without its start."""
+        """Updates so far, time, and time left if the run has a limit, by the speed since this process's first update.
+        """
         most = self._limits.get('updates')
         fields = [f'update {done}' if most is None else f'update {done} of {most:.0f}', _clock(seconds)]
         counts = dict(updates=done, steps=envstep)
@@ -139,8 +137,7 @@ class MetricsHook(LearnerHook):
 
     @staticmethod
     def _results(metrics: Dict[str, float]) -> List[str]:
-        """What was sampled and learned. Metrics without a value, such as the entropy when nothing was learned, are
-        omitted."""
+        """What was sampled and learned, without metrics that have no value."""
         told = [f"reward {metrics['reward_mean']:.2f}" if 'reward_mean' in metrics else 'nothing could be scored']
         told += [
             f"{name[len('reward_'):-len('_mean')]} {value:.2f}" for name, value in metrics.items()
@@ -172,7 +169,6 @@ class UpdateLog:
         self._start = time.monotonic()
 
     def __call__(self, engine: 'BaseLearner', found: List[Dict[str, Any]]) -> None:  # noqa
-        """Write one line after an update; ``found`` are the metrics of each mini-batch."""
         record = dict(
             train_iter=engine.last_iter.val - len(found),  # DI-engine counts mini-batches
             envstep=engine.collector_envstep,
@@ -211,7 +207,6 @@ def export(engine: 'BaseLearner', parts: Parts) -> None:  # noqa
 
 
 def draw_curve(engine: 'BaseLearner') -> None:  # noqa
-    """Draw the learning curve."""
     run = run_folder(engine.exp_name)
     path = os.path.join(run, 'curve.png')
     draw_curves({engine.exp_name: run}, path)

@@ -62,7 +62,6 @@ class RunState(NamedTuple):
         return {name: path for name, path in paths.items() if os.path.exists(path)}
 
     def cut_logs(self, sizes: Dict[str, int]) -> None:
-        """Truncate the logs to their sizes at a checkpoint."""
         for name, path in self._logs().items():
             os.truncate(path, min(sizes.get(name, 0), os.path.getsize(path)))
 

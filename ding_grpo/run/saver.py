@@ -177,7 +177,6 @@ class Saver:
         return Found(found.path, dict(run=state.get('run')))
 
     def _choose(self) -> Optional[Found]:
-        """The checkpoint to load; None for a new run."""
         asked = self._asked
         if self._resumes and numbered(self._folder) and \
                 os.path.realpath(os.path.dirname(asked)) != os.path.realpath(self._folder):
@@ -245,7 +244,6 @@ class Saver:
         self.save(name)
 
     def _check_same(self) -> None:
-        """Raise a ``CheckpointError`` if the processes of the run have different weights."""
         model = self._policy.whole_model
         sums = parallel.all_gather([p.detach().double().sum().item() for p in model.parameters()])
         if any(repr(s) != repr(sums[0]) for s in sums):  # NaN equals NaN here

@@ -92,8 +92,7 @@ def read_shards(
 
 
 def check_shards(path: str, state: Dict[str, Any]) -> None:
-    """Raise ``CheckpointError`` if a file in the folder of a checkpoint is missing, or does not have its checksum, or
-    if it is not in a folder beside the checkpoint."""
+    """Raise ``CheckpointError`` if a file in the folder of a checkpoint is missing or damaged, or elsewhere."""
     folder, sums = folder_of(path, state), state[ENTRY]['sums']
     if not folder.endswith(SUFFIX) or any(os.path.basename(name) != name for name in sums):
         raise _damaged(
