@@ -121,8 +121,7 @@ class MetricsHook(LearnerHook):
             click.echo('  '.join(fields))
 
     def _place(self, done: int, envstep: int, seconds: float) -> List[str]:
-        """Updates so far, time, and time left if the run has a limit, by the speed since this process's first update.
-        """
+        """Updates so far, time, and time left if the run has a limit, by the speed since the first update here."""
         most = self._limits.get('updates')
         fields = [f'update {done}' if most is None else f'update {done} of {most:.0f}', _clock(seconds)]
         counts = dict(updates=done, steps=envstep)
