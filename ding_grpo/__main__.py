@@ -16,12 +16,6 @@ NAME = 'python -m ding_grpo'
 
 
 def main(args: Optional[List[str]] = None) -> None:
-    """
-    Overview:
-        Run DI-engine's command line.
-    Arguments:
-        - args (:obj:`Optional[List[str]]`): Its arguments; None uses the arguments of this process.
-    """
     import_ding()
     import ding_grpo  # noqa: F401  imported first, so that the sections of the command's config are checked
     args = sys.argv[1:] if args is None else args

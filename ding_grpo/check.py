@@ -3,11 +3,10 @@
 for junk, lengths of prompts and demonstrations, and time and memory of two trial updates. It leaves no file.
 """
 import os
-import shutil
 import statistics
-import tempfile
-from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Tuple
+from contextlib import closing, contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import click
 import torch
@@ -40,18 +39,8 @@ def main(config: str, seed: int, mode: str) -> None:
 
 
 def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: bool = False) -> List[Dict[str, Any]]:
-    """
-    Overview:
-        Print what a run of these configs meets.
-    Arguments:
-        - main_config, create_config (:obj:`EasyDict`): The configs.
-        - seed (:obj:`int`): Seed of the run.
-        - replays (:obj:`bool`): Whether an update learns from ``batch_size`` groups of a replay buffer.
-    Returns:
-        - found (:obj:`List[Dict]`): Causes of a failure to learn: ``cause``, ``message`` and figures.
-    Raises:
-        - ConfigError: If a config is invalid, or its policy is not grpo.
-    """
+    """Print what a run of these configs meets, and return the causes of a failure to learn: ``cause``, ``message`` and
+    figures. ``replays``: an update learns from ``batch_size`` groups of a replay buffer."""
     complete(main_config, create_config)
     if not is_grpo(create_config.policy.type):
         raise ConfigError(f'--check: create_config.policy.type = {create_config.policy.type!r}, must be grpo.')
@@ -70,46 +59,31 @@ def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: 
 
 @contextmanager
 def built(main_config: EasyDict, create_config: EasyDict, seed: int) -> Iterator[Tuple[Any, Any]]:
-    """
-    Overview:
-        Policy and collector of a run, which leave no file.
-    Arguments:
-        - main_config, create_config (:obj:`EasyDict`): The configs, which are changed.
-        - seed (:obj:`int`): Seed of the run.
-    """
-    folder = tempfile.mkdtemp()
-    try:
-        with around_run():
-            policy, collector = _build(main_config, create_config, seed, os.path.relpath(folder))
-            try:
-                yield policy, collector
-            finally:
-                collector.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """Policy and collector of a run, which leave no file. The configs are changed."""
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder, around_run():
+        main_config.exp_name = os.path.relpath(folder)
+        cfg = compiled((main_config, create_config), seed, save_cfg=False)
+        with collecting(cfg, seed, main_config.exp_name) as parts:
+            yield parts
 
 
-def _build(main_config: EasyDict, create_config: EasyDict, seed: int, folder: str) -> Tuple[Any, Any]:
-    """Policy and collector of a run."""
-    main_config.exp_name = folder
-    cfg = compiled((main_config, create_config), seed, save_cfg=False)
-    env, env_cfgs, _ = get_vec_env_setting(cfg.env)
-    envs = environments(cfg, env, env_cfgs)
-    envs.seed(cfg.seed)
+@contextmanager
+def collecting(cfg: EasyDict, seed: int, folder: str, change: Optional[Callable] = None) -> Iterator[Tuple[Any, Any]]:
+    """Policy and collector of a compiled config. The files of the collector are in ``folder``; it gets the policy's
+    collect mode after a ``change``. Its logger is not that of a run in this process."""
+    make, env_cfgs, _ = get_vec_env_setting(cfg.env)
+    envs = environments(cfg, make, env_cfgs)
+    envs.seed(seed)
     policy = make_policy(cfg, None, seed, groups=is_grpo(cfg.policy.type))
-    collector = create_serial_collector(
-        cfg.policy.collect.collector, env=envs, policy=policy.collect_mode, exp_name=folder
-    )
-    return policy, collector
+    mode = policy.collect_mode if change is None else change(policy.collect_mode)
+    parts = dict(env=envs, policy=mode, exp_name=folder, instance_name='trial')
+    with closing(create_serial_collector(cfg.policy.collect.collector, **parts)) as collector:
+        yield policy, collector
 
 
 def describe_probes(probes: List[Dict[str, Any]]) -> List[str]:
-    """
-    Overview:
-        Lengths of prompts and demonstrations, and a table of what the scorer pays for each kind of text.
-    Arguments:
-        - probes (:obj:`List[Dict]`): From ``probe`` of a token environment; empty for others.
-    """
+    """Lengths of prompts and demonstrations, and a table of what the scorer pays for each kind of text, given ``probe``
+    of a token environment; empty for others."""
     if not probes:
         return []
     prompts = {p['problem']: p['prompt_tokens'] for p in probes}

@@ -38,11 +38,8 @@ if __name__ == '__main__':
 
 
 class Converted(NamedTuple):
-    """
-    Overview:
-        A config of ``grpo``, with the comments on its keys by dotted path, and the keys of ``policy`` that were left
-        out because grpo does not have them, with their values.
-    """
+    """A config of ``grpo``, with the comments on its keys by dotted path, and the keys of ``policy`` that were left out
+    because grpo does not have them, with their values."""
     main: Dict
     create: Dict
     comments: Dict[str, str]
@@ -50,12 +47,7 @@ class Converted(NamedTuple):
 
 
 def check_is_ppo(main: Dict, create: Dict) -> None:
-    """
-    Overview:
-        Check that a config is one of DI-engine's on-policy PPO.
-    Raises:
-        - ConfigError: If it is of another algorithm.
-    """
+    """Raise ``ConfigError`` if a config is not one of DI-engine's on-policy PPO."""
     kind = create['policy']['type']
     if kind != 'ppo':
         raise ConfigError(
@@ -78,13 +70,8 @@ def check_is_ppo(main: Dict, create: Dict) -> None:
 
 
 def episode_length(main: Dict, create: Dict) -> Optional[float]:
-    """
-    Overview:
-        Mean number of steps of an episode of random actions, in the environment of a config. None if the environment \
-        needs a package that is not installed.
-    Raises:
-        - ConfigError: If the environment cannot be made or stepped.
-    """
+    """Mean number of steps of an episode of random actions, in the environment of a config. None if the environment
+    needs a package that is not installed."""
     from ding.config import compile_config
     from ding.envs import get_vec_env_setting
     try:
@@ -115,15 +102,8 @@ def episode_length(main: Dict, create: Dict) -> Optional[float]:
 
 
 def check_start(main: Dict, create: Dict, has_env: bool) -> None:
-    """
-    Overview:
-        Build what a run of a converted config builds before its first episode.
-    Arguments:
-        - main, create (:obj:`Dict`): The config.
-        - has_env (:obj:`bool`): False: its environment cannot be made, and only the policy is built.
-    Raises:
-        - ConfigError: If the run would fail.
-    """
+    """Build what a run of a converted config builds before its first episode; only the policy, if its environment
+    cannot be made. Raises ``ConfigError`` if the run would fail."""
     from ding.envs import BaseEnv
     from ding.policy import create_policy
 
@@ -146,16 +126,6 @@ def check_start(main: Dict, create: Dict, has_env: bool) -> None:
 
 
 def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
-    """
-    Overview:
-        Convert a config of PPO.
-    Arguments:
-        - main (:obj:`Dict`): ``main_config``.
-        - create (:obj:`Dict`): ``create_config``.
-        - length (:obj:`Optional[float]`): Steps of an episode, from ``episode_length``.
-    Returns:
-        - converted (:obj:`Converted`): The config of ``grpo``.
-    """
     from ding.policy import PPOPolicy
     from ding.utils import deep_merge_dicts
 
@@ -204,7 +174,6 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
 
 
 def _unknown(cfg: Dict, known: Dict) -> Dict[str, Any]:
-    """The keys of a section that are not known, by dotted path, with their values."""
     found = {key: value for key, value in cfg.items() if key not in known}
     for key in set(cfg) - set(found):
         if isinstance(cfg[key], dict) and isinstance(known[key], dict) and known[key]:
@@ -264,12 +233,7 @@ def _renamed(name: str) -> str:
 
 
 class Source:
-    """
-    Overview:
-        The text of a config file, in which the expressions of objects such as ``nn.Tanh()`` are found.
-    Arguments:
-        - text (:obj:`str`): The file's text.
-    """
+    """The text of a config file, in which the expressions of objects such as ``nn.Tanh()`` are found."""
 
     def __init__(self, text: str) -> None:
         self._text, self._tree = text, ast.parse(text)
@@ -295,12 +259,8 @@ class Source:
                 self._visit(child, path)
 
     def expression(self, path: Tuple[str, ...], value: Any) -> str:
-        """
-        Overview:
-            The expression that made a value.
-        Raises:
-            - ConfigError: If it is not found, or uses names that the file does not import.
-        """
+        """The expression that made a value. Raises ``ConfigError`` if it is not found, or uses names that the file does
+        not import."""
         node = self._expressions.get(path)
         names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node is not None else {''}
         if not names <= set(self._imports):
@@ -312,20 +272,11 @@ class Source:
         return ast.get_source_segment(self._text, node)
 
     def used_imports(self) -> str:
-        """The import statements that the found expressions need."""
         return ''.join(f'{ast.get_source_segment(self._text, node)}\n' for node in self._used)
 
 
 def write(value: Any, source: Source, comments: Dict[str, str], path: Tuple[str, ...] = ()) -> str:
-    """
-    Overview:
-        A value of a config as Python, with its comments.
-    Arguments:
-        - value (:obj:`Any`): The value.
-        - source (:obj:`Source`): Of the file that the value comes from.
-        - comments (:obj:`Dict[str, str]`): By dotted path.
-        - path (:obj:`Tuple[str, ...]`): Keys that lead to the value.
-    """
+    """A value of a config as Python, with its comments by dotted path; ``path`` has the keys that lead to the value."""
     if isinstance(value, dict) and all(isinstance(key, str) and key.isidentifier() for key in value):
         if not value:
             return 'dict()'

@@ -35,14 +35,7 @@ from .run.saver import DingSaver, Saver
 
 
 def run(parts: Parts) -> Dict[str, Any]:
-    """
-    Overview:
-        Run until a limit, the return to reach, or a signal.
-    Arguments:
-        - parts (:obj:`Parts`): Of the run.
-    Returns:
-        - result (:obj:`Dict[str, Any]`): What ``result.pkl`` contains.
-    """
+    """Run until a limit, the return to reach, or a signal. Returns what ``result.pkl`` contains."""
     learner, collector, evaluator = parts.learner, parts.collector, parts.evaluator
     saver = Saver(parts) if parts.commander is None else DingSaver(parts)
     with saver.running():

@@ -50,11 +50,8 @@ make_actor.register(CausalLM, TokenActor.of)
 
 @POLICY_REGISTRY.register('grpo')
 class GRPOPolicy(Policy):
-    """
-    Overview:
-        GRPO, https://arxiv.org/abs/2402.03300. A training sample is a whole group of ``group_size`` trajectories
-        from one start. ``n_sample`` and ``batch_size`` count groups.
-    """
+    """GRPO, https://arxiv.org/abs/2402.03300. A training sample is a whole group of ``group_size`` trajectories from
+    one start. ``n_sample`` and ``batch_size`` count groups."""
 
     config = DEFAULTS
     learns_from_groups = True
@@ -208,14 +205,8 @@ class GRPOPolicy(Policy):
         self._actor.check_learning(cfg)
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
-        """
-        Overview:
-            Perform one update, see ``update.py``.
-        Arguments:
-            - data (:obj:`List[Dict]`): Groups from ``get_train_sample``.
-        Returns:
-            - metrics (:obj:`Dict[str, float]`): See docs/reference/metrics.md.
-        """
+        """Perform one update, see ``update.py``. ``data`` are groups from ``get_train_sample``. Returns metrics, see
+        docs/reference/metrics.md."""
         return self._learning.update(data)
 
     def _monitor_vars_learn(self) -> List[str]:
@@ -336,11 +327,8 @@ def is_grpo(kind: Any) -> bool:
 
 @POLICY_REGISTRY.register('grpo_command')
 class GRPOCommandModePolicy(GRPOPolicy, DummyCommandModePolicy):
-    """
-    Overview:
-        ``grpo`` under the name that DI-engine's own serial pipelines use. They are told so by ``when_made``, which \
-        ``compat/late.py`` sets.
-    """
+    """``grpo`` under the name that DI-engine's own serial pipelines use. They are told so by ``when_made``, which
+    ``compat/late.py`` sets."""
     when_made: Optional[Callable[[], None]] = None
 
     def __init__(self, *args, **kwargs) -> None:

@@ -15,12 +15,7 @@ COUNTERS = ('episodes', 'last_table', 'last_print')
 
 
 class CollectLog:
-    """
-    Overview:
-        Log of a collector: numbers as text and for TensorBoard, and tables of completions.
-    Interfaces:
-        ``write``, ``state_dict``, ``load_state_dict``
-    """
+    """Log of a collector: numbers as text and for TensorBoard, and tables of completions."""
 
     def __init__(self, name: str, cfg: Dict, logger: Logger, tb_logger: Any, table: CompletionTable) -> None:
         self._name, self._cfg, self._logger, self._tb_logger, self._table = name, cfg, logger, tb_logger, table
@@ -39,24 +34,15 @@ class CollectLog:
             self, groups: List[Collected], seconds: Dict[str, float], train_iter: int, envstep: int,
             advantages: Callable, further: Dict[str, float]
     ) -> None:
-        """
-        Overview:
-            Log a collect.
-        Arguments:
-            - groups (:obj:`List[Collected]`): The collected groups.
-            - seconds (:obj:`Dict[str, float]`): Duration in seconds, by part.
-            - train_iter (:obj:`int`): Number of updates before the collect.
-            - envstep (:obj:`int`): Number of environment steps after the collect.
-            - advantages (:obj:`Callable`): Computes the advantages of each group's rows.
-            - further (:obj:`Dict[str, float]`): Further numbers to log.
-        """
-        samples, infos = [group.sample for group in groups], [group.infos for group in groups]
-        self._episodes += sum(map(len, infos))
+        """Log a collect: its groups, seconds by part, the updates before it and the environment steps after it.
+        ``advantages`` computes those of each group's rows; ``further`` has further numbers to log."""
+        episodes = sum(len(group.infos) for group in groups)
+        self._episodes += episodes
         if parallel.rank() > 0:
             return
         if self._last_print is None or train_iter - self._last_print >= self._cfg.collect_print_freq:
             self._last_print = train_iter
-            self._write_numbers(samples, sum(map(len, infos)), sum(seconds.values()), train_iter, envstep, further)
+            self._write_numbers(groups, episodes, sum(seconds.values()), train_iter, envstep, further)
         equal = None if self._told_equal else equal_in_float32(groups)
         if equal is not None:
             self._told_equal = True
@@ -64,13 +50,13 @@ class CollectLog:
                 f'warning: the rewards {equal[0]!r} and {equal[1]!r} of a group (update {train_iter}) are equal in '
                 'float32, so nothing is learned from their difference. Subtract a constant, or raise the difference.'
             )
-        if 'completion' in infos[0][0]:
-            self._write_tables(samples, infos, train_iter, advantages)
+        if 'completion' in groups[0].infos[0]:
+            self._write_tables(groups, train_iter, advantages)
 
     def _write_numbers(
-            self, samples: List[Dict[str, Any]], episodes: int, seconds: float, train_iter: int, envstep: int,
-            further: Dict[str, float]
+            self, groups: List[Collected], episodes: int, seconds: float, train_iter: int, envstep: int, further: Dict
     ) -> None:
+        samples = [group.sample for group in groups]
         returns = np.concatenate([s['reward'].sum(1)[s['failed'] == 0].numpy() for s in samples])
         steps = float(sum(s['weight'].sum() for s in samples))
         info = dict(
@@ -88,9 +74,8 @@ class CollectLog:
         for axis, step in (('iter', train_iter), ('step', envstep)):
             add_scalars(self._tb_logger, {f'{self._name}_{axis}/{name}': value for name, value in info.items()}, step)
 
-    def _write_tables(
-            self, samples: List[Dict[str, Any]], infos: List[List[Dict]], train_iter: int, advantages: Callable
-    ) -> None:
+    def _write_tables(self, groups: List[Collected], train_iter: int, advantages: Callable) -> None:
+        samples, infos = [group.sample for group in groups], [group.infos for group in groups]
         due = self._last_table is None or train_iter - self._last_table >= self._cfg.table_freq
         failed = any(sample['failed'].any() for sample in samples)
         if not (due or failed):

@@ -9,21 +9,11 @@ from ding_grpo.logs.screen import shorten
 
 
 class CompletionTable:
-    """
-    Overview:
-        Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of \
-        each group go into a small table and a file of JSON lines. Completions that could not be scored go into the \
-        same file.
-    Interfaces:
-        ``write``, ``write_failed``
-    """
+    """Writes sampled completions, or dialogues of several turns, for a human reader. The best and the worst of each
+    group go into a small table and a file of JSON lines. Completions that could not be scored go into the same file."""
 
     def __init__(self, path: str, rows: int) -> None:
-        """
-        Arguments:
-            - path (:obj:`str`): Path without extension. Tables are appended to PATH.txt, completions to PATH.jsonl.
-            - rows (:obj:`int`): Maximum number of rows of a table.
-        """
+        """Tables of at most ``rows`` rows are appended to PATH.txt, completions to PATH.jsonl."""
         self._path = path
         self._rows = rows
 
@@ -31,21 +21,9 @@ class CompletionTable:
             self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
             advantages: List[Tensor]
     ) -> str:
-        """
-        Overview:
-            Append a table to the text file, and the untruncated best and worst completion of every group to the file \
-            of JSON lines.
-        Arguments:
-            - train_iter (:obj:`int`): Number of updates so far.
-            - infos (:obj:`List[List[Dict]]`): For each group and row, the info of a token environment's last step.
-            - samples (:obj:`List[Dict]`): The sample of each group.
-            - advantages (:obj:`List[Optional[torch.FloatTensor]]`): The advantages of each group's rows, None if \
-                they are not known yet.
-        Returns:
-            - text (:obj:`str`): The table.
-        Shapes:
-            - advantages (:obj:`List[torch.FloatTensor]`): :math:`(G, )` each
-        """
+        """Append a table to the text file, and the untruncated best and worst completion of every group to the file of
+        JSON lines. For each group, ``infos`` has the info of the last step of each row, ``advantages`` those of its
+        rows (G, ), or None if they are not known yet. Returns the table."""
         records, lines = [], []
         for group, sample, adv in zip(infos, samples, advantages):
             reward = sample['reward'].sum(1)  # (G, )
@@ -80,11 +58,7 @@ class CompletionTable:
             self, train_iter: int, infos: List[List[Dict[str, Any]]], samples: List[Dict[str, Any]],
             advantages: List[Tensor]
     ) -> None:
-        """
-        Overview:
-            Append every completion that could not be scored, untruncated, to the file of JSON lines. Takes the \
-            arguments of ``write``.
-        """
+        """Append every completion that could not be scored, untruncated, to the file of JSON lines."""
         for group, sample, adv in zip(infos, samples, advantages):
             for row in sample['failed'].nonzero().squeeze(1).tolist():
                 append_json(f'{self._path}.jsonl', _record(train_iter, sample, row, group[row], adv))

@@ -11,27 +11,16 @@ from ding_common.processes.ding_private import step_timeout
 
 
 class Scorer(Protocol):
-    """
-    Overview:
-        The property ``scorer`` of an environment, None if its episodes have a reward when they end. With a scorer, \
-        ``reset`` takes ``defer_score``; if that is True, the info of an episode's last step contains ``unscored``.
-    """
+    """The property ``scorer`` of an environment, None if its episodes have a reward when they end. With a scorer,
+    ``reset`` takes ``defer_score``; if that is True, the info of an episode's last step contains ``unscored``."""
 
     def score(self, steps: List[Tuple[int, BaseEnvTimestep]]) -> List[BaseEnvTimestep]:
-        """
-        Overview:
-            Score episodes. Arguments and result are the number of the environment and the last step of each, and \
-            these steps with their rewards and with all entries of their infos.
-        """
+        """Score episodes. Arguments and result are the number of the environment and the last step of each, and these
+        steps with their rewards and with all entries of their infos."""
 
 
 class Deferred:
-    """
-    Overview:
-        The scorer of an env manager's reference environment, if it has one.
-    Interfaces:
-        ``start``, ``is_unscored``, ``score``
-    """
+    """The scorer of an env manager's reference environment, if it has one."""
 
     def __init__(self, manager: BaseEnvManager) -> None:
         scorer: Optional[Scorer] = getattr(manager.env_ref, 'scorer', None)
@@ -40,29 +29,19 @@ class Deferred:
         self._score = scorer and timeout_wrapper(scorer.score, step_timeout(manager))
 
     def start(self, arguments: Optional[Dict[str, Any]] = None) -> Optional[Dict[str, Any]]:
-        """The arguments of an environment's ``reset``, extended so that its episode is left unscored."""
         return dict(arguments or {}, defer_score=True) if self._exists else arguments
 
     def is_unscored(self, step: BaseEnvTimestep) -> bool:
-        """Whether a step ends an episode that was left unscored."""
         return self._exists and 'unscored' in step.info
 
     def score(self, steps: List[Tuple[int, BaseEnvTimestep]]) -> List[BaseEnvTimestep]:
-        """
-        Overview:
-            See ``Scorer.score``. Like a step of an environment, the call may take ``env.manager.step_timeout``.
-        """
+        """See ``Scorer.score``. Like a step of an environment, the call may take ``env.manager.step_timeout``."""
         return self._score(steps) if steps else []
 
 
 class ScoringManager:
-    """
-    Overview:
-        An env manager that scores all episodes that end in one step with one call, before it returns the step. \
-        DI-engine's evaluator reads the return there.
-    Interfaces:
-        As ``BaseEnvManager``.
-    """
+    """An env manager that scores all episodes that end in one step with one call, before it returns the step.
+    DI-engine's evaluator reads the return there."""
 
     def __init__(self, manager: BaseEnvManager) -> None:
         self._manager = manager

@@ -5,17 +5,9 @@ from ding_grpo.logs.screen import show
 
 
 def check_failures(failures: List[Optional[str]], most: float, key: str, what_then: str) -> None:
-    """
-    Overview:
-        Log completions that could not be scored, and stop the run when there are too many.
-    Arguments:
-        - failures (:obj:`List[Optional[str]]`): One entry per episode: the reason of the failure, or None.
-        - most (:obj:`float`): Largest share that may fail.
-        - key (:obj:`str`): The config key that sets ``most``.
-        - what_then (:obj:`str`): What happens to failed completions, for the message.
-    Raises:
-        - TaskError: If the share of failures is larger than ``most``.
-    """
+    """Log completions that could not be scored, and raise ``TaskError`` if their share is larger than ``most``, the
+    value of ``key``. ``failures`` has the reason of each episode's failure, or None; ``what_then`` is what happens to
+    failed completions, for the message."""
     failed = [failure for failure in failures if failure is not None]
     if not failed:
         return

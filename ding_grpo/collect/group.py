@@ -13,11 +13,8 @@ INFO = ('index', 'kind', 'prompt', 'completion', 'turns', 'reward_parts', 'exact
 
 
 class Group:
-    """
-    Overview:
-        A running group: G environments that were reset with one seed, each of which runs one episode; or one \
-        environment, whose greedy episode is a baseline for the group of the same number.
-    """
+    """A running group: G environments that were reset with one seed, each of which runs one episode; or one
+    environment, whose greedy episode is a baseline for the group of the same number."""
 
     def __init__(self, number: int, env_ids: List[int], problem: Optional[int] = None, greedy: bool = False) -> None:
         self.number = number
@@ -40,7 +37,6 @@ class Group:
         self.unscored: Dict[int, Tuple[Any, Dict[str, Any], BaseEnvTimestep]] = {}
 
     def row_key(self, collect_iter: int, env_id: int) -> Tuple[int, ...]:
-        """The key of the random numbers of an environment's row."""
         key = (collect_iter, self.number, self.env_ids.index(env_id))
         return key if self.restarts == 0 else (*key, self.restarts)
 
@@ -63,12 +59,10 @@ class Group:
         self.dropped_tokens += len(output['action'])
 
     def compare_with(self, greedy: 'Group') -> None:
-        """Take the return of a finished greedy episode as the baseline."""
         self.baseline = greedy
         self.steps += greedy.steps
 
     def fold(self, policy: NamedTuple, train_iter: int) -> 'Collected':
-        """Fold the episodes of the finished group into one sample."""
         if self.baseline is not None:
             info, = self.baseline.last_info.values()
             reason = info.get('failed')
@@ -87,12 +81,8 @@ class Group:
 
 
 class Collected(NamedTuple):
-    """
-    Overview:
-        A finished group: its sample, the entries ``INFO`` of the last info of each row and its ``return`` as an \
-        evaluation counts it, the group's number of environment steps, and the number of tokens of rows that were \
-        dropped.
-    """
+    """A finished group: its sample, the entries ``INFO`` of the last info of each row and its ``return`` as an
+    evaluation counts it, the number of its environment steps, and that of the tokens of rows that were dropped."""
     sample: Dict[str, Any]
     infos: List[Dict[str, Any]]
     steps: int
@@ -126,10 +116,7 @@ def equal_in_float32(groups: List[Collected]) -> Optional[Tuple[float, float]]:
 
 
 class Sampled(NamedTuple):
-    """
-    Overview:
-        The groups of a collect: those to learn from, those that they replaced, and seconds and memory of its parts.
-    """
+    """The groups of a collect: those to learn from, those that they replaced, and seconds and memory of its parts."""
     done: List[Collected]
     replaced: List[Collected]
     clock: Dict[str, float]

@@ -1,7 +1,7 @@
 import os
 import random
 from functools import partial
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager
@@ -22,8 +22,7 @@ from .failures import check_failures
 from .group import Collected, Sampled
 from .group_player import GroupPlayer
 from .probe import probe
-from .problem_order import ProblemOrder
-from .problem_pools import ProblemPools
+from .problem_pools import ProblemPools, make_order
 
 # Counters of a collector, which a resumed run restores.
 COUNTERS = ('envstep', 'collect_iter', 'groups', 'started')
@@ -37,11 +36,6 @@ class GroupCollector(ISerialCollector):
         get one seed, and each runs exactly one episode. The G episodes are folded into one sample at once, so that
         nothing can separate them. All environments of the running groups step together, so that tokens and rewards
         depend neither on which of them finishes first nor on the number of processes.
-    Interfaces:
-        ``collect``, ``probe``, ``reset``, ``reset_env``, ``reset_policy``, ``close``, ``state_dict``,
-        ``load_state_dict``
-    Property:
-        ``envstep``
     """
 
     config = dict(
@@ -81,9 +75,6 @@ class GroupCollector(ISerialCollector):
             - cfg (:obj:`Dict`): See ``config``.
             - env (:obj:`BaseEnvManager`): The number of its environments must be a multiple of the group size.
             - policy (:obj:`NamedTuple`): Collect mode of a ``grpo`` policy.
-            - tb_logger (:obj:`SummaryWriter`): TensorBoard writer.
-            - exp_name (:obj:`str`): Folder of the experiment.
-            - instance_name (:obj:`str`): Name of the log's folder.
         """
         self._cfg = cfg
         self._name = instance_name
@@ -107,15 +98,15 @@ class GroupCollector(ISerialCollector):
     def reset_env(self, _env: Optional[BaseEnvManager] = None) -> None:
         if _env is None:
             self._env.reset()
-        else:
-            self._env = _env
-            disable_auto_reset(self._env)
-            try:
-                self._env.launch()
-            except RuntimeError as error:
-                unwrap_task_error(error)
-            if self._policy is not None:
-                self._player = self._make_player()
+            return
+        self._env = _env
+        disable_auto_reset(self._env)
+        try:
+            self._env.launch()
+        except RuntimeError as error:
+            unwrap_task_error(error)
+        if self._policy is not None:
+            self._player = self._make_player()
 
     def reset_policy(self, _policy: Optional[NamedTuple] = None) -> None:
         if _policy is not None:
@@ -140,7 +131,7 @@ class GroupCollector(ISerialCollector):
             self._check_episodes(cfg.collect.max_episodes_per_env)
             self._ahead = self._make_ahead() if cfg.collect.stale > 0 else None
             self._needs_greedy = self._learns.needs_greedy
-            self._order = self._problem_order(cfg.collect)
+            self._order = make_order(self._seed, getattr(self._env.env_ref, 'num_problems', None), cfg.collect)
             spaces = self._env.observation_space, self._env.action_space
             self._learns.bind(getattr(self._env.env_ref, 'token_spec', None), spaces)
             self._player = self._make_player()
@@ -148,17 +139,6 @@ class GroupCollector(ISerialCollector):
 
     def _make_player(self) -> GroupPlayer:
         return GroupPlayer(self._env, self._policy, self._seed, self._rows, self._cfg.max_restarts, self._logger)
-
-    def _problem_order(self, cfg: Dict) -> Union[ProblemOrder, ProblemPools, None]:
-        problems, order = getattr(self._env.env_ref, 'num_problems', None), cfg.problem_order
-        if order == 'pools' and problems is None:
-            raise ConfigError(
-                "policy.collect.problem_order = 'pools': needs an environment with a known number of problems "
-                "(num_problems), such as token_env. Use 'epoch' or 'random'."
-            )
-        if problems is None or order == 'random':
-            return None
-        return ProblemOrder(self._seed, problems) if order == 'epoch' else ProblemPools(self._seed, problems, cfg.pools)
 
     def _check_episodes(self, most: int) -> None:
         episodes = self._n_sample * self._rows
@@ -179,12 +159,7 @@ class GroupCollector(ISerialCollector):
         return load('ding_grpo.extras.ahead:AheadSampler')(self._learns.whole_model)
 
     def probe(self, problems: int) -> List[Dict[str, Any]]:
-        """
-        Overview:
-            Score texts that no policy wrote, see ``ding_grpo.collect.probe``.
-        Arguments:
-            - problems (:obj:`int`): Number of problems.
-        """
+        """Score texts that no policy wrote, of some problems, see ``ding_grpo.collect.probe``."""
         return probe(self._env, problems)
 
     def reset(self, _policy: Optional[NamedTuple] = None, _env: Optional[BaseEnvManager] = None) -> None:
@@ -203,7 +178,6 @@ class GroupCollector(ISerialCollector):
         self._envstep = value
 
     def state_dict(self) -> Dict[str, Any]:
-        """The state of the collects so far that a resumed run needs."""
         return dict(self.counters(), **({} if self._ahead is None else self._ahead.state_dict()))
 
     def counters(self) -> Dict[str, Any]:
@@ -211,7 +185,6 @@ class GroupCollector(ISerialCollector):
         return dict(self._counters(), **self._log.state_dict(), **self._pools())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict``."""
         self._set_counters(state)
         self._log.load_state_dict(state)
         if isinstance(self._order, ProblemPools) and 'pools' in state:
@@ -220,17 +193,18 @@ class GroupCollector(ISerialCollector):
             self._ahead.load_state_dict(state)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            if self._ahead is not None:
-                self._ahead.close()
-            self._env.close()
-            if self._tb_logger is not None:
-                try:
-                    self._tb_logger.flush()
-                    self._tb_logger.close()
-                except (OSError, ValueError) as error:  # its thread has ended because the disk is full
-                    self._logger.warning(f'closing the log: {error!r}')
+        if self._closed:
+            return
+        self._closed = True
+        if self._ahead is not None:
+            self._ahead.close()
+        self._env.close()
+        if self._tb_logger is not None:
+            try:
+                self._tb_logger.flush()
+                self._tb_logger.close()
+            except (OSError, ValueError) as error:  # its thread has ended because the disk is full
+                self._logger.warning(f'closing the log: {error!r}')
 
     def __del__(self) -> None:
         if hasattr(self, '_env'):
@@ -358,7 +332,6 @@ class GroupCollector(ISerialCollector):
         return None if self._order is None else self._order.problem(self._started + number)
 
     def _rate_problems(self, groups: List[Collected]) -> None:
-        """Tell the pools of problems how often these were solved."""
         if not isinstance(self._order, ProblemPools):
             return
         least, rates = self._learns.cfg.collect.pools.success_from, []

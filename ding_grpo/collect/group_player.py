@@ -16,25 +16,11 @@ from .group import Group
 
 
 class GroupPlayer:
-    """
-    Overview:
-        Plays groups to their end. All environments of the running groups step together.
-    Interfaces:
-        ``play``, ``score``
-    """
+    """Plays groups to their end. All environments of the running groups step together."""
 
     def __init__(
             self, env: BaseEnvManager, policy: NamedTuple, seed: int, rows: int, max_restarts: int, logger: Logger
     ) -> None:
-        """
-        Arguments:
-            - env (:obj:`BaseEnvManager`): The environments.
-            - policy (:obj:`NamedTuple`): Collect mode of a ``grpo`` policy.
-            - seed (:obj:`int`): The seed of the run.
-            - rows (:obj:`int`): Number of rows of a group.
-            - max_restarts (:obj:`int`): See ``GroupCollector.config``.
-            - logger (:obj:`Logger`): For restarts.
-        """
         self._env, self._policy, self._seed, self._rows = env, policy, seed, rows
         self._max_restarts, self._logger = max_restarts, logger
         self._shared_start = group_policy(policy).cfg.collect.shared_start
@@ -50,26 +36,17 @@ class GroupPlayer:
             memory: MemoryMeter,
             greedy: bool = False
     ) -> List[Group]:
-        """
-        Overview:
-            Play groups, or the greedy row of each.
-        Arguments:
-            - numbers (:obj:`List[int]`): Their numbers in the update.
-            - collect_iter (:obj:`int`): Number of updates before it.
-            - problem (:obj:`Callable`): Maps a number to the group's problem, or to None.
-            - policy_kwargs (:obj:`Dict`): Further arguments of the policy's forward.
-            - clock (:obj:`Dict[str, float]`): Seconds of ``sampling`` and ``scoring``, to which this adds.
-            - memory (:obj:`MemoryMeter`): Measures these parts.
-            - greedy (:obj:`bool`): Whether to play one row of each group, of the most probable actions.
-        Returns:
-            - groups (:obj:`List[Group]`): The finished groups by number, whichever finished first.
-        """
+        """Play the groups with these numbers, or the greedy row of each. ``problem`` maps a number to the group's
+        problem, or to None. Adds to the seconds in ``clock``, and measures memory. Returns the finished groups by
+        number, whichever finished first."""
         self._collect_iter = collect_iter
         size, ids, waiting = 1 if greedy else self._rows, list(range(self._env.env_num)), list(numbers)
         free, running, finished = [ids[i:i + size] for i in ids[::size]], [], []
         while waiting or running:
             while free and waiting:
-                running.append(self._start(waiting[0], free.pop(0), problem(waiting.pop(0)), greedy))
+                number = waiting.pop(0)
+                running.append(Group(number, free.pop(0), problem(number), greedy))
+                self._begin(running[-1])
             timesteps, outputs, obs = self._step(running, policy_kwargs, clock, memory)
             for group in list(running):
                 self._take(group, timesteps, outputs, obs)
@@ -78,11 +55,6 @@ class GroupPlayer:
                     free.append(group.env_ids)
                     finished.append(group)
         return sorted(finished, key=lambda group: group.number)
-
-    def _start(self, number: int, env_ids: List[int], problem: Optional[int], greedy: bool) -> Group:
-        group = Group(number, env_ids, problem, greedy)
-        self._begin(group)
-        return group
 
     def _begin(self, group: Group) -> None:
         group.begin()
@@ -156,7 +128,7 @@ class GroupPlayer:
                 self._policy.reset([i])
 
     def score(self, groups: List[Group], clock: Dict[str, float], memory: MemoryMeter) -> None:
-        """Score the episodes that their environments left unscored, all of them at once."""
+        """Score all episodes that their environments left unscored at once."""
         start = time.perf_counter()
         rows = [(g, i) for g in sorted(groups, key=lambda g: g.number) for i in g.env_ids if i in g.unscored]
         with memory.part('scoring'):

@@ -11,17 +11,9 @@ from ding_grpo.logs.screen import show
 
 
 def probe(manager: BaseEnvManager, problems: int) -> List[Dict[str, Any]]:
-    """
-    Overview:
-        Score texts that no policy wrote, in environments that can (``dizoo_llm/envs/probe.py``). The random numbers \
-        of the run stay as they are.
-    Arguments:
-        - manager (:obj:`BaseEnvManager`): Its reference environment has the scorer.
-        - problems (:obj:`int`): Number of problems.
-    Returns:
-        - probes (:obj:`List[Dict]`): See ``of_probes``; empty for other environments, and if a problem has no prompt, \
-            which the environments report when they get to it.
-    """
+    """Score texts that no policy wrote, in environments that can (``dizoo_llm/envs/probe.py``). The random numbers of
+    the run stay as they are. Returns what ``of_probes`` takes; empty for other environments, and if a problem has no
+    prompt, which the environments report when they get to it."""
     own = getattr(manager.env_ref, 'probe', None)
     if own is None:
         return []

@@ -4,26 +4,15 @@ import numpy as np
 
 
 class ProblemOrder:
-    """
-    Overview:
-        The problems of training in shuffled epochs: every problem once before any of them twice. The order is a
-        function of run seed and epoch, so that a resumed run and several processes draw the same problems.
-    Arguments:
-        - seed (:obj:`int`): The run's seed.
-        - number (:obj:`int`): Number of problems.
-    """
+    """The problems of training in shuffled epochs: every problem once before any of them twice. The order is a function
+    of run seed and epoch, so that a resumed run and several processes draw the same problems."""
 
     def __init__(self, seed: int, number: int) -> None:
         self._seed, self._number = seed, number
         self._epoch: Optional[int] = None
 
     def problem(self, position: int) -> int:
-        """
-        Overview:
-            The index of a problem.
-        Arguments:
-            - position (:obj:`int`): Number of groups that the run has started before.
-        """
+        """The index of the problem after ``position`` started groups."""
         epoch, place = divmod(position, self._number)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, np.random.default_rng([self._seed, epoch]).permutation(self._number)

@@ -1,27 +1,20 @@
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 import torch
 
+from ding_common import ConfigError
+
+from .problem_order import ProblemOrder
+
 
 class ProblemPools:
-    """
-    Overview:
-        The problems of training in shuffled epochs, in which easy and hard problems come with a probability below 1. A
-        problem's success rate decides its pool; a problem without one yet always comes. The draws are a function of run
-        seed, epoch and the success rates before a collect, which checkpoints contain. So a resumed run and several
-        processes draw the same problems.
-    Interfaces:
-        ``problem``, ``finish``, ``sizes``, ``state_dict``, ``load_state_dict``
-    """
+    """The problems of training in shuffled epochs, in which easy and hard problems come with a probability below 1. A
+    problem's success rate decides its pool; a problem without one yet always comes. The draws are a function of run
+    seed, epoch and the success rates before a collect, which checkpoints contain. So a resumed run and several
+    processes draw the same problems."""
 
     def __init__(self, seed: int, number: int, cfg: Dict) -> None:
-        """
-        Arguments:
-            - seed (:obj:`int`): The run's seed.
-            - number (:obj:`int`): Number P of problems.
-            - cfg (:obj:`Dict`): The section ``policy.collect.pools``.
-        """
         self._seed, self._number, self._cfg = seed, number, cfg
         self._rate = np.full(number, np.nan)  # success rates, NaN if unknown
         self._cursor = 0  # in the endless sequence of shuffled epochs, including problems that were passed over
@@ -30,25 +23,14 @@ class ProblemPools:
         self._epoch = -1
 
     def problem(self, position: int) -> int:
-        """
-        Overview:
-            The index of a problem.
-        Arguments:
-            - position (:obj:`int`): Number of groups that the run has started before. At least that of the last \
-                ``finish``.
-        """
+        """The index of the problem after ``position`` started groups, at least that of the last ``finish``."""
         while len(self._drawn) <= position - self._first:
             self._drawn.append(self._next())
         return self._drawn[position - self._first]
 
     def finish(self, position: int, rates: List[Tuple[int, float]]) -> None:
-        """
-        Overview:
-            Learn from a collect.
-        Arguments:
-            - position (:obj:`int`): Number of groups that the run has started, with this collect.
-            - rates (:obj:`List[Tuple[int, float]]`): Problem and success rate of each of its groups.
-        """
+        """Learn from a collect, after ``position`` started groups: the problem and the success rate of each of its
+        groups."""
         if position > self._first:
             self.problem(position - 1)  # processes have asked for different positions
         self._first, self._drawn = position, self._drawn[position - self._first:]
@@ -57,7 +39,6 @@ class ProblemPools:
             self._rate[problem] = rate if np.isnan(known) else known + self._cfg.newest * (rate - known)
 
     def sizes(self) -> Dict[str, float]:
-        """The shares of all problems that are easy and hard."""
         easy, hard = (self._rate >= self._cfg.easy_from).mean(), (self._rate <= self._cfg.hard_to).mean()
         return dict(easy_problems=float(easy), hard_problems=float(hard))
 
@@ -83,6 +64,19 @@ class ProblemPools:
                 return problem
 
     def _share(self, rate: float) -> float:
-        """In which share of epochs a problem with this success rate comes."""
+        """In which share of epochs such a problem comes."""
         return self._cfg.easy_share if rate >= self._cfg.easy_from else \
             self._cfg.hard_share if rate <= self._cfg.hard_to else 1.0
+
+
+def make_order(seed: int, problems: Optional[int], cfg: Dict) -> Union[ProblemOrder, ProblemPools, None]:
+    """The order for ``policy.collect`` and a number of problems; None if the environment draws each from its seed."""
+    order = cfg.problem_order
+    if order == 'pools' and problems is None:
+        raise ConfigError(
+            "policy.collect.problem_order = 'pools': needs an environment with a known number of problems "
+            "(num_problems), such as token_env. Use 'epoch' or 'random'."
+        )
+    if problems is None or order == 'random':
+        return None
+    return ProblemOrder(seed, problems) if order == 'epoch' else ProblemPools(seed, problems, cfg.pools)

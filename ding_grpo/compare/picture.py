@@ -11,15 +11,9 @@ from .statistics import interquartile_mean
 
 
 def draw(runs: List[Run], path: str) -> None:
-    """
-    Overview:
-        Plot the evaluated return of the finished runs. Two panels: median and interquartile range across seeds, against
-        environment steps and against seconds; a run that has ended keeps its last value. Third panel: the final return
-        of each seed, with the interquartile mean and its interval if there are at least 3 seeds.
-    Arguments:
-        - runs (:obj:`List[Run]`): Runs of any number of configs.
-        - path (:obj:`str`): Path of the PNG file.
-    """
+    """Plot the evaluated return of the finished runs of any number of configs. Two panels: median and interquartile
+    range across seeds, against environment steps and against seconds; a run that has ended keeps its last value. Third
+    panel: the final return of each seed, with the interquartile mean and its interval if there are at least 3 seeds."""
     figure, panels = new_figure(3, width=13, height=4.4, sharey=True, width_ratios=(3, 3, 1.4))
     for number, name in enumerate(dict.fromkeys(r.name for r in runs)):
         finished = [r for r in runs if r.name == name and r.done]

@@ -60,14 +60,12 @@ class Run(NamedTuple):
 def plan(configs: Tuple[str, ...], seeds: List[int], out: str, bar: Optional[float] = None) -> List[Run]:
     """
     Overview:
-        All runs, in the order in which they start.
+        All runs, one per config and seed, in the order in which they start.
     Arguments:
         - configs (:obj:`Tuple[str, ...]`): Config files. A config with keys of a replay buffer runs in mode ``serial``.
         - seeds (:obj:`List[int]`): Seeds of each config.
         - out (:obj:`str`): Folder of the comparison.
         - bar (:obj:`Optional[float]`): Replaces the configs' ``env.stop_value``.
-    Returns:
-        - runs (:obj:`List[Run]`): One run per config and seed.
     Raises:
         - ConfigError: If two configs have the same name, or a config is invalid.
     """
@@ -109,12 +107,6 @@ def _settings(run: Run, env_step: Optional[int], threads: int) -> Dict[str, Any]
 
 
 def check_finished(run: Run, env_step: Optional[int], threads: int) -> None:
-    """
-    Overview:
-        Check that a finished run, which is not repeated, had the present settings.
-    Raises:
-        - ConfigError: If it had others.
-    """
     path = f'{run.folder}.json'
     if not os.path.exists(path):
         return
@@ -151,14 +143,7 @@ def start(run: Run, env_step: Optional[int], threads: int) -> subprocess.Popen:
 
 
 def run_all(runs: List[Run], jobs: int, env_step: Optional[int], threads: int) -> List[Run]:
-    """
-    Overview:
-        Execute all unfinished runs, ``jobs`` at a time.
-    Returns:
-        - failed (:obj:`List[Run]`): Runs that failed; their output is in ``FOLDER.txt``.
-    Raises:
-        - ConfigError: If a finished run had other settings.
-    """
+    """Execute all unfinished runs, ``jobs`` at a time. Returns those that failed; their output is in ``FOLDER.txt``."""
     waiting = [r for r in runs if not r.done]
     for run in runs:
         if run.done:

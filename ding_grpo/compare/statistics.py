@@ -3,6 +3,7 @@ Statistics over seeds, as in https://arxiv.org/abs/2108.13264 (rliable): interqu
 improvement, each with a 95 % percentile bootstrap interval over the seeds. The resampling has a fixed seed, so equal
 data give equal intervals.
 """
+from functools import partial
 from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -20,34 +21,16 @@ class Estimate(NamedTuple):
 
 
 def interquartile_mean(values: Sequence[float]) -> Optional[Estimate]:
-    """
-    Overview:
-        Mean without the smallest and the largest quarter of the values, each rounded down: of three values all count, \
-        of five the middle three.
-    Arguments:
-        - values (:obj:`Sequence[float]`): One value per seed.
-    Returns:
-        - estimate (:obj:`Optional[Estimate]`): None for fewer than 3 values, or an infinite one.
-    """
+    """Mean without the smallest and the largest quarter of the values, one per seed, each rounded down: of three values
+    all count, of five the middle three. None for fewer than 3 values, or an infinite one."""
     if len(values) < FEWEST or not np.isfinite(values).all():
         return None
-
-    def statistic(x: np.ndarray, axis: int = -1) -> np.ndarray:
-        return trim_mean(x, 0.25, axis=axis)
-
-    return _with_interval((values, ), statistic)
+    return _with_interval((values, ), partial(trim_mean, proportiontocut=0.25))
 
 
 def probability_of_improvement(first: Sequence[float], other: Sequence[float]) -> Optional[Estimate]:
-    """
-    Overview:
-        Share of all pairs, one value of each side, in which the first is larger; ties count half.
-    Arguments:
-        - first (:obj:`Sequence[float]`): One value per seed; infinite ones are allowed.
-        - other (:obj:`Sequence[float]`): One value per seed; any number of seeds.
-    Returns:
-        - estimate (:obj:`Optional[Estimate]`): None if one side has fewer than 3 values.
-    """
+    """Share of all pairs, one value of each side, in which the first is larger; ties count half. Each side has one
+    value per seed, of any number of seeds; infinite ones are allowed. None if one side has fewer than 3."""
     if min(len(first), len(other)) < FEWEST:
         return None
 

@@ -2,7 +2,7 @@
 import csv
 import os
 import statistics
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from .runs import Outcome, Run
 from .statistics import FEWEST, Estimate, interquartile_mean, probability_of_improvement
@@ -23,12 +23,9 @@ NOTE_FEW = f'Interquartile means and their intervals need at least {FEWEST} seed
 
 
 def table(runs: List[Run]) -> List[Dict[str, Any]]:
-    """
-    Overview:
-        One row per config, over its finished runs: how many seeds reached the bar; median, minimum and maximum of the \
-        steps and seconds to the bar, of the best and of the final return; with at least 3 seeds also interquartile \
-        means and the probability that the first config is better.
-    """
+    """One row per config, over its finished runs: how many seeds reached the bar; median, minimum and maximum of the
+    steps and seconds to the bar, of the best and of the final return; with at least 3 seeds also interquartile means
+    and the probability that the first config is better."""
     names = list(dict.fromkeys(r.name for r in runs))
     outcomes = {name: [r.outcome() for r in runs if r.name == name and r.done] for name in names}
     bars = {r.name: r.bar for r in runs}
@@ -77,24 +74,14 @@ def _interval(estimate: Optional[Estimate], form: str) -> str:
 
 
 def write_table(lines: List[Dict[str, Any]], out: str, notes: List[str]) -> str:
-    """
-    Overview:
-        Write the table as CSV and as Markdown.
-    Arguments:
-        - lines (:obj:`List[Dict[str, Any]]`): From ``table``.
-        - out (:obj:`str`): Folder.
-        - notes (:obj:`List[str]`): Paragraphs below the table.
-    Returns:
-        - text (:obj:`str`): The Markdown text.
-    """
-    with open(os.path.join(out, 'comparison.csv'), 'w', newline='', encoding='utf-8') as f:
-        writer = csv.DictWriter(f, fieldnames=list(lines[0]))
-        writer.writeheader()
-        writer.writerows(lines)
+    """Write the lines of ``table`` as CSV and as Markdown, with ``notes`` as paragraphs below. Returns the Markdown."""
+    write_csv(lines, os.path.join(out, 'comparison.csv'))
     over_seeds = [name for name in lines[0] if name.startswith(('IQM', 'P('))]
-    parts = [_markdown([{k: v for k, v in line.items() if k not in over_seeds} for line in lines])]
+    median = [name for name in lines[0] if name not in over_seeds]
+    parts = [markdown([median, *([line[k] for k in median] for line in lines)])]
     if any(line[name] for line in lines for name in over_seeds):
-        parts.append(_markdown([{k: line[k] for k in ('algorithm', 'seeds', *over_seeds)} for line in lines]))
+        names = ['algorithm', 'seeds', *over_seeds]
+        parts.append(markdown([names, *([line[k] for k in names] for line in lines)]))
         parts.append(f"{NOTE}\n{NOTE_SEEDS.format(first=lines[0]['algorithm'])}")
     else:
         parts += [NOTE, NOTE_FEW]
@@ -104,6 +91,14 @@ def write_table(lines: List[Dict[str, Any]], out: str, notes: List[str]) -> str:
     return text
 
 
-def _markdown(lines: List[Dict[str, Any]]) -> str:
-    rows = [list(lines[0]), ['---'] * len(lines[0]), *(line.values() for line in lines)]
-    return '\n'.join('| ' + ' | '.join(str(v) for v in row) + ' |' for row in rows)
+def write_csv(lines: List[Dict[str, Any]], path: str) -> None:
+    with open(path, 'w', newline='', encoding='utf-8') as f:
+        writer = csv.DictWriter(f, fieldnames=list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def markdown(rows: Sequence[Iterable[Any]]) -> str:
+    """A table whose first row is the head."""
+    first, *others = [list(map(str, row)) for row in rows]
+    return '\n'.join('| ' + ' | '.join(row) + ' |' for row in (first, ['---'] * len(first), *others))

@@ -42,10 +42,7 @@ def give_back() -> None:
 
 
 class LateLearner(BaseLearner):
-    """
-    Overview:
-        DI-engine's learner, whose hooks the loop calls, and not the pipeline before and after it.
-    """
+    """DI-engine's learner, whose hooks the loop calls, and not the pipeline before and after it."""
     in_loop = False
     report: Any = None
 
@@ -60,10 +57,7 @@ def _learner(cfg: EasyDict, policy: Any, tb_logger: Any, exp_name: str) -> LateL
 
 
 class LateEvaluator(GroupEvaluator):
-    """
-    Overview:
-        The evaluator, which ends DI-engine's loop once the run is over.
-    """
+    """The evaluator, which ends DI-engine's loop once the run is over."""
     over = False
 
     def should_eval(self, train_iter: int) -> bool:
@@ -74,10 +68,7 @@ class LateEvaluator(GroupEvaluator):
 
 
 class LateCommander(BaseSerialCommander):
-    """
-    Overview:
-        Runs the loop, within the first step of DI-engine's.
-    """
+    """Runs the loop, within the first step of DI-engine's."""
 
     def __init__(
             self,

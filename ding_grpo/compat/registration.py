@@ -14,11 +14,8 @@ from typing import Any, ContextManager, Optional
 
 
 class WithDing(MetaPathFinder):
-    """
-    Overview:
-        Registers the parts once ``ding`` has been imported. If a part of this package imports it, such as \
-        ``ding_grpo.policy``, that part must be complete before, and so must the one that imports that part.
-    """
+    """Registers the parts once ``ding`` has been imported. If a part of this package imports it, such as
+    ``ding_grpo.policy``, that part must be complete before, and so must the one that imports that part."""
 
     def __init__(self) -> None:
         self._under_way = 0

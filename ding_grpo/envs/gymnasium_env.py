@@ -18,12 +18,9 @@ _FOR_OTHERS = {'obs_plus_prev_action_reward', 'reward_in_obs'}
 
 
 class TellTruncation(gymnasium.Wrapper):
-    """
-    Overview:
-        Add ``truncated`` to the info. DI-engine merges it with ``terminated``, although an episode cut by a time limit
-        has not reached a terminal state. Also ``exact_reward``, the sum of the rewards so far, which DI-engine rounds
-        to float32.
-    """
+    """Add ``truncated`` to the info. DI-engine merges it with ``terminated``, although an episode cut by a time limit
+    has not reached a terminal state. Also ``exact_reward``, the sum of the rewards so far, which DI-engine rounds to
+    float32."""
     reward_range = (-float('inf'), float('inf'))  # gymnasium has none; wrappers of DI-engine read it
 
     def reset(self, **kwargs: Any) -> Tuple:
@@ -45,13 +42,8 @@ class TellTruncation(gymnasium.Wrapper):
 
 @ENV_REGISTRY.register('gymnasium_env')
 class GymnasiumEnv(DingEnvWrapper):
-    """
-    Overview:
-        DI-engine's wrapper around a gymnasium environment that is created from a config. The wrapper of DI-engine \
-        0.5.3 fails on such a config, since gymnasium no longer has ``reward_range``.
-    Interfaces:
-        As ``DingEnvWrapper``.
-    """
+    """DI-engine's wrapper around a gymnasium environment that is created from a config. The wrapper of DI-engine 0.5.3
+    fails on such a config, since gymnasium no longer has ``reward_range``."""
 
     config = dict(
         # (str) Id of a gymnasium environment, such as CartPole-v1. An observation Discrete(n) becomes one-hot, of shape
@@ -140,12 +132,7 @@ class GymnasiumEnv(DingEnvWrapper):
             raise ConfigError(f'env.act_scale = True: the actions of {cfg.env_id} have no bounds. Set it to False.')
 
     def try_wrappers(self) -> None:
-        """
-        Overview:
-            Reset the environment and take one step.
-        Raises:
-            - ConfigError: If that fails, because a wrapper does not fit the environment.
-        """
+        """Take one step; raises ``ConfigError`` if a wrapper does not fit the environment."""
         try:
             self._env.seed(0)
             self.reset()

@@ -9,27 +9,15 @@ from .pass_at_k import over_problems, pass_at_k
 
 
 class Evaluation:
-    """
-    Overview:
-        Collects the results of one evaluation.
-    Interfaces:
-        ``add_greedy``, ``add_sampled``, ``finish``, ``tagged``, ``line``
-    Property:
-        - record (:obj:`Dict`): For evaluations.jsonl.
-        - failures (:obj:`List[Optional[str]]`): For each episode, why it could not be scored; None if it was scored.
-    """
+    """Collects the results of one evaluation: ``record``, for evaluations.jsonl, and ``failures``, for each episode why
+    it could not be scored, or None."""
 
     def __init__(
             self, train_iter: int, envstep: int, seconds: float, value: float, greedy: Optional[float] = None
     ) -> None:
-        """
-        Arguments:
-            - train_iter (:obj:`int`): Number of updates so far; -1 for ``ding -m eval``.
-            - envstep (:obj:`int`): Number of environment steps so far.
-            - seconds (:obj:`float`): Duration of the run so far, without evaluations.
-            - value (:obj:`float`): Mean return of the greedy policy; with ``sample``, of the sampling one.
-            - greedy (:obj:`Optional[float]`): With ``sample``, mean return of the greedy policy.
-        """
+        """``train_iter`` is -1 for ``ding -m eval``; ``seconds`` is the duration of the run so far, without
+        evaluations. ``value`` is the mean return of the greedy policy; with ``sample``, of the sampling one, and
+        ``greedy`` that of the greedy one."""
         self.record: Dict[str, Any] = dict(
             train_iter=train_iter, envstep=envstep, seconds=seconds, eval_episode_return=value
         )
@@ -42,8 +30,7 @@ class Evaluation:
             self.record['greedy_return'] = self._shown['greedy'] = greedy
 
     def add_greedy(self, info: Dict[str, Any]) -> None:
-        """Add the info that DI-engine's evaluator returns. Token environments add ``record``, one JSON text per
-        episode."""
+        """Add what DI-engine's evaluator returns. Token environments add ``record``, one JSON text per episode."""
         episodes = [json.loads(text) for text, in info.get('record', [])]
         self.failures += [e['failed'] for e in episodes]
         parts = {
@@ -63,16 +50,9 @@ class Evaluation:
     def add_sampled(
             self, sampled: Dict[str, np.ndarray], failures: List[Optional[str]], pass_at: List[int], right_from: float
     ) -> None:
-        """
-        Overview:
-            Add episodes of the sampling policy.
-        Arguments:
-            - sampled (:obj:`Dict[str, np.ndarray]`): ``return`` and the other numbers that the environment reports, \
-                each of shape :math:`(P, N)` for N samples of P starts.
-            - failures (:obj:`List[Optional[str]]`): As the property ``failures``.
-            - pass_at (:obj:`List[int]`): Values of k for pass@k.
-            - right_from (:obj:`float`): Smallest return of a correct sample.
-        """
+        """Add episodes of the sampling policy: ``return`` and the other numbers that the environment reports, each (P,
+        N) for N samples of P starts, and ``failures`` as the attribute. Returns of at least ``right_from`` are correct,
+        for pass@k."""
         self.failures += failures
         returns = sampled['return']
         self._scalars['sampled_return_mean'] = returns.mean()
@@ -91,8 +71,7 @@ class Evaluation:
             self._scalars.update({f'pass_at_{k}_{name}': value for name, value in estimate._asdict().items()})
 
     def finish(self) -> None:
-        """Add the last entries of the record and of the line: the returns of each kind of problem and the
-        completions."""
+        """Add the last entries: the returns of each kind of problem, and the completions."""
         if self._of_kind:
             self.record['kinds'] = {
                 kind: dict(mean=float(np.mean(r)), episodes=len(r))
@@ -122,6 +101,6 @@ class Evaluation:
 
 
 def _mean(values: Any) -> Optional[float]:
-    """Mean of the values that are not NaN; None if there are none."""
+    """NaN does not count; None if nothing does."""
     values = np.asarray(values, dtype=float)
     return float(np.nanmean(values)) if not np.isnan(values).all() else None

@@ -22,12 +22,9 @@ END_SUFFIX = '.end'  # ending of TensorBoard's file with the evaluation at the e
 
 @SERIAL_EVALUATOR_REGISTRY.register('group')
 class GroupEvaluator(InteractionSerialEvaluator):
-    """
-    Overview:
-        DI-engine's evaluator, which also reports each evaluation: one line on the screen, and one record in
-        ``log/evaluator/evaluations.jsonl``. The record contains the return, every other number that the environment
-        reports and, for token environments, each problem with its completion.
-    """
+    """DI-engine's evaluator, which also reports each evaluation: one line on the screen, and one record in
+    ``log/evaluator/evaluations.jsonl``. The record contains the return, every other number that the environment reports
+    and, for token environments, each problem with its completion."""
 
     _end_flag = True  # nothing to close until DI-engine has built it
 
@@ -151,19 +148,11 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     @property
     def token_spec(self) -> Optional[Any]:
-        """The ``token_spec`` of the environment, None without one."""
         return getattr(self._env.env_ref, 'token_spec', None)
 
     def evaluate_end(self, save_ckpt_fn: Callable, train_iter: int, envstep: int) -> None:
-        """
-        Overview:
-            Evaluate the weights at the end of a run, unless the last evaluation was of them. TensorBoard's values go \
-            into a file of their own, which a resumed run deletes if it goes on.
-        Arguments:
-            - save_ckpt_fn (:obj:`Callable`): Saves a checkpoint under a name, for a new best.
-            - train_iter (:obj:`int`): Number of updates so far.
-            - envstep (:obj:`int`): Number of environment steps so far.
-        """
+        """Evaluate the weights at the end of a run, unless the last evaluation was of them. TensorBoard's values go
+        into a file of their own, which a resumed run deletes if it goes on."""
         if self.last is not None and self.last[1] == train_iter:
             if self.last[0] >= self._stop_value and parallel.rank() == 0:
                 what = getattr(self.token_spec, 'return_name', 'the return')
@@ -183,7 +172,6 @@ class GroupEvaluator(InteractionSerialEvaluator):
                 self._tb_logger = writer
 
     def state_dict(self) -> Dict[str, Any]:
-        """The state of the evaluations so far that a resumed run needs, in plain numbers."""
         return dict(
             best=float(self._max_episode_return),
             last=self.last,
@@ -193,7 +181,6 @@ class GroupEvaluator(InteractionSerialEvaluator):
         )
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict``."""
         self._max_episode_return, self._last_eval_iter = state['best'], state['last_eval_iter']
         self.last = state['last'] and tuple(state['last'])
         self._since, self._evaluating = time.monotonic() - state['seconds'], state['evaluating']
@@ -212,7 +199,6 @@ class GroupEvaluator(InteractionSerialEvaluator):
 
     @property
     def _samples(self) -> int:
-        """Number of sampled episodes from each start."""
         return max(self._cfg.get('samples_per_start', 0), int(self._decides_by_samples))
 
     def _sample(self, train_iter: int) -> Tuple[Optional[Dict[str, np.ndarray]], List[Optional[str]], float]:

@@ -4,33 +4,16 @@ import numpy as np
 
 
 class Estimate(NamedTuple):
-    """
-    Overview:
-        A mean over problems with its 95 % confidence interval.
-    """
+    """A mean over problems with its 95 % confidence interval."""
     mean: float
     low: float
     high: float
 
 
 def pass_at_k(right: np.ndarray, samples: int, k: int) -> np.ndarray:
-    """
-    Overview:
-        Unbiased estimate of the probability that at least one of k samples is correct. It needs n = ``samples`` >= k \
-        samples, of which c are correct: 1 - C(n - c, k) / C(n, k), equation 1 of https://arxiv.org/abs/2107.03374. It \
-        is computed as a product that does not overflow.
-    Arguments:
-        - right (:obj:`np.ndarray`): Number of correct samples of each problem, c.
-        - samples (:obj:`int`): Number of samples of each problem, n.
-        - k (:obj:`int`): Number of samples that are drawn.
-    Returns:
-        - probability (:obj:`np.ndarray`): One value per problem.
-    Shapes:
-        - right (:obj:`np.ndarray`): :math:`(P, )`
-        - probability (:obj:`np.ndarray`): :math:`(P, )`
-    Raises:
-        - ValueError: If k is not from 1 to ``samples``, or a count is not from 0 to ``samples``.
-    """
+    """Unbiased estimate, for each of P problems, of the probability that at least one of k samples is correct. It needs
+    n = ``samples`` >= k samples, of which c = ``right`` (P, ) are correct: 1 - C(n - c, k) / C(n, k), equation 1 of
+    https://arxiv.org/abs/2107.03374. It is computed as a product that does not overflow."""
     right = np.asarray(right)
     if not 1 <= k <= samples:
         raise ValueError(f'k = {k}: must be from 1 to samples = {samples}')
@@ -43,17 +26,9 @@ def pass_at_k(right: np.ndarray, samples: int, k: int) -> np.ndarray:
 
 
 def over_problems(values: np.ndarray) -> Estimate:
-    """
-    Overview:
-        Mean over problems with Wilson's interval of a share, https://doi.org/10.1080/01621459.1927.10502953. It \
-        treats each problem as either right or wrong; among probabilities of the same mean, these vary most. The \
-        interval does not shrink to a point when all problems are right. Near 0 and 1, and for few problems, it covers \
-        less than 95 %.
-    Arguments:
-        - values (:obj:`np.ndarray`): One probability per problem.
-    Shapes:
-        - values (:obj:`np.ndarray`): :math:`(P, )`
-    """
+    """Mean over problems with Wilson's interval of a share, https://doi.org/10.1080/01621459.1927.10502953. It treats
+    each problem as either right or wrong; among probabilities of the same mean, these vary most. The interval does not
+    shrink to a point when all problems are right. Near 0 and 1, and for few problems, it covers less than 95 %."""
     mean, weight = float(values.mean()), 1.96 ** 2 / len(values)
     middle = (mean + weight / 2) / (1 + weight)
     half = (mean * (1 - mean) * weight + weight ** 2 / 4) ** 0.5 / (1 + weight)

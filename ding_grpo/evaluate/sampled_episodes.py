@@ -11,19 +11,10 @@ Results = Tuple[Dict[str, np.ndarray], List[Optional[str]]]
 
 
 def sampled_episodes(env: BaseEnvManager, policy: NamedTuple, episodes: int, samples: int, train_iter: int) -> Results:
-    """
-    Overview:
-        Sample episodes from the starts that were just evaluated greedily.
-    Arguments:
-        - env (:obj:`BaseEnvManager`): The environments, seeded.
-        - policy (:obj:`NamedTuple`): The eval mode of a policy that learns from groups.
-        - episodes (:obj:`int`): Number of starts, which the environments share.
-        - samples (:obj:`int`): Number of episodes from each.
-        - train_iter (:obj:`int`): Number of updates, which is part of the key of the random numbers.
-    Returns:
-        - results (:obj:`Tuple`): The return and every other number that the environment reports, each (starts, \
-            samples), and for each episode why it could not be scored or None.
-    """
+    """Sample episodes from the starts that were just evaluated greedily, in environments that have been seeded.
+    ``episodes`` is the number of starts, which the environments share, ``samples`` that of episodes from each. Returns
+    the return and every other number that the environment reports, each (starts, samples), and for each episode why it
+    could not be scored or None."""
     count = env.env_num
     to_run = [episodes // count + (i < episodes % count) for i in range(count)]
     found: Dict[Tuple[int, int], List[Dict[str, float]]] = {}  # by environment and number of its episode

@@ -24,16 +24,13 @@ from ding_grpo.data.plain import plain
 
 
 class Ahead(NamedTuple):
-    """
-    Overview:
-        What was sampled ahead: for which update, the groups, and the counters of the collector after it.
-    """
+    """What was sampled ahead: for which update, the groups, and the counters of the collector after it."""
     train_iter: int
     sampled: Sampled
     counters: Dict[str, int]
 
     def state_dict(self) -> Dict[str, Any]:
-        """The same as tensors and plain objects, for a checkpoint."""
+        """As tensors and plain objects."""
         groups = {
             name: [plain(group._asdict()) for group in getattr(self.sampled, name)]
             for name in ('done', 'replaced')
@@ -42,38 +39,22 @@ class Ahead(NamedTuple):
 
     @classmethod
     def of_state(cls, state: Dict[str, Any]) -> 'Ahead':
-        """Restore ``state_dict``."""
         groups = {name: [Collected(**group) for group in found] for name, found in state['sampled'].items()}
         return cls(**dict(state, sampled=Sampled(clock={}, memory={}, **groups)))
 
 
 class AheadSampler:
-    """
-    Overview:
-        Samples for one update at a time, ahead of it.
-    Interfaces:
-        ``begin``, ``take``, ``state_dict``, ``load_state_dict``, ``close``
-    """
+    """Samples for one update at a time, ahead of it."""
 
     def __init__(self, model: nn.Module) -> None:
-        """
-        Arguments:
-            - model (:obj:`nn.Module`): The policy's.
-        """
         self._model = model
         self._process: Optional[AheadProcess] = None
         self._due = False  # whether the process has a request that is not answered yet
         self._found: Optional[Ahead] = None
 
     def begin(self, sample: Callable[[Any], Tuple], request: Any) -> None:
-        """
-        Overview:
-            Begin to sample, with the weights of now.
-        Arguments:
-            - sample (:obj:`Callable`): Gives the fields of ``Ahead`` for the request, in the other process. The same \
-                in each call.
-            - request (:obj:`Any`): Its argument.
-        """
+        """Begin to sample, with the weights of now. ``sample``, the same in each call, gives the fields of ``Ahead``
+        for the request, in the other process."""
         if self._process is None:
             self._process = AheadProcess(
                 [p for p in self._model.parameters() if p.requires_grad], lambda request: Ahead(*sample(request))
@@ -92,12 +73,10 @@ class AheadSampler:
         return found._replace(sampled=found.sampled._replace(clock=waited))
 
     def state_dict(self) -> Dict[str, Any]:
-        """What was sampled ahead, as tensors and plain objects."""
         self._receive()
         return {} if self._found is None else dict(ahead=self._found.state_dict())
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict``."""
         self._found = Ahead.of_state(state['ahead']) if 'ahead' in state else None
 
     def close(self) -> None:
@@ -111,19 +90,10 @@ class AheadSampler:
 
 
 class AheadProcess:
-    """
-    Overview:
-        A process that answers one request at a time with the weights of the moment of the request.
-    Interfaces:
-        ``request``, ``answer``, ``close``
-    """
+    """A process that answers one request at a time with the weights of the moment of the request."""
 
     def __init__(self, weights: List[Tensor], respond: Callable[[Any], Any]) -> None:
-        """
-        Arguments:
-            - weights (:obj:`List[torch.Tensor]`): The tensors that change between requests, on the CPU.
-            - respond (:obj:`Callable`): Answers a request, in the other process.
-        """
+        """``weights`` change between requests, on the CPU; ``respond`` answers a request, in the other process."""
         self._weights = weights
         self._shared = [_shared_like(w) for w in weights]
         context = multiprocessing.get_context('fork')
@@ -136,22 +106,13 @@ class AheadProcess:
 
     @torch.no_grad()
     def request(self, request: Any) -> None:
-        """
-        Overview:
-            Send a request. The answer to the one before must have been received.
-        """
+        """Send a request, after the answer to the one before."""
         for shared, weight in zip(self._shared, self._weights):
             shared.copy_(weight)
         self._send(self._connection, request)
 
     def answer(self) -> Any:
-        """
-        Overview:
-            Wait for the answer.
-        Raises:
-            - Exception: What ``respond`` raised.
-            - PeerError: If the process has ended.
-        """
+        """Wait for the answer. Raises what ``respond`` raised, or ``PeerError`` if the process has ended."""
         try:
             answer, error, told = pickle.loads(self._connection.recv_bytes())  # from a copy of this process
         except (EOFError, ConnectionError) as error:
@@ -165,7 +126,6 @@ class AheadProcess:
         return answer
 
     def close(self) -> None:
-        """End the process, whatever it does."""
         self._process.kill()
         self._process.join()
         self._connection.close()

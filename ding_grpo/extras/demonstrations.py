@@ -11,46 +11,21 @@ from ding_grpo.rl_utils import supervised_data, supervised_error
 
 
 class Demonstrations:
-    """
-    Overview:
-        Draws demonstrations for each optimizer step, and computes their loss.
-    Interfaces:
-        ``bind``, ``draw``, ``loss``
-    """
+    """Draws demonstrations for each optimizer step."""
 
-    def __init__(self, cfg: Dict, reduction: str) -> None:
-        """
-        Arguments:
-            - cfg (:obj:`Dict`): ``policy.learn.demonstrations``.
-            - reduction (:obj:`str`): That of the policy's loss.
-        """
-        self._cfg, self._reduction = cfg, reduction
+    def __init__(self, cfg: Dict) -> None:
+        self._cfg = cfg
         self._examples: Any = None
 
     def bind(self, spec: Any) -> None:
-        """
-        Overview:
-            Receive the demonstrations of the environment.
-        Arguments:
-            - spec (:obj:`TokenSpec`): Of the environment. Those of evaluation environments have none.
-        Raises:
-            - ConfigError: If the task does not reward its own demonstration.
-        """
+        """Receive the environment's demonstrations. Raises ``ConfigError`` if the task does not reward its own."""
         examples = getattr(spec, 'demonstrations', None)
         if examples is not None and self._examples is None:
             examples.check(0)
             self._examples = examples
 
     def draw(self, rows: int, seed: int) -> Batch:
-        """
-        Overview:
-            ``share`` times ``rows`` demonstrations, at least one, of problems drawn with replacement.
-        Arguments:
-            - rows (:obj:`int`): Number of rows of the mini-batch.
-            - seed (:obj:`int`): Determines the problems.
-        Raises:
-            - ConfigError: If the environment has no demonstrations, or one does not fit into its limits.
-        """
+        """``share`` times ``rows`` demonstrations, at least one, of problems drawn with replacement."""
         if self._examples is None:
             raise ConfigError(
                 f'policy.learn.demonstrations.share = {self._cfg.share}: the environment has no demonstrations. Use '
@@ -82,38 +57,15 @@ class Demonstrations:
             failed=flag,
         )
 
-    def loss(
-            self,
-            logp: Tensor,
-            weight: Tensor,
-            max_length: Optional[int],
-            tokens: Optional[float] = None,
-    ) -> Tuple[Tensor, Dict[str, float]]:
-        """
-        Overview:
-            The loss of rows, times its weight, and its metrics.
-        Arguments:
-            - logp, weight (:obj:`torch.FloatTensor`): Of the demonstrated tokens, :math:`(B, S)`.
-            - max_length, tokens: As ``max_length`` and ``num_tokens`` of ``reduce_loss``.
-        """
-        loss, info = supervised_error(supervised_data(logp, weight), self._reduction, max_length, tokens)
-        return self._cfg.weight * loss, dict(demonstration_nll=info.nll)
-
-    def num_tokens(self, batch: Batch) -> Optional[float]:
-        """The divisor of the loss of parts, as in ``Updater.step``."""
-        return batch.weight.sum().item() if self._reduction == 'token' else None
-
 
 class DemonstrationLoss(ExtraLoss):
-    """
-    Overview:
-        The loss of demonstrated tokens, which each step draws anew.
-    """
+    """The loss of demonstrated tokens, which each step draws anew."""
     logged = ('demonstration_nll', )
 
     def __init__(self, setting: Setting) -> None:
-        self._actor = setting.actor
-        self.demonstrations = Demonstrations(setting.cfg.learn.demonstrations, setting.loss_config.reduction)
+        self._cfg, self._actor = setting.cfg.learn.demonstrations, setting.actor
+        self._reduction = setting.loss_config.reduction
+        self.demonstrations = Demonstrations(self._cfg)
         self._shown: Optional[Tuple[Tensor, Tensor]] = None  # log-probabilities and weights of the last step
 
     def bind(self, spec: Any) -> None:
@@ -121,15 +73,16 @@ class DemonstrationLoss(ExtraLoss):
 
     def learn_more(self, rows: int, seed: int, learn: Callable) -> Tensor:
         batch = self.demonstrations.draw(rows, seed)
-        tokens = self.demonstrations.num_tokens(batch)
-
-        def loss(logp: Tensor, part: Batch) -> Tensor:
-            return self.demonstrations.loss(logp, part.weight, self._actor.max_length, tokens)[0]
-
-        batch, logp = learn(batch, loss, tokens is None)
+        tokens = batch.weight.sum().item() if self._reduction == 'token' else None  # as in ``Updater.step``
+        batch, logp = learn(batch, lambda logp, part: self._loss(logp, part.weight, tokens)[0], tokens is None)
         self._shown = logp, batch.weight
         return logp
 
     def metrics(self, total_loss: float, batch: Batch, read: Dict[str, Tensor]) -> Dict[str, float]:
-        loss, found = self.demonstrations.loss(*self._shown, self._actor.max_length)
-        return dict(found, total_loss=total_loss + loss.item())
+        loss, info = self._loss(*self._shown)
+        return dict(demonstration_nll=info.nll, total_loss=total_loss + loss.item())
+
+    def _loss(self, logp: Tensor, weight: Tensor, tokens: Optional[float] = None) -> Tuple:
+        """The loss of demonstrated tokens (B, S), times its weight, and its info."""
+        loss, info = supervised_error(supervised_data(logp, weight), self._reduction, self._actor.max_length, tokens)
+        return self._cfg.weight * loss, info

@@ -19,13 +19,10 @@ RULES = {'learn.beta': Rule.number(0), 'learn.kl_type': Rule.one_of(*KL_TYPES)}
 
 @POLICY_REGISTRY.register('ppo_kl')
 class PPOKLPolicy(PPOPolicy):
-    """
-    Overview:
-        DI-engine's ``ppo`` with the KL to a pretrained policy in the loss, which is \
-        ``policy_loss + value_weight * value_loss - entropy_weight * entropy_loss + beta * kl``. The pretrained policy \
-        is the model at the start of training. All other keys are those of ``ppo``. With ``beta=0``, the trained \
-        weights are bit-identical to those of ``ppo``.
-    """
+    """DI-engine's ``ppo`` with the KL to a pretrained policy in the loss, which is ``policy_loss + value_weight *
+    value_loss - entropy_weight * entropy_loss + beta * kl``. The pretrained policy is the model at the start of
+    training. All other keys are those of ``ppo``. With ``beta=0``, the trained weights are bit-identical to those of
+    ``ppo``."""
     config = deep_merge_dicts(
         PPOPolicy.config,
         dict(
@@ -56,14 +53,7 @@ class PPOKLPolicy(PPOPolicy):
         self._reference = copy.deepcopy(self._model).requires_grad_(False) if self._cfg.learn.beta > 0 else None
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> List[Dict[str, float]]:
-        """
-        Overview:
-            Train on the mini-batches of all epochs.
-        Arguments:
-            - data (:obj:`List[Dict]`): Transitions with advantages, as for ``ppo``.
-        Returns:
-            - metrics (:obj:`List[Dict[str, float]]`): The metrics of ``ppo`` and ``kl``, for each mini-batch.
-        """
+        """Train on the mini-batches of all epochs as ``ppo`` does; returns its metrics and ``kl`` for each."""
         cfg = self._cfg.learn
         data = default_preprocess_learn(data, ignore_done=cfg.ignore_done, use_nstep=False)
         if self._cuda:
@@ -151,7 +141,4 @@ class PPOKLPolicy(PPOPolicy):
 
 @POLICY_REGISTRY.register('ppo_kl_command')
 class PPOKLCommandModePolicy(PPOKLPolicy, DummyCommandModePolicy):
-    """
-    Overview:
-        ``ppo_kl`` under the name that DI-engine's serial pipelines use.
-    """
+    """``ppo_kl`` under the name that DI-engine's serial pipelines use."""

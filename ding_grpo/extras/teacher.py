@@ -21,26 +21,14 @@ from ding_grpo.rl_utils import (
 
 
 class Teacher:
-    """
-    Overview:
-        A language model that is not trained. It reads the policy's rows; the loss is the divergence of the policy's
-        distribution of each token from its own. If the vocabularies differ, both distributions are those over the
-        tokens that they share by their strings, and a row counts up to its first token that the teacher lacks.
-    Interfaces:
-        ``bind``, ``compare``, ``loss``
-    """
+    """A language model that is not trained. It reads the policy's rows; the loss is the divergence of the policy's
+    distribution of each token from its own. If the vocabularies differ, both distributions are those over the tokens
+    that they share by their strings, and a row counts up to its first token that the teacher lacks."""
 
-    def __init__(self, arguments: Dict, cfg: Dict, reduction: str, device: torch.device) -> None:
-        """
-        Arguments:
-            - arguments (:obj:`Dict`): ``policy.teacher``, arguments of ``CausalLM``.
-            - cfg (:obj:`Dict`): ``policy.learn.distillation``.
-            - reduction (:obj:`str`): That of the policy's loss.
-            - device (:obj:`torch.device`): The policy's device.
-        Raises:
-            - ConfigError: If the model cannot be built, or ``linear_log_prob`` does not support its output layer.
-        """
-        self._arguments, self._cfg, self._reduction = arguments, cfg, reduction
+    def __init__(self, arguments: Dict, cfg: Dict, device: torch.device) -> None:
+        """``arguments`` are ``policy.teacher``, those of ``CausalLM``; ``cfg`` is ``policy.learn.distillation``. Raises
+        ``ConfigError`` if the model cannot be built, or ``linear_log_prob`` does not support its output layer."""
+        self._arguments, self._cfg = arguments, cfg
         self._where = f"policy.teacher.pretrained = {arguments['pretrained']!r}"
         self.model = own_model(arguments, 'policy.teacher', device).requires_grad_(False)
         check_weights(self.model, 'policy.teacher')
@@ -55,16 +43,9 @@ class Teacher:
         self._bound: Any = None
 
     def bind(self, tokenizer: Any, vocab_size: int, longest: int) -> None:
-        """
-        Overview:
-            Compare the vocabularies, and check that the teacher can read the longest row.
-        Arguments:
-            - tokenizer (:obj:`PreTrainedTokenizerBase`): The environment's.
-            - vocab_size (:obj:`int`): Number of tokens of the policy.
-            - longest (:obj:`int`): Maximum number of tokens of a prompt and its completion.
-        Raises:
-            - ConfigError: If it cannot, or if the vocabularies share too few tokens.
-        """
+        """Compare the vocabularies, and check that the teacher can read the longest row, a prompt and its completion.
+        ``vocab_size`` is of the policy, ``tokenizer`` of the environment. Raises ``ConfigError`` if the vocabularies
+        share too few tokens."""
         bound = tokenizer.get_vocab(), vocab_size, longest
         if self._bound == bound:  # by the collector, before the evaluator
             return
@@ -121,23 +102,9 @@ class Teacher:
             head: OutputHead,
             temperature: float,
     ) -> Tuple[Tensor, Tensor]:
-        """
-        Overview:
-            The divergence of each token's distribution from the teacher's.
-        Arguments:
-            - batch (:obj:`Batch`): The rows, on the model's device.
-            - prompts (:obj:`PromptBatch`): Their prompts.
-            - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy.
-            - hidden (:obj:`torch.FloatTensor`): The policy's hidden states before each token.
-            - head (:obj:`OutputHead`): The policy's output layer.
-            - temperature (:obj:`float`): Sampling temperature, also of the teacher.
-        Returns:
-            - divergence (:obj:`torch.FloatTensor`): Differentiable; 0 in uncounted steps.
-            - kl (:obj:`torch.FloatTensor`): KL(policy || teacher) without a gradient.
-        Shapes:
-            - logp, divergence, kl (:obj:`torch.FloatTensor`): :math:`(B, S)`
-            - hidden (:obj:`torch.FloatTensor`): :math:`(B, S, H)`
-        """
+        """The divergence (B, S) of each token's distribution from the teacher's, differentiable and 0 in uncounted
+        steps, and KL(policy || teacher) (B, S) without a gradient. ``logp`` (B, S), ``hidden`` (B, S, H) before each
+        token and the output layer ``head`` are the policy's. The teacher has the temperature of sampling too."""
         cfg, action, mask, of_teacher = self._cfg, batch.action, batch.weight, self.model.output_head()
         if self._ids is not None:
             prompts, action, mask = self._translate(batch, prompts)
@@ -163,29 +130,8 @@ class Teacher:
         mask = batch.weight * before.long().cumprod(1)
         return prompts._replace(ids=of_prompts.clamp(min=0)), of_action.clamp(min=0), mask
 
-    def loss(
-            self,
-            divergence: Tensor,
-            kl: Tensor,
-            weight: Tensor,
-            max_length: Optional[int],
-            tokens: Optional[float] = None,
-    ) -> Tuple[Tensor, Dict[str, float]]:
-        """
-        Overview:
-            The loss of rows, times its weight, and its metrics.
-        Arguments:
-            - divergence, kl (:obj:`torch.FloatTensor`): From ``compare``, :math:`(B, S)`.
-            - weight (:obj:`torch.FloatTensor`): Of the tokens, :math:`(B, S)`.
-            - max_length, tokens: As ``max_length`` and ``num_tokens`` of ``reduce_loss``.
-        """
-        data = distillation_data(divergence, kl, weight)
-        loss, info = distillation_error(data, self._reduction, max_length, tokens)
-        return self._cfg.weight * loss, dict(teacher_loss=loss.item(), teacher_kl=info.teacher_kl)
-
 
 def _only(head: OutputHead, tokens: Tensor) -> OutputHead:
-    """The output layer for some tokens."""
     return head._replace(weight=head.weight[tokens], bias=None if head.bias is None else head.bias[tokens])
 
 
@@ -208,17 +154,15 @@ def _tokenizer_of(arguments: Dict, other: Any) -> Any:
 
 
 class TeacherLoss(ExtraLoss):
-    """
-    Overview:
-        The divergence from a teacher (``policy.teacher``), times its weight.
-    """
+    """The divergence from a teacher (``policy.teacher``), times its weight."""
     reads = ('divergence', 'teacher_kl')
     logged = ('teacher_loss', 'teacher_kl')
 
     def __init__(self, setting: Setting) -> None:
         cfg, device = setting.cfg, next(setting.model.parameters()).device
-        self._actor = setting.actor
-        self.teacher = Teacher(cfg.teacher, cfg.learn.distillation, setting.loss_config.reduction, device)
+        self._actor, self._cfg = setting.actor, cfg.learn.distillation
+        self._reduction = setting.loss_config.reduction
+        self.teacher = Teacher(cfg.teacher, self._cfg, device)
 
     def heads(self) -> Dict[str, Any]:
         return dict(teacher=self.teacher)
@@ -234,4 +178,7 @@ class TeacherLoss(ExtraLoss):
         return dict(found, total_loss=total_loss + loss.item())
 
     def _loss(self, batch: Batch, divergence: Tensor, kl: Tensor, tokens: Optional[float] = None) -> Tuple:
-        return self.teacher.loss(divergence, kl, batch.weight, self._actor.max_length, tokens)
+        """The loss of rows, times its weight, and its metrics; ``divergence`` and ``kl`` (B, S) are of ``compare``."""
+        data = distillation_data(divergence, kl, batch.weight)
+        loss, info = distillation_error(data, self._reduction, self._actor.max_length, tokens)
+        return self._cfg.weight * loss, dict(teacher_loss=loss.item(), teacher_kl=info.teacher_kl)

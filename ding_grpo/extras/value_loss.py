@@ -8,18 +8,14 @@ from torch import Tensor, nn
 from ding_grpo.act.critic import Critic, head_of
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.extra_loss import ExtraLoss, Setting
-from ding_grpo.learn.metrics import VALUE_METRICS, value_metrics
 from ding_grpo.rl_utils import explained_variance, gae_advantage, ppo_value_data, value_error
 
 
 class ValueLoss(ExtraLoss):
-    """
-    Overview:
-        Trains ``critic`` beside the policy; ``cfg`` is ``policy.learn``, ``reduction`` that of the policy's loss.
-    """
+    """Trains ``critic`` beside the policy, with the reduction of the policy's loss."""
 
     reads = ('value', )
-    logged = (*VALUE_METRICS, 'explained_variance')
+    logged = ('value_loss', 'value_clipfrac', 'explained_variance')
 
     def __init__(self, setting: Setting, critic: Optional[Critic] = None) -> None:
         """
@@ -36,7 +32,6 @@ class ValueLoss(ExtraLoss):
         self._alone = False  # during ``value_warmup``
 
     def begin(self, update: int) -> None:
-        """Called before each update, with its number."""
         self._alone = update < self._cfg.value_warmup
 
     def heads(self) -> Dict[str, Any]:
@@ -84,7 +79,9 @@ class ValueLoss(ExtraLoss):
         return head
 
     def metrics(self, total_loss: float, batch: Batch, read: Dict[str, Tensor]) -> Dict[str, float]:
-        return value_metrics(total_loss, self._weight, *self._loss(batch, read['value']))
+        loss, info = self._loss(batch, read['value'])
+        total_loss += self._weight * loss.item()
+        return dict(total_loss=total_loss, value_loss=loss.item(), value_clipfrac=info.value_clipfrac)
 
     def state_dict(self) -> Dict[str, Any]:
         return dict(critic=self.critic.state_dict())
@@ -93,7 +90,6 @@ class ValueLoss(ExtraLoss):
         self.critic.load_state_dict(state['critic'])
 
     def _loss(self, batch: Batch, value: Tensor, tokens: Optional[float] = None) -> Tuple:
-        """Loss and info of the critic, with the reduction of the policy's loss."""
         return value_error(
             ppo_value_data(value, batch.value, batch.return_, batch.weight),
             value_clip=self._cfg.value_clip,

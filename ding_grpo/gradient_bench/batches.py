@@ -10,23 +10,14 @@ from .world import World
 
 
 class Batches(NamedTuple):
-    """
-    Overview:
-        K batches of B rows; a batch has one group of G rows for each prompt.
-    Interfaces:
-        ``make``, ``count``, ``all``, ``sample``, ``without_longest``
-    """
+    """K batches of B rows; a batch has one group of G rows for each prompt."""
     row: Tensor  # (K, B): completion of each row
     probability: Tensor  # (K, ), sums to 1
     exact: bool  # whether these are all batches
 
     @classmethod
     def make(cls, world: World, logits: Tensor, group_size: int, most: int, generator: torch.Generator) -> 'Batches':
-        """
-        Overview:
-            All batches if there are at most ``most``, otherwise a sample of ``most``. The arguments are those of \
-            ``all`` and ``sample``.
-        """
+        """All batches if there are at most ``most``, otherwise a sample of ``most``."""
         if cls.count(world, group_size) <= most:
             return cls.all(world, logits, group_size)
         return cls.sample(world, logits, group_size, most, generator)
@@ -39,15 +30,8 @@ class Batches(NamedTuple):
 
     @classmethod
     def all(cls, world: World, logits: Tensor, group_size: int) -> 'Batches':
-        """
-        Overview:
-            All batches that a policy can sample, without regard to the order of the rows of a group. The probability \
-            of a group in which completion c occurs n_c times is multinomial, G! prod_c p_c^n_c / n_c!.
-        Arguments:
-            - world (:obj:`World`): The completions.
-            - logits (:obj:`torch.Tensor`): The policy that samples.
-            - group_size (:obj:`int`): Rows of a group.
-        """
+        """All batches that a policy can sample, without regard to the order of the rows of a group. The probability of
+        a group in which completion c occurs n_c times is multinomial, G! prod_c p_c^n_c / n_c!."""
         prompts = int(world.prompt.max()) + 1
         each = len(world.prompt) // prompts  # completions of a prompt
         group = torch.tensor(list(combinations_with_replacement(range(each), group_size)))  # (N, G)
@@ -66,16 +50,7 @@ class Batches(NamedTuple):
     def sample(
             cls, world: World, logits: Tensor, group_size: int, number: int, generator: torch.Generator
     ) -> 'Batches':
-        """
-        Overview:
-            Draw batches as the policy samples them.
-        Arguments:
-            - world (:obj:`World`): The completions.
-            - logits (:obj:`torch.Tensor`): The policy that samples.
-            - group_size (:obj:`int`): Rows of a group.
-            - number (:obj:`int`): How many batches.
-            - generator (:obj:`torch.Generator`): Source of the draws.
-        """
+        """Draw batches as the policy samples them."""
         prompts = int(world.prompt.max()) + 1
         p = world.log_prob_of_rows(logits).exp().view(prompts, -1)
         drawn = torch.multinomial(p, number * group_size, replacement=True, generator=generator)
@@ -83,15 +58,9 @@ class Batches(NamedTuple):
         return cls(drawn.transpose(0, 1).flatten(1), torch.full((number, ), 1 / number, dtype=torch.double), False)
 
     def without_longest(self, world: World, extra: int) -> 'Batches':
-        """
-        Overview:
-            The batches that are left of groups of one prompt when the longest rows of each are dropped, as \
-            ``policy.collect.extra_rows`` does. Rows of one length are in any order, so each choice among them is \
-            equally likely; in a sample of batches the order is that of the draws.
-        Arguments:
-            - world (:obj:`World`): The completions, of one prompt.
-            - extra (:obj:`int`): Number of rows to drop.
-        """
+        """The batches that are left of groups of one prompt when the longest rows of each, ``extra`` of them, are
+        dropped, as ``policy.collect.extra_rows`` does. Rows of one length are in any order, so each choice among them
+        is equally likely; in a sample of batches the order is that of the draws."""
         rows = self.row.shape[1]
         kept = torch.tensor(list(combinations(range(rows), rows - extra)))  # (N, B - extra)
         length = world.weight.sum(1)[self.row][:, kept].sum(-1)  # (K, N)

@@ -7,25 +7,18 @@ from typing import Any, Callable, List, Optional, Sequence
 import click
 import torch
 
+from ding_grpo.compare.table import write_csv
 from ding_grpo.rl_utils import LOSS_PRESETS
 
 from .estimate import Bench
 from .gradients import ADVANTAGES
 from .picture import draw
-from .table import NAME, distinct, select, tables, write_csv
+from .table import NAME, distinct, select, tables
 
 
 class Values(click.ParamType):
-    """
-    Overview:
-        Comma-separated values of one type, without repetition, for an option of a command.
-    Arguments:
-        - kind (:obj:`Callable`): Type of a value, such as ``int``.
-        - allowed (:obj:`Sequence[str]`): The values that are allowed; none: all. The word ``all`` stands for these.
-        - low (:obj:`Optional[float]`): Smallest number that is allowed.
-    Interfaces:
-        ``convert``
-    """
+    """Comma-separated values of the type ``kind``, without repetition, for an option of a command: among ``allowed``,
+    all of which the word ``all`` stands for, or numbers of at least ``low``."""
     name = 'values'
 
     def __init__(self, kind: Callable, allowed: Sequence[str] = (), low: Optional[float] = None) -> None:
@@ -109,7 +102,7 @@ def main(
     for number, seed in enumerate(seeds, 1):
         lines += bench.run(seed)
         click.echo(f'world {number} of {len(seeds)}, seed {seed}: {time.perf_counter() - begun:.0f} s')
-    write_csv(lines, out)
+    write_csv(lines, os.path.join(out, f'{NAME}.csv'))
     text = '\n\n'.join([tables(lines), notes(bench, lines), f'![bias]({NAME}.png)']) + '\n'
     with open(os.path.join(out, f'{NAME}.md'), 'w', encoding='utf-8') as f:
         f.write(text)
@@ -119,13 +112,7 @@ def main(
 
 
 def notes(bench: Bench, lines: List[dict]) -> str:
-    """
-    Overview:
-        What was measured, as Markdown below the tables.
-    Arguments:
-        - bench (:obj:`Bench`): The settings.
-        - lines (:obj:`List[dict]`): Its lines.
-    """
+    """What was measured, as Markdown."""
     kls = '; '.join(
         f'{s:g}: ' + ', '.join(f'{kl:.3f}' for kl in distinct(select(lines, staleness=s), 'kl'))
         for s in bench.staleness

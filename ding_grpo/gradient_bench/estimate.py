@@ -13,38 +13,19 @@ from .world import World
 
 
 class Estimate(NamedTuple):
-    """
-    Overview:
-        How the gradient g of a batch, as a random vector, relates to the true gradient h. Each is 0 if E g is 0.
-    Attributes:
-        - scale (:obj:`float`): c = <E g, h> / <h, h>, the factor of the step along the true gradient.
-        - bias (:obj:`float`): |E g - c h| / |E g|, from 0 to 1: the share of the mean step that leaves its \
-            direction.
-        - cosine (:obj:`float`): Cosine of E g and h.
-        - noise (:obj:`float`): (trace of the covariance of g)^(1/2) / |E g|.
-        - batch_cosine (:obj:`float`): Mean cosine of g and h, where a batch with g = 0 counts as 0.
-        - standard_error (:obj:`float`): That of E g, divided by |E g|; 0 if all batches were enumerated.
-        - batches (:obj:`int`): Number of batches.
-    """
-    scale: float
-    bias: float
-    cosine: float
-    noise: float
-    batch_cosine: float
-    standard_error: float
+    """How the gradient g of a batch, as a random vector, relates to the true gradient h. Each is 0 if E g is 0."""
+    scale: float  # c = <E g, h> / <h, h>, the factor of the step along the true gradient
+    bias: float  # |E g - c h| / |E g|, from 0 to 1: the share of the mean step that leaves its direction
+    cosine: float  # of E g and h
+    noise: float  # (trace of the covariance of g)^(1/2) / |E g|
+    batch_cosine: float  # mean cosine of g and h, where a batch with g = 0 counts as 0
+    standard_error: float  # of E g, divided by |E g|; 0 if all batches were enumerated
     batches: int
 
 
 def estimate(gradient: Tensor, probability: Tensor, true: Tensor, exact: bool) -> Estimate:
-    """
-    Overview:
-        Moments of the gradients of all batches, or of a sample.
-    Arguments:
-        - gradient (:obj:`torch.Tensor`): Gradient of each batch, :math:`(K, D)`.
-        - probability (:obj:`torch.Tensor`): Probability of each batch, :math:`(K, )`.
-        - true (:obj:`torch.Tensor`): The true gradient, :math:`(D, )`.
-        - exact (:obj:`bool`): Whether these are all batches.
-    """
+    """Moments of the gradients (K, D) of all batches if ``exact``, else of a sample, with their probabilities (K, ) and
+    the true gradient (D, )."""
     mean = probability @ gradient
     size, of_true = mean.norm(), true.norm()
     if size <= 1e-12 * of_true:
@@ -66,12 +47,7 @@ def estimate(gradient: Tensor, probability: Tensor, true: Tensor, exact: bool) -
 
 
 class Bench(NamedTuple):
-    """
-    Overview:
-        What is measured.
-    Interfaces:
-        ``run``
-    """
+    """What is measured."""
     losses: Sequence[str] = tuple(LOSS_PRESETS)
     methods: Sequence[str] = ADVANTAGES
     group_sizes: Sequence[int] = (2, 4)
@@ -85,14 +61,8 @@ class Bench(NamedTuple):
     extra_rows: int = 0  # rows that are sampled in addition to those of a group, of which the longest are dropped
 
     def run(self, seed: int) -> Iterator[Dict[str, Any]]:
-        """
-        Overview:
-            Measure everything in the world of one seed, which draws the policy, the rewards and the older policy.
-        Arguments:
-            - seed (:obj:`int`): Seed of all random numbers.
-        Returns:
-            - lines (:obj:`Iterator[Dict[str, Any]]`): One line for each combination, with the fields of ``Estimate``.
-        """
+        """Measure everything in the world of one seed, which draws the policy, the rewards and the older policy. Yields
+        one line for each combination, with the fields of ``Estimate``."""
         generator = torch.Generator().manual_seed(seed)
         world = World.make(self.vocabulary, self.length, self.prompts, self.rewards, generator)
         shape = (self.prompts + self.vocabulary - 1, self.vocabulary)

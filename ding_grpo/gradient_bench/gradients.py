@@ -21,18 +21,9 @@ MOST = 1000  # batches in one call, which bounds the memory
 
 
 def advantages(name: str, world: World, learner: Tensor, sampler: Tensor, row: Tensor) -> Tensor:
-    """
-    Overview:
-        Advantage of each token of many batches.
-    Arguments:
-        - name (:obj:`str`): One of ``ADVANTAGES``.
-        - world (:obj:`World`): The completions.
-        - learner (:obj:`torch.Tensor`): Logits of the trained policy, for ``optimal_token_baseline``.
-        - sampler (:obj:`torch.Tensor`): Logits of the policy that sampled, for the greedy completion of ``remax``.
-        - row (:obj:`torch.Tensor`): Completions of the batches, :math:`(K, B)`.
-    Returns:
-        - adv (:obj:`torch.Tensor`): :math:`(K, B, S)`
-    """
+    """Advantage (K, B, S) of each token of many batches, whose completions ``row`` (K, B) are, by a method of
+    ``ADVANTAGES``. The logits of ``learner`` are for ``optimal_token_baseline``, those of ``sampler`` for the greedy
+    completion of ``remax``."""
     if name in OVER_BATCH and len(row) > 1:
         length = world.weight.sum(1)
         kinds, kind = torch.cat([world.reward[row], length[row]], dim=1).unique(dim=0, return_inverse=True)
@@ -59,22 +50,12 @@ def loss_gradients(
         config: LossConfig, world: World, learner: Tensor, sampler: Tensor, row: Tensor, adv: Tensor
 ) -> Tensor:
     """
-    Overview:
-        Direction in which one step on the loss of each batch moves the policy: minus the gradient of ``grpo_error``. \
-        Without a reference policy, so without a KL.
+    Direction (A, K, D) in which one step on the loss of each batch, whose completions ``row`` (K, B) are, moves the
+    policy, for advantages (A, K, B, S) by several methods: minus the gradient of ``grpo_error``. Without a reference
+    policy, so without a KL.
 
-        One call gets many batches with the same number of tokens. The loss is a mean over rows or over tokens, so it \
-        is the mean of the losses of these batches. Surrogates that choose among the tokens of a batch get one batch \
-        a call.
-    Arguments:
-        - config (:obj:`LossConfig`): The loss, such as a preset.
-        - world (:obj:`World`): The completions.
-        - learner (:obj:`torch.Tensor`): Logits of the trained policy.
-        - sampler (:obj:`torch.Tensor`): Logits of the policy that sampled.
-        - row (:obj:`torch.Tensor`): Completions of the batches, :math:`(K, B)`.
-        - adv (:obj:`torch.Tensor`): Advantages by several methods, :math:`(A, K, B, S)`.
-    Returns:
-        - gradient (:obj:`torch.Tensor`): :math:`(A, K, D)`
+    One call gets many batches with the same number of tokens. The loss is a mean over rows or over tokens, so it is the
+    mean of the losses of these batches. Surrogates that choose among the tokens of a batch get one batch a call.
     """
     config = replace(config, beta=0, max_length=world.token.shape[1])
     new, old = world.log_prob(learner).detach(), world.log_prob(sampler)

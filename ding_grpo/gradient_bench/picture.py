@@ -8,14 +8,8 @@ from .table import distinct, fixed, select
 
 
 def draw(lines: List[Dict[str, Any]], path: str) -> None:
-    """
-    Overview:
-        Plot the bias of each loss with one advantage, and of each advantage with one loss, at the largest group size: \
-        a point for each staleness, and a line from the smallest to the largest of all worlds.
-    Arguments:
-        - lines (:obj:`List[Dict[str, Any]]`): From ``Bench.run``.
-        - path (:obj:`str`): PNG to write.
-    """
+    """Plot the bias of each loss with one advantage, and of each advantage with one loss, at the largest group size: a
+    point for each staleness, and a line from the smallest to the largest of all worlds. Writes a PNG."""
     loss, advantage, size = fixed(lines, 'loss'), fixed(lines, 'advantage'), distinct(lines, 'group_size')[-1]
     figure, panels = new_figure(2, width=12, height=6, sharex=True)
     for axes, key, where in ((panels[0], 'loss', dict(advantage=advantage)), (panels[1], 'advantage', dict(loss=loss))):

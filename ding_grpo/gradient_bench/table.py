@@ -1,62 +1,32 @@
 """The tables of the gradient bench."""
-import csv
-import os
 from statistics import median
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List
+
+from ding_grpo.compare.table import markdown
 
 Line = Dict[str, Any]
 NAME = 'gradient_bench'
 LOSS, ADVANTAGE = 'dr_grpo', 'rloo'  # unbiased on-policy: the one stays while the other varies
 
 
-def write_csv(lines: List[Line], out: str) -> None:
-    """
-    Overview:
-        Write every line, one for each world and combination.
-    """
-    with open(os.path.join(out, f'{NAME}.csv'), 'w', newline='', encoding='utf-8') as f:
-        writer = csv.DictWriter(f, fieldnames=list(lines[0]))
-        writer.writeheader()
-        writer.writerows(lines)
-
-
 def fixed(lines: List[Line], key: str) -> str:
-    """
-    Overview:
-        What stays while the other varies: the default if it was measured, otherwise the first.
-    Arguments:
-        - lines (:obj:`List[Dict[str, Any]]`): From ``Bench.run``.
-        - key (:obj:`str`): ``loss`` or ``advantage``.
-    """
+    """What stays while the other varies: the default if it was measured, otherwise the first."""
     names = distinct(lines, key)
     default = dict(loss=LOSS, advantage=ADVANTAGE)[key]
     return default if default in names else names[0]
 
 
 def distinct(lines: List[Line], key: str) -> List[Any]:
-    """
-    Overview:
-        The values of a key, in the order of their first line.
-    """
     return list(dict.fromkeys(line[key] for line in lines))
 
 
 def select(lines: List[Line], **where: Any) -> List[Line]:
-    """
-    Overview:
-        The lines with these values.
-    """
     return [line for line in lines if all(line[key] == value for key, value in where.items())]
 
 
 def tables(lines: List[Line]) -> str:
-    """
-    Overview:
-        Three tables as Markdown, with medians over the worlds: the losses with one advantage, the advantages with one \
-        loss, and the bias of every pair without staleness.
-    Arguments:
-        - lines (:obj:`List[Dict[str, Any]]`): From ``Bench.run``.
-    """
+    """Three tables as Markdown, with medians over the worlds: the losses with one advantage, the advantages with one
+    loss, and the bias of every pair without staleness."""
     loss, advantage = fixed(lines, 'loss'), fixed(lines, 'advantage')
     staleness, size = distinct(lines, 'staleness')[0], distinct(lines, 'group_size')[-1]
     pairs = _pairs(select(lines, staleness=staleness, group_size=size))
@@ -75,9 +45,8 @@ def _rows(lines: List[Line], key: str) -> str:
     staleness, sizes = distinct(lines, 'staleness'), distinct(lines, 'group_size')
     first = dict(staleness=staleness[0], group_size=sizes[-1])
     where = [dict(staleness=s, group_size=g) for s in staleness for g in sizes]
-    head = [key, 'scale', 'noise', 'cosine of a batch'
-            ] + [f'bias, s = {s:g}, G = {g}' for s in staleness for g in sizes]
-    rows = [head]
+    head = [key, 'scale', 'noise', 'cosine of a batch']
+    rows = [head + [f'bias, s = {s:g}, G = {g}' for s in staleness for g in sizes]]
     for name in distinct(lines, key):
         own = select(lines, **{key: name})
         numbers = [f'{_median(own, column, **first):.2f}' for column in ('scale', 'noise', 'batch_cosine')]
@@ -103,12 +72,3 @@ def _bias(lines: List[Line], **where: Any) -> str:
     if error > 0:
         return f'{value:.2f} ± {error:.2f}'
     return '0' if value < 1e-9 else f'{value:.3f}'
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """
-    Overview:
-        A table whose first row is the head.
-    """
-    first, *others = rows
-    return '\n'.join('| ' + ' | '.join(row) + ' |' for row in (first, ['---'] * len(first), *others))

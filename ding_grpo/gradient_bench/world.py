@@ -10,15 +10,9 @@ END = 0  # the token that ends a completion
 
 
 class World(NamedTuple):
-    """
-    Overview:
-        All completions of P prompts, with the logits of the next token given the last one as policy. C is the number \
-        of completions of all prompts together, S the largest length, V the vocabulary. The policy has one row of \
-        logits for the start of each prompt, and one for each token that does not end a completion.
-    Interfaces:
-        ``make``, ``log_prob``, ``score``, ``log_prob_of_rows``, ``expected_reward``, ``gradient``, \
-        ``divergence``, ``greedy``, ``score_norm``
-    """
+    """All completions of P prompts, with the logits of the next token given the last one as policy. C is the number of
+    completions of all prompts together, S the largest length, V the vocabulary. The policy has one row of logits for
+    the start of each prompt, and one for each token that does not end a completion."""
     token: Tensor  # (C, S), 0 after the end
     state: Tensor  # (C, S): the row of the policy before each token
     weight: Tensor  # (C, S): 1 on tokens, including the one that ends the completion; 0 after it
@@ -29,16 +23,9 @@ class World(NamedTuple):
     def make(
             cls, vocabulary: int, length: int, prompts: int, rewards: Sequence[float], generator: torch.Generator
     ) -> 'World':
-        """
-        Overview:
-            Enumerate all completions, and draw a reward for each. Every prompt has completions of the smallest and of \
-            the largest reward.
-        Arguments:
-            - vocabulary (:obj:`int`): Number of tokens, from 2 to 6. Token 0 ends a completion.
-            - length (:obj:`int`): Maximum number of tokens of a completion, from 1 to 6.
-            - prompts (:obj:`int`): Number of prompts.
-            - rewards (:obj:`Sequence[float]`): The values of a reward, equally likely. At least two differ.
-            - generator (:obj:`torch.Generator`): Source of the rewards.
+        """Enumerate all completions, and draw a reward for each from the values ``rewards``, equally likely, of which
+        at least two differ. Every prompt has completions of the smallest and of the largest reward. ``vocabulary``,
+        from 2 to 6, includes token 0, which ends a completion; ``length``, from 1 to 6, is the maximum of a completion.
         """
         for name, value, least in (('vocabulary', vocabulary, 2), ('length', length, 1)):
             if not least <= value <= LARGEST:
@@ -76,7 +63,6 @@ class World(NamedTuple):
         return self.log_prob(logits).sum(1)
 
     def expected_reward(self, logits: Tensor) -> Tensor:
-        """Mean over the prompts of the expected reward."""
         return (self.log_prob_of_rows(logits).exp() * self.reward).sum() / (self.prompt.max() + 1)
 
     def gradient(self, logits: Tensor) -> Tensor:

@@ -310,25 +310,13 @@ def greedy_behind(h: History, s: Setting) -> Figures:
 
 
 # In the order in which they are sought: causes before their symptoms.
-CAUSES: Dict[str, Callable[[History, Setting], Figures]] = dict(
-    mask=mask,
-    drift=drift,
-    apart=apart,
-    step_small=step_small,
-    step_large=step_large,
-    copies=copies,
-    no_part=no_part,
-    no_success=no_success,
-    always_paid=always_paid,
-    one_part=one_part,
-    no_end=no_end,
-    cut=cut,
-    against=against,
-    entropy_gone=entropy_gone,
-    equal=equal,
-    cut_paid=cut_paid,
-    greedy_behind=greedy_behind,
-)
+CAUSES: Dict[str, Callable[[History, Setting], Figures]] = {
+    cause.__name__: cause
+    for cause in (
+        mask, drift, apart, step_small, step_large, copies, no_part, no_success, always_paid, one_part, no_end, cut,
+        against, entropy_gone, equal, cut_paid, greedy_behind
+    )
+}
 # What is no cause where the reward is not learned from (``learn.advantage='none'``).
 OF_REWARD = (
     'no_part', 'no_success', 'always_paid', 'wrong_key', 'junk_pays', 'one_part', 'copies', 'equal', 'entropy_gone',

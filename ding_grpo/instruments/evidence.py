@@ -12,19 +12,11 @@ RANGE = 1.2  # ratios outside [1 / 1.2, 1.2] count as out of range: the usual cl
 
 
 def of_samples(batch: Batch, reward_weights: Optional[Dict[str, float]] = None) -> Dict[str, Any]:
-    """
-    Overview:
-        Figures of sampled groups.
-    Arguments:
-        - batch (:obj:`Batch`): The groups, as they were sampled.
-        - reward_weights (:obj:`Optional[Dict[str, float]]`): Weight of each reward part; None: 1 each.
-    Returns:
-        - figures (:obj:`Dict[str, Any]`): Numbers of ``rows`` that were scored, of ``cut`` rows, of ``groups`` with \
-            at least two such rows, of those with ``equal`` rewards, of those with ``identical`` rows, and of the \
-            latter those that do not have the highest reward, unless all rewards are equal (``copies``); ``low``, \
-            ``high``, ``mean`` and ``std`` of the rewards; ``parts``, lowest, highest and mean weighted value of \
-            each reward part. Empty without rows.
-    """
+    """Figures of groups as they were sampled, empty without rows: numbers of ``rows`` that were scored, of ``cut``
+    rows, of ``groups`` with at least two such rows, of those with ``equal`` rewards, of those with ``identical`` rows,
+    and of the latter those that do not have the highest reward, unless all rewards are equal (``copies``); ``low``,
+    ``high``, ``mean`` and ``std`` of the rewards; ``parts``, lowest, highest and mean weighted value of each reward
+    part."""
     scored = ~batch.failed
     if not scored.any():
         return {}
@@ -67,15 +59,8 @@ def _equal(rows: Tensor, group: Tensor, number: int) -> Tensor:
 
 
 def of_mask(batch: Batch) -> Dict[str, int]:
-    """
-    Overview:
-        Where a batch to learn from has a weight.
-    Arguments:
-        - batch (:obj:`Batch`): The rows that the loss gets.
-    Returns:
-        - figures (:obj:`Dict[str, int]`): ``outside``, the number of steps with a weight after their row's end; \
-            ``inside``, that of steps with a weight before it; ``steps``, the number of all steps before it.
-    """
+    """Where a batch to learn from has a weight: ``outside``, the number of steps with a weight after their row's end;
+    ``inside``, that of steps with a weight before it; ``steps``, the number of all steps before it."""
     before_end = torch.arange(batch.weight.shape[1]) < batch.length.unsqueeze(1)  # (B, S)
     counted = batch.weight != 0
     return dict(
@@ -87,24 +72,15 @@ def of_mask(batch: Batch) -> Dict[str, int]:
 
 def of_change(batch: Batch, before: Tensor, entropy: Tensor, fresh: Tensor, after: Tensor) -> Dict[str, float]:
     """
-    Overview:
-        What an update did to the log-probabilities of rows that it learned from.
-    Arguments:
-        - batch (:obj:`Batch`): The rows, with advantages.
-        - before (:obj:`torch.FloatTensor`): Log-probabilities before the update.
-        - entropy (:obj:`torch.FloatTensor`): Entropies before it.
-        - fresh (:obj:`torch.BoolTensor`): Rows sampled with the weights before it, see ``fresh_rows``.
-        - after (:obj:`torch.FloatTensor`): Log-probabilities after it.
-    Returns:
-        - figures (:obj:`Dict[str, float]`): Over the ``steps`` with a weight: ``moved``, the mean absolute change in \
-            nats; ``outside``, the share whose ratio leaves [1 / RANGE, RANGE]; ``follow`` in [-1, 1], the sum of \
-            advantage times change over the sum of its absolute values, positive if the update did what the \
-            advantages ask for, absent if all are 0. ``surprise`` and ``squares`` are the sum of -log p - entropy \
-            and of its square before the update, over the ``fresh`` ones of these steps: the mean of a term is 0 if \
-            the policy sampled the action.
-    Shapes:
-        - before, after, entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - fresh (:obj:`torch.BoolTensor`): :math:`(B, 1)`
+    What an update did to the log-probabilities (B, S) of rows that it learned from, over the ``steps`` with a weight:
+
+    - ``moved``: the mean absolute change in nats.
+    - ``outside``: the share whose ratio leaves [1 / RANGE, RANGE].
+    - ``follow`` in [-1, 1]: the sum of advantage times change over the sum of its absolute values, positive if the
+      update did what the advantages ask for; absent if all are 0.
+    - ``surprise`` and ``squares``: the sum of -log p - entropy and of its square before the update, over the ``fresh``
+      ones of these steps, in rows (B, 1) that the weights before it sampled. The mean of a term is 0 if the policy
+      sampled the action.
     """
     counted = batch.weight != 0
     adv = (batch.adv.unsqueeze(1) if batch.adv.dim() == 1 else batch.adv).expand_as(counted)[counted].double()  # (M, )
@@ -123,13 +99,8 @@ def of_change(batch: Batch, before: Tensor, entropy: Tensor, fresh: Tensor, afte
 
 
 def checksum(model: nn.Module, trained: bool) -> int:
-    """
-    Overview:
-        A number that changes with any bit of a model's weights, and depends on neither threads nor devices.
-    Arguments:
-        - model (:obj:`nn.Module`): The model.
-        - trained (:obj:`bool`): Whether to include weights that require a gradient.
-    """
+    """A number that changes with any bit of a model's weights, and depends on neither threads nor devices. Includes
+    weights that require a gradient if ``trained``."""
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums: List[int] = []
     for p in model.parameters():

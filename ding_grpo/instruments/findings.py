@@ -15,11 +15,8 @@ HELP = 'docs/guides/troubleshooting.md#findings'
 
 
 class FindingsHook(LearnerHook):
-    """
-    Overview:
-        Shows each cause that the policy's ``Watch`` finds, once, and appends it to ``findings.jsonl`` in the run's \
-        folder: ``update``, ``cause``, ``message``, and the figures that it rests on.
-    """
+    """Shows each cause that the policy's ``Watch`` finds, once, and appends it to ``findings.jsonl`` in the run's
+    folder: ``update``, ``cause``, ``message``, and the figures that it rests on."""
 
     def __init__(self, *args, watch: Any, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -27,14 +24,8 @@ class FindingsHook(LearnerHook):
         self._told = len(watch.history.found)
 
     def begin(self, engine: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
-        """
-        Overview:
-            Make the file, and compare what the scorer pays for demonstrations and for junk, unless this is a resumed \
-            run. Called before the first collect.
-        Arguments:
-            - engine (:obj:`BaseLearner`): The learner.
-            - collector (:obj:`GroupCollector`): Its environments have the scorer.
-        """
+        """Make the file, and compare what the scorer pays for demonstrations and for junk, unless this is a resumed
+        run. Called before the first collect."""
         watch = self.watch
         self._told = len(watch.history.found)
         if parallel.rank() == 0:  # a file without findings says that they were looked for
@@ -58,10 +49,7 @@ class FindingsHook(LearnerHook):
 
 
 class FindingsPageHook(LearnerHook):
-    """
-    Overview:
-        Writes the page of findings at the end of a run, and shows where it is.
-    """
+    """Writes the page of findings at the end of a run, and shows where it is."""
 
     def __init__(self, *args, findings: FindingsHook, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -80,13 +68,7 @@ class FindingsPageHook(LearnerHook):
 
 
 def page(name: str, history: Dict[str, Any]) -> str:
-    """
-    Overview:
-        The page of findings, in Markdown.
-    Arguments:
-        - name (:obj:`str`): Of the run.
-        - history (:obj:`Dict[str, Any]`): State of the ``History`` of its ``Watch``.
-    """
+    """The page of findings of a run, in Markdown, given the state of the ``History`` of its ``Watch``."""
     lines = [f'# Findings of {_cell(name)}', '']
     if history['found']:
         lines += ['| after update | cause | finding |', '|---|---|---|']

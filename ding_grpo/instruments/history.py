@@ -10,10 +10,7 @@ NEAR_BEST = 0.02
 
 
 class Setting(NamedTuple):
-    """
-    Overview:
-        What of the config the causes depend on.
-    """
+    """What of the config the causes depend on."""
     tokens: bool = True
     turns: int = 1
     exact: bool = True
@@ -27,11 +24,8 @@ class Setting(NamedTuple):
 
 @dataclass
 class History:
-    """
-    Overview:
-        Figures of a run so far, in plain numbers: totals, those of the first update, and the newest ``RECENT`` \
-        updates and looks (see ``evidence.py``).
-    """
+    """Figures of a run so far, in plain numbers: totals, those of the first update, and the newest ``RECENT`` updates
+    and looks (see ``evidence.py``)."""
     updates: int = 0
     rows: int = 0
     ended: int = 0  # rows that no limit cut
@@ -85,16 +79,13 @@ class History:
         self.returns = [min(low, *found), max(high, *found), sum(found) / len(found)]
 
     def add_evaluation(self, greedy: float, sampled: Optional[float]) -> None:
-        """Add the returns of an evaluation: greedy, and those that the same policy samples, if they are known."""
         self.evaluations = [*self.evaluations, [greedy, sampled]][-RECENT:]
 
     def add_reference(self, checksum: int) -> None:
-        """Add the checksum of the reference's weights."""
         self.drifted = self.drifted or self.reference not in (None, checksum)
         self.reference = checksum
 
     def all_recent(self, holds: Callable[[Dict[str, Any]], bool]) -> bool:
-        """Whether each of the newest ``RECENT`` updates has a property."""
         return len(self.recent) == RECENT and all(map(holds, self.recent))
 
     @property
@@ -103,5 +94,4 @@ class History:
         return self.recent[-1]['mean'] >= self.high - NEAR_BEST * (self.high - self.low)
 
     def state_dict(self) -> Dict[str, Any]:
-        """The fields, as a copy."""
         return copy.deepcopy(asdict(self))

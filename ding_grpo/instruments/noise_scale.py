@@ -16,22 +16,20 @@ from torch import Tensor, nn
 
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.observer import Observer, View
+from ding_grpo.logs.hook import CallHook
 
-from .shadow_picture import ShadowPictureHook
+from .shadow_picture import show_shadow
 from .weight_gradients import dot, weight_gradients
 
 
 class NoiseScale(Observer):
-    """
-    Overview:
-        The noise scales of the groups of an update, for the loss before the first step, when all ratios are 1.
-    """
+    """The noise scales of the groups of an update, for the loss before the first step, when all ratios are 1."""
 
     def __init__(self, view: View) -> None:
         self._actor, self._updater, self._every = view.actor, view.updater, view.cfg.learn.noise_every
 
     def hooks(self) -> List[LearnerHook]:
-        return [ShadowPictureHook('shadow_picture', 110, position='after_run')]
+        return [CallHook('shadow_picture', 110, position='after_run', function=show_shadow)]
 
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
         if len(learned.group.unique()) < 2:
@@ -49,17 +47,12 @@ class NoiseScale(Observer):
 
 def noise_scale(groups: int, squares: float, whole: float) -> Dict[str, float]:
     """
-    Overview:
-        Estimates from P groups. The gradient g_p of a group is P times its part of the batch's gradient g, so that g \
-        is the mean of g_p.
+    Estimates from P groups, at least 2. The gradient g_p of a group is P times its part of the batch's gradient g, so
+    that g is the mean of g_p. ``squares`` is the sum over groups of the squared norm of their part, ``whole`` is |g|^2.
 
-        - ``variance``: sum |g_p - g|^2 / (P - 1), the trace of the covariance of a group's gradient.
-        - ``signal``: |g|^2 - variance / P, the squared norm of the true gradient; may be negative.
-        - ``scale``: variance / signal, in groups; absent if the signal is not positive.
-    Arguments:
-        - groups (:obj:`int`): P, at least 2.
-        - squares (:obj:`float`): Sum over groups of the squared norm of their part of the batch's gradient.
-        - whole (:obj:`float`): Squared norm of the batch's gradient.
+    - ``variance``: sum |g_p - g|^2 / (P - 1), the trace of the covariance of a group's gradient.
+    - ``signal``: |g|^2 - variance / P, the squared norm of the true gradient; may be negative.
+    - ``scale``: variance / signal, in groups; absent if the signal is not positive.
     """
     variance = (groups ** 2 * squares - groups * whole) / (groups - 1)
     signal = whole - variance / groups
@@ -70,17 +63,8 @@ def noise_scale(groups: int, squares: float, whole: float) -> Dict[str, float]:
 
 
 def noise_of_table(batch: Batch, slope: Tensor) -> Dict[str, float]:
-    """
-    Overview:
-        The noise scale in a table of one number for each token id, or for each discrete action.
-    Arguments:
-        - batch (:obj:`Batch`): Rows of at least two groups.
-        - slope (:obj:`torch.FloatTensor`): Gradient of the loss with respect to log-probabilities.
-    Returns:
-        - metrics (:obj:`Dict[str, float]`): See ``noise_scale``.
-    Shapes:
-        - slope (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    """
+    """The noise scale in a table of one number for each token id, or for each discrete action, of at least two groups.
+    ``slope`` (B, S) is the gradient of the loss with respect to log-probabilities."""
     numbers, group = batch.group.unique(return_inverse=True)
     counted = batch.weight != 0  # (B, S)
     ids, column = batch.action[counted].unique(return_inverse=True)
@@ -98,22 +82,10 @@ def noise_of_weights(
         read: Callable[[Batch], Tensor],
         parameters: List[nn.Parameter],
 ) -> Dict[str, float]:
-    """
-    Overview:
-        The noise scale in the weights, by one forward and backward pass, of half a group at a time. The halves of a \
-        group are its rows of even and of odd number, and h_p, h'_p their parts of g_p. ``within``, the mean of \
-        |h_p - h'_p|^2 / ``variance``, is the share of the variance that the completions of one problem have.
-    Arguments:
-        - batch (:obj:`Batch`): Rows of at least two groups.
-        - slope (:obj:`torch.FloatTensor`): Gradient of the loss with respect to log-probabilities.
-        - divide (:obj:`Callable`): The parts of a batch that this process reads at a time.
-        - read (:obj:`Callable`): Log-probabilities of a part, with a gradient.
-        - parameters (:obj:`List[nn.Parameter]`): The trained weights.
-    Returns:
-        - metrics (:obj:`Dict[str, float]`): See ``noise_scale``; ``within`` is absent without a variance.
-    Shapes:
-        - slope (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    """
+    """The noise scale in the weights, by one forward and backward pass, of half a group at a time. The halves of a
+    group are its rows of even and of odd number, and h_p, h'_p their parts of g_p. ``within``, the mean of |h_p -
+    h'_p|^2 / ``variance``, is the share of the variance that the completions of one problem have; absent without a
+    variance. ``divide`` gives the parts of a batch that this process reads at a time; see ``weight_gradients``."""
     numbers, whole, squares, differences = batch.group.unique(), [torch.zeros_like(p) for p in parameters], 0.0, 0.0
     for number in numbers:
         of_halves = []

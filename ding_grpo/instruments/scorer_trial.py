@@ -11,9 +11,8 @@ def of_probes(probes: List[Dict[str, Any]]) -> Optional[Tuple[str, Dict[str, Any
             ``text``, ``reward`` and ``value`` (what evaluation reports), both None if it could not be scored, and \
             ``ended``, False if a limit cut it.
     Returns:
-        - cause (:obj:`Optional[Tuple[str, Dict]]`): 'always_paid', 'no_success', 'no_end', 'junk_pays' or \
-            'wrong_key', and its message and figures; None if the demonstration is worth more than the others in most \
-            problems.
+        - cause (:obj:`Optional[Tuple[str, Dict]]`): With its message and figures; None if the demonstration is worth \
+            more than the others in most problems.
     """
     scored = [p for p in probes if p['value'] is not None]
     problems = sorted({p['problem'] for p in scored if p['kind'] == 'demonstration'})

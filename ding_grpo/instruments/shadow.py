@@ -25,22 +25,12 @@ Loss = Callable[[Batch, Tensor, Optional[LossConfig]], Tensor]
 
 
 class Shadow(Observer):
-    """
-    Overview:
-        Measures losses beside the one in use. A preset has its own choices and advantages; coefficients of the KL and \
-        all other keys are those of the run.
-    Interfaces:
-        As ``Observer``; ``measure``, ``measure_weights``
-    """
+    """Measures losses beside the one in use. A preset has its own choices and advantages; coefficients of the KL and
+    all other keys are those of the run."""
 
     def __init__(self, view: View) -> None:
-        """
-        Arguments:
-            - view (:obj:`View`): What it is made from. With ``learn.shadow='all'``, ``notices`` names each preset \
-                that the run cannot have.
-        Raises:
-            - ConfigError: If the run cannot have a preset that the config names.
-        """
+        """With ``learn.shadow='all'``, ``notices`` names each preset that the run cannot have. Raises ``ConfigError``
+        if the config names such a preset."""
         self._updater, self._actor, self._every = view.updater, view.actor, view.cfg.learn.shadow_every
         self.presets, self.notices = presets_of(view.cfg, view.check_run)
         self.weights_due = False  # whether this update measures gradients in the weights
@@ -68,19 +58,8 @@ class Shadow(Observer):
         return metrics
 
     def measure(self, batch: Batch, logp: Tensor, loss: Loss) -> Tuple[Dict[str, float], Tensor]:
-        """
-        Overview:
-            Loss, and gradient with respect to log-probabilities, of the loss in use and of each preset.
-        Arguments:
-            - batch (:obj:`Batch`): A mini-batch with ``other_adv``.
-            - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy.
-            - loss (:obj:`Loss`): The loss of rows.
-        Returns:
-            - metrics (:obj:`Dict[str, float]`): See docs/guides/instruments.md; values without a definition are absent.
-            - slopes (:obj:`torch.FloatTensor`): The gradients, that of the loss in use first.
-        Shapes:
-            - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
-            - slopes (:obj:`torch.FloatTensor`): :math:`(K + 1, B, S)`
+        """Metrics (docs/guides/instruments.md) of the loss in use and of each preset, and their gradients (K + 1, B, S)
+        with respect to log-probabilities ``logp`` (B, S), that of the loss in use first. ``batch`` has ``other_adv``.
         """
         advs = [batch.adv, *(batch.other_adv[preset.adv_method] for preset in self.presets.values())]
         configs = [None, *self.presets.values()]
@@ -102,15 +81,8 @@ class Shadow(Observer):
             read: Callable[[Batch], Tensor],
             parameters: List[nn.Parameter],
     ) -> Dict[str, float]:
-        """
-        Overview:
-            Norms of the gradients in the weights, and cosines with that of the loss in use. One backward pass for \
-            each loss; see ``weight_gradients`` for the arguments.
-        Arguments:
-            - slopes (:obj:`torch.FloatTensor`): From ``measure``.
-        Shapes:
-            - slopes (:obj:`torch.FloatTensor`): :math:`(K + 1, B, S)`
-        """
+        """Norms of the gradients in the weights, and cosines with that of the loss in use, for the slopes of
+        ``measure``. One backward pass for each loss; see ``weight_gradients`` for the arguments."""
         gradients = weight_gradients(slopes, parts, read, parameters)
         first = next(gradients)
         products = [[dot(first, first)] * 2, *([dot(x, x), dot(x, first)] for x in gradients)]
@@ -143,16 +115,7 @@ def presets_of(cfg: Dict, check: Callable[[Dict], None]) -> Tuple[Dict[str, Pres
 
 
 def compare(slopes: Tensor) -> Dict[str, Tensor]:
-    """
-    Overview:
-        Norms of gradients, and their cosines with the first one, NaN if one of the two is 0.
-    Arguments:
-        - slopes (:obj:`torch.FloatTensor`): Gradients with respect to log-probabilities.
-    Returns:
-        - found (:obj:`Dict[str, torch.DoubleTensor]`): ``norm`` and ``cosine``, :math:`(K, )` each.
-    Shapes:
-        - slopes (:obj:`torch.FloatTensor`): :math:`(K, B, S)`
-    """
+    """``norm`` (K, ) of gradients (K, B, S), and their ``cosine`` (K, ) with the first one, NaN if either is 0."""
     flat = slopes.flatten(1).double()
     norm = flat.norm(dim=1)
     return dict(norm=norm, cosine=flat @ flat[0] / (norm * norm[0]))
@@ -160,20 +123,10 @@ def compare(slopes: Tensor) -> Dict[str, Tensor]:
 
 def shares(slopes: Tensor, signs: Tensor, weight: Tensor) -> Dict[str, Tensor]:
     """
-    Overview:
-        Shares of the squared norms of gradients, NaN if the norm is 0.
-    Arguments:
-        - slopes (:obj:`torch.FloatTensor`): Gradients with respect to log-probabilities, 0 where nothing counts.
-        - signs (:obj:`torch.FloatTensor`): Signs of the advantages.
-        - weight (:obj:`torch.FloatTensor`): 1 on steps that count, else 0.
-    Returns:
-        - found (:obj:`Dict[str, torch.DoubleTensor]`): :math:`(K, )` each. By sign of the advantage: ``positive``, \
-            ``negative``; the rest is a KL where the advantage is 0. By third of the row's steps that count: \
-            ``first``, ``middle``, ``last``. By length: ``long``, the rows with more steps than the median row.
-    Shapes:
-        - slopes (:obj:`torch.FloatTensor`): :math:`(K, B, S)`
-        - signs (:obj:`torch.FloatTensor`): :math:`(K, B, S)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
+    Shares (K, ) of the squared norms of gradients (K, B, S), NaN if the norm is 0. By sign (K, B, S) of the advantage:
+    ``positive``, ``negative``; the rest is a KL where the advantage is 0. By third of the row's steps that count in
+    ``weight`` (B, S): ``first``, ``middle``, ``last``. By length: ``long``, the rows with more steps than the median
+    row.
     """
     square = slopes.double().square()
     counted = weight != 0  # (B, S)

@@ -2,8 +2,6 @@
 import os
 from typing import Any, Dict, List, Optional, Tuple
 
-from ding.worker import LearnerHook
-
 from ding_common import read_json_lines
 from ding_grpo.logs.screen import run_folder, show
 
@@ -12,30 +10,17 @@ SHARES = ('positive', 'negative', 'first', 'middle', 'last', 'long')
 MEAN = 10  # updates
 
 
-class ShadowPictureHook(LearnerHook):
-    """
-    Overview:
-        Draws shadow losses and noise scales at the end of a run, if there are any.
-    """
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        run = run_folder(engine.exp_name)
-        path = os.path.join(run, 'shadow.png')
-        if engine.rank == 0 and draw_shadow(run, path):
-            show(f'shadow losses: {os.path.normpath(path)}')
+def show_shadow(engine: 'BaseLearner') -> None:  # noqa
+    """Draw shadow losses and noise scales at the end of a run, if there are any."""
+    run = run_folder(engine.exp_name)
+    path = os.path.join(run, 'shadow.png')
+    if engine.rank == 0 and draw_shadow(run, path):
+        show(f'shadow losses: {os.path.normpath(path)}')
 
 
 def draw_shadow(folder: str, path: str) -> bool:
-    """
-    Overview:
-        Draw what a run measured of shadow losses: cosine with the loss in use and relative norm of each update, and \
-        the mean shares of the run; and the noise scale.
-    Arguments:
-        - folder (:obj:`str`): The run's folder.
-        - path (:obj:`str`): PNG to write.
-    Returns:
-        - drawn (:obj:`bool`): Whether there was anything to draw.
-    """
+    """Draw what a run measured of shadow losses: cosine with the loss in use and relative norm of each update, and the
+    mean shares of the run; and the noise scale. Returns whether there was anything to draw."""
     records = read_json_lines(os.path.join(folder, 'log', 'learner', 'metrics.jsonl'))
     losses = list(dict.fromkeys(key.split('/')[1] for record in records for key in record if key.startswith('shadow/')))
     if not losses:
@@ -72,17 +57,9 @@ def draw_shadow(folder: str, path: str) -> bool:
 
 
 def noise_scales(records: Records, kind: str) -> Tuple[List[int], List[float]]:
-    """
-    Overview:
-        The noise scale over a run: mean variance / mean signal of the last ten measurements. The mean of their \
-        quotients would depend on the smallest signal alone. Where the mean signal is not positive there is no value.
-    Arguments:
-        - records (:obj:`List[Dict[str, Any]]`): Of ``metrics.jsonl``.
-        - kind (:obj:`str`): 'table' or 'weights'.
-    Returns:
-        - updates (:obj:`List[int]`): The last update of each value.
-        - scales (:obj:`List[float]`): In groups.
-    """
+    """The noise scale in groups over a run, 'table' or 'weights', with the last update of each value: mean variance /
+    mean signal of the last ten measurements. The mean of their quotients would depend on the smallest signal alone.
+    Where the mean signal is not positive there is no value."""
     measured = [r for r in records if f'noise/{kind}/signal' in r]
     updates, scales = [], []
     for end in range(MEAN, len(measured) + 1):
@@ -95,12 +72,10 @@ def noise_scales(records: Records, kind: str) -> Tuple[List[int], List[float]]:
 
 
 def _series(records: Records, key: str, divisor: Optional[str] = None) -> Tuple[List[int], List[float]]:
-    """Updates and values of a metric, divided by another one."""
     found = [r for r in records if key in r and (divisor is None or r.get(divisor))]
     return [r['train_iter'] for r in found], [r[key] / (1 if divisor is None else r[divisor]) for r in found]
 
 
 def _mean(records: Records, key: str) -> Optional[float]:
-    """Mean over the updates that have the metric; None without one."""
     values = [r[key] for r in records if key in r]
     return sum(values) / len(values) if values else None

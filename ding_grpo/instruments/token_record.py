@@ -1,5 +1,5 @@
 """What an update did to each token of its groups, as plain data for a file of JSON lines."""
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 from ding.worker import LearnerHook
@@ -9,28 +9,12 @@ from ding_common import append_json
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.observer import Observer, View
 from ding_grpo.learn.update import Updater
+from ding_grpo.logs.hook import CallHook
 from ding_grpo.logs.screen import log_file
 
 
-class Change(NamedTuple):
-    """
-    Overview:
-        What the trained model computes for the steps of a batch before and after an update.
-    Shapes:
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities before the update, in nats
-        - entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`, before the update, in nats
-        - logp_new (:obj:`torch.FloatTensor`): :math:`(B, S)`, log-probabilities after the update
-    """
-    logp: Tensor
-    entropy: Tensor
-    logp_new: Tensor
-
-
 class TokenRecord(Observer):
-    """
-    Overview:
-        Records every ``learn.tokens_freq``-th update. ``records`` are those of the last update, if it was due.
-    """
+    """Records every ``learn.tokens_freq``-th update. ``records`` are those of the last update, if it was due."""
 
     def __init__(self, view: View) -> None:
         self._every, self._actor, self._updater = view.cfg.learn.tokens_freq, view.actor, view.updater
@@ -38,7 +22,7 @@ class TokenRecord(Observer):
         self.records: List[Dict[str, Any]] = []
 
     def hooks(self) -> List[LearnerHook]:
-        return [TokensHook('tokens', 15, position='after_iter', record=self)]
+        return [CallHook('tokens', 15, position='after_iter', function=self._write)]
 
     def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
         spec, due = self._actor.spec, update % self._every == 0
@@ -49,37 +33,19 @@ class TokenRecord(Observer):
     def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
         self.records = [] if self._recorder is None else self._recorder.records(learned)
 
-
-class TokensHook(LearnerHook):
-    """
-    Overview:
-        Appends the records of an update to ``log/learner/tokens.jsonl``, one line per group.
-    """
-
-    def __init__(self, *args, record: TokenRecord, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self._record = record
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        for record in self._record.records if engine.rank == 0 else []:
+    def _write(self, engine: 'BaseLearner') -> None:  # noqa
+        """Append the records to ``log/learner/tokens.jsonl``, one line per group."""
+        for record in self.records if engine.rank == 0 else []:
             append_json(log_file(engine, 'tokens.jsonl'), dict(train_iter=engine.last_iter.val, **record))
 
 
 class TokenRecorder:
-    """
-    Overview:
-        Records an update. Made before it, since it reads the rows then.
-    """
+    """Records an update. Made before it, since it reads the rows then."""
 
     def __init__(self, batch: Batch, updater: Updater, tokenizer: Optional[Any]) -> None:
-        """
-        Arguments:
-            - batch (:obj:`Batch`): All rows of the update.
-            - updater (:obj:`Updater`): Reads them under the trained model.
-            - tokenizer (:obj:`Optional[PreTrainedTokenizerBase]`): None if steps are not tokens.
-        """
         self._batch, self._updater, self._tokenizer = batch, updater, tokenizer
-        self._before = updater.read_with_entropy(batch)
+        logp, entropy = updater.read_with_entropy(batch)
+        self._before = dict(logp=logp, entropy=entropy)
 
     def records(self, learned: Batch) -> List[Dict[str, Any]]:
         """
@@ -94,41 +60,36 @@ class TokenRecorder:
                 ``text``, ``logp_old`` (of the sampler), ``logp``, ``entropy``, ``logp_new``, ``advantage`` (0 where \
                 nothing is learned), and ``own``, False on tokens of the environment.
         """
-        change = Change(*self._before, self._updater.read(self._batch))
-        return _records(self._batch, learned, change, self._tokenizer)
-
-
-def _records(batch: Batch, learned: Batch, change: Change, tokenizer: Optional[Any]) -> List[Dict[str, Any]]:
-    advantage = _advantages(batch, learned)
-    texts = _Texts(tokenizer)
-    records: List[Dict[str, Any]] = []
-    for i in range(len(batch)):
-        n = int(batch.length[i])
-        if batch.row[i] == 0:
-            prompt = None if batch.prompts is None else texts.whole(batch.prompts[i].tolist())
-            records.append(
-                dict(group=int(batch.group_id[i]), collect_iter=int(batch.collect_iter[i]), prompt=prompt, rows=[])
+        batch, change = self._batch, dict(self._before, logp_new=self._updater.read(self._batch))
+        advantage, texts = _advantages(batch, learned), _Texts(self._tokenizer)
+        records: List[Dict[str, Any]] = []
+        for i in range(len(batch)):
+            n = int(batch.length[i])
+            if batch.row[i] == 0:
+                prompt = None if batch.prompts is None else texts.whole(batch.prompts[i].tolist())
+                records.append(
+                    dict(group=int(batch.group_id[i]), collect_iter=int(batch.collect_iter[i]), prompt=prompt, rows=[])
+                )
+            action = batch.action[i, :n].tolist()
+            before = None if batch.prompts is None else batch.prompts[i].tolist()[-1]
+            records[-1]['rows'].append(
+                dict(
+                    row=int(batch.row[i]),
+                    reward=_exact(batch.reward[i].sum()),
+                    reward_parts={name: _exact(part[i])
+                                  for name, part in batch.reward_parts.items()},
+                    truncated=bool(batch.truncated[i]),
+                    failed=bool(batch.failed[i]),
+                    action=action,
+                    text=texts.pieces(action, before),
+                    own=(batch.weight[i, :n] != 0).tolist(),
+                    logp_old=_exact(batch.logp_old[i, :n]),
+                    advantage=_exact(advantage[i, :n]),
+                    **{name: _exact(x[i, :n])
+                       for name, x in change.items()},
+                )
             )
-        action = batch.action[i, :n].tolist()
-        before = None if batch.prompts is None else batch.prompts[i].tolist()[-1]
-        records[-1]['rows'].append(
-            dict(
-                row=int(batch.row[i]),
-                reward=_exact(batch.reward[i].sum()),
-                reward_parts={name: _exact(part[i])
-                              for name, part in batch.reward_parts.items()},
-                truncated=bool(batch.truncated[i]),
-                failed=bool(batch.failed[i]),
-                action=action,
-                text=texts.pieces(action, before),
-                own=(batch.weight[i, :n] != 0).tolist(),
-                logp_old=_exact(batch.logp_old[i, :n]),
-                advantage=_exact(advantage[i, :n]),
-                **{name: _exact(x[i, :n])
-                   for name, x in change._asdict().items()},
-            )
-        )
-    return records
+        return records
 
 
 def _advantages(batch: Batch, learned: Batch) -> Tensor:
@@ -143,11 +104,8 @@ def _advantages(batch: Batch, learned: Batch) -> Tensor:
 
 def _exact(x: Tensor) -> Any:
     """The numbers of a float32 tensor in nine digits, which determine every bit."""
-    return _exact_number(x.item()) if x.dim() == 0 else [_exact_number(number) for number in x.tolist()]
-
-
-def _exact_number(x: float) -> float:
-    return float(f'{x:.9g}')
+    numbers = [float(f'{number:.9g}') for number in x.flatten().tolist()]
+    return numbers if x.dim() else numbers[0]
 
 
 class _Texts:

@@ -24,11 +24,8 @@ LEAST_ROWS, MOST_ROWS = 4, 32
 
 
 class Look(NamedTuple):
-    """
-    Overview:
-        Rows of an update that is looked at closely, with their log-probabilities and entropies before it, (B, S), and \
-        whether the weights before it sampled them, (B, 1).
-    """
+    """Rows of an update that is looked at closely, with their log-probabilities and entropies before it, (B, S), and
+    whether the weights before it sampled them, (B, 1)."""
     batch: Batch
     logp: Tensor
     entropy: Tensor
@@ -36,13 +33,8 @@ class Look(NamedTuple):
 
 
 class Watch(Observer):
-    """
-    Overview:
-        Collects figures of a run and finds causes in them, each once. Its state is plain numbers, the same in all \
-        processes of a run.
-    Interfaces:
-        As ``Observer``; ``probed``
-    """
+    """Collects figures of a run and finds causes in them, each once. Its state is plain numbers, the same in all
+    processes of a run."""
 
     def __init__(self, view: View) -> None:
         self._cfg, self._actor, self._model, self._updater = view.cfg, view.actor, view.model, view.updater
@@ -76,12 +68,7 @@ class Watch(Observer):
         )
 
     def probed(self, probes: List[Dict[str, Any]]) -> None:
-        """
-        Overview:
-            Find causes in the scores of texts that no policy wrote, before the first update.
-        Arguments:
-            - probes (:obj:`List[Dict]`): See ``of_probes``.
-        """
+        """Find causes in the scores of texts that no policy wrote, before the first update; see ``of_probes``."""
         self.history.probes = probes
         cause = of_probes(probes)
         if cause is not None and self._concerned(cause[0]):
@@ -105,7 +92,6 @@ class Watch(Observer):
             return Look(batch, *self._updater.read_with_entropy(batch), fresh)
 
     def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
-        """Add an update, and find causes."""
         history, closely = self.history, None
         if self._look is not None and metrics['optimizer_steps'] > 0:
             closely = self._change(self._look)
@@ -118,7 +104,6 @@ class Watch(Observer):
         self._seek()
 
     def _change(self, look: Look) -> Dict[str, float]:
-        """What the update did to the rows of ``look``."""
         with _still(self._model):
             return of_change(*look, self._updater.read(look.batch))
 
@@ -143,20 +128,15 @@ class Watch(Observer):
         self.history.found.append(dict(dict(update=self.history.updates, cause=cause), **figures))
 
     def sampled(self, returns: List[float]) -> None:
-        """The returns of the training episodes of a collect, as evaluations count them."""
         if returns:
             self.history.add_returns(returns)
 
     def evaluated(self, greedy: float, sampled: Optional[float], cut_at_bar: float = 0.0) -> None:
         """
-        Overview:
-            Add an evaluation, from which ``add`` finds causes; if it ends the run, find them now.
-        Arguments:
-            - greedy (:obj:`float`): Mean return of the most probable actions.
-            - sampled (:obj:`Optional[float]`): Mean return of sampled episodes from the same starts. None: that of \
-                training, in environments whose starts are of one kind.
-            - cut_at_bar (:obj:`float`): Share of the completions that a limit cut and that reach the bar, if the \
-                evaluation ends the run.
+        Add an evaluation, from which ``_seek`` finds causes; if it ends the run, find them now. ``greedy`` is the mean
+        return of the most probable actions, ``sampled`` that of sampled episodes from the same starts; None: that of
+        training, in environments whose starts are of one kind. ``cut_at_bar`` is the share of the completions that a
+        limit cut and that reach the bar, if the evaluation ends the run.
         """
         if sampled is None and self._actor.spec is None and self.history.returns:
             sampled = self.history.returns[-1]
@@ -166,7 +146,6 @@ class Watch(Observer):
             self._seek()
 
     def reference_renewed(self) -> None:
-        """Called when the reference takes other weights on purpose."""
         self.history.reference = None
 
     def state_dict(self) -> Dict[str, Any]:
@@ -174,7 +153,6 @@ class Watch(Observer):
         return {name: x for name, x in self.history.state_dict().items() if x not in (None, math.inf, -math.inf)}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore ``state_dict``."""
         self.history = History(**state)
 
 

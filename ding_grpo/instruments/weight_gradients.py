@@ -16,19 +16,10 @@ def weight_gradients(
         read: Callable[[Batch], Tensor],
         parameters: List[nn.Parameter],
 ) -> Iterator[Gradient]:
-    """
-    Overview:
-        Yield the gradient of sum(slope * logp) in the weights for each slope. Only one is in memory at a time. One \
-        part is read once, several are read again for each slope, because all their activations would not fit.
-    Arguments:
-        - slopes (:obj:`torch.FloatTensor`): Gradients of losses with respect to log-probabilities.
-        - parts (:obj:`Sequence[Tuple[torch.LongTensor, Batch]]`): The rows that this process reads, from \
-            ``Batch.parts``.
-        - read (:obj:`Callable`): Log-probabilities of a part under the model, with a gradient.
-        - parameters (:obj:`List[nn.Parameter]`): The weights; 0 for those that no row uses.
-    Shapes:
-        - slopes (:obj:`torch.FloatTensor`): :math:`(K, B, S)`
-    """
+    """Yield the gradient of sum(slope * logp) in the weights for each of the slopes (K, B, S), gradients of losses with
+    respect to log-probabilities; 0 for weights that no row uses. ``read`` gives the log-probabilities of a part under
+    the model. Only one gradient is in memory at a time. One part is read once, several are read again for each slope,
+    because all their activations would not fit."""
     kept = read(parts[0][1]) if len(parts) == 1 else None
     for slope in slopes:
         total = [torch.zeros_like(p) for p in parameters]

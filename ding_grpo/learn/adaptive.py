@@ -4,23 +4,16 @@ from typing import Any, Dict, List
 
 class Coefficients:
     """
-    Overview:
-        The coefficients of an update: of the KL to the reference, and of the entropy bonus. Each can follow a target:
+    The coefficients of an update: of the KL to the reference, and of the entropy bonus. Each can follow a target:
 
-        - With ``kl_target``, each update of B rows multiplies ``beta`` by 1 + clip(KL / target - 1, -0.2, 0.2) \
-          min(B / ``kl_horizon``, 1), https://arxiv.org/abs/1909.08593.
-        - With ``entropy_target``, the coefficient of the bonus grows by ``entropy_step`` after an update whose \
-          entropy was at most the target. Otherwise it falls by this step, down to 0. The bonus acts only after \
-          updates whose entropy was at most the target, https://arxiv.org/abs/2505.22312.
-    Interfaces:
-        ``entropy_weight``, ``names``, ``metrics``, ``follow``, ``state_dict``, ``load_state_dict``
+    - With ``kl_target``, each update of B rows multiplies ``beta`` by 1 + clip(KL / target - 1, -0.2, 0.2)
+      min(B / ``kl_horizon``, 1), https://arxiv.org/abs/1909.08593.
+    - With ``entropy_target``, the coefficient of the bonus grows by ``entropy_step`` after an update whose
+      entropy was at most the target. Otherwise it falls by this step, down to 0. The bonus acts only after
+      updates whose entropy was at most the target, https://arxiv.org/abs/2505.22312.
     """
 
     def __init__(self, cfg: Dict) -> None:
-        """
-        Arguments:
-            - cfg (:obj:`Dict`): The section ``policy.learn``.
-        """
         self._cfg = cfg
         self.beta = float(cfg.beta)  # of this update
         self._entropy_weight = float(cfg.entropy_weight)
@@ -28,13 +21,11 @@ class Coefficients:
 
     @property
     def entropy_weight(self) -> float:
-        """The coefficient of the entropy bonus in this update."""
         target = self._cfg.entropy_target
         return self._entropy_weight if target is None or self._entropy <= target else 0.0
 
     @property
     def names(self) -> List[str]:
-        """The names of ``metrics``."""
         targets = dict(beta=self._cfg.kl_target, entropy_weight=self._cfg.entropy_target)
         return [name for name, target in targets.items() if target is not None]
 
@@ -43,13 +34,7 @@ class Coefficients:
         return {name: float(getattr(self, name)) for name in self.names}
 
     def follow(self, metrics: Dict[str, float], rows: int) -> None:
-        """
-        Overview:
-            Adapt the coefficients after an update. An update that measured nothing does not change them.
-        Arguments:
-            - metrics (:obj:`Dict[str, float]`): Of the update: ``kl`` and ``entropy`` are means over its tokens.
-            - rows (:obj:`int`): Number of rows that it learned from.
-        """
+        """Adapt the coefficients after an update of ``rows`` rows, except those that it did not measure."""
         cfg = self._cfg
         if cfg.kl_target is not None and 'kl' in metrics:
             error = min(max(metrics['kl'] / cfg.kl_target - 1, -0.2), 0.2)
@@ -66,7 +51,6 @@ class Coefficients:
         return dict(coefficients=dict(beta=self.beta, entropy_weight=self._entropy_weight, entropy=self._entropy))
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore from the state of a policy. Values without a target, or absent, are those of the config."""
         saved = state.get('coefficients', {})
         if self._cfg.kl_target is not None:
             self.beta = saved.get('beta', self.beta)

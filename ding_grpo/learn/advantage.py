@@ -20,12 +20,7 @@ UNGROUPED = ('gae', 'none')
 
 
 class Advantage(NamedTuple):
-    """
-    Overview:
-        How the rows of a batch are compared. The fields are from the section ``policy.learn``, except the discount.
-    Interfaces:
-        ``of``, ``equal``
-    """
+    """How the rows of a batch are compared. The fields are from the section ``policy.learn``, except the discount."""
     method: str
     compare: str = 'outcome'
     discount_factor: float = 1.0
@@ -37,11 +32,8 @@ class Advantage(NamedTuple):
     def of(self, batch: Batch) -> Tensor:
         """
         Overview:
-            Compute the advantages of a batch of groups. Rows that could not be scored are dropped from their groups.
-        Arguments:
-            - batch (:obj:`Batch`): Rows of whole groups.
-        Returns:
-            - adv (:obj:`torch.FloatTensor`): The advantages, 0 after a row's end and for dropped rows.
+            Compute the advantages of whole groups: 0 after a row's end, and for rows that could not be scored, which
+            are dropped from their groups.
         Shapes:
             - adv (:obj:`torch.FloatTensor`): :math:`(B, )` for ``outcome`` with a method of ``group_advantage``, else \
                 :math:`(B, S)`
@@ -64,14 +56,9 @@ class Advantage(NamedTuple):
         return of_all
 
     def equal(self, batch: Batch) -> bool:
-        """
-        Overview:
-            Whether every row has the advantage 0 in the group's own comparison, so that nothing can be learned. This \
-            is the case if all compared values are equal; with ``pass_k`` also if the best two rows are equal, with \
-            ``max_rl`` if the mean is not positive, and with ``remax`` if all rows return what the greedy one does.
-        Arguments:
-            - batch (:obj:`Batch`): All rows of one group.
-        """
+        """Whether every row of one group has the advantage 0 in the group's own comparison, so that nothing can be
+        learned. This is the case if all compared values are equal; with ``pass_k`` also if the best two rows are equal,
+        with ``max_rl`` if the mean is not positive, and with ``remax`` if all rows return what the greedy one does."""
         batch = batch.without(batch.failed)
         often_zero = self.method in _OFTEN_ZERO
         if self.compare in UNGROUPED or self.method in UNGROUPED_METHODS:
@@ -125,7 +112,7 @@ class Advantage(NamedTuple):
         return torch.zeros_like(batch.adv).masked_scatter(counted, adv)
 
     def _return_to_go(self, batch: Batch) -> Tensor:
-        """Advantages that compare all steps of a group with each other."""
+        """Compares all steps of a group with each other."""
         returns, _ = self._returns(batch)
         counted = batch.weight != 0  # (B, S)
         of_step = batch.group.unsqueeze(1).expand_as(counted)[counted]  # (M, ): the group of each step
@@ -133,7 +120,7 @@ class Advantage(NamedTuple):
         return torch.zeros_like(returns).masked_scatter(counted, adv)
 
     def _return_to_go_by_step(self, batch: Batch) -> Tensor:
-        """Advantages that compare only the same step of each row, see ``step_advantage``."""
+        """Compares only the same step of each row, see ``step_advantage``."""
         returns, tail = self._returns(batch)
         returns = torch.where(batch.weight != 0, returns, tail)
         return step_advantage(returns, batch.weight, batch.group, self.method)
@@ -161,47 +148,22 @@ class Advantage(NamedTuple):
 
 
 def with_kl_in_reward(batch: Batch, beta: float, kl_type: str) -> Batch:
-    """
-    Overview:
-        The batch with ``beta`` times the KL estimate of each step subtracted from its reward.
-    Arguments:
-        - batch (:obj:`Batch`): Rows with ``logp_ref``.
-        - beta (:obj:`float`): Coefficient of the KL.
-        - kl_type (:obj:`str`): Estimator of the KL of the sampling policy to the reference.
-    """
+    """Subtract ``beta`` times the estimated KL of the sampling policy to the reference from each step's reward."""
     counted = batch.weight != 0  # (B, S)
     logp, ref = (x.masked_fill(~counted, 0) for x in (batch.logp_old, batch.logp_ref))
     return replace(batch, reward=batch.reward - beta * kl_estimate(logp, ref, kl_type))
 
 
 def of_high_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
-    """
-    Overview:
-        The batch with the advantages of all tokens set to 0 but those of the share with the highest entropy.
-    Arguments:
-        - batch (:obj:`Batch`): Rows with advantages.
-        - entropy (:obj:`torch.FloatTensor`): Entropies, :math:`(B, S)`.
-        - share (:obj:`float`): Share of the tokens, in (0, 1].
-    """
+    """Set the advantages of all tokens to 0 but those of the ``share`` in (0, 1] with the highest entropy (B, S)."""
     chosen = high_entropy(entropy, batch.weight, share)
     return _with_advantages(batch, lambda adv: adv * chosen)
 
 
 def corrected(batch: Batch, logp: Tensor, cfg: Dict) -> Tuple[Batch, Dict[str, float]]:
-    """
-    Overview:
-        The batch corrected for the difference between the policy that sampled it and the one that learns from it, by \
-        ``sampler_correction`` and ``off_policy_mask``.
-    Arguments:
-        - batch (:obj:`Batch`): Rows with advantages.
-        - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy at the start of the update.
-        - cfg (:obj:`Dict`): The section ``policy.learn``.
-    Returns:
-        - batch (:obj:`Batch`): The corrected batch. With ``sampler_correction``, ratios are relative to ``logp``.
-        - metrics (:obj:`Dict[str, float]`): See docs/reference/metrics.md.
-    Shapes:
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
-    """
+    """The batch corrected for the difference between the policy that sampled it and the one that learns from it, by
+    ``sampler_correction`` and ``off_policy_mask``; ``logp`` (B, S) is under the policy at the start of the update. With
+    ``sampler_correction``, ratios are relative to it. Returns the batch and metrics."""
     metrics, given = {}, (logp, batch.logp_old, batch.weight)
     if cfg.off_policy_mask is not None:
         far = far_rows(*given, cfg.off_policy_mask).unsqueeze(1)  # (B, 1)
@@ -225,7 +187,6 @@ def _with_advantages(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batc
 
 
 def _check_anchors(batch: Batch) -> None:
-    """Require that a task whose episodes have a second turn names a state in one of them."""
     if (batch.turn > 0).any() and not (batch.anchor[:, 1:] >= 0).any():
         raise ConfigError(
             "policy.learn.advantage = 'anchor': no reply of the task has an anchor, so no states can be compared. Set "

@@ -10,10 +10,7 @@ from ding_grpo.rl_utils import LossConfig
 
 
 class Setting(NamedTuple):
-    """
-    Overview:
-        What a term is made from.
-    """
+    """What a term is made from."""
     cfg: Dict  # the section ``policy``
     loss_config: LossConfig  # of the policy's loss
     actor: Actor
@@ -21,10 +18,7 @@ class Setting(NamedTuple):
 
 
 class ExtraLoss:
-    """
-    Overview:
-        A term of the loss. It adds to the policy's loss of a part of the rows, or learns from rows of its own, or both.
-    """
+    """A term of the loss. It adds to the loss of a part of the rows, or learns from rows of its own, or both."""
     reads: Tuple[str, ...] = ()  # entries of ``Reading`` that it needs of the rows
     logged: Tuple[str, ...] = ()  # metrics that DI-engine's learner logs
 
@@ -43,8 +37,7 @@ class ExtraLoss:
         """Called before each update, with its number."""
 
     def prepare(self, batch: Batch, read_rows: Callable) -> Batch:
-        """The rows of whole groups before they are compared. ``read_rows`` computes a number for each step, given a
-        function of a part."""
+        """The rows of whole groups before they are compared. ``read_rows`` is that of the updater."""
         return batch
 
     def of_batch(self, learned: Batch) -> Dict[str, float]:
@@ -95,12 +88,9 @@ class ExtraLoss:
 
 
 class Asked(NamedTuple):
-    """
-    Overview:
-        When a config asks for a term, and its class as ``module:name``.
-    """
+    """When a config asks for a term of the loss, or for an observer, and its class as ``module:name``."""
     by: Callable[[Dict], bool]
-    term: str
+    path: str
 
 
 EXTRA_LOSSES: Dict[str, Asked] = dict(
@@ -112,12 +102,11 @@ EXTRA_LOSSES: Dict[str, Asked] = dict(
 )
 
 
-def make_extra_losses(setting: Setting) -> Dict[str, ExtraLoss]:
-    """The terms that a config asks for, in the order of ``EXTRA_LOSSES``."""
-    return {name: load(asked.term)(setting) for name, asked in EXTRA_LOSSES.items() if asked.by(setting.cfg)}
+def make_asked(table: Dict[str, Asked], given: Any) -> Dict[str, Any]:
+    """What the config ``given.cfg`` asks for of a table, in its order, each made from ``given``."""
+    return {name: load(asked.path)(given) for name, asked in table.items() if asked.by(given.cfg)}
 
 
 def load(path: str) -> Any:
-    """What ``module:name`` names."""
     module, _, name = path.partition(':')
     return getattr(import_module(module), name)

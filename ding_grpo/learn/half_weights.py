@@ -10,16 +10,9 @@ CHUNK = 2 ** 22  # number of weights that are examined at a time
 
 
 def check_trained(trained: Dict[str, Tensor]) -> None:
-    """
-    Overview:
-        Check that no trained weight is in float16. In float16, the squares of gradients that AdamW averages underflow \
-        to 0, so its step is the gradient divided by ``eps``. Float16 is harmless without training, and for weights \
-        that adapters leave frozen.
-    Arguments:
-        - trained (:obj:`Dict[str, torch.Tensor]`): The weights to train, by name.
-    Raises:
-        - ConfigError: If a weight is in float16.
-    """
+    """Raise ``ConfigError`` if a trained weight is in float16. In float16, the squares of gradients that AdamW averages
+    underflow to 0, so its step is the gradient divided by ``eps``. Float16 is harmless without training, and for
+    weights that adapters leave frozen."""
     for name, weight in trained.items():
         if weight.dtype is torch.float16:
             raise ConfigError(
@@ -31,17 +24,9 @@ def check_trained(trained: Dict[str, Tensor]) -> None:
 
 @torch.no_grad()
 def movable_share(weights: Dict[str, Tensor], learning_rate: float) -> float:
-    """
-    Overview:
-        The share of weights that a step of AdamW can change. A step adds or subtracts about the learning rate; weight \
-        decay adds far less. If this is less than half the distance to the next number of the weight's type, the sum \
-        is rounded to the weight itself.
-    Arguments:
-        - weights (:obj:`Dict[str, torch.Tensor]`): Weights of any float types, by name.
-        - learning_rate (:obj:`float`): The largest learning rate of the run.
-    Returns:
-        - share (:obj:`float`): In [0, 1].
-    """
+    """The share in [0, 1] of weights that a step of AdamW can change. A step adds or subtracts about the learning rate;
+    weight decay adds far less. If this is less than half the distance to the next number of the weight's type, the sum
+    is rounded to the weight itself."""
     movable, number = 0, 0
     for weight in weights.values():
         for part in weight.detach().flatten().split(CHUNK):
@@ -53,16 +38,7 @@ def movable_share(weights: Dict[str, Tensor], learning_rate: float) -> float:
 
 
 def bfloat16_notice(trained: Dict[str, Tensor], learning_rate: float) -> Optional[str]:
-    """
-    Overview:
-        A message for the start of a run that trains weights in bfloat16, because small steps do not change most of \
-        them.
-    Arguments:
-        - trained (:obj:`Dict[str, torch.Tensor]`): The weights to train, by name.
-        - learning_rate (:obj:`float`): The largest learning rate of the run.
-    Returns:
-        - notice (:obj:`Optional[str]`): The message; None if no trained weight is in bfloat16.
-    """
+    """A message for the start of a run, if weights are in bfloat16: small steps do not change most of them."""
     if not any(weight.dtype is torch.bfloat16 for weight in trained.values()):
         return None
     share = movable_share(trained, learning_rate)

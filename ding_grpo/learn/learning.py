@@ -19,7 +19,7 @@ from ding_grpo.model.sharding import Sharding
 
 from .adaptive import Coefficients
 from .advantage import Advantage, corrected, of_high_entropy, with_kl_in_reward
-from .extra_loss import Setting, make_extra_losses
+from .extra_loss import EXTRA_LOSSES, ExtraLoss, Setting, make_asked
 from .half_weights import bfloat16_notice, check_trained
 from .metrics import batch_metrics, group_metrics, logged_metrics
 from .observer import Observers, View
@@ -28,30 +28,14 @@ from .update import Updater
 
 
 class Learning:
-    """
-    Overview:
-        What an update learns from, and all that is kept between updates: the optimizer, the schedule, the reference, \
-        the critic and the coefficients. ``Updater`` takes the optimizer steps.
-    Interfaces:
-        ``bind``, ``update``, ``to_learn``, ``metric_names``, ``state_dict``, ``load_state_dict``
-    """
+    """What an update learns from, and all that is kept between updates: the optimizer, the schedule, the reference, the
+    critic and the coefficients. ``Updater`` takes the optimizer steps."""
 
     def __init__(
             self, cfg: Dict, actor: Actor, model: nn.Module, advantage: Advantage, sharding: Optional[Sharding],
             check_run: Callable[[Dict], None]
     ) -> None:
-        """
-        Arguments:
-            - cfg (:obj:`Dict`): The section ``policy``.
-            - actor (:obj:`Actor`): Of the policy.
-            - model (:obj:`nn.Module`): The model to train.
-            - advantage (:obj:`Advantage`): How rows are compared.
-            - sharding (:obj:`Optional[Sharding]`): Divides the model among processes.
-            - check_run (:obj:`Callable`): Raises ``ConfigError`` if a policy cannot learn with a config, given its \
-                section ``policy``.
-        Raises:
-            - ConfigError: If the model cannot be trained with ``cfg``.
-        """
+        """``cfg`` is the section ``policy``. ``check_run`` raises ``ConfigError`` if a policy cannot learn with one."""
         self._cfg, self._actor, self.model, self._advantage, self._sharding = cfg, actor, model, advantage, sharding
         self._device = next(model.parameters()).device
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -59,7 +43,7 @@ class Learning:
         learn, loss = cfg.learn, loss_config(cfg.learn)
         duplicate = copy.deepcopy if sharding is None else sharding.duplicate
         self.reference = make_reference(learn, actor, model, duplicate)
-        self.terms = make_extra_losses(Setting(cfg, loss, actor, model))
+        self.terms: Dict[str, ExtraLoss] = make_asked(EXTRA_LOSSES, Setting(cfg, loss, actor, model))
         own = [p for term in self.terms.values() for p in term.parameters()]
         optimizer = torch.optim.AdamW(
             [*trained.values(), *own],
@@ -97,13 +81,7 @@ class Learning:
         self.updater.optimizer = optimizer
 
     def bind(self, spec: Any, advantage: Advantage) -> None:
-        """
-        Overview:
-            Receive facts about the environment.
-        Arguments:
-            - spec (:obj:`Any`): Its ``token_spec``, None if it has none.
-            - advantage (:obj:`Advantage`): How rows are compared in it.
-        """
+        """Receive the environment's ``token_spec``, and how rows are compared in it."""
         self._advantage = advantage
         if self.reference is not None and self.reference.copy is not None:
             self._actor.bind_reference(self.reference.copy)
@@ -111,14 +89,7 @@ class Learning:
             term.bind(spec)
 
     def update(self, data: List[Dict[str, Any]]) -> Dict[str, float]:
-        """
-        Overview:
-            Learn from groups.
-        Arguments:
-            - data (:obj:`List[Dict]`): Groups from ``get_train_sample``, completed by the collector.
-        Returns:
-            - metrics (:obj:`Dict[str, float]`): See docs/reference/metrics.md.
-        """
+        """Learn from groups of ``get_train_sample``, completed by the collector. Returns metrics."""
         start = time.perf_counter()
         if self._sharding is not None:
             self._sharding.release()
@@ -170,12 +141,7 @@ class Learning:
         return metrics
 
     def to_learn(self, batch: Batch) -> Batch:
-        """
-        Overview:
-            The rows of a batch to learn from, with their advantages and, for a KL term, ``logp_ref``.
-        Arguments:
-            - batch (:obj:`Batch`): Whole groups.
-        """
+        """The rows of whole groups to learn from, with their advantages and, for a KL term, ``logp_ref``."""
         cfg = self._cfg.learn
         if cfg.kl_in_reward:
             batch = replace(batch, logp_ref=self.reference.read(self.updater, batch))
@@ -185,7 +151,7 @@ class Learning:
         if self._advantage.method == 'optimal_token_baseline':
             batch = replace(batch, score_norm=self.updater.score_norm(batch))
         compared = replace(batch, adv=self._advantage.of(batch))
-        other_adv = self.observers.compared(compared, self._advantage)
+        other_adv = self.observers.compared(compared, self._advantage) or None
         learned = replace(compared, other_adv=other_adv, score_norm=None, final_obs=None)
         if cfg.mask_truncated:
             learned.weight = batch.weight * ~batch.truncated.unsqueeze(1)
@@ -200,7 +166,6 @@ class Learning:
 
     @property
     def metric_names(self) -> List[str]:
-        """The metrics that DI-engine's learner logs."""
         actor = self._actor
         names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0)
         names += [name for term in self.terms.values() for name in term.logged]
@@ -241,13 +206,8 @@ class Learning:
         return 'shuffle' in state
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """
-        Overview:
-            Restore all of ``state_dict`` except the model's weights. The weights of another policy's checkpoint, such \
-            as one of PPO, are those that a new run starts with.
-        Raises:
-            - ConfigError: If the state is of a run with other options, or of weights with other shapes.
-        """
+        """Restore all of ``state_dict`` except the model's weights. The weights of another policy's checkpoint, such as
+        one of PPO, are those that a new run starts with."""
         cfg = self._cfg.learn
         if not self.is_own(state):
             if self.reference is not None and self.reference.copy is not None:

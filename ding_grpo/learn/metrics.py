@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ding_grpo.data.batch import Batch
-from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean, value_info
+from ding_grpo.rl_utils import grpo_info, kl_estimate, masked_mean, sequence_mean
 
 # Possible outcomes of a mini-batch.
 OUTCOMES = ('optimizer_steps', 'skipped_steps', 'empty_steps')
@@ -15,52 +15,21 @@ STEP_METRICS = (
     'total_loss', 'policy_loss', 'entropy', 'grad_norm', 'approx_kl', 'clipfrac', 'clipfrac_low', 'clipfrac_high',
     'kl_old', 'ratio_mean', 'ratio_max', 'effective_sample_size', 'sampler_gap_mean', 'sampler_gap_max', 'kl'
 )
-# Further numbers of each token with a teacher, fields of ``Reading``, and metrics of an optimizer step.
-# The further metric of an optimizer step with demonstrations.
-# Further metrics of an optimizer step with a critic.
-VALUE_METRICS = ('value_loss', 'value_clipfrac')
 SHADOW = 'shadow/'  # names of further metrics of an optimizer step begin with it, see ``shadow.py``
 
 
 def logged_metrics(length_name: str, rate_name: str, with_kl: bool) -> List[str]:
-    """
-    Overview:
-        Names of the metrics that DI-engine's learner logs.
-    Arguments:
-        - length_name (:obj:`str`): The name of a row's length.
-        - rate_name (:obj:`str`): The name of the steps per second.
-        - with_kl (:obj:`bool`): Whether the loss has a KL term.
-    """
+    """Names of the metrics that DI-engine's learner logs, given those of a row's length and of the steps per second."""
+    of_steps = [name for name in STEP_METRICS if with_kl or name != 'kl']
     return [
-        *(name for name in STEP_METRICS if with_kl or name != 'kl'),
-        'staleness_max',
-        'cur_lr',
-        *OUTCOMES,
-        'reward_mean',
-        'reward_std',
-        'equal_groups',
-        'replaced_groups',
-        'filtered_groups',
-        'truncated',
-        'failed',
-        'seconds_sampling',
-        'seconds_scoring',
-        'seconds_updating',
-        rate_name,
-        *(f'{length_name}_{n}' for n in ('mean', 'min', 'max')),
+        *of_steps, 'staleness_max', 'cur_lr', *OUTCOMES, 'reward_mean', 'reward_std', 'equal_groups', 'replaced_groups',
+        'filtered_groups', 'truncated', 'failed', 'seconds_sampling', 'seconds_scoring', 'seconds_updating', rate_name,
+        *(f'{length_name}_{n}' for n in ('mean', 'min', 'max'))
     ]
 
 
 def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[str, float]:
-    """
-    Overview:
-        Metrics of the policy that sampled a batch of groups.
-    Arguments:
-        - batch (:obj:`Batch`): The groups.
-        - length_name (:obj:`str`): The name of a row's length.
-    Returns:
-        - metrics (:obj:`Dict[str, float]`): Values by name, without undefined ones.
-    """
+    """Metrics of the policy that sampled a batch of groups, without undefined ones."""
     metrics = dict(failed=batch.failed.float().mean())
     scored = ~batch.failed
     if scored.any():
@@ -92,13 +61,7 @@ def batch_metrics(batch: Batch, length_name: str = 'completion_length') -> Dict[
 
 
 def group_metrics(data: List[Dict[str, Any]], with_dropped: bool) -> Dict[str, float]:
-    """
-    Overview:
-        Metrics of how the groups of an update were collected.
-    Arguments:
-        - data (:obj:`List[Dict]`): The groups, completed by the collector.
-        - with_dropped (:obj:`bool`): Whether rows of the groups may have been dropped (``extra_rows``).
-    """
+    """Metrics of how groups were collected; ``with_dropped`` if rows may have been dropped (``extra_rows``)."""
     metrics = dict(staleness_max=float(max(group.get('staleness', 0) for group in data)))
     for name in ('replaced_groups', 'seconds_sampling', 'seconds_scoring'):
         metrics[name] = float(sum(group[name] for group in data))
@@ -111,22 +74,9 @@ def group_metrics(data: List[Dict[str, Any]], with_dropped: bool) -> Dict[str, f
 
 
 def repetition(action: Tensor, weight: Tensor, n: int = 4) -> Tensor:
-    """
-    Overview:
-        Share of a row's n-grams that occur earlier in the row. It is 0 if all n-grams differ or the row is \
-        shorter than one, and approaches 1 if one n-gram repeats throughout the row. Only n-grams within a turn of the \
-        policy count.
-    Arguments:
-        - action (:obj:`torch.LongTensor`): Tokens.
-        - weight (:obj:`torch.FloatTensor`): 1 on the policy's tokens, else 0.
-        - n (:obj:`int`): Number of tokens of an n-gram.
-    Returns:
-        - share (:obj:`torch.FloatTensor`): One value per row.
-    Shapes:
-        - action (:obj:`torch.LongTensor`): :math:`(B, S)`
-        - weight (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - share (:obj:`torch.FloatTensor`): :math:`(B, )`
-    """
+    """Share of a row's n-grams that occur earlier in the row: tokens and weights (B, S) -> (B, ). It is 0 if all
+    n-grams differ or the row is shorter than one, and approaches 1 if one n-gram repeats throughout the row. Only
+    n-grams within a turn of the policy count."""
     shares = []
     whole = (weight != 0).unfold(1, n, 1).all(-1).tolist() if weight.shape[1] >= n else [[]] * len(weight)
     for row, starts in zip(action.tolist(), whole):
@@ -139,25 +89,8 @@ def step_metrics(
         batch: Batch, loss: Tensor, info: grpo_info, logp: Tensor, logp_old: Tensor, entropy: Tensor,
         entropy_weight: float, norm: Tensor, fresh: Tensor
 ) -> Dict[str, float]:
-    """
-    Overview:
-        Metrics of one mini-batch.
-    Arguments:
-        - batch (:obj:`Batch`): The mini-batch.
-        - loss (:obj:`torch.FloatTensor`): The loss without the entropy bonus.
-        - info (:obj:`grpo_info`): The info that ``grpo_error`` returns with the loss.
-        - logp (:obj:`torch.FloatTensor`): Log-probabilities under the policy.
-        - logp_old (:obj:`torch.FloatTensor`): Log-probabilities that the ratio is relative to.
-        - entropy (:obj:`torch.FloatTensor`): Entropies of the policy.
-        - entropy_weight (:obj:`float`): Coefficient of the entropy bonus.
-        - norm (:obj:`torch.FloatTensor`): Norm of the gradient.
-        - fresh (:obj:`torch.BoolTensor`): Rows sampled with the current weights, see ``fresh_rows``.
-    Returns:
-        - metrics (:obj:`Dict[str, float]`): Values by name.
-    Shapes:
-        - logp, logp_old, entropy (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - fresh (:obj:`torch.BoolTensor`): :math:`(B, 1)`
-    """
+    """Metrics of one mini-batch, from its loss without the entropy bonus, what the model computes (B, S), the
+    gradient's norm, and the rows (B, 1) that the current weights sampled."""
     weight, of_loss = batch.weight, info.metrics()
     if batch.logp_ref is None:
         del of_loss['kl']
@@ -172,46 +105,15 @@ def step_metrics(
     )
 
 
-def value_metrics(total_loss: float, value_weight: float, loss: Tensor, info: value_info) -> Dict[str, float]:
-    """
-    Overview:
-        The further metrics of one mini-batch with a critic; ``total_loss`` is the loss without the critic's.
-    """
-    return dict(
-        total_loss=total_loss + value_weight * loss.item(),
-        value_loss=loss.item(),
-        value_clipfrac=info.value_clipfrac,
-    )
-
-
 def sampler_gap(batch: Batch, logp: Tensor, fresh: Tensor) -> Dict[str, float]:
-    """
-    Overview:
-        Absolute differences between the log-probabilities of the sampler and of the learner with the same weights.
-    Arguments:
-        - batch (:obj:`Batch`): A mini-batch.
-        - logp (:obj:`torch.FloatTensor`): The learner's log-probabilities.
-        - fresh (:obj:`torch.BoolTensor`): The rows to compare, see ``fresh_rows``.
-    Returns:
-        - gap (:obj:`Dict[str, float]`): ``sampler_gap_mean`` and ``sampler_gap_max`` over steps with a weight, in \
-            nats; empty without such steps.
-    Shapes:
-        - logp (:obj:`torch.FloatTensor`): :math:`(B, S)`
-        - fresh (:obj:`torch.BoolTensor`): :math:`(B, 1)`
-    """
+    """Mean and maximum, in nats, of the absolute difference between the log-probabilities (B, S) of the sampler and of
+    the learner with the same weights, over the steps with a weight of ``fresh`` rows; empty without such steps."""
     gap = (logp - batch.logp_old)[fresh & (batch.weight != 0)].abs()
     return {} if gap.numel() == 0 else dict(sampler_gap_mean=gap.mean().item(), sampler_gap_max=gap.max().item())
 
 
 def outcome_of(metrics: Dict[str, float], target_kl: Optional[float], max_ratio: Optional[float]) -> Optional[str]:
-    """
-    Overview:
-        The outcome of a step with these metrics, one of ``OUTCOMES``; None if the policy has already exceeded a bound.
-    Arguments:
-        - metrics (:obj:`Dict[str, float]`): Of the step.
-        - target_kl (:obj:`Optional[float]`): Bound of ``kl_old``.
-        - max_ratio (:obj:`Optional[float]`): Bound of ``ratio_max``.
-    """
+    """One of ``OUTCOMES``; None if ``kl_old`` or ``ratio_max`` already exceeds its bound."""
     if not (math.isfinite(metrics['total_loss']) and math.isfinite(metrics['grad_norm'])):
         return 'skipped_steps'
     bounds = ((metrics['kl_old'], target_kl), (metrics['ratio_max'], max_ratio))
@@ -222,11 +124,7 @@ def outcome_of(metrics: Dict[str, float], target_kl: Optional[float], max_ratio:
 
 
 def mean_of_steps(steps: List[Dict[str, float]]) -> Dict[str, float]:
-    """
-    Overview:
-        Metrics of an update: the number of each outcome, and means over the steps that were not skipped. For names \
-        that end in _max, maxima replace means.
-    """
+    """The number of each outcome, and means over the steps that were not skipped; maxima for names that end in _max."""
     metrics = {name: float(sum(step[name] for step in steps)) for name in OUTCOMES}
     steps = [step for step in steps if not step['skipped_steps']]
     names = dict.fromkeys([*STEP_METRICS, *(name for step in steps for name in step)])

@@ -8,14 +8,11 @@ from ding_grpo.act.actor import Actor
 from ding_grpo.data.batch import Batch
 
 from .advantage import Advantage
-from .extra_loss import load
+from .extra_loss import Asked, make_asked
 
 
 class View(NamedTuple):
-    """
-    Overview:
-        What an observer is made from.
-    """
+    """What an observer is made from."""
     cfg: Dict  # the section ``policy``
     actor: Actor
     model: nn.Module
@@ -25,12 +22,9 @@ class View(NamedTuple):
 
 
 class Observer:
-    """
-    Overview:
-        Sees stages of a run, in this order: ``begin``; ``sampled`` after a collect; ``compared`` when its rows have \
-        advantages; ``before`` an update; ``step`` before each step of its optimizer; ``after`` the update; \
-        ``evaluated`` after an evaluation.
-    """
+    """Sees stages of a run, in this order: ``begin``; ``sampled`` after a collect; ``compared`` when its rows have
+    advantages; ``before`` an update; ``step`` before each step of its optimizer; ``after`` the update; ``evaluated``
+    after an evaluation."""
     notices: List[str] = []  # lines for the start of a run
 
     def hooks(self) -> List[Any]:
@@ -71,15 +65,6 @@ class Observer:
         """Restore ``state_dict``."""
 
 
-class Asked(NamedTuple):
-    """
-    Overview:
-        When a config asks for an observer, and its class as ``module:name``.
-    """
-    by: Callable[[Dict], bool]
-    observer: str
-
-
 OBSERVERS: Dict[str, Asked] = dict(
     tokens=Asked(lambda cfg: cfg.learn.tokens_freq is not None, 'ding_grpo.instruments.token_record:TokenRecord'),
     watch=Asked(lambda cfg: True, 'ding_grpo.instruments.watch:Watch'),
@@ -88,60 +73,33 @@ OBSERVERS: Dict[str, Asked] = dict(
 )
 
 
+def _pass_on(stage: str) -> Callable:
+
+    def pass_on(self: 'Observers', *args: Any) -> Dict[str, Any]:
+        """Pass a stage to each observer, and join the dicts that they return."""
+        found = [getattr(observer, stage)(*args) or {} for observer in self.values()]
+        return {name: value for each in found for name, value in each.items()}
+
+    return pass_on
+
+
 class Observers(Dict[str, Observer]):
-    """
-    Overview:
-        The observers of a run by name, which see each stage in this order.
-    """
+    """The observers of a run by name, which see each stage in this order."""
+    begin, sampled, compared, before, step, after, reference_renewed, evaluated = map(
+        _pass_on, ('begin', 'sampled', 'compared', 'before', 'step', 'after', 'reference_renewed', 'evaluated')
+    )
 
     @classmethod
     def of(cls, view: View) -> 'Observers':
         """Those that the config asks for. A copy of this package without ``instruments/`` has none."""
-        if find_spec('ding_grpo.instruments') is None:
-            return cls()
-        return cls({name: load(asked.observer)(view) for name, asked in OBSERVERS.items() if asked.by(view.cfg)})
+        return cls() if find_spec('ding_grpo.instruments') is None else cls(make_asked(OBSERVERS, view))
 
     def hooks(self) -> List[Any]:
         return [hook for observer in self.values() for hook in observer.hooks()]
 
-    def begin(self, learner: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
-        for observer in self.values():
-            observer.begin(learner, collector)
-
-    def sampled(self, returns: List[float]) -> None:
-        for observer in self.values():
-            observer.sampled(returns)
-
-    def compared(self, batch: Batch, advantage: Advantage) -> Optional[Dict[str, Tensor]]:
-        found = [observer.compared(batch, advantage) for observer in self.values()]
-        return {name: adv for each in found for name, adv in each.items()} or None
-
-    def before(self, update: int, batch: Batch, learned: Batch) -> Dict[str, float]:
-        return _together(observer.before(update, batch, learned) for observer in self.values())
-
-    def step(self, batch: Batch, logp: Tensor) -> Dict[str, float]:
-        return _together(observer.step(batch, logp) for observer in self.values())
-
-    def after(self, new: Batch, learned: Batch, metrics: Dict[str, float]) -> None:
-        for observer in self.values():
-            observer.after(new, learned, metrics)
-
-    def reference_renewed(self) -> None:
-        for observer in self.values():
-            observer.reference_renewed()
-
-    def evaluated(self, greedy: float, sampled: Optional[float], cut_at_bar: float = 0.0) -> None:
-        for observer in self.values():
-            observer.evaluated(greedy, sampled, cut_at_bar)
-
     def state_dict(self) -> Dict[str, Any]:
-        """Entries of a checkpoint."""
         return {name: state for name, observer in self.items() if (state := observer.state_dict())}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         for name, observer in self.items():
             observer.load_state_dict(state.get(name, {}))
-
-
-def _together(found: Any) -> Dict[str, float]:
-    return {name: value for each in found for name, value in each.items()}

@@ -13,10 +13,7 @@ from .update import Updater
 
 
 class Reference:
-    """
-    Overview:
-        The policy at the start: a copy of the model, or, if adapters are trained, the model without them.
-    """
+    """The policy at the start: a copy of the model, or, if adapters are trained, the model without them."""
 
     def __init__(self, actor: Actor, model: nn.Module, duplicate: Callable[[nn.Module], nn.Module]) -> None:
         self._actor, self._policy = actor, model
@@ -28,7 +25,6 @@ class Reference:
         return self._policy if self.copy is None else self.copy
 
     def read(self, updater: Updater, batch: Batch) -> Tensor:
-        """Log-probabilities (B, S) under the reference, without gradients."""
         with self._actor.without_adapters(self._policy):
             return updater.read(batch, self.copy)
 
@@ -42,12 +38,7 @@ class Reference:
 
 def make_reference(cfg: Dict, actor: Actor, model: nn.Module, duplicate: Callable[[nn.Module],
                                                                                   nn.Module]) -> Optional[Reference]:
-    """
-    Overview:
-        The reference for ``cfg``, the section ``policy.learn``; None without a KL. ``duplicate`` copies the model.
-    Raises:
-        - ConfigError: If adapters are trained and the reference is to be renewed.
-    """
+    """The reference for ``cfg``, the section ``policy.learn``; None without a KL. ``duplicate`` copies the model."""
     if actor.has_adapters and cfg.ref_sync_freq is not None:
         raise ConfigError(
             f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: with policy.model.lora the reference is the '

@@ -22,7 +22,7 @@ from ding_grpo.model.sharding import gradient_norm, is_sharded
 from ding_grpo.rl_utils import LossConfig, grpo_data, grpo_error, sequence_mean
 
 from .extra_loss import ExtraLoss
-from .log_probs import first_log_probs, fresh_rows, read_rows
+from .log_probs import first_log_probs, fresh_rows
 from .metrics import OUTCOMES, mean_of_steps, outcome_of, step_metrics
 from .observer import Observers
 
@@ -55,7 +55,6 @@ class Updater:
 
     @property
     def trained(self) -> List[nn.Parameter]:
-        """All trained weights."""
         return [p for section in self.optimizer.param_groups for p in section['params']]
 
     def run(self, batch: Batch, update: int) -> Dict[str, float]:
@@ -189,8 +188,8 @@ class Updater:
             config: Optional[LossConfig] = None,
             with_info: bool = True
     ) -> Tuple:
-        """Loss and info of rows. With ``tokens``, the number of tokens in the mini-batch, their part of its loss. With
-        ``config``, another loss."""
+        """Loss and info of rows, or their part of the loss of a mini-batch of so many ``tokens``; by ``config``,
+        another loss."""
         data = grpo_data(logp, self.logp_old(batch, logp), batch.logp_ref, batch.adv, batch.weight)
         config = replace(config or self.loss_config, beta=self.beta, max_length=self._actor.max_length)
         # the same draws in the loss and in its metrics, and in a resumed run
@@ -207,7 +206,6 @@ class Updater:
         return list(batch.parts(self._cfg.micro_batch_tokens))
 
     def read_with_gradient(self, part: Batch) -> Tensor:
-        """Log-probabilities (B, S) of a part under the trained model."""
         return self._actor.read(self._model, part.to(self._device)).logp
 
     def logp_old(self, batch: Batch, logp: Tensor) -> Tensor:
@@ -221,11 +219,9 @@ class Updater:
         return self.read_rows(lambda part: self._actor.read(model or self._model, part).logp, batch)
 
     def entropy(self, batch: Batch) -> Tensor:
-        """Entropies (B, S) under the trained model, without gradients."""
         return self.read_rows(lambda part: self._actor.read(self._model, part).entropy, batch)
 
     def read_with_entropy(self, batch: Batch) -> Tuple[Tensor, Tensor]:
-        """``read`` and ``entropy`` of the trained model, in one pass."""
 
         def of_part(part: Batch) -> Tensor:
             found = self._actor.read(self._model, part)
@@ -244,6 +240,15 @@ class Updater:
 
     @torch.no_grad()
     def read_rows(self, read: Callable[[Batch], Tensor], batch: Batch, each: Tuple[int, ...] = ()) -> Tensor:
-        """Compute a number for each step of a batch, given a function of a part; see ``log_probs.read_rows``."""
+        """Compute a number for each step of a batch, or several, in the same parts as learning.
+
+        ``read`` maps a part of the rows to the numbers of their steps, (b, s, *each). The result (B, S, *each) is on
+        the CPU, 0 in rows without a weight."""
+        numbers = batch.logp_old.new_zeros((*batch.logp_old.shape, *each), device=self._device)
         most = self._cfg.micro_batch_tokens
-        return read_rows(read, batch, self._batch_size, most, self._device, self._sharded, each)
+        for rows in batch.divide(self._batch_size):
+            for of_chunk, part in batch.take(rows).to(self._device).parts(most, self._sharded):
+                found = read(part)[:len(of_chunk)]
+                numbers[rows[of_chunk], :found.shape[1]] = found
+        parallel.all_reduce([numbers])
+        return numbers.cpu()

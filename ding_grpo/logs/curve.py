@@ -5,14 +5,8 @@ from ding_common import read_json_lines
 
 
 def draw_curves(runs: Dict[str, str], path: str) -> None:
-    """
-    Overview:
-        Draw the learning curves of one or several runs: mean reward of each update, and return of each evaluation. \
-        DI-engine's own policies do not report the reward; without it only the evaluations are drawn.
-    Arguments:
-        - runs (:obj:`Dict[str, str]`): Label and experiment folder of each run.
-        - path (:obj:`str`): PNG to write.
-    """
+    """Draw the learning curves of runs, given their folders by label: mean reward of each update, and return of each
+    evaluation. DI-engine's own policies do not report the reward; without it only the evaluations are drawn."""
     from ding_common.output.picture import finish, line_style, new_figure
     metrics = {label: _read(folder, 'learner', 'metrics.jsonl') for label, folder in runs.items()}
     learned = not any(metrics.values()) or any('reward_mean' in m for of_run in metrics.values() for m in of_run)

@@ -4,15 +4,8 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 
 def add_scalars(tb_logger: 'SummaryWriter', scalars: Dict[str, float], step: int) -> None:  # noqa
-    """
-    Overview:
-        Write all scalars of one step as one event. Each event passes through a queue between threads. At about sixty \
-        scalars per update, one event per scalar would take a noticeable part of a short update.
-    Arguments:
-        - tb_logger (:obj:`SummaryWriter`): TensorBoard writer of ``tensorboardX``.
-        - scalars (:obj:`Dict[str, float]`): Values by tag.
-        - step (:obj:`int`): Global step.
-    """
+    """Write all scalars of one step as one event. Each event passes through a queue between threads. At about sixty
+    scalars per update, one event per scalar would take a noticeable part of a short update."""
     writer = getattr(tb_logger, 'file_writer', None)
     if writer is None:  # another kind of writer, or a closed one
         for tag, value in scalars.items():

@@ -16,17 +16,11 @@ def run_folder(exp_name: str) -> str:
 
 
 def log_file(engine: 'BaseLearner', name: str) -> str:  # noqa
-    """A file among the logs of a learner."""
     return os.path.join(run_folder(engine.exp_name), 'log', engine.instance_name, name)
 
 
 def keep_off_screen(logger: logging.Logger) -> None:
-    """
-    Overview:
-        Let a logger write to its file only, not to the screen.
-    Arguments:
-        - logger (:obj:`logging.Logger`): A logger of DI-engine's ``build_logger``.
-    """
+    """Let a logger of DI-engine write to its file only."""
     logger.propagate = False
 
 

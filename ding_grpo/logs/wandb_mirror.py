@@ -21,19 +21,10 @@ AXES = dict(iter='update', step='envstep')  # of tags WORKER_AXIS/NAME
 
 
 class WandbHook(LearnerHook):
-    """
-    Overview:
-        Begins a run of ``wandb`` in the folder of the run, and ends it after the last update. A resumed run continues
-        its run of ``wandb``. The axes are ``update`` and ``envstep``.
-    """
+    """Begins a run of ``wandb`` in the folder of the run, and ends it after the last update. A resumed run continues
+    its run of ``wandb``. The axes are ``update`` and ``envstep``."""
 
     def __init__(self, *args, cfg: Dict, **kwargs) -> None:
-        """
-        Arguments:
-            - cfg (:obj:`Dict`): Changes of ``OPTIONS``.
-        Raises:
-            - ConfigError: If a key or a value is wrong.
-        """
         super().__init__(*args, **kwargs)
         require_dict(cfg, WHERE)
         check_config(cfg, OPTIONS, RULES, WHERE)
@@ -41,12 +32,7 @@ class WandbHook(LearnerHook):
         self._run: Any = None
 
     def begin(self, engine: 'BaseLearner') -> None:  # noqa
-        """
-        Overview:
-            Begin, and copy from now on.
-        Raises:
-            - ConfigError: If ``wandb`` cannot begin, for example online without an account.
-        """
+        """Begin, and copy from now on. Raises ``ConfigError`` if that fails, for example online without an account."""
         import wandb  # takes a second, and few runs need it
         folder = os.path.abspath(run_folder(engine.exp_name))
         settings = wandb.Settings(silent=True, console='off', disable_git=True, save_code=False)
@@ -93,7 +79,6 @@ def _axis(tag: str) -> str:
 
 
 def _identity(folder: str) -> str:
-    """The id of the run of ``wandb`` that belongs to a folder."""
     path = os.path.join(folder, 'wandb', 'id.txt')
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -104,7 +89,7 @@ def _identity(folder: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A config of plain dicts and values; other objects by their representation."""
+    """Plain dicts and values; other objects by their representation."""
     if isinstance(value, dict):
         return {str(key): _plain(x) for key, x in value.items()}
     if isinstance(value, (list, tuple)):

@@ -10,33 +10,22 @@ from ding_grpo.data.capability import group_policy
 
 
 class Force(NamedTuple):
-    """
-    Overview:
-        The action of one step of one row. A step of a language model is a token of the completion.
-    """
+    """The action of one step of one row. A step of a language model is a token of the completion."""
     row: int
     step: int
     action: Any
 
 
 class Changes(NamedTuple):
-    """
-    Overview:
-        ``settings``: values by dotted key of the config. ``forces``: forced steps of the group. ``rewards``: total \
-        rewards by row of the group.
-    """
+    """``settings``: values by dotted key of the config. ``forces``: forced steps of the group. ``rewards``: total
+    rewards by row of the group."""
     settings: Dict[str, Any] = {}
     forces: List[Force] = []
     rewards: Dict[int, float] = {}
 
     @classmethod
     def parse(cls, settings: Tuple[str, ...], forces: Tuple[str, ...], rewards: Tuple[str, ...]) -> 'Changes':
-        """
-        Overview:
-            From the texts of the command line: KEY=VALUE, ROW:STEP=ACTION, ROW=REWARD.
-        Raises:
-            - ConfigError: If a text has another form.
-        """
+        """From the texts of the command line: KEY=VALUE, ROW:STEP=ACTION, ROW=REWARD."""
         return cls(
             dict(_parsed(text, '--set', 'KEY=VALUE', lambda key, value: (key, _literal(value))) for text in settings),
             [_parsed(text, '--force', 'ROW:STEP=ACTION', _force) for text in forces],
@@ -46,12 +35,6 @@ class Changes(NamedTuple):
         )
 
     def apply(self, cfg: Dict[str, Any]) -> None:
-        """
-        Overview:
-            Change a config in place.
-        Raises:
-            - ConfigError: If a key does not exist.
-        """
         for key, value in self.settings.items():
             *sections, last = key.split('.')
             place = cfg
@@ -98,26 +81,16 @@ def _keys(section: Dict[str, Any], path: str = '') -> Any:
 
 
 class ChangedPolicy:
-    """
-    Overview:
-        The functions of a policy that a collector calls, with forced steps and rewards in one group. The rows of all \
-        other groups are sampled as before.
-    """
+    """The functions of a policy that a collector calls, with forced steps and rewards in one group. The rows of all
+    other groups are sampled as before."""
 
     def __init__(self, policy: NamedTuple, group: int, changes: Changes) -> None:
-        """
-        Arguments:
-            - policy (:obj:`NamedTuple`): Collect mode of a policy.
-            - group (:obj:`int`): Number of the group.
-            - changes (:obj:`Changes`): What is different in it.
-        """
         self._policy, self._group, self._changes = policy, group, changes
         self._taken: Dict[int, int] = {}  # steps of the running episode so far, by environment
         self._start: Dict[int, int] = {}  # tokens of its prompt
         self._earned: Dict[int, float] = {}  # rewards of its earlier steps
 
     def functions(self) -> NamedTuple:
-        """The collect mode with the changes."""
         return self._policy._replace(
             forward=self._forward, process_transition=self._process_transition, reset=self._reset
         )

@@ -1,29 +1,24 @@
 """Rebuilds the collect and the update that follow a checkpoint, in a copy: the files of the run do not change."""
 import copy
 import os
-import tempfile
+from tempfile import TemporaryDirectory
 from typing import Any, Dict, NamedTuple
 
-from ding.envs import get_vec_env_setting
 from ding.utils import import_module
-from ding.worker import create_serial_collector
 from easydict import EasyDict
 
 from ding_common import ConfigError
 from ding_common.content import check_content, taking
 from ding_common.processes.random_state import set_random_state
-from ding_grpo.entry.build import environments, make_policy
+from ding_grpo.check import collecting
 from ding_grpo.policy import is_grpo
 
 from .changes import ChangedPolicy, Changes
 
 
 class Replayed(NamedTuple):
-    """
-    Overview:
-        A group after its update. ``record`` is its line in ``log/learner/tokens.jsonl``, had the run written one \
-        (``TokenRecorder.records``); ``metrics`` are those of the update; ``groups`` is the number of groups in the \
-        collect.
+    """A group after its update. ``record`` is its line in ``log/learner/tokens.jsonl``, had the run written one
+    (``TokenRecorder.records``); ``metrics`` are those of the update; ``groups`` is the number of groups in the collect.
     """
     record: Dict[str, Any]
     metrics: Dict[str, float]
@@ -33,17 +28,15 @@ class Replayed(NamedTuple):
 def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Changes, alone: bool) -> Replayed:
     """
     Overview:
-        Sample the groups that a run samples after a checkpoint, and do the update. Rows are functions of (seed, \
-        update, group, row), so without changes all of this is bit-identical to the run. With a replay buffer only the \
-        sampling is: the update of the run mixes groups of several collects, this one learns from one collect.
+        Sample the groups that a run samples after a checkpoint, and do the update. Rows are functions of (seed, update,
+        group, row), so without changes all of this is bit-identical to the run. With a replay buffer only the sampling
+        is: the update of the run mixes groups of several collects, this one learns from one collect.
     Arguments:
         - cfg (:obj:`Dict[str, Any]`): The run's complete config.
         - state (:obj:`Dict[str, Any]`): The checkpoint.
         - group (:obj:`int`): Number of the group in its collect.
         - changes (:obj:`Changes`): What is different.
         - alone (:obj:`bool`): Whether to update with this group only, instead of with all groups of the collect.
-    Returns:
-        - replayed (:obj:`Replayed`): The group.
     Raises:
         - ConfigError: If the checkpoint or the group does not fit.
     """
@@ -51,20 +44,12 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
     run = state.get('run')
     if run is None or 'collector' not in run:
         raise ConfigError('CHECKPOINT: does not contain the whole state of its run, so its groups cannot be rebuilt.')
-    with tempfile.TemporaryDirectory() as folder:
-        env_fn, env_cfgs, _ = get_vec_env_setting(cfg.env)
-        env = environments(cfg, env_fn, env_cfgs)
-        env.seed(run['seed'])
-        policy = make_policy(cfg, None, run['seed'], groups=True)
-        collect = ChangedPolicy(policy.collect_mode, group, changes).functions()
-        collector = create_serial_collector(
-            cfg.policy.collect.collector,
-            env=env,
-            policy=collect,
-            exp_name=os.path.relpath(folder),
-            instance_name='replay'  # another logger than that of a run in this process
-        )
-        try:
+
+    def changed(mode: NamedTuple) -> NamedTuple:
+        return ChangedPolicy(mode, group, changes).functions()
+
+    with TemporaryDirectory() as folder:
+        with collecting(cfg, run['seed'], os.path.relpath(folder), changed) as (policy, collector):
             policy.learn_mode.load_state_dict(state)
             with taking('CHECKPOINT'):
                 check_content(run, dict(collector=collector.counters()), 'CHECKPOINT')
@@ -72,8 +57,6 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
                 collector.load_state_dict(dict(run['collector'], last_table=state['last_iter']))
                 set_random_state(run['random'])
             samples = collector.collect(train_iter=state['last_iter'])
-        finally:
-            collector.close()
     numbers = [sample['group_id'] for sample in samples]
     if group not in numbers:
         raise ConfigError(f'--group = {group}: the collect has the groups {_listed(numbers)}.')
@@ -102,7 +85,6 @@ def _config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
 
 
 def _check(record: Dict[str, Any], changes: Changes) -> None:
-    """Check that the rows and steps that the changes name exist."""
     rows = record['rows']
     for row in [*changes.rewards, *(force.row for force in changes.forces)]:
         if not 0 <= row < len(rows):

@@ -12,13 +12,6 @@ WIDTH = 60  # characters of a completion in the table of rows
 
 
 def group_text(found: Replayed, changed: Optional[Replayed] = None) -> str:
-    """
-    Overview:
-        The rows of a group, and beside them the same rows with a change.
-    Arguments:
-        - found (:obj:`Replayed`): The group.
-        - changed (:obj:`Optional[Replayed]`): The group with the change.
-    """
     record = found.record
     lines = [f"update {record['train_iter']}, group {record['group']} of {found.groups}"]
     if record['prompt'] is not None:
@@ -35,10 +28,7 @@ def group_text(found: Replayed, changed: Optional[Replayed] = None) -> str:
 
 
 def row_text(found: Replayed, number: int, changed: Optional[Replayed] = None) -> str:
-    """
-    Overview:
-        The steps of one row: what the update did to each, and beside it what it did with a change.
-    """
+    """The steps of one row: what the update did to each, and beside it what it did with a change."""
     sides = [r.record['rows'][number] for r in (found, changed) if r is not None]
     header = ['step', *['token', 'advantage', 'probability', 'change', 'entropy'] * len(sides)]
     most = max(len(row['action']) for row in sides)

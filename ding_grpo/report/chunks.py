@@ -16,11 +16,8 @@ _LISTS = ('advantage', 'logp_old', 'logp', 'entropy', 'logp_new')
 
 
 class Place(NamedTuple):
-    """
-    Overview:
-        Where a group is, and what it can be sorted by. ``mean`` and ``spread`` (largest minus smallest) are of the \
-        rewards of its recorded rows; None if none was scored.
-    """
+    """Where a group is, and what it can be sorted by. ``mean`` and ``spread`` (largest minus smallest) are of the
+    rewards of its recorded rows; None if none was scored."""
     chunk: int
     index: int
     mean: Optional[float]
@@ -28,24 +25,14 @@ class Place(NamedTuple):
 
 
 class Source(NamedTuple):
-    """
-    Overview:
-        A file of completions: its groups by update, and its chunks, each a compressed text in base64.
-    """
+    """A file of completions: its groups by update, and its chunks, each a compressed text in base64."""
     name: str
     updates: List[Tuple[int, List[Place]]]
     chunks: List[str]
 
 
 def read_sources(folder: str) -> List[Source]:
-    """
-    Overview:
-        Read all completions of a run.
-    Arguments:
-        - folder (:obj:`str`): The folder ``log`` of the run.
-    Returns:
-        - sources (:obj:`List[Source]`): One for each file that exists and has a record.
-    """
+    """All completions of a run, given its folder ``log``: a source for each file that exists and has a record."""
     files = dict(
         tokens=(os.path.join(folder, 'learner', 'tokens.jsonl'), _of_tokens),
         training=(os.path.join(folder, 'collector', 'completions.jsonl'), _of_table),
@@ -140,7 +127,6 @@ def _head(record: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _row(record: Dict[str, Any], reward: Any) -> Dict[str, Any]:
-    """What rows of all sources have."""
     failed = record['failed']
     return dict(
         reward=_number(reward),

@@ -29,12 +29,7 @@ def main(runs: Tuple[str, ...], out: Optional[str]) -> None:
 
 
 def check_folder(folder: str) -> None:
-    """
-    Overview:
-        Check that a folder contains the files of a run, and no links that lead outside in their place.
-    Raises:
-        - ConfigError: If it does not.
-    """
+    """Raise ``ConfigError`` unless a folder has the files of a run, and no links in their place that lead outside."""
     if not os.path.isdir(folder):
         raise ConfigError(f'RUN = {folder!r}: there is no such folder. Give the folder of a run, its exp_name.')
     if not os.path.isdir(os.path.join(folder, 'log')):

@@ -29,11 +29,8 @@ _ADDED = ('cfg_type', 'import_names')
 
 
 class Setting(NamedTuple):
-    """
-    Overview:
-        A key, its value and its default as text. ``default`` is None if the key has no default. ``differs`` if the \
-        value is not the default.
-    """
+    """A key, its value and its default as text. ``default`` is None if the key has no default. ``differs`` if the value
+    is not the default."""
     key: str
     value: str
     default: Optional[str]
@@ -41,14 +38,7 @@ class Setting(NamedTuple):
 
 
 def read_settings(folder: str) -> Optional[List[Setting]]:
-    """
-    Overview:
-        All keys of a run's config.
-    Arguments:
-        - folder (:obj:`str`): Of the run.
-    Returns:
-        - settings (:obj:`Optional[List[Setting]]`): None if its ``total_config.py`` is missing or cannot be read.
-    """
+    """All keys of a run's config; None if its ``total_config.py`` is missing or cannot be read."""
     try:
         cfg = read_total_config(folder)
     except ConfigError:

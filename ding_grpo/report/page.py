@@ -19,15 +19,7 @@ SCRIPTS = ('data.js', 'curves.js', 'completions.js', 'page.js')
 
 
 def write_page(path: str, runs: List[Run]) -> int:
-    """
-    Overview:
-        Write the page. An existing file is replaced when the new one is complete.
-    Arguments:
-        - path (:obj:`str`): HTML file.
-        - runs (:obj:`List[Run]`): At least one.
-    Returns:
-        - size (:obj:`int`): Of the file, in bytes.
-    """
+    """Write the page, and return its size in bytes. An existing file is replaced when the new one is complete."""
     beside = f'{path}.tmp'
     with open(beside, 'w', encoding='utf-8', errors='replace', newline='\n') as f:
         for text in _parts(runs):
@@ -66,7 +58,6 @@ def _data(runs: List[Run]) -> Dict[str, Any]:
 
 
 def _names(runs: List[Run]) -> List[str]:
-    """Different names of the runs."""
     names = [run.name for run in runs]
     return [name if names.count(name) == 1 else f'{name} ({i + 1})' for i, name in enumerate(names)]
 

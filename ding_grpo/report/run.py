@@ -13,10 +13,7 @@ PARTS = ('sampling', 'scoring', 'updating')
 
 
 class Run(NamedTuple):
-    """
-    Overview:
-        A run. Curves are lists of equal length by name, None where a record lacks the name or it is not finite.
-    """
+    """A run. Curves are lists of equal length by name, None where a record lacks the name or it is not finite."""
     name: str
     metrics: Dict[str, List[Optional[float]]]
     evaluations: Dict[str, List[Optional[float]]]
@@ -29,14 +26,6 @@ class Run(NamedTuple):
 
 
 def read_run(folder: str) -> Run:
-    """
-    Overview:
-        Read a run's folder.
-    Arguments:
-        - folder (:obj:`str`): Its path.
-    Returns:
-        - run (:obj:`Run`): Its content.
-    """
     metrics = _records(folder, 'learner', 'metrics.jsonl')
     evaluations = _records(folder, 'evaluator', 'evaluations.jsonl', _flat)
     findings = os.path.join(folder, 'findings.jsonl')
@@ -58,7 +47,6 @@ def _records(folder: str, worker: str, name: str, convert: Callable = dict) -> L
 
 
 def _finding(record: Dict[str, Any]) -> Dict[str, str]:
-    """What the page shows of a finding."""
     return {name: str(record[name]) for name in ('update', 'cause', 'message')}
 
 
@@ -82,12 +70,7 @@ def thinned(records: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
 
 
 def curves(records: List[Dict[str, Any]]) -> Dict[str, List[Optional[float]]]:
-    """
-    Overview:
-        Turn records into curves.
-    Arguments:
-        - records (:obj:`List[Dict]`): Numbers by name; other values are ignored.
-    """
+    """Turn records into curves; values that are not numbers are ignored."""
     names = dict.fromkeys(name for record in records for name, value in record.items() if is_number(value))
     return {name: [number(record.get(name)) for record in records] for name in names}
 

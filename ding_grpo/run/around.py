@@ -32,10 +32,7 @@ def replaced(owner: Any, **names: Any) -> Iterator[None]:
 
 @contextmanager
 def around_run() -> Iterator[None]:
-    """
-    Overview:
-        Context in which a run is built and runs. What it changes computes the same.
-    """
+    """Context in which a run is built and runs. What it changes computes the same."""
     show_any_text()  # what a run prints contains text of models and data
     defaults = LoggingFileHandler.__init__.__defaults__
     # Text logs are in the locale's encoding, which may lack a character.
@@ -57,13 +54,10 @@ def around_run() -> Iterator[None]:
 
 @contextmanager
 def checked_while_compiled(check: Callable[[Dict, Dict], None]) -> Iterator[None]:
-    """
-    Overview:
-        Context of DI-engine's ``compile_config``, which crashes on a section that is not a dict, and silently accepts \
-        unknown keys. The first function that it calls with the user's config, ``compile_collector_config``, calls \
-        ``check`` with the user's config and the policy's defaults. The compiled config is written in a form that can \
-        be imported, also with infinity, and without a second of formatting.
-    """
+    """Context of DI-engine's ``compile_config``, which crashes on a section that is not a dict, and silently accepts
+    unknown keys. The first function that it calls with the user's config, ``compile_collector_config``, calls ``check``
+    with the user's config and the policy's defaults. The compiled config is written in a form that can be imported,
+    also with infinity, and without a second of formatting."""
     compile_collector = ding.config.config.compile_collector_config
 
     def check_and_compile(policy_cfg: Dict, user_cfg: Dict, *args) -> Dict:
@@ -75,7 +69,6 @@ def checked_while_compiled(check: Callable[[Dict, Dict], None]) -> Iterator[None
 
 
 def save_config(config: Dict, path: str) -> None:
-    """Write a compiled config as a Python file."""
     with open(path, 'w', encoding='utf-8') as f:
         f.write("inf, nan = float('inf'), float('nan')\n\n")
         f.write(f'exp_config = {pformat(config, width=120, sort_dicts=False)}\n')

@@ -33,21 +33,14 @@ _NUMBERED = re.compile(r'iteration_(\d+)\.pth\.tar')
 
 
 class Found(NamedTuple):
-    """
-    Overview:
-        Path and content of a checkpoint.
-    """
+    """A checkpoint."""
     path: str
     state: Dict[str, Any]
 
 
 def lock(folder: str) -> IO[str]:
-    """
-    Overview:
-        Lock a run's folder for this process, until the returned file is closed or the process ends.
-    Raises:
-        - CheckpointError: If another process has locked it.
-    """
+    """Lock a run's folder for this process, until the returned file is closed or the process ends. Raises
+    ``CheckpointError`` if another process has locked it."""
     file = open(os.path.join(folder, '.lock'), 'a+', encoding='utf-8')
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,15 +59,8 @@ def lock(folder: str) -> IO[str]:
 
 
 def save_checkpoint(path: str, state: Dict[str, Any]) -> None:
-    """
-    Overview:
-        Write a checkpoint. If this fails, an existing file stays unchanged.
-    Arguments:
-        - path (:obj:`str`): Path of the file; a missing folder is created.
-        - state (:obj:`Dict[str, Any]`): Tensors and plain Python objects.
-    Raises:
-        - CheckpointError: If it cannot be written, for example because the disk is full.
-    """
+    """Write tensors and plain objects to a file; a missing folder is created. If this fails, for example because the
+    disk is full, it raises ``CheckpointError``, and an existing file stays unchanged."""
     folder, beside = os.path.dirname(path), f'{path}.tmp'
     try:
         os.makedirs(folder, exist_ok=True)
@@ -109,7 +95,6 @@ def read_checkpoint(path: str, mapped: bool = False, parts: bool = True) -> Dict
     Overview:
         Read a checkpoint without executing any code that it contains, whole also if processes have divided it.
     Arguments:
-        - path (:obj:`str`): Path of the file.
         - mapped (:obj:`bool`): Whether tensors stay in the file until they are used. The optimizer's state, twice as \
             large as the model, then needs no memory if it is not used. The file must not change meanwhile. Of a \
             divided checkpoint only the model is then read.
@@ -165,13 +150,8 @@ def _read_file(path: str, mapped: bool) -> Any:
 
 
 class _SummedFile:
-    """
-    Overview:
-        A file object for ``torch.load`` that computes the checksums of an archive's records while they are read.
-    Arguments:
-        - file (:obj:`IO[bytes]`): A zip archive.
-        - records (:obj:`List[zipfile.ZipInfo]`): The records that torch will read, each from start to end.
-    """
+    """A file object for ``torch.load`` that computes the checksums of a zip archive's records while they are read.
+    ``records`` are those that torch will read, each from start to end."""
 
     def __init__(self, file: IO[bytes], records: List[zipfile.ZipInfo]) -> None:
         self._file = file
@@ -211,30 +191,17 @@ class _SummedFile:
             self._damaged.append(record.filename)
 
     def check(self) -> None:
-        """
-        Overview:
-            Compare the checksums of the records that have been read.
-        Raises:
-            - BadZipFile: If a checksum does not match.
-        """
+        """Raise ``BadZipFile`` if the checksum of a record that has been read does not match."""
         if self._damaged:
             raise zipfile.BadZipFile(f'the checksum of {self._damaged[0]} does not match')
 
     def unread(self) -> List[zipfile.ZipInfo]:
-        """The records that have not been read from start to end."""
         return [record for record, *_ in self._begun.values()]
 
 
 @contextmanager
 def whole_folder(path: str) -> Iterator[str]:
-    """
-    Overview:
-        A temporary folder to write into, which is renamed to ``path`` once everything is written.
-    Arguments:
-        - path (:obj:`str`): Final path of the folder.
-    Raises:
-        - CheckpointError: If it cannot be written, for example because the disk is full.
-    """
+    """A temporary folder to write into, which is renamed to ``path`` once everything is written."""
     beside, before = f'{path}.tmp', f'{path}.before'
     if os.path.exists(before) and not os.path.exists(path):  # killed between the two moves below
         os.replace(before, path)
@@ -252,30 +219,19 @@ def whole_folder(path: str) -> Iterator[str]:
 
 
 def numbered(folder: str) -> List[str]:
-    """
-    Overview:
-        Paths of the numbered checkpoints in a folder, newest first.
-    """
+    """Paths of the numbered checkpoints in a folder, newest first."""
     found = [path for path in glob.glob(os.path.join(glob.escape(folder), '*')) if number_of(path) is not None]
     return sorted(found, key=number_of, reverse=True)
 
 
 def number_of(path: str) -> Optional[int]:
-    """
-    Overview:
-        The update number in a checkpoint's file name, None if the name has none.
-    """
+    """The update number in a checkpoint's file name, None if the name has none."""
     match = _NUMBERED.fullmatch(os.path.basename(path))
     return None if match is None else int(match[1])
 
 
 def prune(folder: str, keep: int) -> List[str]:
-    """
-    Overview:
-        Delete all but the ``keep`` newest numbered checkpoints, and partial files that a kill left.
-    Returns:
-        - old (:obj:`List[str]`): Paths of the checkpoints that were deleted.
-    """
+    """Delete all but the newest numbered checkpoints, whose paths it returns, and partial files that a kill left."""
     old = numbered(folder)[keep:]
     for path in old + glob.glob(os.path.join(glob.escape(folder), '*.tmp')):
         os.remove(path)
@@ -284,19 +240,8 @@ def prune(folder: str, keep: int) -> List[str]:
 
 
 def newest(folder: str, asked: str = '', parts: bool = True) -> Optional[Found]:
-    """
-    Overview:
-        The checkpoint to resume from: ``asked``, or the newest in a folder. A damaged checkpoint is skipped in favour \
-        of the previous one.
-    Arguments:
-        - folder (:obj:`str`): The run's folder of checkpoints.
-        - asked (:obj:`str`): Path of a file, or ''.
-        - parts (:obj:`bool`): As of ``read_checkpoint``.
-    Returns:
-        - found (:obj:`Optional[Found]`): None if the folder contains no checkpoint.
-    Raises:
-        - CheckpointError: If every checkpoint is damaged.
-    """
+    """The checkpoint to resume from: the file ``asked``, or the newest in a folder; None if it contains none. A damaged
+    checkpoint is skipped in favour of the previous one. Raises ``CheckpointError`` if every checkpoint is damaged."""
     candidates = numbered(os.path.dirname(asked) if asked else folder)
     if asked:
         below = number_of(asked) or 0  # a checkpoint without a number has no previous one

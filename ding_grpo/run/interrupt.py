@@ -7,29 +7,20 @@ from ding_common import parallel
 
 
 class Interrupt:
-    """
-    Overview:
-        Ctrl-C and SIGTERM set a flag, which a run checks at a point where nothing is in progress. An exception raised
-        by a signal would be mistaken for a failure of the environment that is stepping. A second Ctrl-C stops a run of
-        one process at once. It does not stop a run of several processes, because ``torchrun`` sends the first signal
-        again; ``torchrun`` itself kills the processes after a while.
-    Interfaces:
-        ``catch``, ``release``
-    Property:
-        ``name``: name of the received signal, None if there was none
-    """
+    """Ctrl-C and SIGTERM set ``name``, which a run checks at a point where nothing is in progress. An exception raised
+    by a signal would be mistaken for a failure of the environment that is stepping. A second Ctrl-C stops a run of one
+    process at once. It does not stop a run of several processes, because ``torchrun`` sends the first signal again;
+    ``torchrun`` itself kills the processes after a while."""
 
     def __init__(self) -> None:
         self.name: Optional[str] = None
         self._before: Dict[int, Any] = {}
 
     def catch(self) -> None:
-        """Start catching the signals."""
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def release(self) -> None:
-        """Restore the previous handlers."""
         while self._before:
             signal.signal(*self._before.popitem())
 

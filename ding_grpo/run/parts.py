@@ -10,10 +10,7 @@ UNLIMITED = 10 ** 8  # DI-engine's limits where none is set: 1e8 on its command 
 
 
 class Limits(NamedTuple):
-    """
-    Overview:
-        After how many updates and environment steps a run ends.
-    """
+    """After how many updates and environment steps a run ends."""
     updates: float = float('inf')
     steps: float = float('inf')
 
@@ -23,10 +20,7 @@ class Limits(NamedTuple):
 
 @dataclass
 class Parts:
-    """
-    Overview:
-        What ``ding_grpo.entry.build`` builds, and the loop runs.
-    """
+    """What ``ding_grpo.entry.build`` builds, and the loop runs."""
     cfg: Any  # compiled: sections env and policy, exp_name, seed
     policy: Any
     learner: BaseLearner
@@ -67,7 +61,6 @@ class Parts:
                 self.buffer.update(self.learner.priority_info)
 
     def close(self) -> None:
-        """End the environments, and close the logs."""
         monitor = getattr(self.buffer, '_periodic_thruput_monitor', None)
         if monitor is not None:
             monitor.close()  # else the buffer's thread writes every minute, and creates the log's folder again

@@ -3,6 +3,7 @@ import logging
 import os
 import sys
 import time
+from functools import partial
 from numbers import Real
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -13,6 +14,7 @@ from easydict import EasyDict
 from ding_common import CheckpointError, Rule, append_json, check_config
 from ding_grpo.data.capability import group_policy
 from ding_grpo.logs.curve import draw_curves
+from ding_grpo.logs.hook import CallHook
 from ding_grpo.logs.scalars import add_scalars
 from ding_grpo.logs.screen import keep_off_screen, log_file, run_folder, show, show_progress
 from ding_grpo.logs.wandb_mirror import WandbHook
@@ -25,15 +27,14 @@ SILENCE = 10.  # seconds after which an update prints its line, whatever its num
 
 class ReportHook(LearnerHook):
     """
-    Overview:
-        The only hook that a config names. Before the run it registers the other hooks. Runs of DI-engine's own policies
-        have it too: they keep DI-engine's output on the screen, and get the same files. Keys of ``ext_args``:
+    The only hook that a config names. Before the run it registers the other hooks. Runs of DI-engine's own policies
+    have it too: they keep DI-engine's output on the screen, and get the same files. Keys of ``ext_args``:
 
-        - progress_freq (:obj:`int`): Number of updates between two progress lines when the output is not a terminal. \
-            After ten seconds without a line, the next update prints one in any case.
-        - export (:obj:`bool`): Whether to write the models as Hugging Face folders at the end.
-        - wandb (:obj:`Optional[Dict]`): Copies what is written to TensorBoard to Weights & Biases. A dict, which may \
-            contain ``mode`` ('offline' or 'online') and ``project``; None makes no copy.
+    - ``progress_freq``: Number of updates between two progress lines when the output is not a terminal. After ten
+      seconds without a line, the next update prints one in any case.
+    - ``export``: Whether to write the models as Hugging Face folders at the end.
+    - ``wandb``: Copies what is written to TensorBoard to Weights & Biases. A dict, which may contain ``mode``
+      ('offline' or 'online') and ``project``; None makes no copy.
     """
 
     default = dict(progress_freq=10, export=True, wandb=None)
@@ -65,9 +66,9 @@ class ReportHook(LearnerHook):
         elif parts is not None:
             parts.logs.append(UpdateLog())
         if self._args['export'] and parts is not None:
-            spec, model = parts.evaluator.token_spec, getattr(policy, 'whole_model', None)
-            engine.register_hook(ExportHook('export', 100, position='after_run', token_spec=spec, model=model))
-        engine.register_hook(CurveHook('curve', 110, position='after_run'))
+            export_run = partial(export, parts=parts)
+            engine.register_hook(CallHook('export', 100, position='after_run', function=export_run))
+        engine.register_hook(CallHook('curve', 110, position='after_run', function=draw_curve))
         if self._wandb is not None:
             self._wandb.begin(engine)
             engine.register_hook(self._wandb)
@@ -83,12 +84,9 @@ def _sizes(parts: Parts) -> str:
 
 
 class MetricsHook(LearnerHook):
-    """
-    Overview:
-        Writes the exact value of every metric of every update to TensorBoard and ``log/learner/metrics.jsonl``, and \
-        prints the progress line. The tag in TensorBoard is ``learner_iter/NAME``; DI-engine's own \
-        ``learner_iter/NAME_avg`` is a mean over ten updates.
-    """
+    """Writes the exact value of every metric of every update to TensorBoard and ``log/learner/metrics.jsonl``, and
+    prints the progress line. The tag in TensorBoard is ``learner_iter/NAME``; DI-engine's own ``learner_iter/NAME_avg``
+    is a mean over ten updates."""
 
     def __init__(self, *args, freq: int, limits: Limits = Limits(), **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -100,11 +98,9 @@ class MetricsHook(LearnerHook):
         self._printed = float('-inf')
 
     def state_dict(self) -> Dict[str, float]:
-        """Duration of the run so far, in seconds."""
         return dict(seconds=time.monotonic() - self._start)
 
     def load_state_dict(self, state: Dict[str, float]) -> None:
-        """Restore ``state_dict``."""
         self._start = time.monotonic() - state['seconds']
 
     def __call__(self, engine: 'BaseLearner') -> None:  # noqa
@@ -125,8 +121,7 @@ class MetricsHook(LearnerHook):
             click.echo('  '.join(fields))
 
     def _place(self, done: int, envstep: int, seconds: float) -> List[str]:
-        """The number of updates so far, the time, and the time left if the run has a limit. The speed is that since
-        the first update of this process, without its start."""
+        """Updates so far, time, and time left if the run has a limit, by the speed since the first update here."""
         most = self._limits.get('updates')
         fields = [f'update {done}' if most is None else f'update {done} of {most:.0f}', _clock(seconds)]
         counts = dict(updates=done, steps=envstep)
@@ -141,8 +136,7 @@ class MetricsHook(LearnerHook):
 
     @staticmethod
     def _results(metrics: Dict[str, float]) -> List[str]:
-        """What was sampled and learned. Metrics without a value, such as the entropy when nothing was learned, are
-        omitted."""
+        """What was sampled and learned, without metrics that have no value."""
         told = [f"reward {metrics['reward_mean']:.2f}" if 'reward_mean' in metrics else 'nothing could be scored']
         told += [
             f"{name[len('reward_'):-len('_mean')]} {value:.2f}" for name, value in metrics.items()
@@ -166,24 +160,14 @@ def _clock(seconds: float) -> str:
 
 
 class UpdateLog:
-    """
-    Overview:
-        Writes the metrics of every update of one of DI-engine's own policies to ``log/learner/metrics.jsonl``: the \
-        policy's monitored variables, each as the mean over the update's mini-batches, or as their maximum if the name \
-        ends in ``_max``.
-    """
+    """Writes the metrics of every update of one of DI-engine's own policies to ``log/learner/metrics.jsonl``: the
+    policy's monitored variables, each as the mean over the update's mini-batches, or as their maximum if the name ends
+    in ``_max``."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
 
     def __call__(self, engine: 'BaseLearner', found: List[Dict[str, Any]]) -> None:  # noqa
-        """
-        Overview:
-            Write one line.
-        Arguments:
-            - engine (:obj:`BaseLearner`): The learner, after the update.
-            - found (:obj:`List[Dict[str, Any]]`): The metrics of each mini-batch.
-        """
         record = dict(
             train_iter=engine.last_iter.val - len(found),  # DI-engine counts mini-batches
             envstep=engine.collector_envstep,
@@ -196,53 +180,36 @@ class UpdateLog:
         append_json(log_file(engine, 'metrics.jsonl'), record)
 
 
-class ExportHook(LearnerHook):
-    """
-    Overview:
-        Writes the last and the best model at the end, as folders for ``AutoModelForCausalLM.from_pretrained``.
-    """
-
-    def __init__(self, *args, token_spec: Optional[Any], model: Optional[Any] = None, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self._spec, self._model = token_spec, model
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        if engine.rank != 0:
-            return
-        spec = self._spec
-        if spec is None:
-            return
-        model = self._model or engine.policy.get_attribute('model')
-        if not hasattr(model, 'save_pretrained'):  # checkpoints contain DI-engine's own models in full
-            return
-        run = run_folder(engine.exp_name)
-        folder = os.path.join(run, 'model')
-        shared = dict(tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids)
-        with whole_folder(os.path.join(folder, 'last')) as path:
-            model.save_pretrained(path, **shared)
-        best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
-        if os.path.exists(best):
-            try:
-                weights = read_checkpoint(best, mapped=True)['model']
-            except CheckpointError as error:  # not an error of the run, which has ended normally
-                show(f'{error.message}; model/best is not written')
-            else:
-                with whole_folder(os.path.join(folder, 'best')) as path:
-                    model.save_pretrained(path, state_dict=weights, **shared)
-        show(f'models: {os.path.normpath(folder)}')
+def export(engine: 'BaseLearner', parts: Parts) -> None:  # noqa
+    """Write the last and the best model, as folders for ``AutoModelForCausalLM.from_pretrained``."""
+    spec = parts.evaluator.token_spec
+    if engine.rank != 0 or spec is None:
+        return
+    model = getattr(group_policy(engine.policy), 'whole_model', None) or engine.policy.get_attribute('model')
+    if not hasattr(model, 'save_pretrained'):  # checkpoints contain DI-engine's own models in full
+        return
+    run = run_folder(engine.exp_name)
+    folder = os.path.join(run, 'model')
+    shared = dict(tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids)
+    with whole_folder(os.path.join(folder, 'last')) as path:
+        model.save_pretrained(path, **shared)
+    best = os.path.join(run, 'ckpt', 'ckpt_best.pth.tar')
+    if os.path.exists(best):
+        try:
+            weights = read_checkpoint(best, mapped=True)['model']
+        except CheckpointError as error:  # not an error of the run, which has ended normally
+            show(f'{error.message}; model/best is not written')
+        else:
+            with whole_folder(os.path.join(folder, 'best')) as path:
+                model.save_pretrained(path, state_dict=weights, **shared)
+    show(f'models: {os.path.normpath(folder)}')
 
 
-class CurveHook(LearnerHook):
-    """
-    Overview:
-        Draws the learning curve at the end.
-    """
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
-        run = run_folder(engine.exp_name)
-        path = os.path.join(run, 'curve.png')
-        draw_curves({engine.exp_name: run}, path)
-        show(f'learning curve: {os.path.normpath(path)}')
+def draw_curve(engine: 'BaseLearner') -> None:  # noqa
+    run = run_folder(engine.exp_name)
+    path = os.path.join(run, 'curve.png')
+    draw_curves({engine.exp_name: run}, path)
+    show(f'learning curve: {os.path.normpath(path)}')
 
 
 register_learner_hook('grpo_report', ReportHook)

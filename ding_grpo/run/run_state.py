@@ -21,12 +21,7 @@ BEFORE_END = '.before_end'  # ending of the best checkpoint before the evaluatio
 
 
 class RunState(NamedTuple):
-    """
-    Overview:
-        The state of collector, evaluator, metrics, replay buffer and random numbers, and the sizes of the logs.
-    Interfaces:
-        ``state_dict``, ``load_state_dict``, ``buffer``, ``cut_logs``, ``return_to``
-    """
+    """The state of collector, evaluator, metrics, replay buffer and random numbers, and the sizes of the logs."""
     folder: str  # of the run
     cuda: bool
     parts: Parts
@@ -67,7 +62,6 @@ class RunState(NamedTuple):
         return {name: path for name, path in paths.items() if os.path.exists(path)}
 
     def cut_logs(self, sizes: Dict[str, int]) -> None:
-        """Truncate the logs to their sizes at a checkpoint."""
         for name, path in self._logs().items():
             os.truncate(path, min(sizes.get(name, 0), os.path.getsize(path)))
 

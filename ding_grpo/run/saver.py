@@ -7,12 +7,11 @@ import signal
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from ding.worker import LearnerHook
-
 from ding_common import CheckpointError, ConfigError, parallel, read_json_lines
 from ding_common.content import check_content, taking
 from ding_common.processes.ding_private import pushed
 from ding_common.processes.random_state import random_state_kept
+from ding_grpo.logs.hook import CallHook
 from ding_grpo.logs.screen import run_folder, show
 
 from .checkpoint import Found, lock, newest, numbered, prune, save_checkpoint
@@ -23,12 +22,7 @@ from .sharded_checkpoint import ENTRY, read_shards, write_shards
 
 
 class DingSaver:
-    """
-    Overview:
-        Of a run of one of DI-engine's own policies, whose learner saves and loads.
-    Interfaces:
-        As ``Saver``.
-    """
+    """As ``Saver``, of a run of one of DI-engine's own policies, whose learner saves and loads."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -41,7 +35,7 @@ class DingSaver:
     def begin(self) -> bool:
         parts = self._parts
         # between its hooks that save and those that write what comes of the run
-        parts.learner.register_hook(EvaluateEnd('evaluate_end', 30, position='after_run', parts=parts))
+        parts.learner.register_hook(CallHook('evaluate_end', 30, position='after_run', function=self._evaluate_end))
         parts.learner.call_hook('before_run')
         if parts.cfg.policy.learn.get('resume_training', False):
             parts.collector.envstep = parts.learner.collector_envstep
@@ -57,36 +51,24 @@ class DingSaver:
     def end(self) -> None:
         self._parts.learner.call_hook('after_run')
 
-
-class EvaluateEnd(LearnerHook):
-    """
-    Overview:
-        Evaluates the last weights at the end of a run.
-    """
-
-    def __init__(self, *args, parts: Parts, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self._parts = parts
-
-    def __call__(self, engine: 'BaseLearner') -> None:  # noqa
+    def _evaluate_end(self, learner: Any) -> None:
         with random_state_kept():
-            self._parts.evaluator.evaluate_end(engine.save_checkpoint, engine.train_iter, self._parts.collector.envstep)
+            self._parts.evaluator.evaluate_end(
+                learner.save_checkpoint, learner.train_iter, self._parts.collector.envstep
+            )
 
 
 class Saver:
-    """
-    Overview:
-        Writes and reads checkpoints from which a run resumes bit-identically, and stops the run after Ctrl-C or \
-        SIGTERM. At the end of a run it evaluates the last weights.
-    Interfaces:
-        ``running``, ``begin``, ``top``, ``after_update``, ``end``, ``save``
-    """
+    """Writes and reads checkpoints from which a run resumes bit-identically, and stops the run after Ctrl-C or SIGTERM.
+    At the end of a run it evaluates the last weights."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._cfg, self._policy = parts, parts.cfg.policy, parts.policy
         self._learner, self._evaluator = parts.learner, parts.evaluator
         self._run = run_folder(parts.cfg.exp_name)
         self._folder = os.path.join(self._run, 'ckpt')
+        self._resumes = self._cfg.learn.get('resume_training', False)
+        self._asked = self._cfg.learn.learner.hook.get('load_ckpt_before_run', '')
         self._interrupt = Interrupt()
         self._state = RunState(self._run, self._cfg.cuda, parts)
         # at the last top of the loop, from which a run can resume that an error ends before the next
@@ -99,11 +81,8 @@ class Saver:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """
-        Overview:
-            Context of the run: its folder is locked, signals are caught from ``begin`` on, and before an error ends \
-            the run, it is saved.
-        """
+        """Context of the run: its folder is locked, signals are caught from ``begin`` on, and before an error ends the
+        run, it is saved."""
         locked = lock(self._run) if parallel.rank() == 0 else None
         try:
             yield
@@ -118,27 +97,31 @@ class Saver:
                 locked.close()
 
     def begin(self) -> bool:
-        """
-        Overview:
-            Load the checkpoint that the config names, or the newest of the run's folder if it is to resume.
-        Returns:
-            - ended (:obj:`bool`): Whether the run had ended there.
-        """
-        found, resumes = self._load(), self._cfg.learn.get('resume_training', False)
+        """Load the checkpoint that the config names, or the newest of the run's folder if it is to resume. Returns
+        whether the run had ended there."""
+        found = self._load()
         self._learner.call_hook('before_run')
-        if resumes:
+        if self._resumes:
             self._parts.collector.envstep = self._learner.collector_envstep
         self._saved = self._learner.train_iter
         self._interrupt.catch()
-        ended = self._restore(found) if found is not None and resumes else False
+        ended = self._restore(found) if found is not None and self._resumes else False
         self._policy.observers.begin(self._learner, self._parts.collector)
         return ended
 
     def top(self) -> None:
         """Save if it is due, and stop after a signal."""
         self._top = self._progress, self._state.state_dict(waits=False)
-        self._save_if_due()
-        self._end_if_asked()
+        number, freq = self._learner.train_iter, self._cfg.learn.learner.hook.get('save_ckpt_after_iter', 0)
+        if isinstance(freq, int) and freq > 0 and number // freq > self._saved // freq:
+            self._saved = number
+            self._check_same()
+            self.save()
+        name = next(filter(None, parallel.all_gather(self._interrupt.name)), None)
+        if name is not None:
+            show(f'{name}: saving after update {number}')
+            self.end()
+            raise SystemExit(128 + signal.Signals[name])  # the exit status that shells use for a signal
 
     def after_update(self, metrics: List[Dict[str, Any]]) -> None:
         pass
@@ -155,8 +138,7 @@ class Saver:
     def _load(self) -> Optional[Found]:
         """Load the checkpoint that the config names; if ``resume_training`` is set, the newest of the run's folder.
         Weights are not returned: the model has a copy of them."""
-        resumes = self._cfg.learn.get('resume_training', False)
-        if not self._asked and not resumes:
+        if not self._asked and not self._resumes:
             return None
         # The first process chooses and reads the checkpoint; the others do not need access to its folder.
         chosen = self._choose() if parallel.rank() == 0 else None
@@ -194,27 +176,17 @@ class Saver:
             learner.collector_envstep = state.get('last_step', 0)
         return Found(found.path, dict(run=state.get('run')))
 
-    @property
-    def _asked(self) -> str:
-        return self._cfg.learn.learner.hook.get('load_ckpt_before_run', '')
-
     def _choose(self) -> Optional[Found]:
-        """The checkpoint to load; None for a new run."""
-        resumes, asked = self._cfg.learn.get('resume_training', False), self._asked
-        if resumes and numbered(self._folder) and \
+        asked = self._asked
+        if self._resumes and numbered(self._folder) and \
                 os.path.realpath(os.path.dirname(asked)) != os.path.realpath(self._folder):
             asked = ''  # a checkpoint of another run, from which this run started
         return newest(self._folder, asked, parts=self._policy.mesh is None)
 
     def save(self, name: Optional[str] = None, run: Optional[Dict[str, Any]] = None) -> None:
-        """
-        Overview:
-            Write a checkpoint from which the run resumes bit-identically. With ``policy.shard`` all processes call \
-            this together; otherwise it has no effect in the others than the first.
-        Arguments:
-            - name (:obj:`Optional[str]`): File name; None uses the name of a periodic checkpoint.
-            - run (:obj:`Optional[Dict[str, Any]]`): The run's state; None is that of now.
-        """
+        """Write a checkpoint from which the run resumes bit-identically; without a name it is a periodic one. ``run``
+        is the run's state; None is that of now. With ``policy.shard`` all processes call this together; otherwise it
+        has no effect in the others than the first."""
         learner, divided = self._learner, self._cfg.shard
         if learner.rank != 0 and not divided:
             return
@@ -272,25 +244,10 @@ class Saver:
         self.save(name)
 
     def _check_same(self) -> None:
-        """Raise a ``CheckpointError`` if the processes of the run have different weights."""
         model = self._policy.whole_model
         sums = parallel.all_gather([p.detach().double().sum().item() for p in model.parameters()])
         if any(repr(s) != repr(sums[0]) for s in sums):  # NaN equals NaN here
             raise CheckpointError('the weights differ between the processes of this run; no checkpoint was saved')
-
-    def _save_if_due(self) -> None:
-        freq = self._cfg.learn.learner.hook.get('save_ckpt_after_iter', 0)
-        if isinstance(freq, int) and freq > 0 and self._learner.train_iter // freq > self._saved // freq:
-            self._saved = self._learner.train_iter
-            self._check_same()
-            self.save()
-
-    def _end_if_asked(self) -> None:
-        name = next(filter(None, parallel.all_gather(self._interrupt.name)), None)
-        if name is not None:
-            show(f'{name}: saving after update {self._learner.train_iter}')
-            self.end()
-            raise SystemExit(128 + signal.Signals[name])  # the exit status that shells use for a signal
 
     def _restore(self, found: Found) -> bool:
         """Restore the run; whether it had ended at this checkpoint."""

@@ -31,18 +31,9 @@ _PIECE = 2 ** 24  # bytes that are read at a time
 
 
 def write_shards(path: str, state: Dict[str, Any]) -> Dict[str, Any]:
-    """
-    Overview:
-        Write the tensors of a checkpoint. All processes call it together.
-    Arguments:
-        - path (:obj:`str`): Path of the checkpoint's file, in the first process.
-        - state (:obj:`Dict[str, Any]`): ``model``, ``optimizer`` as ``torch.optim.Optimizer.state_dict`` returns it, \
-            maybe ``reference``, and other entries, which are not written.
-    Returns:
-        - state (:obj:`Dict[str, Any]`): The state without these tensors, for the checkpoint's file.
-    Raises:
-        - CheckpointError: If they cannot be written, or the processes have no common folder.
-    """
+    """Write the tensors of a checkpoint's state, of which ``path`` is the file: ``model``, ``optimizer`` and maybe
+    ``reference``. All processes call it together. Returns the state without these tensors, for the file. Raises
+    ``CheckpointError`` if they cannot be written, or the processes have no common folder."""
     folder = parallel.broadcast_object(_new_folder(path) if parallel.rank() == 0 else None)
     rest, tensors = _divide(state)
     try:
@@ -78,18 +69,13 @@ def read_shards(
 ) -> Dict[str, Any]:
     """
     Overview:
-        Add to the state in a checkpoint's file the tensors from its folder.
+        Add to the state in a checkpoint's file the tensors from its folder. Raises ``CheckpointError`` if a file is
+        missing or damaged.
     Arguments:
-        - path (:obj:`str`): Path of the checkpoint's file.
-        - state (:obj:`Dict[str, Any]`): Its content.
         - mesh (:obj:`Optional[DeviceMesh]`): The processes among which the tensors are divided; all of them call this \
             together. None for whole tensors, on the CPU.
         - buffers (:obj:`Collection[str]`): Names of the model's buffers, which every process has whole.
         - only (:obj:`str`): The entry to read, such as ``model``; '' for all.
-    Returns:
-        - state (:obj:`Dict[str, Any]`): As ``write_shards`` got it.
-    Raises:
-        - CheckpointError: If a file is missing or damaged.
     """
     try:
         reader = HuggingFaceStorageReader(folder_of(path, state))
@@ -106,15 +92,7 @@ def read_shards(
 
 
 def check_shards(path: str, state: Dict[str, Any]) -> None:
-    """
-    Overview:
-        Compare the files in the folder of a checkpoint with their checksums.
-    Arguments:
-        - path (:obj:`str`): Path of the checkpoint's file.
-        - state (:obj:`Dict[str, Any]`): Its content.
-    Raises:
-        - CheckpointError: If one is missing or damaged, or is not in a folder beside the checkpoint.
-    """
+    """Raise ``CheckpointError`` if a file in the folder of a checkpoint is missing or damaged, or elsewhere."""
     folder, sums = folder_of(path, state), state[ENTRY]['sums']
     if not folder.endswith(SUFFIX) or any(os.path.basename(name) != name for name in sums):
         raise _damaged(
@@ -136,11 +114,8 @@ def folder_of(path: str, state: Dict[str, Any]) -> str:
 
 
 def prune_shards(folder: str) -> None:
-    """
-    Overview:
-        Delete the folders that no checkpoint names: those of deleted or replaced checkpoints, and what a kill left. \
-        If a checkpoint cannot be read, all of them are kept.
-    """
+    """Delete the folders that no checkpoint names: those of deleted or replaced checkpoints, and what a kill left. If a
+    checkpoint cannot be read, all of them are kept."""
     folders = glob.glob(os.path.join(glob.escape(folder), f'*{SUFFIX}'))
     if not folders:
         return
