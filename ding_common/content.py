@@ -13,16 +13,10 @@ from .errors import CheckpointError, describe
 
 def check_content(found: Any, own: Any, where: str) -> None:
     """
-    Overview:
-        Require that values have the types of others: numbers and texts, tensors of floating-point or other numbers, \
-        and their nesting. An integer is at least 0 if the other one is, a number is finite if the other one is. Keys \
-        that only one of the two has are not compared, nor shapes and lengths.
-    Arguments:
-        - found (:obj:`Any`): What a file contains.
-        - own (:obj:`Any`): Values of the same kind.
-        - where (:obj:`str`): What it is, for messages.
-    Raises:
-        - CheckpointError: On the first difference.
+    Require that what a file contains (``found``) has the types of other values (``own``): numbers and texts, tensors of
+    floating-point or other numbers, and their nesting. An integer is at least 0 if the other one is, a number is finite
+    if the other one is. Keys that only one of the two has are not compared, nor shapes and lengths. The first
+    difference is a ``CheckpointError``, which begins with ``where``.
     """
     difference = _difference(found, own, '')
     if difference is not None:
@@ -32,12 +26,8 @@ def check_content(found: Any, own: Any, where: str) -> None:
 @contextmanager
 def taking(where: str) -> Iterator[None]:
     """
-    Overview:
-        Context in which a run takes what a file contains.
-    Arguments:
-        - where (:obj:`str`): What it is, for messages.
-    Raises:
-        - CheckpointError: In place of any error of Python or torch, except a lack of memory.
+    Context in which a run takes what a file contains. Any error of Python or torch, except a lack of memory, becomes a
+    ``CheckpointError``, which begins with ``where``.
     """
     try:
         yield

@@ -40,23 +40,16 @@ def launched() -> int:
 
 
 def check_gpu() -> None:
-    """
-    Overview:
-        Require a GPU for ``policy.cuda = True``.
-    Raises:
-        - ConfigError: If torch finds no GPU.
-    """
+    """Raise a ``ConfigError`` if ``policy.cuda`` is True and torch finds no GPU."""
     if not torch.cuda.is_available():
         raise ConfigError('policy.cuda = True: torch finds no GPU on this machine; set it to False.')
 
 
 def gpu() -> int:
     """
-    Overview:
-        The index of this process's GPU among the visible ones: ``LOCAL_RANK``. It is 0 if only one GPU is visible, \
-        for example because a launcher sets ``CUDA_VISIBLE_DEVICES`` for each process.
-    Raises:
-        - ConfigError: If there is no GPU, or more than one is visible but fewer than processes on this machine.
+    The index of this process's GPU among the visible ones: ``LOCAL_RANK``. It is 0 if only one GPU is visible, for
+    example because a launcher sets ``CUDA_VISIBLE_DEVICES`` for each process. Raises a ``ConfigError`` if there is
+    none, or more than one is visible but fewer than processes on this machine.
     """
     check_gpu()
     count, number = torch.cuda.device_count(), int(os.environ.get('LOCAL_RANK', 0))
@@ -73,14 +66,9 @@ def gpu() -> int:
 
 def start(cuda: bool) -> None:
     """
-    Overview:
-        Initialise the process group of the processes that ``torchrun`` started.
-    Arguments:
-        - cuda (:obj:`bool`): Whether tensors are on GPUs, one GPU per process. That GPU becomes the current device, \
-            which ``model.cuda()`` uses.
-    Raises:
-        - ConfigError: If there are fewer GPUs than processes, or the processes cannot be connected.
-        - PeerError: If another process does not join.
+    Initialise the process group of the processes that ``torchrun`` started. With ``cuda`` each has a GPU, which becomes
+    the current device, which ``model.cuda()`` uses. Raises a ``ConfigError`` if there are fewer GPUs than processes, or
+    the processes cannot be connected, and a ``PeerError`` if another process does not join.
     """
     if launched() == 1 or dist.is_initialized():
         return
@@ -115,11 +103,8 @@ def _check_own_gpus() -> None:
 
 def end(failed: bool = False) -> None:
     """
-    Overview:
-        Destroy the process group.
-    Arguments:
-        - failed (:obj:`bool`): Whether this process ends with an error. The group of NCCL is then kept: destroying it \
-            would wait for the others, which wait for this process. Its connections close when the process exits.
+    Destroy the process group. If this process ends with an error (``failed``), the group of NCCL is kept: destroying it
+    would wait for the others, which wait for this process. Its connections close when the process exits.
     """
     if dist.is_initialized() and not (failed and 'nccl' in dist.get_backend_config()):
         dist.destroy_process_group()
@@ -137,10 +122,7 @@ def world_size() -> int:
 
 def processes_per_machine() -> int:
     """
-    Overview:
-        The number of processes of this run on each machine, which torchrun tells each of them.
-    Raises:
-        - ConfigError: If it is not the same on all machines.
+    The number of processes of this run on each machine. Raises a ``ConfigError`` if it is not the same on all machines.
     """
     numbers = all_gather(int(os.environ.get('LOCAL_WORLD_SIZE', world_size())))
     if len(set(numbers)) > 1:
@@ -158,11 +140,8 @@ def share(number: int) -> range:
 
 def all_gather(thing: Any) -> List[Any]:
     """
-    Overview:
-        The objects of all processes, in the order of ranks.
-    Arguments:
-        - thing (:obj:`Any`): Tensors, numbers, texts and None, in dicts, lists and tuples. Nothing else is sent or \
-            received: what arrives from the network is data.
+    The objects of all processes, in the order of ranks: tensors, numbers, texts and None, in dicts, lists and tuples.
+    Nothing else is sent or received: what arrives from the network is data.
     """
     if world_size() == 1:
         return [thing]
@@ -179,9 +158,8 @@ def all_gather(thing: Any) -> List[Any]:
 
 def broadcast_object(thing: Any) -> Any:
     """
-    Overview:
-        The object of rank 0, in all processes; of the types of ``all_gather``. Tensors in it are sent one by one, \
-        without a copy beside the others. In the other processes they are on the CPU.
+    The object of rank 0, in all processes; of the types of ``all_gather``. Tensors in it are sent one by one, without a
+    copy beside the others. In the other processes they are on the CPU.
     """
     if world_size() == 1:
         return thing
@@ -216,12 +194,8 @@ def _broadcast_bytes(data: Tensor) -> None:
 
 def broadcast(tensors: List[Tensor]) -> None:
     """
-    Overview:
-        Copy the values of tensors from rank 0 to all processes, in place.
-    Arguments:
-        - tensors (:obj:`List[torch.Tensor]`): Tensors with the same shapes and types in each process.
-    Raises:
-        - PeerError: If shapes or types differ; raised in every process.
+    Copy the values of tensors from rank 0 to all processes, in place. If their shapes or types differ between
+    processes, every process raises a ``PeerError``.
     """
     if world_size() == 1:
         return
@@ -233,12 +207,8 @@ def broadcast(tensors: List[Tensor]) -> None:
 
 def all_reduce(tensors: List[Tensor]) -> None:
     """
-    Overview:
-        Sum tensors over all processes, in place. Tensors of one type are sent in one message.
-    Arguments:
-        - tensors (:obj:`List[torch.Tensor]`): Tensors with the same shapes and types in each process.
-    Raises:
-        - PeerError: If shapes or types differ; raised in every process.
+    Sum tensors over all processes, in place. Tensors of one type are sent in one message. If their shapes or types
+    differ between processes, every process raises a ``PeerError``.
     """
     if world_size() == 1:
         return
@@ -277,11 +247,8 @@ def _tell_difference(kinds: List[List[str]]) -> NoReturn:
 @contextmanager
 def watched() -> Iterator[None]:
     """
-    Overview:
-        Turn errors caused by another process into a ``PeerError``; errors of this process pass unchanged. It encloses \
-        code that waits for other processes, and also works as a decorator.
-    Raises:
-        - PeerError: If another process has exited or does not respond.
+    Turn errors caused by another process, which has exited or does not respond, into a ``PeerError``; errors of this
+    process pass unchanged. It encloses code that waits for other processes, and also works as a decorator.
     """
     try:
         yield
@@ -322,10 +289,8 @@ def _has_ended(pid: int) -> bool:
 
 def check_launch(asked: bool) -> None:
     """
-    Overview:
-        Check ``policy.multi_gpu`` against the number of started processes.
-    Raises:
-        - ConfigError: If it is False with several processes, each of which would repeat the same run.
+    Raise a ``ConfigError`` if ``policy.multi_gpu`` is False with several processes, each of which would repeat the same
+    run.
     """
     if launched() > 1 and not asked:
         raise ConfigError(

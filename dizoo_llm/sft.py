@@ -151,16 +151,9 @@ class Report(training.Report):
 
 def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     """
-    Overview:
-        Train a model and save it with its tokenizer.
-    Arguments:
-        - main_config (:obj:`Dict`): See ``DEFAULT``.
-        - seed (:obj:`int`): Seed of the weights and of the order of examples. The same seed gives the same weights.
-    Returns:
-        - folder (:obj:`str`): Folder of the model.
-        - value (:obj:`float`): Return of the model on the evaluation problems.
-    Raises:
-        - ConfigError: If the config is invalid.
+    Train a model by a config, see ``DEFAULT``, and save it with its tokenizer. The same seed, of the weights and of the
+    order of examples, gives the same weights. Returns the folder of the model and its return on the evaluation
+    problems.
     """
     check_config(main_config, DEFAULT, RULES, 'main_config')
     cfg = deep_merge_dicts(DEFAULT, main_config)

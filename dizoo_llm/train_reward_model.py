@@ -167,16 +167,8 @@ def _pair(get: Callable[[int], Any], index: int, where: str) -> Pair:
 
 def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     """
-    Overview:
-        Train a reward model and save it with its tokenizer.
-    Arguments:
-        - main_config (:obj:`Dict`): See ``DEFAULT``.
-        - seed (:obj:`int`): Seed of the weights and of the order of pairs.
-    Returns:
-        - folder (:obj:`str`): Folder of the model.
-        - accuracy (:obj:`float`): Accuracy on the held-out pairs.
-    Raises:
-        - ConfigError: If the config is invalid.
+    Train a reward model by a config, see ``DEFAULT``, and save it with its tokenizer. The seed is that of the weights
+    and of the order of pairs. Returns the folder of the model and its accuracy on the held-out pairs.
     """
     check_config(main_config, DEFAULT, RULES, 'main_config')
     cfg = deep_merge_dicts(DEFAULT, main_config)

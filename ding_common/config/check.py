@@ -12,10 +12,7 @@ from ding_common.errors import ConfigError
 
 
 class Rule(NamedTuple):
-    """
-    Overview:
-        A constraint on a value: a description for messages, and a predicate. It replaces the check of the type.
-    """
+    """A constraint on a value: a description for messages, and a predicate. It replaces the check of the type."""
     allowed: str
     holds: Callable[[Any], bool]
 
@@ -136,31 +133,16 @@ def _check(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str, below: 
 
 
 def require_dict(value: Any, key: str) -> None:
-    """
-    Overview:
-        Require that a section of a config is a dict.
-    Arguments:
-        - value (:obj:`Any`): The value of the section.
-        - key (:obj:`str`): Dotted path, for the message.
-    Raises:
-        - ConfigError: If it is not a dict.
-    """
+    """Raise a ``ConfigError`` if a section of a config is not a dict. ``key`` is its dotted path."""
     if not isinstance(value, dict):
         raise ConfigError(f'{key} = {value!r:.200}: must be a dict.')
 
 
 def check_arguments(args: Dict, function: Callable, where: str) -> None:
     """
-    Overview:
-        Check a section of a config against the signature of the function that receives its keys as arguments. It \
-        checks names, and types where the annotation is simple. The function itself reports missing arguments.
-    Arguments:
-        - args (:obj:`Dict`): Arguments by name.
-        - function (:obj:`Callable`): A function or a class.
-        - where (:obj:`str`): Dotted path of the section, for the message.
-    Raises:
-        - ConfigError: On the first argument that is unknown, or matches the type of neither its annotation nor its \
-            default.
+    Check a section of a config against the signature of the function or class that receives its keys as arguments:
+    names, and types where the annotation is simple. The function itself reports missing arguments. A ``ConfigError``
+    says that an argument is unknown, or matches the type of neither its annotation nor its default.
     """
     parameters = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -176,13 +158,8 @@ def check_arguments(args: Dict, function: Callable, where: str) -> None:
 
 def check_not_async(function: Any, where: str) -> None:
     """
-    Overview:
-        Require that a user's function returns its result when it is called. Nothing awaits it.
-    Arguments:
-        - function (:obj:`Any`): The function, or any other object.
-        - where (:obj:`str`): Beginning of the message.
-    Raises:
-        - ConfigError: If it is defined by ``async def``.
+    Raise a ``ConfigError``, which begins with ``where``, if a user's function is defined by ``async def``: nothing
+    awaits it.
     """
     if any(map(inspect.iscoroutinefunction, (function, getattr(function, '__call__', None)))):
         raise ConfigError(

@@ -19,14 +19,8 @@ _CODE = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*|.+\.py')
 
 def read_total_config(folder: str) -> Dict[str, Any]:
     """
-    Overview:
-        The config of a run, with all defaults.
-    Arguments:
-        - folder (:obj:`str`): Of the run.
-    Returns:
-        - config (:obj:`Dict[str, Any]`): The sections ``env`` and ``policy``, ``exp_name`` and ``seed``.
-    Raises:
-        - ConfigError: If the folder contains none, or it contains more than plain values.
+    The config of the run in a folder, with all defaults: ``env``, ``policy``, ``exp_name`` and ``seed``. Raises a
+    ``ConfigError`` if there is none, or it contains more than plain values.
     """
     path = os.path.join(folder, NAME)
     if os.path.exists(path):
@@ -50,12 +44,8 @@ def read_total_config(folder: str) -> Dict[str, Any]:
 
 def code_of(config: Dict[str, Any]) -> List[str]:
     """
-    Overview:
-        What a run of a config imports or executes, besides DI-engine and this project.
-    Arguments:
-        - config (:obj:`Dict[str, Any]`): From ``read_total_config``.
-    Returns:
-        - code (:obj:`List[str]`): Names of modules and functions, and paths of Python files, with their keys.
+    What a run of a config imports or executes, besides DI-engine and this project: names of modules and functions, and
+    paths of Python files, with their keys.
     """
     return list(dict.fromkeys(_code(config, '', '')))
 

@@ -115,13 +115,8 @@ _NUMBER = Rule(
 
 def check_keys(config: Dict[str, Any], before: str, after: str = '') -> None:
     """
-    Overview:
-        Require that a config of ``peft`` asks for plain adapters.
-    Arguments:
-        - config (:obj:`Dict[str, Any]`): Keys and values of an ``adapter_config.json``.
-        - before, after (:obj:`str`): What a message has before a key and after its value.
-    Raises:
-        - ConfigError: On the first key that asks for more.
+    Require that the keys of an ``adapter_config.json`` ask ``peft`` for plain adapters. A message has ``before`` before
+    the first key that asks for more, and ``after`` after its value.
     """
     for key, value in config.items():
         rule = _KEYS.get(key, _NUMBER)
@@ -131,16 +126,9 @@ def check_keys(config: Dict[str, Any], before: str, after: str = '') -> None:
 
 def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
     """
-    Overview:
-        The base model of an adapter folder.
-    Arguments:
-        - pretrained (:obj:`str`): Folder or hub name.
-        - where (:obj:`str`): Key and value, for messages.
-    Returns:
-        - base (:obj:`Optional[str]`): Folder or hub name from ``adapter_config.json``; None without that file.
-    Raises:
-        - ConfigError: If that file cannot be read, names no model or asks peft for more than layers, if the folder \
-            also contains a full model, or if the extra ``lora`` is not installed.
+    The base model that the ``adapter_config.json`` of a folder or hub name gives; None without that file. Raises a
+    ``ConfigError`` if the file cannot be read, names no model or asks peft for more than layers, if the folder also
+    contains a full model, or if the extra ``lora`` is not installed.
     """
     try:
         with quiet_hub():
@@ -169,16 +157,8 @@ def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
 
 def add_adapters(base: PreTrainedModel, pretrained: str, merge: bool, where: str) -> PreTrainedModel:
     """
-    Overview:
-        Add adapters to a base model.
-    Arguments:
-        - base (:obj:`PreTrainedModel`): The base model; modified in place.
-        - pretrained (:obj:`str`): Folder or hub name of the adapters.
-        - merge (:obj:`bool`): Whether to merge the adapters into the base model's weights and make all weights \
-            trainable. Otherwise the adapters stay separate.
-        - where (:obj:`str`): As in ``base_of_adapters``.
-    Raises:
-        - ConfigError: If the adapters cannot be loaded, or do not fit this base model.
+    Add the adapters of a folder or hub name to a base model, in place. ``merge`` adds them to its weights, all of which
+    become trainable; otherwise they stay separate. Raises a ``ConfigError`` if they cannot be loaded, or do not fit.
     """
     from peft import PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights

@@ -59,7 +59,6 @@ def build_causal_lm(
             adapters, None keeps them separate from the base model's weights. Otherwise they are merged, which needs \
             'float32'.
         - attn_implementation (:obj:`Optional[str]`): As in ``transformers``; None uses its default.
-        - key (:obj:`str`): Dotted path of the config's section, for messages.
         - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights become ordinary ones.
     Raises:
         - ConfigError: If a value is invalid or the model cannot be loaded.
@@ -80,14 +79,8 @@ def build_causal_lm(
 
 def load_reward_model(pretrained: str, dtype: str, key: str) -> PreTrainedModel:
     """
-    Overview:
-        Load a model with a classification head, such as a reward model.
-    Arguments:
-        - pretrained (:obj:`str`): Folder or hub name for ``AutoModelForSequenceClassification.from_pretrained``.
-        - dtype (:obj:`str`): One of ``DTYPES``.
-        - key (:obj:`str`): Dotted path of the config's section, for messages.
-    Raises:
-        - ConfigError: If the model cannot be loaded, or the folder lacks weights such as those of the head.
+    Load a model with a classification head, such as a reward model, by folder or hub name. Raises a ``ConfigError`` if
+    it cannot be loaded, or the folder lacks weights such as those of the head.
     """
     where = f'{key}.pretrained = {pretrained!r}'
     check_model_folder(pretrained, f'{key}.pretrained')
@@ -101,14 +94,9 @@ def build_reward_model(
         config: Optional[dict] = None,
 ) -> PreTrainedModel:
     """
-    Overview:
-        A sequence-classification model with one label in float32, to be trained: random, or a pretrained model whose \
-        head is random unless the folder contains one.
-    Arguments:
-        - vocab_size (:obj:`int`): Size of the tokenizer's vocabulary, the default of ``config``.
-        - key, pretrained, config: As in ``build_causal_lm``.
-    Raises:
-        - ConfigError: If a value is invalid or the model cannot be loaded.
+    A sequence-classification model with one label in float32, to be trained: random, or a pretrained model whose head
+    is random unless the folder contains one. ``vocab_size`` is the default of ``config``; otherwise as
+    ``build_causal_lm``.
     """
     if (pretrained is None) == (config is None):
         raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: set exactly one of them.')

@@ -29,18 +29,12 @@ def resident_memory() -> float:
 
 class MemoryMeter:
     """
-    Overview:
-        The largest memory of each part of an update, in MiB. On a GPU it is the peak of what torch allocated on it \
-        during the part. On a CPU it is the resident memory of this process at the borders of the part, or the peak \
-        of the process if the part raised it: a part that holds less than an earlier one and frees it is seen at its \
-        borders only.
+    The largest memory of each part of an update, in MiB. On a GPU it is the peak of what torch allocated on it during
+    the part. On a CPU it is the resident memory of this process at the borders of the part, or the peak of the process
+    if the part raised it: a part that holds less than an earlier one and frees it is seen at its borders only.
 
-        Of the blocks of a part, the first, second, fourth, eighth and so on are measured, so that many short blocks \
-        cost little.
-    Interfaces:
-        ``part``
-    Property:
-        ``most``: by name of the part
+    Of the blocks of a part, the first, second, fourth, eighth and so on are measured, so that many short blocks cost
+    little.
     """
 
     def __init__(self, device: Union[str, torch.device]) -> None:
@@ -50,12 +44,7 @@ class MemoryMeter:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """
-        Overview:
-            Measure a block.
-        Arguments:
-            - name (:obj:`str`): Its part.
-        """
+        """Measure a block of the part with this name."""
         number = self._blocks[name] = self._blocks.get(name, 0) + 1
         if number & (number - 1):
             yield
@@ -81,13 +70,8 @@ def out_of_memory(error: BaseException) -> bool:
 @contextmanager
 def memory_advice(what: str, advice: str) -> Iterator[None]:
     """
-    Overview:
-        Replace an out-of-memory error by an error with advice.
-    Arguments:
-        - what (:obj:`str`): The activity of the block, such as ``learning``.
-        - advice (:obj:`str`): How to reduce memory, as sentences.
-    Raises:
-        - ConfigError: If the block runs out of memory.
+    Replace an out-of-memory error by a ``ConfigError`` with advice: the activity, such as ``learning``, and sentences
+    on how to reduce memory.
     """
     try:
         yield

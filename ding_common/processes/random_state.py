@@ -9,10 +9,8 @@ import torch
 
 def random_state(cuda: bool) -> Dict[str, Any]:
     """
-    Overview:
-        The states of the generators of Python, NumPy and torch, as tensors and plain numbers.
-    Arguments:
-        - cuda (:obj:`bool`): Whether to include the GPU in use. Reading the state of another one allocates memory.
+    The states of the generators of Python, NumPy and torch, as tensors and plain numbers. ``cuda`` includes the GPU in
+    use: reading the state of another one allocates memory.
     """
     kind, keys, position, has_gauss, gauss = np.random.get_state()
     state = dict(

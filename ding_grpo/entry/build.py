@@ -37,15 +37,9 @@ SAVING = ('load_ckpt_before_run', 'save_ckpt_after_iter', 'save_ckpt_after_run',
 
 def compiled(configs: Configs, seed: int, replays: bool = False, **kwargs: Any) -> EasyDict:
     """
-    Overview:
-        A config with all defaults.
-    Arguments:
-        - configs (:obj:`Tuple[EasyDict, EasyDict]`): main_config and create_config; both change.
-        - seed (:obj:`int`): Of the run.
-        - replays (:obj:`bool`): Whether it learns from a replay buffer.
-        - kwargs: Of DI-engine's ``compile_config``.
-    Raises:
-        - ConfigError: On the first key that is unknown or has an invalid value.
+    main_config and create_config, both changed, as one config with all defaults. ``replays`` says whether the run
+    learns from a replay buffer; ``kwargs`` are those of DI-engine's ``compile_config``. Raises a ``ConfigError`` for
+    the first key that is unknown or has an invalid value.
     """
     main_config, create_config = configs
 
@@ -71,18 +65,8 @@ def build(
         dynamic_seed: bool = True
 ) -> Parts:
     """
-    Overview:
-        The parts of a run. Its folder is made, with the compiled config.
-    Arguments:
-        - configs (:obj:`Tuple[EasyDict, EasyDict]`): main_config and create_config, which are not changed.
-        - seed (:obj:`int`): Of the run.
-        - env_setting (:obj:`Optional[List]`): Class of the environments, and the configs of those to collect in and \
-            to evaluate in, as DI-engine's pipelines take it.
-        - model (:obj:`Optional[nn.Module]`): None builds the one of the config.
-        - limits (:obj:`Limits`): Beside ``policy.learn.num_updates``.
-        - replays (:obj:`bool`): Whether it learns from a replay buffer (mode ``serial``).
-        - dynamic_seed (:obj:`bool`): Whether each episode of an environment has another seed, where the policy does \
-            not learn from groups.
+    The parts of a run. Its folder is made, with the compiled config. The arguments are those of the pipelines;
+    ``configs`` are not changed, and ``limits`` come beside ``policy.learn.num_updates``.
     """
     main_config, create_config = copy.deepcopy(configs)
     groups = is_grpo(create_config.policy.type)

@@ -53,13 +53,8 @@ class Reply(namedtuple('Reply', 'text parts done anchor')):
 
 class MultiTurnTask(Task):
     """
-    Overview:
-        A source of problems, each a conversation or a game of several turns. The reward of an episode is the sum over \
-        its turns.
-    Interfaces:
-        ``__len__``, ``problem``, ``begin``, ``respond``, ``demonstration``, ``evaluation``
-    Property:
-        ``weights``, ``return_part``, ``words``, ``chars``
+    A source of problems, each a conversation or a game of several turns. The reward of an episode is the sum over its
+    turns.
     """
 
     @abstractmethod
@@ -68,7 +63,6 @@ class MultiTurnTask(Task):
         Overview:
             The state of a new game.
         Arguments:
-            - problem (:obj:`Problem`): The problem.
             - seed (:obj:`int`): Seed of everything random in the game. All rows of a group get the same one. In \
                 evaluation it is a function of the problem's index.
         Returns:
@@ -79,34 +73,20 @@ class MultiTurnTask(Task):
     @abstractmethod
     def respond(self, problem: Problem, state: Any, turn: Turn) -> Reply:
         """
-        Overview:
-            Answer a turn. The text is data; never execute it. An episode whose task raises here is dropped, see \
-            ``policy.collect.collector.max_failed``.
-        Arguments:
-            - problem (:obj:`Problem`): The problem.
-            - state (:obj:`Any`): From ``begin``, as earlier turns changed it.
-            - turn (:obj:`Turn`): The policy's turn.
+        Answer a turn. ``state`` is that of ``begin``, as earlier turns changed it. The text of the turn is data; never
+        execute it. An episode whose task raises here is dropped, see ``policy.collect.collector.max_failed``.
         """
 
     def demonstration(self, problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
         """
-        Overview:
-            The next turn of a right dialogue, for supervised learning.
-        Arguments:
-            - problem (:obj:`Problem`): The problem.
-            - turns (:obj:`Sequence[Tuple[str, str]]`): Text and reply of each turn so far.
+        The next turn of a right dialogue, for supervised learning, after ``turns``, text and reply of each turn so far.
         """
         raise NotImplementedError(f'{type(self).__name__} has no demonstrations')
 
     def dialogue(self, problem: Problem) -> List[Dict[str, str]]:
         """
-        Overview:
-            The prompt and the demonstrated turns with their replies, up to the last turn, as chat messages. A prompt \
-            may begin with such examples.
-        Arguments:
-            - problem (:obj:`Problem`): The problem.
-        Raises:
-            - ConfigError: If ``demonstration`` raises, or the dialogue does not end.
+        The prompt and the demonstrated turns with their replies, up to the last turn, as chat messages. A prompt may
+        begin with such examples. Raises a ``ConfigError`` if ``demonstration`` raises, or the dialogue does not end.
         """
         messages, turns, state = problem.messages, [], self.checked_begin(problem, 0)
         for number in range(MOST_TURNS):
@@ -136,10 +116,8 @@ class MultiTurnTask(Task):
 
     def checked_begin(self, problem: Problem, seed: int) -> Any:
         """
-        Overview:
-            Call ``begin``, and copy its result, so that no episode can change the state of another one.
-        Raises:
-            - TaskError: If it raises.
+        Call ``begin``, and copy its result, so that no episode can change the state of another one. Raises a
+        ``TaskError`` if it raises.
         """
         try:
             return copy.deepcopy(self.begin(problem, seed))
@@ -150,13 +128,9 @@ class MultiTurnTask(Task):
 
     def checked_respond(self, problem: Problem, state: Any, turn: Turn) -> Reply:
         """
-        Overview:
-            Call ``respond`` and validate its result.
-        Returns:
-            - reply (:obj:`Reply`): With every part of the reward, None for one that does not apply.
-        Raises:
-            - TaskError: If it raises, or returns anything but a ``Reply`` with text or messages, finite parts of \
-                ``weights`` and an anchor that can be hashed. The message quotes problem and turn.
+        Call ``respond`` and validate its result. The reply that is returned has every part of the reward, None for one
+        that does not apply. Raises a ``TaskError``, which quotes problem and turn, if ``respond`` raises, or returns
+        anything but a ``Reply`` with text or messages, finite parts of ``weights`` and an anchor that can be hashed.
         """
         try:
             with time_limit(self.seconds):

@@ -11,18 +11,10 @@ from .task import Task, check_scorer
 
 
 class TaskRegistry(Registry):
-    """
-    Overview:
-        Tasks by name. A class that is defined again, as by a notebook's cell that runs twice, replaces the former.
-    """
+    """Tasks by name. A class that is defined again, as by a notebook's cell that runs twice, replaces the former."""
 
     def register(self, module_name: Optional[str] = None, module: Any = None, force_overwrite: bool = False) -> Any:
-        """
-        Overview:
-            As in DI-engine's ``Registry``.
-        Raises:
-            - ConfigError: If another class has the name.
-        """
+        """As in DI-engine's ``Registry``. Raises a ``ConfigError`` if another class has the name."""
         if module is None:
             return partial(self._add, module_name, force_overwrite)
         self._add(module_name, force_overwrite, module)

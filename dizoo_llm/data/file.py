@@ -35,9 +35,8 @@ _READING = threading.Lock()
 @TASK_REGISTRY.register('file')
 class FileTask(ListTask):
     """
-    Overview:
-        Problems from a file with a column of prompts and one of answers. The only reward part is ``right``. A process
-        reads a file once for all environments, until it changes, and forked processes share its memory.
+    Problems from a file with a column of prompts and one of answers. The only reward part is ``right``. A process reads
+    a file once for all environments, until it changes, and forked processes share its memory.
     """
 
     weights = dict(right=1.0)
@@ -77,8 +76,6 @@ class FileTask(ListTask):
             - check (:obj:`str`): 'exact', 'number', or 'math_verify' (extra ``math``).
             - check_rows (:obj:`Optional[int]`): Number of reference answers of a file, spread over it, that \
                 'math_verify' evaluates when it is read. None: all. The other checks always read all.
-        Raises:
-            - ConfigError: If an argument is invalid, or a file cannot be read or contains an invalid row.
         """
         check_choice('answer_in', answer_in, EXTRACTORS)
         check_choice('reference_in', reference_in, EXTRACTORS)

@@ -13,9 +13,8 @@ from .packed import Packed
 
 class ListTask(DividedTask):
     """
-    Overview:
-        A task over a list of problems. Held-out problems, if any, are a separate list or are drawn with a seed. \
-        Training has no problem whose fact (``as_written``) is that of a held-out one.
+    A task over a list of problems. Held-out problems, if any, are a separate list or are drawn with a seed. Training
+    has no problem whose fact (``as_written``) is that of a held-out one.
     """
 
     listed = True
@@ -29,7 +28,6 @@ class ListTask(DividedTask):
             - held_out (:obj:`Optional[Sequence[Problem]]`): Problems for evaluation; None draws them from ``problems``.
             - eval_size (:obj:`int`): Maximum number of evaluation problems, each text once. 0 uses all of \
                 ``held_out``; if that is None, evaluation uses the training problems.
-            - seed (:obj:`int`): Seed of the draw.
         Raises:
             - ConfigError: If no problem is left for training.
         """

@@ -18,21 +18,15 @@ def demonstrated_turn(env: gymnasium.Env, config: str = '') -> List[int]:
 
 class Demonstrations:
     """
-    Overview:
-        For each training problem, the token ids of its prompt, followed by its right completion and an end-of-sequence
-        token, or of the dialogue that the task demonstrates. The labels are -100 where the environment writes.
-    Interfaces:
-        ``check``, ``__len__``, ``__getitem__``
+    For each training problem, the token ids of its prompt, followed by its right completion and an end-of-sequence
+    token, or of the dialogue that the task demonstrates. The labels are -100 where the environment writes.
     """
 
     def __init__(self, env: gymnasium.Env, answers: Optional[str] = None, config: str = '') -> None:
         """
-        Arguments:
-            - env (:obj:`gymnasium.Env`): A ``TokenEnv`` with the training problems.
-            - answers (:obj:`Optional[str]`): Python file whose ``answer(problem, index)`` gives the completions.
-            - config (:obj:`str`): Dotted path of the config's sections with a dot at its end, for messages.
-        Raises:
-            - ConfigError: If the file does not define such a function, or the task has several turns.
+        ``env`` is a ``TokenEnv`` with the training problems. ``answers`` is a Python file whose ``answer(problem,
+        index)`` gives the completions, which a task of several turns cannot have. ``config`` is the dotted path of the
+        config's sections with a dot at its end, for messages.
         """
         self._env, self._config, self._answer = env, config, None
         if answers is None:
@@ -50,11 +44,8 @@ class Demonstrations:
 
     def check(self, index: int) -> None:
         """
-        Overview:
-            Check that the scorer rewards the demonstration of a problem. Answers of a file, and further \
-            demonstrations, may be wrong.
-        Raises:
-            - ConfigError: If it does not.
+        Raise a ``ConfigError`` if the scorer does not reward the demonstration of a problem. Answers of a file, and
+        further demonstrations, may be wrong.
         """
         if self._answer is not None:
             return

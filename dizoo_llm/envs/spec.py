@@ -11,8 +11,7 @@ NO_TOKEN = -1  # pads observations after the last token; never a token id
 
 class TokenSpec(NamedTuple):
     """
-    Overview:
-        The properties of a token environment that a policy needs: how a row ends, and the sizes that a model must fit.
+    The properties of a token environment that a policy needs: how a row ends, and the sizes that a model must fit.
     """
     tokenizer: PreTrainedTokenizerBase
     eos_token_ids: Tuple[int, ...]

@@ -24,11 +24,10 @@ OPERATIONS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 @TASK_REGISTRY.register('arithmetic')
 class ArithmeticTask(DividedTask):
     """
-    Overview:
-        All problems are different. Some are shown as worked examples, others are held out, and training has the rest
-        but for other forms of these: 3 + 8 = 11 is the fact of 8 + 3, 11 - 3, 11 - 8, 3 - 11 and 8 - 11. Reward
-        parts: ``right``, 1 if the completion is the number and nothing else; ``near``, 1 / (1 + d) for a number that is
-        d away from the right one, and 0 for anything else.
+    All problems are different. Some are shown as worked examples, others are held out, and training has the rest but
+    for other forms of these: 3 + 8 = 11 is the fact of 8 + 3, 11 - 3, 11 - 8, 3 - 11 and 8 - 11. Reward parts:
+    ``right``, 1 if the completion is the number and nothing else; ``near``, 1 / (1 + d) for a number that is d away
+    from the right one, and 0 for anything else.
     """
 
     return_part = 'right'
@@ -58,8 +57,6 @@ class ArithmeticTask(DividedTask):
             - train_high (:obj:`Optional[int]`): The largest number of a training problem, at least ``high``; None for \
                 ``high``. More problems than can be memorised in a run are learned by rule.
             - seed (:obj:`int`): Seed of the division into examples, evaluation and training.
-        Raises:
-            - ConfigError: If an argument is invalid, or no problem is left for training.
         """
         if not isinstance(operations, str) or not operations or set(operations) - set(OPERATIONS):
             raise ConfigError(f'env.task.operations = {operations!r}: must be some of {"".join(OPERATIONS)!r}.')

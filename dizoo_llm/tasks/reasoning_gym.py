@@ -122,17 +122,16 @@ def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
 @TASK_REGISTRY.register('reasoning_gym')
 class ReasoningGymTask(Task):
     """
-    Overview:
-        One generator of reasoning-gym, or a weighted mixture of several. Item n is a pure function of the seed and n. \
-        The first ``eval_size`` different texts are held out. Training uses the items after them and skips every item \
-        whose text is held out, or that is another form of a held-out one (sums in another order, words spelled \
-        backward), however few problems the generator has. Different seeds would not separate the two: \
-        item n of seed s is item n - 1 of seed s + 1, and small generators repeat themselves. Generators whose scorers \
-        execute answers as Python, or reward nonsense answers, are rejected.
+    One generator of reasoning-gym, or a weighted mixture of several. Item n is a pure function of the seed and n. The
+    first ``eval_size`` different texts are held out. Training uses the items after them and skips every item whose text
+    is held out, or that is another form of a held-out one (sums in another order, words spelled backward), however few
+    problems the generator has. Different seeds would not separate the two: item n of seed s is item n - 1 of seed s +
+    1, and small generators repeat themselves. Generators whose scorers execute answers as Python, or reward nonsense
+    answers, are rejected.
 
-        Reward parts: ``score`` is the generator's own score, which may give partial credit. ``right`` is 1 if the \
-        answer equals the reference exactly. The generators' scores cannot replace it: some give 0.99999 for an answer \
-        followed by nonsense.
+    Reward parts: ``score`` is the generator's own score, which may give partial credit. ``right`` is 1 if the answer
+    equals the reference exactly. The generators' scores cannot replace it: some give 0.99999 for an answer followed by
+    nonsense.
     """
 
     weights = dict(score=1.0, right=0.0)
@@ -170,8 +169,6 @@ class ReasoningGymTask(Task):
                 1 and 0.
             - examples (:obj:`int`): Number of worked examples of the same generator that each prompt shows as earlier \
                 messages of the chat. They occur neither in training nor in evaluation.
-        Raises:
-            - ConfigError: If an argument is invalid.
         """
         try:
             import reasoning_gym  # noqa: F401
@@ -303,9 +300,8 @@ class ReasoningGymTask(Task):
 
 class _HeldOut(NamedTuple):
     """
-    Overview:
-        The problems for evaluation, which are the first items with different facts; the worked examples of each
-        generator; the facts of both; and the number of items that were read.
+    The problems for evaluation, which are the first items with different facts; the worked examples of each generator;
+    the facts of both; and the number of items that were read.
     """
     problems: List[Problem]
     examples: List[List[Problem]]

@@ -30,13 +30,11 @@ _KINDS = {int: 'an integer', float: 'a number', str: 'text', bool: 'true or fals
 @TASK_REGISTRY.register('tools')
 class ToolsTask(MultiTurnTask):
     """
-    Overview:
-        See the module's docstring. A turn with ``<tool_call>`` is answered by one message of the role ``tool`` for each
-        call, or by plain text where no chat template is applied. A turn without one ends the episode, and the inner
-        task scores it alone. A call that is malformed or cut, has wrong arguments, raises or takes too long is answered
-        with its error. Reward parts: those of the inner task, and ``calls`` and ``call_errors``, numbers with the
-        weight 0, which ``env.reward_weights`` changes. Where an episode has calls, a part that does not apply to its
-        answer counts as 0.
+    See the module's docstring. A turn with ``<tool_call>`` is answered by one message of the role ``tool`` for each
+    call, or by plain text where no chat template is applied. A turn without one ends the episode, and the inner task
+    scores it alone. A call that is malformed or cut, has wrong arguments, raises or takes too long is answered with its
+    error. Reward parts: those of the inner task, and ``calls`` and ``call_errors``, numbers with the weight 0, which
+    ``env.reward_weights`` changes. Where an episode has calls, a part that does not apply to its answer counts as 0.
     """
 
     seconds = None  # a call and the inner task have limits of their own
@@ -65,8 +63,6 @@ class ToolsTask(MultiTurnTask):
                 with the arguments of ``MultiTurnTask.demonstration``. None: the answer of the inner task.
             - examples (:obj:`int`): Number of demonstrated dialogues that each prompt begins with. They are the first \
                 problems of the inner task, which are not trained then.
-        Raises:
-            - ConfigError: If an argument is invalid.
         """
         check_values(
             seconds=(seconds, Rule.number(0, 3600, True)),
