@@ -13,10 +13,9 @@ from .errors import CheckpointError, describe
 
 def check_content(found: Any, own: Any, where: str) -> None:
     """
-    Require that what a file contains (``found``) has the types of other values (``own``): numbers and texts, tensors of
+    Raise a ``CheckpointError`` unless what a file contains has the types of ``own``: numbers and texts, tensors of
     floating-point or other numbers, and their nesting. An integer is at least 0 if the other one is, a number is finite
-    if the other one is. Keys that only one of the two has are not compared, nor shapes and lengths. The first
-    difference is a ``CheckpointError``, which begins with ``where``.
+    if the other one is. Keys that only one of the two has are not compared, nor shapes and lengths.
     """
     difference = _difference(found, own, '')
     if difference is not None:
@@ -25,10 +24,7 @@ def check_content(found: Any, own: Any, where: str) -> None:
 
 @contextmanager
 def taking(where: str) -> Iterator[None]:
-    """
-    Context in which a run takes what a file contains. Any error of Python or torch, except a lack of memory, becomes a
-    ``CheckpointError``, which begins with ``where``.
-    """
+    """While a run takes what a file contains: errors other than a lack of memory become a ``CheckpointError``."""
     try:
         yield
     except (click.ClickException, torch.OutOfMemoryError):

@@ -25,23 +25,19 @@ class _OneLine(click.ClickException):
 
 class ConfigError(_OneLine, ValueError):
     """
-    An invalid config. As a ``click.ClickException`` it makes ``ding`` print one line and exit with code 1. As a
-    ``ValueError`` it is the type that a Python caller expects.
+    An invalid config: a ``click.ClickException``, for which ``ding`` prints one line and exits with code 1, and a
+    ``ValueError``, which a Python caller expects.
     """
 
 
 class NumericError(_OneLine, ArithmeticError):
-    """
-    A NaN or Inf, with one fact per line about where the first one appeared. ``ding`` prints the message and exits with
-    code 1.
-    """
+    """A NaN or Inf, with one fact per line about where the first one appeared."""
 
 
 class TaskError(_OneLine, RuntimeError):
     """
     A task that raised an error or returned an invalid value. DI-engine's env managers pass on only the text of an
-    exception. ``str`` and ``repr`` therefore enclose the message in markers, by which ``unwrap_task_error`` finds it,
-    until ``marked`` is set to False.
+    exception: until ``marked`` is False, it encloses the message in markers, which ``unwrap_task_error`` finds.
     """
 
     _opening, _closing = '[task error]', '[end of task error]'
@@ -70,17 +66,13 @@ def describe(error: BaseException) -> str:
 
 
 def _place(frames: List[Tuple]) -> Tuple[str, str]:
-    """
-    File and line, and function, where user code failed: of the last frame (path, line, function) outside of libraries
-    and this project, or the last one of all.
-    """
+    """File and line, and function, of the last frame outside of libraries and this project, or the last one of all."""
     path, line, function = ([frame for frame in frames if not frame[0].startswith(_LIBRARIES)] or frames)[-1]
     return f'{os.path.basename(path)}:{line}', function
 
 
 def is_not_installed(error: Optional[BaseException]) -> bool:
-    """Whether an exception, or the one that it comes from, says that a package is not installed. A module that an
-    installed package does not have is not one."""
+    """Whether an exception, or its cause, says that a package, and not only a module of it, is not installed."""
     if error is None:
         return False
     if isinstance(error, ImportError):  # raised by hand, as by gym, it has no name
@@ -96,10 +88,7 @@ _RETRIED = re.compile(r'Env \d+ (step|reset) has exceeded max retries\(\d+\), an
 
 
 def unwrap_task_error(error: Exception) -> NoReturn:
-    """
-    Raise what an environment raised and an env manager passed on, as a ``TaskError`` in one line, or ``error`` itself
-    if it comes from elsewhere.
-    """
+    """Raise what an environment raised as a ``TaskError`` in one line, or ``error`` if it comes from elsewhere."""
     passed_on = error
     if isinstance(error.__cause__, Exception) and str(error).startswith('Exception in thread('):  # of a reset
         passed_on = error.__cause__
@@ -132,7 +121,4 @@ class CheckpointError(_OneLine, RuntimeError):
 
 
 class PeerError(_OneLine, RuntimeError):
-    """
-    A process of a distributed run cannot continue because another process has exited, does not respond, or performs
-    different operations.
-    """
+    """A process cannot continue because another one has exited, does not respond, or performs different operations."""

@@ -11,10 +11,7 @@ from .errors import ConfigError, describe
 
 
 def run_file(path: str, key: str) -> Dict[str, Any]:
-    """
-    The names that a Python file defines. It runs as a module, so that its classes and functions can be pickled. ``key``
-    is the config key or option that names it. Raises a ``ConfigError`` if the file does not exist or raises an error.
-    """
+    """The names of a Python file, which runs as a module, so that its classes and functions can be pickled."""
     check_is_file(path, key)
     module = ModuleType(f'<{os.path.realpath(path)}>'.replace('.', '_'))  # pickle would import what is before a dot
     module.__file__ = path
@@ -30,10 +27,7 @@ def run_file(path: str, key: str) -> Dict[str, Any]:
 
 
 def import_name(name: str, key: str) -> Any:
-    """
-    Import a function or class, ``'module:name'``, of a user's module. Raises a ``ConfigError`` if there is no such
-    module, it raises an error or has no such name, or the name is that of an ``async def``.
-    """
+    """A function or class of a user's module, ``'module:name'``."""
     module_name, _, attribute = name.partition(':')
     if not Rule.modules().holds([module_name]):
         raise ConfigError(f'{key} = {name!r}: there is no module {module_name!r} that can be imported.')
@@ -55,10 +49,7 @@ def check_is_file(path: str, key: str) -> None:
 
 
 def check_writable(folder: str, error: OSError) -> None:
-    """
-    Raise a ``ConfigError`` if an error is about permissions or names of the folder of a run, of one above it or of a
-    file in it. DI-engine may have appended the time to ``folder``.
-    """
+    """Raise a ``ConfigError`` if the folder of a run, one above it or a file in it could not be written."""
     path, own = os.path.realpath(str(error.filename)), os.path.realpath(folder)
     within = path.startswith(own) or own.startswith(path + os.sep)
     if within and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG):
@@ -70,10 +61,10 @@ def check_writable(folder: str, error: OSError) -> None:
 
 def check_links(path: str, key: str, to_folders: bool = False, besides: str = '') -> None:
     """
-    Reject symbolic links that lead out of a folder, so that its author cannot make this machine read other files, and
-    what is neither file nor folder, such as a pipe, which nobody may ever write. A folder in the hub's cache may link
-    to other folders of its repository, as all of them do. A file may link only into its own folder. With ``to_folders``
-    a link may lead to a folder outside, such as one of a larger disk. The folder ``besides`` in it is not looked at.
+    Reject symbolic links that lead out of a folder, or out of that of a file, so that its author cannot make this
+    machine read other files, and what is neither file nor folder, such as a pipe, which nobody may ever write. A folder
+    in the hub's cache may link to others of its repository. With ``to_folders`` links may lead to folders outside, such
+    as those of a larger disk. The folder ``besides`` in it is not looked at.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) or '.'
     names = [os.path.join(where, name) for where, *below in os.walk(path) for names in below

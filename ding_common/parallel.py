@@ -47,9 +47,8 @@ def check_gpu() -> None:
 
 def gpu() -> int:
     """
-    The index of this process's GPU among the visible ones: ``LOCAL_RANK``. It is 0 if only one GPU is visible, for
-    example because a launcher sets ``CUDA_VISIBLE_DEVICES`` for each process. Raises a ``ConfigError`` if there is
-    none, or more than one is visible but fewer than processes on this machine.
+    The index of this process's GPU among the visible ones: ``LOCAL_RANK``, or 0 if only one is visible, for example
+    because a launcher sets ``CUDA_VISIBLE_DEVICES`` for each process.
     """
     check_gpu()
     count, number = torch.cuda.device_count(), int(os.environ.get('LOCAL_RANK', 0))
@@ -65,11 +64,7 @@ def gpu() -> int:
 
 
 def start(cuda: bool) -> None:
-    """
-    Initialise the process group of the processes that ``torchrun`` started. With ``cuda`` each has a GPU, which becomes
-    the current device, which ``model.cuda()`` uses. Raises a ``ConfigError`` if there are fewer GPUs than processes, or
-    the processes cannot be connected, and a ``PeerError`` if another process does not join.
-    """
+    """Join the processes that ``torchrun`` started. With ``cuda`` the GPU of each becomes its current device."""
     if launched() == 1 or dist.is_initialized():
         return
     if cuda:
@@ -103,8 +98,8 @@ def _check_own_gpus() -> None:
 
 def end(failed: bool = False) -> None:
     """
-    Destroy the process group. If this process ends with an error (``failed``), the group of NCCL is kept: destroying it
-    would wait for the others, which wait for this process. Its connections close when the process exits.
+    Destroy the process group. That of NCCL is kept if this process ends with an error: destroying it would wait for the
+    others, which wait for this process. Its connections close when the process exits.
     """
     if dist.is_initialized() and not (failed and 'nccl' in dist.get_backend_config()):
         dist.destroy_process_group()
@@ -121,9 +116,7 @@ def world_size() -> int:
 
 
 def processes_per_machine() -> int:
-    """
-    The number of processes of this run on each machine. Raises a ``ConfigError`` if it is not the same on all machines.
-    """
+    """The number of processes of this run on each machine, which must be the same."""
     numbers = all_gather(int(os.environ.get('LOCAL_WORLD_SIZE', world_size())))
     if len(set(numbers)) > 1:
         raise ConfigError(
@@ -139,10 +132,7 @@ def share(number: int) -> range:
 
 
 def all_gather(thing: Any) -> List[Any]:
-    """
-    The objects of all processes, in the order of ranks: tensors, numbers, texts and None, in dicts, lists and tuples.
-    Nothing else is sent or received: what arrives from the network is data.
-    """
+    """The tensors and plain objects of all processes, in the order of ranks. What arrives is data."""
     if world_size() == 1:
         return [thing]
     data = pack(thing).to(_device())
@@ -158,8 +148,8 @@ def all_gather(thing: Any) -> List[Any]:
 
 def broadcast_object(thing: Any) -> Any:
     """
-    The object of rank 0, in all processes; of the types of ``all_gather``. Tensors in it are sent one by one, without a
-    copy beside the others. In the other processes they are on the CPU.
+    The object of rank 0 in all processes, of the types of ``all_gather``. Its tensors are sent one by one, without a
+    copy beside the others, and are on the CPU in the other processes.
     """
     if world_size() == 1:
         return thing
@@ -193,10 +183,7 @@ def _broadcast_bytes(data: Tensor) -> None:
 
 
 def broadcast(tensors: List[Tensor]) -> None:
-    """
-    Copy the values of tensors from rank 0 to all processes, in place. If their shapes or types differ between
-    processes, every process raises a ``PeerError``.
-    """
+    """Copy tensors from rank 0 to all processes, in place. Other shapes or types in one are a ``PeerError`` in all."""
     if world_size() == 1:
         return
     _check_alike(tensors)
@@ -206,10 +193,7 @@ def broadcast(tensors: List[Tensor]) -> None:
 
 
 def all_reduce(tensors: List[Tensor]) -> None:
-    """
-    Sum tensors over all processes, in place. Tensors of one type are sent in one message. If their shapes or types
-    differ between processes, every process raises a ``PeerError``.
-    """
+    """Sum tensors over all processes, in place. Other shapes or types in one are a ``PeerError`` in all."""
     if world_size() == 1:
         return
     _check_alike(tensors)
@@ -247,8 +231,8 @@ def _tell_difference(kinds: List[List[str]]) -> NoReturn:
 @contextmanager
 def watched() -> Iterator[None]:
     """
-    Turn errors caused by another process, which has exited or does not respond, into a ``PeerError``; errors of this
-    process pass unchanged. It encloses code that waits for other processes, and also works as a decorator.
+    Turn errors caused by another process, which has exited or does not respond, into a ``PeerError``. It encloses code
+    that waits for other processes, and also works as a decorator.
     """
     try:
         yield
@@ -288,10 +272,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def check_launch(asked: bool) -> None:
-    """
-    Raise a ``ConfigError`` if ``policy.multi_gpu`` is False with several processes, each of which would repeat the same
-    run.
-    """
+    """Require ``policy.multi_gpu`` with several processes, each of which would repeat the same run otherwise."""
     if launched() > 1 and not asked:
         raise ConfigError(
             f'policy.multi_gpu = {asked!r}: torchrun started {launched()} processes; must be True for them to share '

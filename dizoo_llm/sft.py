@@ -74,10 +74,7 @@ RULES = {
 
 
 class Examples(Dataset):
-    """
-    ``number`` demonstrations from problem ``first`` on. The labels mask the prompt, so that only the completion
-    contributes to the loss.
-    """
+    """``number`` demonstrations from problem ``first`` on. The labels mask all that is not the completion."""
 
     def __init__(self, env: TokenEnv, first: int, number: int, answers: Optional[str] = None) -> None:
         self._of_problem = Demonstrations(env, answers, 'main_config.')
@@ -150,11 +147,7 @@ class Report(training.Report):
 
 
 def train(main_config: Dict, seed: int) -> Tuple[str, float]:
-    """
-    Train a model by a config, see ``DEFAULT``, and save it with its tokenizer. The same seed, of the weights and of the
-    order of examples, gives the same weights. Returns the folder of the model and its return on the evaluation
-    problems.
-    """
+    """Train and save a model by a config, see ``DEFAULT``. Returns its folder and its return in evaluation."""
     check_config(main_config, DEFAULT, RULES, 'main_config')
     cfg = deep_merge_dicts(DEFAULT, main_config)
     check_config(cfg['env'], ENV_OPTIONS, ENV_RULES, 'main_config.env')

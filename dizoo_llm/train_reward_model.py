@@ -166,10 +166,7 @@ def _pair(get: Callable[[int], Any], index: int, where: str) -> Pair:
 
 
 def train(main_config: Dict, seed: int) -> Tuple[str, float]:
-    """
-    Train a reward model by a config, see ``DEFAULT``, and save it with its tokenizer. The seed is that of the weights
-    and of the order of pairs. Returns the folder of the model and its accuracy on the held-out pairs.
-    """
+    """Train and save a reward model by a config, see ``DEFAULT``. Returns its folder and its held-out accuracy."""
     check_config(main_config, DEFAULT, RULES, 'main_config')
     cfg = deep_merge_dicts(DEFAULT, main_config)
     check_config(cfg['env'], ENV_OPTIONS, ENV_RULES, 'main_config.env')

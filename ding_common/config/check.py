@@ -140,9 +140,8 @@ def require_dict(value: Any, key: str) -> None:
 
 def check_arguments(args: Dict, function: Callable, where: str) -> None:
     """
-    Check a section of a config against the signature of the function or class that receives its keys as arguments:
-    names, and types where the annotation is simple. The function itself reports missing arguments. A ``ConfigError``
-    says that an argument is unknown, or matches the type of neither its annotation nor its default.
+    Check a section of a config against the signature of the function that receives its keys as arguments: names, and
+    types where the annotation is simple, or as the default's. The function itself reports missing arguments.
     """
     parameters = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -157,10 +156,7 @@ def check_arguments(args: Dict, function: Callable, where: str) -> None:
 
 
 def check_not_async(function: Any, where: str) -> None:
-    """
-    Raise a ``ConfigError``, which begins with ``where``, if a user's function is defined by ``async def``: nothing
-    awaits it.
-    """
+    """Raise a ``ConfigError`` if a user's function is defined by ``async def``, which nothing awaits."""
     if any(map(inspect.iscoroutinefunction, (function, getattr(function, '__call__', None)))):
         raise ConfigError(
             f'{where}: is defined by async def, and must be an ordinary function. Call asyncio.run in it, for a batch '

@@ -29,10 +29,7 @@ class ConfigFile(click.ParamType):
 
 
 def find_config(name: str) -> str:
-    """
-    The path of a config: the user's own file if it exists, else the shipped config with this name. The ending ``.py``
-    or ``_config.py`` may be left out. Raises a ``ConfigError`` if neither exists.
-    """
+    """The user's own file, else the shipped config with this name; ``.py`` or ``_config.py`` may be left out."""
     for path in (name, f'{name}.py', f'{name}{ENDING}'):
         if os.path.isfile(os.path.expanduser(path)):
             return path
@@ -48,10 +45,7 @@ def find_config(name: str) -> str:
 
 
 def shipped_configs() -> Dict[str, str]:
-    """
-    Paths of the shipped configs by name, without ``_config.py``. A wheel contains them in ``ding_common`` (see
-    setup.py), a clone in ``config/``.
-    """
+    """Their paths by name. A wheel contains them in ``ding_common`` (see setup.py), a clone in ``config/``."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     inside, beside = os.path.join(package, 'configs'), os.path.join(os.path.dirname(package), 'config')
     folder = inside if os.path.isdir(inside) else beside
@@ -81,10 +75,7 @@ def is_read_as_written() -> bool:
 
 
 def read_config_file(path: str) -> Tuple[EasyDict, EasyDict]:
-    """
-    ``main_config`` and ``create_config`` of a Python file, as ``ding.config.read_config`` reads them. Raises a
-    ``ConfigError`` if the file cannot be run, or does not define valid configs.
-    """
+    """``main_config`` and ``create_config`` of a Python file, with a message of one line if it has none."""
     where = f'--config = {path!r}'
     if not path.endswith('.py'):
         raise ConfigError(f'{where}: must be a Python file, named NAME.py.')
@@ -97,11 +88,7 @@ def read_config_file(path: str) -> Tuple[EasyDict, EasyDict]:
 
 
 def read_main_config(path: str, exp_name: Optional[str]) -> Dict:
-    """
-    A copy of the ``main_config`` of a Python file, for commands that need no ``create_config``. ``exp_name`` replaces
-    the config's output folder unless it is None. Raises a ``ConfigError`` if the file cannot be run or defines no such
-    dict.
-    """
+    """A copy of the ``main_config`` of a Python file. ``exp_name`` replaces its output folder unless it is None."""
     main_config = run_file(path, '--config').get('main_config')
     if not isinstance(main_config, dict):
         raise ConfigError(f'--config = {path!r}: must define a dict main_config.')
@@ -112,10 +99,7 @@ def read_main_config(path: str, exp_name: Optional[str]) -> Dict:
 
 
 def check_configs(main_config: Any, create_config: Any) -> None:
-    """
-    Raise a ``ConfigError`` for the first section that DI-engine's pipelines assume and that is missing or has the wrong
-    type.
-    """
+    """Raise a ``ConfigError`` if a section that DI-engine's pipelines assume is missing or of another type."""
     for (name, sections), config in zip(SECTIONS.items(), (main_config, create_config)):
         if not isinstance(config, EasyDict):
             raise ConfigError(f'{name} = {config!r:.200}: must be an EasyDict: {name} = EasyDict(dict(...)).')

@@ -23,10 +23,7 @@ REGISTRIES = dict(
 
 
 def check_names(create_config: EasyDict) -> None:
-    """
-    Import the modules that ``create_config`` lists, then check that its types are registered. A ``ConfigError`` names
-    the first that is not, with close matches. ``check_configs`` comes before.
-    """
+    """Import the modules that ``create_config`` lists, then check that its types are registered."""
     sections = {name: create_config[name] for name in REGISTRIES if name in create_config}
     for name, section in sections.items():
         require_dict(section, f'create_config.{name}')

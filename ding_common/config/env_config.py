@@ -45,10 +45,7 @@ _MANAGER_RULES = dict(
 
 
 def check_env_config(cfg: Dict, default: Dict, rules: Dict[str, Rule]) -> None:
-    """
-    Check the section, compiled or of a single environment, against the keys that DI-engine and the environment read.
-    ``default`` and ``rules`` are those of the environment, see ``check_config``.
-    """
+    """Check the section against the keys that DI-engine reads, and those of the environment with their rules."""
     check_config(cfg, {**_PIPELINE, **default}, {**_RULES, **rules}, 'env')
     manager = cfg.get('manager', {})
     if 'type' in manager:
@@ -60,10 +57,7 @@ def check_env_config(cfg: Dict, default: Dict, rules: Dict[str, Rule]) -> None:
 
 
 def pop_number(cfg: Dict, key: str) -> Any:
-    """
-    Remove ``collector_env_num`` or ``evaluator_env_num`` from the checked section and return it. Raises a
-    ``ConfigError`` if it is missing, or if ``n_evaluator_episode`` is missing or less than ``evaluator_env_num``.
-    """
+    """Remove ``collector_env_num`` or ``evaluator_env_num`` from the section and return it."""
     for needed in (key, 'n_evaluator_episode') if key == 'evaluator_env_num' else (key, ):
         if needed not in cfg:
             raise ConfigError(f'env.{needed}: missing; must be {_RULES[needed].allowed}.')

@@ -18,10 +18,7 @@ _CODE = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*|.+\.py')
 
 
 def read_total_config(folder: str) -> Dict[str, Any]:
-    """
-    The config of the run in a folder, with all defaults: ``env``, ``policy``, ``exp_name`` and ``seed``. Raises a
-    ``ConfigError`` if there is none, or it contains more than plain values.
-    """
+    """The config of the run in a folder. A ``ConfigError`` says that there is none, or more than plain values."""
     path = os.path.join(folder, NAME)
     if os.path.exists(path):
         check_is_file(path, 'RUN')
@@ -43,10 +40,7 @@ def read_total_config(folder: str) -> Dict[str, Any]:
 
 
 def code_of(config: Dict[str, Any]) -> List[str]:
-    """
-    What a run of a config imports or executes, besides DI-engine and this project: names of modules and functions, and
-    paths of Python files, with their keys.
-    """
+    """Modules, functions and Python files, with their keys, that a run of a config imports besides this project."""
     return list(dict.fromkeys(_code(config, '', '')))
 
 

@@ -114,10 +114,7 @@ _NUMBER = Rule(
 
 
 def check_keys(config: Dict[str, Any], before: str, after: str = '') -> None:
-    """
-    Require that the keys of an ``adapter_config.json`` ask ``peft`` for plain adapters. A message has ``before`` before
-    the first key that asks for more, and ``after`` after its value.
-    """
+    """Require that an ``adapter_config.json`` asks for plain adapters. Messages: ``before``, key, value, ``after``."""
     for key, value in config.items():
         rule = _KEYS.get(key, _NUMBER)
         if not rule.holds(value):
@@ -127,8 +124,7 @@ def check_keys(config: Dict[str, Any], before: str, after: str = '') -> None:
 def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
     """
     The base model that the ``adapter_config.json`` of a folder or hub name gives; None without that file. Raises a
-    ``ConfigError`` if the file cannot be read, names no model or asks peft for more than layers, if the folder also
-    contains a full model, or if the extra ``lora`` is not installed.
+    ``ConfigError`` if the folder also contains a full model.
     """
     try:
         with quiet_hub():
@@ -156,10 +152,7 @@ def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
 
 
 def add_adapters(base: PreTrainedModel, pretrained: str, merge: bool, where: str) -> PreTrainedModel:
-    """
-    Add the adapters of a folder or hub name to a base model, in place. ``merge`` adds them to its weights, all of which
-    become trainable; otherwise they stay separate. Raises a ``ConfigError`` if they cannot be loaded, or do not fit.
-    """
+    """Add adapters to a base model, in place: merged into its weights, all of which become trainable, or separate."""
     from peft import PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights
     try:

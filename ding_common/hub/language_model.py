@@ -78,10 +78,7 @@ def build_causal_lm(
 
 
 def load_reward_model(pretrained: str, dtype: str, key: str) -> PreTrainedModel:
-    """
-    Load a model with a classification head, such as a reward model, by folder or hub name. Raises a ``ConfigError`` if
-    it cannot be loaded, or the folder lacks weights such as those of the head.
-    """
+    """Load a model with a classification head, of which no weight may be missing."""
     where = f'{key}.pretrained = {pretrained!r}'
     check_model_folder(pretrained, f'{key}.pretrained')
     return _load_whole(pretrained, dict(dtype=DTYPES[dtype]), key, where, AutoModelForSequenceClassification)
@@ -93,11 +90,7 @@ def build_reward_model(
         pretrained: Optional[str] = None,
         config: Optional[dict] = None,
 ) -> PreTrainedModel:
-    """
-    A sequence-classification model with one label in float32, to be trained: random, or a pretrained model whose head
-    is random unless the folder contains one. ``vocab_size`` is the default of ``config``; otherwise as
-    ``build_causal_lm``.
-    """
+    """A model with one label in float32, to be trained: random, or pretrained, perhaps with a random head."""
     if (pretrained is None) == (config is None):
         raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: set exactly one of them.')
     options = dict(dtype=torch.float32)

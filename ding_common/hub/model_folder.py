@@ -27,9 +27,8 @@ _WEIGHTS = (
 
 def check_model_folder(pretrained: str, key: str) -> None:
     """
-    Raise a ``ConfigError`` unless a model is given by a hub name, or by a folder that does not lead outside, unpack to
-    more than it has, or take minutes to build. ``key`` is the config key or option that names it. Files of the hub are
-    in the cache and not checked.
+    Require a hub name, or a folder that does not lead outside, unpack to more than it has, or take minutes to build.
+    Files of the hub are in the cache and not checked.
     """
     if not isinstance(pretrained, str) or not pretrained:
         raise ConfigError(f'{key} = {pretrained!r}: must be a folder or a hub name.')
@@ -52,10 +51,7 @@ def is_count(key: str) -> bool:
 
 
 def check_archive(path: str) -> None:
-    """
-    Raise a ``BadZipFile`` if a file is an archive with a compressed record, or records that overlap, so that it unpacks
-    to more bytes than it has. ``torch.save`` never compresses.
-    """
+    """Raise a ``BadZipFile`` if an archive unpacks to more bytes than it has. ``torch.save`` never compresses."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
@@ -68,10 +64,7 @@ def check_archive(path: str) -> None:
 
 
 def check_gguf(path: str, where: str) -> None:
-    """
-    Raise a ``ConfigError`` if a GGUF file describes a model of more than ``MOST_COUNT`` layers. A file of the hub is
-    not checked.
-    """
+    """Require that a GGUF file, unless it is on the hub, describes a model of at most ``MOST_COUNT`` layers."""
     try:
         metadata, _ = read_gguf_metadata(path)
     except Exception:  # whoever loads the file names the reason
@@ -82,10 +75,7 @@ def check_gguf(path: str, where: str) -> None:
 
 
 def check_tokenizer(folder: str, where: str) -> None:
-    """
-    Raise a ``ConfigError`` if the replacements of the ``tokenizer.json`` in a folder can make a text more than
-    ``MOST_GROWTH`` times as long: sixty of ``a`` by ``aa`` fill any memory.
-    """
+    """Require that replacements do not multiply a text: sixty of ``a`` by ``aa`` fill any memory."""
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if not re.fullmatch(r'tokenizer.*\.json', name):  # ``fast_tokenizer_files`` may name another than the usual one
             continue
@@ -107,10 +97,7 @@ def check_tokenizer(folder: str, where: str) -> None:
 
 
 def weight_files(folder: str) -> List[str]:
-    """
-    The files from which ``transformers`` or ``peft`` loads the weights of a folder, which may contain others. Empty if
-    there are none, or the files that name them are broken.
-    """
+    """The files from which the weights of a folder are loaded; none if the files that name them are broken."""
     named = _read(os.path.join(folder, 'config.json')).get('transformers_weights')
     for name in _WEIGHTS if named is None else [str(named)]:
         path = os.path.join(folder, name)

@@ -25,10 +25,7 @@ GGUF_EXTRA = "pip install '.[gguf]' in the clone"
 
 
 class Pretrained(NamedTuple):
-    """
-    A pretrained model as ``from_pretrained`` of ``transformers`` takes it: folder or hub name, and the name of a GGUF
-    file in it or None.
-    """
+    """A model as ``from_pretrained`` takes it: folder or hub name, and the name of a GGUF file in it or None."""
     path: str
     gguf_file: Optional[str] = None
 
@@ -45,10 +42,8 @@ class Pretrained(NamedTuple):
     @classmethod
     def locate(cls, pretrained: str, gguf_file: Optional[str], key: str) -> 'Pretrained':
         """
-        Find a model by its folder, hub name or key of ``PACKAGED_MODELS``, and the name of a GGUF file in it. ``key``
-        is the dotted path of the config's section. No file of a package is executed. Raises a ``ConfigError`` if the
-        model is not given by text, a folder has links that lead outside or lacks the file, the package is not
-        installed, or the extra ``gguf`` is missing.
+        Find a model by folder, hub name or key of ``PACKAGED_MODELS``, and the name of a GGUF file in it. ``key`` is
+        the dotted path of the config's section. No file of a package is executed.
         """
         where = f'{key}.pretrained = {pretrained!r}'
         check_model_folder(pretrained, f'{key}.pretrained')

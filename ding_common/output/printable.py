@@ -7,8 +7,8 @@ import click
 
 def printable(text: str, escape: Callable[[str], str] = lambda c: repr(c)[1:-1]) -> str:
     """
-    The text with escapes such as ``\\x1b`` in place of unprintable characters, which a terminal would obey, and which
-    can hide or reorder what follows. Spaces of all kinds and line breaks stay.
+    The text with escapes such as ``\\x1b`` for unprintable characters except spaces and line breaks: a terminal would
+    obey them, and they can hide or reorder what follows.
     """
     if text.isprintable():
         return text

@@ -36,10 +36,9 @@ LOG.addFilter(_is_shown)
 
 class _Guarded:
     """
-    What is different in this package's managers of environments in processes of their own. Ctrl-C in a terminal and
-    torchrun's SIGTERM go to the whole process group, and would kill these processes before the learner has saved. One
-    that has been killed would end in tracebacks of its pipe, of a reset that is tried again, and of closing the others;
-    here it is a ``PeerError``.
+    Managers of environments in processes. Ctrl-C in a terminal and torchrun's SIGTERM go to the whole process group,
+    and would kill these processes before the learner has saved. One that has been killed would end in tracebacks of its
+    pipe, of a reset that is tried again, and of closing the others; here it is a ``PeerError``.
     """
 
     def step(self, *args, **kwargs) -> Any:
@@ -109,11 +108,7 @@ def _check_alive(manager: AsyncSubprocessEnvManager, expected: Tuple[int, ...] =
 
 
 def create_manager(cfg: Dict, env_fn: List[Callable]) -> BaseEnvManager:
-    """
-    As DI-engine's ``create_env_manager``, with the compiled section ``env.manager``. Where that fails with a traceback,
-    this raises a ``ConfigError``: the manager does not work in a serial pipeline, or the environment cannot be created,
-    or lacks a space that DI-engine reads.
-    """
+    """As DI-engine's ``create_env_manager``, with a message of one line where that fails."""
     if cfg.type in OTHERS:
         raise ConfigError(
             f'create_config.env_manager.type = {cfg.type!r}: does not work in the modes serial, serial_onpolicy and '

@@ -29,12 +29,11 @@ def resident_memory() -> float:
 
 class MemoryMeter:
     """
-    The largest memory of each part of an update, in MiB. On a GPU it is the peak of what torch allocated on it during
-    the part. On a CPU it is the resident memory of this process at the borders of the part, or the peak of the process
-    if the part raised it: a part that holds less than an earlier one and frees it is seen at its borders only.
-
-    Of the blocks of a part, the first, second, fourth, eighth and so on are measured, so that many short blocks cost
-    little.
+    ``most``: the largest memory of each part of an update, in MiB. On a GPU it is the peak of what torch allocated on
+    it during the part. On a CPU it is the resident memory of this process at the borders of the part, or the peak of
+    the process if the part raised it: a part that holds less than an earlier one and frees it is seen at its borders
+    only. Of the blocks of a part, the first, second, fourth, eighth and so on are measured, so that many short blocks
+    cost little.
     """
 
     def __init__(self, device: Union[str, torch.device]) -> None:
@@ -69,10 +68,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_advice(what: str, advice: str) -> Iterator[None]:
-    """
-    Replace an out-of-memory error by a ``ConfigError`` with advice: the activity, such as ``learning``, and sentences
-    on how to reduce memory.
-    """
+    """Replace an out-of-memory error while ``learning``, for example, by a ``ConfigError`` with advice."""
     try:
         yield
     except Exception as error:

@@ -8,10 +8,7 @@ import torch
 
 
 def random_state(cuda: bool) -> Dict[str, Any]:
-    """
-    The states of the generators of Python, NumPy and torch, as tensors and plain numbers. ``cuda`` includes the GPU in
-    use: reading the state of another one allocates memory.
-    """
+    """Of Python, NumPy, torch and, with ``cuda``, the GPU in use: reading that of another one allocates memory."""
     kind, keys, position, has_gauss, gauss = np.random.get_state()
     state = dict(
         python=random.getstate(),

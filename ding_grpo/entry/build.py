@@ -37,9 +37,8 @@ SAVING = ('load_ckpt_before_run', 'save_ckpt_after_iter', 'save_ckpt_after_run',
 
 def compiled(configs: Configs, seed: int, replays: bool = False, **kwargs: Any) -> EasyDict:
     """
-    main_config and create_config, both changed, as one config with all defaults. ``replays`` says whether the run
-    learns from a replay buffer; ``kwargs`` are those of DI-engine's ``compile_config``. Raises a ``ConfigError`` for
-    the first key that is unknown or has an invalid value.
+    Both configs, which change, as one config with all defaults. ``replays``: the run learns from a replay buffer.
+    ``kwargs`` are those of DI-engine's ``compile_config``.
     """
     main_config, create_config = configs
 
@@ -64,10 +63,7 @@ def build(
         replays: bool = False,
         dynamic_seed: bool = True
 ) -> Parts:
-    """
-    The parts of a run. Its folder is made, with the compiled config. The arguments are those of the pipelines;
-    ``configs`` are not changed, and ``limits`` come beside ``policy.learn.num_updates``.
-    """
+    """The parts of a run, whose folder is made. ``configs`` are not changed; arguments are those of the pipelines."""
     main_config, create_config = copy.deepcopy(configs)
     groups = is_grpo(create_config.policy.type)
     if not groups:

@@ -107,10 +107,7 @@ def _run(input_cfg: InputConfig, seed: int, env_setting: Any, model: Any, limits
 
 
 def checked(input_cfg: InputConfig) -> Configs:
-    """
-    main_config and create_config of a file, or copies of both configs, complete and with registered names. Raises a
-    ``ConfigError`` if one is missing, or a name is not registered.
-    """
+    """main_config and create_config of a file, or copies of both, complete and with registered names."""
     if isinstance(input_cfg, str):
         main_config, create_config = read_config_file(input_cfg)
     else:
@@ -136,8 +133,7 @@ def _check_before(main_config: EasyDict, create_config: EasyDict) -> None:
 def _choose_folder(main_config: EasyDict) -> Optional[str]:
     """
     Name the run's folder as DI-engine does, and return it if it does not exist: one that exists gets the time as an
-    ending, unless the run resumes. All processes agree on it; those after the first have a folder in it for their text
-    logs.
+    ending, unless the run resumes. Processes after the first have a folder in it for their text logs.
     """
     name = main_config.setdefault('exp_name', 'default_experiment')
     resumes = main_config.policy.get('learn', {}).get('resume_training', False)

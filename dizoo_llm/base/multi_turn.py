@@ -52,10 +52,7 @@ class Reply(namedtuple('Reply', 'text parts done anchor')):
 
 
 class MultiTurnTask(Task):
-    """
-    A source of problems, each a conversation or a game of several turns. The reward of an episode is the sum over its
-    turns.
-    """
+    """A source of conversations or games of several turns. The reward of an episode is the sum over its turns."""
 
     @abstractmethod
     def begin(self, problem: Problem, seed: int) -> Any:
@@ -78,16 +75,11 @@ class MultiTurnTask(Task):
         """
 
     def demonstration(self, problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
-        """
-        The next turn of a right dialogue, for supervised learning, after ``turns``, text and reply of each turn so far.
-        """
+        """The next turn of a right dialogue, after ``turns``, text and reply of each one so far."""
         raise NotImplementedError(f'{type(self).__name__} has no demonstrations')
 
     def dialogue(self, problem: Problem) -> List[Dict[str, str]]:
-        """
-        The prompt and the demonstrated turns with their replies, up to the last turn, as chat messages. A prompt may
-        begin with such examples. Raises a ``ConfigError`` if ``demonstration`` raises, or the dialogue does not end.
-        """
+        """The prompt and all demonstrated turns with their replies, as chat messages."""
         messages, turns, state = problem.messages, [], self.checked_begin(problem, 0)
         for number in range(MOST_TURNS):
             try:
@@ -115,10 +107,7 @@ class MultiTurnTask(Task):
         raise TypeError(f'{type(self).__name__} has several turns, which respond answers and rewards')
 
     def checked_begin(self, problem: Problem, seed: int) -> Any:
-        """
-        Call ``begin``, and copy its result, so that no episode can change the state of another one. Raises a
-        ``TaskError`` if it raises.
-        """
+        """A copy of what ``begin`` returns, so that no episode can change another one's state."""
         try:
             return copy.deepcopy(self.begin(problem, seed))
         except (Exception, SystemExit) as error:  # a user's game may raise anything
@@ -128,9 +117,9 @@ class MultiTurnTask(Task):
 
     def checked_respond(self, problem: Problem, state: Any, turn: Turn) -> Reply:
         """
-        Call ``respond`` and validate its result. The reply that is returned has every part of the reward, None for one
-        that does not apply. Raises a ``TaskError``, which quotes problem and turn, if ``respond`` raises, or returns
-        anything but a ``Reply`` with text or messages, finite parts of ``weights`` and an anchor that can be hashed.
+        Call ``respond``. Its reply gets every part of the reward, None for one that does not apply. Raises a
+        ``TaskError``, which quotes problem and turn, if it raises, or returns anything but a ``Reply`` with text or
+        messages, finite parts of ``weights`` and an anchor that can be hashed.
         """
         try:
             with time_limit(self.seconds):

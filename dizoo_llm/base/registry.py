@@ -41,7 +41,6 @@ def create_task(cfg: Dict, where: str = 'env.task') -> Task:
     Arguments:
         - cfg (:obj:`Dict`): ``type`` is the registered name, ``import_names`` lists the modules that register it, \
             and all other keys are arguments of the task's constructor.
-        - where (:obj:`str`): Dotted path of the section, for messages.
     Raises:
         - ConfigError: If the task is unknown, rejects its arguments, cannot score completions, or has no problem for \
             training or evaluation.

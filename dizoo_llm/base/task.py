@@ -16,10 +16,7 @@ PROBLEM, COMPLETION = ('problem', 'problems'), ('completion', 'completions')
 
 
 class Task(ABC):
-    """
-    A source of problems and their scores. A task works on text and depends on neither tokens nor models. It defines
-    ``score``, ``score_batch``, or both.
-    """
+    """A source of problems and their scores, as text. It defines ``score``, ``score_batch``, or both."""
 
     # (Dict[str, float]) The parts that the scorer returns, and their weights in the reward.
     weights: Dict[str, float] = {}
@@ -100,10 +97,7 @@ class Task(ABC):
         return self
 
     def checked_problem(self, index: int) -> Problem:
-        """
-        Call ``problem`` and validate its result. Raises a ``TaskError`` if it raises, or returns anything but a
-        ``Problem`` whose prompt is text or chat messages.
-        """
+        """Call ``problem``. Raises a ``TaskError`` if it raises, or returns no ``Problem`` with a valid prompt."""
         try:
             problem = self.problem(index)
         except (Exception, SystemExit) as error:  # as in checked_score
@@ -116,10 +110,7 @@ class Task(ABC):
         return problem
 
     def checked_score(self, problem: Problem, completion: str) -> Parts:
-        """
-        Call ``score`` and validate its result. Raises a ``TaskError``, which quotes the problem's text, if it raises,
-        or a part is missing, unknown, or neither a finite number nor None.
-        """
+        """Call ``score``. Raises a ``TaskError``, which quotes the problem, if it raises, or a part is not valid."""
         try:
             with time_limit(self.seconds):
                 parts = self.score(problem, completion)
@@ -208,10 +199,7 @@ def _or_error(check: Callable[..., Parts], *args: Any) -> Union[Parts, TaskError
 
 
 def check_scorer(task: Task) -> None:
-    """
-    Raise a ``ConfigError`` if a task defines neither ``score`` nor ``score_batch``, or their parameters in another
-    order, or a method by ``async def``.
-    """
+    """Require ``score`` or ``score_batch``, their parameters in the right order, and no method by ``async def``."""
     where = f'env.task: {type(task).__name__}'
     if (type(task).score, type(task).score_batch) == (Task.score, Task.score_batch):
         raise ConfigError(f'{where} must define score or score_batch.')

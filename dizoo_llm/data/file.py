@@ -35,8 +35,8 @@ _READING = threading.Lock()
 @TASK_REGISTRY.register('file')
 class FileTask(ListTask):
     """
-    Problems from a file with a column of prompts and one of answers. The only reward part is ``right``. A process reads
-    a file once for all environments, until it changes, and forked processes share its memory.
+    Problems from a file with a column of prompts and one of answers. Reward part: ``right``. A process reads a file
+    once for all environments, until it changes, and forked processes share its memory.
     """
 
     weights = dict(right=1.0)

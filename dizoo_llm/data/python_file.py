@@ -38,9 +38,6 @@ class PythonTask(ListTask):
             - seconds (:obj:`Optional[float]`): Time limit of ``score``; ``score_batch`` has ten times as long. \
                 None for none. The file runs in this process, because it may load a model or keep a state: raise the \
                 limit for a scorer that waits for another machine.
-        Raises:
-            - ConfigError: If the file does not exist, raises, lacks a function, or returns an invalid problem, \
-                or if nothing is known to give to a parameter of a scorer.
         """
         check_values(seconds=(seconds, Rule.number(0, open_low=True).or_none()))
         self.seconds = seconds

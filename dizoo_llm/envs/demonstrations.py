@@ -18,15 +18,14 @@ def demonstrated_turn(env: gymnasium.Env, config: str = '') -> List[int]:
 
 class Demonstrations:
     """
-    For each training problem, the token ids of its prompt, followed by its right completion and an end-of-sequence
-    token, or of the dialogue that the task demonstrates. The labels are -100 where the environment writes.
+    Token ids of the prompt of each training problem with its right completion and an end-of-sequence token, or with the
+    dialogue that the task demonstrates. The labels are -100 where the environment writes.
     """
 
     def __init__(self, env: gymnasium.Env, answers: Optional[str] = None, config: str = '') -> None:
         """
-        ``env`` is a ``TokenEnv`` with the training problems. ``answers`` is a Python file whose ``answer(problem,
-        index)`` gives the completions, which a task of several turns cannot have. ``config`` is the dotted path of the
-        config's sections with a dot at its end, for messages.
+        Of a ``TokenEnv``, or of a Python file whose ``answer(problem, index)`` gives the completions, for tasks of one
+        turn. ``config`` is the dotted path of the sections with a dot at its end, for messages.
         """
         self._env, self._config, self._answer = env, config, None
         if answers is None:
@@ -43,10 +42,7 @@ class Demonstrations:
             )
 
     def check(self, index: int) -> None:
-        """
-        Raise a ``ConfigError`` if the scorer does not reward the demonstration of a problem. Answers of a file, and
-        further demonstrations, may be wrong.
-        """
+        """Raise a ``ConfigError`` if the scorer does not reward a demonstration of the task."""
         if self._answer is not None:
             return
         if self._env.has_turns:

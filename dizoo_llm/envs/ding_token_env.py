@@ -41,9 +41,7 @@ class DingTokenEnv(BaseEnv):
 
     @classmethod
     def check(cls, cfg: Dict) -> None:
-        """
-        Check the ``env`` section of a config against the keys that this environment and DI-engine's pipelines read.
-        """
+        """Check the ``env`` section of a config: the keys that this class and DI-engine's pipelines read."""
         check_env_config(cfg, cls.config, cls.rules)
 
     @classmethod
@@ -110,8 +108,7 @@ class DingTokenEnv(BaseEnv):
 
     @property
     def scorer(self) -> Optional[Scorer]:
-        """Scores the episodes that environments with ``reset(defer_score=True)`` left unscored. None: the task scores
-        single completions, and its environments do so best."""
+        """Scores episodes of ``reset(defer_score=True)``; None if the environments do so best, one by one."""
         return self._scorer if self._env.scoring.in_batches else None
 
     def probe(self, problems: int) -> List[Dict[str, Any]]:
@@ -120,9 +117,8 @@ class DingTokenEnv(BaseEnv):
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """
-        Set the seed, which selects the problem. With ``dynamic_seed`` it is the seed of the next ``reset``, and later
-        resets continue the same random sequence; otherwise of every ``reset``. An evaluator environment starts again
-        with its first problem.
+        With ``dynamic_seed`` the seed of the next ``reset``, whose random sequence later ones continue; otherwise of
+        every ``reset``. An evaluator environment starts again with its first problem.
         """
         self._seed, self._dynamic_seed = seed, dynamic_seed
         self._walked = 0
@@ -182,8 +178,8 @@ class DingTokenEnv(BaseEnv):
 
     def enable_save_replay(self, replay_path: Optional[str] = None) -> None:
         """
-        Save the text of each episode that ends from now on: those of problem i are appended to ``problem_i.txt`` in a
-        folder, by default ``./video``, as in DI-engine's environments.
+        Append the text of each further episode of problem i to ``problem_i.txt`` in a folder, by default ``./video`` as
+        in DI-engine's environments.
         """
         self._replay_path = replay_path or './video'
 

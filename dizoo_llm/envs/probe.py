@@ -14,10 +14,9 @@ def probe(env: TokenEnv, problems: int) -> List[Dict[str, Any]]:
     """
     Score, for some problems spread over all, the demonstration and four texts that answer nothing: the empty text, the
     prompt copied, random tokens, and one token repeated. They go through tokens as those of a policy do, and all end
-    with an end-of-sequence token. A task of one turn scores all of them with one call. The environment does not change.
-    Each text has ``problem``, ``kind``, ``text``, ``prompt_tokens`` and ``tokens`` (numbers), ``reward``, ``value``
-    (what evaluation reports), ``ended`` (False if a limit cut it) and ``failed``, why it has no reward, else None. The
-    demonstration is absent unless the task ``demonstrates``.
+    with an end-of-sequence token. The environment does not change. Each text has ``problem``, ``kind``, ``text``,
+    ``prompt_tokens`` and ``tokens`` (numbers), ``reward``, ``value`` (what evaluation reports), ``ended`` (False if a
+    limit cut it) and ``failed``, why it has no reward. The demonstration is absent unless the task ``demonstrates``.
     """
     env = copy.copy(env)
     number, probes = min(problems, len(env.problems)), []

@@ -10,8 +10,8 @@ from dizoo_llm.models.reward_model import KEY, RewardModel
 
 class Ended(NamedTuple):
     """
-    A completion that has ended, as its score needs it. The problem itself stays in its process: it is a pure function
-    of the index, and its metadata may be large or impossible to pickle.
+    A completion that has ended, as its score needs it. Its problem is a pure function of the index, and its metadata
+    may be large or impossible to pickle.
     """
     index: int  # of the problem
     completion: str  # without the end-of-sequence token
@@ -21,10 +21,8 @@ class Ended(NamedTuple):
 
 class Scoring:
     """
-    Scores completions by a task and by reward models, and makes reward and info of a token environment from scores,
-    from a completion's end and length, or from the scores of turns. ``weights`` are those of all parts of the reward,
-    ``return_part`` is the part that evaluation reports, and ``in_batches`` tells whether many completions are better
-    scored at once.
+    Scores completions by a task and by reward models, and makes reward and info from scores of completions or turns.
+    ``weights`` are those of all parts, and ``in_batches`` tells whether many completions are better scored at once.
     """
 
     def __init__(self, task: Task, options: Dict[str, Any], evaluation: bool) -> None:
@@ -97,7 +95,7 @@ class Scoring:
     def outcome(self, scored: Union[Parts, TaskError], ended: Ended) -> Tuple[float, Dict[str, Any]]:
         """
         Reward and info of a completion: ``reward_parts``, ``failed`` and ``return``, see ``TokenEnv.step``. An error in
-        place of its parts drops this row only; the workers count failures.
+        place of its parts drops this row only.
         """
         failed = scored.message if isinstance(scored, TaskError) else None
         parts = dict(scored) if failed is None else dict.fromkeys(self._scored)

@@ -117,12 +117,10 @@ class TokenEnv(gymnasium.Env):
         Overview:
             Start a problem. The same seed selects the same problem and starts the same game.
         Arguments:
-            - seed (:obj:`Optional[int]`): As in gymnasium.
             - options (:obj:`Optional[Dict]`): ``index`` selects the problem (modulo the number of problems). \
                 ``defer_score=True`` leaves the score of the completion to the caller, see ``step``.
         Returns:
             - obs (:obj:`np.ndarray`): The prompt's token ids, padded with -1.
-            - info (:obj:`Dict`): ``index``, the index of the problem.
         Shapes:
             - obs (:obj:`np.ndarray`): :math:`(N, )`, N = max_prompt_length + max_tokens
         Raises:

@@ -108,10 +108,7 @@ class _Server:
 
 
 class Servers:
-    """
-    Servers that answer questions. There is one at first. While questions wait for others that take long, more are
-    started, up to ``most``.
-    """
+    """One server at first, and up to ``most`` while questions wait for others that take long."""
 
     def __init__(
             self,

@@ -136,10 +136,7 @@ class GymTextTask(DividedTask, MultiTurnTask):
 
 
 class _Pool:
-    """
-    Environments of one kind that no episode uses, for all tasks of a process. A new one for each episode would take up
-    to 100 ms (Taxi), and a copy longer.
-    """
+    """Idle environments of one kind, for all tasks of a process: a new one takes up to 100 ms (Taxi), a copy longer."""
 
     _ALL: Dict[str, '_Pool'] = {}
 

@@ -48,8 +48,8 @@ def _dataset(name: str, seed: int, config: str) -> Any:
 @lru_cache(maxsize=64)
 def _why_not(name: str, seed: int, config: str) -> Optional[str]:
     """
-    The reason why a generator cannot be used, or None. A model's text is data and is never executed, nonsense answers
-    must not be rewarded, and a problem must be the same in every process.
+    Why a generator cannot be used, or None. A model's text is never executed, nonsense answers must not be rewarded,
+    and a problem must be the same in every process.
     """
     from reasoning_gym.factory import DATASETS
     if _EVALUATES.search(inspect.getsource(DATASETS[name][0].score_answer)):
@@ -123,15 +123,13 @@ def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
 class ReasoningGymTask(Task):
     """
     One generator of reasoning-gym, or a weighted mixture of several. Item n is a pure function of the seed and n. The
-    first ``eval_size`` different texts are held out. Training uses the items after them and skips every item whose text
-    is held out, or that is another form of a held-out one (sums in another order, words spelled backward), however few
-    problems the generator has. Different seeds would not separate the two: item n of seed s is item n - 1 of seed s +
-    1, and small generators repeat themselves. Generators whose scorers execute answers as Python, or reward nonsense
-    answers, are rejected.
+    first ``eval_size`` different texts are held out. Training uses the items after them and skips those whose text is
+    held out, or that are another form of a held-out one (sums in another order, words spelled backward). Different
+    seeds would not separate the two: item n of seed s is item n - 1 of the next seed, and small generators repeat
+    themselves.
 
     Reward parts: ``score`` is the generator's own score, which may give partial credit. ``right`` is 1 if the answer
-    equals the reference exactly. The generators' scores cannot replace it: some give 0.99999 for an answer followed by
-    nonsense.
+    equals the reference exactly. The scores cannot replace it: some give 0.99999 for an answer followed by nonsense.
     """
 
     weights = dict(score=1.0, right=0.0)
@@ -299,10 +297,7 @@ class ReasoningGymTask(Task):
 
 
 class _HeldOut(NamedTuple):
-    """
-    The problems for evaluation, which are the first items with different facts; the worked examples of each generator;
-    the facts of both; and the number of items that were read.
-    """
+    """The first items with different facts, for evaluation, and the worked examples of each generator."""
     problems: List[Problem]
     examples: List[List[Problem]]
     facts: Set[Union[str, bytes]]
