@@ -9,7 +9,7 @@ import socket
 import time
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Iterator, List, NoReturn, Tuple
+from typing import Any, Iterator, List, Tuple
 
 import torch
 import torch.distributed as dist
@@ -213,15 +213,12 @@ def _check_alike(tensors: List[Tensor]) -> None:
     extremes = torch.tensor([number, -number], device=_device())
     with watched():
         dist.all_reduce(extremes, dist.ReduceOp.MAX)
-    if extremes[0] != -extremes[1]:
-        _tell_difference(all_gather(kinds))
-
-
-def _tell_difference(kinds: List[List[str]]) -> NoReturn:
-    other = next(i for i, of_process in enumerate(kinds) if of_process != kinds[0])
-    pairs = list(zip(kinds[0], kinds[other]))
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    shown = f'{len(kinds[0])} and {len(kinds[other])} tensors' if at is None else ' and '.join(pairs[at])
+    if extremes[0] == -extremes[1]:
+        return
+    found = all_gather(kinds)
+    other = next(i for i, of_process in enumerate(found) if of_process != found[0])
+    lengths = f'{len(found[0])} and {len(found[other])} tensors'
+    shown = next((f'{a} and {b}' for a, b in zip(found[0], found[other]) if a != b), lengths)
     raise PeerError(
         f'processes 0 and {other} of this run differ: they have {shown}. All processes need the same config, code and '
         'models.'

@@ -110,24 +110,19 @@ def check_config(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str) -
         - ConfigError: On the first unknown key, wrong type or value out of range. The message names the key, the \
             value and the allowed values.
     """
-    _check(cfg, default, rules, where, '')
-
-
-def _check(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str, below: str) -> None:
-    here = f'{where}.{below}' if below else where
     for key, value in cfg.items():  # unknown keys first: a misspelt key explains other errors
         if key not in default:
-            raise ConfigError(f'{here}.{key} = {value!r:.200}: unknown key; {nearest(key, default)}')
+            raise ConfigError(f'{where}.{key} = {value!r:.200}: unknown key; {nearest(key, default)}')
     for key, value in cfg.items():
-        path = f'{below}.{key}' if below else str(key)
-        full, expected = f'{here}.{key}', default[key]
-        if path in rules:
-            if not rules[path].holds(value):
-                raise ConfigError(f'{full} = {value!r:.200}: must be {rules[path].allowed}.')
+        full, expected = f'{where}.{key}', default[key]
+        if key in rules:
+            if not rules[key].holds(value):
+                raise ConfigError(f'{full} = {value!r:.200}: must be {rules[key].allowed}.')
         elif isinstance(expected, dict):
             require_dict(value, full)
             if expected:
-                _check(value, expected, rules, where, path)
+                below = {path.partition('.')[2]: rule for path, rule in rules.items() if path.startswith(f'{key}.')}
+                check_config(value, expected, below, full)
         elif expected is not None and not _same_type(value, expected):
             raise ConfigError(f'{full} = {value!r:.200}: must be of type {type(expected).__name__}, like {expected!r}.')
 

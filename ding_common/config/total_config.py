@@ -25,7 +25,9 @@ def read_total_config(folder: str) -> Dict[str, Any]:
     try:
         with open(path, encoding='utf-8') as f:
             tree = ast.parse(f.read())
-        value = next(n.value for n in tree.body if isinstance(n, ast.Assign) and _name(n.targets[0]) == 'exp_config')
+        value = next(
+            n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == 'exp_config'
+        )
         config = ast.literal_eval(_Numbers().visit(value))
         repr(config)  # raises for integers of thousands of digits
         if not all(isinstance(section, dict) for section in (config, config['env'], config['policy'])):
@@ -55,10 +57,6 @@ def _code(value: Any, path: str, key: str) -> Iterator[str]:
         own = key == 'import_names' and value.split('.')[0] in _INSTALLED
         if not own and key not in _DATA and (key in _RUN or _CODE.fullmatch(value)):
             yield f'{path} = {value!r:.100}'
-
-
-def _name(node: ast.AST) -> str:
-    return node.id if isinstance(node, ast.Name) else ''
 
 
 class _Numbers(ast.NodeTransformer):

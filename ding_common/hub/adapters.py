@@ -69,17 +69,13 @@ _ONCE = Rule('a dict', lambda v: isinstance(v, dict)).or_none()  # what peft rea
 # ``tokenizer_name_or_path``) and computes (``loftq_config``, ``layer_replication``) as an ``adapter_config.json`` asks
 # for. Each of its releases adds keys. These may have a text, a list or a dict; all others only a number, or nothing.
 _KEYS = dict(
-    peft_type=_TEXT,
-    peft_version=_TEXT.or_none(),
-    task_type=_TEXT.or_none(),
-    base_model_name_or_path=_TEXT.or_none(),
-    revision=_TEXT.or_none(),
+    **dict.fromkeys(('peft_type', 'bias'), _TEXT),
+    **dict.fromkeys(('peft_version', 'task_type', 'base_model_name_or_path', 'revision'), _TEXT.or_none()),
     # written for models without ``task_type``; this project does not use it
     auto_mapping=Rule(
         'a class of transformers',
         lambda v: isinstance(v, dict) and str(v.get('parent_library')).split('.')[0] == 'transformers'
     ).or_none(),
-    bias=_TEXT,
     r=_RANKS.or_none(),
     rank_pattern=Rule(
         f'ranks of at most {MOST_RANK}, or lists of bools, by names {_PATTERNS}',
@@ -90,12 +86,8 @@ _KEYS = dict(
         f'numbers by names {_PATTERNS}',
         lambda v: isinstance(v, dict) and _are_names(v) and all(map(Rule.number().holds, v.values()))
     ).or_none(),
-    target_modules=_NAMES,
-    target_parameters=_NAMES,
-    exclude_modules=_NAMES,
-    feedforward_modules=_NAMES,
-    modules_to_save=_NAMES,
-    layers_pattern=_NAMES,
+    **dict.fromkeys(('target_modules', 'target_parameters', 'exclude_modules', 'feedforward_modules'), _NAMES),
+    **dict.fromkeys(('modules_to_save', 'layers_pattern'), _NAMES),
     layers_to_transform=Rule('numbers of layers', lambda v: isinstance(v, (int, list))).or_none(),
     trainable_token_indices=Rule('token ids', lambda v: isinstance(v, (list, dict))).or_none(),
     init_lora_weights=Rule(
@@ -103,8 +95,7 @@ _KEYS = dict(
         lambda v: isinstance(v, bool) or isinstance(v, str) and re.
         fullmatch(r'eva|gaussian|lora_ga|olora|orthogonal|pissa(_niter_\d\d?)?', v)
     ),
-    eva_config=_ONCE,
-    lora_ga_config=_ONCE,
+    **dict.fromkeys(('eva_config', 'lora_ga_config'), _ONCE),
     megatron_core=Rule.one_of('megatron.core').or_none(),  # peft's default, which it writes into every file
 )
 _NUMBER = Rule(

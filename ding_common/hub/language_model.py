@@ -63,8 +63,7 @@ def build_causal_lm(
     Raises:
         - ConfigError: If a value is invalid or the model cannot be loaded.
     """
-    if (pretrained is None) == (config is None):
-        raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: set exactly one of them.')
+    _check_one(pretrained, config, key)
     if gguf_file is not None and pretrained is None:
         raise ConfigError(f'{key}.gguf_file = {gguf_file!r}: needs {key}.pretrained.')
     if attn_implementation is not None and (not isinstance(attn_implementation, str) or not attn_implementation):
@@ -79,9 +78,7 @@ def build_causal_lm(
 
 def load_reward_model(pretrained: str, dtype: str, key: str) -> PreTrainedModel:
     """Load a model with a classification head, of which no weight may be missing."""
-    where = f'{key}.pretrained = {pretrained!r}'
-    check_model_folder(pretrained, f'{key}.pretrained')
-    return _load_whole(pretrained, dict(dtype=DTYPES[dtype]), key, where, AutoModelForSequenceClassification)
+    return _load_head(pretrained, dict(dtype=DTYPES[dtype]), key)
 
 
 def build_reward_model(
@@ -91,18 +88,23 @@ def build_reward_model(
         config: Optional[dict] = None,
 ) -> PreTrainedModel:
     """A model with one label in float32, to be trained: random, or pretrained, perhaps with a random head."""
+    _check_one(pretrained, config, key)
+    options = dict(dtype=torch.float32)
+    if config is None:
+        return _load_head(pretrained, dict(options, num_labels=1), key, new_head=True)
+    sized = {'vocab_size': vocab_size, **config} if isinstance(config, dict) else config
+    return _make(sized, options, key, AutoModelForSequenceClassification, num_labels=1)
+
+
+def _load_head(pretrained: str, options: dict, key: str, new_head: bool = False) -> PreTrainedModel:
+    where = f'{key}.pretrained = {pretrained!r}'
+    check_model_folder(pretrained, f'{key}.pretrained')
+    return _load_whole(pretrained, options, key, where, AutoModelForSequenceClassification, new_head)
+
+
+def _check_one(pretrained: Optional[str], config: Optional[dict], key: str) -> None:
     if (pretrained is None) == (config is None):
         raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: set exactly one of them.')
-    options = dict(dtype=torch.float32)
-    if config is not None:
-        sized = dict({'vocab_size': vocab_size}, **config) if isinstance(config, dict) else config
-        model = _make(sized, options, key, AutoModelForSequenceClassification, num_labels=1)
-    else:
-        where = f'{key}.pretrained = {pretrained!r}'
-        check_model_folder(pretrained, f'{key}.pretrained')
-        options.update(num_labels=1)
-        model = _load_whole(pretrained, options, key, where, AutoModelForSequenceClassification, new_head=True)
-    return model
 
 
 def _make(config: dict, options: dict, key: str, builder: Type = AutoModelForCausalLM, **more: int) -> PreTrainedModel:

@@ -6,7 +6,7 @@ import signal
 import threading
 from contextlib import suppress
 from multiprocessing import connection
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List
 
 import click
 from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager, create_env_manager
@@ -71,7 +71,12 @@ class _Guarded:
             told, logs[:] = logs[:], ()
             if not isinstance(error, RuntimeError):  # of a pipe, which ends a moment before its process
                 connection.wait([process.sentinel for process in self._subprocesses.values()], 5)
-            _check_alive(self, expected=(0, -signal.SIGTERM))  # how the manager ends the others
+            for i, process in self._subprocesses.items():
+                if process.exitcode not in (None, 0, -signal.SIGTERM):  # the latter: how the manager ends the others
+                    raise PeerError(
+                        f'the process {process.pid} of environment {i} has ended with exit code {process.exitcode}; '
+                        '-9 is a kill, mostly for lack of memory'
+                    )
             logs[:] = told
             raise
         finally:
@@ -95,16 +100,6 @@ def _end_with_parent() -> None:
     """Exit with the parent. A kill of its group misses this process; a hanging step does not see the closed pipe."""
     connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
-
-
-def _check_alive(manager: AsyncSubprocessEnvManager, expected: Tuple[int, ...] = ()) -> None:
-    """Raise an error if an environment process has ended."""
-    for i, process in manager._subprocesses.items():
-        if process.exitcode is not None and process.exitcode not in expected:
-            raise PeerError(
-                f'the process {process.pid} of environment {i} has ended with exit code {process.exitcode}; -9 is a '
-                'kill, mostly for lack of memory'
-            )
 
 
 def create_manager(cfg: Dict, env_fn: List[Callable]) -> BaseEnvManager:

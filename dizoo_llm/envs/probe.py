@@ -24,12 +24,8 @@ def probe(env: TokenEnv, problems: int) -> List[Dict[str, Any]]:
         probes += [_run(env, index, *text) for text in _texts(env, index)]
     waiting = [found for found in probes if 'unscored' in found]
     rows = [found.pop('unscored') for found in waiting]
-    scores = env.scoring.scores(
-        [env.problems.checked_problem(row.index) for row in rows], [row.completion for row in rows]
-    ) if rows else []
-    for found, row, scored in zip(waiting, rows, scores):
-        reward, outcome = env.scoring.outcome(scored, row)
-        found.update(_scores(reward, outcome))
+    for found, outcome in zip(waiting, env.scoring.outcomes(env.problems, rows) if rows else ()):
+        found.update(_scores(*outcome))
     return probes
 
 

@@ -33,11 +33,9 @@ class Scorer:
         the task scores what their info has as ``unscored``. Episodes of one environment are in their order.
         """
         rows = [step.info['unscored'] for _, step in steps]
-        problems = {i: self._env.problems.checked_problem(i) for i in dict.fromkeys(row.index for row in rows)}
-        scores = self._env.scoring.scores([problems[row.index] for row in rows], [row.completion for row in rows])
+        outcomes = self._env.scoring.outcomes(self._env.problems, rows)
         finished = []
-        for (env_id, step), row, scored in zip(steps, rows, scores):
-            reward, outcome = self._env.scoring.outcome(scored, row)
+        for (env_id, step), row, (reward, outcome) in zip(steps, rows, outcomes):
             info = {key: value for key, value in step.info.items() if key != 'unscored'} | outcome
             self.finish(env_id, reward, row.length, info)
             finished.append(step._replace(reward=as_reward(reward), info=info))

@@ -7,6 +7,8 @@ from dizoo_llm.base.task import BATCH, check_return_part
 from dizoo_llm.base.time_limit import time_limit
 from dizoo_llm.models.reward_model import KEY, RewardModel
 
+from .fitting import Problems
+
 
 class Ended(NamedTuple):
     """
@@ -108,6 +110,12 @@ class Scoring:
             parts['overlong'] = -max(length - begins, 0) / self._overlong_buffer
         info = self._info(parts, failed)
         return self.reward(info['reward_parts']), info
+
+    def outcomes(self, problems: Problems, rows: Sequence[Ended]) -> List[Tuple[float, Dict[str, Any]]]:
+        """``outcome`` of completions, scored with one call."""
+        known = {i: problems.checked_problem(i) for i in dict.fromkeys(row.index for row in rows)}
+        scores = self.scores([known[row.index] for row in rows], [row.completion for row in rows])
+        return list(map(self.outcome, scores, rows))
 
     def reward(self, parts: Parts) -> float:
         """Weighted sum of the parts that apply."""

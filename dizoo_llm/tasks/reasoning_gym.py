@@ -13,7 +13,7 @@ import random
 import re
 import threading
 from functools import cached_property, lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 from ding_common import ConfigError, Rule, nearest
 from dizoo_llm.base import TASK_REGISTRY, Parts, Problem, Task
@@ -93,8 +93,8 @@ def _generators(name: Optional[str], config: Optional[Dict], mixture: Optional[L
     return [dict(part) for part in mixture]
 
 
-def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
-    """The generator of a part of a mixture."""
+def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Tuple[Any, Tuple[str, int, str]]:
+    """The generator of a part of a mixture, and the arguments of ``_dataset`` that make it."""
     import reasoning_gym
     if set(part) - {'name', 'config', 'weight'} or not part.get('weight', 1) > 0:
         raise ConfigError(f'{where} = {part!r}: must be a dict of name, config and a positive weight.')
@@ -105,8 +105,8 @@ def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
         )
     try:
         config = json.dumps(part.get('config') or {}, sort_keys=True)
-        why_not = _why_not(part['name'], seed, config)
-        dataset = _dataset(part['name'], seed, config)
+        arguments = part['name'], seed, config
+        why_not, dataset = _why_not(*arguments), _dataset(*arguments)
     except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(f'{where}.config = {part.get("config")!r}: {error}') from error
     if why_not is not None:
@@ -116,7 +116,7 @@ def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
             f"{where}.name = {part['name']!r}: its problems have no reference answer; set "
             'env.task.right_by_score = True.'
         )
-    return dataset
+    return dataset, arguments
 
 
 @TASK_REGISTRY.register('reasoning_gym')
@@ -181,7 +181,9 @@ class ReasoningGymTask(Task):
         self.weights = dict(self.weights if weights is None else weights)
         if set(self.weights) != {'score', 'right'} or not all(map(Rule.number().holds, self.weights.values())):
             raise ConfigError(f'env.task.weights = {self.weights!r}: must be numbers for score, right.')
-        self._create('env.task' if mixture is None else 'env.task.mixture[{}]', seed, right_by_score)
+        where = 'env.task' if mixture is None else 'env.task.mixture[{}]'
+        found = [_generator(where.format(i), part, seed, right_by_score) for i, part in enumerate(self._parts)]
+        self._datasets, self._generators = zip(*found)
         self._size, self._eval_size, self._seed = size, eval_size, seed
         self._template, self._extract, self._right_by_score = template, EXTRACTORS[answer_in], right_by_score
         self._written = WRITTEN[answer_in]
@@ -193,13 +195,6 @@ class ReasoningGymTask(Task):
         self._examples = examples
         self._key = json.dumps([self._parts, seed, template, eval_size, examples], sort_keys=True)
         self._evaluating = False
-
-    def _create(self, where: str, seed: int, right_by_score: bool) -> None:
-        self._datasets, self._generators = [], []
-        for number, part in enumerate(self._parts):
-            self._datasets.append(_generator(where.format(number), part, seed, right_by_score))
-            config = json.dumps(part.get('config') or {}, sort_keys=True)
-            self._generators.append((part['name'], seed, config))
 
     def __len__(self) -> int:
         return self._eval_size if self._evaluating else self._size

@@ -71,7 +71,10 @@ class ToolsTask(MultiTurnTask):
             examples=(examples, Rule.integer(0)),
             functions=(functions or None, Rule('a list of at least one', bool)),
         )
-        self._task = task = _inner(task)
+        if not isinstance(task, Task):
+            task = create_task(task, 'env.task.task')
+        if isinstance(task, MultiTurnTask):
+            raise ConfigError(f'env.task.task: {type(task).__name__} has several turns, must be a task of one turn.')
         self._max_chars, self._max_calls = max_chars, max_calls
         self._functions: Dict[str, Callable] = {}
         for name in functions:
@@ -82,7 +85,7 @@ class ToolsTask(MultiTurnTask):
             self._functions[function.__name__] = function
         self._process = process_of(tuple(self._functions.values()), seconds, max_chars)
         self._demonstration = None if demonstration is None else import_name(demonstration, 'env.task.demonstration')
-        self._take(self._task)
+        self._take(task)
         self._shown: List[Dict[str, str]] = []
         self._skipped = examples
         if examples >= len(task):
@@ -162,14 +165,6 @@ class ToolsTask(MultiTurnTask):
         except ValueError as error:
             return Answer(f'error: {error}', True)
         return self._process.call(name, arguments)
-
-
-def _inner(task: Union[Dict[str, Any], Task]) -> Task:
-    if not isinstance(task, Task):
-        task = create_task(task, 'env.task.task')
-    if isinstance(task, MultiTurnTask):
-        raise ConfigError(f'env.task.task: {type(task).__name__} has several turns, must be a task of one turn.')
-    return task
 
 
 def _check_function(function: Any, name: str) -> None:
