@@ -43,7 +43,6 @@ def import_name(name: str, key: str) -> Any:
 
 
 def check_is_file(path: str, key: str) -> None:
-    """Raise a ``ConfigError`` if a path is not a file."""
     if not os.path.isfile(path):
         raise ConfigError(f"{key} = {path!r}: {'is not a file' if os.path.exists(path) else 'there is no such file'}.")
 

@@ -111,7 +111,6 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """The number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 

@@ -75,7 +75,6 @@ Row = Tuple[List[int], List[int]]  # token ids of the better dialogue of a pair 
 
 
 class PreferenceTrainer(Trainer):
-    """The ``Trainer`` of ``transformers`` with the loss of Bradley and Terry."""
 
     def compute_loss(self, model: PreTrainedModel, inputs: Dict[str, Any], *args, **kwargs) -> torch.Tensor:
         chosen, rejected = read_rows(model, inputs['rows']).chunk(2)  # (B, ) each

@@ -34,7 +34,6 @@ class Rule(NamedTuple):
 
     @classmethod
     def one_of(cls, *values: Any) -> 'Rule':
-        """One of the given values."""
         return cls('one of ' + ', '.join(repr(v) for v in values), lambda v: any(v is w or v == w for w in values))
 
     @classmethod

@@ -9,7 +9,6 @@ from .model_folder import check_model_folder
 
 
 class PackagedModel(NamedTuple):
-    """A model in a GGUF file of a Python package."""
     module: str
     gguf_file: str
     install: str
@@ -31,7 +30,6 @@ class Pretrained(NamedTuple):
 
     @property
     def options(self) -> Dict[str, Any]:
-        """Further arguments of ``from_pretrained``."""
         return {} if self.gguf_file is None else dict(gguf_file=self.gguf_file)
 
     @property

@@ -43,7 +43,6 @@ class MemoryMeter:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Measure a block of the part with this name."""
         number = self._blocks[name] = self._blocks.get(name, 0) + 1
         if number & (number - 1):
             yield

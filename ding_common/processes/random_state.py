@@ -21,7 +21,6 @@ def random_state(cuda: bool) -> Dict[str, Any]:
 
 
 def set_random_state(state: Dict[str, Any]) -> None:
-    """Restore a ``random_state``."""
     random.setstate(state['python'])
     kind, keys, *rest = state['numpy']
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))

@@ -107,13 +107,11 @@ def build(
 
 
 def limits_of(policy_cfg: EasyDict, limits: Limits) -> Limits:
-    """The limits of a run of grpo, with that of its config."""
     number = policy_cfg.learn.num_updates
     return limits if number is None else limits._replace(updates=min(number, limits.updates))
 
 
 def environments(cfg: EasyDict, env: Callable, env_cfgs: List[Any]) -> BaseEnvManager:
-    """The manager of environments of one class, one for each config."""
     return create_manager(cfg.env.manager, [partial(env, cfg=c) for c in env_cfgs])
 
 

@@ -94,5 +94,4 @@ def _lacks_a_tokenizer(model: Dict[str, Any]) -> bool:
 
 
 def _is_left_out(key: str, cfg: Dict[str, Any], env: Optional[type]) -> bool:
-    """Neither the config nor the environment's class has the key."""
     return key not in cfg and key not in getattr(env, 'config', {})

@@ -63,7 +63,6 @@ class FileTask(ListTask):
             - eval_path (:obj:`Optional[str]`): File of evaluation problems; None holds out ``eval_size`` of ``path``.
             - eval_size (:obj:`int`): Maximum number of evaluation problems. 0 uses all of ``eval_path``; if that is \
                 None, evaluation uses the training problems.
-            - seed (:obj:`int`): Seed that selects the held-out problems.
             - prompt (:obj:`str`): Column of the prompts, text or lists of chat messages.
             - answer (:obj:`str`): Column of the reference answers. A row without one whose messages end with a turn \
                 of the assistant has this turn as its answer.

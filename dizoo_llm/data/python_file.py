@@ -34,7 +34,6 @@ class PythonTask(ListTask):
         """
         Arguments:
             - eval_size (:obj:`int`): Number of held-out problems; 0 evaluates on the training problems.
-            - seed (:obj:`int`): Seed that selects the held-out problems.
             - seconds (:obj:`Optional[float]`): Time limit of ``score``; ``score_batch`` has ten times as long. \
                 None for none. The file runs in this process, because it may load a model or keep a state: raise the \
                 limit for a scorer that waits for another machine.

@@ -103,7 +103,6 @@ class DingTokenEnv(BaseEnv):
 
     @property
     def token_spec(self) -> TokenSpec:
-        """The properties of this environment that a policy needs, see ``TokenSpec``."""
         return self._env.token_spec
 
     @property
@@ -169,11 +168,9 @@ class DingTokenEnv(BaseEnv):
         return BaseEnvTimestep(obs, as_reward(reward), done, info)
 
     def random_action(self) -> np.ndarray:
-        """A random token id, of shape :math:`(1, )`."""
         return np.array([self.action_space.sample()])
 
     def render(self) -> str:
-        """The prompt and the tokens after it, as text."""
         return self._env.render()
 
     def enable_save_replay(self, replay_path: Optional[str] = None) -> None:

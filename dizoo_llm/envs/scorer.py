@@ -68,5 +68,4 @@ class Scorer:
 
 
 def as_reward(reward: float) -> np.ndarray:
-    """The reward of a DI-engine time step."""
     return np.array([reward], dtype=np.float32)

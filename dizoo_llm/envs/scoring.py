@@ -118,7 +118,6 @@ class Scoring:
         return list(map(self.outcome, scores, rows))
 
     def reward(self, parts: Parts) -> float:
-        """Weighted sum of the parts that apply."""
         return float(sum(self.weights[name] * value for name, value in parts.items() if value is not None))
 
     def not_finite(self, parts: Parts) -> Optional[str]:

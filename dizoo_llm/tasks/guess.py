@@ -18,9 +18,8 @@ from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Turn
 @TASK_REGISTRY.register('guess')
 class GuessTask(MultiTurnTask):
     """
-    See the module's docstring. Problem i has the secret i + 1. The first word of a turn is the guess; a turn that does
-    not begin with a number is answered with ``lower``. Reward part: ``right``. The state for ``advantage='anchor'`` is
-    the range that the replies leave.
+    Problem i has the secret i + 1. The first word of a turn is the guess; any other than a number is answered with
+    ``lower``. Reward part: ``right``. The state for ``advantage='anchor'`` is the range that the replies leave.
     """
 
     weights = dict(right=1.0)

@@ -41,11 +41,11 @@ INVALID = 'invalid'  # the reply to a turn that is not an action
 @TASK_REGISTRY.register('gym_text')
 class GymTextTask(DividedTask, MultiTurnTask):
     """
-    See the module's docstring. Game i starts with ``reset(seed=i)``; what is drawn later depends on the seed of the
-    group. A turn that is not an action is answered with ``invalid`` and steps nothing. A turn that a limit cut is an
-    action if its face reads one in it, so faces should compare whole words. Reward parts: ``reward``, that of the
-    environment, and ``invalid``, which has the weight 0: set ``env.reward_weights=dict(invalid=-0.1)`` to punish such
-    turns. The state for ``advantage='anchor'`` is a discrete observation; others have none.
+    Game i starts with ``reset(seed=i)``; what is drawn later depends on the seed of the group. A turn that is not an
+    action is answered with ``invalid`` and steps nothing. A turn that a limit cut is an action if its face reads one in
+    it, so faces should compare whole words. Reward parts: ``reward``, that of the environment, and ``invalid``, which
+    has the weight 0: set ``env.reward_weights=dict(invalid=-0.1)`` to punish such turns. The state for
+    ``advantage='anchor'`` is a discrete observation; others have none.
     """
 
     weights = dict(reward=1.0, invalid=0.0)
@@ -68,7 +68,6 @@ class GymTextTask(DividedTask, MultiTurnTask):
                 the shipped face of FrozenLake, Taxi or Blackjack.
             - env_kwargs (:obj:`Dict[str, Any]`): Arguments of the environment. FrozenLake starts on any square \
                 marked S: ``dict(desc=['SSSS', 'SHSH', 'SSSH', 'HSSG'])`` starts on any safe one.
-            - games (:obj:`int`): Number of games for training.
             - eval_size (:obj:`int`): Number of further games, for evaluation. 0 evaluates on the training games.
             - distinct (:obj:`bool`): Whether to drop games whose prompt an earlier game has. Use it when few \
                 prompts are possible and nothing else is random. There are then fewer than ``games``.

@@ -14,9 +14,8 @@ MOST = 10_000_000  # problems of an epoch
 @TASK_REGISTRY.register('mixture')
 class MixtureTask(Task):
     """
-    Training visits the problems of each task in turn, as often as its weight says; evaluation uses all held-out
-    problems of all tasks, and reports the return of each kind. A task's reward parts keep their names; parts of other
-    tasks do not apply to its problems.
+    Training visits the problems of each task as often as its weight says; evaluation uses all held-out problems of all
+    tasks, and reports the return of each kind. Parts of the reward of other tasks do not apply to a problem.
     """
 
     seconds = None  # each part has a limit of its own

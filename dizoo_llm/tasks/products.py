@@ -31,11 +31,6 @@ class ProductsTask(DividedTask):
     chars = '0123456789*='
 
     def __init__(self, eval_size: int = 200, seed: int = 0) -> None:
-        """
-        Arguments:
-            - eval_size (:obj:`int`): Number of held-out problems.
-            - seed (:obj:`int`): Seed of the order of the problems, and so of the division.
-        """
         pairs = list(product(NUMBERS, NUMBERS))
         if not 0 < eval_size < len(pairs):
             raise ConfigError(f'env.task.eval_size = {eval_size}: must be from 1 to {len(pairs) - 1}.')

@@ -123,10 +123,9 @@ def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Tuple
 class ReasoningGymTask(Task):
     """
     One generator of reasoning-gym, or a weighted mixture of several. Item n is a pure function of the seed and n. The
-    first ``eval_size`` different texts are held out. Training uses the items after them and skips those whose text is
-    held out, or that are another form of a held-out one (sums in another order, words spelled backward). Different
-    seeds would not separate the two: item n of seed s is item n - 1 of the next seed, and small generators repeat
-    themselves.
+    first ``eval_size`` different texts are held out. Training uses the items after them without those that have a
+    held-out text or another form of one (sums in another order, words spelled backward). Different seeds would not
+    separate the two: item n of seed s is item n - 1 of the next seed, and small generators repeat themselves.
 
     Reward parts: ``score`` is the generator's own score, which may give partial credit. ``right`` is 1 if the answer
     equals the reference exactly. The scores cannot replace it: some give 0.99999 for an answer followed by nonsense.
@@ -152,14 +151,9 @@ class ReasoningGymTask(Task):
     ) -> None:
         """
         Arguments:
-            - name (:obj:`Optional[str]`): Name of a generator.
             - config (:obj:`Optional[Dict]`): Arguments of the generator, such as ``min_word_len``.
             - mixture (:obj:`Optional[List[Dict]]`): Several generators instead of ``name`` and ``config``. Each is a \
                 dict of ``name``, ``config`` and ``weight``, its relative frequency (default 1).
-            - size (:obj:`int`): Number of training problems.
-            - eval_size (:obj:`int`): Number of evaluation problems.
-            - seed (:obj:`int`): Seed of all items.
-            - template (:obj:`str`): Text of the prompt, ``{question}`` is replaced.
             - answer_in (:obj:`str`): How to extract a completion's answer: 'whole', 'answer_tag', 'boxed', '####'.
             - right_by_score (:obj:`bool`): Whether ``right`` is 1 for a score of exactly 1. Use it for generators \
                 whose problems have several right answers.

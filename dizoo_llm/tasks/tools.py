@@ -30,11 +30,11 @@ _KINDS = {int: 'an integer', float: 'a number', str: 'text', bool: 'true or fals
 @TASK_REGISTRY.register('tools')
 class ToolsTask(MultiTurnTask):
     """
-    See the module's docstring. A turn with ``<tool_call>`` is answered by one message of the role ``tool`` for each
-    call, or by plain text where no chat template is applied. A turn without one ends the episode, and the inner task
-    scores it alone. A call that is malformed or cut, has wrong arguments, raises or takes too long is answered with its
-    error. Reward parts: those of the inner task, and ``calls`` and ``call_errors``, numbers with the weight 0, which
-    ``env.reward_weights`` changes. Where an episode has calls, a part that does not apply to its answer counts as 0.
+    A turn with ``<tool_call>`` is answered by one message of the role ``tool`` for each call, or by plain text where no
+    chat template is applied. A turn without one ends the episode, and the inner task scores it alone. A call that is
+    malformed or cut, has wrong arguments, raises or takes too long is answered with its error. Reward parts: those of
+    the inner task, and ``calls`` and ``call_errors``, numbers with the weight 0, which ``env.reward_weights`` changes.
+    Where an episode has calls, a part that does not apply to its answer counts as 0.
     """
 
     seconds = None  # a call and the inner task have limits of their own
@@ -56,7 +56,6 @@ class ToolsTask(MultiTurnTask):
                 bool; the docstring describes each one under ``Args:``, see ``transformers.utils.get_json_schema``. \
                 They run in a process of their own, see ``dizoo_llm/servers/tool_process.py``: they must not use torch \
                 or keep anything between calls.
-            - seconds (:obj:`float`): Time limit of a call.
             - max_chars (:obj:`int`): Maximum length of an answer in characters; the rest is dropped.
             - max_calls (:obj:`int`): Maximum number of calls of a turn; others are answered with an error.
             - demonstration (:obj:`Optional[str]`): ``'module:function'``: the next turn for supervised learning, \
@@ -107,7 +106,6 @@ class ToolsTask(MultiTurnTask):
 
     @property
     def tools(self) -> List[Dict[str, Any]]:
-        """The functions as JSON schemas, for chat templates."""
         return [get_json_schema(function) for function in self._functions.values()]
 
     def __len__(self) -> int:
