@@ -20,6 +20,10 @@ SERVERS = Servers(
 _NUMBER = re.compile(r'(?!\$[-+]?\$)\$?([-+]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?)%?\.?')
 
 
+def _answer_tag(completion: str) -> Optional[str]:
+    return _agreed(_BLOCK.findall(completion))
+
+
 def _boxed(completion: str) -> Optional[str]:
     found, opened = [], []  # for each open brace: where its content starts, and whether it belongs to a \boxed
     for brace in re.finditer(r'\\boxed\{|[{}]', completion):
@@ -46,7 +50,7 @@ def _agreed(found: List[str]) -> Optional[str]:
 # Name in a config -> function that extracts the answer from a completion, or returns None.
 EXTRACTORS: Dict[str, Callable[[str], Optional[str]]] = {
     'whole': str.strip,
-    'answer_tag': lambda completion: _agreed(_BLOCK.findall(completion)),
+    'answer_tag': _answer_tag,
     'boxed': _boxed,
     '####': _hashes,
 }
