@@ -13,16 +13,9 @@ from .errors import CheckpointError, describe
 
 def check_content(found: Any, own: Any, where: str) -> None:
     """
-    Overview:
-        Require that values have the types of others: numbers and texts, tensors of floating-point or other numbers, \
-        and their nesting. An integer is at least 0 if the other one is, a number is finite if the other one is. Keys \
-        that only one of the two has are not compared, nor shapes and lengths.
-    Arguments:
-        - found (:obj:`Any`): What a file contains.
-        - own (:obj:`Any`): Values of the same kind.
-        - where (:obj:`str`): What it is, for messages.
-    Raises:
-        - CheckpointError: On the first difference.
+    Raise a ``CheckpointError`` unless what a file contains has the types of ``own``: numbers and texts, tensors of
+    floating-point or other numbers, and their nesting. An integer is at least 0 if the other one is, a number is finite
+    if the other one is. Keys that only one of the two has are not compared, nor shapes and lengths.
     """
     difference = _difference(found, own, '')
     if difference is not None:
@@ -31,14 +24,7 @@ def check_content(found: Any, own: Any, where: str) -> None:
 
 @contextmanager
 def taking(where: str) -> Iterator[None]:
-    """
-    Overview:
-        Context in which a run takes what a file contains.
-    Arguments:
-        - where (:obj:`str`): What it is, for messages.
-    Raises:
-        - CheckpointError: In place of any error of Python or torch, except a lack of memory.
-    """
+    """While a run takes what a file contains: errors other than a lack of memory become a ``CheckpointError``."""
     try:
         yield
     except (click.ClickException, torch.OutOfMemoryError):

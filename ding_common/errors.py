@@ -25,26 +25,19 @@ class _OneLine(click.ClickException):
 
 class ConfigError(_OneLine, ValueError):
     """
-    Overview:
-        An invalid config. As a ``click.ClickException`` it makes ``ding`` print one line and exit with code 1. As a
-        ``ValueError`` it is the type that a Python caller expects.
+    An invalid config: a ``click.ClickException``, for which ``ding`` prints one line and exits with code 1, and a
+    ``ValueError``, which a Python caller expects.
     """
 
 
 class NumericError(_OneLine, ArithmeticError):
-    """
-    Overview:
-        A NaN or Inf, with one fact per line about where the first one appeared. ``ding`` prints the message and exits \
-        with code 1.
-    """
+    """A NaN or Inf, with one fact per line about where the first one appeared."""
 
 
 class TaskError(_OneLine, RuntimeError):
     """
-    Overview:
-        A task that raised an error or returned an invalid value. DI-engine's env managers pass on only the text of an
-        exception. ``str`` and ``repr`` therefore enclose the message in markers, by which ``unwrap_task_error`` finds
-        it, until ``marked`` is set to False.
+    A task that raised an error or returned an invalid value. DI-engine's env managers pass on only the text of an
+    exception: until ``marked`` is False, it encloses the message in markers, which ``unwrap_task_error`` finds.
     """
 
     _opening, _closing = '[task error]', '[end of task error]'
@@ -57,10 +50,7 @@ class TaskError(_OneLine, RuntimeError):
 
     @classmethod
     def find(cls, text: str) -> Optional[str]:
-        """
-        Overview:
-            The message of the innermost task error in a text, or None. A worker process wraps an error a second time.
-        """
+        """The message of the innermost task error in a text, or None. A worker process wraps an error a second time."""
         start, end = text.rfind(cls._opening), text.find(cls._closing)
         return text[start + len(cls._opening):end] if 0 <= start < end else None
 
@@ -76,21 +66,13 @@ def describe(error: BaseException) -> str:
 
 
 def _place(frames: List[Tuple]) -> Tuple[str, str]:
-    """
-    Overview:
-        Where user code failed: in the last frame outside of libraries and this project, or the last one of all.
-    Arguments:
-        - frames (:obj:`List[Tuple]`): Path, line and function of each.
-    Returns:
-        - place (:obj:`Tuple[str, str]`): File and line, and the function.
-    """
+    """File and line, and function, of the last frame outside of libraries and this project, or the last one of all."""
     path, line, function = ([frame for frame in frames if not frame[0].startswith(_LIBRARIES)] or frames)[-1]
     return f'{os.path.basename(path)}:{line}', function
 
 
 def is_not_installed(error: Optional[BaseException]) -> bool:
-    """Whether an exception, or the one that it comes from, says that a package is not installed. A module that an
-    installed package does not have is not one."""
+    """Whether an exception, or its cause, says that a package, and not only a module of it, is not installed."""
     if error is None:
         return False
     if isinstance(error, ImportError):  # raised by hand, as by gym, it has no name
@@ -106,15 +88,7 @@ _RETRIED = re.compile(r'Env \d+ (step|reset) has exceeded max retries\(\d+\), an
 
 
 def unwrap_task_error(error: Exception) -> NoReturn:
-    """
-    Overview:
-        Raise what an environment raised and an env manager passed on, in one line, or ``error`` itself if it comes \
-        from elsewhere.
-    Arguments:
-        - error (:obj:`Exception`): The error that the env manager raised.
-    Raises:
-        - TaskError: If the text of ``error`` contains one, or the message of another exception of an environment.
-    """
+    """Raise what an environment raised as a ``TaskError`` in one line, or ``error`` if it comes from elsewhere."""
     passed_on = error
     if isinstance(error.__cause__, Exception) and str(error).startswith('Exception in thread('):  # of a reset
         passed_on = error.__cause__
@@ -147,8 +121,4 @@ class CheckpointError(_OneLine, RuntimeError):
 
 
 class PeerError(_OneLine, RuntimeError):
-    """
-    Overview:
-        A process of a distributed run cannot continue because another process has exited, does not respond, or \
-        performs different operations.
-    """
+    """A process cannot continue because another one has exited, does not respond, or performs different operations."""

@@ -11,17 +11,7 @@ from .errors import ConfigError, describe
 
 
 def run_file(path: str, key: str) -> Dict[str, Any]:
-    """
-    Overview:
-        Run a Python file as a module, so that its classes and functions can be pickled.
-    Arguments:
-        - path (:obj:`str`): Path of the file.
-        - key (:obj:`str`): Config key or option that names it, for messages.
-    Returns:
-        - names (:obj:`Dict[str, Any]`): The names that it defines.
-    Raises:
-        - ConfigError: If the file does not exist or raises an error.
-    """
+    """The names of a Python file, which runs as a module, so that its classes and functions can be pickled."""
     check_is_file(path, key)
     module = ModuleType(f'<{os.path.realpath(path)}>'.replace('.', '_'))  # pickle would import what is before a dot
     module.__file__ = path
@@ -37,16 +27,7 @@ def run_file(path: str, key: str) -> Dict[str, Any]:
 
 
 def import_name(name: str, key: str) -> Any:
-    """
-    Overview:
-        Import a function or class of a user's module.
-    Arguments:
-        - name (:obj:`str`): ``'module:name'``.
-        - key (:obj:`str`): Config key that names it, for messages.
-    Raises:
-        - ConfigError: If there is no such module, it raises an error, or it has no such name, or the name is \
-            that of an ``async def``.
-    """
+    """A function or class of a user's module, ``'module:name'``."""
     module_name, _, attribute = name.partition(':')
     if not Rule.modules().holds([module_name]):
         raise ConfigError(f'{key} = {name!r}: there is no module {module_name!r} that can be imported.')
@@ -62,26 +43,12 @@ def import_name(name: str, key: str) -> Any:
 
 
 def check_is_file(path: str, key: str) -> None:
-    """
-    Overview:
-        Require that a path is a file. Arguments as in ``run_file``.
-    Raises:
-        - ConfigError: If it is not a file.
-    """
     if not os.path.isfile(path):
         raise ConfigError(f"{key} = {path!r}: {'is not a file' if os.path.exists(path) else 'there is no such file'}.")
 
 
 def check_writable(folder: str, error: OSError) -> None:
-    """
-    Overview:
-        Name the folder of a run as the reason of an error, if it could not be written.
-    Arguments:
-        - folder (:obj:`str`): ``exp_name``, to which DI-engine may append the time.
-        - error (:obj:`OSError`): The error.
-    Raises:
-        - ConfigError: If the error is about permissions or names, of this folder, of one above it or of a file in it.
-    """
+    """Raise a ``ConfigError`` if the folder of a run, one above it or a file in it could not be written."""
     path, own = os.path.realpath(str(error.filename)), os.path.realpath(folder)
     within = path.startswith(own) or own.startswith(path + os.sep)
     if within and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG):
@@ -93,17 +60,10 @@ def check_writable(folder: str, error: OSError) -> None:
 
 def check_links(path: str, key: str, to_folders: bool = False, besides: str = '') -> None:
     """
-    Overview:
-        Reject symbolic links that lead out of a folder, so that its author cannot make this machine read other files, \
-        and what is neither file nor folder, such as a pipe, which nobody may ever write. \
-        A folder in the hub's cache may link to other folders of its repository, as all of them do.
-    Arguments:
-        - path (:obj:`str`): A folder, or a file, which may link only into its own folder.
-        - key (:obj:`str`): Config key or option that names it, for the message.
-        - to_folders (:obj:`bool`): Whether a folder may link to folders outside, such as those of a larger disk.
-        - besides (:obj:`str`): A folder in it that is not looked at.
-    Raises:
-        - ConfigError: On the first of them.
+    Reject symbolic links that lead out of a folder, or out of that of a file, so that its author cannot make this
+    machine read other files, and what is neither file nor folder, such as a pipe, which nobody may ever write. A folder
+    in the hub's cache may link to others of its repository. With ``to_folders`` links may lead to folders outside, such
+    as those of a larger disk. The folder ``besides`` in it is not looked at.
     """
     folder = path if os.path.isdir(path) else os.path.dirname(path) or '.'
     names = [os.path.join(where, name) for where, *below in os.walk(path) for names in below

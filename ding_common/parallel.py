@@ -9,7 +9,7 @@ import socket
 import time
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Iterator, List, NoReturn, Tuple
+from typing import Any, Iterator, List, Tuple
 
 import torch
 import torch.distributed as dist
@@ -40,23 +40,15 @@ def launched() -> int:
 
 
 def check_gpu() -> None:
-    """
-    Overview:
-        Require a GPU for ``policy.cuda = True``.
-    Raises:
-        - ConfigError: If torch finds no GPU.
-    """
+    """Raise a ``ConfigError`` if ``policy.cuda`` is True and torch finds no GPU."""
     if not torch.cuda.is_available():
         raise ConfigError('policy.cuda = True: torch finds no GPU on this machine; set it to False.')
 
 
 def gpu() -> int:
     """
-    Overview:
-        The index of this process's GPU among the visible ones: ``LOCAL_RANK``. It is 0 if only one GPU is visible, \
-        for example because a launcher sets ``CUDA_VISIBLE_DEVICES`` for each process.
-    Raises:
-        - ConfigError: If there is no GPU, or more than one is visible but fewer than processes on this machine.
+    The index of this process's GPU among the visible ones: ``LOCAL_RANK``, or 0 if only one is visible, for example
+    because a launcher sets ``CUDA_VISIBLE_DEVICES`` for each process.
     """
     check_gpu()
     count, number = torch.cuda.device_count(), int(os.environ.get('LOCAL_RANK', 0))
@@ -72,16 +64,7 @@ def gpu() -> int:
 
 
 def start(cuda: bool) -> None:
-    """
-    Overview:
-        Initialise the process group of the processes that ``torchrun`` started.
-    Arguments:
-        - cuda (:obj:`bool`): Whether tensors are on GPUs, one GPU per process. That GPU becomes the current device, \
-            which ``model.cuda()`` uses.
-    Raises:
-        - ConfigError: If there are fewer GPUs than processes, or the processes cannot be connected.
-        - PeerError: If another process does not join.
-    """
+    """Join the processes that ``torchrun`` started. With ``cuda`` the GPU of each becomes its current device."""
     if launched() == 1 or dist.is_initialized():
         return
     if cuda:
@@ -115,11 +98,8 @@ def _check_own_gpus() -> None:
 
 def end(failed: bool = False) -> None:
     """
-    Overview:
-        Destroy the process group.
-    Arguments:
-        - failed (:obj:`bool`): Whether this process ends with an error. The group of NCCL is then kept: destroying it \
-            would wait for the others, which wait for this process. Its connections close when the process exits.
+    Destroy the process group. That of NCCL is kept if this process ends with an error: destroying it would wait for the
+    others, which wait for this process. Its connections close when the process exits.
     """
     if dist.is_initialized() and not (failed and 'nccl' in dist.get_backend_config()):
         dist.destroy_process_group()
@@ -131,17 +111,11 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """The number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def processes_per_machine() -> int:
-    """
-    Overview:
-        The number of processes of this run on each machine, which torchrun tells each of them.
-    Raises:
-        - ConfigError: If it is not the same on all machines.
-    """
+    """The number of processes of this run on each machine, which must be the same."""
     numbers = all_gather(int(os.environ.get('LOCAL_WORLD_SIZE', world_size())))
     if len(set(numbers)) > 1:
         raise ConfigError(
@@ -157,13 +131,7 @@ def share(number: int) -> range:
 
 
 def all_gather(thing: Any) -> List[Any]:
-    """
-    Overview:
-        The objects of all processes, in the order of ranks.
-    Arguments:
-        - thing (:obj:`Any`): Tensors, numbers, texts and None, in dicts, lists and tuples. Nothing else is sent or \
-            received: what arrives from the network is data.
-    """
+    """The tensors and plain objects of all processes, in the order of ranks. What arrives is data."""
     if world_size() == 1:
         return [thing]
     data = pack(thing).to(_device())
@@ -179,9 +147,8 @@ def all_gather(thing: Any) -> List[Any]:
 
 def broadcast_object(thing: Any) -> Any:
     """
-    Overview:
-        The object of rank 0, in all processes; of the types of ``all_gather``. Tensors in it are sent one by one, \
-        without a copy beside the others. In the other processes they are on the CPU.
+    The object of rank 0 in all processes, of the types of ``all_gather``. Its tensors are sent one by one, without a
+    copy beside the others, and are on the CPU in the other processes.
     """
     if world_size() == 1:
         return thing
@@ -215,14 +182,7 @@ def _broadcast_bytes(data: Tensor) -> None:
 
 
 def broadcast(tensors: List[Tensor]) -> None:
-    """
-    Overview:
-        Copy the values of tensors from rank 0 to all processes, in place.
-    Arguments:
-        - tensors (:obj:`List[torch.Tensor]`): Tensors with the same shapes and types in each process.
-    Raises:
-        - PeerError: If shapes or types differ; raised in every process.
-    """
+    """Copy tensors from rank 0 to all processes, in place. Other shapes or types in one are a ``PeerError`` in all."""
     if world_size() == 1:
         return
     _check_alike(tensors)
@@ -232,14 +192,7 @@ def broadcast(tensors: List[Tensor]) -> None:
 
 
 def all_reduce(tensors: List[Tensor]) -> None:
-    """
-    Overview:
-        Sum tensors over all processes, in place. Tensors of one type are sent in one message.
-    Arguments:
-        - tensors (:obj:`List[torch.Tensor]`): Tensors with the same shapes and types in each process.
-    Raises:
-        - PeerError: If shapes or types differ; raised in every process.
-    """
+    """Sum tensors over all processes, in place. Other shapes or types in one are a ``PeerError`` in all."""
     if world_size() == 1:
         return
     _check_alike(tensors)
@@ -259,15 +212,12 @@ def _check_alike(tensors: List[Tensor]) -> None:
     extremes = torch.tensor([number, -number], device=_device())
     with watched():
         dist.all_reduce(extremes, dist.ReduceOp.MAX)
-    if extremes[0] != -extremes[1]:
-        _tell_difference(all_gather(kinds))
-
-
-def _tell_difference(kinds: List[List[str]]) -> NoReturn:
-    other = next(i for i, of_process in enumerate(kinds) if of_process != kinds[0])
-    pairs = list(zip(kinds[0], kinds[other]))
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    shown = f'{len(kinds[0])} and {len(kinds[other])} tensors' if at is None else ' and '.join(pairs[at])
+    if extremes[0] == -extremes[1]:
+        return
+    found = all_gather(kinds)
+    other = next(i for i, of_process in enumerate(found) if of_process != found[0])
+    lengths = f'{len(found[0])} and {len(found[other])} tensors'
+    shown = next((f'{a} and {b}' for a, b in zip(found[0], found[other]) if a != b), lengths)
     raise PeerError(
         f'processes 0 and {other} of this run differ: they have {shown}. All processes need the same config, code and '
         'models.'
@@ -277,11 +227,8 @@ def _tell_difference(kinds: List[List[str]]) -> NoReturn:
 @contextmanager
 def watched() -> Iterator[None]:
     """
-    Overview:
-        Turn errors caused by another process into a ``PeerError``; errors of this process pass unchanged. It encloses \
-        code that waits for other processes, and also works as a decorator.
-    Raises:
-        - PeerError: If another process has exited or does not respond.
+    Turn errors caused by another process, which has exited or does not respond, into a ``PeerError``. It encloses code
+    that waits for other processes, and also works as a decorator.
     """
     try:
         yield
@@ -321,12 +268,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def check_launch(asked: bool) -> None:
-    """
-    Overview:
-        Check ``policy.multi_gpu`` against the number of started processes.
-    Raises:
-        - ConfigError: If it is False with several processes, each of which would repeat the same run.
-    """
+    """Require ``policy.multi_gpu`` with several processes, each of which would repeat the same run otherwise."""
     if launched() > 1 and not asked:
         raise ConfigError(
             f'policy.multi_gpu = {asked!r}: torchrun started {launched()} processes; must be True for them to share '

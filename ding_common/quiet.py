@@ -16,17 +16,16 @@ ABORTED = '\nAborted!\n'  # as click says it
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
     """
-    Overview:
-        For imports of many modules: no garbage is collected meanwhile, and collections ignore afterwards what has been
-        imported (``gc.freeze``). PyTorch, DI-engine and transformers are 5,000 modules with a million objects; to look
-        through them takes a second at the end of a process alone.
+    For imports of many modules: no garbage is collected meanwhile, and collections ignore afterwards what has been
+    imported (``gc.freeze``). PyTorch, DI-engine and transformers are 5,000 modules with a million objects; to look
+    through them takes a second at the end of a process alone.
 
-        Idle threads of torch's OpenMP spin before they sleep, by default (300,000 rounds) for so long that a run of two
-        threads beside another process takes up to ten times as long. 10,000 rounds are enough to stay awake from one
-        operation of a small model to the next. A value that the user has set stays.
+    Idle threads of torch's OpenMP spin before they sleep, by default (300,000 rounds) for so long that a run of two
+    threads beside another process takes up to ten times as long. 10,000 rounds are enough to stay awake from one
+    operation of a small model to the next. A value that the user has set stays.
 
-        What a run prints contains text of models and data, see ``show_any_text``.
-        Where the package that is imported runs as a program (``python -m``), Ctrl-C ends it in one line.
+    What a run prints contains text of models and data, see ``show_any_text``. Where the package that is imported runs
+    as a program (``python -m``), Ctrl-C ends it in one line.
     """
     if sys.argv[:1] == ['-m']:  # Python's own, until it has found the module
         sys.excepthook = _print_error
@@ -58,10 +57,9 @@ def show_any_text() -> None:
 @contextlib.contextmanager
 def ending_at_once() -> Iterator[None]:
     """
-    Overview:
-        For code that an exception must not interrupt, as it would be caught, printed or lost on its way: while a \
-        program is still importing, and while DI-engine builds a run. Ctrl-C ends the program in one line. It does \
-        what it did before in a program that only imports this package, such as a notebook.
+    For code that an exception must not interrupt, as it would be caught, printed or lost on its way: while a program is
+    still importing, and while DI-engine builds a run. Ctrl-C ends the program in one line. It does what it did before
+    in a program that only imports this package, such as a notebook.
     """
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as in a background job of a script
     if ignored or sys.excepthook is not _print_error or threading.current_thread() is not threading.main_thread():
@@ -89,10 +87,9 @@ def _print_error(kind: Type[BaseException], error: BaseException, trace: Optiona
 
 def import_ding() -> None:
     """
-    Overview:
-        Import DI-engine without the notices that it, treevalue and the old gym print on import. They concern optional
-        packages and the end of gym, on which a user of this plugin cannot act. Errors still show. If DI-engine is
-        already imported (the ``ding`` command imports it before any plugin), this does nothing.
+    Import DI-engine without the notices that it, treevalue and the old gym print on import. They concern optional
+    packages and the end of gym, on which a user of this plugin cannot act. Errors still show. If DI-engine is already
+    imported (the ``ding`` command imports it before any plugin), this does nothing.
     """
     if 'ding.entry' in sys.modules:
         return

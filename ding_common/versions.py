@@ -12,9 +12,8 @@ BENEATH = ('DI-engine', 'transformers', 'peft')
 
 def untested() -> List[str]:
     """
-    Overview:
-        For each package beneath this one whose installed version is outside the bounds of ``setup.py``, a line that \
-        says so. None if this package is not installed, but on the path.
+    For each package beneath this one whose installed version is outside the bounds of ``setup.py``, a line that says
+    so. None if this package is not installed, but on the path.
     """
     try:
         required = map(Requirement, requires(NAME) or ())

@@ -74,10 +74,7 @@ RULES = {
 
 
 class Examples(Dataset):
-    """
-    ``number`` demonstrations from problem ``first`` on. The labels mask the prompt, so that only the completion
-    contributes to the loss.
-    """
+    """``number`` demonstrations from problem ``first`` on. The labels mask all that is not the completion."""
 
     def __init__(self, env: TokenEnv, first: int, number: int, answers: Optional[str] = None) -> None:
         self._of_problem = Demonstrations(env, answers, 'main_config.')
@@ -150,18 +147,7 @@ class Report(training.Report):
 
 
 def train(main_config: Dict, seed: int) -> Tuple[str, float]:
-    """
-    Overview:
-        Train a model and save it with its tokenizer.
-    Arguments:
-        - main_config (:obj:`Dict`): See ``DEFAULT``.
-        - seed (:obj:`int`): Seed of the weights and of the order of examples. The same seed gives the same weights.
-    Returns:
-        - folder (:obj:`str`): Folder of the model.
-        - value (:obj:`float`): Return of the model on the evaluation problems.
-    Raises:
-        - ConfigError: If the config is invalid.
-    """
+    """Train and save a model by a config, see ``DEFAULT``. Returns its folder and its return in evaluation."""
     check_config(main_config, DEFAULT, RULES, 'main_config')
     cfg = deep_merge_dicts(DEFAULT, main_config)
     check_config(cfg['env'], ENV_OPTIONS, ENV_RULES, 'main_config.env')

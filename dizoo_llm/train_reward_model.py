@@ -13,8 +13,7 @@ import click
 import torch
 from ding.utils import deep_merge_dicts, set_pkg_seed
 from torch.nn import functional as F
-from torch.utils.data import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from ding_common import ConfigError, ConfigFile, Rule, append_json, check_config, describe, read_main_config, run_file
 from ding_common.hub.language_model import build_reward_model
@@ -72,43 +71,28 @@ class Pair(NamedTuple):
     rejected: str
 
 
-class Pairs(Dataset):
-    """Token ids of the two dialogues of each pair."""
-
-    def __init__(self, pairs: List[Pair], tokenizer: PreTrainedTokenizerBase) -> None:
-        self._rows = [
-            tuple(encode_dialogue(tokenizer, pair.prompt, text) for text in (pair.chosen, pair.rejected))
-            for pair in pairs
-        ]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Tuple[List[int], List[int]]:
-        return self._rows[index]
+Row = Tuple[List[int], List[int]]  # token ids of the better dialogue of a pair and of the other one
 
 
 class PreferenceTrainer(Trainer):
-    """The ``Trainer`` of ``transformers`` with the loss of Bradley and Terry."""
 
     def compute_loss(self, model: PreTrainedModel, inputs: Dict[str, Any], *args, **kwargs) -> torch.Tensor:
         chosen, rejected = read_rows(model, inputs['rows']).chunk(2)  # (B, ) each
         return -F.logsigmoid(chosen - rejected).mean()
 
 
-def collate(rows: List[Tuple[List[int], List[int]]]) -> Dict[str, List[List[int]]]:
+def collate(rows: List[Row]) -> Dict[str, List[List[int]]]:
     """All better dialogues of a batch, then all others."""
     return dict(rows=[chosen for chosen, _ in rows] + [rejected for _, rejected in rows])
 
 
 @torch.no_grad()
-def accuracy(model: PreTrainedModel, pairs: Pairs, batch_size: int = 64) -> float:
+def accuracy(model: PreTrainedModel, pairs: List[Row], batch_size: int = 64) -> float:
     """Share of pairs whose better completion has the higher score."""
     model.eval()
     right = 0
     for begin in range(0, len(pairs), batch_size):
-        batch = collate([pairs[i] for i in range(begin, min(begin + batch_size, len(pairs)))])
-        chosen, rejected = read_rows(model, batch['rows']).chunk(2)
+        chosen, rejected = read_rows(model, **collate(pairs[begin:begin + batch_size])).chunk(2)
         right += (chosen > rejected).sum().item()
     model.train()
     return right / len(pairs)
@@ -117,7 +101,7 @@ def accuracy(model: PreTrainedModel, pairs: Pairs, batch_size: int = 64) -> floa
 class Report(training.Report):
     """Evaluates whenever the trainer logs a loss, and prints one line each time."""
 
-    def __init__(self, path: str, held_out: Pairs) -> None:
+    def __init__(self, path: str, held_out: List[Row]) -> None:
         super().__init__(path)
         self._held_out = held_out
 
@@ -166,18 +150,7 @@ def _pair(get: Callable[[int], Any], index: int, where: str) -> Pair:
 
 
 def train(main_config: Dict, seed: int) -> Tuple[str, float]:
-    """
-    Overview:
-        Train a reward model and save it with its tokenizer.
-    Arguments:
-        - main_config (:obj:`Dict`): See ``DEFAULT``.
-        - seed (:obj:`int`): Seed of the weights and of the order of pairs.
-    Returns:
-        - folder (:obj:`str`): Folder of the model.
-        - accuracy (:obj:`float`): Accuracy on the held-out pairs.
-    Raises:
-        - ConfigError: If the config is invalid.
-    """
+    """Train and save a reward model by a config, see ``DEFAULT``. Returns its folder and its held-out accuracy."""
     check_config(main_config, DEFAULT, RULES, 'main_config')
     cfg = deep_merge_dicts(DEFAULT, main_config)
     check_config(cfg['env'], ENV_OPTIONS, ENV_RULES, 'main_config.env')
@@ -187,7 +160,8 @@ def train(main_config: Dict, seed: int) -> Tuple[str, float]:
     set_pkg_seed(seed, use_cuda=torch.cuda.is_available())
     tokenizer = TokenEnv(**cfg['env']).tokenizer
     pairs = read_pairs(options['pairs'], options['number'] + options['held_out'])
-    learned, held_out = (Pairs(part, tokenizer) for part in (pairs[:options['number']], pairs[options['number']:]))
+    rows = [tuple(encode_dialogue(tokenizer, p.prompt, text) for text in (p.chosen, p.rejected)) for p in pairs]
+    learned, held_out = rows[:options['number']], rows[options['number']:]
     model = build_reward_model(len(tokenizer), 'main_config.model', **cfg['model'])
     model.config.pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     own = training.make_folder(folder)

@@ -12,10 +12,7 @@ from ding_common.errors import ConfigError
 
 
 class Rule(NamedTuple):
-    """
-    Overview:
-        A constraint on a value: a description for messages, and a predicate. It replaces the check of the type.
-    """
+    """A constraint on a value: a description for messages, and a predicate. It replaces the check of the type."""
     allowed: str
     holds: Callable[[Any], bool]
 
@@ -37,7 +34,6 @@ class Rule(NamedTuple):
 
     @classmethod
     def one_of(cls, *values: Any) -> 'Rule':
-        """One of the given values."""
         return cls('one of ' + ', '.join(repr(v) for v in values), lambda v: any(v is w or v == w for w in values))
 
     @classmethod
@@ -113,54 +109,33 @@ def check_config(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str) -
         - ConfigError: On the first unknown key, wrong type or value out of range. The message names the key, the \
             value and the allowed values.
     """
-    _check(cfg, default, rules, where, '')
-
-
-def _check(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str, below: str) -> None:
-    here = f'{where}.{below}' if below else where
     for key, value in cfg.items():  # unknown keys first: a misspelt key explains other errors
         if key not in default:
-            raise ConfigError(f'{here}.{key} = {value!r:.200}: unknown key; {nearest(key, default)}')
+            raise ConfigError(f'{where}.{key} = {value!r:.200}: unknown key; {nearest(key, default)}')
     for key, value in cfg.items():
-        path = f'{below}.{key}' if below else str(key)
-        full, expected = f'{here}.{key}', default[key]
-        if path in rules:
-            if not rules[path].holds(value):
-                raise ConfigError(f'{full} = {value!r:.200}: must be {rules[path].allowed}.')
+        full, expected = f'{where}.{key}', default[key]
+        if key in rules:
+            if not rules[key].holds(value):
+                raise ConfigError(f'{full} = {value!r:.200}: must be {rules[key].allowed}.')
         elif isinstance(expected, dict):
             require_dict(value, full)
             if expected:
-                _check(value, expected, rules, where, path)
+                below = {path.partition('.')[2]: rule for path, rule in rules.items() if path.startswith(f'{key}.')}
+                check_config(value, expected, below, full)
         elif expected is not None and not _same_type(value, expected):
             raise ConfigError(f'{full} = {value!r:.200}: must be of type {type(expected).__name__}, like {expected!r}.')
 
 
 def require_dict(value: Any, key: str) -> None:
-    """
-    Overview:
-        Require that a section of a config is a dict.
-    Arguments:
-        - value (:obj:`Any`): The value of the section.
-        - key (:obj:`str`): Dotted path, for the message.
-    Raises:
-        - ConfigError: If it is not a dict.
-    """
+    """Raise a ``ConfigError`` if a section of a config is not a dict. ``key`` is its dotted path."""
     if not isinstance(value, dict):
         raise ConfigError(f'{key} = {value!r:.200}: must be a dict.')
 
 
 def check_arguments(args: Dict, function: Callable, where: str) -> None:
     """
-    Overview:
-        Check a section of a config against the signature of the function that receives its keys as arguments. It \
-        checks names, and types where the annotation is simple. The function itself reports missing arguments.
-    Arguments:
-        - args (:obj:`Dict`): Arguments by name.
-        - function (:obj:`Callable`): A function or a class.
-        - where (:obj:`str`): Dotted path of the section, for the message.
-    Raises:
-        - ConfigError: On the first argument that is unknown, or matches the type of neither its annotation nor its \
-            default.
+    Check a section of a config against the signature of the function that receives its keys as arguments: names, and
+    types where the annotation is simple, or as the default's. The function itself reports missing arguments.
     """
     parameters = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -175,15 +150,7 @@ def check_arguments(args: Dict, function: Callable, where: str) -> None:
 
 
 def check_not_async(function: Any, where: str) -> None:
-    """
-    Overview:
-        Require that a user's function returns its result when it is called. Nothing awaits it.
-    Arguments:
-        - function (:obj:`Any`): The function, or any other object.
-        - where (:obj:`str`): Beginning of the message.
-    Raises:
-        - ConfigError: If it is defined by ``async def``.
-    """
+    """Raise a ``ConfigError`` if a user's function is defined by ``async def``, which nothing awaits."""
     if any(map(inspect.iscoroutinefunction, (function, getattr(function, '__call__', None)))):
         raise ConfigError(
             f'{where}: is defined by async def, and must be an ordinary function. Call asyncio.run in it, for a batch '

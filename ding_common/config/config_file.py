@@ -29,16 +29,7 @@ class ConfigFile(click.ParamType):
 
 
 def find_config(name: str) -> str:
-    """
-    Overview:
-        Find a config file by path or name.
-    Arguments:
-        - name (:obj:`str`): A path, or the name of a config with or without the ending ``.py`` or ``_config.py``.
-    Returns:
-        - path (:obj:`str`): The user's own file if it exists, else the shipped config with this name.
-    Raises:
-        - ConfigError: If neither exists.
-    """
+    """The user's own file, else the shipped config with this name; ``.py`` or ``_config.py`` may be left out."""
     for path in (name, f'{name}.py', f'{name}{ENDING}'):
         if os.path.isfile(os.path.expanduser(path)):
             return path
@@ -54,11 +45,7 @@ def find_config(name: str) -> str:
 
 
 def shipped_configs() -> Dict[str, str]:
-    """
-    Overview:
-        Paths of the shipped configs by name, without ``_config.py``. A wheel contains them in ``ding_common`` (see
-        setup.py), a clone in ``config/``.
-    """
+    """Their paths by name. A wheel contains them in ``ding_common`` (see setup.py), a clone in ``config/``."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     inside, beside = os.path.join(package, 'configs'), os.path.join(os.path.dirname(package), 'config')
     folder = inside if os.path.isdir(inside) else beside
@@ -68,15 +55,9 @@ def shipped_configs() -> Dict[str, str]:
 
 def shipped_config(name: str) -> Tuple[EasyDict, EasyDict]:
     """
-    Overview:
-        A shipped config to start another one from. It has only the keys that its file writes, so that what follows
-        from other keys, such as ``collector_env_num``, is derived after your changes.
-    Arguments:
-        - name (:obj:`str`): Such as ``think_answer_grpo``.
-    Returns:
-        - configs (:obj:`Tuple[EasyDict, EasyDict]`): ``main_config`` and ``create_config``, which may be changed.
-    Raises:
-        - ConfigError: If there is no such config.
+    A copy of a shipped config, such as ``think_answer_grpo``, to start another one from: ``main_config`` and
+    ``create_config``. It has only the keys that its file writes, so that what follows from other keys, such as
+    ``collector_env_num``, is derived after your changes. Raises a ``ConfigError`` if there is no such config.
     """
     shipped = shipped_configs()
     if name not in shipped:
@@ -94,16 +75,7 @@ def is_read_as_written() -> bool:
 
 
 def read_config_file(path: str) -> Tuple[EasyDict, EasyDict]:
-    """
-    Overview:
-        Read a config file as ``ding.config.read_config`` does, but fail with a one-line message.
-    Arguments:
-        - path (:obj:`str`): A Python file that defines ``main_config`` and ``create_config``.
-    Returns:
-        - configs (:obj:`Tuple[EasyDict, EasyDict]`): ``main_config`` and ``create_config``.
-    Raises:
-        - ConfigError: If the file cannot be run, or does not define valid configs.
-    """
+    """``main_config`` and ``create_config`` of a Python file, with a message of one line if it has none."""
     where = f'--config = {path!r}'
     if not path.endswith('.py'):
         raise ConfigError(f'{where}: must be a Python file, named NAME.py.')
@@ -116,15 +88,7 @@ def read_config_file(path: str) -> Tuple[EasyDict, EasyDict]:
 
 
 def read_main_config(path: str, exp_name: Optional[str]) -> Dict:
-    """
-    Overview:
-        A copy of the ``main_config`` of a Python file, for commands that need no ``create_config``.
-    Arguments:
-        - path (:obj:`str`): The file.
-        - exp_name (:obj:`Optional[str]`): Replaces the config's output folder unless it is None.
-    Raises:
-        - ConfigError: If the file cannot be run or defines no dict ``main_config``.
-    """
+    """A copy of the ``main_config`` of a Python file. ``exp_name`` replaces its output folder unless it is None."""
     main_config = run_file(path, '--config').get('main_config')
     if not isinstance(main_config, dict):
         raise ConfigError(f'--config = {path!r}: must define a dict main_config.')
@@ -135,12 +99,7 @@ def read_main_config(path: str, exp_name: Optional[str]) -> Dict:
 
 
 def check_configs(main_config: Any, create_config: Any) -> None:
-    """
-    Overview:
-        Check both configs for the sections that DI-engine's pipelines assume.
-    Raises:
-        - ConfigError: On the first section that is missing or has the wrong type.
-    """
+    """Raise a ``ConfigError`` if a section that DI-engine's pipelines assume is missing or of another type."""
     for (name, sections), config in zip(SECTIONS.items(), (main_config, create_config)):
         if not isinstance(config, EasyDict):
             raise ConfigError(f'{name} = {config!r:.200}: must be an EasyDict: {name} = EasyDict(dict(...)).')
@@ -153,16 +112,7 @@ def check_configs(main_config: Any, create_config: Any) -> None:
 
 
 def require_section(config: Dict, section: str, name: str) -> None:
-    """
-    Overview:
-        Require that a config has a section.
-    Arguments:
-        - config (:obj:`Dict`): ``main_config`` or ``create_config``.
-        - section (:obj:`str`): Key of the section.
-        - name (:obj:`str`): Name of the config, for the message.
-    Raises:
-        - ConfigError: If the section is missing or not a dict.
-    """
+    """Raise a ``ConfigError`` if the config called ``name`` lacks a section, or the section is not a dict."""
     if section not in config:
         there = f' Present: {", ".join(config)}.' if config else ''
         raise ConfigError(f'{name}.{section}: missing; must be a dict.{there}')

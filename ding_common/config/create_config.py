@@ -23,15 +23,7 @@ REGISTRIES = dict(
 
 
 def check_names(create_config: EasyDict) -> None:
-    """
-    Overview:
-        Import the modules that ``create_config`` lists, then check that its types are registered.
-    Arguments:
-        - create_config (:obj:`EasyDict`): A config that ``check_configs`` accepts.
-    Raises:
-        - ConfigError: On the first module that cannot be imported, or type that is not registered. The message \
-            suggests close matches.
-    """
+    """Import the modules that ``create_config`` lists, then check that its types are registered."""
     sections = {name: create_config[name] for name in REGISTRIES if name in create_config}
     for name, section in sections.items():
         require_dict(section, f'create_config.{name}')

@@ -45,16 +45,7 @@ _MANAGER_RULES = dict(
 
 
 def check_env_config(cfg: Dict, default: Dict, rules: Dict[str, Rule]) -> None:
-    """
-    Overview:
-        Check the section against the keys that an environment and DI-engine read.
-    Arguments:
-        - cfg (:obj:`Dict`): The section, after compilation or for a single environment.
-        - default (:obj:`Dict`): Keys of the environment, see ``check_config``.
-        - rules (:obj:`Dict[str, Rule]`): Rules of these keys.
-    Raises:
-        - ConfigError: On the first key that is unknown or has an invalid value.
-    """
+    """Check the section against the keys that DI-engine reads, and those of the environment with their rules."""
     check_config(cfg, {**_PIPELINE, **default}, {**_RULES, **rules}, 'env')
     manager = cfg.get('manager', {})
     if 'type' in manager:
@@ -66,16 +57,7 @@ def check_env_config(cfg: Dict, default: Dict, rules: Dict[str, Rule]) -> None:
 
 
 def pop_number(cfg: Dict, key: str) -> Any:
-    """
-    Overview:
-        Remove a number of environments from the section and return it.
-    Arguments:
-        - cfg (:obj:`Dict`): The section, already checked.
-        - key (:obj:`str`): ``collector_env_num`` or ``evaluator_env_num``.
-    Raises:
-        - ConfigError: If the key is missing, or ``n_evaluator_episode`` is missing or less than \
-            ``evaluator_env_num``.
-    """
+    """Remove ``collector_env_num`` or ``evaluator_env_num`` from the section and return it."""
     for needed in (key, 'n_evaluator_episode') if key == 'evaluator_env_num' else (key, ):
         if needed not in cfg:
             raise ConfigError(f'env.{needed}: missing; must be {_RULES[needed].allowed}.')

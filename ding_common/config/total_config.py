@@ -18,23 +18,16 @@ _CODE = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*|.+\.py')
 
 
 def read_total_config(folder: str) -> Dict[str, Any]:
-    """
-    Overview:
-        The config of a run, with all defaults.
-    Arguments:
-        - folder (:obj:`str`): Of the run.
-    Returns:
-        - config (:obj:`Dict[str, Any]`): The sections ``env`` and ``policy``, ``exp_name`` and ``seed``.
-    Raises:
-        - ConfigError: If the folder contains none, or it contains more than plain values.
-    """
+    """The config of the run in a folder. A ``ConfigError`` says that there is none, or more than plain values."""
     path = os.path.join(folder, NAME)
     if os.path.exists(path):
         check_is_file(path, 'RUN')
     try:
         with open(path, encoding='utf-8') as f:
             tree = ast.parse(f.read())
-        value = next(n.value for n in tree.body if isinstance(n, ast.Assign) and _name(n.targets[0]) == 'exp_config')
+        value = next(
+            n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == 'exp_config'
+        )
         config = ast.literal_eval(_Numbers().visit(value))
         repr(config)  # raises for integers of thousands of digits
         if not all(isinstance(section, dict) for section in (config, config['env'], config['policy'])):
@@ -49,14 +42,7 @@ def read_total_config(folder: str) -> Dict[str, Any]:
 
 
 def code_of(config: Dict[str, Any]) -> List[str]:
-    """
-    Overview:
-        What a run of a config imports or executes, besides DI-engine and this project.
-    Arguments:
-        - config (:obj:`Dict[str, Any]`): From ``read_total_config``.
-    Returns:
-        - code (:obj:`List[str]`): Names of modules and functions, and paths of Python files, with their keys.
-    """
+    """Modules, functions and Python files, with their keys, that a run of a config imports besides this project."""
     return list(dict.fromkeys(_code(config, '', '')))
 
 
@@ -71,10 +57,6 @@ def _code(value: Any, path: str, key: str) -> Iterator[str]:
         own = key == 'import_names' and value.split('.')[0] in _INSTALLED
         if not own and key not in _DATA and (key in _RUN or _CODE.fullmatch(value)):
             yield f'{path} = {value!r:.100}'
-
-
-def _name(node: ast.AST) -> str:
-    return node.id if isinstance(node, ast.Name) else ''
 
 
 class _Numbers(ast.NodeTransformer):

@@ -69,17 +69,13 @@ _ONCE = Rule('a dict', lambda v: isinstance(v, dict)).or_none()  # what peft rea
 # ``tokenizer_name_or_path``) and computes (``loftq_config``, ``layer_replication``) as an ``adapter_config.json`` asks
 # for. Each of its releases adds keys. These may have a text, a list or a dict; all others only a number, or nothing.
 _KEYS = dict(
-    peft_type=_TEXT,
-    peft_version=_TEXT.or_none(),
-    task_type=_TEXT.or_none(),
-    base_model_name_or_path=_TEXT.or_none(),
-    revision=_TEXT.or_none(),
+    **dict.fromkeys(('peft_type', 'bias'), _TEXT),
+    **dict.fromkeys(('peft_version', 'task_type', 'base_model_name_or_path', 'revision'), _TEXT.or_none()),
     # written for models without ``task_type``; this project does not use it
     auto_mapping=Rule(
         'a class of transformers',
         lambda v: isinstance(v, dict) and str(v.get('parent_library')).split('.')[0] == 'transformers'
     ).or_none(),
-    bias=_TEXT,
     r=_RANKS.or_none(),
     rank_pattern=Rule(
         f'ranks of at most {MOST_RANK}, or lists of bools, by names {_PATTERNS}',
@@ -90,12 +86,8 @@ _KEYS = dict(
         f'numbers by names {_PATTERNS}',
         lambda v: isinstance(v, dict) and _are_names(v) and all(map(Rule.number().holds, v.values()))
     ).or_none(),
-    target_modules=_NAMES,
-    target_parameters=_NAMES,
-    exclude_modules=_NAMES,
-    feedforward_modules=_NAMES,
-    modules_to_save=_NAMES,
-    layers_pattern=_NAMES,
+    **dict.fromkeys(('target_modules', 'target_parameters', 'exclude_modules', 'feedforward_modules'), _NAMES),
+    **dict.fromkeys(('modules_to_save', 'layers_pattern'), _NAMES),
     layers_to_transform=Rule('numbers of layers', lambda v: isinstance(v, (int, list))).or_none(),
     trainable_token_indices=Rule('token ids', lambda v: isinstance(v, (list, dict))).or_none(),
     init_lora_weights=Rule(
@@ -103,8 +95,7 @@ _KEYS = dict(
         lambda v: isinstance(v, bool) or isinstance(v, str) and re.
         fullmatch(r'eva|gaussian|lora_ga|olora|orthogonal|pissa(_niter_\d\d?)?', v)
     ),
-    eva_config=_ONCE,
-    lora_ga_config=_ONCE,
+    **dict.fromkeys(('eva_config', 'lora_ga_config'), _ONCE),
     megatron_core=Rule.one_of('megatron.core').or_none(),  # peft's default, which it writes into every file
 )
 _NUMBER = Rule(
@@ -114,15 +105,7 @@ _NUMBER = Rule(
 
 
 def check_keys(config: Dict[str, Any], before: str, after: str = '') -> None:
-    """
-    Overview:
-        Require that a config of ``peft`` asks for plain adapters.
-    Arguments:
-        - config (:obj:`Dict[str, Any]`): Keys and values of an ``adapter_config.json``.
-        - before, after (:obj:`str`): What a message has before a key and after its value.
-    Raises:
-        - ConfigError: On the first key that asks for more.
-    """
+    """Require that an ``adapter_config.json`` asks for plain adapters. Messages: ``before``, key, value, ``after``."""
     for key, value in config.items():
         rule = _KEYS.get(key, _NUMBER)
         if not rule.holds(value):
@@ -131,16 +114,8 @@ def check_keys(config: Dict[str, Any], before: str, after: str = '') -> None:
 
 def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
     """
-    Overview:
-        The base model of an adapter folder.
-    Arguments:
-        - pretrained (:obj:`str`): Folder or hub name.
-        - where (:obj:`str`): Key and value, for messages.
-    Returns:
-        - base (:obj:`Optional[str]`): Folder or hub name from ``adapter_config.json``; None without that file.
-    Raises:
-        - ConfigError: If that file cannot be read, names no model or asks peft for more than layers, if the folder \
-            also contains a full model, or if the extra ``lora`` is not installed.
+    The base model that the ``adapter_config.json`` of a folder or hub name gives; None without that file. Raises a
+    ``ConfigError`` if the folder also contains a full model.
     """
     try:
         with quiet_hub():
@@ -168,18 +143,7 @@ def base_of_adapters(pretrained: str, where: str) -> Optional[str]:
 
 
 def add_adapters(base: PreTrainedModel, pretrained: str, merge: bool, where: str) -> PreTrainedModel:
-    """
-    Overview:
-        Add adapters to a base model.
-    Arguments:
-        - base (:obj:`PreTrainedModel`): The base model; modified in place.
-        - pretrained (:obj:`str`): Folder or hub name of the adapters.
-        - merge (:obj:`bool`): Whether to merge the adapters into the base model's weights and make all weights \
-            trainable. Otherwise the adapters stay separate.
-        - where (:obj:`str`): As in ``base_of_adapters``.
-    Raises:
-        - ConfigError: If the adapters cannot be loaded, or do not fit this base model.
-    """
+    """Add adapters to a base model, in place: merged into its weights, all of which become trainable, or separate."""
     from peft import PeftModel, get_peft_model_state_dict
     from peft.utils import load_peft_weights
     try:

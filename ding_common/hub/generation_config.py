@@ -10,14 +10,10 @@ def saved_generation_config(
         lm: PreTrainedModel, ids: Dict[str, Any], tokens: int, max_new_tokens: Optional[int]
 ) -> GenerationConfig:
     """
-    Overview:
-        Defaults of ``generate`` of a trained model: those of the model that it started from, not those of the \
-        training. A model that started from random weights has none: it decodes greedily, as far as it was trained.
-    Arguments:
-        - lm (:obj:`PreTrainedModel`): The model.
-        - ids (:obj:`Dict[str, Any]`): Special tokens by name, such as ``eos_token_id``.
-        - tokens (:obj:`int`): Number of tokens of the tokenizer; the model's others are suppressed.
-        - max_new_tokens (:obj:`Optional[int]`): Length limit of the training. A lower one of the start is raised.
+    Defaults of ``generate`` of a trained model: those of the model that it started from, not those of the training. A
+    model that started from random weights has none: it decodes greedily, as far as it was trained. ``ids`` are special
+    tokens by name, such as ``eos_token_id``. Tokens beyond the ``tokens`` of the tokenizer are suppressed.
+    ``max_new_tokens`` is the length limit of the training; a lower one of the start is raised.
     """
     config, limit = copy.deepcopy(lm.generation_config), lm.generation_config.max_new_tokens
     try:

@@ -59,13 +59,11 @@ def build_causal_lm(
             adapters, None keeps them separate from the base model's weights. Otherwise they are merged, which needs \
             'float32'.
         - attn_implementation (:obj:`Optional[str]`): As in ``transformers``; None uses its default.
-        - key (:obj:`str`): Dotted path of the config's section, for messages.
         - gguf_file (:obj:`Optional[str]`): A GGUF file of ``pretrained``. Its weights become ordinary ones.
     Raises:
         - ConfigError: If a value is invalid or the model cannot be loaded.
     """
-    if (pretrained is None) == (config is None):
-        raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: set exactly one of them.')
+    _check_one(pretrained, config, key)
     if gguf_file is not None and pretrained is None:
         raise ConfigError(f'{key}.gguf_file = {gguf_file!r}: needs {key}.pretrained.')
     if attn_implementation is not None and (not isinstance(attn_implementation, str) or not attn_implementation):
@@ -79,19 +77,8 @@ def build_causal_lm(
 
 
 def load_reward_model(pretrained: str, dtype: str, key: str) -> PreTrainedModel:
-    """
-    Overview:
-        Load a model with a classification head, such as a reward model.
-    Arguments:
-        - pretrained (:obj:`str`): Folder or hub name for ``AutoModelForSequenceClassification.from_pretrained``.
-        - dtype (:obj:`str`): One of ``DTYPES``.
-        - key (:obj:`str`): Dotted path of the config's section, for messages.
-    Raises:
-        - ConfigError: If the model cannot be loaded, or the folder lacks weights such as those of the head.
-    """
-    where = f'{key}.pretrained = {pretrained!r}'
-    check_model_folder(pretrained, f'{key}.pretrained')
-    return _load_whole(pretrained, dict(dtype=DTYPES[dtype]), key, where, AutoModelForSequenceClassification)
+    """Load a model with a classification head, of which no weight may be missing."""
+    return _load_head(pretrained, dict(dtype=DTYPES[dtype]), key)
 
 
 def build_reward_model(
@@ -100,28 +87,24 @@ def build_reward_model(
         pretrained: Optional[str] = None,
         config: Optional[dict] = None,
 ) -> PreTrainedModel:
-    """
-    Overview:
-        A sequence-classification model with one label in float32, to be trained: random, or a pretrained model whose \
-        head is random unless the folder contains one.
-    Arguments:
-        - vocab_size (:obj:`int`): Size of the tokenizer's vocabulary, the default of ``config``.
-        - key, pretrained, config: As in ``build_causal_lm``.
-    Raises:
-        - ConfigError: If a value is invalid or the model cannot be loaded.
-    """
+    """A model with one label in float32, to be trained: random, or pretrained, perhaps with a random head."""
+    _check_one(pretrained, config, key)
+    options = dict(dtype=torch.float32)
+    if config is None:
+        return _load_head(pretrained, dict(options, num_labels=1), key, new_head=True)
+    sized = {'vocab_size': vocab_size, **config} if isinstance(config, dict) else config
+    return _make(sized, options, key, AutoModelForSequenceClassification, num_labels=1)
+
+
+def _load_head(pretrained: str, options: dict, key: str, new_head: bool = False) -> PreTrainedModel:
+    where = f'{key}.pretrained = {pretrained!r}'
+    check_model_folder(pretrained, f'{key}.pretrained')
+    return _load_whole(pretrained, options, key, where, AutoModelForSequenceClassification, new_head)
+
+
+def _check_one(pretrained: Optional[str], config: Optional[dict], key: str) -> None:
     if (pretrained is None) == (config is None):
         raise ConfigError(f'{key}.pretrained = {pretrained!r}, {key}.config = {config!r}: set exactly one of them.')
-    options = dict(dtype=torch.float32)
-    if config is not None:
-        sized = dict({'vocab_size': vocab_size}, **config) if isinstance(config, dict) else config
-        model = _make(sized, options, key, AutoModelForSequenceClassification, num_labels=1)
-    else:
-        where = f'{key}.pretrained = {pretrained!r}'
-        check_model_folder(pretrained, f'{key}.pretrained')
-        options.update(num_labels=1)
-        model = _load_whole(pretrained, options, key, where, AutoModelForSequenceClassification, new_head=True)
-    return model
 
 
 def _make(config: dict, options: dict, key: str, builder: Type = AutoModelForCausalLM, **more: int) -> PreTrainedModel:

@@ -27,14 +27,8 @@ _WEIGHTS = (
 
 def check_model_folder(pretrained: str, key: str) -> None:
     """
-    Overview:
-        Require that a model is given by a hub name, or by a folder that does not lead outside, unpack to more than \
-        it has, or take minutes to build.
-    Arguments:
-        - pretrained (:obj:`str`): Folder or hub name. Only a folder is checked; hub files are in the cache.
-        - key (:obj:`str`): Config key or option that names it, for messages.
-    Raises:
-        - ConfigError: If it is neither.
+    Require a hub name, or a folder that does not lead outside, unpack to more than it has, or take minutes to build.
+    Files of the hub are in the cache and not checked.
     """
     if not isinstance(pretrained, str) or not pretrained:
         raise ConfigError(f'{key} = {pretrained!r}: must be a folder or a hub name.')
@@ -57,14 +51,7 @@ def is_count(key: str) -> bool:
 
 
 def check_archive(path: str) -> None:
-    """
-    Overview:
-        Require that an archive unpacks to no more bytes than its file has. ``torch.save`` never compresses.
-    Arguments:
-        - path (:obj:`str`): A file, which need not be an archive.
-    Raises:
-        - BadZipFile: If it has a compressed record, or records that overlap.
-    """
+    """Raise a ``BadZipFile`` if an archive unpacks to more bytes than it has. ``torch.save`` never compresses."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
@@ -77,15 +64,7 @@ def check_archive(path: str) -> None:
 
 
 def check_gguf(path: str, where: str) -> None:
-    """
-    Overview:
-        Require that a GGUF file describes a model of at most ``MOST_COUNT`` layers.
-    Arguments:
-        - path (:obj:`str`): The file, or a file of the hub, which is not checked.
-        - where (:obj:`str`): Key and value, for messages.
-    Raises:
-        - ConfigError: If it describes more.
-    """
+    """Require that a GGUF file, unless it is on the hub, describes a model of at most ``MOST_COUNT`` layers."""
     try:
         metadata, _ = read_gguf_metadata(path)
     except Exception:  # whoever loads the file names the reason
@@ -96,15 +75,7 @@ def check_gguf(path: str, where: str) -> None:
 
 
 def check_tokenizer(folder: str, where: str) -> None:
-    """
-    Overview:
-        Require that the replacements of a tokenizer do not multiply a text: sixty of ``a`` by ``aa`` fill any memory.
-    Arguments:
-        - folder (:obj:`str`): Which may contain a ``tokenizer.json``.
-        - where (:obj:`str`): Key and value, for messages.
-    Raises:
-        - ConfigError: If a text can become more than ``MOST_GROWTH`` times as long.
-    """
+    """Require that replacements do not multiply a text: sixty of ``a`` by ``aa`` fill any memory."""
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if not re.fullmatch(r'tokenizer.*\.json', name):  # ``fast_tokenizer_files`` may name another than the usual one
             continue
@@ -126,14 +97,7 @@ def check_tokenizer(folder: str, where: str) -> None:
 
 
 def weight_files(folder: str) -> List[str]:
-    """
-    Overview:
-        The files from which ``transformers`` or ``peft`` loads the weights of a folder. It may contain others.
-    Arguments:
-        - folder (:obj:`str`): Folder or hub name.
-    Returns:
-        - paths (:obj:`List[str]`): Empty if there are none, or the files that name them are broken.
-    """
+    """The files from which the weights of a folder are loaded; none if the files that name them are broken."""
     named = _read(os.path.join(folder, 'config.json')).get('transformers_weights')
     for name in _WEIGHTS if named is None else [str(named)]:
         path = os.path.join(folder, name)
@@ -145,12 +109,7 @@ def weight_files(folder: str) -> List[str]:
 
 
 def integer_weights(folder: str) -> Iterator[str]:
-    """
-    Overview:
-        Names of the tensors in ``weight_files`` that are not floating-point numbers.
-    Arguments:
-        - folder (:obj:`str`): Folder or hub name. Only a folder is read.
-    """
+    """Names of the tensors in ``weight_files`` that are not floating-point numbers."""
     for path in weight_files(folder):
         if path.endswith('.safetensors'):
             with safe_open(path, 'pt') as tensors:

@@ -9,10 +9,6 @@ from .model_folder import check_model_folder
 
 
 class PackagedModel(NamedTuple):
-    """
-    Overview:
-        A model in a GGUF file of a Python package.
-    """
     module: str
     gguf_file: str
     install: str
@@ -28,21 +24,12 @@ GGUF_EXTRA = "pip install '.[gguf]' in the clone"
 
 
 class Pretrained(NamedTuple):
-    """
-    Overview:
-        A pretrained model as ``from_pretrained`` of ``transformers`` takes it: folder or hub name, and the name of a \
-        GGUF file in it or None.
-    Interfaces:
-        ``locate``
-    Property:
-        ``options``, ``where``
-    """
+    """A model as ``from_pretrained`` takes it: folder or hub name, and the name of a GGUF file in it or None."""
     path: str
     gguf_file: Optional[str] = None
 
     @property
     def options(self) -> Dict[str, Any]:
-        """Further arguments of ``from_pretrained``."""
         return {} if self.gguf_file is None else dict(gguf_file=self.gguf_file)
 
     @property
@@ -53,15 +40,8 @@ class Pretrained(NamedTuple):
     @classmethod
     def locate(cls, pretrained: str, gguf_file: Optional[str], key: str) -> 'Pretrained':
         """
-        Overview:
-            Find a model. No file of a package is executed.
-        Arguments:
-            - pretrained (:obj:`str`): Folder, hub name, or a key of ``PACKAGED_MODELS``.
-            - gguf_file (:obj:`Optional[str]`): Name of a GGUF file in the folder or repository.
-            - key (:obj:`str`): Dotted path of the config's section, for messages.
-        Raises:
-            - ConfigError: If the model is not given by text, a folder has links that lead outside or lacks the file, \
-                the package is not installed, or the extra ``gguf`` is missing.
+        Find a model by folder, hub name or key of ``PACKAGED_MODELS``, and the name of a GGUF file in it. ``key`` is
+        the dotted path of the config's section. No file of a package is executed.
         """
         where = f'{key}.pretrained = {pretrained!r}'
         check_model_folder(pretrained, f'{key}.pretrained')

@@ -12,36 +12,19 @@ DPI = 120
 
 
 def new_figure(columns: int, width: float = 9, height: float = 3.8, **kwargs: Any) -> Tuple[Figure, Any]:
-    """
-    Overview:
-        A figure and its axes in one row.
-    Arguments:
-        - columns (:obj:`int`): Number of axes.
-        - width (:obj:`float`): In inches.
-        - height (:obj:`float`): In inches.
-        - kwargs (:obj:`Any`): Further arguments of ``Figure.subplots``.
-    """
+    """A figure of a size in inches, and its axes in one row. ``kwargs`` are those of ``Figure.subplots``."""
     figure = Figure(figsize=(width, height), layout='constrained')
     FigureCanvasAgg(figure)
     return figure, figure.subplots(1, columns, **kwargs)
 
 
 def line_style(number: int) -> dict:
-    """
-    Overview:
-        Colour and dashes of the line with this number; no two of the first 28 are equal.
-    """
+    """Colour and dashes of the line with this number; no two of the first 28 are equal."""
     return dict(color=COLOURS[number % len(COLOURS)], ls=DASHES[number // len(COLOURS) % len(DASHES)])
 
 
 def finish(figure: Figure, path: str) -> None:
-    """
-    Overview:
-        Add grids, short tick labels (50 k) and a common legend below the axes, and save.
-    Arguments:
-        - figure (:obj:`Figure`): From ``new_figure``.
-        - path (:obj:`str`): PNG to write.
-    """
+    """Add grids, short tick labels (50 k) and a common legend below the axes, and save as PNG."""
     handles = {}
     for axes in figure.axes:
         axes.grid(alpha=0.3)

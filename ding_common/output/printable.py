@@ -7,12 +7,8 @@ import click
 
 def printable(text: str, escape: Callable[[str], str] = lambda c: repr(c)[1:-1]) -> str:
     """
-    Overview:
-        The text with escapes such as ``\\x1b`` in place of unprintable characters, which a terminal would obey, and \
-        which can hide or reorder what follows. Spaces of all kinds and line breaks stay.
-    Arguments:
-        - text (:obj:`str`): The text.
-        - escape (:obj:`Callable`): The escape of a character.
+    The text with escapes such as ``\\x1b`` for unprintable characters except spaces and line breaks: a terminal would
+    obey them, and they can hide or reorder what follows.
     """
     if text.isprintable():
         return text
@@ -20,11 +16,5 @@ def printable(text: str, escape: Callable[[str], str] = lambda c: repr(c)[1:-1])
 
 
 def echo(text: str, err: bool = False) -> None:
-    """
-    Overview:
-        Print a text that may quote a model or a data file.
-    Arguments:
-        - text (:obj:`str`): The text, see ``printable``.
-        - err (:obj:`bool`): Whether to print to the standard error.
-    """
+    """Print a text that may quote a model or a data file."""
     click.echo(printable(text), err=err)

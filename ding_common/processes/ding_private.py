@@ -3,8 +3,10 @@ from typing import Any, List, Optional
 
 
 def disable_auto_reset(manager: Any) -> None:
-    """Stop an env manager from resetting an environment at the end of its episode. It does so in threads, whose errors
-    leave the run waiting forever. The reset is also wasted: a group is reset as a whole with its seed."""
+    """
+    Stop an env manager from resetting an environment at the end of its episode: in threads, whose errors leave the run
+    waiting forever, and in vain, since a group is reset as a whole.
+    """
     manager._auto_reset = False
 
 

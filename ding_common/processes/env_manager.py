@@ -6,7 +6,7 @@ import signal
 import threading
 from contextlib import suppress
 from multiprocessing import connection
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List
 
 import click
 from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager, SyncSubprocessEnvManager, create_env_manager
@@ -36,11 +36,9 @@ LOG.addFilter(_is_shown)
 
 class _Guarded:
     """
-    Overview:
-        What is different in this package's managers of environments in processes of their own. Ctrl-C in a terminal \
-        and torchrun's SIGTERM go to the whole process group, and would kill these processes before the learner has \
-        saved. One that has been killed would end in tracebacks of its pipe, of a reset that is tried again, and of \
-        closing the others; here it is a ``PeerError``.
+    Managers of environments in processes. Ctrl-C in a terminal and torchrun's SIGTERM go to the whole process group,
+    and would kill these processes before the learner has saved. One that has been killed would end in tracebacks of its
+    pipe, of a reset that is tried again, and of closing the others; here it is a ``PeerError``.
     """
 
     def step(self, *args, **kwargs) -> Any:
@@ -73,7 +71,12 @@ class _Guarded:
             told, logs[:] = logs[:], ()
             if not isinstance(error, RuntimeError):  # of a pipe, which ends a moment before its process
                 connection.wait([process.sentinel for process in self._subprocesses.values()], 5)
-            _check_alive(self, expected=(0, -signal.SIGTERM))  # how the manager ends the others
+            for i, process in self._subprocesses.items():
+                if process.exitcode not in (None, 0, -signal.SIGTERM):  # the latter: how the manager ends the others
+                    raise PeerError(
+                        f'the process {process.pid} of environment {i} has ended with exit code {process.exitcode}; '
+                        '-9 is a kill, mostly for lack of memory'
+                    )
             logs[:] = told
             raise
         finally:
@@ -99,27 +102,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _check_alive(manager: AsyncSubprocessEnvManager, expected: Tuple[int, ...] = ()) -> None:
-    """Raise an error if an environment process has ended."""
-    for i, process in manager._subprocesses.items():
-        if process.exitcode is not None and process.exitcode not in expected:
-            raise PeerError(
-                f'the process {process.pid} of environment {i} has ended with exit code {process.exitcode}; -9 is a '
-                'kill, mostly for lack of memory'
-            )
-
-
 def create_manager(cfg: Dict, env_fn: List[Callable]) -> BaseEnvManager:
-    """
-    Overview:
-        As DI-engine's ``create_env_manager``, which fails with a traceback where this raises.
-    Arguments:
-        - cfg (:obj:`Dict`): The section ``env.manager``, compiled.
-        - env_fn (:obj:`List[Callable]`): Makes the environments.
-    Raises:
-        - ConfigError: If the manager does not work in a serial pipeline, or the environment cannot be created, or \
-            lacks a space that DI-engine reads.
-    """
+    """As DI-engine's ``create_env_manager``, with a message of one line where that fails."""
     if cfg.type in OTHERS:
         raise ConfigError(
             f'create_config.env_manager.type = {cfg.type!r}: does not work in the modes serial, serial_onpolicy and '

@@ -29,18 +29,11 @@ def resident_memory() -> float:
 
 class MemoryMeter:
     """
-    Overview:
-        The largest memory of each part of an update, in MiB. On a GPU it is the peak of what torch allocated on it \
-        during the part. On a CPU it is the resident memory of this process at the borders of the part, or the peak \
-        of the process if the part raised it: a part that holds less than an earlier one and frees it is seen at its \
-        borders only.
-
-        Of the blocks of a part, the first, second, fourth, eighth and so on are measured, so that many short blocks \
-        cost little.
-    Interfaces:
-        ``part``
-    Property:
-        ``most``: by name of the part
+    ``most``: the largest memory of each part of an update, in MiB. On a GPU it is the peak of what torch allocated on
+    it during the part. On a CPU it is the resident memory of this process at the borders of the part, or the peak of
+    the process if the part raised it: a part that holds less than an earlier one and frees it is seen at its borders
+    only. Of the blocks of a part, the first, second, fourth, eighth and so on are measured, so that many short blocks
+    cost little.
     """
 
     def __init__(self, device: Union[str, torch.device]) -> None:
@@ -50,12 +43,6 @@ class MemoryMeter:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """
-        Overview:
-            Measure a block.
-        Arguments:
-            - name (:obj:`str`): Its part.
-        """
         number = self._blocks[name] = self._blocks.get(name, 0) + 1
         if number & (number - 1):
             yield
@@ -80,15 +67,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_advice(what: str, advice: str) -> Iterator[None]:
-    """
-    Overview:
-        Replace an out-of-memory error by an error with advice.
-    Arguments:
-        - what (:obj:`str`): The activity of the block, such as ``learning``.
-        - advice (:obj:`str`): How to reduce memory, as sentences.
-    Raises:
-        - ConfigError: If the block runs out of memory.
-    """
+    """Replace an out-of-memory error while ``learning``, for example, by a ``ConfigError`` with advice."""
     try:
         yield
     except Exception as error:

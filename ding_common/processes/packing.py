@@ -11,13 +11,17 @@ from torch import Tensor
 def pack(thing: Any, tensors: Optional[List[Tensor]] = None) -> Tensor:
     """An object as bytes. Of its tensors only shape and type with ``tensors``, to which they are appended."""
     buffer = io.BytesIO()
-    _Pickler(buffer, tensors).dump(thing)
+    pickler = _Pickler(buffer)
+    pickler.tensors = tensors
+    pickler.dump(thing)
     return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
 
 
 def unpack(data: Tensor, tensors: Optional[List[Tensor]] = None) -> Any:
     """The object of ``pack``. Its tensors are empty with ``tensors``, to which they are appended."""
-    return _Unpickler(io.BytesIO(data.numpy().tobytes()), tensors).load()
+    unpickler = _Unpickler(io.BytesIO(data.numpy().tobytes()))
+    unpickler.tensors = tensors
+    return unpickler.load()
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
@@ -28,17 +32,15 @@ def as_bytes(tensor: Tensor) -> Tensor:
 class _Pickler(pickle.Pickler):
     """Writes no names of classes or functions, so that ``_Unpickler`` need not read any."""
 
-    def __init__(self, file: io.BytesIO, tensors: Optional[List[Tensor]]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
+    tensors: Optional[List[Tensor]] = None
 
     def persistent_id(self, thing: Any) -> Any:
         if not isinstance(thing, Tensor):
             return None
         kind = str(thing.dtype).removeprefix('torch.'), tuple(thing.shape)
-        if self._tensors is None:
+        if self.tensors is None:
             return *kind, as_bytes(thing).numpy().tobytes()
-        self._tensors.append(thing)
+        self.tensors.append(thing)
         return kind
 
     def reducer_override(self, thing: Any) -> Any:
@@ -50,9 +52,7 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     """Reads tensors and plain objects. Creates empty tensors if it gets a list, to which it appends them."""
 
-    def __init__(self, file: io.BytesIO, tensors: Optional[List[Tensor]]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
+    tensors: Optional[List[Tensor]] = None
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ('collections', 'OrderedDict'):
@@ -62,8 +62,8 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, found: Any) -> Tensor:
         name, shape, *data = found
         dtype = getattr(torch, name)
-        if self._tensors is None:  # a copy, because kernels may depend on how memory is aligned
+        if self.tensors is None:  # a copy, because kernels may depend on how memory is aligned
             flat = torch.frombuffer(bytearray(data[0]), dtype=dtype) if data[0] else torch.empty(0, dtype=dtype)
             return flat.clone().view(shape)
-        self._tensors.append(torch.empty(shape, dtype=dtype))
-        return self._tensors[-1]
+        self.tensors.append(torch.empty(shape, dtype=dtype))
+        return self.tensors[-1]

@@ -8,12 +8,7 @@ import torch
 
 
 def random_state(cuda: bool) -> Dict[str, Any]:
-    """
-    Overview:
-        The states of the generators of Python, NumPy and torch, as tensors and plain numbers.
-    Arguments:
-        - cuda (:obj:`bool`): Whether to include the GPU in use. Reading the state of another one allocates memory.
-    """
+    """Of Python, NumPy, torch and, with ``cuda``, the GPU in use: reading that of another one allocates memory."""
     kind, keys, position, has_gauss, gauss = np.random.get_state()
     state = dict(
         python=random.getstate(),
@@ -26,7 +21,6 @@ def random_state(cuda: bool) -> Dict[str, Any]:
 
 
 def set_random_state(state: Dict[str, Any]) -> None:
-    """Restore a ``random_state``."""
     random.setstate(state['python'])
     kind, keys, *rest = state['numpy']
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))

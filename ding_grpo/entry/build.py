@@ -37,15 +37,8 @@ SAVING = ('load_ckpt_before_run', 'save_ckpt_after_iter', 'save_ckpt_after_run',
 
 def compiled(configs: Configs, seed: int, replays: bool = False, **kwargs: Any) -> EasyDict:
     """
-    Overview:
-        A config with all defaults.
-    Arguments:
-        - configs (:obj:`Tuple[EasyDict, EasyDict]`): main_config and create_config; both change.
-        - seed (:obj:`int`): Of the run.
-        - replays (:obj:`bool`): Whether it learns from a replay buffer.
-        - kwargs: Of DI-engine's ``compile_config``.
-    Raises:
-        - ConfigError: On the first key that is unknown or has an invalid value.
+    Both configs, which change, as one config with all defaults. ``replays``: the run learns from a replay buffer.
+    ``kwargs`` are those of DI-engine's ``compile_config``.
     """
     main_config, create_config = configs
 
@@ -70,20 +63,7 @@ def build(
         replays: bool = False,
         dynamic_seed: bool = True
 ) -> Parts:
-    """
-    Overview:
-        The parts of a run. Its folder is made, with the compiled config.
-    Arguments:
-        - configs (:obj:`Tuple[EasyDict, EasyDict]`): main_config and create_config, which are not changed.
-        - seed (:obj:`int`): Of the run.
-        - env_setting (:obj:`Optional[List]`): Class of the environments, and the configs of those to collect in and \
-            to evaluate in, as DI-engine's pipelines take it.
-        - model (:obj:`Optional[nn.Module]`): None builds the one of the config.
-        - limits (:obj:`Limits`): Beside ``policy.learn.num_updates``.
-        - replays (:obj:`bool`): Whether it learns from a replay buffer (mode ``serial``).
-        - dynamic_seed (:obj:`bool`): Whether each episode of an environment has another seed, where the policy does \
-            not learn from groups.
-    """
+    """The parts of a run, whose folder is made. ``configs`` are not changed; arguments are those of the pipelines."""
     main_config, create_config = copy.deepcopy(configs)
     groups = is_grpo(create_config.policy.type)
     if not groups:
@@ -127,13 +107,11 @@ def build(
 
 
 def limits_of(policy_cfg: EasyDict, limits: Limits) -> Limits:
-    """The limits of a run of grpo, with that of its config."""
     number = policy_cfg.learn.num_updates
     return limits if number is None else limits._replace(updates=min(number, limits.updates))
 
 
 def environments(cfg: EasyDict, env: Callable, env_cfgs: List[Any]) -> BaseEnvManager:
-    """The manager of environments of one class, one for each config."""
     return create_manager(cfg.env.manager, [partial(env, cfg=c) for c in env_cfgs])
 
 

@@ -18,16 +18,9 @@ _OWN_ENVS = ('token_env', 'gymnasium_env')
 
 def complete(main_config: EasyDict, create_config: EasyDict) -> EasyDict:
     """
-    Overview:
-        Fill in what a config leaves out and other keys determine. A key that is written stays as it is, and what
-        cannot be derived stays missing. The pipelines call this with every config. A config file calls it at its end if
-        the ``ding`` command has to run it, which reads the file before this package is imported.
-    Arguments:
-        - main_config, create_config (:obj:`EasyDict`): The configs, which are changed.
-    Returns:
-        - create_config (:obj:`EasyDict`): The same object.
-    Raises:
-        - ConfigError: If a section is missing, a name is not registered, or the task of ``env`` cannot be created.
+    Fill in what the configs leave out and other keys determine, and return ``create_config``. A key that is written
+    stays as it is, and what cannot be derived stays missing. The pipelines call this with every config. A config file
+    calls it at its end if the ``ding`` command has to run it, which reads the file before this package is imported.
     """
     if is_read_as_written():
         return create_config
@@ -101,5 +94,4 @@ def _lacks_a_tokenizer(model: Dict[str, Any]) -> bool:
 
 
 def _is_left_out(key: str, cfg: Dict[str, Any], env: Optional[type]) -> bool:
-    """Neither the config nor the environment's class has the key."""
     return key not in cfg and key not in getattr(env, 'config', {})

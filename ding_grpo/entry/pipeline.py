@@ -69,10 +69,7 @@ def serial_pipeline(
         max_env_step: Optional[int] = int(1e10),
         dynamic_seed: Optional[bool] = True,
 ) -> Any:
-    """
-    Overview:
-        Learn from a replay buffer (``ding -m serial``); otherwise as ``serial_pipeline_onpolicy``.
-    """
+    """Learn from a replay buffer (``ding -m serial``); otherwise as ``serial_pipeline_onpolicy``."""
     limits = Limits(max_train_iter, max_env_step)
     return _run(input_cfg, seed, env_setting, model, limits, replays=True, dynamic_seed=dynamic_seed)
 
@@ -110,14 +107,7 @@ def _run(input_cfg: InputConfig, seed: int, env_setting: Any, model: Any, limits
 
 
 def checked(input_cfg: InputConfig) -> Configs:
-    """
-    Overview:
-        main_config and create_config, complete and with registered names.
-    Arguments:
-        - input_cfg (:obj:`Union[str, Tuple[dict, dict]]`): Path of a config file, or both configs, which are copied.
-    Raises:
-        - ConfigError: If one is missing, or a name is not registered.
-    """
+    """main_config and create_config of a file, or copies of both, complete and with registered names."""
     if isinstance(input_cfg, str):
         main_config, create_config = read_config_file(input_cfg)
     else:
@@ -142,11 +132,8 @@ def _check_before(main_config: EasyDict, create_config: EasyDict) -> None:
 
 def _choose_folder(main_config: EasyDict) -> Optional[str]:
     """
-    Overview:
-        Name the run's folder as DI-engine does: one that exists gets the time as an ending, unless the run resumes. \
-        All processes agree on it; those after the first have a folder in it for their text logs.
-    Returns:
-        - made (:obj:`Optional[str]`): The folder, None if it exists.
+    Name the run's folder as DI-engine does, and return it if it does not exist: one that exists gets the time as an
+    ending, unless the run resumes. Processes after the first have a folder in it for their text logs.
     """
     name = main_config.setdefault('exp_name', 'default_experiment')
     resumes = main_config.policy.get('learn', {}).get('resume_training', False)

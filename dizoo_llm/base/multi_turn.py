@@ -52,15 +52,7 @@ class Reply(namedtuple('Reply', 'text parts done anchor')):
 
 
 class MultiTurnTask(Task):
-    """
-    Overview:
-        A source of problems, each a conversation or a game of several turns. The reward of an episode is the sum over \
-        its turns.
-    Interfaces:
-        ``__len__``, ``problem``, ``begin``, ``respond``, ``demonstration``, ``evaluation``
-    Property:
-        ``weights``, ``return_part``, ``words``, ``chars``
-    """
+    """A source of conversations or games of several turns. The reward of an episode is the sum over its turns."""
 
     @abstractmethod
     def begin(self, problem: Problem, seed: int) -> Any:
@@ -68,7 +60,6 @@ class MultiTurnTask(Task):
         Overview:
             The state of a new game.
         Arguments:
-            - problem (:obj:`Problem`): The problem.
             - seed (:obj:`int`): Seed of everything random in the game. All rows of a group get the same one. In \
                 evaluation it is a function of the problem's index.
         Returns:
@@ -79,35 +70,16 @@ class MultiTurnTask(Task):
     @abstractmethod
     def respond(self, problem: Problem, state: Any, turn: Turn) -> Reply:
         """
-        Overview:
-            Answer a turn. The text is data; never execute it. An episode whose task raises here is dropped, see \
-            ``policy.collect.collector.max_failed``.
-        Arguments:
-            - problem (:obj:`Problem`): The problem.
-            - state (:obj:`Any`): From ``begin``, as earlier turns changed it.
-            - turn (:obj:`Turn`): The policy's turn.
+        Answer a turn. ``state`` is that of ``begin``, as earlier turns changed it. The text of the turn is data; never
+        execute it. An episode whose task raises here is dropped, see ``policy.collect.collector.max_failed``.
         """
 
     def demonstration(self, problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
-        """
-        Overview:
-            The next turn of a right dialogue, for supervised learning.
-        Arguments:
-            - problem (:obj:`Problem`): The problem.
-            - turns (:obj:`Sequence[Tuple[str, str]]`): Text and reply of each turn so far.
-        """
+        """The next turn of a right dialogue, after ``turns``, text and reply of each one so far."""
         raise NotImplementedError(f'{type(self).__name__} has no demonstrations')
 
     def dialogue(self, problem: Problem) -> List[Dict[str, str]]:
-        """
-        Overview:
-            The prompt and the demonstrated turns with their replies, up to the last turn, as chat messages. A prompt \
-            may begin with such examples.
-        Arguments:
-            - problem (:obj:`Problem`): The problem.
-        Raises:
-            - ConfigError: If ``demonstration`` raises, or the dialogue does not end.
-        """
+        """The prompt and all demonstrated turns with their replies, as chat messages."""
         messages, turns, state = problem.messages, [], self.checked_begin(problem, 0)
         for number in range(MOST_TURNS):
             try:
@@ -135,12 +107,7 @@ class MultiTurnTask(Task):
         raise TypeError(f'{type(self).__name__} has several turns, which respond answers and rewards')
 
     def checked_begin(self, problem: Problem, seed: int) -> Any:
-        """
-        Overview:
-            Call ``begin``, and copy its result, so that no episode can change the state of another one.
-        Raises:
-            - TaskError: If it raises.
-        """
+        """A copy of what ``begin`` returns, so that no episode can change another one's state."""
         try:
             return copy.deepcopy(self.begin(problem, seed))
         except (Exception, SystemExit) as error:  # a user's game may raise anything
@@ -150,13 +117,9 @@ class MultiTurnTask(Task):
 
     def checked_respond(self, problem: Problem, state: Any, turn: Turn) -> Reply:
         """
-        Overview:
-            Call ``respond`` and validate its result.
-        Returns:
-            - reply (:obj:`Reply`): With every part of the reward, None for one that does not apply.
-        Raises:
-            - TaskError: If it raises, or returns anything but a ``Reply`` with text or messages, finite parts of \
-                ``weights`` and an anchor that can be hashed. The message quotes problem and turn.
+        Call ``respond``. Its reply gets every part of the reward, None for one that does not apply. Raises a
+        ``TaskError``, which quotes problem and turn, if it raises, or returns anything but a ``Reply`` with text or
+        messages, finite parts of ``weights`` and an anchor that can be hashed.
         """
         try:
             with time_limit(self.seconds):

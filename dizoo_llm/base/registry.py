@@ -11,18 +11,10 @@ from .task import Task, check_scorer
 
 
 class TaskRegistry(Registry):
-    """
-    Overview:
-        Tasks by name. A class that is defined again, as by a notebook's cell that runs twice, replaces the former.
-    """
+    """Tasks by name. A class that is defined again, as by a notebook's cell that runs twice, replaces the former."""
 
     def register(self, module_name: Optional[str] = None, module: Any = None, force_overwrite: bool = False) -> Any:
-        """
-        Overview:
-            As in DI-engine's ``Registry``.
-        Raises:
-            - ConfigError: If another class has the name.
-        """
+        """As in DI-engine's ``Registry``. Raises a ``ConfigError`` if another class has the name."""
         if module is None:
             return partial(self._add, module_name, force_overwrite)
         self._add(module_name, force_overwrite, module)
@@ -49,7 +41,6 @@ def create_task(cfg: Dict, where: str = 'env.task') -> Task:
     Arguments:
         - cfg (:obj:`Dict`): ``type`` is the registered name, ``import_names`` lists the modules that register it, \
             and all other keys are arguments of the task's constructor.
-        - where (:obj:`str`): Dotted path of the section, for messages.
     Raises:
         - ConfigError: If the task is unknown, rejects its arguments, cannot score completions, or has no problem for \
             training or evaluation.

@@ -16,16 +16,7 @@ PROBLEM, COMPLETION = ('problem', 'problems'), ('completion', 'completions')
 
 
 class Task(ABC):
-    """
-    Overview:
-        A source of problems and their scores. A task works on text and depends on neither tokens nor models. It \
-        defines ``score``, ``score_batch``, or both.
-    Interfaces:
-        ``__len__``, ``problem``, ``score``, ``score_batch``, ``demonstration``, ``evaluation``
-    Property:
-        ``weights``, ``return_part``, ``must_end``, ``words``, ``chars``, ``tools``, ``seconds``, ``listed``,
-        ``demonstrates``
-    """
+    """A source of problems and their scores, as text. It defines ``score``, ``score_batch``, or both."""
 
     # (Dict[str, float]) The parts that the scorer returns, and their weights in the reward.
     weights: Dict[str, float] = {}
@@ -51,12 +42,7 @@ class Task(ABC):
 
     @abstractmethod
     def problem(self, index: int) -> Problem:
-        """
-        Overview:
-            The problem at an index; a pure function of the index.
-        Arguments:
-            - index (:obj:`int`): From 0 to ``len(self) - 1``.
-        """
+        """The problem at an index from 0 to ``len(self) - 1``; a pure function of the index."""
 
     def score(self, problem: Problem, completion: str) -> Parts:
         """
@@ -65,7 +51,6 @@ class Task(ABC):
             completion that cannot be scored is dropped, see ``policy.collect.collector.max_failed``. The default is \
             ``score_batch`` with a batch of one.
         Arguments:
-            - problem (:obj:`Problem`): The problem.
             - completion (:obj:`str`): The policy's text, without the prompt.
         Returns:
             - parts (:obj:`Dict[str, Optional[float]]`): For each key of ``weights`` a finite number, or None if the \
@@ -86,7 +71,6 @@ class Task(ABC):
             learns, and not in the environments: see ``docs/tutorials/own_task.md``. If it raises, no completion of \
             the batch is scored.
         Arguments:
-            - problems (:obj:`List[Problem]`): The problem of each completion.
             - completions (:obj:`List[str]`): The policy's texts, without the prompts. Their number varies.
         Returns:
             - scores (:obj:`List[Union[Dict[str, Optional[float]], Exception]]`): For each completion what ``score`` \
@@ -100,12 +84,7 @@ class Task(ABC):
         return type(self).score_batch is not Task.score_batch
 
     def demonstration(self, problem: Problem) -> str:
-        """
-        Overview:
-            A right completion for supervised learning: the reference answer in the format that the scorer expects.
-        Arguments:
-            - problem (:obj:`Problem`): The problem.
-        """
+        """A right completion for supervised learning: the reference answer in the format that the scorer expects."""
         return problem.answer
 
     @property
@@ -118,12 +97,7 @@ class Task(ABC):
         return self
 
     def checked_problem(self, index: int) -> Problem:
-        """
-        Overview:
-            Call ``problem`` and validate its result.
-        Raises:
-            - TaskError: If it raises, or returns anything but a ``Problem`` whose prompt is text or chat messages.
-        """
+        """Call ``problem``. Raises a ``TaskError`` if it raises, or returns no ``Problem`` with a valid prompt."""
         try:
             problem = self.problem(index)
         except (Exception, SystemExit) as error:  # as in checked_score
@@ -136,13 +110,7 @@ class Task(ABC):
         return problem
 
     def checked_score(self, problem: Problem, completion: str) -> Parts:
-        """
-        Overview:
-            Call ``score`` and validate its result.
-        Raises:
-            - TaskError: If it raises, a part is missing, unknown, or neither a finite number nor None. The message \
-                quotes the problem's text.
-        """
+        """Call ``score``. Raises a ``TaskError``, which quotes the problem, if it raises, or a part is not valid."""
         try:
             with time_limit(self.seconds):
                 parts = self.score(problem, completion)
@@ -152,12 +120,8 @@ class Task(ABC):
 
     def checked_scores(self, problems: Sequence[Problem], completions: Sequence[str]) -> List[Union[Parts, TaskError]]:
         """
-        Overview:
-            Score completions and validate the results, with ``score_batch`` if the task defines it.
-        Returns:
-            - scores (:obj:`List[Union[Dict[str, Optional[float]], TaskError]]`): For each completion what \
-                ``checked_score`` returns, or the error that it raises. If ``score_batch`` raises or does not return \
-                one entry for each completion, all entries are one error.
+        For each completion what ``checked_score`` returns, or the error that it raises. ``score_batch`` scores them if
+        the task defines it; if that raises or does not return one entry for each completion, all entries are one error.
         """
         if not self.scores_batches:
             return [_or_error(self.checked_score, *row) for row in zip(problems, completions)]
@@ -198,10 +162,7 @@ class Task(ABC):
 
 
 class DividedTask(Task):
-    """
-    Overview:
-        A task over a list of items, of which others are held out for evaluation.
-    """
+    """A task over a list of items, of which others are held out for evaluation."""
 
     _items: Sequence[Any] = ()
     _held_out: Optional[Sequence[Any]] = None  # None: evaluation uses the same items
@@ -238,13 +199,7 @@ def _or_error(check: Callable[..., Parts], *args: Any) -> Union[Parts, TaskError
 
 
 def check_scorer(task: Task) -> None:
-    """
-    Overview:
-        Require that a task can score completions.
-    Raises:
-        - ConfigError: If it defines neither ``score`` nor ``score_batch``, or their parameters in another order, or \
-            a method by ``async def``.
-    """
+    """Require ``score`` or ``score_batch``, their parameters in the right order, and no method by ``async def``."""
     where = f'env.task: {type(task).__name__}'
     if (type(task).score, type(task).score_batch) == (Task.score, Task.score_batch):
         raise ConfigError(f'{where} must define score or score_batch.')

@@ -15,9 +15,9 @@ class _Interrupt(BaseException):
 def time_limit(seconds: Optional[float], name: str = 'seconds of the task') -> Iterator[None]:
     """
     Raise a ``TimeoutError`` in code that takes too long, and once a second in code that catches it; its traceback ends
-    where the code was interrupted. The timer of a limit around it, such as DI-engine's of a step, runs on. Operations
-    that ignore signals, such as a loop in C, are interrupted when they end. Threads other than the main one have no
-    limit, because they get no signals. ``name`` is what sets the limit.
+    where the code was interrupted. ``name`` is what sets the limit. The timer of a limit around it, such as DI-engine's
+    of a step, runs on. What ignores signals, such as a loop in C, is interrupted when it ends. Only the main thread,
+    which gets signals, has a limit.
     """
 
     def end(number: int, frame: Optional[FrameType]) -> None:

@@ -35,9 +35,8 @@ _READING = threading.Lock()
 @TASK_REGISTRY.register('file')
 class FileTask(ListTask):
     """
-    Overview:
-        Problems from a file with a column of prompts and one of answers. The only reward part is ``right``. A process
-        reads a file once for all environments, until it changes, and forked processes share its memory.
+    Problems from a file with a column of prompts and one of answers. Reward part: ``right``. A process reads a file
+    once for all environments, until it changes, and forked processes share its memory.
     """
 
     weights = dict(right=1.0)
@@ -64,7 +63,6 @@ class FileTask(ListTask):
             - eval_path (:obj:`Optional[str]`): File of evaluation problems; None holds out ``eval_size`` of ``path``.
             - eval_size (:obj:`int`): Maximum number of evaluation problems. 0 uses all of ``eval_path``; if that is \
                 None, evaluation uses the training problems.
-            - seed (:obj:`int`): Seed that selects the held-out problems.
             - prompt (:obj:`str`): Column of the prompts, text or lists of chat messages.
             - answer (:obj:`str`): Column of the reference answers. A row without one whose messages end with a turn \
                 of the assistant has this turn as its answer.
@@ -77,8 +75,6 @@ class FileTask(ListTask):
             - check (:obj:`str`): 'exact', 'number', or 'math_verify' (extra ``math``).
             - check_rows (:obj:`Optional[int]`): Number of reference answers of a file, spread over it, that \
                 'math_verify' evaluates when it is read. None: all. The other checks always read all.
-        Raises:
-            - ConfigError: If an argument is invalid, or a file cannot be read or contains an invalid row.
         """
         check_choice('answer_in', answer_in, EXTRACTORS)
         check_choice('reference_in', reference_in, EXTRACTORS)

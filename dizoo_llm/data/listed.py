@@ -13,25 +13,16 @@ from .packed import Packed
 
 class ListTask(DividedTask):
     """
-    Overview:
-        A task over a list of problems. Held-out problems, if any, are a separate list or are drawn with a seed. \
-        Training has no problem whose fact (``as_written``) is that of a held-out one.
+    A task over a list of problems. Held-out problems, if any, are a separate list or are drawn with a seed. Training
+    has no problem whose fact (``as_written``) is that of a held-out one.
     """
 
     listed = True
 
     def __init__(self, problems: Sequence[Problem], held_out: Optional[Sequence[Problem]], eval_size: int, seed: int):
         """
-        Overview:
-            Split the problems into training and evaluation.
-        Arguments:
-            - problems (:obj:`Sequence[Problem]`): All problems, or only those for training.
-            - held_out (:obj:`Optional[Sequence[Problem]]`): Problems for evaluation; None draws them from ``problems``.
-            - eval_size (:obj:`int`): Maximum number of evaluation problems, each text once. 0 uses all of \
-                ``held_out``; if that is None, evaluation uses the training problems.
-            - seed (:obj:`int`): Seed of the draw.
-        Raises:
-            - ConfigError: If no problem is left for training.
+        ``eval_size`` is the maximum number of evaluation problems, each text once, which are drawn with a seed if
+        ``held_out`` is None. 0 uses all of ``held_out``; if that is None, evaluation uses the training problems.
         """
         check_values(eval_size=(eval_size, Rule.integer(0)), seed=(seed, Rule.integer(0)))
         if held_out is None and eval_size == 0:

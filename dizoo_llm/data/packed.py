@@ -9,8 +9,8 @@ from dizoo_llm.base import Problem
 
 class Packed(Sequence[Problem]):
     """
-    Problems as bytes, about as large as their file. As objects, they would take several times as much. A forked process
-    would also copy them one by one, because reading an object changes its count of references.
+    Problems as bytes. As objects, they would take several times as much memory, and forked processes would copy them
+    one by one, because reading an object changes its count of references.
     """
 
     def __init__(self) -> None:

@@ -21,30 +21,22 @@ from .parameters import by_name
 @TASK_REGISTRY.register('python')
 class PythonTask(ListTask):
     """
-    Overview:
-        Problems and scores from a user's Python file, which is executed. ``problems()`` returns a list of dicts with \
-        ``prompt``, ``answer`` and any further keys. ``score(problem, completion)`` gets such a dict and a text, and \
-        returns a number or a dict of named numbers. Its parameters are bound by name, see \
-        ``dizoo_llm/data/parameters.py``: ``score(completion, answer)`` works too. The file may define the weights of \
-        the numbers in ``weights``, and in ``return_part`` the one that evaluation reports as the return. In place of \
-        ``score`` it may define ``score_batch(problems, completions)``, which gets lists and returns a list of such \
-        scores; an exception in this list says that a completion cannot be scored.
+    Problems and scores from a user's Python file, which is executed. ``problems()`` returns a list of dicts with
+    ``prompt``, ``answer`` and any further keys. ``score(problem, completion)`` gets such a dict and a text, and returns
+    a number or a dict of named numbers. Its parameters are bound by name, see ``dizoo_llm/data/parameters.py``:
+    ``score(completion, answer)`` works too. The file may define the weights of the numbers in ``weights``, and in
+    ``return_part`` the one that evaluation reports as the return. In place of ``score`` it may define
+    ``score_batch(problems, completions)``, which gets lists and returns a list of such scores; an exception in this
+    list says that a completion cannot be scored.
     """
 
     def __init__(self, file: str, eval_size: int = 0, seed: int = 0, seconds: Optional[float] = 60.0) -> None:
         """
-        Overview:
-            Run the file.
         Arguments:
-            - file (:obj:`str`): Path of the file.
             - eval_size (:obj:`int`): Number of held-out problems; 0 evaluates on the training problems.
-            - seed (:obj:`int`): Seed that selects the held-out problems.
             - seconds (:obj:`Optional[float]`): Time limit of ``score``; ``score_batch`` has ten times as long. \
                 None for none. The file runs in this process, because it may load a model or keep a state: raise the \
                 limit for a scorer that waits for another machine.
-        Raises:
-            - ConfigError: If the file does not exist, raises, lacks a function, or returns an invalid problem, \
-                or if nothing is known to give to a parameter of a scorer.
         """
         check_values(seconds=(seconds, Rule.number(0, open_low=True).or_none()))
         self.seconds = seconds

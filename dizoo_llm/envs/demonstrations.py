@@ -18,21 +18,14 @@ def demonstrated_turn(env: gymnasium.Env, config: str = '') -> List[int]:
 
 class Demonstrations:
     """
-    Overview:
-        For each training problem, the token ids of its prompt, followed by its right completion and an end-of-sequence
-        token, or of the dialogue that the task demonstrates. The labels are -100 where the environment writes.
-    Interfaces:
-        ``check``, ``__len__``, ``__getitem__``
+    Token ids of the prompt of each training problem with its right completion and an end-of-sequence token, or with the
+    dialogue that the task demonstrates. The labels are -100 where the environment writes.
     """
 
     def __init__(self, env: gymnasium.Env, answers: Optional[str] = None, config: str = '') -> None:
         """
-        Arguments:
-            - env (:obj:`gymnasium.Env`): A ``TokenEnv`` with the training problems.
-            - answers (:obj:`Optional[str]`): Python file whose ``answer(problem, index)`` gives the completions.
-            - config (:obj:`str`): Dotted path of the config's sections with a dot at its end, for messages.
-        Raises:
-            - ConfigError: If the file does not define such a function, or the task has several turns.
+        Of a ``TokenEnv``, or of a Python file whose ``answer(problem, index)`` gives the completions, for tasks of one
+        turn. ``config`` is the dotted path of the sections with a dot at its end, for messages.
         """
         self._env, self._config, self._answer = env, config, None
         if answers is None:
@@ -49,13 +42,7 @@ class Demonstrations:
             )
 
     def check(self, index: int) -> None:
-        """
-        Overview:
-            Check that the scorer rewards the demonstration of a problem. Answers of a file, and further \
-            demonstrations, may be wrong.
-        Raises:
-            - ConfigError: If it does not.
-        """
+        """Raise a ``ConfigError`` if the scorer does not reward a demonstration of the task."""
         if self._answer is not None:
             return
         if self._env.has_turns:

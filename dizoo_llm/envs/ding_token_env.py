@@ -24,10 +24,9 @@ from .token_env import TokenEnv
 @ENV_REGISTRY.register('token_env')
 class DingTokenEnv(BaseEnv):
     """
-    Overview:
-        ``TokenEnv`` with DI-engine's environment interface. A collector environment starts the problem that its seed
-        selects. Evaluator environment i of E runs problems i, i + E, ... up to ``n_evaluator_episode`` and then starts
-        over. Each evaluation therefore runs each of the first ``n_evaluator_episode`` problems exactly once.
+    ``TokenEnv`` with DI-engine's environment interface. A collector environment starts the problem that its seed
+    selects. Evaluator environment i of E runs problems i, i + E, ... up to ``n_evaluator_episode`` and then starts
+    over. Each evaluation therefore runs each of the first ``n_evaluator_episode`` problems exactly once.
     """
 
     config = ENV_OPTIONS
@@ -42,12 +41,7 @@ class DingTokenEnv(BaseEnv):
 
     @classmethod
     def check(cls, cfg: Dict) -> None:
-        """
-        Overview:
-            Check the ``env`` section of a config against the keys that this environment and DI-engine's pipelines read.
-        Raises:
-            - ConfigError: On the first key that is unknown or has an invalid value.
-        """
+        """Check the ``env`` section of a config: the keys that this class and DI-engine's pipelines read."""
         check_env_config(cfg, cls.config, cls.rules)
 
     @classmethod
@@ -109,32 +103,21 @@ class DingTokenEnv(BaseEnv):
 
     @property
     def token_spec(self) -> TokenSpec:
-        """The properties of this environment that a policy needs, see ``TokenSpec``."""
         return self._env.token_spec
 
     @property
     def scorer(self) -> Optional[Scorer]:
-        """Scores the episodes that environments with ``reset(defer_score=True)`` left unscored. None: the task scores
-        single completions, and its environments do so best."""
+        """Scores episodes of ``reset(defer_score=True)``; None if the environments do so best, one by one."""
         return self._scorer if self._env.scoring.in_batches else None
 
     def probe(self, problems: int) -> List[Dict[str, Any]]:
-        """
-        Overview:
-            What the scorer pays for demonstrations and for junk, see ``probe``. The environment does not change.
-        Arguments:
-            - problems (:obj:`int`): Number of problems.
-        """
+        """What the scorer pays for demonstrations and for junk, see ``probe``. The environment does not change."""
         return probe(self._env, problems)
 
     def seed(self, seed: int, dynamic_seed: bool = True) -> None:
         """
-        Overview:
-            Set the seed. An evaluator environment starts again with its first problem.
-        Arguments:
-            - seed (:obj:`int`): Selects the problem.
-            - dynamic_seed (:obj:`bool`): True: it is the seed of the next ``reset``, and later resets continue the \
-                same random sequence. False: it is the seed of every ``reset``.
+        With ``dynamic_seed`` the seed of the next ``reset``, whose random sequence later ones continue; otherwise of
+        every ``reset``. An evaluator environment starts again with its first problem.
         """
         self._seed, self._dynamic_seed = seed, dynamic_seed
         self._walked = 0
@@ -185,20 +168,15 @@ class DingTokenEnv(BaseEnv):
         return BaseEnvTimestep(obs, as_reward(reward), done, info)
 
     def random_action(self) -> np.ndarray:
-        """A random token id, of shape :math:`(1, )`."""
         return np.array([self.action_space.sample()])
 
     def render(self) -> str:
-        """The prompt and the tokens after it, as text."""
         return self._env.render()
 
     def enable_save_replay(self, replay_path: Optional[str] = None) -> None:
         """
-        Overview:
-            Save the text of each episode that ends from now on.
-        Arguments:
-            - replay_path (:obj:`Optional[str]`): A folder, in which the episodes of problem i are appended to \
-                ``problem_i.txt``. None: ``./video``, as in DI-engine's environments.
+        Append the text of each further episode of problem i to ``problem_i.txt`` in a folder, by default ``./video`` as
+        in DI-engine's environments.
         """
         self._replay_path = replay_path or './video'
 

@@ -27,10 +27,9 @@ class Problems:
 
 def fitting_problems(encoder: Encoder, task: Task, evaluation: bool, drops: bool) -> Sequence[int]:
     """
-    Indices of the training or evaluation problems that are left. The prompts are encoded before a run, rather than find
-    in its middle one that does not fit. If there is no limit, it becomes the longest prompt for training and
-    evaluation. Otherwise, and unless prompts are to be dropped, only those of a ``listed`` task are encoded; of more
-    than ``MOST_READ`` only those whose number of characters does not already tell that they fit.
+    Indices of the training or evaluation problems that are left, found by encoding their prompts before a run. Without
+    a limit, it becomes the longest prompt of training and evaluation. With one, only prompts of a ``listed`` task, or
+    those to be dropped, are encoded; of more than ``MOST_READ`` only those that may be too long by their characters.
     """
     parts = dict(training=task, evaluation=task.evaluation())
     wanted, number = 'evaluation' if evaluation else 'training', sum(map(len, parts.values()))

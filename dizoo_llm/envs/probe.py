@@ -14,10 +14,9 @@ def probe(env: TokenEnv, problems: int) -> List[Dict[str, Any]]:
     """
     Score, for some problems spread over all, the demonstration and four texts that answer nothing: the empty text, the
     prompt copied, random tokens, and one token repeated. They go through tokens as those of a policy do, and all end
-    with an end-of-sequence token. A task of one turn scores all of them with one call. The environment does not change.
-    Each text has ``problem``, ``kind``, ``text``, ``prompt_tokens`` and ``tokens`` (numbers), ``reward``, ``value``
-    (what evaluation reports), ``ended`` (False if a limit cut it) and ``failed``, why it has no reward, else None. The
-    demonstration is absent unless the task ``demonstrates``.
+    with an end-of-sequence token. The environment does not change. Each text has ``problem``, ``kind``, ``text``,
+    ``prompt_tokens`` and ``tokens`` (numbers), ``reward``, ``value`` (what evaluation reports), ``ended`` (False if a
+    limit cut it) and ``failed``, why it has no reward. The demonstration is absent unless the task ``demonstrates``.
     """
     env = copy.copy(env)
     number, probes = min(problems, len(env.problems)), []
@@ -25,12 +24,8 @@ def probe(env: TokenEnv, problems: int) -> List[Dict[str, Any]]:
         probes += [_run(env, index, *text) for text in _texts(env, index)]
     waiting = [found for found in probes if 'unscored' in found]
     rows = [found.pop('unscored') for found in waiting]
-    scores = env.scoring.scores(
-        [env.problems.checked_problem(row.index) for row in rows], [row.completion for row in rows]
-    ) if rows else []
-    for found, row, scored in zip(waiting, rows, scores):
-        reward, outcome = env.scoring.outcome(scored, row)
-        found.update(_scores(reward, outcome))
+    for found, outcome in zip(waiting, env.scoring.outcomes(env.problems, rows) if rows else ()):
+        found.update(_scores(*outcome))
     return probes
 
 

@@ -18,9 +18,8 @@ RECORDED = ('index', 'kind', 'prompt', 'completion', 'turns', 'return', 'reward_
 
 class Scorer:
     """
-    Completes the last steps of episodes. Each environment has one for its own episodes. That of the reference
-    environment of an env manager also scores episodes that other environments left unscored. It is the only one that
-    does so in a process, so that what a batch scorer loads is loaded once.
+    Completes the last steps of episodes. Each environment has one for its own. That of the reference environment of an
+    env manager also scores what the others left unscored, so that a batch scorer is loaded once in a process.
     """
 
     def __init__(self, env: TokenEnv, evaluates: bool) -> None:
@@ -30,16 +29,13 @@ class Scorer:
 
     def score(self, steps: List[Tuple[int, BaseEnvTimestep]]) -> List[BaseEnvTimestep]:
         """
-        Score the episodes that environments left unscored, with one call of the task: for each the number of its
-        environment and its last step, whose info contains ``unscored``. Episodes of one environment are in their order.
-        Returns the same steps as an environment that scores returns them.
+        The last steps of episodes, by number of the environment, as environments that score return them. One call of
+        the task scores what their info has as ``unscored``. Episodes of one environment are in their order.
         """
         rows = [step.info['unscored'] for _, step in steps]
-        problems = {i: self._env.problems.checked_problem(i) for i in dict.fromkeys(row.index for row in rows)}
-        scores = self._env.scoring.scores([problems[row.index] for row in rows], [row.completion for row in rows])
+        outcomes = self._env.scoring.outcomes(self._env.problems, rows)
         finished = []
-        for (env_id, step), row, scored in zip(steps, rows, scores):
-            reward, outcome = self._env.scoring.outcome(scored, row)
+        for (env_id, step), row, (reward, outcome) in zip(steps, rows, outcomes):
             info = {key: value for key, value in step.info.items() if key != 'unscored'} | outcome
             self.finish(env_id, reward, row.length, info)
             finished.append(step._replace(reward=as_reward(reward), info=info))
@@ -47,8 +43,8 @@ class Scorer:
 
     def finish(self, env_id: int, reward: float, length: int, info: Dict[str, Any]) -> None:
         """
-        Add the entries that DI-engine's workers read to the info of an episode's last step. Raises a ``TaskError`` if
-        too many completions of this environment in a row could not be scored.
+        Add what DI-engine's workers read to the info of an episode's last step. Raises a ``TaskError`` if too many
+        completions of this environment in a row could not be scored.
         """
         failed = info['failed'] is not None
         in_a_row = self._failed_in_a_row[env_id] = self._failed_in_a_row[env_id] + 1 if failed else 0
@@ -72,5 +68,4 @@ class Scorer:
 
 
 def as_reward(reward: float) -> np.ndarray:
-    """The reward of a DI-engine time step."""
     return np.array([reward], dtype=np.float32)

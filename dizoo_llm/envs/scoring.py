@@ -7,11 +7,13 @@ from dizoo_llm.base.task import BATCH, check_return_part
 from dizoo_llm.base.time_limit import time_limit
 from dizoo_llm.models.reward_model import KEY, RewardModel
 
+from .fitting import Problems
+
 
 class Ended(NamedTuple):
     """
-    A completion that has ended, as its score needs it. The problem itself stays in its process: it is a pure function
-    of the index, and its metadata may be large or impossible to pickle.
+    A completion that has ended, as its score needs it. Its problem is a pure function of the index, and its metadata
+    may be large or impossible to pickle.
     """
     index: int  # of the problem
     completion: str  # without the end-of-sequence token
@@ -21,10 +23,8 @@ class Ended(NamedTuple):
 
 class Scoring:
     """
-    Scores completions by a task and by reward models, and makes reward and info of a token environment from scores,
-    from a completion's end and length, or from the scores of turns. ``weights`` are those of all parts of the reward,
-    ``return_part`` is the part that evaluation reports, and ``in_batches`` tells whether many completions are better
-    scored at once.
+    Scores completions by a task and by reward models, and makes reward and info from scores of completions or turns.
+    ``weights`` are those of all parts, and ``in_batches`` tells whether many completions are better scored at once.
     """
 
     def __init__(self, task: Task, options: Dict[str, Any], evaluation: bool) -> None:
@@ -97,7 +97,7 @@ class Scoring:
     def outcome(self, scored: Union[Parts, TaskError], ended: Ended) -> Tuple[float, Dict[str, Any]]:
         """
         Reward and info of a completion: ``reward_parts``, ``failed`` and ``return``, see ``TokenEnv.step``. An error in
-        place of its parts drops this row only; the workers count failures.
+        place of its parts drops this row only.
         """
         failed = scored.message if isinstance(scored, TaskError) else None
         parts = dict(scored) if failed is None else dict.fromkeys(self._scored)
@@ -111,8 +111,13 @@ class Scoring:
         info = self._info(parts, failed)
         return self.reward(info['reward_parts']), info
 
+    def outcomes(self, problems: Problems, rows: Sequence[Ended]) -> List[Tuple[float, Dict[str, Any]]]:
+        """``outcome`` of completions, scored with one call."""
+        known = {i: problems.checked_problem(i) for i in dict.fromkeys(row.index for row in rows)}
+        scores = self.scores([known[row.index] for row in rows], [row.completion for row in rows])
+        return list(map(self.outcome, scores, rows))
+
     def reward(self, parts: Parts) -> float:
-        """Weighted sum of the parts that apply."""
         return float(sum(self.weights[name] * value for name, value in parts.items() if value is not None))
 
     def not_finite(self, parts: Parts) -> Optional[str]:

@@ -10,10 +10,7 @@ NO_TOKEN = -1  # pads observations after the last token; never a token id
 
 
 class TokenSpec(NamedTuple):
-    """
-    Overview:
-        The properties of a token environment that a policy needs: how a row ends, and the sizes that a model must fit.
-    """
+    """What a policy needs to know of a token environment: how a row ends, and the sizes that a model must fit."""
     tokenizer: PreTrainedTokenizerBase
     eos_token_ids: Tuple[int, ...]
     vocab_size: int

@@ -19,16 +19,11 @@ from .spec import NO_TOKEN, TokenSpec
 
 class TokenEnv(gymnasium.Env):
     """
-    Overview:
-        The token-level Markov decision process of a causal language model. The observation is the prompt and all
-        tokens so far, padded with -1. An action is one token or several, of one turn. Tokens after the one that ends
-        the turn, an end-of-sequence token or the last token of a stop string, are ignored, and so are tokens beyond the
-        length limit. A ``Task`` has one turn, which it scores. A ``MultiTurnTask`` answers each turn: the reply is
-        part of the next observation. The reward of a turn arrives with its last token.
-    Interfaces:
-        ``reset``, ``step``, ``render``
-    Property:
-        ``observation_space``, ``action_space``, ``token_spec``
+    The token-level Markov decision process of a causal language model. The observation is the prompt and all tokens so
+    far, padded with -1. An action is one token or several, of one turn. Tokens after the one that ends the turn, an
+    end-of-sequence token or the last token of a stop string, are ignored, and so are tokens beyond the length limit. A
+    ``Task`` has one turn, which it scores. A ``MultiTurnTask`` answers each turn: the reply is part of the next
+    observation. The reward of a turn arrives with its last token.
     """
 
     metadata = {'render_modes': ['ansi']}
@@ -45,12 +40,9 @@ class TokenEnv(gymnasium.Env):
         """
         Arguments:
             - task (:obj:`Union[str, Dict, Task]`): A task, the name of a registered one, or its config.
-            - evaluation (:obj:`bool`): Whether to use the evaluation problems.
             - kept (:obj:`Optional[Sequence[int]]`): Indices of the problems to use, ``kept`` of another environment \
                 that has measured the prompts. None measures them, see ``fitting_problems``.
             - options (:obj:`Any`): The other keys of the section ``env`` of a config, see ``ENV_OPTIONS``.
-        Raises:
-            - ConfigError: If an argument is invalid.
         """
         check_config(options, ENV_OPTIONS, ENV_RULES, 'env')
         options = {**ENV_OPTIONS, **options}
@@ -125,12 +117,10 @@ class TokenEnv(gymnasium.Env):
         Overview:
             Start a problem. The same seed selects the same problem and starts the same game.
         Arguments:
-            - seed (:obj:`Optional[int]`): As in gymnasium.
             - options (:obj:`Optional[Dict]`): ``index`` selects the problem (modulo the number of problems). \
                 ``defer_score=True`` leaves the score of the completion to the caller, see ``step``.
         Returns:
             - obs (:obj:`np.ndarray`): The prompt's token ids, padded with -1.
-            - info (:obj:`Dict`): ``index``, the index of the problem.
         Shapes:
             - obs (:obj:`np.ndarray`): :math:`(N, )`, N = max_prompt_length + max_tokens
         Raises:

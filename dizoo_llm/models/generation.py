@@ -17,10 +17,9 @@ def plain_generate(
         temperature: float = 0.0,
 ) -> List[List[int]]:
     """
-    Complete prompts, greedily or at a temperature. ``generate`` fills unset options from the model's own generation
-    config, in which published models set penalties and restrictions; this function ignores that config. A completion
-    ends with the first of ``eos_token_ids``, which it includes. Tokens that a model has beyond ``vocab_size`` are never
-    generated.
+    Complete prompts, greedily or at a temperature, up to and including the first of ``eos_token_ids``. ``generate``
+    would fill unset options from the model's own generation config, in which published models set penalties and
+    restrictions. Tokens that a model has beyond ``vocab_size`` are never generated.
     """
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=model.device)  # (B, L)

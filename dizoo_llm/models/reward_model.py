@@ -55,10 +55,7 @@ RULES = dict(
 
 
 class RewardModel:
-    """
-    Scores completions by a sequence-classification model. The model is loaded at the first call, once in a process,
-    whatever the number of environments.
-    """
+    """Scores completions by a sequence-classification model, which a process loads once, at the first call."""
 
     def __init__(self, cfg: Dict[str, Any], key: str = KEY) -> None:
         check_config(cfg, DEFAULTS, RULES, key)
@@ -75,10 +72,7 @@ class RewardModel:
 
     @torch.no_grad()
     def scores(self, problems: Sequence[Problem], completions: Sequence[str]) -> List[Union[float, Exception]]:
-        """
-        For each completion the model's output, or why it cannot be computed. Raises a ``ConfigError`` if the model
-        cannot be loaded.
-        """
+        """For each completion the model's output, or why it cannot be computed."""
         model, tokenizer = self._load()
         rows = [self._encode(tokenizer, model, *row) for row in zip(problems, completions)]
         scores: List[Union[float, Exception]] = list(rows)

@@ -1,8 +1,7 @@
 """The ``Trainer`` of ``transformers``, as the programs here use it."""
 import os
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Sequence
 
-from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
@@ -39,7 +38,7 @@ def make_folder(folder: str) -> str:
 
 def fit(
         model: PreTrainedModel,
-        rows: Dataset,
+        rows: Sequence[Any],
         collate: Callable,
         report: Report,
         folder: str,

@@ -20,10 +20,6 @@ SERVERS = Servers(
 _NUMBER = re.compile(r'(?!\$[-+]?\$)\$?([-+]?)\$?((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?)%?\.?')
 
 
-def _whole(completion: str) -> Optional[str]:
-    return completion.strip()
-
-
 def _answer_tag(completion: str) -> Optional[str]:
     return _agreed(_BLOCK.findall(completion))
 
@@ -53,7 +49,7 @@ def _agreed(found: List[str]) -> Optional[str]:
 
 # Name in a config -> function that extracts the answer from a completion, or returns None.
 EXTRACTORS: Dict[str, Callable[[str], Optional[str]]] = {
-    'whole': _whole,
+    'whole': str.strip,
     'answer_tag': _answer_tag,
     'boxed': _boxed,
     '####': _hashes,
@@ -75,8 +71,8 @@ def exact(given: str, answer: str) -> float:
 
 def number(given: str, answer: str) -> float:
     """
-    1 if both are the same number, else 0. A number consists of digits, optionally with well-formed thousands commas, a
-    decimal point, a sign, and a dollar or percent sign; any other text around it gives 0.
+    1 if both are the same number, else 0: digits, perhaps with well-formed thousands commas, a decimal point, a sign,
+    and a dollar or percent sign, and no other text.
     """
     a, b = _number(given), _number(answer)
     return float(a is not None and a == b)
@@ -84,11 +80,10 @@ def number(given: str, answer: str) -> float:
 
 def math_verify(pairs: Sequence[Tuple[str, str]]) -> List[Union[float, Exception]]:
     """
-    1 for each pair of answer and reference that ``math-verify`` (an extra of this package) considers the same
-    mathematical expression, else 0; an exception if it does not decide within some seconds, for example for a tower of
-    powers, or fails. ``math-verify`` finds an expression in any text. The answer must therefore be a single expression:
-    at most 1000 characters without words, control characters and white space other than spaces, and with an equality
-    sign or brackets only if the reference has them. Answers do not wait for one that takes long.
+    1 for each pair of answer and reference that ``math-verify`` (an extra) considers the same expression, else 0; an
+    exception if it fails or takes too long, for example for a tower of powers. It finds an expression in any text, so
+    the answer must be a single one: at most 1000 characters without words, control characters and white space other
+    than spaces, and with an equality sign or brackets only if the reference has them.
     """
     pairs = [(given.strip(), answer.strip()) for given, answer in pairs]
     asked = [i for i, pair in enumerate(pairs) if _may_be_expression(*pair)]

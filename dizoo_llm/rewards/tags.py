@@ -13,14 +13,8 @@ _FORM = re.compile(rf'{_NO_TAG}</think>\s*<answer>\s*(?!{_TAG})\S{_NO_TAG}</answ
 
 def answer_reward(completion: str, answer: str) -> float:
     """
-    Overview:
-        1 if the completion contains a complete answer block and every complete block gives the right answer, else 0. \
-        A completion that lists different answers earns nothing.
-    Arguments:
-        - completion (:obj:`str`): The policy's text, without the prompt.
-        - answer (:obj:`str`): The right answer, compared without surrounding white space.
-    Returns:
-        - reward (:obj:`float`): 0 or 1.
+    1 if the completion, without the prompt, contains a complete answer block and every complete block gives the right
+    answer, compared without surrounding white space, else 0. A completion that lists different answers earns nothing.
     """
     given = [block.strip() for block in _ANSWER.findall(completion)]
     return float(bool(given) and all(g == answer.strip() for g in given))
@@ -28,14 +22,9 @@ def answer_reward(completion: str, answer: str) -> float:
 
 def format_reward(completion: str) -> float:
     """
-    Overview:
-        A third for each tag in its place: the first tag is ``</think>``, the second ``<answer>``, the third \
-        ``</answer>``. The partial credit lets a random policy improve step by step. Tags out of order earn nothing: a \
-        policy that puts the answer before ``</think>`` would stay there.
-    Arguments:
-        - completion (:obj:`str`): The policy's text, without the prompt.
-    Returns:
-        - reward (:obj:`float`): 0, 1/3, 2/3 or 1.
+    A third for each tag in its place: the first tag of the completion is ``</think>``, the second ``<answer>``, the
+    third ``</answer>``. The partial credit lets a random policy improve step by step. Tags out of order earn nothing: a
+    policy that puts the answer before ``</think>`` would stay there.
     """
     pairs = zip(re.findall(_TAG, completion), ('</think>', '<answer>', '</answer>'))
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)) / 3
@@ -43,10 +32,7 @@ def format_reward(completion: str) -> float:
 
 def is_formatted(completion: str) -> bool:
     """
-    Overview:
-        Whether the whole text is ``thoughts </think> <answer> x </answer>`` with no other tag, a non-empty x, and no \
-        other text after the thoughts.
-    Arguments:
-        - completion (:obj:`str`): The policy's text, without the prompt.
+    Whether the whole completion is ``thoughts </think> <answer> x </answer>`` with no other tag, a non-empty x, and no
+    other text after the thoughts.
     """
     return _FORM.fullmatch(completion) is not None

@@ -108,10 +108,7 @@ class _Server:
 
 
 class Servers:
-    """
-    Servers that answer questions. There is one at first. While questions wait for others that take long, more are
-    started, up to ``most``.
-    """
+    """One server at first, and up to ``most`` while questions wait for others that take long."""
 
     def __init__(
             self,
@@ -172,7 +169,10 @@ class Servers:
                     server.give(waiting.popleft(), self._wall)
             more = bool(waiting) and len(self.running) < self._most and all(server.ready for server in self.running)
             if more and (not self.running or time.monotonic() - moved >= PATIENCE):
-                self.running.append(self._started())
+                try:
+                    self.running.append(_Server(self._start))
+                except OSError as error:
+                    raise RuntimeError(f'{self._name} cannot be started ({error.strerror})') from error
                 moved = time.monotonic()
                 continue
             busy = [server for server in self.running if server.question or not server.ready]
@@ -207,12 +207,6 @@ class Servers:
                     answers[question] = self._failure(line, most, shown[question])
         return answers
 
-    def _started(self) -> _Server:
-        try:
-            return _Server(self._start)
-        except OSError as error:
-            raise RuntimeError(f'{self._name} cannot be started ({error.strerror})') from error
-
     def _found(self, found: Any, about: Any) -> Any:
         if found == 'late':
             return TimeoutError(f'{self._name} took more than {SECONDS:g} s for {about!r:.80}')
@@ -239,18 +233,13 @@ class Servers:
 
 def _interpreter(file: str, memory: int, read: int, write: int) -> int:
     one_thread = dict.fromkeys(('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'), '1')
+    paths = [os.path.join(_FOLDER, name) for name in ('serve.py', f'{file}.py')]
     process = subprocess.Popen(
-        [sys.executable,
-         os.path.join(_FOLDER, 'serve.py'),
-         os.path.join(_FOLDER, f'{file}.py'),
-         str(memory)],
+        [sys.executable, *paths, str(memory)],
         stdin=read,
         stdout=write,
         start_new_session=True,
-        env={
-            **os.environ,
-            **one_thread
-        }
+        env=dict(os.environ, **one_thread)
     )
     process.returncode = 0  # ``_Server`` waits for it
     return process.pid

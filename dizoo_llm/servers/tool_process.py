@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 class ToolProcess:
     """
     Calls functions in another process, which starts at the first call and after each that had to be ended. A call takes
-    at most ``seconds``; of an answer the first ``max_chars`` characters are kept.
+    at most ``seconds``; of an answer ``max_chars`` characters are kept.
     """
 
     def __init__(self, functions: Sequence[Callable], seconds: float, max_chars: int) -> None:
@@ -38,9 +38,7 @@ class ToolProcess:
         self._servers = Servers('env.task.functions', self._start, seconds=seconds, times=1, most_bytes=most_bytes)
 
     def call(self, name: str, arguments: Dict[str, Any]) -> Answer:
-        """
-        Call a function with numbers, texts and bools by name. Raises a ``RuntimeError`` if no process can be started.
-        """
+        """Call a function with numbers, texts and bools by name."""
         found, = self._servers.ask([(name, arguments)], [name])
         if isinstance(found, str):
             return Answer(found, False)

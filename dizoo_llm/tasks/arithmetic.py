@@ -24,11 +24,9 @@ OPERATIONS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 @TASK_REGISTRY.register('arithmetic')
 class ArithmeticTask(DividedTask):
     """
-    Overview:
-        All problems are different. Some are shown as worked examples, others are held out, and training has the rest
-        but for other forms of these: 3 + 8 = 11 is the fact of 8 + 3, 11 - 3, 11 - 8, 3 - 11 and 8 - 11. Reward
-        parts: ``right``, 1 if the completion is the number and nothing else; ``near``, 1 / (1 + d) for a number that is
-        d away from the right one, and 0 for anything else.
+    Training has all problems but the worked examples, those held out, and other forms of either: 3 + 8 = 11 is the fact
+    of 8 + 3, 11 - 3, 11 - 8, 3 - 11 and 8 - 11. Reward parts: ``right``, 1 if the completion is the number and nothing
+    else; ``near``, 1 / (1 + d) for a number that is d away from the right one, and 0 for anything else.
     """
 
     return_part = 'right'
@@ -48,18 +46,13 @@ class ArithmeticTask(DividedTask):
         """
         Arguments:
             - operations (:obj:`str`): Any of '+', '-' and '*'.
-            - low (:obj:`int`): The smallest number of a problem.
-            - high (:obj:`int`): The largest number of a problem.
             - examples (:obj:`int`): Number of worked examples in each prompt.
-            - eval_size (:obj:`int`): Number of evaluation problems.
             - negative (:obj:`bool`): Whether results may be negative.
             - near (:obj:`float`): Weight of ``near`` beside 1 for ``right``. A model that is rarely right learns from \
                 near misses.
             - train_high (:obj:`Optional[int]`): The largest number of a training problem, at least ``high``; None for \
                 ``high``. More problems than can be memorised in a run are learned by rule.
             - seed (:obj:`int`): Seed of the division into examples, evaluation and training.
-        Raises:
-            - ConfigError: If an argument is invalid, or no problem is left for training.
         """
         if not isinstance(operations, str) or not operations or set(operations) - set(OPERATIONS):
             raise ConfigError(f'env.task.operations = {operations!r}: must be some of {"".join(OPERATIONS)!r}.')
@@ -115,6 +108,5 @@ def _value(a: int, operation: str, b: int) -> int:
 
 
 def _asked(a: int, operation: str, b: int) -> List[Dict[str, str]]:
-    """Question and answer as messages."""
     question, answer = f'What is {a} {operation} {b}?', str(_value(a, operation, b))
     return [dict(role='user', content=question), dict(role='assistant', content=answer)]

@@ -33,13 +33,7 @@ def calc(expression: str) -> str:
 
 
 def demonstrate(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
-    """
-    Overview:
-        A right dialogue: call ``calc`` with the last expression of the prompt, and answer with its result.
-    Arguments:
-        - problem (:obj:`Problem`): The problem.
-        - turns (:obj:`Sequence[Tuple[str, str]]`): Text and reply of each turn so far.
-    """
+    """A right dialogue: call ``calc`` with the last expression of the prompt, and answer with its result."""
     if turns:
         return turns[-1][1].rpartition('tool: ')[2]
     expression = re.findall(r'[\d(](?:[\d\s+*/().-]*[\d)])?', problem.text)[-1]

@@ -8,10 +8,7 @@ import gymnasium
 
 
 class Face:
-    """
-    Overview:
-        Names squares, places and hands by words. A turn begins with the name of an action, or is invalid.
-    """
+    """Names squares, places and hands by words. A turn begins with the name of an action, or is invalid."""
 
     words: List[str]  # the first one begins the prompt
     actions: List[str]  # in gymnasium's order
@@ -28,10 +25,7 @@ class Face:
 
 
 class Lake(Face):
-    """
-    Overview:
-        FrozenLake. The text names the square, ``row1 column2``; nothing says where the holes are.
-    """
+    """FrozenLake. The text names the square, ``row1 column2``; nothing says where the holes are."""
 
     actions = ['left', 'down', 'right', 'up']
 
@@ -46,10 +40,7 @@ class Lake(Face):
 
 
 class Taxi(Face):
-    """
-    Overview:
-        Taxi: ``row0 column3 from red to blue``. A passenger in the taxi is ``from taxi``.
-    """
+    """Taxi: ``row0 column3 from red to blue``. A passenger in the taxi is ``from taxi``."""
 
     actions = ['south', 'north', 'east', 'west', 'pickup', 'dropoff']
     _places = ['red', 'green', 'yellow', 'blue', 'taxi']
@@ -65,10 +56,7 @@ class Taxi(Face):
 
 
 class Blackjack(Face):
-    """
-    Overview:
-        Blackjack: ``hand 14 hard dealer 10``. A hand with an ace that counts 11 is ``soft``; a dealer's ace is 1.
-    """
+    """Blackjack: ``hand 14 hard dealer 10``. A hand with an ace that counts 11 is ``soft``; a dealer's ace is 1."""
 
     actions = ['stick', 'hit']
     words = ['cards', 'hand', 'dealer', 'hard', 'soft', *map(str, range(1, 32)), *actions]

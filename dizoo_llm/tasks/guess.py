@@ -18,10 +18,8 @@ from dizoo_llm.base import TASK_REGISTRY, MultiTurnTask, Problem, Reply, Turn
 @TASK_REGISTRY.register('guess')
 class GuessTask(MultiTurnTask):
     """
-    Overview:
-        See the module's docstring. Problem i has the secret i + 1. The first word of a turn is the guess; a turn that
-        does not begin with a number is answered with ``lower``. Reward part: ``right``. The state for
-        ``advantage='anchor'`` is the range that the replies leave.
+    Problem i has the secret i + 1. The first word of a turn is the guess; any other than a number is answered with
+    ``lower``. Reward part: ``right``. The state for ``advantage='anchor'`` is the range that the replies leave.
     """
 
     weights = dict(right=1.0)
@@ -32,8 +30,6 @@ class GuessTask(MultiTurnTask):
             - highest (:obj:`int`): The largest number, at least 2.
             - prompt (:obj:`str`): What the policy reads first. A pretrained model needs the rules.
             - examples (:obj:`Sequence[int]`): Secrets of demonstrated games that each prompt begins with.
-        Raises:
-            - ConfigError: If an argument is invalid.
         """
         if highest < 2:
             raise ConfigError(f'env.task.highest = {highest}: must be at least 2.')

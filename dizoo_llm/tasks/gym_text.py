@@ -41,12 +41,11 @@ INVALID = 'invalid'  # the reply to a turn that is not an action
 @TASK_REGISTRY.register('gym_text')
 class GymTextTask(DividedTask, MultiTurnTask):
     """
-    Overview:
-        See the module's docstring. Game i starts with ``reset(seed=i)``; what is drawn later depends on the seed of
-        the group. A turn that is not an action is answered with ``invalid`` and steps nothing. A turn that a limit cut
-        is an action if its face reads one in it, so faces should compare whole words. Reward parts: ``reward``, that
-        of the environment, and ``invalid``, which has the weight 0: set ``env.reward_weights=dict(invalid=-0.1)`` to
-        punish such turns. The state for ``advantage='anchor'`` is a discrete observation; others have none.
+    Game i starts with ``reset(seed=i)``; what is drawn later depends on the seed of the group. A turn that is not an
+    action is answered with ``invalid`` and steps nothing. A turn that a limit cut is an action if its face reads one in
+    it, so faces should compare whole words. Reward parts: ``reward``, that of the environment, and ``invalid``, which
+    has the weight 0: set ``env.reward_weights=dict(invalid=-0.1)`` to punish such turns. The state for
+    ``advantage='anchor'`` is a discrete observation; others have none.
     """
 
     weights = dict(reward=1.0, invalid=0.0)
@@ -69,12 +68,9 @@ class GymTextTask(DividedTask, MultiTurnTask):
                 the shipped face of FrozenLake, Taxi or Blackjack.
             - env_kwargs (:obj:`Dict[str, Any]`): Arguments of the environment. FrozenLake starts on any square \
                 marked S: ``dict(desc=['SSSS', 'SHSH', 'SSSH', 'HSSG'])`` starts on any safe one.
-            - games (:obj:`int`): Number of games for training.
             - eval_size (:obj:`int`): Number of further games, for evaluation. 0 evaluates on the training games.
             - distinct (:obj:`bool`): Whether to drop games whose prompt an earlier game has. Use it when few \
                 prompts are possible and nothing else is random. There are then fewer than ``games``.
-        Raises:
-            - ConfigError: If the environment cannot be created or a face cannot be used, or no game is left.
         """
         check_values(games=(games, Rule.integer(1, MOST)), eval_size=(eval_size, Rule.integer(0, MOST)))
         self._pool = _Pool.of(id, env_kwargs)
@@ -139,11 +135,7 @@ class GymTextTask(DividedTask, MultiTurnTask):
 
 
 class _Pool:
-    """
-    Overview:
-        Environments of one kind that no episode uses, for all tasks of a process. A new one for each episode would
-        take up to 100 ms (Taxi), and a copy longer.
-    """
+    """Idle environments of one kind, for all tasks of a process: a new one takes up to 100 ms (Taxi), a copy longer."""
 
     _ALL: Dict[str, '_Pool'] = {}
 
@@ -177,10 +169,7 @@ class _Pool:
 
 
 class _Game:
-    """
-    Overview:
-        An episode: an environment of the pool, which gets it back afterwards, and the last observation.
-    """
+    """An episode: an environment of the pool, which gets it back afterwards, and the last observation."""
 
     env: Optional[gymnasium.Env] = None
 

@@ -19,11 +19,9 @@ COLOURS = ['red', 'green', 'blue', 'white']
 @TASK_REGISTRY.register('key_and_door')
 class KeyAndDoorTask(MultiTurnTask):
     """
-    Overview:
-        See the module's docstring. The first word of a turn is the action; others than ``take`` in the room, ``walk``
-        with the key and a colour at the door change nothing. A wrong colour ends the episode. Reward parts: ``open``
-        (the right colour), and partial credit ``key`` and ``door`` for the way there. The state for
-        ``advantage='anchor'`` is the place and the colour.
+    The first word of a turn is the action; others than ``take`` in the room, ``walk`` with the key and a colour at the
+    door change nothing. A wrong colour ends the episode. Reward parts: ``open`` (the right colour), and partial credit
+    ``key`` and ``door`` for the way there. The state for ``advantage='anchor'`` is the place and the colour.
     """
 
     weights = dict(open=1.0, key=0.25, door=0.25)

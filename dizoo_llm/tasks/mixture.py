@@ -14,10 +14,8 @@ MOST = 10_000_000  # problems of an epoch
 @TASK_REGISTRY.register('mixture')
 class MixtureTask(Task):
     """
-    Overview:
-        Training visits the problems of each task in turn, as often as its weight says; evaluation uses all held-out
-        problems of all tasks, and reports the return of each kind. A task's reward parts keep their names; parts of
-        other tasks do not apply to its problems.
+    Training visits the problems of each task as often as its weight says; evaluation uses all held-out problems of all
+    tasks, and reports the return of each kind. Parts of the reward of other tasks do not apply to a problem.
     """
 
     seconds = None  # each part has a limit of its own
@@ -28,8 +26,6 @@ class MixtureTask(Task):
             - parts (:obj:`List[Dict]`): For each task what ``env.task`` would be, and ``weight``, its relative \
                 frequency (default 1). All problems of all tasks make an epoch; those of tasks that their weight \
                 favours occur more than once in it.
-        Raises:
-            - ConfigError: If a part is invalid, or the tasks do not fit together.
         """
         if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
             raise ConfigError(f'env.task.parts = {parts!r:.200}: must be a list of dicts, each like env.task.')

@@ -21,10 +21,8 @@ NUMBERS = range(32, 100)  # every product has four digits
 @TASK_REGISTRY.register('products')
 class ProductsTask(DividedTask):
     """
-    Overview:
-        All 4,624 products, of four digits each, some of them held out; a product with its factors exchanged is not
-        trained if one of the two is held out. Reward part: ``right``, 1 if the completion is the number and nothing
-        else.
+    All 4,624 products, of four digits each, some of them held out; a product with its factors exchanged is not trained
+    if one of the two is held out. Reward part: ``right``, 1 if the completion is the number and nothing else.
     """
 
     weights = dict(right=1.0)
@@ -33,13 +31,6 @@ class ProductsTask(DividedTask):
     chars = '0123456789*='
 
     def __init__(self, eval_size: int = 200, seed: int = 0) -> None:
-        """
-        Arguments:
-            - eval_size (:obj:`int`): Number of held-out problems.
-            - seed (:obj:`int`): Seed of the order of the problems, and so of the division.
-        Raises:
-            - ConfigError: If no problem is left for training or for evaluation.
-        """
         pairs = list(product(NUMBERS, NUMBERS))
         if not 0 < eval_size < len(pairs):
             raise ConfigError(f'env.task.eval_size = {eval_size}: must be from 1 to {len(pairs) - 1}.')
@@ -60,11 +51,8 @@ class ProductsTask(DividedTask):
 
 def half_right(problem: Problem, turns: Sequence[Tuple[str, str]] = ()) -> str:
     """
-    Overview:
-        The calculator's ``demonstrate`` for problems with an even index. For the others a number of four digits \
-        without a call, which is wrong but for a chance of one in 9,000.
-    Arguments:
-        - problem, turns: As in ``demonstrate``.
+    The calculator's ``demonstrate`` for problems with an even index. For the others a number of four digits without a
+    call, which is wrong but for a chance of one in 9,000.
     """
     index = problem.metadata['index']
     if index % 2 == 0:

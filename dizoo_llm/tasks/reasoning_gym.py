@@ -13,7 +13,7 @@ import random
 import re
 import threading
 from functools import cached_property, lru_cache
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 from ding_common import ConfigError, Rule, nearest
 from dizoo_llm.base import TASK_REGISTRY, Parts, Problem, Task
@@ -48,8 +48,8 @@ def _dataset(name: str, seed: int, config: str) -> Any:
 @lru_cache(maxsize=64)
 def _why_not(name: str, seed: int, config: str) -> Optional[str]:
     """
-    The reason why a generator cannot be used, or None. A model's text is data and is never executed, nonsense answers
-    must not be rewarded, and a problem must be the same in every process.
+    Why a generator cannot be used, or None. A model's text is never executed, nonsense answers must not be rewarded,
+    and a problem must be the same in every process.
     """
     from reasoning_gym.factory import DATASETS
     if _EVALUATES.search(inspect.getsource(DATASETS[name][0].score_answer)):
@@ -93,8 +93,8 @@ def _generators(name: Optional[str], config: Optional[Dict], mixture: Optional[L
     return [dict(part) for part in mixture]
 
 
-def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
-    """The generator of a part of a mixture."""
+def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Tuple[Any, Tuple[str, int, str]]:
+    """The generator of a part of a mixture, and the arguments of ``_dataset`` that make it."""
     import reasoning_gym
     if set(part) - {'name', 'config', 'weight'} or not part.get('weight', 1) > 0:
         raise ConfigError(f'{where} = {part!r}: must be a dict of name, config and a positive weight.')
@@ -105,8 +105,8 @@ def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
         )
     try:
         config = json.dumps(part.get('config') or {}, sort_keys=True)
-        why_not = _why_not(part['name'], seed, config)
-        dataset = _dataset(part['name'], seed, config)
+        arguments = part['name'], seed, config
+        why_not, dataset = _why_not(*arguments), _dataset(*arguments)
     except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(f'{where}.config = {part.get("config")!r}: {error}') from error
     if why_not is not None:
@@ -116,23 +116,19 @@ def _generator(where: str, part: Dict, seed: int, right_by_score: bool) -> Any:
             f"{where}.name = {part['name']!r}: its problems have no reference answer; set "
             'env.task.right_by_score = True.'
         )
-    return dataset
+    return dataset, arguments
 
 
 @TASK_REGISTRY.register('reasoning_gym')
 class ReasoningGymTask(Task):
     """
-    Overview:
-        One generator of reasoning-gym, or a weighted mixture of several. Item n is a pure function of the seed and n. \
-        The first ``eval_size`` different texts are held out. Training uses the items after them and skips every item \
-        whose text is held out, or that is another form of a held-out one (sums in another order, words spelled \
-        backward), however few problems the generator has. Different seeds would not separate the two: \
-        item n of seed s is item n - 1 of seed s + 1, and small generators repeat themselves. Generators whose scorers \
-        execute answers as Python, or reward nonsense answers, are rejected.
+    One generator of reasoning-gym, or a weighted mixture of several. Item n is a pure function of the seed and n. The
+    first ``eval_size`` different texts are held out. Training uses the items after them without those that have a
+    held-out text or another form of one (sums in another order, words spelled backward). Different seeds would not
+    separate the two: item n of seed s is item n - 1 of the next seed, and small generators repeat themselves.
 
-        Reward parts: ``score`` is the generator's own score, which may give partial credit. ``right`` is 1 if the \
-        answer equals the reference exactly. The generators' scores cannot replace it: some give 0.99999 for an answer \
-        followed by nonsense.
+    Reward parts: ``score`` is the generator's own score, which may give partial credit. ``right`` is 1 if the answer
+    equals the reference exactly. The scores cannot replace it: some give 0.99999 for an answer followed by nonsense.
     """
 
     weights = dict(score=1.0, right=0.0)
@@ -155,14 +151,9 @@ class ReasoningGymTask(Task):
     ) -> None:
         """
         Arguments:
-            - name (:obj:`Optional[str]`): Name of a generator.
             - config (:obj:`Optional[Dict]`): Arguments of the generator, such as ``min_word_len``.
             - mixture (:obj:`Optional[List[Dict]]`): Several generators instead of ``name`` and ``config``. Each is a \
                 dict of ``name``, ``config`` and ``weight``, its relative frequency (default 1).
-            - size (:obj:`int`): Number of training problems.
-            - eval_size (:obj:`int`): Number of evaluation problems.
-            - seed (:obj:`int`): Seed of all items.
-            - template (:obj:`str`): Text of the prompt, ``{question}`` is replaced.
             - answer_in (:obj:`str`): How to extract a completion's answer: 'whole', 'answer_tag', 'boxed', '####'.
             - right_by_score (:obj:`bool`): Whether ``right`` is 1 for a score of exactly 1. Use it for generators \
                 whose problems have several right answers.
@@ -170,8 +161,6 @@ class ReasoningGymTask(Task):
                 1 and 0.
             - examples (:obj:`int`): Number of worked examples of the same generator that each prompt shows as earlier \
                 messages of the chat. They occur neither in training nor in evaluation.
-        Raises:
-            - ConfigError: If an argument is invalid.
         """
         try:
             import reasoning_gym  # noqa: F401
@@ -186,7 +175,9 @@ class ReasoningGymTask(Task):
         self.weights = dict(self.weights if weights is None else weights)
         if set(self.weights) != {'score', 'right'} or not all(map(Rule.number().holds, self.weights.values())):
             raise ConfigError(f'env.task.weights = {self.weights!r}: must be numbers for score, right.')
-        self._create('env.task' if mixture is None else 'env.task.mixture[{}]', seed, right_by_score)
+        where = 'env.task' if mixture is None else 'env.task.mixture[{}]'
+        found = [_generator(where.format(i), part, seed, right_by_score) for i, part in enumerate(self._parts)]
+        self._datasets, self._generators = zip(*found)
         self._size, self._eval_size, self._seed = size, eval_size, seed
         self._template, self._extract, self._right_by_score = template, EXTRACTORS[answer_in], right_by_score
         self._written = WRITTEN[answer_in]
@@ -198,13 +189,6 @@ class ReasoningGymTask(Task):
         self._examples = examples
         self._key = json.dumps([self._parts, seed, template, eval_size, examples], sort_keys=True)
         self._evaluating = False
-
-    def _create(self, where: str, seed: int, right_by_score: bool) -> None:
-        self._datasets, self._generators = [], []
-        for number, part in enumerate(self._parts):
-            self._datasets.append(_generator(where.format(number), part, seed, right_by_score))
-            config = json.dumps(part.get('config') or {}, sort_keys=True)
-            self._generators.append((part['name'], seed, config))
 
     def __len__(self) -> int:
         return self._eval_size if self._evaluating else self._size
@@ -302,11 +286,7 @@ class ReasoningGymTask(Task):
 
 
 class _HeldOut(NamedTuple):
-    """
-    Overview:
-        The problems for evaluation, which are the first items with different facts; the worked examples of each
-        generator; the facts of both; and the number of items that were read.
-    """
+    """The first items with different facts, for evaluation, and the worked examples of each generator."""
     problems: List[Problem]
     examples: List[List[Problem]]
     facts: Set[Union[str, bytes]]

@@ -27,11 +27,10 @@ TRIED = 10  # invalid moves at most, before a run
 @TASK_REGISTRY.register('textarena')
 class TextArenaTask(DividedTask, MultiTurnTask):
     """
-    Overview:
-        See the module's docstring. Game i starts with ``reset(seed=i)``; what is drawn later depends on the seed of
-        the group. Text that contains no bracket is put into brackets, as textarena does. Reward parts: ``reward``,
-        that of the game at its end, and ``invalid``, the number of invalid moves, which has the weight 0. textarena
-        ends a game at the second one in a row. A game that ``env.max_turns`` cuts has earned nothing.
+    Game i starts with ``reset(seed=i)``; what is drawn later depends on the seed of the group. Text that contains no
+    bracket is put into brackets, as textarena does. Reward parts: ``reward``, that of the game at its end, and
+    ``invalid``, the number of invalid moves, which has the weight 0. textarena ends a game at the second one in a row.
+    A game that ``env.max_turns`` cuts has earned nothing.
     """
 
     weights = dict(reward=1.0, invalid=0.0)
@@ -43,11 +42,7 @@ class TextArenaTask(DividedTask, MultiTurnTask):
         Arguments:
             - id (:obj:`str`): Of the game, such as 'GuessTheNumber-v0'.
             - env_kwargs (:obj:`Dict[str, Any]`): Arguments of the game, such as ``dict(max_number=7)``.
-            - games (:obj:`int`): Number of games for training.
             - eval_size (:obj:`int`): Number of further games, for evaluation. 0 evaluates on the training games.
-        Raises:
-            - ConfigError: If textarena is not installed, or the game cannot be created, has several players, or \
-                answers an invalid move by an error.
         """
         check_values(games=(games, Rule.integer(1, MOST)), eval_size=(eval_size, Rule.integer(0, MOST)))
         self._id, self._arguments = id, dict(env_kwargs)
@@ -119,10 +114,7 @@ class _Start(NamedTuple):
 
 
 class _Game:
-    """
-    Overview:
-        An episode: a game, and the random numbers that it draws instead of Python's global ones.
-    """
+    """An episode: a game, and the random numbers that it draws instead of Python's global ones."""
 
     def __init__(self, env: Any, seed: int) -> None:
         self._env, self._numbers = env, random.Random(seed)

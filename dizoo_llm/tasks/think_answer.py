@@ -27,11 +27,10 @@ QUESTIONS = [
 @TASK_REGISTRY.register('think_answer')
 class ThinkAnswerTask(Task):
     """
-    Overview:
-        See the module's docstring. Reward parts: ``answer`` (the label in an answer block), ``format`` (partial credit
-        for each tag in its place, without which the policy never finds the format) and ``solved`` (the right answer,
-        nothing but thoughts and one answer block, and the end-of-sequence token). The exact form earns nothing without
-        the end: otherwise a policy fills the length limit with thoughts, and a shorter one would first lose reward.
+    Reward parts: ``answer`` (the label in an answer block), ``format`` (partial credit for each tag in its place,
+    without which the policy never finds the format) and ``solved`` (the right answer, nothing but thoughts and one
+    answer block, and the end of the sequence: otherwise a policy fills the length limit with thoughts, and a shorter
+    one would first lose reward).
     """
 
     weights = dict(answer=1.0, format=0.5, solved=0.5)

@@ -30,13 +30,11 @@ _KINDS = {int: 'an integer', float: 'a number', str: 'text', bool: 'true or fals
 @TASK_REGISTRY.register('tools')
 class ToolsTask(MultiTurnTask):
     """
-    Overview:
-        See the module's docstring. A turn with ``<tool_call>`` is answered by one message of the role ``tool`` for each
-        call, or by plain text where no chat template is applied. A turn without one ends the episode, and the inner
-        task scores it alone. A call that is malformed or cut, has wrong arguments, raises or takes too long is answered
-        with its error. Reward parts: those of the inner task, and ``calls`` and ``call_errors``, numbers with the
-        weight 0, which ``env.reward_weights`` changes. Where an episode has calls, a part that does not apply to its
-        answer counts as 0.
+    A turn with ``<tool_call>`` is answered by one message of the role ``tool`` for each call, or by plain text where no
+    chat template is applied. A turn without one ends the episode, and the inner task scores it alone. A call that is
+    malformed or cut, has wrong arguments, raises or takes too long is answered with its error. Reward parts: those of
+    the inner task, and ``calls`` and ``call_errors``, numbers with the weight 0, which ``env.reward_weights`` changes.
+    Where an episode has calls, a part that does not apply to its answer counts as 0.
     """
 
     seconds = None  # a call and the inner task have limits of their own
@@ -58,15 +56,12 @@ class ToolsTask(MultiTurnTask):
                 bool; the docstring describes each one under ``Args:``, see ``transformers.utils.get_json_schema``. \
                 They run in a process of their own, see ``dizoo_llm/servers/tool_process.py``: they must not use torch \
                 or keep anything between calls.
-            - seconds (:obj:`float`): Time limit of a call.
             - max_chars (:obj:`int`): Maximum length of an answer in characters; the rest is dropped.
             - max_calls (:obj:`int`): Maximum number of calls of a turn; others are answered with an error.
             - demonstration (:obj:`Optional[str]`): ``'module:function'``: the next turn for supervised learning, \
                 with the arguments of ``MultiTurnTask.demonstration``. None: the answer of the inner task.
             - examples (:obj:`int`): Number of demonstrated dialogues that each prompt begins with. They are the first \
                 problems of the inner task, which are not trained then.
-        Raises:
-            - ConfigError: If an argument is invalid.
         """
         check_values(
             seconds=(seconds, Rule.number(0, 3600, True)),
@@ -75,7 +70,10 @@ class ToolsTask(MultiTurnTask):
             examples=(examples, Rule.integer(0)),
             functions=(functions or None, Rule('a list of at least one', bool)),
         )
-        self._task = task = _inner(task)
+        if not isinstance(task, Task):
+            task = create_task(task, 'env.task.task')
+        if isinstance(task, MultiTurnTask):
+            raise ConfigError(f'env.task.task: {type(task).__name__} has several turns, must be a task of one turn.')
         self._max_chars, self._max_calls = max_chars, max_calls
         self._functions: Dict[str, Callable] = {}
         for name in functions:
@@ -86,7 +84,7 @@ class ToolsTask(MultiTurnTask):
             self._functions[function.__name__] = function
         self._process = process_of(tuple(self._functions.values()), seconds, max_chars)
         self._demonstration = None if demonstration is None else import_name(demonstration, 'env.task.demonstration')
-        self._take(self._task)
+        self._take(task)
         self._shown: List[Dict[str, str]] = []
         self._skipped = examples
         if examples >= len(task):
@@ -108,7 +106,6 @@ class ToolsTask(MultiTurnTask):
 
     @property
     def tools(self) -> List[Dict[str, Any]]:
-        """The functions as JSON schemas, for chat templates."""
         return [get_json_schema(function) for function in self._functions.values()]
 
     def __len__(self) -> int:
@@ -166,14 +163,6 @@ class ToolsTask(MultiTurnTask):
         except ValueError as error:
             return Answer(f'error: {error}', True)
         return self._process.call(name, arguments)
-
-
-def _inner(task: Union[Dict[str, Any], Task]) -> Task:
-    if not isinstance(task, Task):
-        task = create_task(task, 'env.task.task')
-    if isinstance(task, MultiTurnTask):
-        raise ConfigError(f'env.task.task: {type(task).__name__} has several turns, must be a task of one turn.')
-    return task
 
 
 def _check_function(function: Any, name: str) -> None:

@@ -28,10 +28,8 @@ def encode_prompt(
         chat_options: Dict[str, Any] = {},
 ) -> List[int]:
     """
-    Token ids of a prompt, text or chat messages, up to the position where the completion starts: with the tokens that
-    the tokenizer adds in front of a text, and without an end-of-sequence token at the end. ``chat`` tells whether text
-    becomes a user message in the chat template; None: if there is one. In a chat only the template adds control tokens,
-    see ``encode_text``.
+    Token ids of a prompt, text or chat messages, without an end of sequence. ``chat`` tells whether text becomes a user
+    message in the chat template; None: if there is one. In a chat only the template adds control tokens.
     """
     if chat is False and not isinstance(prompt, str):
         raise ConfigError(
@@ -83,8 +81,7 @@ def encode_dialogue(
 ) -> List[int]:
     """
     Token ids of a prompt and its completion, as a reward model reads them: the completion is the last message of the
-    chat, or it follows the prompt and ends with the end-of-sequence token. A policy may write the names of special
-    tokens; a tokenizer of words reads them as unknown words.
+    chat, or it follows the prompt and ends with the end-of-sequence token. It may contain names of special tokens.
     """
     if tokenizer.chat_template is not None and chat is not False:
         messages = [*conversation(prompt), dict(role='assistant', content=completion)]
@@ -130,8 +127,8 @@ def conversation(prompt: Text, system_prompt: Optional[str] = None) -> List[Dict
 
 def marked(messages: List[Dict[str, str]]) -> List[Dict[str, str]]:
     """
-    Messages with ``MARK`` and their number in place of their contents. What is empty, and what an assistant wrote
-    before a call of a function, has no mark: a template may leave it out.
+    Messages with ``MARK`` and their number as contents. What is empty, and what an assistant wrote before a call of a
+    function, has no mark: a template may leave it out.
     """
     return [
         dict(message, content=MARK.format(i) if message['content'].strip() and not message.get('tool_calls') else '')
@@ -143,8 +140,8 @@ def marked_chat(
         tokenizer: PreTrainedTokenizerBase, messages: List[Dict[str, str]], generates: bool, options: Dict[str, Any]
 ) -> str:
     """
-    The text of a chat of ``marked`` messages. It shows what a template adds around each, and what it drops, which is an
-    error. Chats that differ only in contents are rendered once.
+    The text of a chat of ``marked`` messages: what a template adds around each. It may drop none. Chats that differ
+    only in contents are rendered once.
     """
     turns = marked(messages)
     key = repr((tokenizer.chat_template, tokenizer.special_tokens_map, turns, generates, options))

@@ -45,10 +45,7 @@ class Encoder:
             added(self.tokenizer, [dict(begun[-1], role='tool' if task.tools else 'user')], begun, chat_options)
 
     def prompt(self, problem: Problem) -> List[int]:
-        """
-        Token ids of a problem's prompt. A ``TaskError`` says that it is empty or too long, or that the template rejects
-        it.
-        """
+        """Token ids of a problem's prompt; a ``TaskError`` if it is empty, too long, or rejected by the template."""
         ids = self._once('prompt', problem.prompt, lambda: self._encode(problem))
         self.check_length(ids, problem)
         return list(ids)
@@ -119,9 +116,8 @@ class Encoder:
               earlier: Sequence[Text] = (),
               most: int = MOST) -> Optional[List[int]]:
         """
-        Token ids that follow a turn of the policy: the end of the turn as far as the policy has not written it, the
-        reply, and the start of the next turn, see ``added``. None if they are more than ``most``; a text that is longer
-        than ``most_chars`` is not encoded. ``earlier`` are the replies to the turns before it.
+        Token ids that follow a turn of the policy: its end as far as the policy has not written it, the reply, and the
+        start of the next turn, see ``added``. None if they are more than ``most``. ``earlier`` are the replies before.
         """
         contents = [text] if isinstance(text, str) else [message['content'] for message in text]
         if sum(map(len, contents)) > self.most_chars(most):

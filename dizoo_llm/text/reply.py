@@ -40,9 +40,9 @@ def added(
         tokenizer: PreTrainedTokenizerBase, text: Text, begun: List[Dict[str, str]], options: Dict[str, Any]
 ) -> Added:
     """
-    What a template adds after a turn, to a conversation that has ``begun`` before it and goes on with a text. The
-    template renders a conversation with placeholders for all that was said before, and only what follows the turn is
-    encoded. Templates that change earlier turns do no harm.
+    What a template adds after a turn to a conversation that has ``begun`` before it and goes on with a text.
+    Placeholders stand for all that was said before, and only what follows the turn is encoded, so templates may change
+    earlier turns.
     """
     begun, messages = [*begun, WRITTEN], conversation(text)
     mark = MARK.format(len(begun) - 1)

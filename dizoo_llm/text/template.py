@@ -37,8 +37,8 @@ def apply(
         sanitized: bool = False
 ) -> List[Any]:
     """
-    What ``apply_chat_template`` of a tokenizer returns for each chat: token ids, or text. ``generates`` appends what
-    precedes an answer; ``sanitized`` makes names of special tokens in the messages ordinary tokens.
+    What ``apply_chat_template`` returns for each chat, token ids or text. ``generates`` appends what precedes an
+    answer; ``sanitized`` makes names of special tokens in the messages ordinary tokens.
     """
     arguments = dict(options, tokenize=tokenize, add_generation_prompt=generates, return_dict=False)
     if sanitized:
@@ -60,10 +60,7 @@ def apply(
 
 
 def variables(tokenizer: PreTrainedTokenizerBase, options: Dict[str, Any]) -> List[str]:
-    """
-    Names of the variables that a chat template reads and does not set itself. With tools in ``options``, a tokenizer
-    may have another template.
-    """
+    """Names of the variables that a chat template reads and does not set itself; with tools it may be another."""
     try:
         template = tokenizer.get_chat_template(tools=options.get('tools'))
     except ValueError as error:  # several templates, and none is the default

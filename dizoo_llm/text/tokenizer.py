@@ -38,10 +38,7 @@ def no_panic() -> Iterator[None]:
 
 
 def build_word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
-    """
-    A tokenizer over words that are separated by white space. Word i has id i, followed by ``<eos>``, ``<pad>`` and
-    ``<unk>``. Encoding adds no special tokens; decoding joins words with spaces.
-    """
+    """A tokenizer over words between white space. Word i has id i; ``SPECIAL`` follow. Encoding adds no tokens."""
     words = [str(w) for w in words] + SPECIAL
     count = Counter(words)
     for word in words:
@@ -55,10 +52,7 @@ def build_word_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
 
 
 def build_char_tokenizer(chars: str) -> PreTrainedTokenizerFast:
-    """
-    A tokenizer over characters. Character i has id i, followed by ``<eos>``, ``<pad>`` and ``<unk>``. Encoding adds no
-    special tokens; decoding restores the text.
-    """
+    """A tokenizer over characters. Character i has id i; ``SPECIAL`` follow. Encoding adds no tokens."""
     if not chars or len(set(chars)) < len(chars):
         raise ConfigError(f'env.tokenizer.chars = {chars!r}: must be at least one character, each only once.')
     tokenizer = Tokenizer(WordLevel({c: i for i, c in enumerate([*chars, *SPECIAL])}, unk_token='<unk>'))
@@ -112,9 +106,8 @@ def _load_once(found: Pretrained, stamp: Tuple[int, ...]) -> PreTrainedTokenizer
 
 def end_ids(tokenizer: PreTrainedTokenizerBase) -> Tuple[int, ...]:
     """
-    Every token that ends a completion: the tokenizer's end-of-sequence token, and further ones that the
-    ``generation_config.json`` next to the tokenizer lists (chat models have an end-of-turn token). No other entry of
-    that file is used.
+    Every token that ends a completion: the tokenizer's end-of-sequence token, and those of the
+    ``generation_config.json`` beside it, such as the end of a turn. No other entry of that file is used.
     """
     ids = [tokenizer.eos_token_id]
     if not tokenizer.name_or_path:  # built by this module
@@ -140,9 +133,8 @@ def encode_text(tokenizer: PreTrainedTokenizerBase,
                 add_special_tokens: bool = False,
                 unknown: bool = False) -> List[int]:
     """
-    Token ids of a text that is data. The name of a special token in it, such as an end of sequence, is split into
-    ordinary tokens; a ``ConfigError`` says that the tokenizer has none. With ``unknown`` such a part becomes the
-    unknown token, if there is one.
+    Token ids of a text that is data. Names of special tokens in it are split into ordinary tokens. If the tokenizer has
+    none, this is a ``ConfigError``; with ``unknown`` they become the unknown token, if there is one.
     """
     if not reads_like_a_token(tokenizer, len(tokenizer)).search(text):
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
