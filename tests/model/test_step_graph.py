@@ -11,8 +11,8 @@ from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
 
 from tests import gpu_graph
-from tests.policy.helper import make_policy
-from tests.policy.test_kept_cache import LLAMA, WINDOW, play
+from tests.policies import make_policy
+from tests.act.test_kept_cache import LLAMA, WINDOW, play
 from tests.model.helper import CPU, ShortBeginnings, make, uniform
 from tests.model.test_packed_row import rows
 
