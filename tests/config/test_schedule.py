@@ -7,10 +7,9 @@ from transformers import get_scheduler
 
 from ding_grpo.config.keys import SCHEDULES
 from ding_grpo.config.schedule import Schedule
+from tests.policies import resumed, same_reward, token_policy, update, weights
 
-from tests.policies import make_policy, sample_groups
-from tests.learn.test_grpo import reward, vector
-
+pytestmark = pytest.mark.unittest
 SPECIFIC = dict(
     cosine_with_min_lr=dict(min_lr_rate=0.1),
     cosine_warmup_with_min_lr=dict(min_lr_rate=0.1),
@@ -22,7 +21,14 @@ def options(kind, warmup=0, end=20):
     return dict(type=kind, num_warmup_steps=warmup, num_training_steps=end, specific=SPECIFIC.get(kind, {}))
 
 
-@pytest.mark.unittest
+def rates(schedule, number):
+    return [schedule.rate(update) for update in range(number)]
+
+
+def policy_of(schedule, **learn):
+    return token_policy(learning_rate=1e-2, entropy_weight=0.0, lr_scheduler=schedule, **learn)
+
+
 class TestRates:
 
     def of_transformers(self, kind, warmup, number):
@@ -31,73 +37,53 @@ class TestRates:
         scheduler = get_scheduler(
             kind, optimizer, warmup, o['num_training_steps'], scheduler_specific_kwargs=o['specific']
         )
-        rates = []
+        found = []
         for _ in range(number):
-            rates.append(scheduler.get_last_lr()[0])
+            found.append(scheduler.get_last_lr()[0])
             optimizer.step()
             scheduler.step()
-        return rates
+        return found
 
     @pytest.mark.parametrize('warmup', [0, 1, 4])
     @pytest.mark.parametrize('kind', SCHEDULES)
     def test_no_update_of_a_warm_up_has_the_rate_0(self, kind, warmup):
-        schedule = Schedule(options(kind, warmup), 0.3)
-        rates = [schedule.rate(update) for update in range(25)]
-        expected = self.of_transformers(kind, warmup, 25)
-        assert all(rate > 0 for rate in rates[:warmup])
-        assert rates[warmup:] == expected[warmup:]  # decays end where they did
+        found, expected = rates(Schedule(options(kind, warmup), 0.3), 25), self.of_transformers(kind, warmup, 25)
+        assert all(rate > 0 for rate in found[:warmup])
+        assert found[warmup:] == expected[warmup:]  # decays end where they did
         if expected[0] == 0:
-            assert rates[:warmup] == expected[1:warmup + 1]
+            assert found[:warmup] == expected[1:warmup + 1]
 
     def test_by_hand(self):
-        schedule = Schedule(options('constant_with_warmup', 4, None), 1.)
-        assert [schedule.rate(update) for update in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
-        schedule = Schedule(options('linear', 2, 6), 1.)
-        assert [schedule.rate(update) for update in range(8)] == [0.5, 1, 1, 0.75, 0.5, 0.25, 0, 0]
+        assert rates(Schedule(options('constant_with_warmup', 4, None), 1.), 6) == [0.25, 0.5, 0.75, 1, 1, 1]
+        assert rates(Schedule(options('linear', 2, 6), 1.), 8) == [0.5, 1, 1, 0.75, 0.5, 0.25, 0, 0]
 
 
-@pytest.mark.unittest
 class TestUpdates:
 
-    def policy(self, think_answer, schedule, **learn):
-        main, create = think_answer
-        main.policy.learn.update(dict(learning_rate=1e-2, entropy_weight=0.0, lr_scheduler=schedule, **learn))
-        return make_policy(main, create)
+    def test_the_first_update_of_a_warm_up_learns(self):
+        policy = policy_of(dict(type='constant_with_warmup', num_warmup_steps=4))
+        before = weights(policy)
+        assert update(policy)['cur_lr'] == 1e-2 / 4 == policy.learning.optimizer.param_groups[0]['lr']
+        assert not torch.equal(weights(policy), before)
 
-    def test_the_first_update_of_a_warm_up_learns(self, think_answer):
-        policy = self.policy(think_answer, dict(type='constant_with_warmup', num_warmup_steps=4))
-        before = vector(policy._model.parameters())
-        metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))
-        assert metrics['cur_lr'] == 1e-2 / 4 == policy._learning.optimizer.param_groups[0]['lr']
-        assert not torch.equal(vector(policy._model.parameters()), before)
-
-    def test_a_decay_ends_on_time_whatever_the_updates_did(self, think_answer):
-        schedule = dict(type='linear', num_training_steps=4)
-        policy = self.policy(think_answer, schedule, drop_equal_groups=True)
-        equal, unequal = (sample_groups(policy, [0, 1], reward=r) for r in (lambda group, row: 1., reward))
-        metrics = [policy.learn_mode.forward(data) for data in (unequal, equal, equal, unequal, unequal)]
-        assert [m['optimizer_steps'] for m in metrics] == [1, 0, 0, 1, 1]
-        assert [m['cur_lr'] for m in metrics] == pytest.approx([1e-2, 7.5e-3, 5e-3, 2.5e-3, 0])
-
-    def test_torch_does_not_warn_of_updates_without_a_step(self, think_answer):
+    def test_a_decay_ends_on_time_whatever_the_updates_did(self):
+        """Updates without a step count, and torch does not warn about them."""
+        policy = policy_of(dict(type='linear', num_training_steps=4), drop_equal_groups=True)
         with warnings.catch_warnings():
             warnings.simplefilter('error')
-            policy = self.policy(think_answer, dict(type='linear', num_training_steps=4), drop_equal_groups=True)
-            for _ in range(3):
-                metrics = policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=lambda group, row: 1.))
-                assert metrics['optimizer_steps'] == 0
+            equal = [update(policy, reward=same_reward) for _ in range(2)]
+        metrics = [*equal, *(update(policy) for _ in range(3))]
+        assert [m['optimizer_steps'] for m in metrics] == [0, 0, 1, 1, 1]
+        assert [m['cur_lr'] for m in metrics] == pytest.approx([1e-2, 7.5e-3, 5e-3, 2.5e-3, 0])
 
-    def test_goes_on_from_a_checkpoint(self, think_answer):
-        schedule = dict(type='linear', num_warmup_steps=3, num_training_steps=9)
-        policy, other = (self.policy(think_answer, schedule) for _ in range(2))
-        data = sample_groups(policy, [0, 1], reward=reward)
-        rates = [policy.learn_mode.forward(data)['cur_lr'] for _ in range(6)]
-        other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
-        rates.append(other.learn_mode.forward(data)['cur_lr'])
-        assert rates == pytest.approx([1e-2 * x for x in (1 / 3, 2 / 3, 1, 1, 5 / 6, 4 / 6, 3 / 6)])
+    def test_goes_on_from_a_checkpoint(self):
+        make = lambda: policy_of(dict(type='linear', num_warmup_steps=3, num_training_steps=9))  # noqa: E731
+        policy = make()
+        found = [update(policy)['cur_lr'] for _ in range(6)]
+        found.append(update(resumed(policy, make))['cur_lr'])
+        assert found == pytest.approx([1e-2 * x for x in (1 / 3, 2 / 3, 1, 1, 5 / 6, 4 / 6, 3 / 6)])
 
 
-@pytest.mark.unittest
 class TestNotice:
 
     @pytest.mark.parametrize('kind, then, last', [('linear', 0, 0), ('polynomial', 1e-7, 1e-7), ('cosine', 0, 0.0286)])
@@ -112,8 +98,6 @@ class TestNotice:
     def test_of_no_other(self, kind, updates):
         assert Schedule(options(kind, end=20), 0.3).notice(updates) is None
 
-    def test_is_shown_once_at_the_start(self, think_answer, capsys):
-        main, create = think_answer
-        main.policy.learn.update(lr_scheduler=dict(type='linear', num_training_steps=2), num_updates=3)
-        make_policy(main, create)
+    def test_is_shown_once_at_the_start(self, capsys):
+        token_policy(lr_scheduler=dict(type='linear', num_training_steps=2), num_updates=3)
         assert capsys.readouterr().out.count('policy.learn.num_updates = 3: the schedule ends after') == 1
