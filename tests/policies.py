@@ -157,9 +157,7 @@ def same_reward(group, row):
 def _sample(policy, episodes, number):
     """The sample of a group, as the collector completes it."""
     sample, = policy.collect_mode.get_train_sample(episodes)
-    return dict(
-        sample, collect_iter=0, group_id=number, seconds_sampling=0.1, seconds_scoring=0.1, replaced_groups=0.
-    )
+    return dict(sample, collect_iter=0, group_id=number, seconds_sampling=0.1, seconds_scoring=0.1, replaced_groups=0.)
 
 
 def sample_groups(policy, indices=(0, 1), max_new_tokens=6, collect=0, reward=None):

@@ -10,10 +10,9 @@ from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv
 from tests.model.helper import CPU, tokens_read, uniform
+from tests.policies import SETTINGS, Chatter, sample_dialogues, token_policy
 
-from tests.policies import make_policy, sample_dialogues
-from tests.act.test_turn_masks import SETTINGS, Chatter
-
+pytestmark = pytest.mark.unittest
 LLAMA = dict(model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
 WINDOW = dict(LLAMA, model_type='mistral', sliding_window=6, num_key_value_heads=2)
 LEARNED = dict(model_type='gpt2', n_embd=32, n_layer=2, n_head=4, n_positions=64)  # positions end where rows do
@@ -31,27 +30,22 @@ def touch(model):
         next(model.parameters()).mul_(1)
 
 
-def talk(think_answer, setting, groups=6, model=LLAMA, kept=True, graphs=False, **learn):
-    """A policy, its model, what it sampled, and the number of tokens that each pass read; ``kept`` is False for turns
-    that read their whole conversation again."""
-    main, create = copy.deepcopy(think_answer[0]), think_answer[1]
-    env_options, sampling = SETTINGS[setting]
-    env = TokenEnv(Chatter(), **env_options)
-    main.policy.group_size = 8
-    main.policy.collect.update(sampling)
-    lm = language_model(model, cuda_graphs=graphs)
-    policy = make_policy(main, create, model=lm, env=env)
+def talk(setting, groups=6, model=LLAMA, kept=True, graphs=False):
+    """A policy, what it sampled, and the number of tokens that each pass read; ``kept`` is False for turns that read
+    their whole conversation again."""
+    options, sampling = SETTINGS[setting]
+    env, lm = TokenEnv(Chatter(), **options), language_model(model, cuda_graphs=graphs)
+    policy = token_policy(dict(group_size=8), sampling, model=lm, env=env)
     read = tokens_read(lm)
     if not kept:
         lm.lm.get_input_embeddings().register_forward_hook(lambda *args: touch(lm))
-    return policy, lm, sample_dialogues(policy, env, groups), read
+    return policy, sample_dialogues(policy, env, groups), read
 
 
-def play(think_answer, setting, **options):
-    return talk(think_answer, setting, **options)[2]
+def play(setting, **options):
+    return talk(setting, **options)[1]
 
 
-@pytest.mark.unittest
 class TestKeptCache:
 
     @pytest.mark.parametrize(
@@ -61,24 +55,24 @@ class TestKeptCache:
         ],
         ids=lambda value: value if isinstance(value, str) else value['model_type']
     )
-    def test_equals_reading_again(self, think_answer, model, setting):
-        policy, lm, kept, _ = talk(think_answer, setting, model=model)
-        assert lm.shares_prompts
-        for one, other in zip(kept, play(think_answer, setting, model=model, kept=False)):
+    def test_equals_reading_again(self, model, setting):
+        policy, kept, _ = talk(setting, model=model)
+        assert policy.model.shares_prompts
+        for one, other in zip(kept, play(setting, model=model, kept=False)):
             assert torch.equal(one['action'], other['action']) and torch.equal(one['turn'], other['turn'])
             assert (one['logp_old'] - other['logp_old']).abs().max() <= 2e-6
         assert (Batch.of(kept).turn.amax(1) > 0).sum() > 10
         assert policy.learn_mode.forward(kept)['sampler_gap_max'] <= 2e-6
 
-    def test_a_turn_reads_only_what_is_new(self, think_answer):
-        kept, again = (talk(think_answer, 'cut turns', groups=1, kept=kept)[3] for kept in (True, False))
+    def test_a_turn_reads_only_what_is_new(self):
+        kept, again = (talk('cut turns', groups=1, kept=kept)[2] for kept in (True, False))
         # Without a cache, later turns read prompts and all turns again; with it, each call reads at most the last token
         # and a reply of at most 10 tokens of 8 lines.
         assert max(kept) <= 8 * 11 and sum(kept) < 0.7 * sum(again)
 
-    def test_an_architecture_that_cannot_share_reads_again_and_says_so_once(self, think_answer, capsys):
-        policy, lm, samples, _ = talk(think_answer, 'plain', groups=2, model=BLOOM)
-        assert not lm.shares_prompts
+    def test_an_architecture_that_cannot_share_reads_again_and_says_so_once(self, capsys):
+        policy, samples, _ = talk('plain', groups=2, model=BLOOM)
+        assert not policy.model.shares_prompts
         assert capsys.readouterr().out.count('reads its whole conversation again') == 1
         assert policy.learn_mode.forward(samples)['sampler_gap_max'] <= 1e-5
 
@@ -102,7 +96,6 @@ class Conversations:
         return self.read[before:]
 
 
-@pytest.mark.unittest
 class TestConversations:
 
     @pytest.fixture
@@ -135,13 +128,11 @@ class TestConversations:
                 assert conversations.turn([0, 1, 2], [7]) == [8 + 8 + 6, 3, 3]
 
 
-@pytest.mark.unittest
-def test_an_update_forgets_what_old_weights_read(think_answer):
+def test_an_update_forgets_what_old_weights_read():
     """Its optimizer is a fused one, whose steps torch does not count."""
-    main, create = think_answer
     env, lm = TokenEnv(Chatter(), **SETTINGS['plain'][0]), language_model()
-    samples = sample_dialogues(make_policy(main, create, model=copy.deepcopy(lm), env=env), env, 2)
-    policy, read = make_policy(main, create, model=lm, env=env), tokens_read(lm)
+    samples = sample_dialogues(token_policy(model=copy.deepcopy(lm), env=env), env, 2)
+    policy, read = token_policy(model=lm, env=env), tokens_read(lm)
     obs = {0: env.reset(seed=0, options=dict(index=4))[0]}
     out = policy.collect_mode.forward(obs, row_keys={0: (0, 0, 0)})
     obs = {0: env.step(out[0]['action'].numpy())[0]}
@@ -151,7 +142,6 @@ def test_an_update_forgets_what_old_weights_read(think_answer):
     assert read[before] == (obs[0] >= 0).sum() > 5 + len(out[0]['action'])
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('model', [LLAMA, WINDOW], ids=['llama', 'window'])
 def test_lines_read_different_numbers_of_tokens(model):
     lm = language_model(model)

@@ -8,7 +8,7 @@ from ding_grpo.data.batch import Batch
 from dizoo_llm import MultiTurnTask, Problem, Reply
 from dizoo_llm.envs import TokenEnv
 
-from tests.policies import make_policy, sample_dialogues
+from tests.policies import sample_dialogues, token_policy
 
 GROUPS, ROWS, TURNS = 25, 100, 4
 
@@ -41,22 +41,20 @@ def byte_pairs():
 
 
 @pytest.mark.unittest
-def test_learned_ids_are_the_sampled_ids_with_byte_pairs(think_answer, monkeypatch):
-    main, create = think_answer
-    main.policy.group_size, main.policy.model.config.vocab_size = ROWS, 48
-    tokenizer = byte_pairs()
+def test_learned_ids_are_the_sampled_ids_with_byte_pairs(monkeypatch):
+    tokenizer, sampled = byte_pairs(), {}
     monkeypatch.setattr('dizoo_llm.text.encoder.create_tokenizer', lambda *args: tokenizer)
     env = TokenEnv(Talk(), max_turns=TURNS, max_new_tokens=6, max_reply_tokens=8, stop=['?'])
-    policy, sampled = make_policy(main, create, env=env), {}
-    generate = policy._actor._generate
+    policy = token_policy(dict(group_size=ROWS, model=dict(config=dict(vocab_size=48))), env=env)
+    sample = policy.actor.sample
 
-    def noted(obs, uniform, row_keys, *args):
-        output = generate(obs, uniform, row_keys, *args)
+    def noted(obs, row_keys, *args):
+        output = sample(obs, row_keys, *args)
         for i in obs:
             sampled.setdefault(row_keys[i][1:], []).append((output[i]['prompt'], output[i]['action'].tolist()))
         return output
 
-    monkeypatch.setattr(policy._actor, '_generate', noted)
+    policy.actor.sample = noted
     batch = Batch.of(sample_dialogues(policy, env, GROUPS))
     equal, cut, encoded_again = 0, 0, 0
     for line, (action, weight, turn) in enumerate(zip(batch.action, batch.weight, batch.turn)):

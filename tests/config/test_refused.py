@@ -10,6 +10,8 @@ RPP = dict(adv_method='reinforce_plus_plus')
 OTB = dict(adv_method='optimal_token_baseline')
 GAE = dict(advantage='gae', adv_method=None)
 BY_PART = dict(adv_method='grpo', reward_aggregation='normalize_then_sum')
+ALONE = dict(adv_method=None, policy=dict(group_size=1))
+STEP_CRITIC = dict(advantage='gae', critic=dict(config={}))
 SHOWN = dict(demonstrations=dict(share=1.))
 
 
@@ -91,7 +93,8 @@ def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, me
 
 
 @pytest.mark.parametrize(
-    'learn, message', [
+    'learn, message',
+    [
         (dict(loss='cispo', delta=3.0), "delta = 3.0: must be None for surrogate 'cispo'"),
         (dict(beta=0.0, ref_sync_freq=2), 'ref_sync_freq = 2: there is no reference'),
         (dict(kl_in_reward=True), 'kl_in_reward = True: needs policy.learn.beta above 0'),
@@ -106,8 +109,8 @@ def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, me
             for loss in ('gmpo', 'dro', 'clip_cov', 'kl_cov')
         ),
         (
-            dict(top_entropy=0.2, loss='cpgd', surrogate_options=dict(drift=0.1)),
-            "top_entropy = 0.2: not available with surrogate 'cpgd'"
+            dict(top_entropy=0.2, loss='cpgd',
+                 surrogate_options=dict(drift=0.1)), "top_entropy = 0.2: not available with surrogate 'cpgd'"
         ),
         (dict(BY_PART, adv_method='no_std'), "adv_method = 'grpo', not 'no_std'"),
         (dict(BY_PART, adv_method=None, loss='dr_grpo'), "adv_method = 'grpo', not 'no_std'"),
@@ -123,8 +126,8 @@ def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, me
         (dict(RPP, advantage='return_to_go_by_step'), "adv_method = 'reinforce_plus_plus': with advantage"),
         (dict(RPP, advantage='gae'), "adv_method = 'reinforce_plus_plus': with advantage 'gae'"),
         (
-            dict(RPP, collect=dict(collector=dict(max_replacements=2))),
-            'max_replacements = 2: must be 0 with policy.learn.adv_method'
+            dict(RPP, collect=dict(collector=dict(max_replacements=2)
+                                   )), 'max_replacements = 2: must be 0 with policy.learn.adv_method'
         ),
         (dict(OTB, policy=dict(group_size=1)), 'policy.group_size = 1'),
         (dict(anchor_weight=2.), "anchor_weight = 2.0: only available with .* 'anchor'"),
@@ -146,10 +149,7 @@ def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, me
         (dict(collect=dict(logit_bias=[('to be', 1.)])), "the text 'to be' is not one token"),
         (dict(collect=dict(logit_bias=[(10 ** 6, 1.)])), 'token 1000000 does not exist'),
         # a critic
-        (
-            dict(adv_method=None, policy=dict(group_size=1)),
-            "policy.group_size = 1: .*or set policy.learn.advantage to 'gae'"
-        ),
+        (ALONE, "policy.group_size = 1: .*or set policy.learn.advantage to 'gae'"),
         (dict(gae_lambda=0.95), 'policy.learn.gae_lambda = 0.95: only available with'),
         (dict(value_weight=0.5), "policy.learn.value_weight = 0.5 .*policy.learn.advantage='gae'"),
         (dict(value_warmup=3), 'policy.learn.value_warmup = 3: only available with'),
@@ -177,9 +177,7 @@ def test_cpgd_without_a_drift_vanishes_with_the_advantage():
     'model, sections, message', [
         (DISCRETE, dict(ratio='sequence', batch_steps=4), 'policy.learn.batch_steps = 4: single steps'),
         (DISCRETE, dict(loss='gspo', batch_steps=4), 'policy.learn.batch_steps = 4: single steps'),
-        (
-            DISCRETE, dict(loss='vespo', batch_steps=4), "batch_steps = 4: single steps .* surrogate 'vespo' needs"
-        ),
+        (DISCRETE, dict(loss='vespo', batch_steps=4), "batch_steps = 4: single steps .* surrogate 'vespo' needs"),
         (CONTINUOUS, DPPO, "surrogate = 'dppo_tv': compares probabilities .* have densities"),
         (CONTINUOUS, OTB, 'needs probabilities of discrete actions'),
         (
@@ -189,10 +187,7 @@ def test_cpgd_without_a_drift_vanishes_with_the_advantage():
         (DISCRETE, dict(extend_truncated=True), 'extend_truncated = True.*discount_factor'),
         (DISCRETE, dict(micro_batch_tokens=30), 'policy.learn.micro_batch_tokens = 30: only available for'),
         (dict(DISCRETE, type='pg'), dict(advantage='gae'), "PG, has no value head. Use model type 'vac'"),
-        (
-            DISCRETE, dict(advantage='gae', critic=dict(config={})),
-            'policy.learn.critic = .*only available for language models'
-        ),
+        (DISCRETE, STEP_CRITIC, 'policy.learn.critic = .*only available for language models'),
         (DISCRETE, SHOWN, 'demonstrations.share = 1.0: only available for language models'),
     ],
     ids=str

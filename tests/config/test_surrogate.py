@@ -8,7 +8,7 @@ from ding.entry import serial_pipeline_onpolicy
 
 from ding_common import ConfigError, read_json_lines
 from ding_grpo.rl_utils import SURROGATES
-from tests.policies import make_policy, resumed, sample_groups, token_policy, weights
+from tests.policies import make_policy, sample_groups, token_policy, weights
 
 pytestmark = pytest.mark.unittest
 PAGE = os.path.join(os.path.dirname(__file__), '..', '..', 'docs', 'reference', 'losses.md')
@@ -127,18 +127,6 @@ class TestSurrogate:
         assert not torch.allclose(trained(surrogate=f'{module}:power'), strong, atol=1e-4)
         with pytest.raises(ConfigError, match="'exponnt' is not an option of .*; its options are exponent"):
             trained(surrogate=f'{module}:power', surrogate_options=dict(exponnt=3.0))
-
-    def test_draws_go_on_in_a_resumed_run(self):
-        learn = dict(loss='clip_cov', surrogate_options=dict(share=0.1, low=0., high=9.), learning_rate=1e-2)
-        make = lambda: token_policy(adv_method=None, **learn)  # noqa: E731
-        policy = make()
-        data = sample_groups(policy, reward=by_row)
-        policy.learn_mode.forward(data)
-        other = resumed(policy, make)
-        torch.rand(1)  # the global generator is not used
-        for one in (policy, other):
-            one.learn_mode.forward(data)
-        assert torch.equal(weights(policy), weights(other))
 
     def test_delta_goes_with_clip_alone(self, losses):
         with pytest.raises(ConfigError, match="delta = 3.0: must be None for surrogate 'spo'; only 'clip'"):

@@ -6,9 +6,9 @@ import torch
 from ding_common import ConfigError, parallel
 from ding_common.processes.memory import memory_advice
 from ding_grpo.data.micro_batch import share_rows, split_rows
+from tests.policies import gradient, reward, sample_groups, token_policy, update, weights
 
-from tests.policies import make_policy, sample_groups
-from tests.learn.test_grpo import reward, vector
+pytestmark = pytest.mark.unittest
 
 
 class Rows:
@@ -28,7 +28,6 @@ def batch(lengths, prompts):
     return Rows(weight, group, [torch.arange(5)] * len(prompts))
 
 
-@pytest.mark.unittest
 class TestSplit:
 
     @pytest.mark.parametrize(
@@ -51,7 +50,6 @@ class TestSplit:
             assert [r.tolist() for r in split_rows(batch([0, 4, 0], 'aba'), most)] == [[1]]
 
 
-@pytest.mark.unittest
 class TestShare:
 
     @pytest.fixture
@@ -103,70 +101,54 @@ class TestShare:
         assert shares(batch([0, 0], 'ab'), 2) == [[], []]
 
 
-@pytest.mark.unittest
 class TestUpdate:
 
     @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'dr_grpo', 'gspo', 'luspo', 'cispo', 'gmpo', 'vespo', 'clip_cov'])
-    def test_parts_give_the_whole_update(self, think_answer, loss):
-        main, create = think_answer
-        main.policy.learn.update(
-            loss=loss, adv_method=None, beta=0.1, entropy_weight=0.01, learning_rate=1e-2, epoch_per_collect=2
-        )
-        main.policy.collect.update(top_k=9)
+    def test_parts_give_the_whole_update(self, loss):
+        learn = dict(beta=0.1, entropy_weight=0.01, learning_rate=1e-2, epoch_per_collect=2, loss=loss, adv_method=None)
         found = []
         for most in (None, 40, 1) if loss in ('grpo', 'gspo', 'clip_cov') else (None, 40):
-            main.policy.learn.micro_batch_tokens = most
-            policy = make_policy(main, create)
+            policy = token_policy(collect=dict(top_k=9), micro_batch_tokens=most, **learn)
             data = sample_groups(policy, [0, 1, 2], reward=reward)
             data[1]['weight'][:, 2:] = 0  # uneven
             metrics = policy.learn_mode.forward(data)
-            found.append((vector(policy._model.parameters()), metrics))
-        for weights, metrics in found[1:]:
-            assert torch.allclose(weights, found[0][0], atol=2e-4)
+            found.append((weights(policy), metrics))
+        for other, metrics in found[1:]:
+            assert torch.allclose(other, found[0][0], atol=2e-4)
             for name in ('total_loss', 'policy_loss', 'entropy', 'grad_norm', 'kl', 'ratio_max', 'clipfrac'):
                 assert metrics[name] == pytest.approx(found[0][1][name], rel=2e-3, abs=1e-4), name
 
-    @pytest.mark.parametrize('loss', ['clip_cov', 'kl_cov'])
-    def test_tokens_are_chosen_among_the_whole_mini_batch(self, think_answer, loss):
-        main, create = think_answer
-        options = dict(share=0.3, low=0.) if loss == 'clip_cov' else dict(share=0.3)
-        main.policy.learn.update(loss=loss, adv_method=None, surrogate_options=options, learning_rate=1e-2)
-        found = []
-        for most, of_whole in ((None, False), (40, True), (1, True), (1, False)):
-            main.policy.learn.micro_batch_tokens = most
-            policy = make_policy(main, create)
-            assert policy._learning.updater._loss_of_whole == (most is not None)
-            policy._learning.updater._loss_of_whole = of_whole
-            data = sample_groups(policy, [0, 1, 2], reward=reward)
-            for sample in data:
-                sample['logp_old'] -= 0.1  # the penalty of kl_cov needs a distance
-            policy.learn_mode.forward(data)
-            found.append(vector(p.grad for p in policy._model.parameters()))
-        whole, *parts, of_each_part = found
-        assert all(torch.allclose(part, whole, atol=1e-5) for part in parts)
-        assert not torch.allclose(of_each_part, whole, atol=1e-3)
+    @pytest.mark.parametrize('loss, options', [('clip_cov', dict(share=0.3, low=0.)), ('kl_cov', dict(share=0.3))])
+    def test_tokens_are_chosen_among_the_whole_mini_batch(self, loss, options):
 
-    def test_no_part_reads_more(self, think_answer):
-        main, create = think_answer
-        main.policy.learn.update(micro_batch_tokens=30, batch_size=3)
-        policy = make_policy(main, create)
-        policy.observers['watch'].look = lambda batch: None  # reads some rows once more
-        seen, read = [], policy._actor.read
-        policy._actor.read = lambda model, part, *args, **kwargs: seen.append(part
-                                                                              ) or read(model, part, *args, **kwargs)
-        policy.learn_mode.forward(sample_groups(policy, [0, 1, 2], reward=reward))
+        def learned(most, data=None):
+            """The gradient of the mini-batch, and its groups."""
+            learn = dict(loss=loss, adv_method=None, surrogate_options=options, learning_rate=1e-2, batch_size=3)
+            policy = token_policy(micro_batch_tokens=most, **learn)
+            if data is None:
+                data = sample_groups(policy, [0, 1, 2], reward=reward)
+                for sample in data:
+                    sample['logp_old'] -= 0.1  # the penalty of kl_cov needs a distance
+            policy.learn_mode.forward(data)
+            return gradient(policy), data
+
+        whole, data = learned(None)
+        assert all(torch.allclose(learned(most)[0], whole, atol=1e-5) for most in (40, 1))
+        of_each_group = sum(learned(None, [group])[0] for group in data) / 3
+        assert not torch.allclose(of_each_group, whole, atol=1e-3)
+
+    def test_no_part_reads_more(self):
+        policy = token_policy(micro_batch_tokens=30, batch_size=3)
+        del policy.observers['watch']  # reads some rows once more
+        seen, read = [], policy.actor.read
+        policy.actor.read = lambda model, part, *args, **kwargs: seen.append(part) or read(model, part, *args, **kwargs)
+        update(policy, [0, 1, 2])
         assert len(seen) > 3 and sum(len(part.weight) for part in seen) == 12
         for part in seen:
             prompts = {id(p): len(p) for p in part.prompts}
             assert sum(prompts.values()) + (part.weight.sum(1) - 1).sum() <= 30
 
-    def test_not_for_steps(self):
-        from tests.act.test_step_actor import DISCRETE, make
-        with pytest.raises(ConfigError, match='policy.learn.micro_batch_tokens = 30: only available for'):
-            make(DISCRETE, learn=dict(micro_batch_tokens=30))
 
-
-@pytest.mark.unittest
 class TestMemory:
 
     def test_advice_in_place_of_torchs_error(self):
@@ -177,17 +159,22 @@ class TestMemory:
             with memory_advice('learning', 'try less'):
                 torch.ones(2) @ torch.ones(3)
 
-    @pytest.mark.parametrize('where, beta', [('learning', 0.), ('learning', 0.1), ('sampling', 0.)])
-    def test_names_the_key(self, think_answer, where, beta):
-        think_answer[0].policy.learn.beta = beta  # the reference is read first
-        policy = make_policy(*think_answer)
-        data = sample_groups(policy, [0], reward=reward)
+    @pytest.mark.parametrize(
+        'where, beta, key',
+        [
+            ('learning', 0., 'micro_batch_tokens = None'),
+            ('learning', 0.1, 'micro_batch_tokens = None'),  # the reference is read first
+            ('sampling', 0., 'env.collector_env_num, now 2'),
+        ]
+    )
+    def test_names_the_key(self, where, beta, key):
 
         def ends(*args):
             raise torch.OutOfMemoryError('CUDA out of memory. Tried')
 
-        policy._actor.read = policy._actor.sample = ends
-        key = dict(learning='micro_batch_tokens = None', sampling='env.collector_env_num, now 2')[where]
+        policy = token_policy(beta=beta)
+        data = sample_groups(policy, [0], reward=reward)
+        policy.actor.read = policy.actor.sample = ends
         with pytest.raises(ConfigError, match=f'out of memory while {where} .*{key}'):
             if where == 'learning':
                 policy.learn_mode.forward(data)

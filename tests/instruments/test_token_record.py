@@ -6,58 +6,50 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from ding_common import ConfigError
 from ding_grpo.data.batch import Batch
 from ding_grpo.instruments.token_record import TokenRecorder
 from dizoo_llm.text.tokenizer import build_char_tokenizer
-from tests.policies import make_batch, make_policy, sample_groups
+from tests.policies import make_batch, sample_groups, token_policy, update, weights
 
 pytestmark = pytest.mark.unittest
 
 
-def policy_of(configs, **learn):
-    main, create = configs
-    main.policy.learn.update(learn)
-    return make_policy(main, create)
-
-
-def test_a_record_changes_no_weight(think_answer):
-    weights = []
-    for freq in (None, 1):
-        policy = policy_of(think_answer, tokens_freq=freq)
+def test_a_record_changes_no_weight():
+    policies = [token_policy(tokens_freq=freq) for freq in (None, 1)]
+    for policy in policies:
         for _ in range(2):
-            policy.learn_mode.forward(sample_groups(policy, [0, 1]))
-        weights.append(policy.learn_mode.state_dict()['model'])
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+            update(policy)
+    assert torch.equal(*map(weights, policies))
 
 
-def test_a_record_has_what_the_update_did(think_answer):
-    policy = policy_of(think_answer, tokens_freq=2)
-    samples = sample_groups(policy, [0, 1], reward=lambda group, row: float(row < group + 1))
+def test_a_record_has_what_the_update_did():
+    policy = token_policy(tokens_freq=2)
+    samples = sample_groups(policy, reward=lambda group, row: float(row < group + 1))
     batch = Batch.of(samples)
-    reading = policy._actor.read(policy._model, batch)
+    reading = policy.read(batch)
     policy.learn_mode.forward(samples)
-    after = policy._actor.read(policy._model, batch).logp
+    after = policy.read(batch).logp
     records = policy.observers['tokens'].records
     assert [r['group'] for r in records] == [0, 1] and [len(r['rows']) for r in records] == [4, 4]
     for i, row in enumerate(row for record in records for row in record['rows']):
         n = int(batch.length[i])
         assert row['action'] == batch.action[i, :n].tolist() and row['own'] == [True] * n
         assert torch.equal(torch.tensor(row['logp_old']), batch.logp_old[i, :n])  # to the last bit
-        assert row['logp'] == pytest.approx(reading.logp[i, :n].tolist(), rel=1e-5)
-        assert row['entropy'] == pytest.approx(reading.entropy[i, :n].tolist(), rel=1e-5)
-        assert row['logp_new'] == pytest.approx(after[i, :n].tolist(), rel=1e-5)
+        for name, values in (('logp', reading.logp), ('entropy', reading.entropy), ('logp_new', after)):
+            assert row[name] == pytest.approx(values[i, :n].tolist(), rel=1e-5)
         assert row['logp_new'] != pytest.approx(row['logp'], rel=1e-5)
+        # words have the space that joins them
+        assert ''.join(row['text']) == policy.spec.tokenizer.decode(row['action'])
     # no_std: rewards 1, 0, 0, 0 have the mean 1/4; rewards 1, 1, 0, 0 the mean 1/2
     advantages = [[row['advantage'][0] for row in record['rows']] for record in records]
     assert advantages == [[.75, -.25, -.25, -.25], [.5, .5, -.5, -.5]]
-    policy.learn_mode.forward(sample_groups(policy, [0, 1]))  # update 1 is not due
+    update(policy)  # update 1 is not due
     assert policy.observers['tokens'].records == []
 
 
-def test_rows_that_are_not_learned_from_have_advantage_0(think_answer):
-    policy = policy_of(think_answer, tokens_freq=1, drop_equal_groups=True)
-    samples = sample_groups(policy, [0, 1], reward=lambda group, row: float(group == 1 and row == 0))
+def test_rows_that_are_not_learned_from_have_advantage_0():
+    policy = token_policy(tokens_freq=1, drop_equal_groups=True)
+    samples = sample_groups(policy, reward=lambda group, row: float(group == 1 and row == 0))
     samples[1]['failed'][3] = 1
     policy.learn_mode.forward(samples)
     equal, other = policy.observers['tokens'].records
@@ -96,15 +88,6 @@ def test_the_first_token_keeps_the_space_that_its_decoder_drops():
     assert record['prompt'] == 'a' and record['rows'][0]['text'] == [' b', ' a']
 
 
-def test_words_have_the_space_that_joins_them(think_answer):
-    policy = policy_of(think_answer, tokens_freq=1)
-    policy.learn_mode.forward(sample_groups(policy, [0, 1]))
-    tokenizer = policy.spec.tokenizer
-    for record in policy.observers['tokens'].records:
-        for row in record['rows']:
-            assert ''.join(row['text']) == tokenizer.decode(row['action'])
-
-
 def test_tokens_of_the_environment_are_not_own_and_have_advantage_0():
     tokenizer = build_char_tokenizer('ab')
     weight = torch.tensor([[1., 0., 1.]])
@@ -125,9 +108,3 @@ def test_numbers_keep_every_bit_in_json():
     record, = record_of(torch.zeros_like(logp).long(), torch.ones_like(logp), logp_old=logp)
     read = json.loads(json.dumps(record))['rows'][0]['logp_old']
     assert torch.equal(torch.tensor(read), logp[0])
-
-
-@pytest.mark.parametrize('value', [0, 1.5, 'all'])
-def test_rule(think_answer, value):
-    with pytest.raises(ConfigError, match='policy.learn.tokens_freq = '):
-        policy_of(think_answer, tokens_freq=value)

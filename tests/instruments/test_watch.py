@@ -3,25 +3,41 @@ import pytest
 import torch
 from easydict import EasyDict
 
-from ding_grpo.instruments import evidence, watch
 from ding_grpo.instruments.history import History
 from ding_grpo.instruments.watch import Watch
 from ding_grpo.learn.observer import View
 from dizoo_llm.envs import TokenEnv
+from tests.policies import make_batch, resumed, sample_groups, token_policy, update
 from tests.same import same
-
-from tests.policies import make_batch, make_policy, sample_groups
 
 pytestmark = pytest.mark.unittest
 
 
-def train(think_answer, updates=3, **learn):
-    main, create = think_answer
-    main.policy.learn.update(dict(learning_rate=1e-3), **learn)
-    policy = make_policy(main, create)
-    for update in range(updates):
-        policy.learn_mode.forward(sample_groups(policy, [0, 1], collect=update, reward=lambda g, i: float(i % 2)))
+def odd_rows(group, row):
+    return float(row % 2)
+
+
+def nothing(group, row):
+    return 0.0
+
+
+def train(updates=3, start=0, policy=None, of_row=odd_rows, watched=True, env=None, **learn):
+    """A policy after these updates."""
+    if policy is None:
+        policy = token_policy(env=env, **dict(dict(learning_rate=1e-3), **learn))
+    if not watched:
+        del policy.observers['watch']
+    for number in range(start, start + updates):
+        update(policy, reward=of_row, collect=number)
     return policy
+
+
+def history(policy):
+    return policy.observers['watch'].history
+
+
+def causes(policy):
+    return [found['cause'] for found in history(policy).found]
 
 
 class Updater:
@@ -37,32 +53,26 @@ class Updater:
         return self.read(batch), self.read(batch)
 
 
-def watch_of(model, cfg):
-    return Watch(View(cfg, None, model, Updater(model), None, None))
+def watch_of(model, warmup=0):
+    return Watch(View(EasyDict(learn=dict(value_warmup=warmup)), None, model, Updater(model), None, None))
 
 
 class TestNothingChanges:
 
-    def test_weights_optimizer_and_random_numbers(self, think_answer, monkeypatch):
+    def test_weights_optimizer_and_random_numbers(self):
 
-        def state():
+        def state(watched):
             torch.manual_seed(5)
-            policy = train(think_answer, beta=0.1)
-            found = policy.learn_mode.state_dict()
+            found = train(watched=watched, beta=0.1).learn_mode.state_dict()
             return {key: value for key, value in found.items() if key != 'watch'}, torch.rand(3)
 
-        watched = state()
-        monkeypatch.setattr(Watch, 'look', lambda self, batch: None)
-        monkeypatch.setattr(Watch, 'after', lambda self, *args: None)
-        same(watched, state())
+        same(state(True), state(False))
 
     def test_running_means_dropout_and_modes(self):
         model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2), torch.nn.Dropout(0.5))
         model[2].eval()
-        cfg = EasyDict(learn=dict(value_warmup=0))
         before, random = model[1].running_mean.clone(), torch.get_rng_state()
-        batch = make_batch(torch.ones(4, 2), adv=torch.ones(4))
-        assert watch_of(model, cfg).look(batch) is not None
+        assert watch_of(model).look(make_batch(torch.ones(4, 2), adv=torch.ones(4))) is not None
         assert torch.equal(model[1].running_mean, before) and torch.equal(torch.get_rng_state(), random)
         assert [m.training for m in model] == [True, True, False] and model.training
 
@@ -70,8 +80,7 @@ class TestNothingChanges:
 class TestLook:
 
     def looks(self, update, rows=4, warmup=0, weight=1.0):
-        model = torch.nn.Linear(3, 2)
-        found = watch_of(model, EasyDict(learn=dict(value_warmup=warmup)))
+        found = watch_of(torch.nn.Linear(3, 2), warmup)
         found.history = History(updates=update)
         return found.look(make_batch(torch.full((rows, 2), weight), group=torch.arange(rows) // 2))
 
@@ -82,75 +91,61 @@ class TestLook:
     def test_a_quarter_of_the_rows_within_bounds(self, rows, read):
         assert self.looks(0, rows).batch.group.tolist() == [i // 2 for i in range(read)]
 
-    def test_not_while_the_critic_learns_alone(self):
+    def test_neither_while_the_critic_learns_alone_nor_without_a_step_that_counts(self):
         assert self.looks(1, warmup=2) is None and self.looks(2, warmup=2) is not None
-
-    def test_not_without_a_step_that_counts(self):
         assert self.looks(0, weight=0.0) is None and self.looks(0, rows=0) is None
 
 
 class TestFound:
 
-    def test_a_healthy_start(self, think_answer):
-        history = train(think_answer).observers['watch'].history
-        assert (history.updates, history.rows, len(history.looks)) == (3, 24, 3) and history.found == []
+    def test_a_healthy_start(self):
+        found = history(train())
+        assert (found.updates, found.rows, len(found.looks)) == (3, 24, 3) and found.found == []
         # the advantages of the second half of a group are positive, and its rows have become more probable
-        assert history.looks[-1]['follow'] > 0 and 0 < history.looks[-1]['moved'] < 1
-        assert history.recent[-1]['sampler_gap_mean'] < 1e-5
+        assert found.looks[-1]['follow'] > 0 and 0 < found.looks[-1]['moved'] < 1
+        assert found.recent[-1]['sampler_gap_mean'] < 1e-5
 
-    def test_a_reference_that_moves(self, think_answer, monkeypatch):
-        policy = train(think_answer, updates=1, beta=0.1)
-        assert policy.observers['watch'].history.found == []
-        next(policy._learning.reference.copy.parameters()).data += 1e-7
-        policy.learn_mode.forward(sample_groups(policy, [0, 1], collect=1))
-        assert [f['cause'] for f in policy.observers['watch'].history.found] == ['drift']
+    def test_a_reference_that_moves(self):
+        policy = train(updates=1, beta=0.1)
+        assert causes(policy) == []
+        next(policy.reference.parameters()).data += 1e-7
+        assert causes(train(1, 1, policy)) == ['drift']
 
-    def test_a_reference_that_is_renewed(self, think_answer):
-        policy = train(think_answer, updates=5, beta=0.1, ref_sync_freq=2, ref_sync_mixup=0.5)
-        assert policy.observers['watch'].history.found == []
+    def test_a_reference_that_is_renewed(self):
+        assert causes(train(updates=5, beta=0.1, ref_sync_freq=2, ref_sync_mixup=0.5)) == []
 
-    def test_a_sign_error_goes_against_the_advantages(self, think_answer, monkeypatch):
-        of_change = evidence.of_change
-        flipped = lambda batch, *rest: of_change(make_batch(batch.weight, adv=-batch.adv), *rest)  # noqa: E731
-        monkeypatch.setattr(watch, 'of_change', flipped)
-        found = train(think_answer, updates=6).observers['watch'].history.found
-        assert [f['cause'] for f in found] == ['against'] and found[0]['update'] == 5
+    def test_a_sign_error_goes_against_the_advantages(self):
+        """An optimizer that climbs: the rows with a positive advantage become less probable."""
+        policy = token_policy(learning_rate=1e-3)
+        for p in policy.model.parameters():
+            p.register_hook(torch.neg)
+        found, = history(train(6, policy=policy)).found
+        assert found['cause'] == 'against' and found['update'] == 5
 
-    def test_a_cause_is_told_once_and_its_symptoms_never(self, think_answer):
-        policy = train(think_answer, updates=1)
-        policy.observers['watch']._tell('mask', dict(message=''))
-        for update in range(1, 8):  # all rewards equal: no_success after the fifth of 20 rows, and equal groups
-            policy.learn_mode.forward(sample_groups(policy, [0, 1], collect=update, reward=lambda g, i: 0.0))
-        assert [f['cause'] for f in policy.observers['watch'].history.found] == ['mask']
+    def test_a_cause_is_reported_once_and_its_symptoms_never(self):
+        policy = train(updates=8, of_row=nothing)  # no_success after the fifth of 20 rows, and equal groups
+        assert causes(policy) == ['no_success']
 
-    @pytest.mark.parametrize('learn, causes', [(dict(), ['no_success']), (dict(advantage='none', adv_method=None), [])])
-    def test_a_reward_that_is_not_learned_from_is_no_cause(self, think_answer, learn, causes):
-        main, create = think_answer
-        main.policy.learn.update(dict(demonstrations=dict(share=0.5), learning_rate=1e-3), **learn)
-        policy = make_policy(main, create, env=TokenEnv(max_new_tokens=10))
+    @pytest.mark.parametrize('learn, found', [(dict(), ['no_success']), (dict(advantage='none', adv_method=None), [])])
+    def test_a_reward_that_is_not_learned_from_is_no_cause(self, learn, found):
+        policy = token_policy(
+            env=TokenEnv(max_new_tokens=10), demonstrations=dict(share=0.5), **dict(dict(learning_rate=1e-3), **learn)
+        )
         policy.observers['watch'].probed([])
-        for update in range(14):
-            policy.learn_mode.forward(sample_groups(policy, [0, 1], collect=update, reward=lambda g, i: 0.0))
-        assert [f['cause'] for f in policy.observers['watch'].history.found] == causes
+        assert causes(train(14, policy=policy, of_row=nothing)) == found
 
-    def test_groups_that_were_used_before_do_not_count(self, think_answer):
-        main, create = think_answer
-        policy = make_policy(main, create)
-        groups = sample_groups(policy, [0, 1])
+    def test_groups_that_were_used_before_do_not_count(self):
+        policy = token_policy()
+        groups = sample_groups(policy)
         policy.learn_mode.forward([dict(groups[0], use=2), dict(groups[1], use=1)])
-        assert policy.observers['watch'].history.rows == 4
+        assert history(policy).rows == 4
         policy.learn_mode.forward([dict(group, use=2) for group in groups])
-        assert policy.observers['watch'].history.rows == 4 and policy.observers['watch'].history.updates == 2
+        assert history(policy).rows == 4 and history(policy).updates == 2
 
-    def test_the_state_goes_with_the_checkpoint(self, think_answer):
-        policy = train(think_answer, updates=2)
-        other = train(think_answer, updates=0)
-        other.learn_mode.load_state_dict(policy.learn_mode.state_dict())
-        assert other.observers['watch'].history == policy.observers['watch'].history
-
-    def test_a_checkpoint_of_an_older_version(self, think_answer):
-        policy = train(think_answer, updates=1)
+    def test_the_state_goes_with_the_checkpoint(self):
+        policy = train(updates=2)
+        assert history(resumed(policy, token_policy)) == history(policy)
         state = policy.learn_mode.state_dict()
-        del state['watch']
+        del state['watch']  # of an older version
         policy.learn_mode.load_state_dict(state)
-        assert policy.observers['watch'].history == History()
+        assert history(policy) == History()

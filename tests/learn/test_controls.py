@@ -1,5 +1,4 @@
 """What is left out, summed otherwise, or renewed on request."""
-import copy
 import math
 
 import pytest
@@ -9,170 +8,104 @@ from ding_common import ConfigError
 from ding_grpo.learn.advantage import Advantage
 from ding_grpo.learn.metrics import repetition
 from ding_grpo.rl_utils import group_advantage
+from tests.policies import make_batch, resumed, reward, sample_groups, token_policy, update, vector, weights
 
-from tests.policies import make_batch, make_policy, sample_groups
-from tests.learn.test_grpo import reward, vector
-
-
-def learn(think_answer, data=None, **changes):
-    """The weights after one update on two groups, and its metrics."""
-    main, create = think_answer
-    main.policy.learn.update(dict(learning_rate=1e-2, entropy_weight=0.0, **changes))
-    policy = make_policy(main, create)
-    data = sample_groups(policy, [0, 1], reward=reward) if data is None else data(policy)
-    metrics = policy.learn_mode.forward(data)
-    return policy, vector(policy._model.parameters()), metrics
+pytestmark = pytest.mark.unittest
 
 
-@pytest.mark.unittest
+def learn(change=lambda sample: None, indices=(0, 1), of_row=reward, **options):
+    """Weights and metrics after an update on two groups, which were changed after sampling."""
+    policy = token_policy(learning_rate=1e-2, entropy_weight=0.0, **options)
+    data = sample_groups(policy, indices, reward=of_row)
+    for sample in data:
+        change(sample)
+    return weights(policy), policy.learn_mode.forward(data), weights(policy)
+
+
 class TestLeftOut:
 
-    def test_truncated_rows_stay_out_of_the_loss(self, think_answer):
+    def test_truncated_rows_stay_out_of_the_loss(self):
 
-        def without(policy):
-            data = sample_groups(policy, [0, 1], reward=reward)
-            for sample in data:
-                assert 0 < sample['truncated'].sum() < 4  # some were cut
-                sample['action'][sample['truncated'] == 1] = 5  # whatever they say
-            return data
+        def other_tokens(sample):
+            assert 0 < sample['truncated'].sum() < 4  # some were cut
+            sample['action'][sample['truncated'] == 1] = 5
 
-        _, masked, metrics = learn(think_answer, mask_truncated=True)
-        _, other, _ = learn(think_answer, without, mask_truncated=True)
-        _, whole, _ = learn(think_answer, mask_truncated=False)
-        assert torch.equal(masked, other) and not torch.equal(masked, whole)
-        assert metrics['completion_length_max'] == 6  # they are still told of
+        _, metrics, masked = learn(mask_truncated=True)
+        assert torch.equal(masked, learn(other_tokens, mask_truncated=True)[-1])
+        assert not torch.equal(masked, learn(mask_truncated=False)[-1])
+        assert metrics['completion_length_max'] == 6  # metrics count them
 
-    def test_rows_that_failed_are_neither_compared_nor_learned(self, think_answer):
+    def test_rows_that_failed_are_neither_compared_nor_learned(self):
 
         def failing(value):
 
-            def make(policy):
-                data = sample_groups(policy, [0, 1], reward=reward)
-                for sample in data:
-                    sample['failed'][0] = 1
-                    sample['reward'][0] = value
-                    sample['action'][0] = int(abs(value))
-                return data
+            def change(sample):
+                sample['failed'][0], sample['reward'][0], sample['action'][0] = 1, value, int(value)
 
-            return make
+            return change
 
-        _, a, metrics = learn(think_answer, failing(0.))
-        _, b, _ = learn(think_answer, failing(9.))
+        (_, metrics, a), (_, _, b) = (learn(failing(value)) for value in (0., 9.))
         assert torch.equal(a, b) and metrics['failed'] == 0.25
         assert metrics['reward_mean'] == pytest.approx(sum(reward(g, r) for g in (0, 1) for r in (1, 2, 3)) / 6)
 
-    def test_a_group_that_failed_wholly(self, think_answer):
-
-        def make(policy):
-            data = sample_groups(policy, [0, 1], reward=reward)
-            for sample in data:
-                sample['failed'][:] = 1
-            return data
-
-        start = vector(make_policy(*think_answer)._model.parameters())
-        policy, after, metrics = learn(think_answer, make)
+    def test_groups_that_failed_wholly(self):
+        start, metrics, after = learn(lambda sample: sample['failed'].fill_(1))
         assert metrics['failed'] == 1 and metrics['optimizer_steps'] == 0
         assert torch.equal(after, start) and not any(math.isnan(value) for value in metrics.values())
 
-    def test_the_loss_is_a_mean_of_those_that_could_be_scored(self, think_answer):
+    def test_the_loss_is_a_mean_of_those_that_could_be_scored(self):
+        kept = ('action', 'logp_old', 'weight', 'length', 'turn', 'reward', 'truncated', 'failed')
 
-        def failing(keep):
+        def failing(sample):
+            sample['failed'][2:] = 1  # rewards 0 and 1 are left
 
-            def make(policy):
-                data = sample_groups(policy, [0], reward=lambda group, row: float(row % 2))
-                data[0]['failed'][2:] = 1  # rewards 0 and 1 are left
-                if keep:
-                    data[0] = dict(
-                        data[0],
-                        reward_parts={},
-                        equal=False,
-                        **{
-                            key: data[0][key][:2]
-                            for key in
-                            ('action', 'logp_old', 'weight', 'length', 'turn', 'reward', 'truncated', 'failed')
-                        }
-                    )
-                return data
+        def removed(sample):
+            sample.update({key: sample[key][:2] for key in kept}, reward_parts={}, equal=False)
 
-            return make
+        one, two = (learn(change, [0], lambda group, row: float(row % 2)) for change in (failing, removed))
+        assert torch.equal(one[-1], two[-1]) and one[1]['grad_norm'] == two[1]['grad_norm'] > 0
 
-        (_, a, with_failed), (_, b, without) = (learn(think_answer, failing(keep)) for keep in (False, True))
-        assert torch.equal(a, b) and with_failed['grad_norm'] == without['grad_norm'] > 0
-
-    def test_all_cut_and_masked_moves_nothing(self, think_answer):
-        main, create = think_answer
-        main.policy.learn.update(learning_rate=1e-2, mask_truncated=True)
-        policy = make_policy(main, create)
-        policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))  # momentum is there
-        before = vector(policy._model.parameters())
-        data = sample_groups(policy, [0, 1], reward=reward)
+    def test_all_cut_and_masked_moves_nothing(self):
+        policy = token_policy(learning_rate=1e-2, mask_truncated=True)
+        update(policy)  # momentum is there
+        before, data = weights(policy), sample_groups(policy, reward=reward)
         for sample in data:
             sample['truncated'][:] = 1
         metrics = policy.learn_mode.forward(data)
         assert metrics['optimizer_steps'] == 0 and 'entropy' not in metrics
-        assert torch.equal(vector(policy._model.parameters()), before)
+        assert torch.equal(weights(policy), before)
 
 
-@pytest.mark.unittest
 class TestParts:
 
-    def batch(self):
-        return make_batch(
-            torch.ones(4, 1),
-            reward=torch.tensor([[1.], [0.], [0.5], [0.]]),
-            reward_parts=dict(a=torch.tensor([1., 0., 0., 0.]), b=torch.tensor([0., float('nan'), 10., 0.])),
-        )
-
     def test_each_part_is_compared_by_itself(self):
-        adv = Advantage('grpo', part_weights=dict(a=1.0, b=0.5)).of(self.batch())
+        parts = dict(a=torch.tensor([1., 0., 0., 0.]), b=torch.tensor([0., float('nan'), 10., 0.]))
+        batch = make_batch(torch.ones(4, 1), reward=torch.tensor([[1.], [0.], [0.5], [0.]]), reward_parts=parts)
         zero = torch.zeros(4).long()
-        expected = group_advantage(torch.tensor([1., 0., 0., 0.]), zero)
-        of_b = 0.5 * group_advantage(torch.tensor([0., 10., 0.]), zero[:3])
-        expected[[0, 2, 3]] += of_b  # the part does not apply to row 1
+        expected = group_advantage(parts['a'], zero)
+        # the part does not apply to row 1
+        expected[[0, 2, 3]] += 0.5 * group_advantage(torch.tensor([0., 10., 0.]), zero[:3])
+        adv = Advantage('grpo', part_weights=dict(a=1.0, b=0.5)).of(batch)
         assert torch.allclose(adv, expected / (expected.std() + 1e-4))
 
-    def test_in_a_run(self, think_answer):
-        options = dict(adv_method='grpo')
-        _, summed, _ = learn(think_answer, data=self.scored, **options)
-        options['reward_aggregation'] = 'normalize_then_sum'
-        policy, by_part, metrics = learn(think_answer, data=self.scored, **options)
-        assert policy._advantage.part_weights == dict(answer=1.0, format=0.5, solved=0.5)
-        assert not torch.equal(summed, by_part) and math.isfinite(metrics['total_loss'])
+    def test_in_a_run(self):
 
-    @pytest.mark.parametrize(
-        'learn, collect, message', [
-            (dict(adv_method='no_std'), {}, "policy.learn.adv_method = 'grpo', not 'no_std'"),
-            (dict(loss='dr_grpo'), {}, "policy.learn.adv_method = 'grpo', not 'no_std'"),
-            (dict(advantage='return_to_go'), {}, "policy.learn.advantage = 'outcome', not 'return_to_go'"),
-            (dict(), dict(discount_factor=0.9), 'policy.collect.discount_factor = 1, not 0.9'),
-        ],
-        ids=str
-    )
-    def test_what_would_change_nothing_is_refused(self, think_answer, learn, collect, message):
-        main, create = think_answer
-        main.policy.learn.update(dict(dict(adv_method='grpo'), reward_aggregation='normalize_then_sum'))
-        if 'loss' in learn:
-            main.policy.learn.adv_method = None
-        main.policy.learn.update(learn)
-        main.policy.collect.update(collect)
-        with pytest.raises(ConfigError, match=message):
-            make_policy(main, create)
-
-    @staticmethod
-    def scored(policy):
-        """Parts of another scale than the reward."""
-        data = sample_groups(policy, [0, 1], reward=reward)
-        for sample in data:
+        def scored(sample):
+            """Parts of another scale than the reward."""
             parts = dict(answer=torch.tensor([0., 1., 0., 0.]), format=torch.tensor([0., .1, .2, .3]))
             sample['reward_parts'] = dict(parts, solved=torch.zeros(4))
             sample['reward'] = torch.zeros_like(sample['reward'])
             sample['reward'][:, -1] = parts['answer'] + 0.5 * parts['format']
-        return data
+
+        options = dict(adv_method='grpo', reward_aggregation='normalize_then_sum')
+        _, metrics, by_part = learn(scored, **options)
+        assert token_policy(**options).advantage.part_weights == dict(answer=1.0, format=0.5, solved=0.5)
+        assert math.isfinite(metrics['total_loss'])
+        assert not torch.equal(learn(scored, adv_method='grpo')[-1], by_part)
 
 
-@pytest.mark.unittest
 class TestEqual:
-    """Whether there is something to learn from is asked of what is compared, not of the reward."""
+    """Whether there is something to learn from depends on what is compared, not on the reward."""
 
     def batch(self, **values):
         fields = dict(
@@ -205,81 +138,74 @@ class TestEqual:
         advantage = Advantage('pass_k', **options)
         assert advantage.equal(batch) == equal == (not advantage.of(batch).any())
 
-    def test_groups_without_a_best_row_are_dropped(self, think_answer):
+    def test_groups_without_a_best_row_are_dropped(self):
         rewards = ((1., 1., 0., 0.), (1., 0., 0., 0.))
-        _, _, metrics = learn(
-            think_answer,
-            lambda policy: sample_groups(policy, [0, 1], reward=lambda group, row: rewards[group][row]),
-            adv_method='pass_k',
-            drop_equal_groups=True
-        )
-        assert metrics['equal_groups'] == 0.5
+        learned = dict(adv_method='pass_k', drop_equal_groups=True)
+        assert learn(of_row=lambda group, row: rewards[group][row], **learned)[1]['equal_groups'] == 0.5
 
-    def test_of_rows_that_could_be_scored(self):
-        reward = torch.tensor([[0., 1.], [0., 2.]])
-        assert not Advantage('grpo').equal(self.batch(reward=reward))
-        assert Advantage('grpo').equal(self.batch(reward=reward, failed=torch.tensor([False, True])))
-        assert Advantage('grpo').equal(self.batch(reward=reward, failed=torch.tensor([True, True])))
+    @pytest.mark.parametrize('failed, equal', [([False, False], False), ([False, True], True), ([True, True], True)])
+    def test_of_rows_that_could_be_scored(self, failed, equal):
+        batch = self.batch(reward=torch.tensor([[0., 1.], [0., 2.]]), failed=torch.tensor(failed))
+        assert Advantage('grpo').equal(batch) == equal
+
+    @pytest.mark.parametrize(
+        'method, rewards, equal',
+        [
+            ('max_rl', [1., 0.], False),
+            ('max_rl', [-3., 1.], True),  # the mean is not positive: every advantage is 0
+            ('reinforce_plus_plus', [1., 1.], False),  # compared with all groups
+            ('optimal_token_baseline', [1., 1.], True),
+            ('optimal_token_baseline', [1., 0.], False),
+            ('gpg', [1., 1.], True),
+        ]
+    )
+    def test_by_method(self, method, rewards, equal):
+        batch = make_batch(torch.ones(2, 1), reward=torch.tensor(rewards).unsqueeze(1))
+        assert Advantage(method).equal(batch) == equal
 
 
-@pytest.mark.unittest
 class TestReference:
 
     @pytest.mark.parametrize('mixup', [1.0, 0.25])
-    def test_is_renewed(self, think_answer, mixup):
-        main, create = think_answer
-        main.policy.learn.update(beta=0.1, learning_rate=1e-2, ref_sync_freq=2, ref_sync_mixup=mixup)
-        policy = make_policy(main, create)
-        start = vector(policy._learning.reference.copy.parameters())
-        data = sample_groups(policy, [0, 1], reward=reward)
-        policy.learn_mode.forward(data)
-        assert torch.equal(vector(policy._learning.reference.copy.parameters()), start)
-        policy.learn_mode.forward(data)
-        expected = start.lerp(vector(policy._model.parameters()), mixup)
-        assert torch.allclose(vector(policy._learning.reference.copy.parameters()), expected)
+    def test_is_renewed(self, mixup):
+        policy = token_policy(beta=0.1, learning_rate=1e-2, ref_sync_freq=2, ref_sync_mixup=mixup)
+        start = vector(policy.reference.parameters())
+        update(policy)
+        assert torch.equal(vector(policy.reference.parameters()), start)
+        update(policy)
+        assert torch.allclose(vector(policy.reference.parameters()), start.lerp(weights(policy), mixup))
 
-    def test_resumed_it_goes_on(self, think_answer):
-        main, create = think_answer
-        main.policy.learn.update(beta=0.1, learning_rate=1e-2, ref_sync_freq=2)
-        policy = make_policy(main, create)
-        data = sample_groups(policy, [0, 1], reward=reward)
+    def test_resumed_it_goes_on(self):
+        learn = dict(beta=0.1, learning_rate=1e-2)
+        make = lambda: token_policy(seed=5, ref_sync_freq=2, **learn)  # noqa: E731
+        policy = token_policy(ref_sync_freq=2, **learn)
+        data = sample_groups(policy, reward=reward)
         for _ in range(3):
             policy.learn_mode.forward(data)
-        resumed = make_policy(main, create, seed=5)
-        resumed.learn_mode.load_state_dict(copy.deepcopy(policy.learn_mode.state_dict()))
-        kl = [[p.learn_mode.forward(data)['kl'] for _ in range(4)] for p in (policy, resumed)]
+        both = policy, resumed(policy, make)
+        kl = [[p.learn_mode.forward(data)['kl'] for _ in range(4)] for p in both]
         assert kl[0] == kl[1] and kl[0][1] == pytest.approx(0, abs=1e-7) != kl[0][0]
-        main.policy.learn.ref_sync_freq = None
-        state = make_policy(main, create).learn_mode.state_dict()
         with pytest.raises(ConfigError, match='ref_sync_freq = 2: the checkpoint contains no reference'):
-            policy.learn_mode.load_state_dict(state)
+            policy.learn_mode.load_state_dict(token_policy(**learn).learn_mode.state_dict())
 
-    def test_there_must_be_one(self, think_answer):
-        main, create = think_answer
-        main.policy.learn.update(beta=0.0, ref_sync_freq=2)
-        with pytest.raises(ConfigError, match='policy.learn.ref_sync_freq = 2: there is no reference'):
-            make_policy(main, create)
-
-    def test_of_adapters_is_the_pretrained_model(self, think_answer, tiny_model, tmp_path):
+    def test_of_adapters_is_the_pretrained_model(self, tiny_model, tmp_path):
         pytest.importorskip('peft')
-        tiny_model.save_pretrained(str(tmp_path / 'base'))
-        main, create = think_answer
-        main.policy.model = dict(pretrained=str(tmp_path / 'base'), lora=dict(r=4))
-        main.policy.learn.update(beta=0.1, learning_rate=1e-2)
-        policy = make_policy(main, create)
-        base = {n: p.clone() for n, p in policy._model.named_parameters() if not p.requires_grad}
-        kls = [policy.learn_mode.forward(sample_groups(policy, [0, 1], reward=reward))['kl'] for _ in range(4)]
-        assert kls[0] == pytest.approx(0, abs=1e-6) and kls[-1] > 1e-6 and policy._learning.reference.copy is None
-        assert all(torch.equal(p, base[n]) for n, p in policy._model.named_parameters() if n in base)
+        tiny_model.save_pretrained(str(tmp_path))
+        policy, other = (
+            token_policy(dict(model=dict(lora=dict(r=4))), base=tmp_path, seed=seed, beta=0.1, learning_rate=1e-2)
+            for seed in (0, 5)
+        )
+        base = {n: p.clone() for n, p in policy.model.named_parameters() if not p.requires_grad}
+        kls = [update(policy)['kl'] for _ in range(4)]
+        assert kls[0] == pytest.approx(0, abs=1e-6) and kls[-1] > 1e-6 and policy.reference is None
+        assert all(torch.equal(p, base[n]) for n, p in policy.model.named_parameters() if n in base)
         state = policy.learn_mode.state_dict()
         assert all('lora_' in name for name in state['model'])
-        other = make_policy(main, create, seed=5)
         other.learn_mode.load_state_dict(state)
         data = sample_groups(policy, [2, 3], reward=reward)
         assert policy.learn_mode.forward(data)['total_loss'] == other.learn_mode.forward(data)['total_loss']
 
 
-@pytest.mark.unittest
 def test_repetition_by_hand():
     action = torch.tensor([[1, 2, 1, 2, 1, 2], [1, 1, 1, 1, 1, 1], [1, 2, 3, 4, 5, 6], [1, 2, 0, 0, 0, 0]])
     weight = torch.ones(4, 6)

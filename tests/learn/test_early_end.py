@@ -51,7 +51,7 @@ class TestTargetKL:
 @pytest.mark.parametrize('most', [None, 30])
 def test_max_ratio_ends_the_epochs_with_the_step_left_undone(most):
     learn = dict(learning_rate=3e-3, micro_batch_tokens=most)
-    found = [after_epochs(epochs, **learn)for epochs in range(1, 7)]
+    found = [after_epochs(epochs, **learn) for epochs in range(1, 7)]
     ratios = [metrics['ratio_max'] for metrics, *_ in found]  # the largest of each epoch's mini-batch
     metrics, got, *_ = after_epochs(6, max_ratio=(ratios[1] + ratios[2]) / 2, **learn)
     assert metrics['optimizer_steps'] == 2 and metrics['skipped_steps'] == 0

@@ -6,6 +6,7 @@ import torch
 
 from ding_grpo.rl_utils import group_advantage
 
+pytestmark = pytest.mark.unittest
 LOGIT = torch.tensor([0.3, -0.4, 0.9, -1.1], dtype=torch.float64)
 G = 3
 
@@ -32,7 +33,6 @@ def angle(a, b):
     return torch.rad2deg(torch.arccos((a @ b / a.norm() / b.norm()).clamp(max=1))).item()
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('method', ['no_std', 'rloo', 'grpo'])
 @pytest.mark.parametrize('low, high', [(0.0, 1.0), (0.1, 0.9), (0.1, 0.5), (0.5, 0.9)])
 def test_with_two_rewards_the_direction_stays(method, low, high):
@@ -41,14 +41,12 @@ def test_with_two_rewards_the_direction_stays(method, low, high):
     assert found.norm() > 1e-3 and angle(found, true_gradient(reward)) < 1e-4
 
 
-@pytest.mark.unittest
 def test_with_three_rewards_the_direction_changes():
     reward = torch.tensor([0., 1., 0.5, 0.], dtype=torch.float64)
     assert angle(expected_gradient(reward, 'no_std', -1, 2), true_gradient(reward)) < 1e-4
     assert angle(expected_gradient(reward, 'no_std', 0.1, 0.4), true_gradient(reward)) == pytest.approx(30.70, abs=0.01)
 
 
-@pytest.mark.unittest
 def test_groups_of_equal_rewards_have_no_gradient():
     """So dynamic sampling leaves out nothing but groups of gradient 0."""
     reward = torch.tensor([0., 1., 1., 0.], dtype=torch.float64)

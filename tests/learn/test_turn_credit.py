@@ -14,7 +14,7 @@ from ding_grpo.config.keys import DEFAULTS
 from ding_grpo.learn.advantage import Advantage
 from ding_grpo.rl_utils import anchor_advantage, group_advantage, return_to_go
 
-from tests.policies import make_batch, make_policy
+from tests.policies import make_batch
 
 # The game: turn 1 stops with a reward of 0.2, or goes on with 0.5. Turn 2 is right, with 1, or wrong, with 0.
 LOGIT = torch.tensor([.3, -.4], dtype=torch.double)  # of going on, and of being right
@@ -179,9 +179,3 @@ class TestConfig:
         cfg = EasyDict(learn=dict(DEFAULTS['learn'], **learn), collect=dict(DEFAULTS['collect'], **collect))
         with pytest.raises(ConfigError, match=told):
             check_for_turns(cfg, turns)
-
-    def test_weight_without_anchors(self, think_answer):
-        main, create = think_answer
-        main.policy.learn.update(anchor_weight=2.)
-        with pytest.raises(ConfigError, match="anchor_weight = 2.0: only available with .* 'anchor'"):
-            make_policy(main, create)
