@@ -222,8 +222,3 @@ class TestConfig:
         CausalLM(config=config).save_pretrained(str(tmp_path), TokenEnv().tokenizer)
         with pytest.raises(ConfigError, match='has 8 positions, but rows may have'):
             taught(str(tmp_path))
-
-    def test_without_one_nothing_is_computed(self):
-        policy = taught(None, advantage='outcome')
-        assert 'teacher' not in policy.terms and 'teacher_kl' not in policy.learn_mode.monitor_vars()
-        assert 'teacher_kl' not in update(policy, reward=None)

@@ -122,12 +122,9 @@ class TestFound:
         found, = history(train(6, policy=policy)).found
         assert found['cause'] == 'against' and found['update'] == 5
 
-    def test_a_cause_is_reported_once_and_its_symptoms_never(self):
-        policy = train(updates=8, of_row=nothing)  # no_success after the fifth of 20 rows, and equal groups
-        assert causes(policy) == ['no_success']
-
     @pytest.mark.parametrize('learn, found', [(dict(), ['no_success']), (dict(advantage='none', adv_method=None), [])])
     def test_a_reward_that_is_not_learned_from_is_no_cause(self, learn, found):
+        """Else it is reported once, and its symptoms, such as equal groups, never."""
         policy = token_policy(
             env=TokenEnv(max_new_tokens=10), demonstrations=dict(share=0.5), **dict(dict(learning_rate=1e-3), **learn)
         )

@@ -123,10 +123,6 @@ class TestAnchors:
         wanted = [[2.5, 2., 0.], [-.5, -2., 0.], [-2., 0., 0.], [0., 0., 0.]]
         assert anchor_advantage(return_, anchor, group).tolist() == wanted
 
-    def test_equal_anchors_of_other_groups_are_other_states(self):
-        adv = anchor_advantage(torch.tensor([[1.], [3.], [7.]]), torch.zeros(3, 1).long(), torch.tensor([0, 0, 1]))
-        assert adv.flatten().tolist() == [-2., 2., 0.]
-
     def test_outcome_and_states_together(self):
         batch = rows_of([EPISODES[1], EPISODES[2], EPISODES[0]])
         adv = Advantage('no_std', 'anchor', by_turn=True, anchor_weight=2.).of(batch)
