@@ -48,7 +48,7 @@ class TestOnPolicy:
         ],
         ids=str
     )
-    @pytest.mark.parametrize('model', [*HALF, dict(dtype='bfloat16', gradient_checkpointing=True)], ids=str)
+    @pytest.mark.parametrize('model', HALF, ids=str)
     def test_gspo_does_not_clip_rounding(self, model, learn):
         policy = noisy(model, learn, temperature=0.7, top_k=learn.get('micro_batch_tokens') and 8)
         sampled = groups(policy)
@@ -59,6 +59,10 @@ class TestOnPolicy:
         assert metrics['sampler_gap_mean'] < metrics['sampler_gap_max']
         assert metrics['clipfrac'] == metrics['clipfrac_low'] == metrics['clipfrac_high'] == 0
         assert metrics['ratio_max'] == metrics['ratio_mean'] == 1 and metrics['kl_old'] == 0
+
+    def test_layers_that_are_computed_again(self):
+        policy = noisy(dict(dtype='bfloat16', gradient_checkpointing=True), dict(batch_size=2))
+        assert policy.learn_mode.forward(groups(policy, 2))['ratio_max'] == 1
 
     @pytest.mark.parametrize('model', HALF, ids=str)
     def test_adapters(self, tiny_model, tmp_path, model):
