@@ -9,7 +9,7 @@ from ding_common import parallel
 from ding_grpo.data.batch import Batch
 from ding_grpo.model import PromptBatch
 from ding_grpo.model.sharding import layers_of, own, whole
-from tests.policy.helper import make_policy, sample_groups
+from tests.policies import make_policy, sample_groups
 from tests.shipped import load
 
 

@@ -19,7 +19,7 @@ from ding_grpo.model import CausalLM
 from dizoo_llm.play import main as play
 from dizoo_llm.sft import train
 from dizoo_llm.text.tokenizer import load_tokenizer
-from tests.policy.helper import make_policy
+from tests.policies import make_policy
 
 pytest.importorskip('peft')
 SUMS = '''

@@ -10,7 +10,7 @@ from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv
 from tests.model.helper import CPU, PLAIN, uniform
-from tests.policy.helper import make_policy, sample_groups
+from tests.policies import make_policy, sample_groups
 
 GPT2 = dict(model_type='gpt2', vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64)
 OPT = dict(PLAIN, model_type='opt', ffn_dim=48, word_embed_proj_dim=32)

@@ -11,8 +11,8 @@ from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
 
 from tests import gpu_graph
-from tests.policy.helper import make_policy
-from tests.policy.test_kept_cache import LLAMA, WINDOW, play
+from tests.policies import make_policy
+from tests.act.test_kept_cache import LLAMA, WINDOW, play
 from tests.model.helper import CPU, ShortBeginnings, make, uniform
 from tests.model.test_packed_row import rows
 
@@ -115,10 +115,10 @@ class TestSampling:
         assert (learned - rollout.logp).abs().max() < 0.1 and called.count('replay') >= 15
 
     @pytest.mark.parametrize('model', [LLAMA, WINDOW], ids=['llama', 'window'])
-    def test_turns_that_continue_a_kept_cache(self, think_answer, model, monkeypatch):
-        wanted = play(think_answer, 'plain', groups=3, model=model)
+    def test_turns_that_continue_a_kept_cache(self, model, monkeypatch):
+        wanted = play('plain', groups=3, model=model)
         called = gpu_graph.use(monkeypatch)
-        found = play(think_answer, 'plain', groups=3, model=model, graphs=True)
+        found = play('plain', groups=3, model=model, graphs=True)
         assert 'replay' in called
         for one, other in zip(found, wanted):
             assert torch.equal(one['action'], other['action'])

@@ -3,7 +3,7 @@ import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
 
-from tests.policy.helper import make_policy, sample_groups
+from tests.policies import make_policy, sample_groups
 from tests.same import same
 from tests.shipped import small
 

@@ -15,7 +15,7 @@ from ding_common import ConfigError, TaskError, read_json_lines
 from ding_grpo.collect import GroupCollector
 from dizoo_llm.envs import DingTokenEnv
 from tests.cases import long
-from tests.policy.helper import make_policy
+from tests.policies import make_policy
 from tests.shipped import small
 
 

@@ -8,7 +8,7 @@ from ding_common import ConfigError, TaskError
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.advantage import Advantage
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
-from tests.policy.helper import make_policy
+from tests.policies import Chatter, make_policy
 
 
 class NoisyRewardEnv(DingTokenEnv):
@@ -137,7 +137,6 @@ class TestAdvantage:
             make_policy(main, create)
 
     def test_several_turns_without_a_discount(self, think_answer):
-        from tests.policy.test_turn_masks import Chatter
         env = TokenEnv(Chatter(), max_turns=3, max_new_tokens=4, max_reply_tokens=10)
         main, create = remax(think_answer)
         make_policy(main, create, env=env)

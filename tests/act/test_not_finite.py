@@ -1,0 +1,113 @@
+"""Logits and observations that are not finite at sampling: the run ends and names the environment."""
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from ding.entry import serial_pipeline_onpolicy
+
+from ding_common import NumericError, TaskError
+from dizoo_llm.envs import TokenEnv
+from tests.policies import CONTINUOUS, DISCRETE, step_policy, token_policy
+from tests.shipped import small
+
+pytestmark = pytest.mark.unittest
+NAN, INF = float('nan'), float('inf')
+
+
+@pytest.mark.parametrize('options', [dict(), dict(top_k=5), dict(top_k=5, top_p=0.9)], ids=str)
+@pytest.mark.parametrize('value', [NAN, INF, -INF])
+def test_weights_of_a_language_model(options, value):
+    policy = token_policy(collect=options)
+    with torch.no_grad():
+        policy.model.lm.lm_head.weight[7] = value
+    obs = TokenEnv(max_new_tokens=6).reset(options=dict(index=0))[0]
+    parameter = 'parameter lm.lm_head.weight: 32 of 1024 numbers'
+    with pytest.raises(NumericError, match=rf'^the logits at sampling .*\nin environment 5 \(row 3 of group 2, '
+                       rf'sampled after update 4\), column 0\nits prompt begins with .*\n{parameter}'):
+        policy.collect_mode.forward({5: obs}, row_keys={5: (4, 2, 3)})
+    with pytest.raises(NumericError, match=rf'in environment 5 \(evaluation\), column 0\n.*\n{parameter}'):
+        policy.eval_mode.forward({5: obs})
+
+
+@pytest.mark.parametrize('greedy', [False, True])
+def test_of_several_rows_the_one(greedy):
+    policy = token_policy()
+    start, env = policy.model.start, TokenEnv(max_new_tokens=6)
+
+    def broken(prompts, max_new_tokens):
+        decoding = start(prompts, max_new_tokens)
+        step = decoding.step
+
+        def later(token):
+            logit = step(token).clone()
+            logit[1, 3] = NAN
+            return logit
+
+        decoding.step = later
+        return decoding
+
+    policy.model.start = broken
+    obs = {i: env.reset(options=dict(index=i))[0] for i in range(3)}
+    keys = {i: (0, 0, i) for i in obs}
+    with pytest.raises(NumericError, match=r'in environment 1 .*, column 1\n.*\nall parameters are finite'):
+        policy.eval_mode.forward(obs) if greedy else policy.collect_mode.forward(obs, row_keys=keys)
+
+
+@pytest.mark.parametrize('model', [DISCRETE, CONTINUOUS], ids=['discrete', 'continuous'])
+@pytest.mark.parametrize('value', [NAN, INF])
+def test_an_observation(model, value):
+    policy = step_policy(model)
+    obs = {i: torch.full((3, ), value if i == 4 else 0.5) for i in (2, 4, 6)}
+    message = r'in environment 4 \({}\)\nits observation is NaN or infinite\nall parameters are finite'
+    with pytest.raises(NumericError, match=message.format('row 1 of group 0, sampled after update 8')):
+        policy.collect_mode.forward(obs, row_keys={i: (8, 0, i // 2 - 1) for i in obs})
+    with pytest.raises(NumericError, match=message.format('evaluation')):
+        policy.eval_mode.forward(obs)
+
+
+def test_weights_of_a_model_of_steps():
+    policy = step_policy(DISCRETE)
+    with torch.no_grad():
+        next(policy.model.actor_head.parameters()).fill_(NAN)
+    with pytest.raises(NumericError, match='logits at sampling.*\n.*\nparameter actor_head'):
+        policy.collect_mode.forward({0: torch.zeros(3)}, row_keys={0: (0, 0, 0)})
+
+
+class Broken(gymnasium.Env):
+    """Gives one number that is not finite in the fourth step."""
+    observation_space = gymnasium.spaces.Box(-1, 1, (4, ), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, what):
+        self.what = what
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        wrong = self.steps == 4
+        obs = np.full(4, NAN if wrong and self.what == 'obs' else 0.5, np.float32)
+        return obs, NAN if wrong and self.what == 'reward' else float(action), self.steps == 6, False, {}
+
+
+@pytest.mark.parametrize(
+    'what, error, message', [
+        ('reward', TaskError, r'Broken-v0 gave the reward nan, must be a finite number \(float32\)'),
+        (
+            'obs', NumericError,
+            r'the logits at sampling .*\nin environment 0 \(evaluation\)\nits observation is NaN or infinite'
+        ),
+    ]
+)
+def test_a_run_ends_and_says_what_the_environment_gave(tmp_path, monkeypatch, what, error, message):
+    monkeypatch.chdir(tmp_path)
+    if 'Broken-v0' not in gymnasium.registry:
+        gymnasium.register('Broken-v0', Broken, disable_env_checker=True)
+    main, create = small('cartpole_grpo')
+    main.env.update(env_id='Broken-v0', env_kwargs=dict(what=what), evaluator_env_num=2, n_evaluator_episode=2)
+    main.policy.learn.max_bad_updates = 2
+    with pytest.raises(error, match=message):
+        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=9)

@@ -1,0 +1,237 @@
+"""Every sampling option: what the sampler reports, what the learner recomputes, and plain transformers agree."""
+import sys
+import types
+
+import pytest
+import torch
+
+from ding_common import ConfigError
+from ding_grpo.act.sampling_rules import seen_tokens, token_rules
+from ding_grpo.data.batch import Batch
+from ding_grpo.rollout import Sampling
+from dizoo_llm.envs import TokenEnv
+from tests.act.test_kept_cache import touch
+from tests.cases import long
+from tests.policies import (
+    BY_TURN, SETTINGS, Chatter, change, make_batch, reward, sample_dialogues, sample_groups, token_policy
+)
+
+pytestmark = pytest.mark.unittest
+BIAS = [(4, 1.5), (7, -2.0), (2, 0.5)]
+OPTIONS = [
+    dict(top_p=0.8),
+    dict(min_p=0.3),
+    dict(typical_p=0.8),
+    dict(repetition_penalty=1.8),
+    dict(logit_bias=BIAS),
+    dict(allowed_tokens='grammar_of_test:even_after_odd'),
+    dict(top_k=9, min_p=0.2),
+    dict(top_k=9, repetition_penalty=1.8, logit_bias=BIAS),
+]
+ALL = dict(
+    temperature=0.8,
+    top_p=0.97,
+    min_p=0.02,
+    typical_p=0.95,
+    repetition_penalty=1.4,
+    logit_bias=BIAS,
+    allowed_tokens='grammar_of_test:even_after_odd',
+)
+TOGETHER = [ALL, dict(ALL, top_k=12)]
+
+
+def even_after_odd(prompt, tokens, tokenizer):
+    """After an odd token, even ones only."""
+    last = (tokens or prompt)[-1]
+    return [i for i in range(len(tokenizer)) if i % 2 == 0] if last % 2 else None
+
+
+@pytest.fixture(autouse=True)
+def grammar(monkeypatch):
+    """A user's module."""
+    module = types.ModuleType('grammar_of_test')
+    module.even_after_odd, module.number = even_after_odd, 5
+    module.nothing = lambda prompt, tokens, tokenizer: []
+    module.beyond = lambda prompt, tokens, tokenizer: [len(tokenizer)]
+    module.fails = lambda prompt, tokens, tokenizer: tokens[99]
+    module.__spec__ = types.SimpleNamespace(name='grammar_of_test')
+    monkeypatch.setitem(sys.modules, 'grammar_of_test', module)
+
+
+def make(options, env=None, **learn):
+    """A policy whose distributions are far from uniform."""
+    policy = token_policy(collect=options, env=env, **learn)
+    change(policy.model, 6)
+    return policy
+
+
+def generate_options(policy, options):
+    """Of ``transformers``, for those of ``policy.collect``."""
+    options, tokenizer = dict(options), policy.spec.tokenizer
+    if options.pop('allowed_tokens', None):
+        options['prefix_allowed_tokens_fn'] = \
+            lambda row, ids: even_after_odd([], ids.tolist(), tokenizer) or list(range(len(tokenizer)))
+    bias = options.pop('logit_bias', None)
+    return dict(options, sequence_bias=[[[i], b] for i, b in bias]) if bias else options
+
+
+def of_transformers(policy, options, prompt, action):
+    """Log-probabilities of a row's tokens, from its whole prefix at each of them."""
+    model, options = policy.model, generate_options(policy, dict(dict(top_k=0), **options))
+    unknown = list(range(model.output_tokens, model.lm.config.vocab_size))  # the tokenizer has fewer tokens
+    options.update(suppress_tokens=unknown or None, use_cache=False, max_new_tokens=1)
+    options.update(do_sample=True, output_scores=True, return_dict_in_generate=True)
+    found = []
+    for t, token in enumerate(action.tolist()):
+        ids = torch.cat([prompt, action[:t]])[None]
+        scores = model.lm.generate(ids, attention_mask=torch.ones_like(ids), **options).scores[0]
+        found.append(scores.log_softmax(-1)[0, token])
+    return torch.stack(found)
+
+
+def agree(policy, options, samples, every):
+    """The batch, after its log-probabilities were compared with the learner's, and some rows' with transformers'."""
+    batch = Batch.of(samples)
+    own = batch.weight != 0
+    assert (policy.read(batch).logp - batch.logp_old)[own].abs().max() <= 1e-5
+    for row in range(0, len(batch), every):
+        n = int(batch.length[row])
+        expected = of_transformers(policy, options, batch.prompts[row], batch.action[row, :n])
+        assert (expected - batch.logp_old[row, :n])[own[row, :n]].abs().max() <= 1e-5
+    return batch
+
+
+class TestOneTurn:
+
+    @pytest.mark.parametrize('log_prob_fn', ['linear_log_prob', 'efficient_method'])
+    @pytest.mark.parametrize('options', OPTIONS + TOGETHER, ids=str)
+    def test_sampler_learner_and_transformers_agree(self, options, log_prob_fn):
+        policy = make(options, log_prob_fn=log_prob_fn)
+        agree(policy, options, sample_groups(policy, [0, 1, 2]), every=5)
+
+    @pytest.mark.parametrize('options', OPTIONS + TOGETHER, ids=str)
+    def test_updates_see_the_same_distribution(self, options):
+        learn = dict(beta=0.1, entropy_weight=0.1, batch_size=2, micro_batch_tokens=60, mask_truncated=True)
+        policy = make(options, **learn)
+        samples = sample_groups(policy, [0, 1, 2, 3], reward=reward)
+        metrics = policy.learn_mode.forward(samples)
+        assert metrics['sampler_gap_max'] <= 1e-5 and metrics['grad_norm'] > 0
+        assert metrics['optimizer_steps'] >= 1 and metrics['skipped_steps'] == 0  # some have truncated rows only
+        # What was stored still contains every sampled token, whatever the new weights would keep.
+        again = policy.read(Batch.of(samples))
+        assert again.logp.isfinite().all() and again.entropy.isfinite().all()
+
+    def test_changed_weights_do_not_change_the_set(self):
+        policy = make(dict(top_p=0.6))
+        samples = sample_groups(policy)
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for p in policy.model.parameters():
+                p.add_(0.5 * torch.randn(p.shape, generator=generator))
+        batch = Batch.of(samples)
+        logp = policy.read(batch).logp
+        assert logp.isfinite().all() and (logp <= 0).all()
+        # the new weights alone would not keep every sampled token
+        probability = policy.model.lm(torch.cat([batch.prompts[0], batch.action[0]])[None]).logits[0].softmax(-1)
+        at = len(batch.prompts[0]) - 1 + torch.arange(int(batch.length[0]))
+        own = probability[at, batch.action[0, :len(at)]]
+        above = (probability[at] * (probability[at] > own.unsqueeze(1))).sum(1)
+        assert (above > 0.6).any()
+
+    @pytest.mark.parametrize('options', [ALL, dict(repetition_penalty=1.8)], ids=['all', 'penalty'])
+    def test_greedy_decoding_uses_bias_penalty_and_grammar(self, options):
+        policy, env = make(options), TokenEnv(max_new_tokens=6)
+        deterministic = ('repetition_penalty', 'logit_bias', 'allowed_tokens')
+        kwargs = generate_options(policy, {key: options[key] for key in deterministic if key in options})
+        for out in policy.eval_mode.forward({i: env.reset(options=dict(index=i))[0] for i in range(4)}).values():
+            prompt = out['prompt']
+            peer = policy.model.lm.generate(
+                prompt[None],
+                attention_mask=torch.ones(1, len(prompt)).long(),
+                max_new_tokens=6,
+                do_sample=False,
+                eos_token_id=list(policy.spec.eos_token_ids),
+                pad_token_id=0,
+                **kwargs
+            )[0, len(prompt):]
+            assert out['action'].tolist() == peer.tolist()
+
+    def test_rows_and_groups_keep_their_own_sets(self):
+        """Mini-batches take rows in another order, drop some and cut others."""
+        batch = Batch.of(sample_groups(make(dict(top_p=0.8)), [0, 1, 2, 3]))
+        short = int(batch.length[batch.length < 6].max())
+        batch.length = torch.where(batch.length <= short, batch.length, 0)  # as mask_truncated does
+        rows = torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))[:len(batch) - 3]
+        taken = batch.take(rows)
+        assert taken.kept_width.shape[1] == short < batch.kept_width.shape[1]
+        bounds = torch.cat([torch.zeros(1).long(), batch.kept_width.flatten().cumsum(0)])
+        start, longest = 0, batch.kept_width.shape[1]
+        for row, width in zip(rows.tolist(), taken.kept_width):
+            for t, n in enumerate(width.tolist()):
+                at = int(bounds[row * longest + t])
+                assert torch.equal(taken.kept_words[start:start + n], batch.kept_words[at:at + n])
+                start += n
+        assert start == len(taken.kept_words) > 0
+
+
+@pytest.mark.parametrize('options', [*(long(option) for option in OPTIONS), *TOGETHER], ids=str)
+class TestTurns:
+
+    def test_sampler_learner_and_transformers_agree(self, options):
+        env = TokenEnv(Chatter(), **SETTINGS['plain'][0])
+        policy = make(options, env, **BY_TURN)
+        samples = sample_dialogues(policy, env, 6)
+        assert (agree(policy, options, samples, every=6).turn.amax(1) > 0).sum() > 10
+        assert policy.learn_mode.forward(samples)['sampler_gap_max'] <= 1e-5
+
+    def test_a_kept_cache_equals_reading_again(self, options):
+        env, found = TokenEnv(Chatter(), **SETTINGS['plain'][0]), []
+        for kept in (True, False):
+            policy = make(options, env)
+            assert policy.model.shares_prompts
+            if not kept:  # weights that count as new ones in each pass
+                policy.model.lm.get_input_embeddings().register_forward_hook(lambda *args: touch(policy.model))
+            found.append(Batch.of(sample_dialogues(policy, env, 3)))
+        one, other = found
+        assert torch.equal(one.action, other.action) and (one.logp_old - other.logp_old).abs().max() <= 1e-5
+        if one.kept_words is not None:
+            assert torch.equal(one.kept_words, other.kept_words)
+
+
+def test_tokens_count_as_seen_after_their_position():
+    # Padding is token 0 in rows and in prompts; it is seen only where it was read.
+    batch = make_batch(
+        torch.tensor([[1., 1., 1.], [1., 0., 0.]]),
+        action=torch.tensor([[3, 0, 3], [5, 0, 0]]),
+        prompts=[torch.tensor([2, 2]), torch.tensor([5, 4, 1])]
+    )
+    sampling = Sampling(repetition_penalty=2.0)
+    seen = seen_tokens(sampling, batch, 6)
+    assert [[row.nonzero()[:, 0].tolist() for row in rows] for rows in seen] == [
+        [[2], [2, 3], [0, 2, 3]],
+        [[1, 4, 5]] * 3,
+    ]
+    assert (token_rules(sampling, batch, 6).first_seen[0] == torch.tensor([2, 4, 0, 1, 4, 4])).all()
+    assert token_rules(Sampling(), batch, 6) is None
+
+
+class TestConfig:
+
+    @pytest.mark.parametrize(
+        'name, message', [
+            ('nothing', 'after 0 tokens of a turn .* returned no token'),
+            ('beyond', 'which is not a token id from 0 to'),
+            ('fails', 'the function failed .*IndexError'),
+            ('number', 'must be a function, not int'),
+        ]
+    )
+    def test_a_grammar_that_allows_nothing(self, name, message):
+        with pytest.raises(ConfigError, match=f'policy.collect.allowed_tokens.*{message}'):
+            sample_groups(make(dict(allowed_tokens=f'grammar_of_test:{name}')), [0])
+
+    def test_a_bias_by_text(self):
+        text = make({}).spec.tokenizer.convert_ids_to_tokens(5)
+        by_text, by_id = (
+            Batch.of(sample_groups(make(dict(logit_bias=[(token, -3.0), (4, 1.0)])))) for token in (text, 5)
+        )
+        assert torch.equal(by_text.logp_old, by_id.logp_old)

@@ -1,0 +1,203 @@
+"""Configs that are refused when the policy is made, with a message of one line."""
+import pytest
+
+from ding_common import ConfigError
+from tests.policies import CONTINUOUS, DISCRETE, PRESET, step_policy, token_policy
+
+pytestmark = pytest.mark.unittest
+DPPO = dict(surrogate='dppo_tv')
+RPP = dict(adv_method='reinforce_plus_plus')
+OTB = dict(adv_method='optimal_token_baseline')
+GAE = dict(advantage='gae', adv_method=None)
+BY_PART = dict(adv_method='grpo', reward_aggregation='normalize_then_sum')
+ALONE = dict(adv_method=None, policy=dict(group_size=1))
+STEP_CRITIC = dict(advantage='gae', critic=dict(config={}))
+SHOWN = dict(demonstrations=dict(share=1.))
+
+
+def one_line(make, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        make()
+    assert '\n' not in caught.value.message
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    'path, value, message', [
+        ('learn.lerning_rate', 0.1, "did you mean 'learning_rate'"),
+        ('lern', {}, "did you mean 'learn'"),
+        ('learn.learner.hook.save_ckpt_after_itr', 5, "did you mean 'save_ckpt_after_iter'"),
+        ('learn.learner.hook.save_ckpt_after_iter', 0, 'an integer of at least 1'),
+        ('model', 5, 'must be a dict'),
+        ('learn.learning_rate', float('inf'), 'a number'),
+        ('learn.learner.log_polciy', True, "did you mean 'log_policy'"),
+        ('collect.collector.table_frq', 5, "did you mean 'table_freq'"),
+        ('eval.evaluator.eval_frequency', 5, "did you mean 'eval_freq'"),
+        ('model.pretraned', 'x', "did you mean 'pretrained'"),
+        ('model.config.hidden_sze', 5, "did you mean 'hidden_size'"),
+        ('other.replay_buffer.replay_bufer_size', 5, 'replay_buffer_size'),
+        ('group_size', 0, 'an integer of at least 1'),
+        ('group_size', '8', 'an integer of at least 1'),
+        ('learn.clip_ratio', 1.5, r'a number in \(0, 1\]'),
+        ('learn.beta', -0.1, 'a number in'),
+        ('learn.kl_type', 'k4', "'k1', 'k2', 'k3'"),
+        ('learn.adv_method', 'std', "'grpo', 'no_std'"),
+        ('learn.loss', 'gpro', "'grpo', 'bnpo', 'dr_grpo'"),
+        ('learn.surrogate', 'clipp', "did you mean 'clip'. Allowed: .*module:function"),
+        ('learn.surrogate', 5, 'must be the name of a surrogate, or None'),
+        ('learn.reduction', 'mean', "'sequence', 'token'"),
+        ('learn.delta', 0.5, r'a number in \(1, inf\), or None'),
+        ('learn.delta', 1.1, 'greater than 1 . the clipping range above 1, 1.2'),
+        ('learn.log_prob_fn', 'fast', "'linear_log_prob'"),
+        ('learn.learning_rate', '1e-3', 'a number'),
+        ('learn.learning_rate', 0, 'a number'),
+        ('learn.batch_size', 0, 'an integer of at least 1'),
+        ('learn.lr_scheduler.type', 'linea', "'linear'"),
+        ('learn.target_kl', 0, 'must be a number in'),
+        ('learn.max_ratio', 1, r'in \(1, inf\)'),
+        ('learn.max_bad_updates', 0, 'an int'),
+        ('learn.tokens_freq', 0, 'must be'),
+        ('learn.tokens_freq', 1.5, 'must be'),
+        ('learn.tokens_freq', 'all', 'must be'),
+        ('learn.top_entropy', 1.5, r'a number in \(0, 1\]'),
+        ('learn.off_policy_mask', 0.0, 'must be'),
+        ('learn.sampler_correction', 'row', "must be one of 'token', 'sequence', or None"),
+        ('learn.shadow', ['dapo', 'dap'], "must be 'all' or a list of presets"),
+        ('learn.shadow', 'dapo', "must be 'all' or a list of presets"),
+        ('learn.shadow_every', -1, 'must be'),
+        ('learn.surrogate_options', 3, 'must be a dict'),
+        ('learn.demonstrations.share', -1, r'a number in \[0'),
+        ('learn.demonstrations.shares', 1, "did you mean 'share'"),
+        ('learn.distillation.divergence', 'kl', "must be one of 'reverse_kl', 'forward_kl', 'jsd'"),
+        ('learn.distillation.mix', 1., r'a number in \(0, 1\)'),
+        ('learn.distillation.weight', 0, r'a number in \(0'),
+        ('collect.temperature', 0, 'a number in'),
+        ('collect.top_k', 0, 'an integer of at least 1, or None'),
+        ('collect.top_p', 0, 'a number in'),
+        ('collect.min_p', 0, r'a number in \(0, 1\]'),
+        ('collect.typical_p', 1.5, 'must be'),
+        ('collect.repetition_penalty', 0, 'must be'),
+        ('collect.logit_bias', [3], 'must be a list of pairs'),
+        ('collect.logit_bias', [(1, float('nan'))], 'must be a list of pairs'),
+        ('collect.allowed_tokens', 'grammar', "must be 'module:function'"),
+        ('collect.autocast', 'float16', "one of 'bfloat16', or None"),
+        ('multi_gpu', 2, 'one of True, False'),
+        ('cuda', 'yes', 'one of True, False'),
+    ]
+)
+def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, message):
+    changes = value
+    for key in reversed(path.split('.')):
+        changes = {key: changes}
+    assert f'policy.{path} = {value!r}: ' in one_line(lambda: token_policy(changes), message)
+
+
+@pytest.mark.parametrize(
+    'learn, message',
+    [
+        (dict(loss='cispo', delta=3.0), "delta = 3.0: must be None for surrogate 'cispo'"),
+        (dict(beta=0.0, ref_sync_freq=2), 'ref_sync_freq = 2: there is no reference'),
+        (dict(kl_in_reward=True), 'kl_in_reward = True: needs policy.learn.beta above 0'),
+        (dict(kl_target=0.1), 'kl_target = 0.1: needs policy.learn.beta above 0'),
+        (dict(kl_target=0., beta=0.1), r'kl_target = 0.0: must be a number in \(0'),
+        (dict(kl_horizon=5), 'kl_horizon = 5: only available with policy.learn.kl_target'),
+        (dict(entropy_step=0.1), 'entropy_step = 0.1: only available with policy.learn.entropy_target'),
+        (dict(beta=0.1, kl_in_reward=True, kl_ratio_correction=True), 'kl_ratio_correction = True: must be False with'),
+        (dict(beta=0.1, kl_in_reward=True, **BY_PART), 'reward_aggregation = .*must be'),
+        *(
+            (dict(PRESET, top_entropy=0.2, loss=loss), 'top_entropy = 0.2: not available with surrogate')
+            for loss in ('gmpo', 'dro', 'clip_cov', 'kl_cov')
+        ),
+        (
+            dict(top_entropy=0.2, loss='cpgd',
+                 surrogate_options=dict(drift=0.1)), "top_entropy = 0.2: not available with surrogate 'cpgd'"
+        ),
+        (dict(BY_PART, adv_method='no_std'), "adv_method = 'grpo', not 'no_std'"),
+        (dict(BY_PART, adv_method=None, loss='dr_grpo'), "adv_method = 'grpo', not 'no_std'"),
+        (dict(BY_PART, advantage='return_to_go'), "policy.learn.advantage = 'outcome', not 'return_to_go'"),
+        (dict(BY_PART, collect=dict(discount_factor=0.9)), 'policy.collect.discount_factor = 1, not 0.9'),
+        (dict(sampler_correction='token', sampler_correction_bound=0.9), 'sampler_correction_bound = 0.9: must be'),
+        (dict(sampler_correction_bound=3.0), 'sampler_correction_bound = 3.0: only available with'),
+        (dict(PRESET, sampler_correction='token', loss='dro'), "with surrogate 'dro'"),
+        (dict(PRESET, off_policy_mask=0.1, loss='gmpo'), "with surrogate 'geo_mean'"),
+        (dict(shadow_every=5), 'shadow_every = 5: needs losses to compare'),
+        (dict(shadow=['gmpo'], top_entropy=0.2), "this run cannot have 'gmpo'"),
+        (dict(RPP, drop_equal_groups=True), 'drop_equal_groups = True: must be False with policy.learn.adv_method'),
+        (dict(RPP, advantage='return_to_go_by_step'), "adv_method = 'reinforce_plus_plus': with advantage"),
+        (dict(RPP, advantage='gae'), "adv_method = 'reinforce_plus_plus': with advantage 'gae'"),
+        (
+            dict(RPP, collect=dict(collector=dict(max_replacements=2)
+                                   )), 'max_replacements = 2: must be 0 with policy.learn.adv_method'
+        ),
+        (dict(OTB, policy=dict(group_size=1)), 'policy.group_size = 1'),
+        (dict(anchor_weight=2.), "anchor_weight = 2.0: only available with .* 'anchor'"),
+        (dict(surrogate='dro', surrogate_options=dict(bta=1.)), "'bta' is not an option of 'dro'; .* are beta"),
+        (dict(surrogate_options=dict(dual_clip=0.5)), r"surrogate_options\['dual_clip'\] = 0.5: .* above 1"),
+        (dict(loss='clip_cov', surrogate_options=dict(generator=None)), 'from the seed of the run. Remove it.'),
+        (dict(loss='gspo', surrogate='gpg'), "ratio = 'sequence': must be 'token' for surrogate 'gpg'"),
+        (dict(loss='gmpo', reduction='token'), "reduction = 'token': must be 'sequence' with surrogate 'geo_mean'"),
+        # schedules
+        (dict(lr_scheduler=dict(type='linear')), 'num_training_steps'),
+        (dict(lr_scheduler=dict(type='cosine_with_min_lr', num_training_steps=9)), 'min_lr'),
+        (dict(lr_scheduler=dict(type='linear', num_training_steps=9, specific=dict(sped=3))), 'sped'),
+        (dict(lr_scheduler=dict(type='reduce_lr_on_plateau')), "must be one of 'linear'"),
+        (
+            dict(lr_scheduler=dict(type='polynomial', num_warmup_steps=9, num_training_steps=9)),
+            'division by zero'  # at update 9
+        ),
+        # sampling
+        (dict(collect=dict(logit_bias=[('to be', 1.)])), "the text 'to be' is not one token"),
+        (dict(collect=dict(logit_bias=[(10 ** 6, 1.)])), 'token 1000000 does not exist'),
+        # a critic
+        (ALONE, "policy.group_size = 1: .*or set policy.learn.advantage to 'gae'"),
+        (dict(gae_lambda=0.95), 'policy.learn.gae_lambda = 0.95: only available with'),
+        (dict(value_weight=0.5), "policy.learn.value_weight = 0.5 .*policy.learn.advantage='gae'"),
+        (dict(value_warmup=3), 'policy.learn.value_warmup = 3: only available with'),
+        (dict(GAE, adv_method='rloo'), "adv_method = 'rloo': with advantage 'gae'"),
+        (dict(GAE, drop_equal_groups=True), 'policy.learn.drop_equal_groups = True'),
+        (dict(GAE, critic=dict(layers=1)), 'policy.learn.critic.layers'),
+        (dict(GAE, critic=dict()), 'policy.learn.critic'),
+        (dict(GAE, collect=dict(collector=dict(max_replacements=1))), 'max_replacements = 1: must be 0'),
+        # demonstrations, and a teacher
+        (dict(demonstrations=dict(weight=0.5)), 'demonstrations.weight = 0.5: only available with'),
+        (dict(advantage='none', adv_method=None), "policy.learn.advantage = 'none': nothing would be learned"),
+        (dict(distillation=dict(mix=0.2)), 'distillation.mix = 0.2: only avail'),
+    ],
+    ids=str
+)
+def test_choices_that_do_not_go_together(learn, message):
+    one_line(lambda: token_policy(**learn), message)
+
+
+def test_cpgd_without_a_drift_vanishes_with_the_advantage():
+    assert token_policy(top_entropy=0.2, loss='cpgd')
+
+
+@pytest.mark.parametrize(
+    'model, sections, message', [
+        (DISCRETE, dict(ratio='sequence', batch_steps=4), 'policy.learn.batch_steps = 4: single steps'),
+        (DISCRETE, dict(loss='gspo', batch_steps=4), 'policy.learn.batch_steps = 4: single steps'),
+        (DISCRETE, dict(loss='vespo', batch_steps=4), "batch_steps = 4: single steps .* surrogate 'vespo' needs"),
+        (CONTINUOUS, DPPO, "surrogate = 'dppo_tv': compares probabilities .* have densities"),
+        (CONTINUOUS, OTB, 'needs probabilities of discrete actions'),
+        (
+            DISCRETE, dict(adv_method='opo', advantage='return_to_go_by_step'),
+            "adv_method = 'opo': with advantage 'return_to_go_by_step'"
+        ),
+        (DISCRETE, dict(extend_truncated=True), 'extend_truncated = True.*discount_factor'),
+        (DISCRETE, dict(micro_batch_tokens=30), 'policy.learn.micro_batch_tokens = 30: only available for'),
+        (dict(DISCRETE, type='pg'), dict(advantage='gae'), "PG, has no value head. Use model type 'vac'"),
+        (DISCRETE, STEP_CRITIC, 'policy.learn.critic = .*only available for language models'),
+        (DISCRETE, SHOWN, 'demonstrations.share = 1.0: only available for language models'),
+    ],
+    ids=str
+)
+def test_what_policies_of_steps_cannot_have(model, sections, message):
+    one_line(lambda: step_policy(model, learn=sections), message)
+
+
+def test_a_teacher_of_steps():
+    one_line(
+        lambda: step_policy(DISCRETE, teacher=dict(pretrained='a')),
+        'policy.teacher = .*only available for language models'
+    )

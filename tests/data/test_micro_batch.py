@@ -1,0 +1,182 @@
+import itertools
+
+import pytest
+import torch
+
+from ding_common import ConfigError, parallel
+from ding_common.processes.memory import memory_advice
+from ding_grpo.data.micro_batch import share_rows, split_rows
+from tests.policies import gradient, reward, sample_groups, token_policy, update, weights
+
+pytestmark = pytest.mark.unittest
+
+
+class Rows:
+    """What is read of a ``Batch`` to divide it."""
+
+    def __init__(self, weight, group=None, prompts=None):
+        self.weight, self.group, self.prompts, self.length = weight, group, prompts, (weight != 0).sum(1)
+
+    def __len__(self):
+        return len(self.weight)
+
+
+def batch(lengths, prompts):
+    """Rows of these lengths; groups by name, each with a prompt of five tokens."""
+    weight = (torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)).float()
+    group = torch.tensor([ord(name) for name in prompts])
+    return Rows(weight, group, [torch.arange(5)] * len(prompts))
+
+
+class TestSplit:
+
+    @pytest.mark.parametrize(
+        'most, expected',
+        [
+            (None, [[0, 1, 2, 3]]),
+            (100, [[0, 1, 2, 3]]),
+            (16, [[0, 1], [2, 3]]),  # 5 + 3 + 3; 5 + 2 + 5 + 3, for the prompt of row 2 is another than that of row 3
+            (11, [[0, 1], [2], [3]]),
+            (10, [[0], [1], [2], [3]]),
+            (1, [[0], [1], [2], [3]]),  # a row is never divided
+        ]
+    )
+    def test_prompts_once_and_last_tokens_not_at_all(self, most, expected):
+        rows = split_rows(batch([4, 4, 3, 4], 'aabc'), most)
+        assert [r.tolist() for r in rows] == expected
+
+    def test_rows_that_do_not_count_cost_nothing(self):
+        for most in (None, 8):
+            assert [r.tolist() for r in split_rows(batch([0, 4, 0], 'aba'), most)] == [[1]]
+
+
+class TestShare:
+
+    @pytest.fixture
+    def shares(self, monkeypatch):
+
+        def of(batch, processes):
+            monkeypatch.setattr(parallel, 'world_size', lambda: processes)
+            found = []
+            for rank in range(processes):
+                monkeypatch.setattr(parallel, 'rank', lambda: rank)
+                found.append(list(share_rows(batch)))
+            return found
+
+        return of
+
+    @staticmethod
+    def tokens(batch, rows):
+        groups = {batch.group[row].item(): len(batch.prompts[row]) for row in rows}
+        return int(sum(batch.weight[row].sum() - 1 for row in rows)) + sum(groups.values())
+
+    @pytest.mark.parametrize('processes', [2, 3, 5])
+    @pytest.mark.parametrize('seed', range(8))
+    def test_no_other_blocks_have_a_smaller_largest(self, shares, seed, processes):
+        torch.manual_seed(seed)
+        lengths = torch.randint(0, 9, (9, )).tolist()
+        lengths[seed] = 30  # one long row
+        whole = batch(lengths, 'aaabbcccd')
+        found, counted = shares(whole, processes), [row for row in range(9) if lengths[row] > 0]
+        assert sum(found, []) == counted  # each once, in order
+        largest = min(
+            max(self.tokens(whole, counted[a:b]) for a, b in zip((0, *cuts), (*cuts, len(counted))))
+            for cuts in itertools.combinations_with_replacement(range(len(counted) + 1), processes - 1)
+        )
+        assert max(self.tokens(whole, rows) for rows in found) == largest
+
+    def test_rows_are_divided_by_their_tokens(self, shares):
+        """By number, one of two processes read 165 tokens and the other 85."""
+        whole = batch([61, 61, 21, 21, 21, 21, 21, 21], 'aaaaaaaa')
+        assert shares(whole, 2) == [[0, 1], [2, 3, 4, 5, 6, 7]]
+        assert [self.tokens(whole, rows) for rows in shares(whole, 2)] == [125, 125]
+
+    def test_steps_of_other_models(self, shares):
+        weight = (torch.arange(500) < torch.tensor([500, 10, 10, 480]).unsqueeze(1)).float()
+        assert shares(Rows(weight), 2) == [[0], [1, 2, 3]]
+        assert shares(Rows(torch.ones(7, 1)), 3) == [[0, 1, 2], [3, 4, 5], [6]]
+
+    def test_more_processes_than_rows(self, shares):
+        assert shares(batch([0, 3, 4], 'aab'), 4) == [[1], [2], [], []]
+        assert shares(batch([0, 0], 'ab'), 2) == [[], []]
+
+
+class TestUpdate:
+
+    @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'dr_grpo', 'gspo', 'luspo', 'cispo', 'gmpo', 'vespo', 'clip_cov'])
+    def test_parts_give_the_whole_update(self, loss):
+        learn = dict(beta=0.1, entropy_weight=0.01, learning_rate=1e-2, epoch_per_collect=2, loss=loss, adv_method=None)
+        found = []
+        for most in (None, 40, 1) if loss in ('grpo', 'gspo', 'clip_cov') else (None, 40):
+            policy = token_policy(collect=dict(top_k=9), micro_batch_tokens=most, **learn)
+            data = sample_groups(policy, [0, 1, 2], reward=reward)
+            data[1]['weight'][:, 2:] = 0  # uneven
+            metrics = policy.learn_mode.forward(data)
+            found.append((weights(policy), metrics))
+        for other, metrics in found[1:]:
+            assert torch.allclose(other, found[0][0], atol=2e-4)
+            for name in ('total_loss', 'policy_loss', 'entropy', 'grad_norm', 'kl', 'ratio_max', 'clipfrac'):
+                assert metrics[name] == pytest.approx(found[0][1][name], rel=2e-3, abs=1e-4), name
+
+    @pytest.mark.parametrize('loss, options', [('clip_cov', dict(share=0.3, low=0.)), ('kl_cov', dict(share=0.3))])
+    def test_tokens_are_chosen_among_the_whole_mini_batch(self, loss, options):
+
+        def learned(most, data=None):
+            """The gradient of the mini-batch, and its groups."""
+            learn = dict(loss=loss, adv_method=None, surrogate_options=options, learning_rate=1e-2, batch_size=3)
+            policy = token_policy(micro_batch_tokens=most, **learn)
+            if data is None:
+                data = sample_groups(policy, [0, 1, 2], reward=reward)
+                for sample in data:
+                    sample['logp_old'] -= 0.1  # the penalty of kl_cov needs a distance
+            policy.learn_mode.forward(data)
+            return gradient(policy), data
+
+        whole, data = learned(None)
+        assert all(torch.allclose(learned(most)[0], whole, atol=1e-5) for most in (40, 1))
+        of_each_group = sum(learned(None, [group])[0] for group in data) / 3
+        assert not torch.allclose(of_each_group, whole, atol=1e-3)
+
+    def test_no_part_reads_more(self):
+        policy = token_policy(micro_batch_tokens=30, batch_size=3)
+        del policy.observers['watch']  # reads some rows once more
+        seen, read = [], policy.actor.read
+        policy.actor.read = lambda model, part, *args, **kwargs: seen.append(part) or read(model, part, *args, **kwargs)
+        update(policy, [0, 1, 2])
+        assert len(seen) > 3 and sum(len(part.weight) for part in seen) == 12
+        for part in seen:
+            prompts = {id(p): len(p) for p in part.prompts}
+            assert sum(prompts.values()) + (part.weight.sum(1) - 1).sum() <= 30
+
+
+class TestMemory:
+
+    def test_advice_in_place_of_torchs_error(self):
+        with pytest.raises(ConfigError, match='out of memory while learning .* try less'):
+            with memory_advice('learning', 'try less'):
+                torch.empty(2 ** 60)
+        with pytest.raises(RuntimeError, match='size'):
+            with memory_advice('learning', 'try less'):
+                torch.ones(2) @ torch.ones(3)
+
+    @pytest.mark.parametrize(
+        'where, beta, key',
+        [
+            ('learning', 0., 'micro_batch_tokens = None'),
+            ('learning', 0.1, 'micro_batch_tokens = None'),  # the reference is read first
+            ('sampling', 0., 'env.collector_env_num, now 2'),
+        ]
+    )
+    def test_names_the_key(self, where, beta, key):
+
+        def ends(*args):
+            raise torch.OutOfMemoryError('CUDA out of memory. Tried')
+
+        policy = token_policy(beta=beta)
+        data = sample_groups(policy, [0], reward=reward)
+        policy.actor.read = policy.actor.sample = ends
+        with pytest.raises(ConfigError, match=f'out of memory while {where} .*{key}'):
+            if where == 'learning':
+                policy.learn_mode.forward(data)
+            else:
+                policy.collect_mode.forward({0: None, 1: None}, row_keys={})

@@ -1,0 +1,112 @@
+"""``policy.learn.demonstrations``: supervised tokens beside the policy's own rows."""
+import pytest
+import torch
+
+from ding_common import ConfigError
+from ding_grpo.data.batch import Batch
+from ding_grpo.rl_utils import supervised_data, supervised_error
+from dizoo_llm.envs import TokenEnv
+from dizoo_llm.tasks import Problem, Task
+from tests.policies import ALONE, gradient, sample_groups, token_policy, update, vector, weights
+
+pytestmark = pytest.mark.unittest
+ENV = dict(max_new_tokens=10)
+
+
+def shown(env=None, group_size=4, share=1., weight=1., **learn):
+    return token_policy(
+        dict(group_size=group_size),
+        env=env or TokenEnv(**ENV),
+        demonstrations=dict(share=share, weight=weight),
+        **learn
+    )
+
+
+def draw(policy, number, seed):
+    return policy.terms['demonstrations'].demonstrations.draw(number, seed)
+
+
+def answers(drawn):
+    """(prompt, answer) of each row."""
+    return [(prompt, drawn.action[row, :drawn.length[row]]) for row, prompt in enumerate(drawn.prompts)]
+
+
+def test_error_by_hand():
+    logp = torch.tensor([[-1., -3., 0.], [-5., 0., 0.]], requires_grad=True)
+    data = supervised_data(logp, torch.tensor([[1., 1., 0.], [1., 0., 0.]]))
+    for options, expected in ((dict(), 3.5), (dict(reduction='token'), 3.), (dict(reduction='sum'), 4.5)):
+        loss, info = supervised_error(data, **options)
+        assert loss.item() == expected and info.nll == 3.
+
+
+def test_the_gradient_is_that_of_the_answers_under_transformers():
+    policy = shown(**ALONE, share=0.5, weight=2., learning_rate=1e-9)
+    batch, lm = Batch.of(sample_groups(policy)), policy.model.lm
+    drawn = draw(policy, len(batch), policy.updater.step_seed)
+    assert len(drawn) == 4
+    expected = 0.
+    for prompt, answer in answers(drawn):
+        logp = lm(torch.cat([prompt, answer]).unsqueeze(0)).logits[0, len(prompt) - 1:-1].log_softmax(-1)
+        expected = expected - logp.gather(1, answer.unsqueeze(1)).mean() / 4
+    gradients = vector(torch.autograd.grad(2 * expected, list(lm.parameters())))
+    metrics = policy.updater.step(policy.learning.to_learn(batch))
+    clipped = min(1, policy.cfg.learn.grad_clip_value / metrics['grad_norm'])
+    assert torch.allclose(gradient(policy), gradients * clipped, atol=1e-6)
+    assert metrics['total_loss'] == pytest.approx(2 * expected.item(), abs=1e-5)
+    assert metrics['demonstration_nll'] > 1 and 'demonstration_nll' in policy.learn_mode.monitor_vars()
+
+
+def test_the_tokens_are_right_answers_of_training_problems():
+    env, found = TokenEnv(**ENV), set()
+    for prompt, answer in answers(draw(shown(), 64, 3)):
+        index = next(i for i in range(4) if env.encode(env.task.problem(i)) == prompt.tolist())
+        env.reset(options=dict(index=index))
+        info = env.step(answer.numpy())[-1]
+        assert info['return'] == 1 and info['terminated'] and info['taken'] == len(answer)
+        found.add(index)
+    assert found == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize('loss', ['grpo', 'dapo'])
+def test_micro_batches_change_nothing_but_memory(loss):
+    policies = [shown(micro_batch_tokens=most, loss=loss) for most in (None, 60)]
+    for policy in policies:
+        update(policy, reward=lambda group, row: float(row))
+    assert torch.allclose(*map(weights, policies), atol=1e-6)
+
+
+def test_each_step_has_its_own_and_the_same_when_repeated():
+    policy = shown()
+    first, second, again = ([p.tolist() for p in draw(policy, 32, seed).prompts] for seed in (0, 1, 0))
+    assert first == again != second
+
+
+def test_evaluation_problems_are_never_shown():
+    env = TokenEnv(evaluation=True, **ENV)
+    assert env.token_spec.demonstrations is None
+    with pytest.raises(ConfigError, match='the environment has no demonstrations'):
+        update(shown(env), reward=None)
+
+
+class NoAnswer(Task):
+    weights = dict(right=1.0)
+    words = ['a', 'b']
+
+    def __len__(self):
+        return 1
+
+    def problem(self, index):
+        return Problem(prompt='a', answer='a')
+
+    def score(self, problem, completion):
+        return dict(right=float(completion == 'b'))
+
+
+def test_answers_that_the_scorer_does_not_reward():
+    with pytest.raises(ConfigError, match='env.task: its scorer gives .* for its own demonstration'):
+        shown(TokenEnv(NoAnswer(), max_new_tokens=4))
+
+
+def test_answers_that_are_too_long():
+    with pytest.raises(ConfigError, match='env.max_new_tokens = 3: the answer .* has 6 tokens'):
+        draw(shown(TokenEnv(max_new_tokens=3)), 64, 0)

@@ -1,0 +1,83 @@
+"""Groups of another policy: ratios relative to the start of the update, importance weights, masked rows."""
+import copy
+
+import pytest
+import torch
+
+from ding_grpo.data.batch import Batch
+from ding_grpo.rl_utils import far_rows, sampler_correction
+from tests.policies import Seen, reward, sample_groups, token_policy, update
+
+pytestmark = pytest.mark.unittest
+
+
+def policy_of(**learn):
+    return token_policy(learning_rate=1e-2, entropy_weight=0.0, **learn)
+
+
+def stale_groups(policy):
+    """Groups whose sampler was less likely to sample the first half of the tokens, and more likely the others."""
+    data = sample_groups(policy, [0, 1, 2], reward=reward)
+    for group in data:
+        shift = torch.linspace(-1.5, 1.5, group['logp_old'].numel()).view_as(group['logp_old'])
+        group['logp_old'] = group['logp_old'] + shift * group['weight']
+        group['sampled_after'] = -1
+    return data
+
+
+def advantages(policy, data):
+    """Those that are learned from, and the metrics."""
+    seen = Seen(policy)
+    metrics = policy.learn_mode.forward(copy.deepcopy(data))
+    return seen.learned[0].adv, metrics
+
+
+class TestCorrection:
+
+    @pytest.mark.parametrize('level', ['token', 'sequence'])
+    def test_ratios_and_advantages(self, level):
+        """The first step has ratios of 1, and each advantage its truncated weight."""
+        policy = policy_of(sampler_correction=level, sampler_correction_bound=1.5, batch_size=3)
+        data = stale_groups(policy)
+        batch = Batch.of(data)
+        factor, cut = sampler_correction(policy.updater.read(batch), batch.logp_old, batch.weight, level, 1.5)
+        adv, metrics = advantages(policy, data)
+        assert 0.1 < cut < 0.9
+        assert torch.equal(adv, advantages(policy_of(), data)[0].unsqueeze(1) * factor)
+        assert metrics['correction_cut'] == cut and metrics['ratio_max'] == pytest.approx(1, abs=1e-5)
+        mean = (factor * batch.weight).sum() / batch.weight.sum()
+        assert metrics['correction_mean'] == pytest.approx(mean.item(), abs=1e-6)
+        assert metrics['kl_old'] == pytest.approx(0, abs=1e-8)
+
+    @pytest.mark.parametrize('model', [dict(), dict(autocast='bfloat16')], ids=str)
+    def test_later_steps_are_relative_to_the_start_of_the_update(self, model):
+        policy = policy_of(policy=dict(model=model), sampler_correction='token', batch_size=1, epoch_per_collect=2)
+        data, seen = stale_groups(policy), Seen(policy)
+        first, groups = policy.updater.read(Batch.of(data)), Batch.of(data).group
+        metrics = policy.learn_mode.forward(data)
+        assert metrics['optimizer_steps'] == 6 == len(seen.steps) and metrics['ratio_max'] > 1.01
+        for batch in seen.steps:
+            used = policy.updater.logp_old(batch, torch.zeros_like(batch.weight))
+            expected = first[torch.isin(groups, batch.group)][:, :used.shape[1]]
+            assert torch.equal(used * batch.weight, expected * batch.weight)
+
+    def test_on_policy_it_changes_nothing_but_rounding(self):
+        found = []
+        for level in (None, 'token', 'sequence'):
+            metrics = update(policy_of(sampler_correction=level, batch_size=2))
+            found.append((metrics['grad_norm'], metrics['policy_loss']))
+            assert metrics.get('correction_cut', 0.) == 0 and metrics.get('correction_mean', 1.) == pytest.approx(1)
+        assert found[1] == pytest.approx(found[0], abs=1e-5) and found[2] == pytest.approx(found[0], abs=1e-5)
+
+
+def test_negative_advantages_of_far_rows_are_masked():
+    policy = policy_of(off_policy_mask=0.5)
+    data = stale_groups(policy)
+    batch, plain = Batch.of(data), advantages(policy_of(), data)[0]
+    far = far_rows(policy.updater.read(batch), batch.logp_old, batch.weight, 0.5)
+    adv, metrics = advantages(policy, data)
+    hidden = far & (plain < 0)
+    assert hidden.any() and (far & (plain > 0)).any() and (~far & (plain < 0)).any()
+    assert torch.equal(adv, torch.where(hidden, 0, plain).unsqueeze(1).expand_as(batch.weight))
+    share = batch.weight[hidden].sum() / batch.weight.sum()
+    assert metrics['off_policy_masked'] == pytest.approx(share.item())

@@ -1,0 +1,200 @@
+"""Where arithmetic is not float32, ratios are relative to the learner's own first pass: rounding is not clipped."""
+import copy
+
+import pytest
+import torch
+
+from ding_grpo.learn.log_probs import fresh_rows
+from ding_grpo.learn.metrics import sampler_gap
+from dizoo_llm.envs import TokenEnv
+from tests.cases import long
+from tests.policies import (
+    DISCRETE, PRESET, Seen, change, make_batch, reward, sample_groups, sample_steps, step_policy, token_policy, update
+)
+
+pytestmark = pytest.mark.unittest
+HALF = [dict(autocast='bfloat16'), dict(dtype='bfloat16')]
+TOKENS = 24
+STILL = dict(learning_rate=1e-12)
+
+
+def noisy(model={}, learn={}, **collect):
+    """A policy of large weights, which sampler and learner round differently."""
+    model = dict(model, config=dict(hidden_size=64, num_hidden_layers=4))
+    learn = dict(dict(PRESET, loss='gspo', entropy_weight=0.0), **learn)
+    policy = token_policy(dict(model=model), collect, env=TokenEnv(max_new_tokens=TOKENS), **learn)
+    change(policy.model, 4)
+    return policy
+
+
+def groups(policy, number=4):
+    return sample_groups(policy, range(number), max_new_tokens=TOKENS, reward=reward)
+
+
+def k3(log_ratio, weight):
+    return ((log_ratio.exp() - 1 - log_ratio) * weight).sum() / weight.sum()
+
+
+class TestOnPolicy:
+
+    @pytest.mark.parametrize(
+        'learn', [
+            dict(batch_size=4),
+            long(dict(batch_size=4, epoch_per_collect=2, **STILL)),
+            long(dict(batch_size=2, **STILL)),
+            long(dict(batch_size=2, epoch_per_collect=2, **STILL)),
+            dict(batch_size=3, epoch_per_collect=2, micro_batch_tokens=90, entropy_weight=0.01, **STILL),
+            dict(batch_size=2, epoch_per_collect=2, log_prob_fn='efficient_method', **STILL),
+        ],
+        ids=str
+    )
+    @pytest.mark.parametrize('model', HALF, ids=str)
+    def test_gspo_does_not_clip_rounding(self, model, learn):
+        policy = noisy(model, learn, temperature=0.7, top_k=learn.get('micro_batch_tokens') and 8)
+        sampled = groups(policy)
+        for group in sampled:  # the rounding of half precision; some processors round sampling and learning alike
+            group['logp_old'] += 0.01 * torch.randn(group['logp_old'].shape)
+        metrics = policy.learn_mode.forward(sampled)
+        assert metrics['sampler_gap_max'] > 1e-3  # there is something to clip
+        assert metrics['sampler_gap_mean'] < metrics['sampler_gap_max']
+        assert metrics['clipfrac'] == metrics['clipfrac_low'] == metrics['clipfrac_high'] == 0
+        assert metrics['ratio_max'] == metrics['ratio_mean'] == 1 and metrics['kl_old'] == 0
+
+    def test_layers_that_are_computed_again(self):
+        policy = noisy(dict(dtype='bfloat16', gradient_checkpointing=True), dict(batch_size=2))
+        assert policy.learn_mode.forward(groups(policy, 2))['ratio_max'] == 1
+
+    @pytest.mark.parametrize('model', HALF, ids=str)
+    def test_adapters(self, tiny_model, tmp_path, model):
+        pytest.importorskip('peft')
+        tiny_model.save_pretrained(str(tmp_path))
+        learn = dict(batch_size=1, epoch_per_collect=2, beta=0.1, **STILL)
+        metrics = update(token_policy(dict(model=dict(model, lora=dict(r=4))), base=tmp_path, **learn))
+        assert metrics['ratio_max'] == 1 and metrics['sampler_gap_max'] > 0
+
+    @pytest.mark.parametrize('batch_size', [4, 2])
+    def test_a_sampler_in_bfloat16(self, batch_size):
+        """Completions come from bfloat16; learning and evaluation stay in float32."""
+        learn = dict(batch_size=batch_size, epoch_per_collect=2, **STILL)
+        policy, wide = noisy(learn=learn, autocast='bfloat16'), noisy(learn=learn)
+        data = groups(policy)
+        assert any(not torch.equal(a['logp_old'], b['logp_old']) for a, b in zip(data, groups(wide)))
+        metrics = policy.learn_mode.forward(data)
+        assert metrics['sampler_gap_max'] > 1e-3
+        assert metrics['ratio_max'] == pytest.approx(1, abs=1e-4) and metrics['clipfrac'] == 0
+        obs = torch.tensor([1, 2, 3])
+        assert torch.equal(*(p.eval_mode.forward({0: obs})[0]['action'] for p in (policy, wide)))
+
+    @pytest.mark.parametrize('model', HALF, ids=str)
+    def test_a_ratio_is_relative_to_the_weights_that_sampled(self, model):
+        """Not to those of the mini-batch before: what was learned since is in the ratio."""
+        policy = noisy(model, dict(batch_size=2, learning_rate=1e-2, epoch_per_collect=2))
+        data, read = groups(policy), policy.actor.read
+        before, step, kls = copy.deepcopy(policy.model), policy.updater.step, []
+
+        def measure(batch):
+            with torch.no_grad():
+                log_ratio = read(policy.model, batch).logp - read(before, batch).logp
+            found = step(batch)
+            kls.append((found['kl_old'], k3(log_ratio, batch.weight).item()))
+            return found
+
+        policy.updater.step = measure
+        policy.learn_mode.forward(data)
+        assert len(kls) == 4 and kls[0][0] == 0
+        for found, expected in kls[1:]:
+            assert expected > 1e-4 and found == pytest.approx(expected, rel=1e-4)
+
+    @pytest.mark.parametrize('share', [0, 0.5])
+    @pytest.mark.parametrize('model', HALF, ids=str)
+    def test_groups_of_older_weights_keep_the_samplers(self, model, share):
+        policy = noisy(model, dict(batch_size=4, learning_rate=1e-2))
+        data = groups(policy)
+        policy.learn_mode.forward(data)
+        data = data if share == 0 else [*data[:2], *groups(policy)[:2]]
+        step, expected = policy.updater.step, []
+
+        def measure(batch):
+            fresh = fresh_rows(batch, policy.optimizer_steps)
+            assert fresh.float().mean() == share
+            log_ratio = policy.read(batch).logp - batch.logp_old
+            expected.append(k3(log_ratio.masked_fill(fresh | (batch.weight == 0), 0), batch.weight).item())
+            return step(batch)
+
+        policy.updater.step = measure
+        metrics = policy.learn_mode.forward(data)
+        assert expected[0] > 1e-4 and metrics['kl_old'] == pytest.approx(expected[0], rel=1e-4)
+        assert ('sampler_gap_max' in metrics) == (share > 0)
+
+    def test_in_float32_it_is_the_samplers(self):
+        policy = noisy(learn=dict(batch_size=2, loss='grpo'))
+        data = groups(policy)
+        for sample in data:
+            sample['logp_old'] -= 0.5
+        metrics = policy.learn_mode.forward(data)
+        assert metrics['ratio_max'] > 1.6 and metrics['sampler_gap_mean'] == pytest.approx(0.5, abs=1e-5)
+
+
+class TestCost:
+
+    @pytest.mark.parametrize(
+        'model, batch_size, epochs, passes', [
+            (dict(), 2, 2, 4),
+            (HALF[1], 4, 1, 1),
+            (HALF[1], 4, 3, 3),
+            (HALF[1], 2, 1, 3),
+            (HALF[0], 1, 2, 11),
+        ],
+        ids=str
+    )
+    def test_one_more_forward_pass_of_all_but_the_first_mini_batch(self, model, batch_size, epochs, passes):
+        policy = noisy(model, dict(batch_size=batch_size, epoch_per_collect=epochs))
+        del policy.observers['watch']  # reads some rows once more
+        asked, read = [], policy.actor.read
+        policy.actor.read = lambda *args, **kwargs: asked.append(1) or read(*args, **kwargs)
+        data = groups(policy)
+        policy.learn_mode.forward(data)
+        assert len(asked) == passes
+        asked.clear()
+        policy.learn_mode.forward(data)  # of older weights now: there is nothing to read before
+        assert len(asked) == 4 // batch_size * epochs
+
+    @pytest.mark.parametrize('model', [dict(), *HALF], ids=str)
+    def test_further_epochs(self, model):
+        """They have the mini-batches of the first where rounding depends on what is read together, else others."""
+        policy = noisy(model, dict(batch_size=2, epoch_per_collect=6, **STILL))
+        seen = Seen(policy)
+        policy.learn_mode.forward(groups(policy))
+        found = [tuple(p.tolist()[-4] for p in batch.prompts) for batch in seen.steps]
+        assert len(found) == 12 and (len(set(found)) == 2) == bool(model)
+        assert len({tuple(found[i:i + 2]) for i in range(0, 12, 2)}) > 1  # but in another order
+
+
+class TestGap:
+
+    def test_by_hand(self):
+        batch = make_batch(
+            torch.tensor([[1., 1.], [1., 0.], [1., 1.]]),
+            logp_old=torch.tensor([[-1., -2.], [-3., -4.], [-5., -6.]]),
+            sampled_after=torch.tensor([7, 7, 6]),
+        )
+        fresh = fresh_rows(batch, 7)
+        assert fresh.tolist() == [[True], [True], [False]]
+        logp = torch.tensor([[-1.5, -2.], [-2.75, 9.], [9., 9.]])  # 0.5, 0 and 0.25 away, and 2 that do not count
+        assert sampler_gap(batch, logp, fresh) == dict(sampler_gap_mean=0.25, sampler_gap_max=0.5)
+        assert sampler_gap(batch, logp, fresh_rows(batch, 8)) == {}
+
+    @pytest.mark.parametrize('sampling', [dict(), dict(temperature=0.01), dict(top_k=5, top_p=0.9)], ids=str)
+    def test_in_float32_it_is_rounding(self, sampling):
+        policy = noisy(learn=dict(batch_size=2, learning_rate=1e-3, epoch_per_collect=2), **sampling)
+        most = 1e-5 if sampling.get('temperature') is None else 1e-4  # of logits that are 100 times as large
+        for _ in range(2):
+            metrics = policy.learn_mode.forward(groups(policy))
+            assert 0 <= metrics['sampler_gap_mean'] <= metrics['sampler_gap_max'] < most
+
+    @pytest.mark.parametrize('learn', [dict(), dict(batch_steps=2)], ids=str)
+    def test_of_other_environments(self, learn):
+        policy = step_policy(DISCRETE, learn=dict(learning_rate=1e-2, epoch_per_collect=2, **learn))
+        data = [sample_steps(policy, [3, 2], lambda row, step: float(row))]
+        assert policy.learn_mode.forward(data)['sampler_gap_max'] < 1e-6
+        assert 'sampler_gap_max' not in policy.learn_mode.forward(data)  # sampled by older weights
