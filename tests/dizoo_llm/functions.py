@@ -73,12 +73,6 @@ def hostile(what: str) -> str:
 
 
 @described
-def slow(seconds: float) -> float:
-    time.sleep(seconds)
-    return seconds
-
-
-@described
 def busy(seconds: float) -> float:
     begun = time.process_time()
     while time.process_time() < begun + seconds:

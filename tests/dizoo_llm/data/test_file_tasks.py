@@ -190,8 +190,8 @@ class TestPython:
 
 
 ROWS = [dict(prompt=str(n), answer=n + 1, **(dict(hint='h') if n == 0 else {})) for n in range(3)]
-# Scorers get what their parameters name, wherever they stand: 'problem' is a dict with the answer, 'completion' the text,
-# 'answer' a number.
+# Scorers get what their parameters name, wherever they stand: 'problem' is a dict with the answer, 'completion' the
+# text, 'answer' a number.
 RIGHT = [
     'def score(problem, completion): return float(completion == str(problem["answer"]))',
     'def score(p, c): return float(c == str(p["answer"]))',

@@ -55,12 +55,6 @@ class TestReading:
         texts = [[problem.text for problem in problems(task)] for task in tasks]
         assert texts[0] == texts[2] != texts[1] and len(reads) == 2
 
-    def test_files_beyond_the_most_are_forgotten_and_read_again(self, tmp_path, reads):
-        number = file.MOST_READ + 1
-        cfgs = [config(tmp_path / f'{n}.jsonl', questions(n + 1)) for n in range(number)]
-        assert [len(create_task(cfg)) for cfg in [*cfgs, cfgs[0]]] == [*range(1, number + 1), 1]
-        assert len(reads) == number + 1
-
     def test_a_problem_is_each_environments_own(self, tmp_path):
         cfg = config(tmp_path / 'a.jsonl', questions(3))
         create_task(cfg).problem(0).metadata['solution'] = 'changed'

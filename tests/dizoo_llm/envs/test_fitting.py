@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from ding_common import ConfigError
-from dizoo_llm.envs import DingTokenEnv, TokenEnv, fitting
+from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.envs.options import ENV_OPTIONS
 from dizoo_llm.tasks import Problem
 from dizoo_llm.text import encoder as encoding
@@ -18,13 +18,13 @@ from tests.dizoo_llm.helper import Prompts, environments, pretrained, questions,
 @pytest.mark.envtest
 class TestLongPrompts:
 
-    @pytest.mark.parametrize('most', [20_000, 3])
-    def test_are_found_before_the_run(self, tmp_path, monkeypatch, most):
-        monkeypatch.setattr(fitting, 'MOST_READ', most)
-        cfg = section(write(tmp_path / 'a.jsonl', questions(40, long=(7, 31))), max_prompt_length=10)
-        with pytest.raises(ConfigError, match='10: 2 of 40 prompts for training have more than 10 tokens, .* has 83'):
+    @pytest.mark.parametrize('number', [40, 20_001])  # of more than 20,000, only those that may be long are encoded
+    def test_are_found_before_the_run(self, tmp_path, number):
+        cfg = section(write(tmp_path / 'a.jsonl', questions(number, long=(7, 31))), max_prompt_length=10)
+        told = f'10: 2 of {number:,} prompts for training have more than 10 tokens, .* has 83'
+        with pytest.raises(ConfigError, match=told):
             DingTokenEnv.create_collector_env_cfg(cfg)
-        with pytest.raises(ConfigError, match="2 of 40 prompts for evaluation .*env.overlong_prompts='drop'"):
+        with pytest.raises(ConfigError, match=f"2 of {number:,} prompts for evaluation .*env.overlong_prompts='drop'"):
             DingTokenEnv.create_evaluator_env_cfg(cfg)
 
     def test_are_dropped_and_no_other_problem_changes_sides(self, tmp_path, capsys):
@@ -68,30 +68,17 @@ class TestLongPrompts:
         shown = TokenEnv(task, **cfg).token_spec.demonstrations
         assert [len(shown[i]['input_ids']) for i in range(len(shown))] == [3, 4]
 
-    @pytest.mark.parametrize('most', [20_000, 1])
-    def test_a_chat_is_measured_with_its_template(self, tmp_path, monkeypatch, most):
-        monkeypatch.setattr(fitting, 'MOST_READ', most)
+    @pytest.mark.parametrize('number', [2, 20_001])
+    def test_a_chat_is_measured_with_its_template(self, tmp_path, number):
         tokenizer = build_char_tokenizer('a<u>')
         tokenizer.chat_template = "{% for m in messages %}<u>{{ m['content'] }}<u>{% endfor %}"
         options = dict(tokenizer=pretrained(tokenizer, tmp_path))
-        task = Prompts(*([dict(role='user', content='a' * n)] for n in (3, 5)), listed=True)
-        assert TokenEnv(task, max_prompt_length=11, **options).kept == range(2)
-        assert most == 1 or TokenEnv(task, **options).max_prompt_length == 11
-        with pytest.raises(ConfigError, match='1 of 2 prompts for training .* has 11'):
+        sizes = [5] + [3] * (number - 1)
+        task = Prompts(*([dict(role='user', content='a' * size)] for size in sizes), listed=True)
+        assert TokenEnv(task, max_prompt_length=11, **options).kept == range(number)
+        assert TokenEnv(task, **options).max_prompt_length == 11
+        with pytest.raises(ConfigError, match=f'1 of {number:,} prompts for training .* has 11'):
             TokenEnv(task, max_prompt_length=10, **options)
-
-    def test_of_many_prompts_only_those_that_may_be_long_are_encoded(self, monkeypatch):
-        encoded = []
-
-        def encode(tokenizer, prompts, *chat):
-            encoded.extend(map(len, prompts))
-            return encode_prompts(tokenizer, prompts, *chat)
-
-        monkeypatch.setattr(fitting, 'MOST_READ', 3)
-        monkeypatch.setattr(encoding, 'encode_prompts', encode)
-        task = Prompts('a' * 50, 'a' * 7, 'a' * 40, 'é' * 7, listed=True)
-        TokenEnv(task, tokenizer=dict(chars='aé'), max_prompt_length=50)
-        assert encoded == [50, 7]  # the second number is that of letters beyond ASCII
 
     @pytest.mark.parametrize('template', [None, "{% for m in messages %}b{{ m['content'] }}{% endfor %}"])
     @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -96,12 +95,6 @@ class TestServers:
         fits, large = own(most=most)(('length', share // 2), ('length', share))
         assert fits == share // 2 and 'MemoryError' in str(large)
 
-    def test_there_are_no_more_than_allowed(self, own, monkeypatch):
-        monkeypatch.setattr(servers, 'PATIENCE', 0.01)
-        two = own(most=2)
-        found = two(*(('sleep', 0.3 + i / 1000) for i in range(8)))
-        assert len(two.running) == len(set(found)) == 2
-
     def test_a_long_answer_is_refused_unless_the_question_is_long(self, own):
         """And is not read to its end."""
         most = servers.MOST_BYTES
@@ -150,36 +143,9 @@ class TestServers:
             ask(('same', 1))
         assert ask.running == [] and len(os.listdir('/dev/fd')) == before
 
-    def test_a_fork_closes_the_pipes_of_the_parent(self, own):
-        ask, before = own(), set(os.listdir('/dev/fd'))
-        assert ask(('same', 1)) == [1]
-        pipes = [int(number) for number in os.listdir('/dev/fd') if number not in before and _is_open(int(number))]
-        assert len(pipes) == 2
-        child = os.fork()
-        if child == 0:
-            try:
-                os._exit(10 * len(ask.running) + sum(map(_is_open, pipes)))
-            finally:
-                os._exit(99)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 and all(map(_is_open, pipes))
-
     def test_no_folder_hides_a_module(self, own, tmp_path, monkeypatch):
         """Neither that of the programs nor the current one."""
         (tmp_path / 'string.py').write_text('1 / 0')
         monkeypatch.chdir(tmp_path)
         path, = own('import string, sys\ndef path(n): return sys.path')(('path', 1))
         assert not {os.path.dirname(servers.__file__), str(tmp_path), ''} & set(path)
-
-    def test_what_waits_for_an_answer_sleeps(self, own):
-        ask = own()
-        ask(('same', 1))
-        begun = time.process_time()
-        ask(('sleep', 1))
-        assert time.process_time() - begun < 0.3
-
-
-def _is_open(descriptor):
-    try:
-        return bool(os.fstat(descriptor))
-    except OSError:
-        return False

@@ -17,100 +17,95 @@ from tests.dizoo_llm.functions import tools
 from tests.dizoo_llm.helper import file_task, play, pretrained, python_task, read, write
 from tools.chat_templates import CASES, WAYS, Conversation, check, make_tokenizer, needless, rendered
 
-ALTERNATE = (
-    "{% for m in messages if m.role != 'system' %}{% if (m.role == 'user') != (loop.index % 2 == 1) %}"
-    "{{ raise_exception('user and assistant must take turns') }}{% endif %}{% endfor %}"
+
+def each(turn, opens='', before='', messages='messages'):
+    """A template: a turn for each message, then what opens the turn that the policy writes."""
+    opens = '{% if add_generation_prompt %}' + opens + '{% endif %}' if opens else ''
+    return before + '{% for m in ' + messages + ' %}' + turn + '{% endfor %}' + opens
+
+
+BOS, NO_SYSTEM = '{{ bos_token }}', "messages if m.role != 'system'"
+ALTERNATE = each(
+    "{% if (m.role == 'user') != (loop.index % 2 == 1) %}"
+    "{{ raise_exception('user and assistant must take turns') }}{% endif %}",
+    messages=NO_SYSTEM
 )
 TEMPLATES = dict(
-    chatml=(
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    ),
-    llama3=(
-        "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}"
-        "<|end_header_id|>\n\n{{ m.content | trim }}"
-        "<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n"
-        "{% endif %}"
+    chatml=each('<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n', '<|im_start|>assistant\n'),
+    llama3=each(
+        '<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content | trim }}<|eot_id|>',
+        '<|start_header_id|>assistant<|end_header_id|>\n\n', BOS
     ),
     # the system prompt is a part of the first user turn
-    llama2=ALTERNATE + (
-        "{% if messages[0].role == 'system' %}{% set first = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' %}"
-        "{% else %}{% set first = '' %}{% endif %}{% for m in messages if m.role != 'system' %}"
-        "{% if m.role == 'user' %}"
-        "<s>[INST] {{ first if loop.first else '' }}{{ m.content | trim }} [/INST]"
-        "{% else %} {{ m.content | trim }} </s>"
-        "{% endif %}{% endfor %}"
+    llama2=each(
+        "{% if m.role == 'user' %}<s>[INST] {{ first if loop.first else '' }}{{ m.content | trim }} [/INST]"
+        "{% else %} {{ m.content | trim }} </s>{% endif %}",
+        before=ALTERNATE + "{% if messages[0].role == 'system' %}{% set first = "
+        "'<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' %}{% else %}{% set first = '' %}{% endif %}",
+        messages=NO_SYSTEM
     ),
     # no system role, the assistant has another name
-    gemma=ALTERNATE + (
-        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}"
-        "{% endif %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}"
-        "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+    gemma=each(
+        "{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}<start_of_turn>"
+        "{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}<end_of_turn>\n",
+        '<start_of_turn>model\n', ALTERNATE + BOS
     ),
     # nothing opens a turn of the assistant
-    mistral=(
-        "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content }}</s>"
+    mistral=each(
+        "{% if m.role == 'assistant' %} {{ m.content }}</s>"
         "{% elif m.role == 'tool' %}[TOOL_RESULTS] {{ m.content }}[/TOOL_RESULTS]"
         "{% elif m.role == 'system' %}[SYSTEM_PROMPT]{{ m.content }}[/SYSTEM_PROMPT]"
-        "{% else %}[INST] {{ m.content }}[/INST]{% endif %}{% endfor %}"
+        "{% else %}[INST] {{ m.content }}[/INST]{% endif %}",
+        before=BOS
     ),
     # the end of the sequence follows where nothing is generated; no place for the result of a function
-    phi=(
-        "{% for m in messages if m.role in ('system', 'user', 'assistant') %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n"
-        "{% endfor %}{{ '<|assistant|>\n' if add_generation_prompt else eos_token }}"
-    ),
+    phi=each(
+        '<|{{ m.role }}|>\n{{ m.content }}<|end|>\n', messages="messages if m.role in ('system', 'user', 'assistant')"
+    ) + "{{ '<|assistant|>\n' if add_generation_prompt else eos_token }}",
     # two tokens end a turn; a result of a function leaves its marks only
-    cohere=(
-        "{{ bos_token }}{% for m in messages %}<|START_OF_TURN_TOKEN|>{% if m.role == 'user' %}<|USER_TOKEN|>"
-        "{{ m.content }}{% elif m.role == 'assistant' %}<|CHATBOT_TOKEN|><|START_RESPONSE|>{{ m.content }}"
-        "<|END_RESPONSE|>{% elif m.role == 'system' %}<|SYSTEM_TOKEN|>{{ m.content }}{% endif %}<|END_OF_TURN_TOKEN|>"
-        "{% endfor %}{% if add_generation_prompt %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|><|START_RESPONSE|>"
-        "{% endif %}"
+    cohere=each(
+        "<|START_OF_TURN_TOKEN|>{% if m.role == 'user' %}<|USER_TOKEN|>{{ m.content }}{% elif m.role == 'assistant' %}"
+        "<|CHATBOT_TOKEN|><|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|>{% elif m.role == 'system' %}"
+        "<|SYSTEM_TOKEN|>{{ m.content }}{% endif %}<|END_OF_TURN_TOKEN|>",
+        '<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|><|START_RESPONSE|>', BOS
     ),
     # nothing ends a turn: the policy writes the token that the next one begins with
-    glm=(
-        "[gMASK]<sop>{% for m in messages %}{% if m.role == 'tool' %}{% if messages[loop.index0 - 1].role != 'tool' %}"
-        "<|observation|>{% endif %}\n<result>{{ m.content }}</result>{% elif m.role == 'assistant' %}<|assistant|>\n"
-        "<think></think>\n{{ m.content | trim }}{% else %}<|{{ m.role }}|>\n{{ m.content }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    glm=each(
+        "{% if m.role == 'tool' %}{% if messages[loop.index0 - 1].role != 'tool' %}<|observation|>{% endif %}\n<result>"
+        "{{ m.content }}</result>{% elif m.role == 'assistant' %}<|assistant|>\n<think></think>\n{{ m.content | trim }}"
+        "{% else %}<|{{ m.role }}|>\n{{ m.content }}{% endif %}", '<|assistant|>', '[gMASK]<sop>'
     ),
     # the last turn ends with another token than earlier ones, and only it shows what was thought
-    gpt_oss=(
-        "<|start|>system<|message|>Valid channels: analysis, final.<|end|>{% for m in messages %}"
+    gpt_oss=each(
         "{% if m.role == 'assistant' %}{% set ends = loop.last and not add_generation_prompt %}"
         "{% if ends and m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}"
         "<|start|>assistant<|channel|>final<|message|>{{ m.content }}{{ '<|return|>' if ends else '<|end|>' }}"
         "{% elif m.role == 'tool' %}{{ raise_exception('a result without a call') }}{% else %}<|start|>"
-        "{{ 'developer' if m.role == 'system' else m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+        "{{ 'developer' if m.role == 'system' else m.role }}<|message|>{{ m.content }}<|end|>{% endif %}",
+        '<|start|>assistant', '<|start|>system<|message|>Valid channels: analysis, final.<|end|>'
     ),
     # the first result of a function in a conversation opens a list of them; after one, nothing opens a turn
-    deepseek=(
-        "{% set seen = namespace(results=0) %}{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<｜User｜>"
-        "{{ m.content }}{% elif m.role == 'tool' %}{% if not seen.results %}<｜outputs_begin｜>{% endif %}"
-        "{% set seen.results = 1 %}<｜output｜>{{ m.content }}{% elif m.role == 'assistant' %}"
-        "{% if messages[loop.index0 - 1].role == 'tool' %}<｜outputs_end｜>{% else %}<｜Assistant｜>{% endif %}"
-        "{{ m.content.split('</think>')[-1] }}<｜end_of_sentence｜>{% else %}{{ m.content }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}{% if messages[-1].role == 'tool' %}<｜outputs_end｜>{% else %}"
-        "<｜Assistant｜><think>\n"
-        "{% endif %}{% endif %}"
+    deepseek=each(
+        "{% if m.role == 'user' %}<｜User｜>{{ m.content }}{% elif m.role == 'tool' %}{% if not seen.results %}"
+        "<｜outputs_begin｜>{% endif %}{% set seen.results = 1 %}<｜output｜>{{ m.content }}"
+        "{% elif m.role == 'assistant' %}{% if messages[loop.index0 - 1].role == 'tool' %}<｜outputs_end｜>{% else %}"
+        "<｜Assistant｜>{% endif %}{{ m.content.split('</think>')[-1] }}<｜end_of_sentence｜>{% else %}{{ m.content }}"
+        "{% endif %}", "{% if messages[-1].role == 'tool' %}<｜outputs_end｜>{% else %}<｜Assistant｜><think>\n{% endif %}",
+        '{% set seen = namespace(results=0) %}' + BOS
     ),
     # thoughts are dropped from turns before the last question; results of functions are in one user turn
-    qwen3=(
-        "{% set last = namespace(user=-1) %}{% for m in messages %}{% if m.role == 'user' %}"
-        "{% set last.user = loop.index0 %}{% endif %}{% endfor %}{% for m in messages %}{% if m.role == 'tool' %}"
-        "{% if messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}\n"
-        "<tool_response>\n{{ m.content }}\n"
-        "</tool_response>{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
+    qwen3=each(
+        "{% if m.role == 'tool' %}{% if messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}\n"
+        "<tool_response>\n{{ m.content }}\n</tool_response>"
+        "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
         "{% else %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.index0 < last.user %}"
-        "{{ m.content.split('</think>')[-1].lstrip('\n') }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endif %}"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        "{{ m.content.split('</think>')[-1].lstrip('\n') }}{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endif %}",
+        '<|im_start|>assistant\n', '{% set last = namespace(user=-1) %}' +
+        each("{% if m.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}")
     ),
     # no place for the system prompt
-    zephyr=(
-        "{% for m in messages %}{% if m.role != 'system' %}<|{{ m.role }}|>\n{{ m.content }}{{ eos_token }}\n"
-        "{% endif %}"
-        "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+    zephyr=each(
+        "{% if m.role != 'system' %}<|{{ m.role }}|>\n{{ m.content }}{{ eos_token }}\n{% endif %}", '<|assistant|>\n'
     ),
 )
 SWITCH = TEMPLATES['chatml'] + (
