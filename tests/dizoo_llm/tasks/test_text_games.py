@@ -23,11 +23,15 @@ def lake(max_episode_steps=100, **changes):
 
 
 def dialogue(task, index, *texts, seed=0):
-    """Text, parts, done and anchor of the reply to each turn. The index may be a prompt."""
+    """The reply to each turn, up to the end of the game. The index may be a prompt."""
     index = index if isinstance(index, int) else [problem.prompt for problem in problems(task)].index(index)
     problem = task.checked_problem(index)
-    state = task.checked_begin(problem, seed)
-    return [tuple(task.checked_respond(problem, state, Turn(text, i, False))) for i, text in enumerate(texts)]
+    state, found = task.checked_begin(problem, seed), []
+    for number, text in enumerate(texts):
+        found.append(task.checked_respond(problem, state, Turn(text, number, cut=False)))
+        if found[-1].done:
+            break
+    return found
 
 
 class Counter(gymnasium.Env):
@@ -80,14 +84,13 @@ class TestGame:
             ('row3 column2', dict(reward=0, invalid=0), False, 14),
             ('row3 column3', dict(reward=1, invalid=0), True, 15),
         ]
-        (*_, in_a_hole, _), = dialogue(lake(), 'lake row1 column0', 'right')
-        assert in_a_hole
+        assert dialogue(lake(), 'lake row1 column0', 'right')[0].done  # in a hole
         for text in ('', ' ', 'row0 left', 'leftright', 'LEFT', '0', '<eos>'):
-            assert dialogue(lake(), 0, text)[0][0] == 'invalid'
+            assert dialogue(lake(), 0, text)[0].text == 'invalid'
 
     def test_the_time_limit_of_gymnasium_ends_the_game(self):
         replies = dialogue(lake(max_episode_steps=2), 'lake row0 column0', 'left', 'jump', 'left')
-        assert [done for *_, done, _ in replies] == [False, False, True]
+        assert [reply.done for reply in replies] == [False, False, True]
 
     def test_every_safe_square_once(self):
         task = lake(distinct=True)
@@ -119,7 +122,7 @@ class TestGame:
         task.problem(1)  # as a reset does while an episode runs
         for number in range(2):
             for state in states:
-                assert tuple(task.respond(problem, state, Turn('1', number, False))) == alone[number]
+                assert task.respond(problem, state, Turn('1', number, False)) == alone[number]
 
     def test_a_broken_environment_is_not_used_again(self):
         task = counter()
@@ -127,10 +130,10 @@ class TestGame:
             dialogue(task, 0, '3')
         del caught  # the traceback refers to the state
         gc.collect()
-        assert dialogue(task, 0, '2')[0][1]['reward'] == 1
+        assert dialogue(task, 0, '2')[0].parts['reward'] == 1
 
     def test_a_continuous_observation_is_no_anchor(self):
-        assert dialogue(counter(), 0, '1', 'x')[0][3] is None
+        assert dialogue(counter(), 0, '1')[0].anchor is None
 
 
 @pytest.mark.unittest
@@ -142,14 +145,8 @@ class TestFaces:
             task = create_task(dict(type='gym_text', id=id, games=300))
             said = {word for problem in problems(task) for word in problem.prompt.split()}
             for i in range(20):
-                problem = task.problem(i)
-                state = task.begin(problem, i)
-                for number in range(8):
-                    action = face.actions[(i + number) % len(face.actions)]
-                    reply = task.respond(problem, state, Turn(action, number, False))
-                    said |= set(reply.text.split())
-                    if reply.done:
-                        break
+                actions = [face.actions[(i + number) % len(face.actions)] for number in range(8)]
+                said.update(*(reply.text.split() for reply in dialogue(task, i, *actions, seed=i)))
             assert said <= set(task.words)
 
     def test_taxi_reads_what_gymnasium_encodes(self):
@@ -162,7 +159,7 @@ class TestFaces:
         assert Blackjack().prompt((14, 10, 0)) == 'cards hand 14 hard dealer 10'
         assert Blackjack().text((21, 1, 1)) == 'hand 21 soft dealer 1'
         task = create_task(dict(type='gym_text', id='Blackjack-v1'))
-        (*_, anchor), = dialogue(task, 0, 'x')
+        anchor = dialogue(task, 0, 'x')[0].anchor
         assert Blackjack().prompt(anchor) == task.problem(0).prompt and hash(anchor)
 
     def test_a_face_without_words_needs_a_tokenizer(self):
@@ -173,17 +170,6 @@ class TestFaces:
 
 def arena(id='GuessTheNumber-v0', **options):
     return create_task(dict(type='textarena', id=id, **options))
-
-
-def replies(game, seed, *actions, index=0):
-    """To the actions of an episode, up to its end."""
-    problem, found = game.checked_problem(index), []
-    state = game.checked_begin(problem, seed)
-    for number, action in enumerate(actions):
-        found.append(game.checked_respond(problem, state, Turn(action, number, cut=False)))
-        if found[-1].done:
-            break
-    return found
 
 
 @pytest.mark.envtest
@@ -197,7 +183,7 @@ class TestTextArena:
             while True:
                 middle = (low + high) // 2
                 said.append(f'I say [{middle}].')
-                reply = replies(game, 0, *said, index=i)[-1]
+                reply = dialogue(game, i, *said)[-1]
                 if reply.done:
                     break
                 higher = 'higher' in reply.text
@@ -209,10 +195,10 @@ class TestTextArena:
         assert len(secrets) > 3
 
     def test_brackets_are_added(self):
-        assert replies(arena(), 0, '2')[0].text.startswith('The target number is')
+        assert dialogue(arena(), 0, '2')[0].text.startswith('The target number is')
 
     def test_the_second_invalid_move_ends_the_game(self):
-        first, second = replies(arena(), 0, 'none', 'none')
+        first, second = dialogue(arena(), 0, 'none', 'none')
         assert 'invalid move' in first.text and first.parts == dict(reward=0.0, invalid=1.0) and not first.done
         assert second.done and second.parts == dict(reward=0.0, invalid=1.0)
 
@@ -220,8 +206,9 @@ class TestTextArena:
         random.seed(5)
         before = random.getstate()
         game, moves = arena('2048-v0'), ['up', 'left', 'down', 'right'] * 5
-        problem, alone = game.problem(0), replies(game, 1, *moves)
-        assert replies(game, 1, *moves) == alone != replies(game, 2, *moves)  # the rows of a group are equal
+        alone, same, other = (dialogue(game, 0, *moves, seed=seed) for seed in (1, 1, 2))
+        assert alone == same != other  # the rows of a group are equal
+        problem = game.problem(0)
         states = [game.checked_begin(problem, seed) for seed in (1, 2)]
         among = [
             [game.checked_respond(problem, state, Turn(move, i, cut=False)) for state in states][0]
