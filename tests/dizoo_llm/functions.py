@@ -1,4 +1,5 @@
 """Functions that a model calls, harmless and hostile, and the tasks of tests that offer them."""
+import inspect
 import json
 import os
 import signal
@@ -11,6 +12,13 @@ from dizoo_llm.tasks import ToolsTask, Turn
 
 HERE = f'{__name__}:'
 CALC = 'dizoo_llm.tasks.calculator:calc'
+
+
+def described(function):
+    """Gives a function the docstring that a user's has, with each of its parameters."""
+    names = ''.join(f'\n    {name}: Of the call.' for name in inspect.signature(function).parameters)
+    function.__doc__ = f'Do it.\n\nArgs:{names}\n'
+    return function
 
 
 class Product(Task):
@@ -32,26 +40,13 @@ class Counted(Product):
     weights = dict(calls=1.0)
 
 
+@described
 def convert(number: int, factor: float = 2.0, unit: str = 'm', exact: bool = False) -> str:
-    """
-    Convert.
-
-    Args:
-        number: A number.
-        factor: A factor.
-        unit: A unit.
-        exact: Whether to round.
-    """
     return f'{number!r} {factor!r} {unit!r} {exact!r}'
 
 
+@described
 def hostile(what: str) -> str:
-    """
-    Do harm.
-
-    Args:
-        what: Which.
-    """
     if what == 'hang':
         while True:
             try:
@@ -77,68 +72,34 @@ def hostile(what: str) -> str:
     )[what]
 
 
-def slow(seconds: float) -> float:
-    """
-    Wait.
-
-    Args:
-        seconds: How long.
-    """
-    time.sleep(seconds)
-    return seconds
-
-
+@described
 def busy(seconds: float) -> float:
-    """
-    Compute.
-
-    Args:
-        seconds: How long.
-    """
     begun = time.process_time()
     while time.process_time() < begun + seconds:
         pass
     return seconds
 
 
+@described
 def leave(path: str) -> str:
-    """
-    Write and exit.
-
-    Args:
-        path: Where.
-    """
     with open(path, 'a') as f:
         f.write('once')
     os._exit(3)
 
 
+@described
 def wide(number: int) -> str:
-    """
-    Answer.
-
-    Args:
-        number: Of characters.
-    """
     return '\0' * number
 
 
+@described
 def untyped(number):
-    """
-    Do.
-
-    Args:
-        number: A number.
-    """
+    pass
 
 
+@described
 def listed(numbers: list) -> str:
-    """
-    Do.
-
-    Args:
-        numbers: Numbers.
-    """
+    pass
 
 
 def undescribed(number: int) -> int:

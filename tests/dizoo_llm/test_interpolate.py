@@ -15,8 +15,8 @@ def model(seed, hidden_size=16, **more):
     return LlamaForCausalLM(LlamaConfig(hidden_size=hidden_size, **sizes, **more))
 
 
-def saved(folder, *args, **more):
-    model(*args, **more).save_pretrained(folder)
+def saved(folder, seed):
+    model(seed).save_pretrained(folder)
     TokenEnv().tokenizer.save_pretrained(folder)
     return str(folder)
 
@@ -25,14 +25,11 @@ def weights(folder):
     return AutoModelForCausalLM.from_pretrained(folder).state_dict()
 
 
-def expected(trained, start, share):
-    return {name: (1 - share) * trained[name] + share * start[name] for name in trained}
-
-
-def close(found, wanted):
-    assert set(found) == set(wanted)
+def check(folder, trained, start, share):
+    found, start = weights(folder), weights(start)
+    assert set(found) == set(trained)
     for name, weight in found.items():
-        torch.testing.assert_close(weight, wanted[name], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(weight, (1 - share) * trained[name] + share * start[name], rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.unittest
@@ -45,29 +42,24 @@ class TestInterpolate:
         assert result.exit_code == 0, result.output
         out = str(tmp_path / 'trained-interpolated')
         assert f'{1 - share:g} of {trained} and {share:g} of {start}: {out}\n' in result.output
-        close(weights(out), expected(weights(trained), weights(start), share))
+        check(out, weights(trained), start, share)
         assert load_tokenizer(out).encode('3 4') == load_tokenizer(trained).encode('3 4')
         again = CliRunner().invoke(main, [trained, '--start', start])
         assert again.exit_code == 1 and f"Error: --out = '{out}': exists already" in again.output
 
     def test_adapters_are_merged_first(self, tmp_path):
         peft = pytest.importorskip('peft')
-        start = saved(tmp_path / 'start', 0)
-        adapted = peft.get_peft_model(
-            AutoModelForCausalLM.from_pretrained(start), peft.LoraConfig(r=2, target_modules='all-linear')
-        )
+        start, adapters, out = saved(tmp_path / 'start', 0), str(tmp_path / 'adapters'), str(tmp_path / 'out')
+        lora = peft.LoraConfig(r=2, target_modules='all-linear')
+        adapted = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(start), lora)
         for name, weight in adapted.named_parameters():
             if 'lora_B' in name:
                 torch.nn.init.normal_(weight)
-        adapted.save_pretrained(tmp_path / 'adapters')
-        load_tokenizer(start).save_pretrained(tmp_path / 'adapters')
-        merged = adapted.merge_and_unload().state_dict()
-        result = CliRunner().invoke(
-            main, [str(tmp_path / 'adapters'), '--start', start, '--out',
-                   str(tmp_path / 'out')]
-        )
+        adapted.save_pretrained(adapters)
+        load_tokenizer(start).save_pretrained(adapters)
+        result = CliRunner().invoke(main, [adapters, '--start', start, '--out', out])
         assert result.exit_code == 0, result.output
-        close(weights(tmp_path / 'out'), expected(merged, weights(start), 0.2))
+        check(out, adapted.merge_and_unload().state_dict(), start, 0.2)
 
     def test_tied_weights_move_once(self):
         trained, start = (model(seed, tie_word_embeddings=True) for seed in (0, 1))

@@ -5,9 +5,9 @@ from click.testing import CliRunner
 from dizoo_llm.play import main
 from dizoo_llm.text.tokenizer import load_tokenizer
 from tests.conftest import TINY
+from tests.dizoo_llm.helper import python_task
 from tests.shipped import CHAT, write_model_and_data
 
-CONFIG = "main_config = dict(env=dict(dict(task=dict(type='arithmetic')), {}))\n"
 TASK = """
 weights, return_part = dict(right=1.0), 'right'
 
@@ -17,7 +17,6 @@ def problems():
 def score(problem, completion):
     return {}
 """
-TEMPLATE = CHAT + "{% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}"
 
 
 @pytest.fixture
@@ -27,9 +26,9 @@ def play(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_model_and_data(TINY)
     tokenizer = load_tokenizer('base')
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = CHAT + "{% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}"
     tokenizer.save_pretrained('base')
-    read = []
+    read = [None]
 
     def generate(model, prompts, longest, *args):
         read.append((tokenizer.decode(prompts[0]), longest))
@@ -37,40 +36,39 @@ def play(tmp_path, monkeypatch):
 
     monkeypatch.setattr('dizoo_llm.models.generation.plain_generate', generate)
 
-    def of(prompt, env):
-        (tmp_path / 'my_config.py').write_text(CONFIG.format(env))
+    def of(prompt, **env):
+        (tmp_path /
+         'my_config.py').write_text(f"main_config = {dict(env=dict(dict(task=dict(type='arithmetic')), **env))!r}")
         result = CliRunner().invoke(main, ['base', *prompt, '--config', 'my_config.py', '--problems', '3'])
-        return (read or [None])[-1], result
+        return read[-1], result
 
     return of
 
 
 @pytest.mark.unittest
-@pytest.mark.parametrize(
-    'env, read', [
-        ("system_prompt='Be brief.', max_new_tokens=4", ('<system>Be brief.<user>hi<assistant>', 4)),
-        ("chat_options=dict(enable_thinking=False), max_new_tokens=4", ('<user>hi<assistant>False', 4)),
-        ('chat=False, max_new_tokens=8', ('hi', 8)),
-    ]
-)
-def test_a_prompt_is_read_as_in_the_run_of_a_config(play, env, read):
-    found, result = play(['hi'], env)
-    assert (found, result.stdout) == (read, 'yes\n')
+class TestPlay:
 
+    @pytest.mark.parametrize(
+        'env, read', [
+            (dict(system_prompt='Be brief.', max_new_tokens=4), ('<system>Be brief.<user>hi<assistant>', 4)),
+            (dict(chat_options=dict(enable_thinking=False), max_new_tokens=4), ('<user>hi<assistant>False', 4)),
+            (dict(chat=False, max_new_tokens=8), ('hi', 8)),
+        ]
+    )
+    def test_a_prompt_is_read_as_in_the_run_of_a_config(self, play, env, read):
+        found, result = play(['hi'], **env)
+        assert (found, result.stdout) == (read, 'yes\n')
 
-@pytest.mark.unittest
-def test_a_variable_that_the_template_does_not_read(play):
-    _, result = play(['hi'], 'chat_options=dict(enable_thinkin=False)')
-    assert result.exit_code == 1 and 'Error: env.chat_options.enable_thinkin = False' in result.output
+    def test_a_variable_that_the_template_does_not_read(self, play):
+        _, result = play(['hi'], chat_options=dict(enable_thinkin=False))
+        assert result.exit_code == 1 and 'Error: env.chat_options.enable_thinkin = False' in result.output
 
-
-@pytest.mark.unittest
-@pytest.mark.parametrize(
-    'score, told', [
-        ('dict(right={0: 1.0, 2: 0.5}[problem["answer"]])', '0.750 in 2 problems; 1 could not be scored'),
-        ('dict()', 'none in 0 problems; 3 could not be scored'),
-    ]
-)
-def test_completions_that_cannot_be_scored_are_no_zeros(play, tmp_path, score, told):
-    (tmp_path / 'task.py').write_text(TASK.format(score))
-    assert f"mean of 'right': {told}\n" in play([], "task=dict(type='python', file='task.py')")[1].output
+    @pytest.mark.parametrize(
+        'score, told', [
+            ('dict(right={0: 1.0, 2: 0.5}[problem["answer"]])', '0.750 in 2 problems; 1 could not be scored'),
+            ('dict()', 'none in 0 problems; 3 could not be scored'),
+        ]
+    )
+    def test_completions_that_cannot_be_scored_are_no_zeros(self, play, tmp_path, score, told):
+        python_task(tmp_path, TASK.format(score))
+        assert f"mean of 'right': {told}\n" in play([], task=dict(type='python', file='t.py'))[1].output

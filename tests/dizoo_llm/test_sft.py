@@ -1,4 +1,3 @@
-import copy
 import sys
 
 import pytest
@@ -12,7 +11,7 @@ from dizoo_llm.models.generation import plain_generate
 from dizoo_llm.sft import Examples, collate, evaluate, train
 from dizoo_llm.tasks import GuessTask
 from dizoo_llm.text.tokenizer import load_tokenizer
-from tests.processes import Process, call, run_sft
+from tests.processes import call
 
 pytest.importorskip('accelerate')
 TASK = '''
@@ -22,6 +21,8 @@ def problems():
 def score(problem, completion):
     return float(completion == str(problem['answer']))
 '''
+SIZES = dict(model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+SHORT = dict(max_steps=2, eval_problems=1)
 
 
 @pytest.fixture
@@ -31,11 +32,7 @@ def config(tmp_path, monkeypatch):
     return EasyDict(
         exp_name='run',
         env=dict(task=dict(type='python', file='sums.py'), max_new_tokens=3),
-        model=dict(
-            config=dict(
-                model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2
-            )
-        ),
+        model=dict(config=dict(SIZES)),
         train=dict(examples=25, batch_size=25, max_steps=120, learning_rate=5e-3, eval_freq=60, eval_problems=25),
     )
 
@@ -52,30 +49,29 @@ class TestSFT:
         assert value > 0.9
         records = read_json_lines('run/evaluations.jsonl')
         assert [r['step'] for r in records] == [0, 60, 120] and records[0]['eval_episode_return'] < 0.3
-        env = TokenEnv(**config.env, evaluation=True)
-        again = evaluate(AutoModelForCausalLM.from_pretrained(folder), env, 25, batch_size=7)
-        assert again == value == records[-1]['eval_episode_return']
+        model, env = AutoModelForCausalLM.from_pretrained(folder), TokenEnv(**config.env, evaluation=True)
+        assert evaluate(model, env, 25, batch_size=7) == value == records[-1]['eval_episode_return']
         assert load_tokenizer(folder).decode(load_tokenizer(folder).encode('1+2=')) == '1+2='
+        # the model's own generation defaults change nothing
+        own = GenerationConfig(repetition_penalty=50.0, no_repeat_ngram_size=1, top_k=1, max_new_tokens=1)
+        model.generation_config = own
+        assert evaluate(model, env, 25) == value and model.generation_config is own
+        prompts, size = [env.encode(env.problems.checked_problem(3))] * 64, len(env.tokenizer)
+        sampled = plain_generate(model, prompts, 3, env.eos_token_ids, size, temperature=100.0)
+        assert len({row[0] for row in sampled}) > 5 and max(map(max, sampled)) < size
+        # another run goes on from the folder, and ends within its time
+        config.exp_name, config.model, config.env.tokenizer = 'more', dict(pretrained=folder), dict(pretrained=folder)
+        config.train.update(max_steps=10 ** 6, max_seconds=1.0, eval_freq=10 ** 6, eval_problems=1)
+        train(config, 0)
+        last = read_json_lines('more/evaluations.jsonl')[-1]
+        assert 1 <= last['seconds'] and last['step'] < 10 ** 5
 
-    def test_a_seed_is_the_whole_run(self, config):
-        config.train.update(max_steps=5, eval_problems=1)
-        found = []
-        for number, seed in enumerate((3, 3, 4)):
-            config.exp_name = f'run{number}'
-            found.append(weights(train(config, seed)[0]))
+    def test_a_seed_is_the_whole_run_and_a_run_takes_the_place_of_an_earlier_one(self, config):
+        config.train.update(SHORT, max_steps=5)
+        found = [weights(train(config, seed)[0]) for seed in (3, 3, 4)]
+        assert [r['step'] for r in read_json_lines('run/evaluations.jsonl')] == [0, 5]
         assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
         assert any(not torch.equal(found[0][name], found[2][name]) for name in found[0])
-
-    def test_goes_on_from_a_folder_within_its_time(self, config):
-        config.train.update(max_steps=5, eval_problems=1)
-        folder, _ = train(config, 0)
-        more = copy.deepcopy(config)
-        more.exp_name, more.model = 'more', dict(pretrained=folder)
-        more.env.tokenizer = dict(pretrained=folder)
-        more.train.update(max_steps=10 ** 6, max_seconds=1.0, eval_freq=10 ** 6)
-        train(more, 0)
-        last = read_json_lines('more/evaluations.jsonl')[-1]
-        assert 1 <= last['seconds'] < 5 and last['step'] < 10 ** 5
 
     def test_only_answers_are_learned_and_they_end(self, config):
         env = TokenEnv(**config.env)
@@ -87,51 +83,28 @@ class TestSFT:
         assert batch['labels'][2].tolist() == [1] + [-100] * 5 and batch['attention_mask'][2].sum() == 1
 
     def test_what_is_shown_must_be_right(self, config, tmp_path):
-        task = (tmp_path / 'sums.py').read_text().replace("completion == str", "completion == '#' + str")
-        (tmp_path / 'sums.py').write_text(task)
+        (tmp_path / 'sums.py').write_text(TASK.replace('completion == str', "completion == '#' + str"))
         with pytest.raises(ConfigError,
                            match="its scorer gives {'score': 0.0} for its own demonstration '0', must give"):
             train(config, 0)
 
-    def test_answers_too_long_are_told(self, config, tmp_path):
-        (tmp_path / 'teacher.py').write_text("def answer(problem, index):\n    return '000'")
-        config.train.answers = 'teacher.py'
-        with pytest.raises(ConfigError, match="env.max_new_tokens = 3: the answer '000' has 4 tokens"):
-            train(config, 0)
-
-    def test_another_run_takes_the_place_of_the_first(self, config):
-        config.train.update(max_steps=2, eval_problems=1)
-        for _ in range(2):
-            train(config, 0)
-        assert [r['step'] for r in read_json_lines('run/evaluations.jsonl')] == [0, 2]
-
-    def test_a_models_own_generation_defaults_change_nothing(self, config):
-        config.train.update(max_steps=30, eval_problems=25)
-        folder, value = train(config, 0)
-        model, env = AutoModelForCausalLM.from_pretrained(folder), TokenEnv(**config.env, evaluation=True)
-        own = GenerationConfig(repetition_penalty=50.0, no_repeat_ngram_size=1, top_k=1, max_new_tokens=1)
-        model.generation_config = own
-        assert evaluate(model, env, 25) == value and model.generation_config is own
-        prompts, size = [env.encode(env.problems.checked_problem(3))] * 64, len(env.tokenizer)
-        sampled = plain_generate(model, prompts, 3, env.eos_token_ids, size, temperature=100.0)
-        assert len({row[0] for row in sampled}) > 5 and max(map(max, sampled)) < size
-
     def test_demonstrations_from_elsewhere(self, config, tmp_path):
-        (tmp_path / 'teacher.py').write_text("def answer(problem, index):\n    return f'{index}' + problem.answer")
-        env = TokenEnv(**config.env)
-        shown = Examples(env, 3, 4, str(tmp_path / 'teacher.py'))[1]
-        assert env.tokenizer.decode(shown['input_ids']) == '0+4=44<eos>'
-        for text, message in (('1 / 0', 'raised ZeroDivisionError'), ('None', '= None: must be a string')):
-            (tmp_path / 'teacher.py').write_text(f'def answer(problem, index):\n    return {text}')
-            with pytest.raises(ConfigError, match=rf'main_config.train.answers: answer\(problem, 3\) {message}'):
-                Examples(env, 3, 4, str(tmp_path / 'teacher.py'))[0]
-        config.train.answers = 'gone.py'
-        with pytest.raises(ConfigError,
-                           match="main_config.train.answers = 'gone.py': must be the path of a Python file"):
-            train(config, 0)
+        env, path = TokenEnv(**config.env), tmp_path / 'teacher.py'
+        teacher = 'def answer(problem, index):\n    return {}'
+        path.write_text(teacher.format("f'{index}' + problem.answer"))
+        assert env.tokenizer.decode(Examples(env, 3, 4, str(path))[1]['input_ids']) == '0+4=44<eos>'
+        for text, message in (
+            ('1 / 0', r'main_config.train.answers: answer\(problem, 3\) raised ZeroDivisionError'),
+            ('None', r'main_config.train.answers: answer\(problem, 3\) = None: must be a string'),
+            ("'000'", "env.max_new_tokens = 3: the answer '000' has 4 tokens"),
+        ):
+            path.write_text(teacher.format(text))
+            with pytest.raises(ConfigError, match=message):
+                Examples(env, 3, 4, str(path))[0]
 
     @pytest.mark.parametrize(
         'path, value, message', [
+            ('train.answers', 'gone.py', "main_config.train.answers = 'gone.py': must be the path of a Python file"),
             ('train.example', 3, "main_config.train.example = 3: unknown key; did you mean 'examples'"),
             ('train.lr_scheduler', 'cosin', "main_config.train.lr_scheduler = 'cosin': must be one of"),
             ('train.learning_rate', -1, 'main_config.train.learning_rate = -1'),
@@ -141,6 +114,7 @@ class TestSFT:
             ('model.config.vocab_size', 5, 'its vocabulary of 5 tokens is smaller than the 15 of the tokenizer'),
             ('model.config.model_type', 'lama', 'main_config.model.config.model_type'),
             ('env.max_new_token', 3, 'main_config.env.max_new_token = 3: unknown key'),
+            ('exp_name', 'sums.py', 'main_config.exp_name = .*sums.py'),
         ]
     )
     def test_wrong_config(self, config, path, value, message):
@@ -152,22 +126,12 @@ class TestSFT:
         with pytest.raises(ConfigError, match=message):
             train(config, 0)
 
-    def test_its_folder_is_a_file(self, config, tmp_path):
-        config.exp_name = str(tmp_path / 'file')
-        (tmp_path / 'file').write_text('')
-        with pytest.raises(ConfigError, match='main_config.exp_name = .*file'):
-            train(config, 0)
-
     def test_command(self, config, tmp_path):
-        config.train.update(max_steps=2, eval_problems=1)
+        config.train.update(SHORT)
         (tmp_path / 'my_config.py').write_text(f'main_config = {dict(config)!r}')
         command = [sys.executable, '-m', 'dizoo_llm.sft', '-c', 'my_config.py', '-s', '1', '--exp-name', 'here']
         code, out, err = call(command, tmp_path)
         assert code == 0 and 'model: here/model' in out, err
-        (tmp_path / 'my_config.py').write_text('main_config = 1 / 0')
-        code, out = Process(run_sft, '-c my_config.py', tmp_path).end()
-        assert code == 1 and out == \
-            "Error: --config = 'my_config.py': ZeroDivisionError: division by zero (my_config.py:1)\n"
 
 
 class Always(GuessTask):
@@ -185,33 +149,27 @@ GUESS = dict(task=dict(type='guess'), max_new_tokens=2, max_turns=3, max_reply_t
 
 
 @pytest.mark.unittest
-def test_only_the_policys_turns_are_learned():
-    example = Examples(TokenEnv(**GUESS), 0, 7)[5]  # the secret is 6: 4 higher, 6
-    assert example == dict(input_ids=[7, 3, 11, 8, 5, 11], labels=[-100, 3, 11, -100, 5, 11])
+class TestGame:
 
+    def test_only_the_policys_turns_are_learned(self):
+        example = Examples(TokenEnv(**GUESS), 0, 7)[5]  # the secret is 6: 4 higher, 6
+        assert example == dict(input_ids=[7, 3, 11, 8, 5, 11], labels=[-100, 3, 11, -100, 5, 11])
 
-@pytest.mark.unittest
-@pytest.mark.parametrize(
-    'text, told',
-    [('1', 'its own demonstration of problem 3 the reward 0'), (None, 'demonstration raised AttributeError')]
-)
-def test_demonstrations_without_a_reward_are_refused(text, told):
-    with pytest.raises(ConfigError, match=told):
-        Examples(TokenEnv(**dict(GUESS, task=Always(text))), 3, 7)
+    @pytest.mark.parametrize(
+        'text, told',
+        [('1', 'its own demonstration of problem 3 the reward 0'), (None, 'demonstration raised AttributeError')]
+    )
+    def test_demonstrations_without_a_reward_are_refused(self, text, told):
+        with pytest.raises(ConfigError, match=told):
+            Examples(TokenEnv(**dict(GUESS, task=Always(text))), 3, 7)
 
+    def test_a_later_demonstration_may_be_wrong(self):
+        """A careless teacher is wrong now and then; that of the first problem shows that the scorer works."""
+        examples = Examples(TokenEnv(**dict(GUESS, task=Always('4'))), 3, 7)
+        assert examples[1]['labels'].count(3) == 3  # the secret 5: guessed 4 three times
 
-@pytest.mark.unittest
-def test_a_later_demonstration_may_be_wrong():
-    """A careless teacher is wrong now and then; that of the first problem shows that the scorer works."""
-    examples = Examples(TokenEnv(**dict(GUESS, task=Always('4'))), 3, 7)
-    assert examples[1]['labels'].count(3) == 3  # the secret 5: guessed 4 three times
-
-
-@pytest.mark.envtest
-def test_a_game_is_learned(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    model = dict(model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
-    options = dict(examples=7, batch_size=7, max_steps=120, learning_rate=5e-3, eval_freq=60, eval_problems=7)
-    config = dict(exp_name='run', env=GUESS, model=dict(config=dict(model, max_position_embeddings=16)), train=options)
-    _, value = train(EasyDict(config), 0)
-    assert value == 1
+    def test_it_is_learned(self, config):
+        config.train.update(examples=7, batch_size=7, eval_problems=7)
+        config.env, config.model.config.num_attention_heads = EasyDict(GUESS), 4
+        config.model.config.max_position_embeddings = 16
+        assert train(config, 0)[1] == 1

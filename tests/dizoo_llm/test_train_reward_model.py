@@ -1,25 +1,22 @@
 """Reward models from pairs of completions."""
-import json
 import os
 
 import pytest
 import torch
 from click.testing import CliRunner
+from transformers import LlamaForCausalLM, LlamaForSequenceClassification
 
 from ding_common import ConfigError, read_json_lines
 from dizoo_llm.models.reward_model import RewardModel
 from dizoo_llm.tasks import Problem, ThinkAnswerTask
 from dizoo_llm.train_reward_model import main, read_pairs, train
+from tests.dizoo_llm.helper import problems, write
 from tests.dizoo_llm.models.test_reward_model import save_model
 from tests.processes import ROOT
 
 PAIRS = os.path.join(ROOT, 'benchmarks', 'kl', 'think_answer_pairs.py')
-MODEL = dict(
-    config=dict(
-        model_type='llama', hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=64
-    )
-)  # yapf: disable
+SIZES = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)
+MODEL = dict(config=dict(model_type='llama', max_position_embeddings=64, **SIZES))
 
 
 def config(folder, model=MODEL, **changes):
@@ -34,29 +31,27 @@ class TestPairs:
 
     def test_those_of_think_answer(self):
         task, pairs = ThinkAnswerTask(), read_pairs(PAIRS, 50)
-        problems = {task.problem(i).prompt: task.problem(i) for i in range(4)}
+        of = {problem.prompt: problem for problem in problems(task)}
         for pair in pairs:
             better, worse = (
-                sum(task.weights[name] * x for name, x in task.score(problems[pair.prompt], text).items())
+                sum(task.weights[name] * x for name, x in task.score(of[pair.prompt], text).items())
                 for text in (pair.chosen, pair.rejected)
             )
             assert better > worse
         assert pairs == read_pairs(PAIRS, 50) and len(set(pairs)) == 50
 
     def test_of_a_file(self, tmp_path):
-        path = tmp_path / 'pairs.jsonl'
         rows = [dict(prompt='1 2', chosen=str(i), rejected='0', source='x') for i in range(3)]
-        path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-        assert [pair.chosen for pair in read_pairs(str(path), 3)] == ['0', '1', '2']
+        path = write(tmp_path / 'pairs.jsonl', rows)
+        assert [pair.chosen for pair in read_pairs(path, 3)] == ['0', '1', '2']
         with pytest.raises(ConfigError, match='it has 3 lines; train.number and train.held_out need 4'):
-            read_pairs(str(path), 4)
+            read_pairs(path, 4)
 
     @pytest.mark.parametrize('line', ['{"prompt": "1", "chosen": "2"}', '[1, 2, 3]', 'x', '{"prompt": []}'])
     def test_a_line_that_is_none(self, tmp_path, line):
-        path = tmp_path / 'pairs.jsonl'
-        path.write_text(line + '\n')
+        (tmp_path / 'pairs.jsonl').write_text(line + '\n')
         with pytest.raises(ConfigError, match='pair 0'):
-            read_pairs(str(path), 1)
+            read_pairs(str(tmp_path / 'pairs.jsonl'), 1)
 
 
 @pytest.mark.envtest
@@ -66,26 +61,23 @@ class TestTraining:
         folder, accuracy = train(config(tmp_path / 'run'), 0)
         evaluations = read_json_lines(str(tmp_path / 'run' / 'evaluations.jsonl'))
         assert evaluations[0]['step'] == 0 and evaluations[-1]['held_out_accuracy'] == accuracy > 0.7
-        held_out = read_pairs(PAIRS, 700)[600:]
-        model = RewardModel(dict(pretrained=folder))
-        problems = [Problem(pair.prompt) for pair in held_out]
-        better, worse = (
-            model.scores(problems, [getattr(p, name) for p in held_out]) for name in ('chosen', 'rejected')
-        )
+        held_out, model = read_pairs(PAIRS, 700)[600:], RewardModel(dict(pretrained=folder))
+        asked = [Problem(pair.prompt) for pair in held_out]
+        better, worse = (model.scores(asked, [getattr(p, name) for p in held_out]) for name in ('chosen', 'rejected'))
         assert sum(a > b for a, b in zip(better, worse)) / 100 == accuracy
         again, _ = train(config(tmp_path / 'again'), 0)
-        assert RewardModel(dict(pretrained=again)).scores(problems, ['3'] * 100) == model.scores(problems, ['3'] * 100)
+        assert RewardModel(dict(pretrained=again)).scores(asked, ['3'] * 100) == model.scores(asked, ['3'] * 100)
 
-    def test_a_pretrained_model_gets_a_head(self, tmp_path, monkeypatch):
-        from transformers import LlamaForCausalLM, LlamaForSequenceClassification
-        folder, tokenizer = save_model(tmp_path / 'base', max_position_embeddings=64)
-        base = LlamaForCausalLM.from_pretrained(folder)
-        base.save_pretrained(folder)
+    def test_a_pretrained_model_gets_a_head(self, tmp_path):
+        folder, _ = save_model(tmp_path / 'base', kind=LlamaForCausalLM, max_position_embeddings=64)
         options = config(tmp_path / 'run', dict(pretrained=folder), number=32, held_out=4, epochs=1, learning_rate=1e-9)
         options['env']['tokenizer'] = dict(pretrained=folder)
         path, _ = train(options, 0)
-        trained = LlamaForSequenceClassification.from_pretrained(path)
-        assert torch.allclose(trained.model.embed_tokens.weight, base.model.embed_tokens.weight, atol=1e-6)
+        base, trained = (
+            kind.from_pretrained(each).model.embed_tokens.weight
+            for kind, each in ((LlamaForCausalLM, folder), (LlamaForSequenceClassification, path))
+        )
+        assert torch.allclose(trained, base, atol=1e-6)
 
     @pytest.mark.parametrize(
         'changes, message', [
@@ -95,10 +87,9 @@ class TestTraining:
         ],
         ids=str
     )
-    def test_one_line_for_a_wrong_config(self, tmp_path, monkeypatch, changes, message):
+    def test_one_line_for_a_wrong_config(self, tmp_path, changes, message):
         path = tmp_path / 'config.py'
-        changes = dict(changes)
-        path.write_text(f"main_config = {config(tmp_path / 'run', changes.pop('model', MODEL), **changes)!r}")
+        path.write_text(f"main_config = {config(tmp_path / 'run', **changes)!r}")
         result = CliRunner().invoke(main, ['-c', str(path)])
         assert result.exit_code == 1 and message in result.output and len(result.output.splitlines()) == 1
 

@@ -1,28 +1,22 @@
 """No shipped task trains what it holds out in another form: a + b = c is b + a = c, c - a = b and c - b = a."""
-import json
 import re
-import warnings
-from collections import Counter
 
 import pytest
 
 from dizoo_llm.data.facts import as_written, in_any_order
 from dizoo_llm.tasks import Problem, create_task
+from tests.dizoo_llm.helper import file_task, python_task, sides, write
 
 pytestmark = pytest.mark.unittest
 
 
-def question(problem):
-    return problem.messages[-1]['content']
-
-
 def numbers(problem):
-    return [int(n) for n in re.findall(r'\d+', question(problem))]
+    return [int(n) for n in re.findall(r'\d+', problem.messages[-1]['content'])]
 
 
 def sum_or_difference(problem):
     """Terms and result with signs, whose sum is 0; all signs may be exchanged."""
-    expression = re.search(r'\d[\d\s+-]*', question(problem))[0].replace(' ', '')
+    expression = re.search(r'\d[\d\s+-]*', problem.messages[-1]['content'])[0].replace(' ', '')
     terms = [int(term) for term in re.findall(r'[+-]?\d+', expression)]
     terms.append(-sum(terms))
     return min(tuple(sorted(terms)), tuple(sorted(-term for term in terms)))
@@ -64,19 +58,16 @@ def test_no_form_of_a_held_out_fact_is_trained(name):
     written, fact = TASKS[name]
     if written['type'] == 'reasoning_gym':
         pytest.importorskip('reasoning_gym')
-    task = create_task(written)
-    sides = [[side.problem(i) for i in range(len(side))] for side in (task.evaluation(), task)]
-    held_out, trained = [Counter(map(fact, side)) for side in sides]
+    trained, held_out = sides(create_task(written), fact)
     assert not set(held_out) & set(trained)
-    assert len(sides[0]) == written.get('eval_size', 200) and len(trained) > 20
+    assert len(held_out) == written.get('eval_size', 200) and len(trained) > 20
 
 
 def test_no_form_of_a_worked_example_is_held_out():
     task = create_task(dict(type='arithmetic', high=9, eval_size=40, examples=12))
-    problem = task.problem(0)
-    shown = {sum_or_difference(Problem(problem.prompt[i:i + 1])) for i in range(0, 24, 2)}
-    held_out = task.evaluation()
-    assert not shown & {sum_or_difference(held_out.problem(i)) for i in range(40)}
+    prompt = task.problem(0).prompt
+    shown = {sum_or_difference(Problem(prompt[i:i + 1])) for i in range(0, 24, 2)}
+    assert not shown & set(sides(task, sum_or_difference)[1])
 
 
 @pytest.mark.parametrize(
@@ -97,54 +88,34 @@ def test_in_any_order():
     assert in_any_order(Problem('3 + 5 =', '8')) != in_any_order(Problem('5 - 3 =', '2'))
 
 
+ROWS = [dict(question=f'What is {a} + {b}?', answer=str(a + b), sum=a + b) for a in range(9) for b in range(9)]
+PYTHON = '''
+def problems():
+    return [dict(prompt=f"{a}+{b}", answer=str(a + b), fact=a + b) for a in range(9) for b in range(9)]
+def score(problem, completion):
+    return 0.0
+'''
+
+
+@pytest.mark.filterwarnings('ignore:env.task')
 class TestFiles:
 
-    @pytest.fixture
-    def rows(self):
-        return [dict(question=f'What is {a} + {b}?', answer=str(a + b), sum=a + b) for a in range(9) for b in range(9)]
+    def test_a_column_names_the_fact(self, tmp_path):
+        for task in (file_task(tmp_path / 'a.jsonl', ROWS, fact='sum', eval_size=20), python_task(tmp_path, PYTHON,
+                                                                                                  eval_size=20)):
+            trained, held_out = sides(task, lambda problem: problem.answer)
+            assert len(held_out) == 20 and not set(held_out) & set(trained) and len({*held_out, *trained}) == 17
 
-    def task(self, tmp_path, rows, **changes):
-        path = tmp_path / 'a.jsonl'
-        path.write_text('\n'.join(map(json.dumps, rows)))
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')
-            return create_task(dict(dict(type='file', path=str(path)), **changes))
-
-    def test_a_column_names_the_fact(self, tmp_path, rows):
-        task = self.task(tmp_path, rows, fact='sum', eval_size=20)
-        held_out, trained = (
-            {int(side.problem(i).answer)
-             for i in range(len(side))} for side in (task.evaluation(), task)
-        )
-        assert len(task.evaluation()) == 20 and not held_out & trained and len(held_out | trained) == 17
-
-    def test_near_duplicates(self, tmp_path, rows):
-        again = [dict(row, question=row['question'].upper().rstrip('?')) for row in rows]
-        task = self.task(tmp_path, rows + again, eval_size=20)
-        held_out, trained = (
-            {tuple(numbers(side.problem(i)))
-             for i in range(len(side))} for side in (task.evaluation(), task)
-        )
+    def test_near_duplicates(self, tmp_path):
+        again = [dict(row, question=row['question'].upper().rstrip('?')) for row in ROWS]
+        task = file_task(tmp_path / 'a.jsonl', ROWS + again, eval_size=20)
+        trained, held_out = (set(map(tuple, side)) for side in sides(task, numbers))
         assert not held_out & trained and len(held_out | trained) == 81
 
-    def test_a_file_for_evaluation(self, tmp_path, rows):
-        path = tmp_path / 'eval.jsonl'
-        path.write_text(json.dumps(dict(question='what is 2+3', answer='5', sum=5)))
-        assert len(self.task(tmp_path, rows, eval_path=str(path))) == 80
-        assert len(self.task(tmp_path, rows, eval_path=str(path), fact='sum')) == 81 - 6
-        with pytest.warns(UserWarning, match='env.task.eval_path: 1 of 81 problems are not trained'):
-            create_task(dict(type='file', path=str(tmp_path / 'a.jsonl'), eval_path=str(path), seed=1))
-
-    def test_a_python_file(self, tmp_path):
-        path = tmp_path / 't.py'
-        path.write_text(
-            'def problems():\n'
-            '    return [dict(prompt=f"{a}+{b}", answer=str(a + b), fact=a + b) for a in range(9) for b in range(9)]\n'
-            'def score(problem, completion):\n'
-            '    return 0.0\n'
+    def test_a_file_for_evaluation(self, tmp_path):
+        path, kept = tmp_path / 'a.jsonl', write(
+            tmp_path / 'e.jsonl', [dict(question='what is 2+3', answer='5', sum=5)]
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')
-            task = create_task(dict(type='python', file=str(path), eval_size=10))
-        held_out, trained = ({side.problem(i).answer for i in range(len(side))} for side in (task.evaluation(), task))
-        assert len(task.evaluation()) == 10 and not held_out & trained
+        with pytest.warns(UserWarning, match='env.task.eval_path: 1 of 81 problems are not trained'):
+            assert len(file_task(path, ROWS, eval_path=kept)) == 80
+        assert len(file_task(path, ROWS, eval_path=kept, fact='sum')) == 81 - 6

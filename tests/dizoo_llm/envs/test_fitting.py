@@ -5,62 +5,27 @@ import threading
 import pytest
 
 from ding_common import ConfigError
-from dizoo_llm.envs import DingTokenEnv, TokenEnv, fitting
+from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from dizoo_llm.envs.options import ENV_OPTIONS
-from dizoo_llm.tasks import ListTask, Problem, Task
+from dizoo_llm.tasks import Problem
 from dizoo_llm.text import encoder as encoding
 from dizoo_llm.text.chat import encode_prompt, encode_prompts
 from dizoo_llm.text.encoder import Encoder
 from dizoo_llm.text.tokenizer import build_char_tokenizer, build_word_tokenizer
-from tests.dizoo_llm.helper import environments, questions, section, write
-
-
-def texts(env):
-    return [env.problems.checked_problem(i).text for i in range(len(env.problems))]
-
-
-class Sized(Task):
-    """Prompts of given numbers of characters."""
-
-    weights = dict(right=1.0)
-
-    def __init__(self, *sizes):
-        self._sizes, self.asked = sizes, 0
-
-    def __len__(self):
-        return len(self._sizes)
-
-    def problem(self, index):
-        self.asked += 1
-        return Problem('a' * self._sizes[index], str(index))
-
-    def score(self, problem, completion):
-        return dict(right=0.0)
-
-
-class Listed(ListTask):
-    """A list of prompts, text or chat messages."""
-
-    weights = dict(right=1.0)
-
-    def __init__(self, *prompts):
-        super().__init__([Problem(prompt, str(i)) for i, prompt in enumerate(prompts)], None, 0, 0)
-
-    def score(self, problem, completion):
-        return dict(right=1.0)
+from tests.dizoo_llm.helper import Prompts, environments, pretrained, questions, section, write
 
 
 @pytest.mark.envtest
 class TestLongPrompts:
 
-    @pytest.mark.parametrize('most', [20_000, 3])
-    def test_are_found_before_the_run(self, tmp_path, monkeypatch, most):
-        monkeypatch.setattr(fitting, 'MOST_READ', most)
-        path = write(tmp_path / 'a.jsonl', questions(40, long=(7, 31)))
-        with pytest.raises(ConfigError, match='10: 2 of 40 prompts for training have more than 10 tokens, .* has 83'):
-            DingTokenEnv.create_collector_env_cfg(section(path, max_prompt_length=10))
-        with pytest.raises(ConfigError, match="2 of 40 prompts for evaluation .*env.overlong_prompts='drop'"):
-            DingTokenEnv.create_evaluator_env_cfg(section(path, max_prompt_length=10))
+    @pytest.mark.parametrize('number', [40, 20_001])  # of more than 20,000, only those that may be long are encoded
+    def test_are_found_before_the_run(self, tmp_path, number):
+        cfg = section(write(tmp_path / 'a.jsonl', questions(number, long=(7, 31))), max_prompt_length=10)
+        told = f'10: 2 of {number:,} prompts for training have more than 10 tokens, .* has 83'
+        with pytest.raises(ConfigError, match=told):
+            DingTokenEnv.create_collector_env_cfg(cfg)
+        with pytest.raises(ConfigError, match=f"2 of {number:,} prompts for evaluation .*env.overlong_prompts='drop'"):
+            DingTokenEnv.create_evaluator_env_cfg(cfg)
 
     def test_are_dropped_and_no_other_problem_changes_sides(self, tmp_path, capsys):
         path = write(tmp_path / 'a.jsonl', questions(40, long=range(0, 40, 4)))
@@ -71,7 +36,8 @@ class TestLongPrompts:
         said = capsys.readouterr().out.splitlines()
         assert len(said) == 2 and all("env.overlong_prompts = 'drop': " in line for line in said)
         for before, envs in zip(whole, parts):
-            expected = [text for text in texts(before) if 'how' not in text]
+            texts = [before.problems.checked_problem(i).text for i in range(len(before.problems))]
+            expected = [text for text in texts if 'how' not in text]
             assert all(env.num_problems == len(expected) for env in envs) and len(expected) < 20
             for i, text in enumerate(expected):
                 for env in envs:
@@ -79,93 +45,76 @@ class TestLongPrompts:
                     info = env.step([0] * 16).info
                     assert (info['index'], info['prompt']) == (i, text)
 
-    def test_no_problem_is_left(self, tmp_path):
-        cfg = section(write(tmp_path / 'a.jsonl', questions(4)), max_prompt_length=1, overlong_prompts='drop')
-        with pytest.raises(ConfigError, match='4 of 4 prompts for training'):
-            DingTokenEnv.create_collector_env_cfg(cfg)
+    @pytest.mark.parametrize(
+        'row, changes, told', [
+            ([], dict(max_prompt_length=1, overlong_prompts='drop'), '30 of 30 prompts for training'),
+            ([dict(question='é?', answer='1')], dict(max_prompt_length=10), "no token for .'é'. in 'é"),
+        ]
+    )
+    def test_what_is_refused(self, tmp_path, row, changes, told):
+        path = write(tmp_path / 'a.jsonl', [*questions(30), *row])
+        with pytest.raises(ConfigError, match=told):
+            DingTokenEnv.create_collector_env_cfg(section(path, **changes))
 
     def test_of_a_task_that_generates_are_measured_on_demand(self):
-        task = Sized(3, 9, 2)
-        assert TokenEnv(task, tokenizer=dict(chars='a'), max_prompt_length=4).kept == range(3) and task.asked == 0
-        env = TokenEnv(task, tokenizer=dict(chars='a'), max_prompt_length=4, overlong_prompts='drop')
+        task, options = Prompts('a' * 3, 'a' * 9, 'a' * 2), dict(tokenizer=dict(chars='a'), max_prompt_length=4)
+        assert TokenEnv(task, **options).kept == range(3) and task.asked == 0
+        env = TokenEnv(task, overlong_prompts='drop', **options)
         assert [env.problems.checked_problem(i).answer for i in range(len(env.problems))] == ['0', '2']
 
     def test_dropped_problems_are_not_demonstrated(self):
+        task = Prompts('a', 'a' * 9, 'aa', listed=True)
         cfg = dict(tokenizer=dict(chars='a0123456789'), max_prompt_length=4, overlong_prompts='drop')
-        shown = TokenEnv(Listed('a', 'a' * 9, 'aa'), **cfg).token_spec.demonstrations
+        shown = TokenEnv(task, **cfg).token_spec.demonstrations
         assert [len(shown[i]['input_ids']) for i in range(len(shown))] == [3, 4]
 
-    def test_a_prompt_that_cannot_be_encoded_is_found_as_well(self, tmp_path):
-        path = write(tmp_path / 'a.jsonl', [*questions(30), dict(question='é?', answer='1')])
-        with pytest.raises(ConfigError, match="no token for .'é'. in 'é"):
-            DingTokenEnv.create_collector_env_cfg(section(path, max_prompt_length=10))
-
-    def test_a_chat_is_measured_with_its_template(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize('number', [2, 20_001])
+    def test_a_chat_is_measured_with_its_template(self, tmp_path, number):
         tokenizer = build_char_tokenizer('a<u>')
         tokenizer.chat_template = "{% for m in messages %}<u>{{ m['content'] }}<u>{% endfor %}"
-        tokenizer.save_pretrained(str(tmp_path))
-        options = dict(tokenizer=dict(pretrained=str(tmp_path)))
-        task = Listed(*([dict(role='user', content='a' * n)] for n in (3, 5)))
+        options = dict(tokenizer=pretrained(tokenizer, tmp_path))
+        sizes = [5] + [3] * (number - 1)
+        task = Prompts(*([dict(role='user', content='a' * size)] for size in sizes), listed=True)
+        assert TokenEnv(task, max_prompt_length=11, **options).kept == range(number)
         assert TokenEnv(task, **options).max_prompt_length == 11
-        for most in (20_000, 1):
-            monkeypatch.setattr(fitting, 'MOST_READ', most)
-            TokenEnv(task, max_prompt_length=11, **options)
-            with pytest.raises(ConfigError, match='1 of 2 prompts for training .* has 11'):
-                TokenEnv(task, max_prompt_length=10, **options)
-
-    def test_of_many_prompts_only_those_that_may_be_long_are_encoded(self, monkeypatch):
-        monkeypatch.setattr(fitting, 'MOST_READ', 3)
-        encoded = []
-
-        def encode(tokenizer, prompts, *chat):
-            encoded.extend(map(len, prompts))
-            return encode_prompts(tokenizer, prompts, *chat)
-
-        monkeypatch.setattr(encoding, 'encode_prompts', encode)
-        task = Listed('a' * 50, 'a' * 7, 'a' * 40, 'é' * 7)
-        TokenEnv(task, tokenizer=dict(chars='aé'), max_prompt_length=50)
-        assert encoded == [50, 7]  # the second number is that of letters beyond ASCII
+        with pytest.raises(ConfigError, match=f'1 of {number:,} prompts for training .* has 11'):
+            TokenEnv(task, max_prompt_length=10, **options)
 
     @pytest.mark.parametrize('template', [None, "{% for m in messages %}b{{ m['content'] }}{% endfor %}"])
     @pytest.mark.parametrize(
         'prompts', [['a', '', 'ab a', 'a' * 70], ['a', 'a<eos>b', 'b'], [[dict(role='user', content='a')]]]
     )
     def test_together_they_are_encoded_as_alone(self, prompts, template):
+
+        def result(encode):
+            try:
+                return encode()
+            except ConfigError as error:
+                return error.message
+
+        changes = dict(), dict(chat=False), dict(chat=True), dict(system_prompt='a'), dict(chat_options=dict(b=1))
         for tokenizer in (build_char_tokenizer('ab <eos>'), build_word_tokenizer(['a', 'b'])):
             tokenizer.chat_template = template
-
-            def result(encode):
-                try:
-                    return encode()
-                except ConfigError as error:
-                    return error.message
-
-            alone = result(lambda: [encode_prompt(tokenizer, prompt) for prompt in prompts])
-            assert result(lambda: encode_prompts(tokenizer, prompts)) == alone
-            for options in (dict(chat=False), dict(chat=True), dict(system_prompt='a'), dict(chat_options=dict(b=1))):
+            for options in changes:
                 alone = result(lambda: [encode_prompt(tokenizer, prompt, **options) for prompt in prompts])
                 assert result(lambda: encode_prompts(tokenizer, prompts, **options)) == alone
 
     def test_resets_in_threads_share_the_encoded_prompts(self, monkeypatch):
         monkeypatch.setattr(encoding, 'MOST_ENCODED', 2)
-        encoder = Encoder(Sized(1), dict(ENV_OPTIONS, tokenizer=dict(chars='ab<eos>'), max_prompt_length=16))
-        prompts, errors = ['a', 'b', 'aa', 'a<eos>', 'bb'], []
+        encoder = Encoder(Prompts('a'), dict(ENV_OPTIONS, tokenizer=dict(chars='ab<eos>'), max_prompt_length=16))
+        prompts, right = ['a', 'b', 'aa', 'a<eos>', 'bb'], []
         expected = [encode_prompt(encoder.tokenizer, prompt) for prompt in prompts]
 
         def reset(number):
-            try:
-                for i in range(number, number + 300):
-                    assert encoder.prompt(Problem(prompts[i % 5])) == expected[i % 5]
-            except Exception as error:
-                errors.append(repr(error))
+            numbers = [i % 5 for i in range(number, number + 300)]
+            right.append([encoder.prompt(Problem(prompts[i])) for i in numbers] == [expected[i] for i in numbers])
 
         threads, interval = [threading.Thread(target=reset, args=(n, )) for n in range(16)], sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            for step in (threading.Thread.start, threading.Thread.join):
+                for thread in threads:
+                    step(thread)
         finally:
             sys.setswitchinterval(interval)
-        assert errors == []
+        assert right == [True] * 16

@@ -1,7 +1,6 @@
 """Verifiers against those who try: no text that is not a plain right answer may pass."""
 import pytest
 
-from dizoo_llm import servers
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
 
 TRICKS = [
@@ -18,15 +17,19 @@ def score(completion, answer='42', answer_in='whole', check='exact'):
     return 0.0 if given is None else CHECKS[check]([(given, answer)])[0]
 
 
+@pytest.fixture(params=list(CHECKS))
+def check(request):
+    if request.param == 'math_verify':
+        pytest.importorskip('math_verify')
+    return request.param
+
+
 @pytest.mark.unittest
 class TestAnswers:
 
-    @pytest.mark.parametrize('check', list(CHECKS))
     @pytest.mark.parametrize('answer_in', list(EXTRACTORS))
     @pytest.mark.parametrize('completion', TRICKS, ids=lambda t: repr(t[:12]))
     def test_tricks_earn_nothing(self, completion, answer_in, check):
-        if check == 'math_verify':
-            pytest.importorskip('math_verify')
         assert score(completion, '42', answer_in, check) == 0
 
     @pytest.mark.parametrize(
@@ -56,13 +59,10 @@ class TestAnswers:
     def test_several_answers_are_none(self, completion, answer_in):
         assert score(completion, answer_in=answer_in) == 0
 
-    def test_nested_braces(self):
-        assert EXTRACTORS['boxed'](r'\boxed{\frac{1}{2}}') == r'\frac{1}{2}'
+    def test_what_is_written_is_found(self):
+        for answer_in, extract in EXTRACTORS.items():
+            assert extract(WRITTEN[answer_in].format('4{2}')) == '4{2}'
         assert EXTRACTORS['boxed'](r'\boxed{\boxed{42}}') == '42'
-
-    @pytest.mark.parametrize('answer_in', list(EXTRACTORS))
-    def test_what_is_written_is_found(self, answer_in):
-        assert EXTRACTORS[answer_in](WRITTEN[answer_in].format('4{2}')) == '4{2}'
 
     @pytest.mark.parametrize(
         'given, answer, same', [
@@ -85,26 +85,12 @@ class TestAnswers:
         pytest.importorskip('math_verify')
         assert CHECKS['math_verify']([(given, answer)]) == [same]
 
-    @pytest.mark.parametrize('check', list(CHECKS))
     @pytest.mark.parametrize('answer_in', list(EXTRACTORS))
     def test_no_character_joins_two_answers(self, check, answer_in):
         """Every control character and every white space but the space, of one byte and beyond."""
-        if check == 'math_verify':
-            pytest.importorskip('math_verify')
         marks = [chr(i) for i in range(0x110000) if chr(i).isspace() or i < 0xa1 and not chr(i).isprintable()]
         assert {'\x00', '\t', '\n', '\x0b', '\x0c', '\r', '\x1c', '\x7f', '\x85', '\u2028'} < set(marks)
         marks = [mark for mark in marks if mark != ' ' and (mark, answer_in) != ('\n', '####')]
         two = [f'{one}{mark}{other}' for mark in marks for one, other in (('7', '2'), ('2', '7'))]
         paid = [text for text in two if score(WRITTEN[answer_in].format(text), '2', answer_in, check)]
         assert paid == []
-
-    @pytest.mark.parametrize('text', ['9^{9^{9^{9}}}', '100000000!'])
-    def test_mathematics_without_end(self, text, monkeypatch):
-        """These compute in C, where no signal ends them."""
-        pytest.importorskip('math_verify')
-        assert CHECKS['math_verify']([('2+2', '4')]) == [1]
-        monkeypatch.setattr(servers, 'SECONDS', 1.0)
-        found, = CHECKS['math_verify']([(text, '4')])
-        assert isinstance(found, TimeoutError) and 'math-verify took more than 1 s for' in str(found)
-        monkeypatch.undo()
-        assert CHECKS['math_verify']([('2+2', '4')]) == [1]  # by another process

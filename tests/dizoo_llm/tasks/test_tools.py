@@ -1,14 +1,12 @@
 """Functions that a model calls: what is a call, and what is refused."""
 import pytest
 
-from ding_common import ConfigError
 from dizoo_llm.envs import TokenEnv
-from dizoo_llm.envs.options import ENV_OPTIONS
-from dizoo_llm.tasks import ToolsTask, create_task
+from dizoo_llm.tasks import create_task
 from dizoo_llm.tasks.tools import PRINTABLE
-from dizoo_llm.text.encoder import Encoder
 from dizoo_llm.text.tokenizer import build_char_tokenizer
-from tests.dizoo_llm.functions import CALC, HERE, Counted, Product, call, reply, said, tools
+from tests.dizoo_llm.functions import CALC, HERE, call, reply, said, tools
+from tests.dizoo_llm.helper import play, pretrained, problems, read
 from tests.shipped import CHAT
 
 
@@ -30,9 +28,7 @@ class TestCalls:
             answer = reply(tools(), text[:end], cut=True)
             assert answer.text[0]['content'] == 'error: the turn was cut, nothing was called' and not answer.done
             assert answer.parts['call_errors'] == 1
-
-    def test_a_cut_answer_is_scored_as_the_inner_task_says(self):
-        assert reply(tools(), '408', cut=True).parts['right'] == 0
+        assert reply(tools(), '408', cut=True).parts['right'] == 0  # as the inner task says
 
     def test_several_calls_are_answered_in_order(self):
         text = call('calc', expression='1+1') + ' and ' + call('calc', expression='2+2')
@@ -63,9 +59,7 @@ class TestCalls:
     def test_malformed_calls_are_answered_with_the_reason(self, text, told):
         answer, = said(tools(), f'<tool_call>{text}</tool_call>')
         assert answer.startswith('error: ') and told in answer and len(answer) < 300 and '\n' not in answer
-
-    def test_a_call_without_its_end(self):
-        assert said(tools(), '<tool_call>{}') == ['error: the call does not end with </tool_call>']
+        assert said(tools(), f'<tool_call>{text}') == ['error: the call does not end with </tool_call>']
 
     @pytest.mark.parametrize(
         'arguments, told', [
@@ -77,16 +71,14 @@ class TestCalls:
             (dict(number='3'), "error: convert: number must be an integer, not '3'"),
             (dict(number=1, factor='2'), "error: convert: factor must be a number, not '2'"),
             (dict(number=1, factor=10 ** 400), 'error: convert: factor must be a number'),
+            (dict(number=1, factor=float('inf')), 'error: convert: factor must be a number, not inf'),
             (dict(number=1, unit=None), 'error: convert: unit must be text, not None'),
             (dict(number=1, exact=1), 'error: convert: exact must be true or false, not 1'),
         ]
     )
     def test_arguments_have_the_types_of_the_function(self, arguments, told):
-        assert said(tools(HERE + 'convert'), call('convert', **arguments))[0].startswith(told)
-
-    def test_infinity_by_overflow(self):
-        text = '<tool_call>{"name": "convert", "arguments": {"number": 1, "factor": 1e999}}</tool_call>'
-        assert 'factor must be a number, not inf' in said(tools(HERE + 'convert'), text)[0]
+        text = call('convert', **arguments).replace('Infinity', '1e999')
+        assert said(tools(HERE + 'convert'), text)[0].startswith(told)
 
     def test_demonstrations(self):
         task = tools(demonstration=HERE + 'answer_or_call')
@@ -102,67 +94,20 @@ class TestCalls:
         first, second = plain.problem(0), plain.problem(1)
         expression = first.prompt[0]['content'][len('What is '):-1]
         shown = task.problem(0).prompt[:-1]
-        assert shown[:4] == [
-            *first.prompt,
-            dict(
-                role='assistant',
-                content='<tool_call>{"name":"calc","arguments":{"expression":"%s"}}</tool_call>' % expression
-            ),
-            dict(role='tool', content=first.answer),
-            dict(role='assistant', content=first.answer),
-        ]
-        assert shown[4:5] == second.prompt and len(shown) == 8
+        called = '<tool_call>{"name":"calc","arguments":{"expression":"%s"}}</tool_call>' % expression
+        assert shown[:1] + shown[4:5] == first.prompt + second.prompt and len(shown) == 8
+        assert [(m['role'], m['content'])
+                for m in shown[1:4]] == [('assistant', called), ('tool', first.answer), ('assistant', first.answer)]
         assert len(task) == len(plain) - 2 and task.problem(0).prompt[-1:] == plain.problem(2).prompt
-        held_out, own = task.evaluation(), plain.evaluation()
+        held_out, own = problems(task.evaluation()), problems(plain.evaluation())
+        assert [problem.prompt for problem in held_out] == [shown + problem.prompt for problem in own]
         assert len(held_out) == 7
-        for i in range(7):
-            assert held_out.problem(i).prompt == shown + own.problem(i).prompt
         assert task.demonstration(task.problem(3)) == plain.demonstration(plain.problem(5))
-
-    def test_a_demonstration_that_raises(self):
-        with pytest.raises(ConfigError, match='env.task.demonstration raised IndexError'):
-            tools(demonstration=HERE + 'raising', examples=1)
-
-    def test_a_demonstration_that_never_answers(self):
-        with pytest.raises(ConfigError, match='dialogue has not ended after 100 turns'):
-            tools(demonstration=HERE + 'only_call', examples=1)
-
-    def test_evaluation_is_that_of_the_inner_task(self):
-        task = create_task(dict(type='tools', task=dict(type='arithmetic', eval_size=7), functions=[CALC]))
-        assert len(task.evaluation()) == 7 and isinstance(task.evaluation(), ToolsTask)
-
-    @pytest.mark.parametrize(
-        'changes, told', [
-            (dict(functions=[]), r'env.task.functions = None: must be a list of at least one'),
-            (dict(functions=['nowhere:calc']), "no module 'nowhere'"),
-            (dict(functions=[CALC] * 2), 'occurs twice'),
-            (dict(functions=[HERE + 'untyped']), 'cannot be offered .*type hint'),
-            (dict(functions=[HERE + 'undescribed']), 'cannot be offered .*no docstring'),
-            (dict(functions=[HERE + 'listed']), 'argument numbers must have .* int, float, str or bool'),
-            (dict(functions=[HERE + 'Product']), 'must be a function'),
-            (dict(seconds=0), 'env.task.seconds = 0: must be a number in'),
-            (dict(max_chars=0), 'env.task.max_chars = 0'),
-            (dict(max_calls=0), 'env.task.max_calls = 0'),
-            (dict(examples=-1), 'env.task.examples = -1'),
-            (dict(examples=2), 'env.task.examples = 2: of 2 problems none is left'),
-            (dict(task=dict(type='guess')), 'has several turns'),
-            (dict(task=dict(type='gess')), 'env.task.task.type = .gess.'),
-            (dict(task=Counted()), "a part 'calls'"),
-        ]
-    )
-    def test_wrong_arguments(self, changes, told):
-        with pytest.raises(ConfigError, match=told):
-            ToolsTask(**dict(dict(task=Product(), functions=[CALC]), **changes))
 
 
 def environment(*functions, **options):
-    options = dict(dict(max_new_tokens=99, max_turns=3, max_reply_tokens=60), **options)
+    options = dict(dict(max_new_tokens=99, max_turns=3, max_reply_tokens=600), **options)
     return TokenEnv(tools(*functions, max_chars=50), **options)
-
-
-def play(env, *turns):
-    env.reset(options=dict(index=0))
-    return [env.step(env.tokenizer.encode(turn) + [env.tokenizer.eos_token_id]) for turn in turns]
 
 
 @pytest.mark.envtest
@@ -170,10 +115,9 @@ class TestEnvironment:
 
     def test_an_answer_is_text_where_no_template_is_applied(self):
         env = environment()
-        first, last = play(env, call('calc', expression='12 * 34'), '408')
-        obs = first[0][first[0] >= 0].tolist()
-        assert env.tokenizer.decode(obs).endswith('</tool_call><eos>408') and last[1:4] == (1, True, False)
-        assert last[-1]['reward_parts'] == dict(right=1, calls=1, call_errors=0) and last[-1]['return'] == 1
+        (obs, *_), (_, *last, info) = play(env, call('calc', expression='12 * 34'), '408')
+        assert read(env, obs).endswith('</tool_call><eos>408') and last == [1, True, False]
+        assert info['reward_parts'] == dict(right=1, calls=1, call_errors=0) and info['return'] == 1
 
     def test_special_tokens_in_an_answer_lose_no_other_row(self):
         env = environment(HERE + 'hostile')
@@ -183,26 +127,26 @@ class TestEnvironment:
 
     def test_a_stop_string_ends_the_turn_behind_a_call(self):
         env = environment(stop=['</tool_call>'])
-        (obs, *_, info), = play(env, call('calc', expression='2*3') + ' so it is 7')
-        assert env.tokenizer.decode(obs[obs >= 0].tolist()).endswith('</tool_call><eos>6')
+        (obs, *_), = play(env, call('calc', expression='2*3') + ' so it is 7')
+        assert read(env, obs).endswith('</tool_call><eos>6')
 
-    def test_a_template_gets_messages_and_schemas(self):
-        template = '{% if tools %}[{{ tools[0].function.name }}]{% endif %}' + CHAT
-        for chat_template, begins in ((template, '[calc]<user>12 * 34'), (CHAT, '<system>You may call functions.')):
-            tokenizer = build_char_tokenizer(PRINTABLE)
-            tokenizer.chat_template = chat_template
-            task = tools()
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr('dizoo_llm.text.encoder.create_tokenizer', lambda *args: tokenizer)
-                encoder = Encoder(task, ENV_OPTIONS)
-            prompt = encoder.decode(encoder.prompt(task.problem(0)))
-            assert prompt.startswith(begins) and prompt.endswith('<user>12 * 34<assistant>')
-            assert begins[0] == '[' or '"name": "calc"' in prompt
-            end = [tokenizer.eos_token_id]
-            answer = encoder.reply(task.problem(0), reply(task, call('calc', expression='1')).text, end)
-            assert encoder.decode(answer) == '<tool>1<assistant>'
+    @pytest.mark.parametrize(
+        'before, begins', [
+            ('{% if tools %}[{{ tools[0].function.name }}]{% endif %}', '[calc]<user>12 * 34<assistant>'),
+            ('', '<system>You may call functions.')
+        ]
+    )
+    def test_a_template_gets_messages_and_schemas(self, tmp_path, before, begins):
+        tokenizer = build_char_tokenizer(PRINTABLE)
+        tokenizer.chat_template = before + CHAT
+        env = environment(tokenizer=pretrained(tokenizer, tmp_path))
+        turn = call('calc', expression='1')
+        (obs, *_), = play(env, turn)
+        prompt, _, answer = read(env, obs).partition(f'{turn}<eos>')
+        assert prompt.startswith(begins) and prompt.endswith('<user>12 * 34<assistant>')
+        assert begins[0] == '[' or '"name": "calc"' in prompt
+        assert answer == '<tool>1<assistant>'
 
     def test_an_inner_score_that_raises_loses_its_episode(self):
-        env = environment()
-        info = play(env, 'crash')[-1][-1]
+        info = play(environment(), 'crash')[-1][-1]
         assert 'OSError: gone' in info['failed'] and '\n' not in info['failed'] and len(info['failed']) < 1000
