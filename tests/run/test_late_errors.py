@@ -12,7 +12,7 @@ from ding_grpo.learn.learning import Learning
 from ding_grpo.learn.update import Updater
 from ding_grpo.policy import GRPOPolicy
 from dizoo_llm.tasks.think_answer import ThinkAnswerTask
-from tests.pipelines.test_resume import buffer, dynamic, stale, state, timeless, tokens
+from tests.run.test_resume import buffer, dynamic, stale, state, timeless, tokens
 from tests.same import same
 
 

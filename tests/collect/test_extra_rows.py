@@ -4,7 +4,7 @@ import copy
 import pytest
 import torch
 from easydict import EasyDict
-from test_group_collector import AbnormalEnv, SlowResetEnv, make_collector, summary
+from tests.collect.test_group_collector import AbnormalEnv, SlowResetEnv, make_collector, summary
 
 from ding_common import ConfigError
 from ding_grpo.config.cross_checks import check_for_steps, check_for_turns

@@ -14,7 +14,7 @@ from tests.cases import long
 from tests.same import same
 from tests.shipped import small
 from tests.tasks import in_batches
-from tests.worker.test_group_collector import AbnormalEnv, make_collector
+from tests.collect.test_group_collector import AbnormalEnv, make_collector
 
 
 @pytest.fixture

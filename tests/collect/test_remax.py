@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 import torch
-from test_group_collector import make_collector, summary
+from tests.collect.test_group_collector import make_collector, summary
 
 from ding_common import ConfigError, TaskError
 from ding_grpo.data.batch import Batch

@@ -8,7 +8,7 @@ from dizoo_llm.envs import TokenEnv
 from ding_common import read_json_lines
 from tests.cases import long
 from tests.policy.helper import make_policy
-from tests.worker.test_group_collector import make_collector
+from tests.collect.test_group_collector import make_collector
 
 TURNS = dict(max_new_tokens=2, max_turns=4, max_reply_tokens=3)
 HARM = ['raise', 'hang', 'flood', 'special', 'half', 'list']
