@@ -8,114 +8,103 @@ import torch
 
 from ding_common import NumericError, TaskError
 from ding_grpo.collect.group_player import GroupPlayer
-from ding_grpo.learn.learning import Learning
 from ding_grpo.learn.update import Updater
-from ding_grpo.policy import GRPOPolicy
-from dizoo_llm.tasks.think_answer import ThinkAnswerTask
-from tests.run.test_resume import buffer, dynamic, stale, state, timeless, tokens
+from tests.run.configs import RUNS, pipeline
+from tests.run.test_resume import logs
+from tests.runs import each_update, rescore, state, train
 from tests.same import same
 
 
 @pytest.fixture
 def broken(monkeypatch):
     """The scorer raises from update ``at`` on."""
-    found, score, learn = dict(at=None, updates=0), ThinkAnswerTask.score, GRPOPolicy._forward_learn
+    found = dict(at=None, updates=0)
 
     def score_or_fail(self, problem, completion):
         if found['at'] is not None and found['updates'] >= found['at']:
             raise ValueError('injected')
         return score(self, problem, completion)
 
-    def count(self, data):
-        metrics = learn(self, data)
-        found['updates'] += 1
-        return metrics
-
-    monkeypatch.setattr(ThinkAnswerTask, 'score', score_or_fail)
-    monkeypatch.setattr(GRPOPolicy, '_forward_learn', count)
+    score = rescore(monkeypatch, score_or_fail)
+    each_update(monkeypatch, after=lambda number, *_: found.update(updates=number + 1))
     return found
 
 
-def start(make, think_answer):
-    pipeline, main, create = make(think_answer)
-    main.policy.eval.evaluator.eval_freq = 4
-    main.env.stop_value = 1e9
-    return lambda stop: pipeline((main, create), seed=3, max_train_iter=stop), main
+@pytest.fixture
+def start(own_folder):
+    """Begin a run, or resume it: (name, updates)."""
+
+    def begin(name, updates, run='run', **learn):
+        main, create = RUNS[name]()
+        main.policy.eval.evaluator.eval_freq = 4
+        train((main, create), updates, 3, run, pipeline(name), **learn)
+
+    return begin
 
 
-def compare(run, main, number):
+def compare(start, name, updates):
     """Resume, and compare with a run that no error ended."""
-    main.policy.learn.resume_training = True
-    run(number)
-    main.policy.learn.resume_training, main.exp_name = False, 'whole'
-    run(number)
-    same(state(number, 'whole'), state(number))
-    for log in ('learner/metrics', 'evaluator/evaluations', 'collector/completions'):
-        assert timeless(f'whole/log/{log}.jsonl') == timeless(f'run/log/{log}.jsonl'), log
+    start(name, updates, resume_training=True)
+    start(name, updates, 'whole')
+    same(state(updates, 'whole'), state(updates))
+    assert logs('whole') == logs('run')
+
+
+def of_other_processes(function, error):
+    """The function, which raises in processes that this one starts."""
+    parent = os.getpid()
+
+    def fail(*args, **kwargs):
+        if os.getpid() != parent:
+            raise error
+        return function(*args, **kwargs)
+
+    return fail
 
 
 @pytest.mark.envtest
 class TestLateErrors:
 
     @pytest.mark.parametrize(
-        'make, at, where',
-        [(tokens, 3, 'collector'), (tokens, 4, 'evaluator'), (dynamic, 3, 'collector'), (buffer, 2, 'collector')]
+        'name, at, where', [
+            ('tokens', 3, 'collector'),
+            ('tokens', 4, 'evaluator'),
+            ('dynamic_sampling', 3, 'collector'),
+            ('replay_buffer', 2, 'collector'),
+        ]
     )
-    def test_of_the_task_saves_first(self, think_answer, broken, capfd, make, at, where):
-        run, main = start(make, think_answer)
-        main.env.evaluator_env_num = main.env.n_evaluator_episode = 4
+    def test_of_the_task_saves_first(self, start, broken, capfd, name, at, where):
         broken['at'] = at
         with pytest.raises(TaskError, match=f'{where}.max_failed') as caught:
-            run(8)
+            start(name, 8)
         assert str(caught.value) == caught.value.message  # without marks
         saved, = [name for name in os.listdir('run/ckpt') if name.startswith('iteration')]
         number = int(saved.split('_')[1].split('.')[0])
         said = f'saved after update {number}, from where policy.learn.resume_training=True continues'
         assert number >= at and said in capfd.readouterr().out
         broken['at'] = None
-        compare(run, main, 8)
+        compare(start, name, 8)
 
-    def test_of_sampling_ahead_saves_first(self, think_answer, broken):
-        run, main = start(stale, think_answer)
-        parent, score = os.getpid(), ThinkAnswerTask.score
-
-        def fail(self, problem, completion):
-            if os.getpid() != parent:
-                raise ValueError('injected')
-            return score(self, problem, completion)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ThinkAnswerTask, 'score', fail)
+    def test_of_sampling_ahead_saves_first(self, start, monkeypatch):
+        with monkeypatch.context() as patch:
+            score = rescore(patch)
+            rescore(patch, of_other_processes(score, ValueError('injected')))
             with pytest.raises(TaskError, match='ValueError: injected'):
-                run(8)
+                start('stale', 8)
         assert os.path.exists('run/ckpt/iteration_1.pth.tar')
-        main.policy.learn.resume_training = True
-        run(4)
-        assert os.path.exists('run/ckpt/iteration_4.pth.tar')
-
-    def test_of_sampling_ahead_of_the_end_saves_first(self, think_answer):
-        run, main = start(stale, think_answer)
-        parent, play = os.getpid(), GroupPlayer.play
-
-        def fail(self, *args, **kwargs):
-            if os.getpid() != parent:
-                raise KeyError('injected')
-            return play(self, *args, **kwargs)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(GroupPlayer, 'play', fail)
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupPlayer, 'play', of_other_processes(GroupPlayer.play, KeyError('injected')))
             with pytest.raises(KeyError, match='injected'):
-                run(1)
-        assert 'ahead' not in state(1)['run']['collector']
-        main.policy.learn.resume_training = True
-        run(2)
-        assert 'ahead' in state(2)['run']['collector']
+                start('stale', 1, 'end')
+        assert 'ahead' not in state(1, 'end')['run']['collector']
+        for run in ('run', 'end'):
+            start('stale', 3, run, resume_training=True)
+            assert 'ahead' in state(3, run)['run']['collector']
 
-    @pytest.mark.parametrize('make, nth, saved', [(tokens, 1, True), (tokens, 2, False), (buffer, 1, False)])
-    def test_of_an_update_saves_unless_half_of_it_is_done(self, think_answer, monkeypatch, make, nth, saved):
+    @pytest.mark.parametrize('name, nth, saved', [('tokens', 1, True), ('tokens', 2, False), ('replay_buffer', 1, False)])
+    def test_of_an_update_saves_unless_half_of_it_is_done(self, start, monkeypatch, name, nth, saved):
         """The buffer already has the groups of the update that failed."""
-        run, main = start(make, think_answer)  # four optimizer steps in an update
-        step, calls = Updater.step, []
+        step, calls = Updater.step, []  # four optimizer steps in an update
 
         def step_or_fail(self, mini_batch):
             calls.append(mini_batch)
@@ -125,41 +114,33 @@ class TestLateErrors:
 
         monkeypatch.setattr(Updater, 'step', step_or_fail)
         with pytest.raises(RuntimeError, match='injected'):
-            run(8)
+            start(name, 8)
         assert os.path.exists('run/ckpt/iteration_3.pth.tar') == saved
         if saved:
-            compare(run, main, 6)
+            compare(start, name, 6)
 
-    def test_of_bad_updates_leaves_their_number_as_it_was(self, think_answer, monkeypatch):
+    def test_of_bad_updates_leaves_their_number_as_it_was(self, start, monkeypatch):
         """A resumed run would have passed the limit, and skipped every update in silence."""
-        run, _ = start(tokens, think_answer)
-        learn = Learning._learn
 
-        def fail(self, *args):
-            if self.updates == 3:
-                self.updater.bad_updates.in_a_row = 9
-                raise NumericError('injected')
-            return learn(self, *args)
+        def spoil(number, policy, data):
+            for sample in data if number == 3 else []:
+                sample['logp_old'][:] = float('nan')
 
-        monkeypatch.setattr(Learning, '_learn', fail)
-        with pytest.raises(NumericError, match='injected'):
-            run(8)
+        each_update(monkeypatch, spoil)
+        with pytest.raises(NumericError, match='max_bad_updates = 1'):
+            start('tokens', 8, max_bad_updates=1)
         assert state(3)['bad_updates'] == 0
 
-    def test_before_anything_is_learned_saves_nothing(self, think_answer, broken):
-        run, _ = start(tokens, think_answer)
+    def test_before_anything_is_learned_saves_nothing(self, start, broken):
         broken['at'] = 0
         with pytest.raises(TaskError) as caught:  # its traceback keeps the parts of the run
-            run(8)
+            start('tokens', 8)
         assert not os.path.exists('run/ckpt/iteration_0.pth.tar')
         lock = "import fcntl; fcntl.lockf(open('run/.lock', 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
         assert subprocess.run([sys.executable, '-c', lock]).returncode == 0 and caught.value  # the folder is free
 
-    def test_while_it_saves_does_not_hide_the_error(self, think_answer, broken, monkeypatch, capfd):
-        run, _ = start(tokens, think_answer)
-        broken['at'] = 3
-
-        save = torch.save
+    def test_while_it_saves_does_not_hide_the_error(self, start, broken, monkeypatch, capfd):
+        broken['at'], save = 3, torch.save
 
         def full(state, file):
             if 'iteration_3' in file.name:
@@ -168,5 +149,5 @@ class TestLateErrors:
 
         monkeypatch.setattr(torch, 'save', full)
         with pytest.raises(TaskError, match='collector.max_failed'):
-            run(8)
+            start('tokens', 8)
         assert 'could not be saved after update 3' in capfd.readouterr().out
