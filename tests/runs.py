@@ -6,11 +6,14 @@ import torch
 from ding.entry import serial_pipeline_onpolicy
 
 from ding_common import read_json_lines
+from ding_common.output import picture
 from ding_grpo.policy import GRPOPolicy
 from dizoo_llm.tasks import ThinkAnswerTask
 
+FOREVER = int(1e10)  # DI-engine's default number of updates
 
-def train(configs, updates, seed=0, name=None, pipeline=serial_pipeline_onpolicy, **learn):
+
+def train(configs, updates=FOREVER, seed=0, name=None, pipeline=serial_pipeline_onpolicy, **learn):
     """Run up to a number of updates, in the folder ``name``, with changes of ``policy.learn``; returns the policy."""
     main, _ = configs
     main.exp_name = name or main.exp_name
@@ -87,3 +90,10 @@ def each_update(monkeypatch, before=None, after=None, kind=GRPOPolicy):
         return found
 
     monkeypatch.setattr(kind, '_forward_learn', forward)
+
+
+def figures(monkeypatch):
+    """The figures that are drawn from now on."""
+    found, finish = [], picture.finish
+    monkeypatch.setattr(picture, 'finish', lambda figure, path: found.append(figure) or finish(figure, path))
+    return found

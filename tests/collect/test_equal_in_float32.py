@@ -1,10 +1,9 @@
 """Different rewards of a group that are equal in float32 teach nothing: the run says so, once."""
 import pytest
 import torch
-from ding.entry import serial_pipeline_onpolicy
 
 from ding_grpo.collect.group import Collected, equal_in_float32
-from dizoo_llm.tasks import ThinkAnswerTask
+from tests.runs import rescore, train
 
 
 def group(exact, learned=None):
@@ -38,13 +37,8 @@ class TestEqualInFloat32:
 
 
 @pytest.mark.envtest
-class TestRun:
-
-    @pytest.mark.parametrize('large, times', [(1e8, 1), (1., 0)])
-    def test_a_run_says_so_once(self, think_answer, monkeypatch, capfd, large, times):
-        monkeypatch.setattr(
-            ThinkAnswerTask, 'score',
-            lambda self, problem, text: dict(answer=large, format=hash(text) % 2 / 100, solved=0.)
-        )
-        serial_pipeline_onpolicy(think_answer, seed=3, max_train_iter=3)
-        assert capfd.readouterr().out.count('of a group (update') == times
+@pytest.mark.parametrize('large, times', [(1e8, 1), (1., 0)])
+def test_a_run_says_so_once(think_answer, monkeypatch, capfd, large, times):
+    rescore(monkeypatch, lambda self, problem, text: dict(answer=large, format=len(text) % 2 / 100, solved=0.))
+    train(think_answer, 3, 3)
+    assert capfd.readouterr().out.count('of a group (update') == times

@@ -5,10 +5,10 @@ import pytest
 
 from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply
 from dizoo_llm.envs import TokenEnv
-from ding_common import read_json_lines
 from tests.cases import long
 from tests.policy.helper import make_policy
-from tests.collect.test_group_collector import make_collector
+from tests.runs import completions
+from tests.collect.helper import make_collector
 
 TURNS = dict(max_new_tokens=2, max_turns=4, max_reply_tokens=3)
 HARM = ['raise', 'hang', 'flood', 'special', 'half', 'list']
@@ -81,7 +81,7 @@ def test_harm_costs_its_row_alone(think_answer, tmp_path, manager, capsys):
         else:
             assert (action, words, failed, truncated) == before
     assert len(rows) == 24 and set(HARM) <= {words[-1] for _, words, *_ in rows}
-    for record in read_json_lines('exp/log/collector/completions.jsonl')[-24:]:
+    for record in completions('exp')[-24:]:
         turns = record['turns']
         assert sum(len(turn['reply']) for turn in turns) < 100
         if record['failed'] is None:

@@ -1,8 +1,8 @@
+"""The order of problems: shuffled epochs, and pools by success rate."""
 import numpy as np
 import pytest
 import torch
 from easydict import EasyDict
-from tests.collect.test_group_collector import make_collector, summary
 
 from ding_common import ConfigError
 from ding_grpo.collect.problem_order import ProblemOrder
@@ -10,7 +10,7 @@ from ding_grpo.collect.problem_pools import ProblemPools
 from ding_grpo.config.keys import DEFAULTS
 from dizoo_llm.envs import DingTokenEnv
 from tests.policy.helper import make_policy
-from tests.policy.test_grpo import vector
+from tests.same import same
 
 
 def pools(number=6, seed=3, **changes):
@@ -31,17 +31,28 @@ class RewardByPrompt(DingTokenEnv):
 
 
 @pytest.mark.unittest
+def test_epochs_have_every_problem_once_as_a_function_of_seed_and_position():
+    drawn = draw(ProblemOrder(3, 10), 0, 40)
+    epochs = [drawn[i:i + 10] for i in range(0, 40, 10)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs) and len(set(map(tuple, epochs))) == 4
+    backwards = ProblemOrder(3, 10)
+    assert [backwards.problem(i) for i in reversed(range(40))] == drawn[::-1]
+    assert draw(ProblemOrder(4, 10), 0, 40) != drawn
+
+
+@pytest.mark.unittest
 class TestProblemPools:
 
     def test_without_success_rates_it_is_the_epoch_order(self):
-        order, found = ProblemOrder(3, 6), pools()
-        assert draw(found, 0, 30) == [order.problem(i) for i in range(30)]
+        assert draw(pools(), 0, 30) == draw(ProblemOrder(3, 6), 0, 30)
 
-    def test_pools_by_hand(self):
+    def test_sizes_by_hand_of_known_rates_alone(self):
         order = pools()
         order.finish(0, [(0, 1.0), (1, 0.9), (2, 0.89), (3, 0.1), (4, 0.11), (4, 0.0)])
         assert order.sizes() == dict(easy_problems=2 / 6, hard_problems=2 / 6)  # problem 4: 0.11 + 0.5 (0 - 0.11)
-        assert [order._share(rate) for rate in order._rate] == [0.25, 0.25, 1.0, 0.5, 0.5, 1.0]
+        other = pools(5)
+        other.load_state_dict(order.state_dict())  # of another number of problems
+        assert other.sizes() == dict(easy_problems=0, hard_problems=0)
 
     def test_how_often_problems_come(self):
         order = pools(easy_share=0.2, hard_share=0.6)
@@ -54,94 +65,64 @@ class TestProblemPools:
 
     def test_processes_that_ask_for_other_positions_stay_together(self):
         one, other = pools(), pools()
-        rates = [(0, 1.0), (3, 0.0)]
-        first = draw(one, 0, 3), other.problem(5)
-        one.finish(6, rates)
-        other.finish(6, rates)
-        assert first[1] == pools().problem(5)
+        draw(one, 0, 3)
+        assert other.problem(5) == pools().problem(5)
+        for order in (one, other):
+            order.finish(6, [(0, 1.0), (3, 0.0)])
         assert draw(one, 6, 40) == draw(other, 6, 40)
 
     def test_success_rates_of_a_collect_count_from_the_next_one(self):
-        order, plain = pools(easy_share=1e-9), pools()
-        expected = draw(plain, 0, 6)
-        assert order.problem(0) == expected[0]
+        order = pools(easy_share=1e-9)
+        assert order.problem(0) == pools().problem(0)
         order.finish(3, [(i, 1.0) for i in range(5)])
         assert set(draw(order, 3, 20)) == {5}  # the only one that is not easy
 
     def test_resumed(self):
-        order = pools()
+        order, again = pools(), pools()
         draw(order, 0, 7)
         order.finish(7, [(i, i / 5) for i in range(6)])
-        state = order.state_dict()
-        expected = draw(order, 7, 50)
-        order.finish(57, [(2, 1.0)])
-        again = pools()
-        again.load_state_dict(state)
-        assert draw(again, 7, 50) == expected
-        again.finish(57, [(2, 1.0)])
-        assert draw(again, 57, 50) == draw(order, 57, 50)
-
-    def test_another_number_of_problems_forgets_the_rates(self):
-        order = pools(5)
-        order.load_state_dict(pools(6).state_dict())
-        assert np.isnan(order._rate).all() and len(order._rate) == 5
+        again.load_state_dict(order.state_dict())
+        for start in (7, 57):
+            assert draw(again, start, 50) == draw(order, start, 50)
+            for each in (order, again):
+                each.finish(start + 50, [(2, 1.0)])
 
 
 @pytest.mark.envtest
 class TestCollector:
 
-    def curriculum(self, think_answer):
-        main, create = think_answer
-        main.policy.collect.update(problem_order='pools', pools=dict(easy_share=0.1, hard_share=0.3))
-        return main, create
-
-    def test_solved_problems_come_less_often(self, think_answer, tmp_path):
-        collector = make_collector(*self.curriculum(think_answer), tmp_path, env_cls=RewardByPrompt)
+    def test_solved_problems_come_less_often_also_in_a_resumed_run(self, think_answer, collector):
+        easy = dict(easy_share=0.1, hard_share=0.3)
+        think_answer[0].policy.collect.update(problem_order='pools', pools=easy)
+        made, others = collector(env_cls=RewardByPrompt), [collector('base', n, RewardByPrompt) for n in (4, 8)]
         for i in range(20):
-            collector.collect(n_sample=4, train_iter=i)
-        rate = collector._order._rate  # four problems: 0 and 3 are never solved, 1 always, 2 by some
+            made.collect(n_sample=4, train_iter=i)
+        state = made.state_dict()
+        rate = state['pools']['rate']  # four problems: 0 and 3 are never solved, 1 always, 2 by some
         assert rate[1] == 1 and rate[0] == rate[3] == 0 and 0 < rate[2] < 1
-        assert collector._order.sizes() == dict(easy_problems=0.25, hard_problems=0.5)
-        assert collector._order._cursor > 1.5 * 80  # problems were passed over
+        assert state['pools']['cursor'] > 1.5 * 80  # problems were passed over
+        expected = made.collect(n_sample=3, train_iter=20)
+        for other in others:
+            other.load_state_dict(state)
+            found = other.collect(n_sample=3, train_iter=20)
+            assert all(torch.equal(a['action'], b['action']) for a, b in zip(expected, found))
+            same(other.state_dict()['pools'], made.state_dict()['pools'])
 
-    @pytest.mark.parametrize('env_num', [4, 8])
-    def test_resumed_at_an_update(self, think_answer, tmp_path, env_num):
-        main, create = self.curriculum(think_answer)
-        whole, met, states = make_collector(main, create, tmp_path, env_cls=RewardByPrompt), [], []
-        for i in range(5):
-            states.append(whole.state_dict())
-            met.append(summary(whole.collect(n_sample=3, train_iter=i)))
-        resumed = make_collector(main, create, tmp_path, env_num=env_num, env_cls=RewardByPrompt)
-        resumed.load_state_dict(states[3])
-        assert [summary(resumed.collect(n_sample=3, train_iter=i)) for i in (3, 4)] == met[3:]
-        assert torch.equal(resumed.state_dict()['pools']['rate'], whole.state_dict()['pools']['rate'])
-
-    def test_filtered_groups_are_replaced_and_the_rest_is_not_learned(self, think_answer, tmp_path):
+    def test_filtered_groups_are_replaced_and_the_rest_is_not_learned(self, think_answer, collector):
         policy = make_policy(*think_answer)
-        collector = make_collector(
-            *think_answer, tmp_path, env_cls=RewardByPrompt, policy=policy, reward_range=(0.25, 0.75)
-        )
-        samples = collector.collect(n_sample=8)
+        options = dict(env_cls=RewardByPrompt, policy=policy, reward_range=(0.25, 0.75))
+        samples = collector(**options).collect(n_sample=8)
         mean = [s['reward'].sum(1).mean().item() for s in samples]
         assert [s['filtered'] for s in samples] == [not 0.25 <= m <= 0.75 for m in mean]
         filtered = [s for s in samples if s['filtered']]
         assert 0 < len(filtered) < 8
-        metrics = policy.learn_mode.forward(samples)
-        assert metrics['filtered_groups'] == len(filtered) / 8
-        before = vector(policy._model.parameters())
+        assert policy.learn_mode.forward(samples)['filtered_groups'] == len(filtered) / 8
+        before = {name: value.clone() for name, value in policy.learn_mode.state_dict()['model'].items()}
         for sample in filtered:
             sample['reward'] += torch.rand(sample['reward'].shape)  # there would be something to learn
         policy.learn_mode.forward(filtered)
-        assert torch.equal(before, vector(policy._model.parameters()))
-        replacing = make_collector(
-            *think_answer,
-            tmp_path,
-            env_cls=RewardByPrompt,
-            policy=policy,
-            reward_range=(0.25, 0.75),
-            max_replacements=len(filtered)
-        )
-        again = replacing.collect(n_sample=8)
+        same(before, policy.learn_mode.state_dict()['model'])
+        again = collector(max_replacements=len(filtered), **options).collect(n_sample=8)
         assert sum(s['filtered'] for s in again) < len(filtered) and again[0]['replaced_groups'] == len(filtered) / 8
 
     @pytest.mark.parametrize(
@@ -153,7 +134,6 @@ class TestCollector:
         ]
     )
     def test_wrong_values(self, think_answer, collect, message):
-        main, create = think_answer
-        main.policy.collect.update(collect)
+        think_answer[0].policy.collect.update(collect)
         with pytest.raises(ConfigError, match=message):
-            make_policy(main, create)
+            make_policy(*think_answer)

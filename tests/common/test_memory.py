@@ -5,7 +5,7 @@ import torch
 from ding_common.processes import memory
 from ding_common.processes.memory import MemoryMeter, peak_memory
 from tests.policy.helper import make_policy
-from tests.collect.test_group_collector import make_collector
+from tests.collect.helper import make_collector
 
 SIZE = 160  # MiB
 

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 from ding.config import compile_config
-from ding.entry import serial_pipeline_onpolicy
 from easydict import EasyDict
 
 from ding_common import ConfigError, read_config_file, shipped_config
 from ding_grpo.entry import complete
 from tests.processes import call
+from tests.runs import train
 from tests.shipped import names, path_of, small, write
 
 DING = os.path.join(os.path.dirname(sys.executable), 'ding')
@@ -33,16 +33,13 @@ def completed(create=TOKENS, policy={}, **env):
 @pytest.mark.unittest
 class TestNames:
 
-    def test_of_the_plugin(self):
-        _, _, create = completed()
-        assert create == dict(
+    def test_of_the_plugin_unless_they_are_written(self):
+        assert completed()[2] == dict(
             env=dict(type='token_env', import_names=['ding_grpo']),
             env_manager=dict(type='base'),
             policy=dict(type='grpo'),
             collector=dict(type='group')
         )
-
-    def test_what_is_written_stays(self):
         written = dict(
             env=dict(type='token_env', import_names=['ding_grpo', 'dizoo_llm']),
             env_manager=dict(type='subprocess'),
@@ -51,22 +48,26 @@ class TestNames:
             evaluator=dict(type='group')
         )
         assert completed(written)[2] == written
-
-    def test_of_a_policy_that_learns_from_steps(self):
-        _, _, create = completed(dict(TOKENS, policy=dict(type='ppo')))
-        assert 'collector' not in create and create.env_manager.type == 'base'
+        of_steps = completed(dict(TOKENS, policy=dict(type='ppo')))[2]
+        assert 'collector' not in of_steps and of_steps.env_manager.type == 'base'
 
     @pytest.mark.parametrize(
-        'create, message', [
-            (dict(TOKENS, policy=dict(type='gpro')), "create_config.policy.type = 'gpro': must be a registered name"),
-            (dict(TOKENS, env_manager=5), 'create_config.env_manager = 5: must be a dict'),
-            (dict(TOKENS, env=5), 'create_config.env = 5: must be a dict'),
-            (dict(env=dict(type='token_env')), 'create_config.policy: missing; must be a dict'),
-        ]
+        'create, env, message', [
+            (dict(policy=dict(type='gpro')), {}, "create_config.policy.type = 'gpro': must be a registered name"),
+            (dict(env_manager=5), {}, 'create_config.env_manager = 5: must be a dict'),
+            (dict(env=5), {}, 'create_config.env = 5: must be a dict'),
+            (dict(policy=None), {}, 'create_config.policy: missing; must be a dict'),
+            ({}, dict(task=dict(type='thnk_answer')), "env.task.type = 'thnk_answer': unknown task; did you mean"),
+            ({}, dict(task=5), "env.task = 5: must be a dict with the key 'type'"),
+            ({}, dict(max_new_tokens=5), 'env.task.type = None: unknown task'),
+            ({}, dict(task=TASK, max_new_token=5), 'env.max_new_token = 5: unknown key; did you mean'),
+        ],
+        ids=str
     )
-    def test_one_line_for_others(self, create, message):
+    def test_one_line_for_others(self, create, env, message):
+        create = {key: value for key, value in dict(TOKENS, **create).items() if value is not None}
         with pytest.raises(ConfigError, match=message):
-            completed(create)
+            completed(create, **env)
 
 
 @pytest.mark.unittest
@@ -81,65 +82,58 @@ class TestNumbers:
             (dict(group_size=16, collect=dict(n_sample=10 ** 5)), 1024),
             (dict(group_size=24, collect=dict(n_sample=10 ** 5)), 1008),  # whole groups
             (dict(group_size=2000), 2000),
-        ]
+            # from values that the run refuses there is none
+            (dict(group_size='4'), None),
+            (dict(group_size=0), None),
+            (dict(collect=5), None),
+            (dict(collect=dict(n_sample=None)), None),
+        ],
+        ids=str
     )
     def test_collector_environments(self, policy, number):
-        assert completed(policy=policy)[0].collector_env_num == number
+        assert completed(policy=policy)[0].get('collector_env_num') == number
         assert completed(policy=policy, task=TASK, collector_env_num=7)[0].collector_env_num == 7
 
     @pytest.mark.parametrize(
-        'policy',
-        [dict(group_size='4'),
-         dict(group_size=0),
-         dict(collect=5), dict(collect=dict(n_sample=None))],
-        ids=str
-    )
-    def test_none_from_values_that_the_run_refuses(self, policy):
-        assert 'collector_env_num' not in completed(policy=policy)[0]
-
-    @pytest.mark.parametrize(
-        'task, episodes, environments', [
-            (TASK, 4, 4),
-            (dict(type='guess'), 7, 7),
-            (dict(type='products'), 200, 128),
-            (dict(type='arithmetic', operations='+-', low=1, high=99, eval_size=1000), 512, 128),
+        'create, env, episodes, environments', [
+            (TOKENS, dict(task=TASK), 4, 4),
+            (TOKENS, dict(task=dict(type='guess')), 7, 7),
+            (TOKENS, dict(task=dict(type='products')), 200, 128),
+            (TOKENS, dict(task=dict(type='arithmetic', operations='+-', low=1, high=99, eval_size=1000)), 512, 128),
+            (TOKENS, dict(task=dict(type='products'), n_evaluator_episode=3), 3, 3),
+            (TOKENS, dict(task=dict(type='products'), evaluator_env_num=2), 200, 2),
+            (STEPS, dict(env_id='CartPole-v1'), None, None),  # has no number of problems
+            (STEPS, dict(env_id='CartPole-v1', n_evaluator_episode=100), 100, 100),
         ]
     )
-    def test_evaluation(self, task, episodes, environments):
-        env, _, _ = completed(task=task)
-        assert (env.n_evaluator_episode, env.evaluator_env_num) == (episodes, environments)
-        assert completed(task=task, n_evaluator_episode=3)[0].evaluator_env_num == 3
-        env, _, _ = completed(task=task, evaluator_env_num=2)
-        assert (env.n_evaluator_episode, env.evaluator_env_num) == (episodes, 2)
+    def test_evaluation(self, create, env, episodes, environments):
+        found = completed(create, **env)[0]
+        assert (found.get('n_evaluator_episode'), found.get('evaluator_env_num')) == (episodes, environments)
 
     def test_evaluation_of_the_problems_that_are_not_dropped(self, tmp_path):
-        (tmp_path / 'a.jsonl').write_text(
-            '\n'.join(json.dumps(dict(question=text, answer='a')) for text in ('a', 'b b b b', 'c', 'd'))
-        )
+        rows = [dict(question=text, answer='a') for text in ('a', 'b b b b', 'c', 'd')]
+        (tmp_path / 'a.jsonl').write_text('\n'.join(map(json.dumps, rows)))
         task = dict(type='file', path=str(tmp_path / 'a.jsonl'))
         env = dict(task=task, tokenizer=dict(words=list('abcd')), max_prompt_length=2)
         assert completed(overlong_prompts='drop', **env)[0].n_evaluator_episode == 3
         assert completed(**env)[0].n_evaluator_episode == 4  # the run ends with an error about the second one
 
-    def test_an_environment_without_a_number_of_problems(self):
-        env, _, _ = completed(STEPS, env_id='CartPole-v1')
-        assert 'n_evaluator_episode' not in env and 'evaluator_env_num' not in env
-        assert completed(STEPS, env_id='CartPole-v1', n_evaluator_episode=100)[0].evaluator_env_num == 100
-
-    def test_vocabulary(self):
-        assert completed(policy=dict(model=dict(config=dict(LLAMA))))[1].model.config.vocab_size == 32
-        written = dict(LLAMA, vocab_size=40)
-        assert completed(policy=dict(model=dict(config=written)))[1].model.config == written
-        chars = dict(task=TASK, tokenizer=dict(chars='ab'))
-        assert completed(policy=dict(model=dict(config=dict(LLAMA))), **chars)[1].model.config.vocab_size == 5
+    @pytest.mark.parametrize(
+        'config, env, size', [
+            (LLAMA, {}, 32),
+            (dict(LLAMA, vocab_size=40), {}, 40),
+            (LLAMA, dict(task=TASK, tokenizer=dict(chars='ab')), 5),
+        ]
+    )
+    def test_vocabulary(self, config, env, size):
+        assert completed(policy=dict(model=dict(config=config)), **env)[1].model.config == dict(LLAMA, vocab_size=size)
 
     @pytest.mark.parametrize('model', [dict(pretrained='a/b'), dict(pretrained='a/b', gguf_file='c.gguf')], ids=str)
     def test_tokenizer(self, model):
         assert completed(policy=dict(model=dict(model, dtype='float32')))[0].tokenizer == model
         for written in (dict(pretrained='c/d'), None):
-            env, _, _ = completed(policy=dict(model=model), task=TASK, tokenizer=written)
-            assert env.tokenizer == written
-        assert 'tokenizer' not in completed(policy=dict(model=dict(config=dict(LLAMA))))[0]
+            assert completed(policy=dict(model=model), task=TASK, tokenizer=written)[0].tokenizer == written
+        assert 'tokenizer' not in completed(policy=dict(model=dict(config=LLAMA)))[0]
 
     def test_tokenizer_of_a_folder_that_may_have_none(self, tmp_path):
         policy = dict(model=dict(pretrained=str(tmp_path)))
@@ -147,56 +141,41 @@ class TestNumbers:
         (tmp_path / 'tokenizer.json').write_text('{}')
         assert completed(policy=policy)[0].tokenizer.pretrained == str(tmp_path)
 
-    @pytest.mark.parametrize(
-        'env, message', [
-            (dict(task=dict(type='thnk_answer')), "env.task.type = 'thnk_answer': unknown task; did you mean"),
-            (dict(task=5), "env.task = 5: must be a dict with the key 'type'"),
-            (dict(max_new_tokens=5), 'env.task.type = None: unknown task'),
-            (dict(task=TASK, max_new_token=5), 'env.max_new_token = 5: unknown key; did you mean'),
-        ],
-        ids=str
-    )
-    def test_one_line_where_the_task_is_missing(self, env, message):
-        with pytest.raises(ConfigError, match=message):
-            completed(**env)
-
 
 @pytest.mark.unittest
 class TestShipped:
 
-    def test_a_shipped_config_has_what_its_file_writes(self):
+    def test_a_shipped_config_has_what_its_file_writes(self, tmp_path):
         main, create = shipped_config('think_answer_grpo')
         assert set(main.env) == {'task', 'max_new_tokens', 'stop_value'} and set(create) == {'env', 'policy'}
         main.policy.group_size = 4
         complete(main, create)
         assert main.env.collector_env_num == 4 * main.policy.collect.n_sample
         assert shipped_config('think_answer_grpo')[0].policy.group_size == 16
-
-    def test_also_of_one_that_starts_from_another(self):
+        # one that starts from another, and one that is written from a shipped one
         assert 'collector_env_num' not in shipped_config('think_answer_gae')[0].env
         assert read_config_file(path_of('think_answer_gae'))[0].env.collector_env_num == 256
+        main, create = read_config_file(write(tmp_path / 'c.py', shipped_config('guess_grpo')))
+        assert 'collector_env_num' not in main.env and 'env_manager' not in create
 
     def test_an_unknown_name(self):
         with pytest.raises(ConfigError, match=r"shipped_config\('think_answer'\): there is no such config; did you me"):
             shipped_config('think_answer')
 
     @pytest.mark.parametrize('name', names())
-    def test_each_is_short(self, name):
+    def test_each_is_short_and_compiles(self, name):
         with open(path_of(name)) as f:
             assert len(f.readlines()) <= 30
-
-    @pytest.mark.parametrize('name', names('*_grpo*') + names('*_gae') + names('*_ppo*'))
-    def test_each_compiles(self, name):
-        main, create = read_config_file(path_of(name))
-        main.policy.cuda = False
-        create.policy.type += '_command'
-        cfg = compile_config(main, seed=0, auto=True, create_cfg=create, save_cfg=False)
-        assert cfg.policy.eval.evaluator.n_episode == cfg.env.n_evaluator_episode >= cfg.env.evaluator_env_num
+        if any(word in name for word in ('_grpo', '_ppo')) or name.endswith('_gae'):
+            main, create = read_config_file(path_of(name))
+            main.policy.cuda = False
+            create.policy.type += '_command'
+            cfg = compile_config(main, seed=0, auto=True, create_cfg=create, save_cfg=False)
+            assert cfg.policy.eval.evaluator.n_episode == cfg.env.n_evaluator_episode >= cfg.env.evaluator_env_num
 
 
 SHORT = '''
 from easydict import EasyDict
-{imported}
 llama = dict(model_type='llama', hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
 main_config = EasyDict(
     exp_name='run',
@@ -209,43 +188,34 @@ main_config = EasyDict(
     ),
 )
 create_config = EasyDict(env=dict(type='token_env'), policy=dict(type='grpo'))
-{called}
 '''
+BUFFER = 'main_config.policy.other = EasyDict(replay_buffer=dict(replay_buffer_size=8, max_use=1))\n'
+ITSELF = 'from ding_grpo.entry import complete\ncomplete(main_config, create_config)'
 
 
 @pytest.mark.envtest
 class TestWaysIn:
 
-    @pytest.mark.parametrize('mode', ['serial_onpolicy', 'serial', '--check'])
-    def test_commands(self, tmp_path, mode):
-        text = SHORT.format(imported='', called='')
-        if mode == 'serial':
-            text += 'main_config.policy.other = EasyDict(replay_buffer=dict(replay_buffer_size=8, max_use=1))\n'
-        (tmp_path / 'short.py').write_text(text)
-        options = ['--check'] if mode == '--check' else ['-m', mode]
-        code, out, err = call([sys.executable, '-m', 'ding_grpo', *options, '-c', 'short.py'], tmp_path)
-        assert code == 0 or mode == '--check' and 'findings: ' in out, err
-        if mode != '--check':
-            evaluate = ['-m', 'eval', '-c', 'short.py', '--load-path', 'run/ckpt/ckpt_best.pth.tar']
-            code, out, err = call([sys.executable, '-m', 'ding_grpo', *evaluate], tmp_path)
-            assert code == 0 and 'Eval is over!' in out, err
+    @pytest.mark.parametrize('mode, code', [('serial_onpolicy', ''), ('serial', BUFFER), ('--check', '')])
+    def test_commands(self, tmp_path, mode, code):
+        (tmp_path / 'short.py').write_text(SHORT + code)
+        command = [sys.executable, '-m', 'ding_grpo', '-c', 'short.py']
+        if mode == '--check':
+            code, out, err = call([*command, '--check'], tmp_path)
+            assert code == 0 or 'findings: ' in out, err
+            return
+        code, out, err = call([*command, '-m', mode], tmp_path)
+        assert code == 0, err
+        code, out, err = call([*command, '-m', 'eval', '--load-path', 'run/ckpt/ckpt_best.pth.tar'], tmp_path)
+        assert code == 0 and 'Eval is over!' in out, err
 
-    def test_the_ding_command_runs_a_file_that_completes_itself(self, tmp_path):
-        text = SHORT.format(
-            imported='from ding_grpo.entry import complete', called='complete(main_config, create_config)'
-        )
-        (tmp_path / 'short.py').write_text(text)
+    def test_a_file_that_completes_itself(self, tmp_path):
+        (tmp_path / 'short.py').write_text(SHORT + ITSELF)
         code, out, err = call([DING, '-m', 'serial_onpolicy', '-c', 'short.py'], tmp_path)
         assert code == 0 and (tmp_path / 'run' / 'ckpt' / 'iteration_1.pth.tar').exists(), err
-
-    def test_a_wrong_key_in_a_file_that_completes_itself(self, tmp_path):
-        text = SHORT.format(
-            imported='from ding_grpo.entry import complete',
-            called='main_config.env.max_new_token = 5\ncomplete(main_config, create_config)'
-        )
-        (tmp_path / 'short.py').write_text(text)
+        (tmp_path / 'wrong.py').write_text(f'{SHORT}main_config.env.max_new_token = 5\n{ITSELF}')
         with pytest.raises(ConfigError, match='^env.max_new_token = 5: unknown key; did you mean .max_new_tokens.?'):
-            read_config_file(str(tmp_path / 'short.py'))
+            read_config_file(str(tmp_path / 'wrong.py'))
 
     def test_from_python_the_configs_of_the_caller_stay(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -254,20 +224,22 @@ class TestWaysIn:
             main.env.pop(key)
         create.pop('env_manager')
         before = copy.deepcopy((main, create))
-        serial_pipeline_onpolicy((main, create), seed=0)
+        train((main, create))
         assert (main, create) == before
 
-    def test_one_line_where_a_number_cannot_be_derived(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(
+        'name, keys', [
+            ('think_answer_ppo', ['collector_env_num']),  # n_sample counts steps
+            ('cartpole_grpo', ['evaluator_env_num', 'n_evaluator_episode']),
+        ]
+    )
+    def test_one_line_where_a_number_cannot_be_derived(self, tmp_path, monkeypatch, name, keys):
         monkeypatch.chdir(tmp_path)
-        main, create = small('think_answer_ppo')
-        main.env.pop('collector_env_num')  # n_sample counts steps
-        with pytest.raises(ConfigError, match='env.collector_env_num: missing; must be an integer of at least 1'):
-            serial_pipeline_onpolicy((main, create), seed=0)
-        main, create = small('cartpole_grpo')
-        main.env.pop('evaluator_env_num')
-        main.env.pop('n_evaluator_episode')
-        with pytest.raises(ConfigError, match='env.evaluator_env_num: missing; must be an integer of at least 1'):
-            serial_pipeline_onpolicy((main, create), seed=0)
+        main, create = small(name)
+        for key in keys:
+            main.env.pop(key)
+        with pytest.raises(ConfigError, match=f'env.{keys[0]}: missing; must be an integer of at least 1'):
+            train((main, create))
 
     def test_ppo_needs_no_part_of_this_plugin_to_read_its_config(self):
         program = (
@@ -276,9 +248,3 @@ class TestWaysIn:
             "assert not {'ding_grpo', 'ding_common', 'ding'} & set(sys.modules)"
         )
         assert subprocess.run([sys.executable, '-c', program]).returncode == 0
-
-    def test_a_written_config_is_as_short_as_the_one_it_starts_from(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        path = write(tmp_path / 'c.py', shipped_config('guess_grpo'))
-        main, create = read_config_file(path)
-        assert 'collector_env_num' not in main.env and 'env_manager' not in create

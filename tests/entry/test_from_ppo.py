@@ -3,65 +3,45 @@ import glob
 import os
 import re
 import shutil
+from functools import reduce
 
 import dizoo
 import pytest
 from click.testing import CliRunner
-from ding.entry import serial_pipeline_onpolicy
 from ding.entry.cli import cli
+from ding.utils import deep_merge_dicts
 from easydict import EasyDict
 
-from ding_common import ConfigError, TaskError, read_config_file, read_json_lines
+from ding_common import ConfigError, TaskError, read_config_file
 from ding_grpo import from_ppo
 from ding_grpo.config.ppo_keys import PPO_KEYS, check_ppo_keys
 from ding_grpo.from_ppo import Source, convert, write
+from tests.runs import evaluations, metrics, train
 
 DIZOO = os.path.dirname(dizoo.__file__)
 # Each config of DI-engine's on-policy PPO: it is converted and starts, or is refused in a line with these words.
-TABLE = dict(
-    enduro_onppo=None,
-    pong_ppo=None,
-    pong_ppo_ddp=None,
-    qbert_onppo=None,
-    spaceinvaders_onppo=None,
-    bipedalwalker_ppo=None,
-    lunarlander_ppo=None,
-    cartpole_ppo=None,
-    cartpole_ppo_ddp=None,
-    pendulum_ppo=None,
-    ant_ppo=None,
-    ant_onppo=None,
-    halfcheetah_onppo=None,
-    hopper_onppo=None,
-    walker2d_onppo=None,
-    coinrun_ppo=None,
-    maze_ppo=None,
-    rocket_hover_ppo=None,
-    rocket_landing_ppo=None,
-    lunarlander_gcl='a config with a reward model',
-    lunarlander_rnd_onppo='a config with a reward model',
-    cartpole_gcl='a config with a reward model',
-    cartpole_trex_onppo='a config with a reward model',
-    ant_trex_onppo='a config with a reward model',
-    halfcheetah_trex_onppo='a config with a reward model',
-    hopper_gcl='a config with a reward model',
-    hopper_trex_onppo='a config with a reward model',
-    walker2d_gcl='a config with a reward model',
-    walker2d_trex_onppo='a config with a reward model',
+STARTS = (
+    'enduro_onppo pong_ppo pong_ppo_ddp qbert_onppo spaceinvaders_onppo bipedalwalker_ppo lunarlander_ppo cartpole_ppo '
+    'cartpole_ppo_ddp pendulum_ppo ant_ppo ant_onppo halfcheetah_onppo hopper_onppo walker2d_onppo coinrun_ppo '
+    'maze_ppo rocket_hover_ppo rocket_landing_ppo'
+).split()
+WITH_REWARD_MODEL = (
+    'lunarlander_gcl lunarlander_rnd_onppo cartpole_gcl cartpole_trex_onppo ant_trex_onppo halfcheetah_trex_onppo '
+    'hopper_gcl hopper_trex_onppo walker2d_gcl walker2d_trex_onppo'
+).split()
+TABLE = dict.fromkeys(STARTS) | dict.fromkeys(WITH_REWARD_MODEL, 'a config with a reward model') | dict(
     gym_hybrid_hppo="policy.action_space = 'hybrid': grpo has discrete or continuous actions",
     overcooked_ppo='policy.multi_agent = True: grpo trains one agent',
     ptz_simple_spread_mappo='policy.multi_agent = True: grpo trains one agent',
 )
-PPO = ('cartpole_ppo', 'cartpole_ppo_ddp', 'pendulum_ppo', 'lunarlander_ppo', 'bipedalwalker_ppo')
 OTHERS = dict(
     cartpole_ppo_offpolicy="policy.type = 'ppo_offpolicy'",
     cartpole_ppopg="policy.type = 'ppo_pg'",
     cartpole_ppo_stdim="policy.type = 'ppo_stdim'",
     cartpole_ppo_icm="policy.type = 'ppo_offpolicy'",
-    cartpole_trex_onppo='a config with a reward model',
-    lunarlander_rnd_onppo='a config with a reward model',
     cartpole_dqn="policy.type = 'dqn'",
 )
+CARTPOLE = 'dizoo.classic_control.cartpole.envs.cartpole_env'
 WRITTEN = '''
 from easydict import EasyDict
 main_config = dict(
@@ -83,29 +63,34 @@ main_config, create_config = EasyDict(main_config), EasyDict(create_config)
 
 
 def shipped(name):
-    """Of DI-engine."""
-    path = min(glob.glob(f'{DIZOO}/**/config/**/{name}_config.py', recursive=True), key=len)
-    if 'box2d' in path:
-        pytest.importorskip('Box2D')
-    return path
+    """Path of a config of DI-engine."""
+    return min(glob.glob(f'{DIZOO}/**/config/**/{name}_config.py', recursive=True), key=len)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
+def conversion(text, *options):
+    """The exit code and the lines of the conversion of a config, and the files after it."""
+    with open('a_ppo_config.py', 'w') as f:
+        f.write(text)
+    ended = CliRunner().invoke(from_ppo.main, ['a_ppo_config.py', *options])
+    return ended.exit_code, ended.output.strip().splitlines(), sorted(os.listdir())
+
+
 def converted(name):
-    shutil.copy(shipped(name), f'{name}_config.py')
-    result = CliRunner().invoke(from_ppo.main, [f'{name}_config.py'])
-    assert result.exit_code == 0, result.output
-    return f"{name.replace('ppo', 'grpo')}_config.py"
-
-
-def of_ppo(path):
-    with open(path, encoding='utf-8') as f:
-        return "type='ppo'" in f.read()
+    """The converted configs, with evaluations of one episode."""
+    shutil.copy(shipped(name), 'ppo_config.py')
+    ended = CliRunner().invoke(from_ppo.main, ['ppo_config.py'])
+    if ended.exit_code != 0:
+        return None, ended.output
+    main, create = read_config_file('grpo_config.py')
+    main.policy.update(cuda=False, multi_gpu=False)
+    main.exp_name = 'run'
+    return (main, create), ended.output
 
 
 @pytest.mark.envtest
@@ -113,165 +98,117 @@ class TestShippedConfigs:
 
     def test_the_table_has_all(self):
         paths = glob.glob(f'{DIZOO}/**/*.py', recursive=True)
-        names = {os.path.basename(path).removesuffix('_config.py') for path in paths if of_ppo(path)}
-        assert names == set(TABLE)
+        of_ppo = [path for path in paths if "type='ppo'" in open(path, encoding='utf-8').read()]
+        assert {os.path.basename(path).removesuffix('_config.py') for path in of_ppo} == set(TABLE)
 
-    @pytest.mark.parametrize('name', TABLE)
-    def test_each_starts_or_ends_in_one_line(self, folder, name):
+    @pytest.mark.parametrize('name, refused', (TABLE | OTHERS).items())
+    def test_each_starts_or_ends_in_one_line(self, name, refused):
         """Also those whose environment is not installed, where the tests are run."""
-        shutil.copy(glob.glob(f'{DIZOO}/**/config/**/{name}_config.py', recursive=True)[0], 'ppo_config.py')
-        result = CliRunner().invoke(from_ppo.main, ['ppo_config.py'])
-        lines = result.output.strip().splitlines()
-        if TABLE[name] is not None or result.exit_code != 0:
-            assert result.exit_code == 1 and len(lines) == 1 and os.listdir() == ['ppo_config.py'], result.output
-            assert (TABLE[name] or 'Error: ') in result.output
+        configs, output = converted(name)
+        lines = output.strip().splitlines()
+        if refused is not None or configs is None:
+            assert configs is None and len(lines) == 1 and os.listdir() == ['ppo_config.py'], output
+            assert (refused or 'Error: ') in output
             # what is not installed is no reason to refuse
-            assert TABLE[name] or not re.search('not installed|No module named', result.output)
+            assert refused or not re.search('not installed|No module named', output)
             return
-        main, create = read_config_file('grpo_config.py')
-        main.policy.update(cuda=False, multi_gpu=False)
+        main, create = configs
         if len(lines) > 1:
             assert 'a package is not installed' in lines[0] and 'n_sample the smallest, 2 groups' in lines[0]
             told = '(create_config.env|an environment failed).*(No module named|install)'
             with pytest.raises((ConfigError, TaskError), match=told):
-                serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+                train(configs, 1)
             return
         main.env.update(n_evaluator_episode=1, evaluator_env_num=1, collector_env_num=2)
-        main.policy.group_size, main.policy.collect.n_sample, main.policy.learn.epoch_per_collect = 2, 2, 1
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
+        main.policy.group_size, main.policy.collect.n_sample = 2, 2
+        train(configs, 2, epoch_per_collect=1)
+        assert len(metrics()) == 2 and sum(m['optimizer_steps'] for m in metrics()) >= 2
+        if name.startswith(('cartpole', 'pendulum', 'lunarlander', 'bipedalwalker')):  # rewards differ from the start
+            assert max(m['grad_norm'] for m in metrics()) > 0
+
+    @pytest.mark.algotest
+    @pytest.mark.parametrize('name', ['cartpole_ppo', 'pendulum_ppo'])
+    def test_it_reaches_the_stop_value_of_ppo(self, name):
+        configs, _ = converted(name)
+        train(configs, 200)
+        assert evaluations()[-1]['eval_episode_return'] >= configs[0].env.stop_value
 
     @pytest.mark.parametrize(
         'changes, line', [
             (dict(module='missing_package.env'), "wrote grpo_config.py: 2 groups x 8 episodes"),
             (dict(module='missing_package.env', shape="'x'"), 'policy.model'),
             (dict(module='dizoo.no_such_module'), "ModuleNotFoundError: No module named 'dizoo.no_such_module'"),
-            (
-                dict(module='dizoo.classic_control.cartpole.envs.cartpole_env',
-                     rate='dict(a=1)'), 'policy.learn.learning_rate'
-            ),
+            (dict(rate='dict(a=1)'), 'policy.learn.learning_rate'),
+            # only the type was changed, as the message about PPO's keys finds it; without such a key it is of grpo
+            (dict(kind='grpo', rate='1e-3, value_weight=0.5'), 'wrote grpo_config.py'),
+            (dict(kind='grpo', rate='1e-3, grad_clip_value=0.5'), "policy.type = 'grpo': only configs"),
         ]
     )
-    def test_a_missing_package_a_missing_module_and_values_of_other_types(self, folder, changes, line):
-        text = dict(dict(shape='4', rate='1e-3', kind='ppo'), **changes)
-        (folder / 'a_ppo_config.py').write_text(WRITTEN.format(**text))
-        result = CliRunner().invoke(from_ppo.main, ['a_ppo_config.py', '--out', 'grpo_config.py'])
-        assert result.exit_code == (not line.startswith('wrote')), result.output
-        assert line in result.output.strip().splitlines()[-1]
-        assert os.path.exists('grpo_config.py') == line.startswith('wrote')
-
-    @pytest.mark.parametrize('more, code', [('value_weight=0.5', 0), ('grad_clip_value=0.5', 1)])
-    def test_of_which_the_type_alone_was_changed(self, folder, more, code):
-        """As the message about PPO's keys finds it. Without such a key it is a config of grpo."""
-        text = WRITTEN.format(
-            module='dizoo.classic_control.cartpole.envs.cartpole_env', shape='4', rate=f'1e-3, {more}', kind='grpo'
-        )
-        (folder / 'a_config.py').write_text(text)
-        result = CliRunner().invoke(from_ppo.main, ['a_config.py'])
-        assert result.exit_code == code and ("policy.type = 'grpo': only configs" in result.output) == code
-        assert os.path.exists('a_config_grpo.py') == (not code)
-
-    @pytest.mark.parametrize('name', PPO)
-    def test_converted_it_trains(self, folder, name):
-        main, create = read_config_file(converted(name))
-        main.env.update(n_evaluator_episode=1, evaluator_env_num=1)
-        main.exp_name, main.policy.cuda, main.policy.multi_gpu = 'run', False, False
-        main.policy.collect.n_sample = min(main.policy.collect.n_sample, 2)
-        main.policy.learn.epoch_per_collect = 1
-        if 'env_id' in main.env:  # episodes of up to 1,600 steps
-            main.policy.group_size, main.env.collector_env_num = 2, 2
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=2)
-        metrics = read_json_lines('run/log/learner/metrics.jsonl')
-        assert len(metrics) == 2 and max(m['grad_norm'] for m in metrics) > 0
-        assert sum(m['optimizer_steps'] for m in metrics) >= 2
-
-    @pytest.mark.algotest
-    @pytest.mark.parametrize('name', ['cartpole_ppo', 'pendulum_ppo'])
-    def test_it_reaches_the_stop_value_of_ppo(self, folder, name):
-        main, create = read_config_file(converted(name))
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=200)
-        last = read_json_lines(f'{main.exp_name}/log/evaluator/evaluations.jsonl')[-1]
-        assert last['eval_episode_return'] >= main.env.stop_value
-
-    @pytest.mark.parametrize('name, message', OTHERS.items())
-    def test_others_end_in_one_sentence(self, folder, name, message):
-        shutil.copy(shipped(name), f'{name}_config.py')
-        before = os.listdir()
-        result = CliRunner().invoke(from_ppo.main, [f'{name}_config.py'])
-        assert result.exit_code == 1 and message in result.output and os.listdir() == before
-        assert len(result.output.strip().splitlines()) == 1
+    def test_a_missing_package_a_missing_module_and_values_of_other_types(self, changes, line):
+        text = WRITTEN.format(**dict(dict(module=CARTPOLE, shape='4', rate='1e-3', kind='ppo'), **changes))
+        code, lines, files = conversion(text, '--out', 'grpo_config.py')
+        assert code == (not line.startswith('wrote')) and line in lines[-1], lines
+        assert ('grpo_config.py' in files) == line.startswith('wrote')
 
 
 @pytest.mark.envtest
 class TestTypeChanged:
 
     @pytest.fixture
-    def config(self, folder):
+    def config(self):
         main, create = read_config_file(shipped('cartpole_ppo'))
         create.policy.type, main.exp_name = 'grpo', 'run'
         return main, create
 
-    def test_one_error_lists_all_keys(self, config):
+    @pytest.mark.parametrize('earlier', [False, True])
+    def test_one_error_lists_all_keys_and_an_earlier_run_stays(self, config, earlier):
+        if earlier:
+            os.makedirs('run/log')
         with pytest.raises(ConfigError) as caught:
-            serial_pipeline_onpolicy(config, seed=0)
+            train(config)
         for key in ('policy.action_space', 'policy.learn.value_weight', 'policy.collect.gae_lambda', 'from_ppo'):
             assert key in caught.value.message
-        assert not os.path.exists('run')
+        assert os.listdir() == ['run'] * earlier and (not earlier or os.listdir('run') == ['log'])
 
     def test_steps_in_place_of_groups(self, config):
-        main, create = config
-        for section, key in ((main.policy, 'action_space'), (main.policy.learn, 'value_weight'), (main.policy.collect,
-                                                                                                  'gae_lambda')):
+        policy = config[0].policy
+        for section, key in ((policy, 'action_space'), (policy.learn, 'value_weight'), (policy.collect, 'gae_lambda')):
             section.pop(key)
         with pytest.raises(ConfigError, match='n_sample = 256: counts groups, not steps. 256 groups x 8 = 2,048 epis'):
-            serial_pipeline_onpolicy((main, create), seed=0)
+            train(config)
         assert not os.path.exists('run')  # the next run gets its name
-        main.policy.collect.max_episodes_per_env = 256
-        main.policy.collect.n_sample = main.policy.learn.batch_size = 17
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=1)
-        assert len(read_json_lines('run/log/learner/metrics.jsonl')) == 1
-
-    def test_a_refused_run_leaves_an_earlier_one_alone(self, config):
-        main, create = config
-        os.makedirs('run/log')
-        with pytest.raises(ConfigError):
-            serial_pipeline_onpolicy((main, create), seed=0)
-        assert os.listdir() == ['run'] and os.listdir('run') == ['log']
+        policy.collect.update(max_episodes_per_env=256, n_sample=17)
+        train(config, 1, batch_size=17)
+        assert len(metrics()) == 1
 
     def test_without_a_collector_it_is_group(self, folder):
-        with open(converted('cartpole_ppo')) as f:
-            text = f.read().replace("collector=dict(\n        type='group',\n    ),", '')
+        converted('cartpole_ppo')
+        text = (folder / 'grpo_config.py').read_text().replace("collector=dict(\n        type='group',\n    ),", '')
         assert "type='group'" not in text
         (folder / 'c.py').write_text(text.replace('n_evaluator_episode=5', 'n_evaluator_episode=1').replace('=5', '=1'))
         ended = CliRunner().invoke(cli, ['-m', 'serial_onpolicy', '-c', 'c.py', '--train-iter', '1'])
         assert ended.exception is None and '2 groups x 8 = 16 episodes an update, batches of 1 groups' in ended.output
 
 
+def ppo(**policy):
+    main = EasyDict(exp_name='x', env=dict(collector_env_num=10), policy=dict(model=dict(obs_shape=1), **policy))
+    return main, EasyDict(policy=dict(type='ppo'), env=dict(type='e'), env_manager=dict(type='base'))
+
+
 @pytest.mark.unittest
 class TestConvert:
 
-    def ppo(self, **policy):
-        main = EasyDict(exp_name='x', env=dict(collector_env_num=10), policy=dict(model=dict(obs_shape=1), **policy))
-        return main, EasyDict(policy=dict(type='ppo'), env=dict(type='e'), env_manager=dict(type='base'))
-
-    def test_sizes_by_hand(self):
-        main, create = self.ppo(
-            learn=dict(batch_size=64, epoch_per_collect=2),
-            collect=dict(n_sample=4096),
-            eval=dict(evaluator=dict(eval_freq=1280))
-        )
-        found = convert(main, create, length=100.)
-        policy = found.main['policy']
-        assert policy['collect']['n_sample'] == 6  # 4096 / (8 x 100) = 5.1
-        assert policy['eval']['evaluator']['eval_freq'] == 10  # 1280 / (2 x 4096 / 64)
-        assert found.main['env']['collector_env_num'] == 16 and found.main['exp_name'] == 'x_grpo'
-
-    @pytest.mark.parametrize('length, groups', [(1., 16), (1e6, 2)])
-    def test_bounds(self, length, groups):
-        found = convert(*self.ppo(collect=dict(n_sample=4096)), length)
-        assert found.main['policy']['collect']['n_sample'] == groups
+    @pytest.mark.parametrize('length, groups', [(100., 6), (1., 16), (1e6, 2)])
+    def test_sizes_by_hand(self, length, groups):
+        """4096 / (8 x 100) = 5.1 groups, within bounds; an evaluation each 1280 / (2 x 4096 / 64) updates."""
+        learn, every = dict(batch_size=64, epoch_per_collect=2), dict(evaluator=dict(eval_freq=1280))
+        found = convert(*ppo(learn=learn, collect=dict(n_sample=4096), eval=every), length).main
+        assert found['policy']['collect']['n_sample'] == groups
+        assert found['policy']['eval']['evaluator']['eval_freq'] == 10
+        assert found['env']['collector_env_num'] == 16 and found['exp_name'] == 'x_grpo'
 
     def test_keys_that_grpo_does_not_have_are_named(self):
-        main, create = self.ppo(
+        main, create = ppo(
             learn=dict(update_per_collect=1, multi_gpu=False),
             collect=dict(n_sample=4096, collector_env_num=8, collector=dict(get_train_sample=True)),
             other=dict(eps=dict(start=1.))
@@ -290,39 +227,30 @@ class TestConvert:
             (dict(model=dict(layers=5)), 'policy.model.layers = 5: unknown key'),
         ]
     )
-    def test_what_cannot_start_is_refused_by_the_conversion(self, folder, changes, message):
-        text = open(shipped('cartpole_ppo')).read()
-        (folder / 'c_ppo_config.py').write_text(
-            f'{text}\nfrom ding.utils import deep_merge_dicts\n'
-            f'main_config.policy = deep_merge_dicts(main_config.policy, {changes})\n'
-        )
-        result = CliRunner().invoke(from_ppo.main, ['c_ppo_config.py'])
-        assert result.exit_code == 1 and re.search(message, result.output), result.output
-        assert os.listdir() == ['c_ppo_config.py'] and len(result.output.strip().splitlines()) == 1
+    def test_what_cannot_start_is_refused(self, changes, message):
+        with open(shipped('cartpole_ppo')) as f:
+            text = f'{f.read()}\nfrom ding.utils import deep_merge_dicts\n' \
+                f'main_config.policy = deep_merge_dicts(main_config.policy, {changes})\n'
+        code, lines, files = conversion(text)
+        assert code == 1 and len(lines) == 1 and re.search(message, lines[0]) and files == ['a_ppo_config.py']
 
     def test_what_is_left_is_known_to_grpo(self):
-        policy = {}
-        for path in PPO_KEYS:
-            *sections, key = path.split('.')
-            section = policy
-            for name in sections:
-                section = section.setdefault(name, {})
-            section[key] = 1
+        keys = [reduce(lambda inner, name: {name: inner}, reversed(path.split('.')), 1) for path in PPO_KEYS]
+        policy = reduce(deep_merge_dicts, keys)
         with pytest.raises(ConfigError) as caught:
             check_ppo_keys(policy)
         assert all(f'policy.{path} = 1 (' in caught.value.message for path in PPO_KEYS)
-        found = convert(*self.ppo(**policy), 10.)
+        found = convert(*ppo(**policy), 10.)
         check_ppo_keys(found.main['policy'])
         assert 'lr_scheduler' not in found.main['policy']['learn']
 
     def test_values_that_are_objects_survive(self):
         text = 'import torch.nn as nn\nimport os\nmain_config = dict(a=dict(b=nn.Tanh(), c=[1, (2,)], d={"x y": None}))'
-        names = {}
+        names, again = {}, {}
         exec(text, names)
         source = Source(text)
         written = write(names['main_config'], source, {'a.b': 'a comment'})
         assert source.used_imports() == 'import torch.nn as nn\n' and '# a comment\n' in written
-        again = {}
         exec(source.used_imports() + 'again = ' + written, again)
         assert repr(again['again']) == repr(names['main_config'])
 
@@ -332,9 +260,8 @@ class TestConvert:
             write(dict(a=object()), source, {})
 
     def test_a_file_that_exists_is_kept(self, folder):
-        out = converted('cartpole_ppo')
-        (folder / out).write_text('mine')
-        result = CliRunner().invoke(from_ppo.main, ['cartpole_ppo_config.py'])
-        assert result.exit_code == 1 and '--overwrite' in result.output and (folder / out).read_text() == 'mine'
-        assert CliRunner().invoke(from_ppo.main, ['cartpole_ppo_config.py', '--overwrite']).exit_code == 0
-        assert (folder / out).read_text() != 'mine'
+        (folder / 'a_grpo_config.py').write_text('mine')
+        text = WRITTEN.format(module=CARTPOLE, shape='4', rate='1e-3', kind='ppo')
+        code, lines, _ = conversion(text)
+        assert code == 1 and '--overwrite' in lines[-1] and (folder / 'a_grpo_config.py').read_text() == 'mine'
+        assert conversion(text, '--overwrite')[0] == 0 and (folder / 'a_grpo_config.py').read_text() != 'mine'

@@ -5,7 +5,10 @@ import pytest
 from click.testing import CliRunner
 
 from ding_grpo.__main__ import command
+from dizoo_llm.play import main as play
 from dizoo_llm.sft import main as sft
+from dizoo_llm.tasks import ThinkAnswerTask
+from dizoo_llm.text.tokenizer import build_word_tokenizer
 from tests.shipped import load, write
 
 cli = command()
@@ -25,10 +28,17 @@ ENV = dict(task=dict(type='file', path='a.jsonl'), tokenizer=dict(chars='abcde')
 
 
 def write_grpo(env, model):
-    main, create = load('think_answer_grpo', exp_name='run', env=env)
-    main.env.update(collector_env_num=4, evaluator_env_num=1, n_evaluator_episode=1)
-    main.policy.group_size, main.policy.collect.n_sample, main.policy.learn.batch_size = 4, 1, 1
-    main.policy.model.config.update(hidden_size=8, intermediate_size=8)
+    changes = dict(
+        exp_name='run',
+        env=dict(env, collector_env_num=4, evaluator_env_num=1, n_evaluator_episode=1),
+        policy=dict(
+            group_size=4,
+            collect=dict(n_sample=1),
+            learn=dict(batch_size=1),
+            model=dict(config=dict(hidden_size=8, intermediate_size=8))
+        ),
+    )
+    main, create = load('think_answer_grpo', **changes)
     main.policy.model = model or main.policy.model
     write('c.py', (main, create))
 
@@ -67,25 +77,26 @@ def one_line(folder, command, config, *options):
     return last
 
 
+FILES = {
+    None: 'there is no such file',
+    '': 'must define',
+    'main_config = (\n': 'SyntaxError',
+    '\n1 / 0\n': 'ZeroDivisionError: division by zero (c.py:2)',
+    'raise SystemExit(0)': 'SystemExit: 0',
+    bytes(range(1, 256)): 'SyntaxError',
+    'main_config = create_config = [1]': 'main_config',
+    'main_config = create_config = None': 'main_config',
+    'main_config = create_config = "policy"': 'main_config',
+    'main_config = create_config = dict(env=3)': 'main_config',
+}
+EASY = 'from easydict import EasyDict\nmain_config, create_config = EasyDict({}), EasyDict({})'
+
+
 @pytest.mark.envtest
 @pytest.mark.parametrize('command', [cli, sft], ids=['ding', 'sft'])
 class TestConfigFile:
 
-    @pytest.mark.parametrize(
-        'content, message', [
-            (None, 'there is no such file'),
-            ('', 'must define'),
-            ('main_config = (\n', 'SyntaxError'),
-            ('\n1 / 0\n', 'ZeroDivisionError: division by zero (c.py:2)'),
-            ('raise SystemExit(0)', 'SystemExit: 0'),
-            (bytes(range(1, 256)), 'SyntaxError'),
-            ('main_config = create_config = [1]', 'main_config'),
-            ('main_config = create_config = None', 'main_config'),
-            ('main_config = create_config = "policy"', 'main_config'),
-            ('main_config = create_config = dict(env=3)', 'main_config'),
-        ],
-        ids=repr
-    )
+    @pytest.mark.parametrize('content, message', FILES.items(), ids=repr)
     def test_that_is_none(self, folder, command, content, message):
         if content is not None:
             (folder / 'c.py').write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -113,40 +124,38 @@ class TestConfigFile:
 @pytest.mark.envtest
 class TestCommands:
 
-    def test_without_a_config(self):
-        result = CliRunner().invoke(cli, ['-m', 'serial_onpolicy', '-s', '0', '-s', '1'])
-        assert result.exit_code == 1 and result.output.splitlines() == [
-            'Error: --config: missing; name a config file, a shipped config, '
-            "or one of DI-engine's own by --env and --policy."
+    @pytest.mark.parametrize(
+        'options, code, message', [
+            (
+                ['-m', 'serial_onpolicy', '-s', '0', '-s', '1'], 1,
+                'Error: --config: missing; name a config file, a shipped config, '
+                "or one of DI-engine's own by --env and --policy."
+            ),
+            (['-c', 'think_answer_grpo'], 2, "Missing option '-m'"),
         ]
-
-    def test_without_a_mode(self):
-        result = CliRunner().invoke(cli, ['-c', 'think_answer_grpo'])
-        assert result.exit_code == 2 and "Missing option '-m'" in result.output
-
-    def test_a_config_of_another_name(self, folder):
-        (folder / 'c.yaml').write_text('main_config: {}')
-        assert one_line(folder, cli, 'c.yaml') == "Error: --config = 'c.yaml': must be a Python file, named NAME.py."
+    )
+    def test_without_an_option(self, options, code, message):
+        result = CliRunner().invoke(cli, options)
+        assert result.exit_code == code and message in result.output.splitlines()[-1]
 
     @pytest.mark.parametrize(
-        'main, create, message', [
-            ('{}', '{}', 'main_config.env: missing; must be a dict.'),
-            ('dict(env={}, policy={})', '{}', 'create_config.policy: missing; must be a dict.'),
+        'name, text, message', [
+            ('c.yaml', 'main_config: {}', "--config = 'c.yaml': must be a Python file, named NAME.py."),
+            ('c.py', EASY.format('{}', '{}'), 'main_config.env: missing; must be a dict.'),
+            ('c.py', EASY.format('dict(env={}, policy={})', '{}'), 'create_config.policy: missing; must be a dict.'),
             (
-                'dict(env={}, policy={})', 'dict(env_manager={}, policy={})',
+                'c.py', EASY.format('dict(env={}, policy={})', 'dict(env_manager={}, policy={})'),
                 'create_config.policy.type = None: must be a registered name.'
+            ),
+            (
+                'c.py', 'main_config = create_config = dict(env={}, policy={})',
+                'must be an EasyDict: main_config = EasyDict(dict(...))'
             ),
         ]
     )
-    def test_a_config_without_its_sections(self, folder, main, create, message):
-        (folder / 'c.py').write_text(
-            f'from easydict import EasyDict\nmain_config, create_config = EasyDict({main}), EasyDict({create})'
-        )
-        assert one_line(folder, cli, 'c.py').startswith(f'Error: {message}')
-
-    def test_a_dict_in_place_of_an_easydict(self, folder):
-        (folder / 'c.py').write_text('main_config = create_config = dict(env={}, policy={})')
-        assert 'must be an EasyDict: main_config = EasyDict(dict(...))' in one_line(folder, cli, 'c.py')
+    def test_a_config_of_another_name_or_without_its_sections(self, folder, name, text, message):
+        (folder / name).write_text(text)
+        assert message in one_line(folder, cli, name)
 
     def test_sft_that_fails_on_its_way_leaves_the_earlier_evaluations(self, folder):
         pytest.importorskip('accelerate')
@@ -158,28 +167,23 @@ class TestCommands:
         pytest.importorskip('accelerate')
         (folder / 'a.jsonl').write_text(GOOD)
         write_sft(ENV, None)
-        runner = CliRunner()
-        assert runner.invoke(sft, ['-c', 'c.py', '--exp-name', 'first']).exit_code == 0
+        assert CliRunner().invoke(sft, ['-c', 'c.py', '--exp-name', 'first']).exit_code == 0
         write_sft(ENV, dict(pretrained='first/model'))
-        assert 'would overwrite main_config.model.pretrained' in one_line(
-            folder, sft, 'c.py', '--exp-name', 'first/../first'
-        )
+        last = one_line(folder, sft, 'c.py', '--exp-name', 'first/../first')
+        assert 'would overwrite main_config.model.pretrained' in last
 
-    @pytest.mark.parametrize('spoil', ['no weights', 'cut weights', 'other shapes', 'no config'])
+    @pytest.mark.parametrize(
+        'spoil', [
+            lambda weights, config: weights.unlink(),
+            lambda weights, config: os.truncate(weights, 1000),
+            lambda weights, config: config.unlink(),
+            lambda weights, config: config.write_text(config.read_text().replace('_size": 64', '_size": 72')),
+        ],
+        ids=['no weights', 'cut weights', 'no config', 'other shapes']
+    )
     def test_play(self, folder, tiny_model, spoil):
-        from dizoo_llm.play import main as play
-        from dizoo_llm.tasks import ThinkAnswerTask
-        from dizoo_llm.text.tokenizer import build_word_tokenizer
         tiny_model.save_pretrained('played', build_word_tokenizer(ThinkAnswerTask.words))
-        weights, config = folder / 'played' / 'model.safetensors', folder / 'played' / 'config.json'
-        if spoil == 'no weights':
-            weights.unlink()
-        elif spoil == 'cut weights':
-            os.truncate(weights, 1000)
-        elif spoil == 'no config':
-            config.unlink()
-        else:
-            config.write_text(config.read_text().replace('"intermediate_size": 64', '"intermediate_size": 72'))
+        spoil(folder / 'played' / 'model.safetensors', folder / 'played' / 'config.json')
         result = CliRunner().invoke(play, ['played', '<think>'])
         last = result.output.splitlines()[-1]
         assert result.exit_code == 1 and last.startswith('Error: ') and 'played' in last, result.output

@@ -24,15 +24,19 @@ class TestPassAtK:
         with pytest.raises(ValueError, match='must be from'):
             pass_at_k(np.array(right), samples, k)
 
-    def test_interval_of_shares(self):
+    @pytest.mark.parametrize(
+        'shares, interval', [
+            (np.array([0., 1.] * 50), (0.5, 0.40383, 0.59617)),
+            (np.ones(4), (1, 0.51011, 1)),
+            (np.zeros(4), (0, 0, 0.48989)),
+        ]
+    )
+    def test_interval_of_shares(self, shares, interval):
         """Wilson's, as in the tables of statistics."""
-        assert over_problems(np.array([0., 1.] * 50)) == pytest.approx((0.5, 0.40383, 0.59617), abs=1e-4)
-        assert over_problems(np.ones(4)) == pytest.approx((1, 0.51011, 1), abs=1e-4)
-        assert over_problems(np.zeros(4)) == pytest.approx((0, 0, 0.48989), abs=1e-4)
+        assert over_problems(shares) == pytest.approx(interval, abs=1e-4)
 
     def test_interval_holds_the_mean_as_often_as_it_says(self):
-        generator = np.random.default_rng(0)
-        inside = 0
+        generator, inside = np.random.default_rng(0), 0
         for _ in range(1000):
             values = pass_at_k(generator.binomial(4, generator.beta(1, 3, size=30)), 4, 1)
             low, high = over_problems(values)[1:]

@@ -1,23 +1,22 @@
 import pytest
 
 from ding_common import append_json
-from ding_common.output import picture
 from ding_grpo.instruments.shadow_picture import draw_shadow, noise_scales
+from tests.runs import figures
 
 
 @pytest.mark.unittest
 class TestPicture:
 
     def test_each_panel_has_its_own_measurements(self, tmp_path, monkeypatch):
-        figures, finish = [], picture.finish
-        monkeypatch.setattr(picture, 'finish', lambda figure, path: figures.append(figure) or finish(figure, path))
+        found = figures(monkeypatch)
         for i in range(12):
             shares = {f'shadow/{name}/first': 0.1 * n for n, name in enumerate(('tokens', 'in_use', 'dapo'))}
             losses = {'shadow/in_use/norm': 2., 'shadow/dapo/norm': 4. + i, 'shadow/dapo/cosine': i / 100}
             noise = {'noise/table/variance': 3. * i, 'noise/table/signal': 2.}
             append_json(str(tmp_path / 'log/learner/metrics.jsonl'), {'train_iter': i, **shares, **losses, **noise})
         assert draw_shadow(str(tmp_path), str(tmp_path / 'shadow.png')) and (tmp_path / 'shadow.png').exists()
-        panels = figures[0].axes
+        panels = found[0].axes
         cosine, norm, share, noise = (panel.lines for panel in panels)
         assert [line.get_label() for line in cosine] == ['dapo']
         assert list(cosine[0].get_ydata()) == pytest.approx([i / 100 for i in range(12)])

@@ -3,29 +3,23 @@ import os
 import runpy
 
 import pytest
-from ding.entry import serial_pipeline_onpolicy
 from ding.worker import InteractionSerialEvaluator
 
-from ding_common import ConfigError, read_json_lines
+from ding_common import ConfigError
 from ding_grpo import check
 from ding_grpo.__main__ import main as command
 from ding_grpo.collect import GroupCollector
-from dizoo_llm.tasks import ThinkAnswerTask
+from tests.runs import evaluations, findings, pays, rescore, train
 from tests.shipped import path_of, small, write
-
-
-@pytest.fixture
-def paid_for_nothing(monkeypatch):
-    monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
-    monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, p, c: dict(answer=1., format=1., solved=1.))
 
 
 @pytest.mark.envtest
 class TestRun:
 
-    def test_what_lies_in_the_folder(self, think_answer, paid_for_nothing, capsys):
-        serial_pipeline_onpolicy(think_answer, seed=0, max_train_iter=2)
-        found, = read_json_lines('run/findings.jsonl')
+    def test_what_lies_in_the_folder(self, think_answer, monkeypatch, capsys):
+        rescore(monkeypatch, pays(1., 1., 1.), must_end=False)
+        train(think_answer, 2)
+        found, = findings()
         assert (found['update'], found['cause'], found['reward']) == (0, 'always_paid', 2)
         told = capsys.readouterr().out.splitlines()
         assert f"finding after update 0, always_paid: {found['message']}" in told
@@ -34,39 +28,25 @@ class TestRun:
 
     def test_a_scorer_that_only_returns_none(self, think_answer, monkeypatch):
         """The advice was to warm start."""
-        monkeypatch.setattr(ThinkAnswerTask, 'demonstrates', False)
-        monkeypatch.setattr(ThinkAnswerTask, 'score', lambda self, p, c: dict(answer=None, format=None, solved=None))
-        serial_pipeline_onpolicy(think_answer, seed=0, max_train_iter=14)
-        found, = read_json_lines('run/findings.jsonl')
+        rescore(monkeypatch, pays(None, None, None), demonstrates=False)
+        train(think_answer, 14)
+        found, = findings()
         assert (found['update'], found['cause'], found['samples']) == (13, 'no_part', 104)  # of 8 rows each
         assert "the scorer returned None for 'answer', 'format', 'solved' every time" in found['message']
 
     def test_a_resumed_run_has_the_findings_of_one_that_was_not_stopped(self, think_answer):
-        main, create = think_answer
-        main.policy.learn.update(learning_rate=1e-12, learner=dict(hook=dict(save_ckpt_after_iter=2)))
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=5)
+        train(think_answer, 5, learning_rate=1e-12, learner=dict(hook=dict(save_ckpt_after_iter=2)))
         whole = open('run/findings.jsonl').read()
-        assert [f['cause'] for f in read_json_lines('run/findings.jsonl')] == ['step_small']
+        assert [f['cause'] for f in findings()] == ['step_small']
         for path in ('iteration_4.pth.tar', 'iteration_5.pth.tar', 'ckpt_best.pth.tar'):
             os.remove(f'run/ckpt/{path}')
-        main.policy.learn.resume_training = True
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=5)  # from update 2, before the finding
+        train(think_answer, 5, resume_training=True)  # from update 2, before the finding
         assert open('run/findings.jsonl').read() == whole
 
-    def test_a_run_that_is_solved_by_texts_that_do_not_end(self, think_answer, monkeypatch, capsys):
-        monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
-        main, create = think_answer
-        main.env.stop_value, main.env.max_new_tokens, main.policy.eval.evaluator.eval_freq = 0.0, 2, 1
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=5)
-        last = read_json_lines('run/log/evaluator/evaluations.jsonl')[-1]
-        assert last['train_iter'] == 1 and last['truncated'] >= 0.5
-        found, = read_json_lines('run/findings.jsonl')
-        assert (found['update'], found['cause'], found['share']) == (1, 'cut_paid', last['truncated'])
-        assert 'finding after update 1, cut_paid: ' in capsys.readouterr().out
-
-    def test_not_by_texts_that_end_beside_others_that_do_not(self, think_answer, monkeypatch):
-        """A bar that half of the completions reach may leave the others cut, and unpaid."""
-        monkeypatch.setattr(ThinkAnswerTask, 'must_end', False)
+    @pytest.mark.parametrize('paid', [True, False])
+    def test_a_run_that_is_solved_by_texts_that_do_not_end(self, think_answer, monkeypatch, capsys, paid):
+        """A bar that half of the completions reach may leave the others cut, and unpaid: no finding."""
+        rescore(monkeypatch, must_end=False)
         main, create = think_answer
         main.env.stop_value, main.env.max_new_tokens, main.policy.eval.evaluator.eval_freq = 0.0, 2, 1
         stops = InteractionSerialEvaluator.eval
@@ -77,13 +57,18 @@ class TestRun:
             self._stop_value = 1.0  # no completion reaches it
             return found
 
-        monkeypatch.setattr(InteractionSerialEvaluator, 'eval', evaluate)
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=5)
-        assert os.path.getsize('run/findings.jsonl') == 0
+        if not paid:
+            monkeypatch.setattr(InteractionSerialEvaluator, 'eval', evaluate)
+        train((main, create), 5)
+        last = evaluations()[-1]
+        assert last['train_iter'] == 1 and last['truncated'] >= 0.5
+        told = [(f['update'], f['cause'], f['share']) for f in findings()]
+        assert told == ([(1, 'cut_paid', last['truncated'])] if paid else [])
+        assert ('finding after update 1, cut_paid: ' in capsys.readouterr().out) == paid
 
     def test_other_environments(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        serial_pipeline_onpolicy(small('pendulum_grpo'), seed=0, max_train_iter=3)
+        train(small('pendulum_grpo'), 3)
         assert os.path.getsize('run/findings.jsonl') == 0  # looked for, and none found
         text = open('run/findings.md').read()
         assert 'No known cause' in text and 'scorer' not in text
@@ -92,22 +77,29 @@ class TestRun:
 @pytest.mark.envtest
 class TestCheck:
 
-    def run(self, capsys, *args):
-        with pytest.raises(SystemExit) as ended:
-            command(['--check', *args])
-        return ended.value.code, capsys.readouterr().out
+    @pytest.fixture
+    def run(self, tmp_path, monkeypatch, capsys):
+        """Exit code and output of the check of these configs."""
+        monkeypatch.chdir(tmp_path)
 
-    def test_is_in_the_help(self, capsys):
-        assert '\nUsage: python -m ding_grpo --check [OPTIONS]' in '\n' + self.run(capsys, '--help')[1]
+        def checked(configs, *options):
+            options = [*options, '-c', write(tmp_path / 'c.py', configs)] if configs else options
+            with pytest.raises(SystemExit) as ended:
+                command(['--check', *options])
+            return ended.value.code, capsys.readouterr().out
+
+        return checked
+
+    def test_is_in_the_help(self, run, capsys):
+        assert '\nUsage: python -m ding_grpo --check [OPTIONS]' in '\n' + run(None, '--help')[1]
         with pytest.raises(SystemExit):
             command(['--help'])
         out = capsys.readouterr().out
         assert out.startswith('Usage: python -m ding_grpo [OPTIONS]')
         assert '  --check  ' in out and '  --train-iter ' in out
 
-    def test_leaves_nothing(self, think_answer, tmp_path, capsys):
-        path = write(tmp_path / 'c.py', think_answer)
-        code, out = self.run(capsys, '-m', 'serial_onpolicy', '-c', path, '-s', '0')
+    def test_leaves_nothing(self, run):
+        code, out = run(small('think_answer_grpo'), '-m', 'serial_onpolicy', '-s', '0')
         assert code == 0 and os.listdir('.') == ['c.py']
         for words in ('prompts of 4 problems: 19 tokens', 'demonstrations: 6 tokens; 0 of 4 are cut, 0 fail',
                       'an update takes ', 'peak memory ', 'of the second update: reward_mean ',
@@ -116,24 +108,20 @@ class TestCheck:
         rows = [line.split()[:4] for line in out.splitlines()]
         assert ['demonstration', '4', '2', '1'] in rows and ['empty', '4', '0', '0'] in rows
 
-    def test_junk_that_pays(self, think_answer, tmp_path, capsys, monkeypatch):
-        monkeypatch.setattr(
-            ThinkAnswerTask, 'score', lambda self, p, c: dict.fromkeys(self.weights, float(len(c.split()) > 4))
-        )
-        code, out = self.run(capsys, '-c', write(tmp_path / 'c.py', think_answer))
+    def test_junk_that_pays(self, run, monkeypatch):
+        rescore(monkeypatch, lambda self, p, c: dict.fromkeys(self.weights, float(len(c.split()) > 4)))
+        code, out = run(small('think_answer_grpo'))
         assert code == 1 and 'finding, junk_pays: junk pays: for problem 0' in out and 'findings: 1' in out
 
-    def test_a_demonstration_that_does_not_fit(self, think_answer, tmp_path, capsys):
-        think_answer[0].env.max_new_tokens = 4
-        code, out = self.run(capsys, '-c', write(tmp_path / 'c.py', think_answer))
+    def test_a_demonstration_that_does_not_fit(self, run):
+        code, out = run(small('think_answer_grpo', env=dict(max_new_tokens=4)))
         assert code == 0 and 'none can be scored; 0 of 4 are cut, 4 fail' in out and 'env.max_new_tokens = 4' in out
 
-    def test_environments_without_a_scorer(self, tmp_path, monkeypatch, capsys):
-        monkeypatch.chdir(tmp_path)
-        code, out = self.run(capsys, '-c', write(tmp_path / 'c.py', small('cartpole_grpo')))
+    def test_environments_without_a_scorer(self, run):
+        code, out = run(small('cartpole_grpo'))
         assert code == 0 and 'an update takes' in out and 'demonstration' not in out
 
-    def test_other_policies_are_refused(self, monkeypatch):
+    def test_other_policies_are_refused(self):
         loaded = runpy.run_path(path_of('cartpole_ppo'))
         with pytest.raises(ConfigError) as caught:
             check.examine(loaded['main_config'], loaded['create_config'], seed=0)

@@ -2,16 +2,15 @@ import glob
 import json
 
 import pytest
-from ding.entry import serial_pipeline_onpolicy
 from easydict import EasyDict
-from tensorboard.backend.event_processing.event_accumulator import \
-    EventAccumulator
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto import wandb_internal_pb2
 from wandb.sdk.internal.datastore import DataStore
 
 from ding_common import ConfigError
 from ding_grpo.logs.wandb_mirror import AXES
 from ding_grpo.run.report import ReportHook
+from tests.runs import train
 
 
 def recorded(folder):
@@ -34,26 +33,19 @@ def recorded(folder):
     return found, ids
 
 
-def train(main, create, updates, **keys):
-    main.policy.learn.learner = dict(hook=dict(report=dict(ext_args=dict(wandb=dict(project='p'), export=False))))
-    main.policy.learn.update(keys)
-    serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=updates)
-
-
 @pytest.mark.envtest
 def test_has_what_tensorboard_has(think_answer, monkeypatch):
     monkeypatch.setenv('WANDB_SILENT', 'true')
-    main, create = think_answer
-    train(main, create, 2)
-    found, ids = recorded(main.exp_name)
-    events = EventAccumulator(f'{main.exp_name}/log/serial', size_guidance=dict(scalars=0))
-    events.Reload()
+    copied = dict(hook=dict(report=dict(ext_args=dict(wandb=dict(project='p'), export=False))))
+    train(think_answer, 2, learner=copied)
+    found, ids = recorded('run')
+    events = EventAccumulator('run/log/serial', size_guidance=dict(scalars=0)).Reload()
     expected = [(tag, e.step, e.value) for tag in events.Tags()['scalars'] for e in events.Scalars(tag)]
     assert sorted((tag, step, value) for tag, _, step, value in found) == sorted(expected) and len(expected) > 100
     axes = {tag.split('/')[0]: axis for tag, axis, _, _ in found}
     assert axes['learner_iter'] == 'update' and axes['learner_step'] == 'envstep' and len(ids) == 1
-    train(main, create, 3, resume_training=True)
-    assert recorded(main.exp_name)[1] == ids  # the same run goes on
+    train(think_answer, 3, resume_training=True)
+    assert recorded('run')[1] == ids  # the same run goes on
 
 
 @pytest.mark.unittest
