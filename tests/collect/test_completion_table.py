@@ -9,9 +9,7 @@ pytestmark = pytest.mark.unittest
 
 def info(text, a, failed=None):
     parts = dict(a=a, b=None)
-    return dict(
-        index=0, kind='', prompt='what', completion=text, reward_parts=parts, truncated=a == 0, failed=failed
-    )
+    return dict(index=0, kind='', prompt='what', completion=text, reward_parts=parts, truncated=a == 0, failed=failed)
 
 
 def sample(number, rewards, failed):

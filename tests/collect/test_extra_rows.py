@@ -53,25 +53,26 @@ class TestCollect:
         found = of_counted.collect(n_sample=5, train_iter=3)
         assert CountedEnv.steps == 5 * GROUP
         configs[0].policy.group_size, configs[0].policy.collect.extra_rows = GROUP + EXTRA, 0
-        whole, dropped = collect(), 0
+        whole, dropped, longest = collect(), 0, 0
         for some, rows in zip(found, whole):
             length = rows['length'].tolist()
             kept = sorted(sorted(range(GROUP + EXTRA), key=lambda row: (length[row], row))[:GROUP])
             dropped += kept != list(range(GROUP))
             most = max(length[row] for row in kept)
+            longest += most
             assert some['length'].tolist() == [length[row] for row in kept]
             assert some['action'].tolist() == rows['action'][kept][:, :most].tolist()
             assert some['reward'].tolist() == rows['reward'][kept][:, :most].tolist()
             assert torch.allclose(some['logp_old'], rows['logp_old'][kept][:, :most], atol=1e-5)
         assert dropped > 2  # other rows than the first ones
-        tokens, sampled = (sum(int(s['weight'].sum()) for s in samples) for samples in (found, whole))
-        assert of_counted.envstep == tokens
-        assert policy.learn_mode.forward(found)['dropped_tokens'] == sampled - tokens > 0
+        assert of_counted.envstep == sum(int(s['weight'].sum()) for s in found)
+        # the others are sampled until the last row that is kept has ended
+        assert policy.learn_mode.forward(found)['dropped_tokens'] == EXTRA * longest
 
     def test_result_depends_neither_on_environments_nor_on_processes(self, collect):
-        found = [
-            summary(collect(*way)) for way in (('base', 6), ('base', 18), ('subprocess', 12))
-        ] + [summary(collect('subprocess', env_cls=SlowResetEnv))]
+        found = [summary(collect(*way))
+                 for way in (('base', 6), ('base', 18),
+                             ('subprocess', 12))] + [summary(collect('subprocess', env_cls=SlowResetEnv))]
         assert all(f == found[0] for f in found)
 
     def test_a_group_that_begins_anew_drops_rows_as_before(self, collect):

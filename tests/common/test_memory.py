@@ -4,8 +4,8 @@ import torch
 
 from ding_common.processes import memory
 from ding_common.processes.memory import MemoryMeter, peak_memory
-from tests.policy.helper import make_policy
 from tests.collect.helper import make_collector
+from tests.policy.helper import make_policy
 
 SIZE = 160  # MiB
 

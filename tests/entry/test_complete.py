@@ -95,7 +95,8 @@ class TestNumbers:
         assert completed(policy=policy, task=TASK, collector_env_num=7)[0].collector_env_num == 7
 
     @pytest.mark.parametrize(
-        'create, env, episodes, environments', [
+        'create, env, episodes, environments',
+        [
             (TOKENS, dict(task=TASK), 4, 4),
             (TOKENS, dict(task=dict(type='guess')), 7, 7),
             (TOKENS, dict(task=dict(type='products')), 200, 128),
@@ -228,7 +229,8 @@ class TestWaysIn:
         assert (main, create) == before
 
     @pytest.mark.parametrize(
-        'name, keys', [
+        'name, keys',
+        [
             ('think_answer_ppo', ['collector_env_num']),  # n_sample counts steps
             ('cartpole_grpo', ['evaluator_env_num', 'n_evaluator_episode']),
         ]

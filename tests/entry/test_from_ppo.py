@@ -134,7 +134,8 @@ class TestShippedConfigs:
         assert evaluations()[-1]['eval_episode_return'] >= configs[0].env.stop_value
 
     @pytest.mark.parametrize(
-        'changes, line', [
+        'changes, line',
+        [
             (dict(module='missing_package.env'), "wrote grpo_config.py: 2 groups x 8 episodes"),
             (dict(module='missing_package.env', shape="'x'"), 'policy.model'),
             (dict(module='dizoo.no_such_module'), "ModuleNotFoundError: No module named 'dizoo.no_such_module'"),

@@ -127,8 +127,8 @@ class TestCommands:
     @pytest.mark.parametrize(
         'options, code, message', [
             (
-                ['-m', 'serial_onpolicy', '-s', '0', '-s', '1'], 1,
-                'Error: --config: missing; name a config file, a shipped config, '
+                ['-m', 'serial_onpolicy', '-s', '0', '-s', '1'
+                 ], 1, 'Error: --config: missing; name a config file, a shipped config, '
                 "or one of DI-engine's own by --env and --policy."
             ),
             (['-c', 'think_answer_grpo'], 2, "Missing option '-m'"),

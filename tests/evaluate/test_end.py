@@ -86,13 +86,13 @@ class TestWhatIsEvaluated:
         'env, part, value, told', [
             (dict(stop_value=1.), 'solved', 1., "env.stop_value = 1 reached by 'solved' = 1 at update 4\n"),
             (
-                dict(stop_value=1., return_part='format'), 'solved', 2.,
-                "env.stop_value = 1 reached by 'format' = 2 at update 4\n"
+                dict(stop_value=1.,
+                     return_part='format'), 'solved', 2., "env.stop_value = 1 reached by 'format' = 2 at update 4\n"
             ),
             (dict(stop_value=9.), 'solved', 1., None),
             (
-                dict(stop_value=1.), None, 2., 'env.stop_value = 1 reached by the reward of all parts '
-                '(answer, format, solved; env.return_part names one) = 2 at update 4\n'
+                dict(stop_value=1.), None, 1.5, 'env.stop_value = 1 reached by the reward of all parts '
+                '(answer, format, solved; env.return_part names one) = 1.5 at update 4\n'
             ),
         ]
     )
@@ -141,7 +141,7 @@ class TestWhatItLeaves:
     def test_a_new_best_or_none(self, run, returns, values, number, value):
         returns.update(values)
         run(6)
-        assert best() == number and not glob.glob('run/ckpt/*.before_end')
+        assert best() == number and len(glob.glob('run/ckpt/*.before_end')) == (number == 6)  # to resume from
         assert result()['eval_value'] == pytest.approx(value) and result()['train_iter'] == 6
 
     def test_random_generators_stay_as_they_were(self, run, at_evaluation):

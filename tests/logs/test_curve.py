@@ -7,7 +7,8 @@ from tests.runs import figures
 
 @pytest.mark.unittest
 @pytest.mark.parametrize(
-    'metrics, lines', [
+    'metrics, lines',
+    [
         (dict(reward_mean=0.5), [[0.5] * 3, [0, 1, 2]]),
         # DI-engine's own policies do not report the reward; an empty panel would look like a failed run
         (dict(total_loss=1.), [[0, 1, 2]]),

@@ -39,7 +39,8 @@ class TestEnvironments:
 
     @pytest.mark.parametrize('manager', ['base', 'subprocess'])
     @pytest.mark.parametrize(
-        'fails, message', [
+        'fails, message',
+        [
             ('step', f'^an environment failed in step: .*velocity{PLACE}'),
             ('reset', f'^an environment failed in reset: .*the simulator is gone{PLACE}'),
             ('library', f'in step: .*Singular matrix{PLACE}'),  # names the line that called it

@@ -34,7 +34,8 @@ def finished(name, pipeline=serial_pipeline_onpolicy, config='think_answer_grpo'
 
 
 @pytest.mark.parametrize(
-    'options, sizes', [
+    'options, sizes',
+    [
         # demonstrations and junk, greedy and sampled episodes of an evaluation, and two groups of a collect
         (dict(), [15, 4, 4, 4, 8]),
         (dict(evaluator_env_num=3), [15, 3, 3, 3, 1, 3, 1, 8]),  # two of the six episodes do not count

@@ -6,11 +6,11 @@ import torch
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM
 
-from ding_common import read_json_lines
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.run.checkpoint import read_checkpoint
 from tests.pipelines.test_processes import BUFFER, TURNS, Run
 from tests.processes import connected, run_ding
+from tests.runs import evaluated
 from tests.sharded import learn_all, measure_all
 from tests.shipped import load
 
@@ -18,29 +18,19 @@ SHAPE = dict(hidden_size=32, intermediate_size=64)
 LEARN = dict(batch_size=3, epoch_per_collect=1, micro_batch_tokens=35)
 
 
-def case(name, model={}, learn={}, collect={}, updates=5, **more):
+def case(name, model={}, learn={}, collect={}, options={}, updates=5, **more):
+    """Updates of a small policy; ``options`` are keys of ``policy.model`` beside its config."""
     policy = dict(
         group_size=4,
-        model=dict(config=dict(SHAPE, **model)),
+        model=dict(options, config=dict(SHAPE, **model)),
         learn=dict(LEARN, **learn),
-        collect=dict(n_sample=6, **collect)
+        collect=dict(n_sample=6, **collect),
+        **more.pop('policy', {})
     )
-    return dict(dict(name=name, policy=policy, updates=updates), **more)
+    return dict(name=name, policy=policy, updates=updates, **more)
 
 
-CASES = [
-    case('sgd_tied', dict(tie_word_embeddings=True), dict(learning_rate=0.1), updates=20, sgd=True),
-    case('adamw_untied_top_k', dict(tie_word_embeddings=False), collect=dict(top_k=7), updates=20),
-    case('reference', learn=dict(beta=0.1, ref_sync_freq=3, ref_sync_mixup=0.5, epoch_per_collect=2)),
-    case('checkpointed', updates=2),
-    case('empty_share', learn=dict(batch_size=1), failed=3),  # one row in each mini-batch
-]
-CASES[-2]['policy']['model']['gradient_checkpointing'] = True
 SGD = dict(learn=dict(learning_rate=0.1, beta=0.1), sgd=True)
-CASES += [case('sgd_sampled_by_autocast', collect=dict(autocast='bfloat16'), **SGD), case('autocast', **SGD)]
-CASES[-1]['policy']['model']['autocast'] = 'bfloat16'
-CASES[-1]['policy']['eval'] = dict(autocast=False)
-
 # Options that gather over all rows, stop epochs, or read the model once more.
 OPTIONS = [
     case('optimal_token_baseline', learn=dict(adv_method='optimal_token_baseline')),
@@ -49,9 +39,17 @@ OPTIONS = [
     case('kl_in_reward', learn=dict(kl_in_reward=True, kl_type='k1', beta=0.1, kl_target=1e-3)),
     case('off_policy', learn=dict(sampler_correction='token', off_policy_mask=0.1, epoch_per_collect=2)),
 ]
-CASES += [*OPTIONS, case('bfloat16', learn=dict(learning_rate=1e-3))]
-CASES[-1]['policy']['model']['dtype'] = 'bfloat16'
-
+CASES = [
+    case('sgd_tied', dict(tie_word_embeddings=True), dict(learning_rate=0.1), updates=20, sgd=True),
+    case('adamw_untied_top_k', dict(tie_word_embeddings=False), collect=dict(top_k=7), updates=20),
+    case('reference', learn=dict(beta=0.1, ref_sync_freq=3, ref_sync_mixup=0.5, epoch_per_collect=2)),
+    case('checkpointed', options=dict(gradient_checkpointing=True), updates=2),
+    case('empty_share', learn=dict(batch_size=1), failed=3),  # one row in each mini-batch
+    case('sgd_sampled_by_autocast', collect=dict(autocast='bfloat16'), **SGD),
+    case('autocast', options=dict(autocast='bfloat16'), policy=dict(eval=dict(autocast=False)), **SGD),
+    *OPTIONS,
+    case('bfloat16', learn=dict(learning_rate=1e-3), options=dict(dtype='bfloat16')),
+]
 # In every run of the tests; the others among the long checks.
 SHORT = ('sgd_tied', 'empty_share', 'lora', 'autocast')
 # Many layers, so that the few that are whole at a time are a small share. Few tokens, so that activations are.
@@ -60,11 +58,14 @@ DEEP['policy']['model']['gradient_checkpointing'] = True
 DEEP['policy']['collect']['n_sample'] = DEEP['policy']['learn']['batch_size'] = 1
 
 
+def of_shape(**more):
+    return CausalLM(config=dict(load('think_answer_grpo')[0].policy.model.config, **dict(SHAPE, **more)))
+
+
 def adapters(folder):
     """A case with LoRA, and its base model in a folder."""
-    model = dict(load('think_answer_grpo')[0].policy.model.config, **SHAPE)
     torch.manual_seed(1)
-    CausalLM(config=model).save_pretrained(str(folder / 'base'))
+    of_shape().save_pretrained(str(folder / 'base'))
     found = case('lora', learn=dict(beta=0.1))
     found['policy']['model'] = dict(pretrained=str(folder / 'base'), lora=dict(r=4))
     return found
@@ -145,7 +146,7 @@ class TestLearning:
     def test_evaluation_without_autocast(self, found):
         one, many = of_case(found, 'autocast')
         for each in (one, *many):
-            model = CausalLM(config=dict(load('think_answer_grpo')[0].policy.model.config, **SHAPE))
+            model = of_shape()
             model.load_state_dict(each['end'])
             prompts = PromptBatch.of([torch.arange(1, 6)], torch.device('cpu'))
             with torch.no_grad():
@@ -207,8 +208,8 @@ sharded_checkpoint.HuggingFaceStorageWriter = Writer
 
 class OnTwoMachines(Run):
 
-    def _start(self, folder, options, processes):
-        self._processes = connected(run_ding, options, [folder] * processes, machines=min(2, processes))
+    def start(self, folder, options, processes):
+        self.processes = connected(run_ding, options, [folder] * processes, machines=min(2, processes))
 
 
 def run(folder, name, updates, processes, code='', shard=True, **learn):
@@ -233,7 +234,7 @@ class TestRuns:
     )
     def test_killed_while_a_checkpoint_is_written_and_resumed_by_other_numbers(self, tmp_path, numbers, shard):
         first = run(tmp_path, 'run', 7, numbers[0], KILL, shard)
-        ended = [process.end() for process in first._processes]
+        ended = [process.end() for process in first.processes]
         assert ended[1][0] == -signal.SIGKILL
         assert all(code == 1 for code, _ in ended[:1] + ended[2:]), ended[0][1]
         assert 'of this run has exited' in ended[0][1]
@@ -243,18 +244,16 @@ class TestRuns:
         ]
         for updates, processes in ((5, numbers[1]), (7, numbers[2])):
             resumed = run(tmp_path, 'run', updates, processes, shard=shard, resume_training=True)
-            code, out = resumed.end()
-            assert code == 0, out
+            out = resumed.finish()
             assert f'resuming from run/ckpt/iteration_{2 if updates == 5 else 5}.pth.tar' in out
         # the folder that the kill left is deleted, and those of older checkpoints
         numbered = [name for name in names(resumed) if name.startswith('iteration')]
         assert numbered == [f'iteration_{n}.{end}' for n in (5, 6, 7) for end in ('0.shards', 'pth.tar')]
         plain = run(tmp_path, 'plain', 7, 1, shard=False)
-        assert plain.end()[0] == 0
+        plain.finish()
         one, many = plain.weights(7), read_checkpoint(str(resumed.folder / 'ckpt/iteration_7.pth.tar'))
         assert distance(one, many['model']) < 1e-5
-        assert [e['train_iter'] for e in read_json_lines(str(resumed.folder / 'log/evaluator/evaluations.jsonl'))
-                ] == [e['train_iter'] for e in read_json_lines(str(plain.folder / 'log/evaluator/evaluations.jsonl'))]
+        assert evaluated(resumed.folder) == evaluated(plain.folder)
         # the exported folder is the whole model, for transformers alone
         lm = AutoModelForCausalLM.from_pretrained(resumed.folder / 'model/last')
         for name, value in many['model'].items():
@@ -264,7 +263,7 @@ class TestRuns:
         assert 'model/lm.model.embed_tokens.weight' in kept.state_dict_metadata
         assert 'model/lm.lm_head.weight' not in kept.state_dict_metadata  # tied weights are written once
         ids = torch.arange(1, 8).unsqueeze(0)
-        policy = CausalLM(config=dict(load('think_answer_grpo')[0].policy.model.config, **TIED))
+        policy = of_shape(tie_word_embeddings=True)
         policy.load_state_dict(many['model'])
         assert torch.equal(lm(ids).logits, policy.lm(ids).logits)
 
@@ -281,14 +280,12 @@ class TestRuns:
         one = Run(tmp_path, 'one', config, changes, mode, 10, 1)
         many = Run(tmp_path, 'many', config, divided, mode, 10, 2)
         for each in (one, many):
-            code, out = each.end()
-            assert code == 0, out
+            each.finish()
         found = read_checkpoint(str(many.folder / 'ckpt/iteration_10.pth.tar'))['model']
         assert distance(one.weights(10), found) < 1e-5
 
     def test_a_checkpoint_that_is_not_divided_is_refused(self, tmp_path):
-        plain = run(tmp_path, 'plain', 2, 1, shard=False)
-        assert plain.end()[0] == 0
+        run(tmp_path, 'plain', 2, 1, shard=False).finish()
         hook = dict(hook=dict(load_ckpt_before_run='plain/ckpt/iteration_2.pth.tar'))
         code, out = run(tmp_path, 'run', 4, 2, learner=hook).end()
         assert code == 1

@@ -192,12 +192,12 @@ class TestPipeline:
             ('cartpole_grpo', dict(group_size=5), 'env.collector_env_num = 24'),
             ('cartpole_grpo', dict(model=dict(action_shap=1)), 'action_shap'),
             (
-                'cartpole_ppo', dict(eval=dict(evaluator=dict(sample=True))),
-                "evaluator.sample = True: policy.type = 'ppo' only evaluates gree"
+                'cartpole_ppo', dict(eval=dict(evaluator=dict(sample=True))
+                                     ), "evaluator.sample = True: policy.type = 'ppo' only evaluates gree"
             ),
             (
-                'cartpole_ppo', dict(eval=dict(evaluator=dict(samples_per_start=2))),
-                "evaluator.samples_per_start = 2: policy.type = 'ppo' only evaluates gree"
+                'cartpole_ppo', dict(eval=dict(evaluator=dict(samples_per_start=2))
+                                     ), "evaluator.samples_per_start = 2: policy.type = 'ppo' only evaluates gree"
             ),
         ],
         ids=str

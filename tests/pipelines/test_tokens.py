@@ -237,7 +237,9 @@ class TestCommandLine:
         code, out = Process(run_ding, f'-m serial_onpolicy -c {written(code)}', tmp_path).end()
         assert code == 1 and 'Traceback' not in out
         last = out.splitlines()[-1]  # before it DI-engine logs that an environment has failed
-        assert last.startswith('Error: 4 of 4 completions could not be scored, more than policy.eval.evaluator.max_fail')
+        assert last.startswith(
+            'Error: 4 of 4 completions could not be scored, more than policy.eval.evaluator.max_fail'
+        )
         assert 'ThinkAnswerTask raised ZeroDivisionError' in last and '<think> 2 3 4' in last
         assert len(out.splitlines()) <= 5
 

@@ -101,7 +101,9 @@ class TestLateErrors:
             start('stale', 3, run, resume_training=True)
             assert 'ahead' in state(3, run)['run']['collector']
 
-    @pytest.mark.parametrize('name, nth, saved', [('tokens', 1, True), ('tokens', 2, False), ('replay_buffer', 1, False)])
+    @pytest.mark.parametrize(
+        'name, nth, saved', [('tokens', 1, True), ('tokens', 2, False), ('replay_buffer', 1, False)]
+    )
     def test_of_an_update_saves_unless_half_of_it_is_done(self, start, monkeypatch, name, nth, saved):
         """The buffer already has the groups of the update that failed."""
         step, calls = Updater.step, []  # four optimizer steps in an update

@@ -62,7 +62,8 @@ def progress(own_folder, monkeypatch, capsys):
 class TestProgress:
 
     @pytest.mark.parametrize(
-        'freq, seconds, printed', [
+        'freq, seconds, printed',
+        [
             (3, 1., ['1', '3', '6']),
             (100, 4., ['1', '4', '7']),  # after ten seconds without a line there is one
         ]
@@ -73,7 +74,8 @@ class TestProgress:
         assert len(metrics()) == 8 and 'train_time' not in metrics()[0]
 
     @pytest.mark.parametrize(
-        'columns, line', [
+        'columns, line',
+        [
             (
                 120, 'update 3 of 200  01:12  13:08 left  reward 1.25  answer 0.50  length 6.0  entropy 1.00  '
                 'clipped 0.00  9 tokens/s'
@@ -92,7 +94,8 @@ class TestProgress:
         assert progress(3, updates=200, steps=10 ** 10)[-1] == line
 
     @pytest.mark.parametrize(
-        'made, seconds, limits, shown', [
+        'made, seconds, limits, shown',
+        [
             # ten updates make 1000 environment steps
             (3, 4., dict(updates=11, steps=1000), ['01:04  reward 1.25', '01:08  00:32 left', '01:12  00:28 left']),
             (2, 1800., dict(updates=10 ** 10, steps=500), ['31:00  reward', '1:01:00  1:30:00 left']),
