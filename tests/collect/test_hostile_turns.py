@@ -6,9 +6,9 @@ import pytest
 from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply
 from dizoo_llm.envs import TokenEnv
 from tests.cases import long
+from tests.collect.helper import make_collector
 from tests.policy.helper import make_policy
 from tests.runs import completions
-from tests.collect.helper import make_collector
 
 TURNS = dict(max_new_tokens=2, max_turns=4, max_reply_tokens=3)
 HARM = ['raise', 'hang', 'flood', 'special', 'half', 'list']

@@ -3,6 +3,7 @@ import signal
 
 import pytest
 import torch
+from ding.utils import deep_merge_dicts
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from transformers import AutoModelForCausalLM
 
@@ -95,28 +96,27 @@ ALL = [
 ]
 
 
-class Found(dict):
-    """For each case, what one process found, and what each of several did."""
-    machines = 1
-
-
 @pytest.fixture(scope='class', params=[pytest.param((2, 1, True), id='2-on-1-short'), *ALL])
 def found(request, tmp_path_factory):
+    """For each case, what one process found, what each of several did, and the number of machines."""
     processes, machines, short = request.param
     folder = tmp_path_factory.mktemp('sharding')
     cases = [*CASES, adapters(folder)]
     if short:
         cases = [dict(c, updates=min(4, c['updates'])) for c in cases if c['name'] in SHORT]
     one, many = learned(folder / 'one', cases, 1), learned(folder / 'many', cases, processes, machines)
-    results = Found({name: (one[name][0], many[name]) for name in one})
-    results.machines = machines
+    return {name: (one[name][0], many[name], machines) for name in one}
+
+
+@pytest.fixture
+def of_case(found):
+
+    def results(*names):
+        """Of the first of these cases that was run."""
+        name = next((name for name in names if name in found), None)
+        return found[name] if name else pytest.skip('among the long checks')
+
     return results
-
-
-def of_case(found, name):
-    if name not in found:
-        pytest.skip('among the long checks')
-    return found[name]
 
 
 @pytest.mark.envtest
@@ -128,23 +128,23 @@ class TestLearning:
             'lora', *(c['name'] for c in OPTIONS)
         ]
     )
-    def test_the_weights_of_one_process(self, found, name):
-        one, many = of_case(found, name)
+    def test_the_weights_of_one_process(self, of_case, name):
+        one, many, _ = of_case(name)
         assert distance(one['start'], one['end']) > 1e-3  # it learns
         for other in many:
             assert torch.equal(one['start']['lm.model.norm.weight'], other['start']['lm.model.norm.weight'])
             assert distance(one['end'], other['end']) < (1e-6 if 'sgd' in name else 1e-5)
 
-    def test_autocast_gathers_layers_in_its_type(self, found):
+    def test_autocast_gathers_layers_in_its_type(self, of_case):
         """Gradients of other parts of a batch round differently."""
-        one, many = of_case(found, 'autocast')
+        one, many, _ = of_case('autocast')
         assert one['types'] == {torch.float32}
         for other in many:
             assert other['types'] == {torch.bfloat16}
             assert distance(one['end'], other['end']) < 0.005 * distance(one['start'], one['end'])
 
-    def test_evaluation_without_autocast(self, found):
-        one, many = of_case(found, 'autocast')
+    def test_evaluation_without_autocast(self, of_case):
+        one, many, _ = of_case('autocast')
         for each in (one, *many):
             model = of_shape()
             model.load_state_dict(each['end'])
@@ -153,33 +153,33 @@ class TestLearning:
                 exact = model.completion_logits(prompts, torch.arange(6, 9).unsqueeze(0))
             assert torch.allclose(each['evaluated'], exact[..., :each['evaluated'].shape[-1]], atol=1e-6)
 
-    def test_epochs_end_at_the_same_mini_batch(self, found):
-        one, many = of_case(found, 'target_kl')
+    def test_epochs_end_at_the_same_mini_batch(self, of_case):
+        one, many, _ = of_case('target_kl')
         assert all(0 < steps < 8 for steps in one['steps'])  # two mini-batches, four epochs
         assert all(other['steps'] == one['steps'] for other in many)
 
-    def test_weights_in_bfloat16(self, found):
-        one, many = of_case(found, 'bfloat16')
+    def test_weights_in_bfloat16(self, of_case):
+        one, many, _ = of_case('bfloat16')
         assert {p.dtype for p in one['end'].values()} == {torch.bfloat16}
         for other in many:
             assert {p.dtype for p in other['end'].values()} == {torch.bfloat16}
             assert distance(one['end'], other['end']) < 0.1 * distance(one['start'], one['end'])
 
     @pytest.mark.parametrize('name', ['sgd_tied', 'empty_share'])
-    def test_a_process_with_fewer_parts_keeps_step(self, found, name):
-        assert sum(other['added'] for other in of_case(found, name)[1]) > 0
+    def test_a_process_with_fewer_parts_keeps_step(self, of_case, name):
+        assert sum(other['added'] for other in of_case(name)[1]) > 0
 
-    def test_no_process_has_all_of_a_gradient_or_of_the_optimizer(self, found):
-        one, many = found['lora' if 'adamw_untied_top_k' not in found else 'adamw_untied_top_k']
+    def test_no_process_has_all_of_a_gradient_or_of_the_optimizer(self, of_case):
+        one, many, machines = of_case('adamw_untied_top_k', 'lora')
         total = sum(one['sizes'])
         for kind, copies in (('weights', 1), ('gradients', 1), ('moments', 2)):
             held = [sum(other['kept'][kind]) for other in many]
-            assert sum(held) == found.machines * copies * total and copies * total == sum(one['kept'][kind])
-            assert max(held) < copies * total / (len(many) / found.machines) * 1.1  # uneven matrices
+            assert sum(held) == machines * copies * total and copies * total == sum(one['kept'][kind])
+            assert max(held) < copies * total / (len(many) / machines) * 1.1  # uneven matrices
 
     @pytest.mark.parametrize('name', ['adamw_untied_top_k', 'lora'])
-    def test_samples_from_the_weights_of_the_last_update(self, found, name):
-        for other in of_case(found, name)[1]:
+    def test_samples_from_the_weights_of_the_last_update(self, of_case, name):
+        for other in of_case(name)[1]:
             assert all(torch.equal(other['sampled'][key], value) for key, value in other['end'].items())
 
 
@@ -213,7 +213,7 @@ class OnTwoMachines(Run):
 
 
 def run(folder, name, updates, processes, code='', shard=True, **learn):
-    changes = dict(RUN, policy=dict(RUN['policy'], shard=shard, model=dict(config=dict(TIED))))
+    changes = deep_merge_dicts(RUN, dict(policy=dict(shard=shard)))
     kind = OnTwoMachines if shard == 'machine' else Run
     return kind(folder, name, 'think_answer_grpo', changes, 'serial_onpolicy', updates, processes, code, **learn)
 
@@ -225,13 +225,8 @@ def names(run):
 @pytest.mark.envtest
 class TestRuns:
 
-    @pytest.mark.parametrize(
-        'numbers, shard', [
-            pytest.param((2, 1, 2), True, marks=pytest.mark.algotest),
-            pytest.param((4, 2, 4), True, marks=pytest.mark.algotest),
-            pytest.param((4, 1, 4), 'machine', marks=pytest.mark.algotest),
-        ]
-    )
+    @pytest.mark.algotest
+    @pytest.mark.parametrize('numbers, shard', [((2, 1, 2), True), ((4, 2, 4), True), ((4, 1, 4), 'machine')], ids=str)
     def test_killed_while_a_checkpoint_is_written_and_resumed_by_other_numbers(self, tmp_path, numbers, shard):
         first = run(tmp_path, 'run', 7, numbers[0], KILL, shard)
         ended = [process.end() for process in first.processes]
@@ -276,11 +271,10 @@ class TestRuns:
         ids=['turns', 'replay_buffer']
     )
     def test_the_run_of_one_process(self, tmp_path, config, changes, mode):
-        divided = dict(changes, policy=dict(changes['policy'], shard=True))
-        one = Run(tmp_path, 'one', config, changes, mode, 10, 1)
-        many = Run(tmp_path, 'many', config, divided, mode, 10, 2)
-        for each in (one, many):
-            each.finish()
+        divided = deep_merge_dicts(changes, dict(policy=dict(shard=True)))
+        one, many = Run(tmp_path, 'one', config, changes, mode, 10,
+                        1), Run(tmp_path, 'many', config, divided, mode, 10, 2)
+        one.finish(), many.finish()
         found = read_checkpoint(str(many.folder / 'ckpt/iteration_10.pth.tar'))['model']
         assert distance(one.weights(10), found) < 1e-5
 

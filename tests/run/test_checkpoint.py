@@ -22,7 +22,7 @@ def ckpt(tmp_path):
 
 
 def figure(path, place):
-    """A number that Linux tells of this process."""
+    """A number of this process in a file of /proc."""
     with open(f'/proc/self/{path}') as f:
         return int(f.readline().split()[place])
 
