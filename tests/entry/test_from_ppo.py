@@ -121,10 +121,10 @@ class TestShippedConfigs:
             return
         main.env.update(n_evaluator_episode=1, evaluator_env_num=1, collector_env_num=2)
         main.policy.group_size, main.policy.collect.n_sample = 2, 2
-        train(configs, 2, epoch_per_collect=1)
-        assert len(metrics()) == 2 and sum(m['optimizer_steps'] for m in metrics()) >= 2
+        train(configs, 1, epoch_per_collect=1)
+        update, = metrics()
         if name.startswith(('cartpole', 'pendulum', 'lunarlander', 'bipedalwalker')):  # rewards differ from the start
-            assert max(m['grad_norm'] for m in metrics()) > 0
+            assert update['optimizer_steps'] >= 1 and update['grad_norm'] > 0
 
     @pytest.mark.algotest
     @pytest.mark.parametrize('name', ['cartpole_ppo', 'pendulum_ppo'])

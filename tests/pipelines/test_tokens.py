@@ -102,12 +102,11 @@ class TestRun:
     def test_play_prompts_the_trained_model(self, run, tmp_path):
 
         def shown(*options, **kwargs):
-            return CliRunner().invoke(play, ['run/model/last', *options], **kwargs).output
+            return CliRunner().invoke(play, ['run/model/last', *options], **kwargs).stdout
 
         last = evaluations()[-1]
         prompt, completion = (last['completions'][0][key] for key in ('prompt', 'completion'))
-        assert shown(prompt).endswith(f'{completion}\n')
-        assert shown(input=f'{prompt}\n\n').endswith(f'{completion}\n')
+        assert shown(prompt) == shown(input=f'{prompt}\n\n') == f'{completion}\n'
         table = shown('--task', 'think_answer')
         assert table.splitlines()[-1] == f"mean of 'solved': {last['eval_episode_return']:.3f} in 4 problems"
         for c in last['completions']:
@@ -120,7 +119,8 @@ class TestRun:
         table = shown('--config', str(tmp_path / 'c.py'))
         assert r'1\n2' in table and r'a\nb' in table and len(table.splitlines()) == 4
         assert table.endswith('mean of the return: 1.000 in 1 problems\n')
-        assert 'give --task alone' in shown('--task', 'think_answer', '--config', CONFIG)
+        both = CliRunner().invoke(play, ['run/model/last', '--task', 'think_answer', '--config', CONFIG])
+        assert both.exit_code == 2 and 'give --task alone' in both.output
 
 
 class TestFromPython:
