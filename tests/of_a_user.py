@@ -14,6 +14,8 @@ class OfAUser(BaseEnv):
     def __init__(self, cfg):
         self._fails, self._lacks, self._steps = cfg.get('fails'), cfg.get('lacks'), 0
         self._reward = cfg.get('reward', 1.0)
+        if self._fails == 'create':
+            raise ImportError("No module named 'its_engine'")
         for name, space in (('observation_space', BOX), ('action_space', ACTIONS), ('reward_space', REWARDS)):
             if name != self._lacks:
                 setattr(self, name, None if self._lacks == f'{name}: None' else space)
@@ -24,6 +26,8 @@ class OfAUser(BaseEnv):
     def reset(self):
         if self._fails == 'reset':
             raise OSError('the simulator is gone')
+        if self._fails == 'import':
+            raise ImportError("No module named 'its_engine'")
         self._steps = 0
         return np.zeros(4, np.float32)
 

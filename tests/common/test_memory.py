@@ -4,8 +4,8 @@ import torch
 
 from ding_common.processes import memory
 from ding_common.processes.memory import MemoryMeter, peak_memory
-from tests.policies import make_policy
-from tests.worker.test_group_collector import make_collector
+from tests.collect.helper import make_collector
+from tests.policy.helper import make_policy
 
 SIZE = 160  # MiB
 

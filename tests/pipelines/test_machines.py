@@ -9,9 +9,9 @@ import time
 import pytest
 from safetensors.torch import load_file
 
-from ding_common import read_json_lines
-from tests.pipelines.test_processes import TOKENS, Run, furthest, write_config
+from tests.pipelines.test_processes import THINK, TOKENS, Run, write_config
 from tests.processes import ROOT
+from tests.runs import distance, metrics
 
 SHARDED = dict(TOKENS, policy=dict(TOKENS['policy'], shard='machine'))
 
@@ -97,19 +97,18 @@ class TestTwoMachines:
         if common:  # parts of a checkpoint are written by all machines
             machines[1].folder = machines[0].folder
         start(machines, config, processes, 10)
-        one = Run(tmp_path, 'one', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10, 1)
+        one = Run(tmp_path, 'one', *THINK, 10, 1)
         for ended in (one.end(), *(machine.end(120) for machine in machines)):
             assert ended[0] == 0, ended[1]
         run = machines[0].folder / 'run'
-        assert len(read_json_lines(str(run / 'log/learner/metrics.jsonl'))) == 10
+        assert len(metrics(run)) == 10
         assert common or [p.name for p in (machines[1].folder / 'run').iterdir()] == ['log']  # the log of its process
         weights = [load_file(folder / 'model/last/model.safetensors') for folder in (run, one.folder)]
-        assert furthest(*weights) < 1e-6
+        assert distance(*weights) < 1e-6
 
     def test_one_that_dies_ends_the_other(self, machines):
         start(machines, TOKENS, 1, 10 ** 6)
-        log = machines[0].folder / 'run/log/learner/metrics.jsonl'
-        while not log.exists() or len(read_json_lines(str(log))) < 3:
+        while len(metrics(machines[0].folder / 'run')) < 3:
             assert all(machine.torchrun.poll() is None for machine in machines), machines[0].end(1)
             time.sleep(0.2)
         machines[1].close()

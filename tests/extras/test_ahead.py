@@ -1,0 +1,164 @@
+"""Sampling in another process while the policy learns: one update behind, otherwise the same run."""
+import copy
+import multiprocessing
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from ding.entry import serial_pipeline, serial_pipeline_onpolicy
+
+from ding_common import ConfigError, PeerError
+from ding_grpo.data.batch import Batch
+from ding_grpo.data.plain import plain
+from ding_grpo.extras.ahead import AheadProcess
+from tests.runs import each_update, metrics, train, weights
+from tests.shipped import small
+
+
+@pytest.fixture
+def seen(tmp_path, monkeypatch):
+    """Policy, weights and groups at the start of each update."""
+    monkeypatch.chdir(tmp_path)
+    found = []
+    each_update(monkeypatch, lambda _, policy, data: found.append((policy, weights(policy), copy.deepcopy(data))))
+    return found
+
+
+def ahead(name='think_answer_grpo', **policy):
+    main, create = small(name, policy=policy)
+    main.policy.collect.setdefault('stale', 1)
+    return main, create
+
+
+@pytest.mark.envtest
+class TestRun:
+
+    @pytest.mark.parametrize('name', ['think_answer_grpo', 'key_and_door_grpo', 'cartpole_grpo'])
+    def test_each_update_learns_from_the_weights_before_the_last_one(self, seen, name):
+        policy = train(ahead(name), 4, learning_rate=1e-2)
+        steps = [0, *np.cumsum([m['optimizer_steps'] for m in metrics()])]
+        changed = []
+        for update, (_, own, data) in enumerate(seen[:4]):
+            batch, before = Batch.of(data), seen[max(update - 1, 0)][1]
+            gaps = []
+            for state in (before, own):
+                policy.whole_model.load_state_dict(state)
+                gap = policy._learning.updater.read(batch) - batch.logp_old
+                gaps.append(gap[batch.weight != 0].abs().max().item())
+            assert gaps[0] < 2e-5
+            if any(not torch.equal(own[name], before[name]) for name in own):  # the last update had a gradient
+                assert gaps[1] > 1e-3
+                changed.append(update)
+            assert {g['collect_iter'] for g in data} == {update}
+            assert {g['sampled_after'] for g in data} == {steps[max(update - 1, 0)]}
+        assert changed and [m['staleness_max'] for m in metrics()] == [0, 1, 1, 1]
+
+    def test_the_first_two_updates_have_the_rows_of_weights_that_do_not_change(self, seen):
+        """A row is a function of (seed, update, group, row) and of the weights, whichever process samples it."""
+        children = set(multiprocessing.active_children())
+        for name, stale in (('sync', 0), ('ahead', 1)):
+            train(ahead(collect=dict(stale=stale)), 3, name=name, learning_rate=1e-30)
+        assert set(multiprocessing.active_children()) <= children  # it ends with the run
+        for (_, _, a), (_, _, b) in zip(seen[:3], seen[3:]):
+            for one, other in zip(a, b):
+                assert torch.equal(one['action'], other['action'])
+                if torch.get_num_threads() == 1:
+                    assert torch.equal(one['logp_old'], other['logp_old'])
+                else:  # the process that samples ahead may have another number of threads, which rounds differently
+                    assert torch.allclose(one['logp_old'], other['logp_old'], rtol=0, atol=1e-6)
+        assert [m['envstep'] for m in metrics('sync')] == [m['envstep'] for m in metrics('ahead')]
+
+
+@pytest.fixture
+def process():
+    """A process of (weights, function), which is closed."""
+    made = []
+
+    def start(tensors, function):
+        made.append(AheadProcess(tensors, function))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+@pytest.mark.unittest
+class TestProcess:
+
+    def test_weights_of_the_moment_of_the_request(self, process):
+        weight = torch.zeros(3)
+        started = process([weight], lambda request: (request, weight.tolist()))
+        for value in (1., 2.):
+            weight.fill_(value)
+            started.request('a')
+            weight.fill_(9.)
+            assert started.answer() == ('a', [value] * 3)
+
+    def test_an_error_is_raised_here_with_its_place(self, process):
+
+        class Odd(Exception):
+
+            def __init__(self, a, b):
+                super().__init__(f'{a} and {b}')
+
+        def fail(request):
+            raise KeyError(request) if request == 'key' else Odd(1, 2)
+
+        started = process([], fail)
+        started.request('key')
+        with pytest.raises(KeyError, match='key') as info:
+            started.answer()
+        assert 'in fail' in str(info.value.__cause__)
+        started.request('odd')  # it goes on
+        with pytest.raises(RuntimeError, match='1 and 2'):
+            started.answer()
+
+    def test_a_kill_is_told(self, process):
+        started = process([], lambda request: os.kill(os.getpid(), signal.SIGKILL))
+        started.request('')
+        with pytest.raises(PeerError, match=r'policy.collect.stale = 1\) has ended with exit code -9'):
+            started.answer()
+
+    def test_closed_it_has_ended(self, process):
+        started = process([], lambda request: os.getpid())
+        started.request('')
+        pid = started.answer()
+        started.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    def test_plain(self):
+        value = dict(a=np.float32(0.5), b=[np.arange(2), (np.bool_(True), 'x')], c=None)
+        assert plain(value) == dict(a=0.5, b=[[0, 1], (True, 'x')], c=None)
+
+
+@pytest.mark.unittest
+@pytest.mark.parametrize(
+    'name, pipeline, manager, policy, message', [
+        (
+            'think_answer_grpo', serial_pipeline_onpolicy, 'base', dict(multi_gpu=True),
+            'policy.collect.stale = 1: not available with policy.multi_gpu = True'
+        ),
+        (
+            'think_answer_grpo', serial_pipeline_onpolicy, 'base', dict(collect=dict(stale=2)),
+            'policy.collect.stale = 2: must be one of 0, 1'
+        ),
+        (
+            'think_answer_grpo', serial_pipeline_onpolicy, 'subprocess', {},
+            "env_manager.type = 'subprocess': must be 'base' with"
+        ),
+        (
+            'think_answer_grpo_serial', serial_pipeline, 'base', {},
+            'policy.collect.stale = 1: only available with ding -m serial_onpolicy'
+        ),
+    ]
+)
+def test_refused(tmp_path, monkeypatch, name, pipeline, manager, policy, message):
+    monkeypatch.chdir(tmp_path)
+    main, create = ahead(name, **policy)
+    create.env_manager.type = manager
+    with pytest.raises(ConfigError, match=message):
+        train((main, create), 1, pipeline=pipeline)

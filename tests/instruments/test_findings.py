@@ -1,0 +1,105 @@
+"""The line, the file and the page of findings."""
+import pytest
+
+from ding_grpo.instruments.findings import FindingsHook, FindingsPageHook, page
+from ding_grpo.instruments.history import History
+from tests.runs import findings
+
+pytestmark = pytest.mark.unittest
+FOUND = dict(update=3, cause='cut', message='a | b\nc', rows=7)
+PROBE = dict(problem=0, kind='junk', text='x|y', reward=1.0, value=None)
+
+
+class Engine:
+    """What the hooks read of a learner, and of a watch."""
+    exp_name, rank = 'run', 0
+
+    def __init__(self, **fields):
+        self.history = History(**fields)
+        self.probes = []
+        self.hook = FindingsHook('f', 20, position='after_iter', watch=self)
+
+    def page(self):
+        FindingsPageHook('p', 120, position='after_run', findings=self.hook)(self)
+        with open('run/findings.md') as f:
+            return f.read()
+
+    def probed(self, probes):
+        self.probes.append(probes)
+        self.history.found.append(dict(FOUND, update=0))
+
+    def probe(self, problems):
+        """As a collector."""
+        return [PROBE] * problems
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'run').mkdir()
+
+
+def test_the_scorer_is_probed_before_the_first_update(capsys):
+    engine = Engine()
+    engine.hook.begin(engine, engine)
+    assert engine.probes == [[PROBE] * 3] and findings() == [dict(FOUND, update=0)]
+    assert capsys.readouterr().out == 'finding after update 0, cut: a | b\nc\n'
+
+
+def test_not_again_in_a_resumed_run_whose_findings_are_in_its_file():
+    engine = Engine(updates=4, found=[FOUND])
+    engine.hook.begin(engine, engine)
+    engine.hook(engine)
+    assert engine.probes == [] and findings() == []
+    engine.history.found.append(dict(FOUND, update=5))
+    engine.hook(engine)
+    engine.hook(engine)
+    assert findings() == [dict(FOUND, update=5)]
+
+
+@pytest.mark.parametrize(
+    'fields, rows, line',
+    [
+        ({}, ['No known cause'], 'no known cause of a failure to learn'),
+        # a bar or a line break would tear the table
+        (dict(found=[FOUND], probes=[PROBE]), ['| 3 | `cut` | a \\| b c |', '| 0 | junk: x\\|y | 1 | - |'], 'cut'),
+    ],
+    ids=['none', 'one']
+)
+def test_a_page_without_findings_and_with(capsys, fields, rows, line):
+    text = Engine(**fields).page()
+    assert all(row in text for row in rows)
+    assert capsys.readouterr().out == f'findings: {line} (run/findings.md)\n'
+
+
+@pytest.mark.parametrize(
+    'text, shown', [
+        ('\x1b[31mred\x07', r'\x1b[31mred\x07'),
+        ('<img src=x onerror=y>', r'\<img src=x onerror=y>'),
+        ('[log in](http://e.example)', r'[log in]\(http://e.example)'),
+        ('![x](http://e.example)', r'![x]\(http://e.example)'),
+        ('`a` | b', r'\`a\` \| b'),
+        ('policy.learn.x = [0.83, 1.2] (a)', 'policy.learn.x = [0.83, 1.2] (a)'),
+    ]
+)
+def test_texts_of_a_model_and_names_are_only_text(text, shown):
+    """Neither a control character, nor HTML, a link, an image, code or a further cell."""
+    found, probe = dict(FOUND, message=text), dict(PROBE, text=text)
+    recent = dict(rows=4, cut=1, groups=2, equal=1, mean=0.5)
+    history = History(low=0., high=1., first=dict(mean=0.), recent=[recent], parts={text: [0., 1.]}, found=[found])
+    history.probes = [probe]
+    lines = page(text, history.state_dict()).splitlines()
+    assert lines[0] == f'# Findings of {shown}' and f'| 3 | `cut` | {shown} |' in lines
+    assert f'| lowest and highest reward part {shown} | 0, 1 |' in lines
+    assert any(line.startswith(f'| 0 | junk: {shown} |') for line in lines)
+
+
+def test_figures():
+    update = dict(rows=4, cut=1, groups=2, equal=1, mean=0.5, entropy=1.5)
+    looks = [dict(moved=0.1, outside=0.2, follow=0.3)]
+    history = History(updates=2, rows=8, ended=6, low=0., high=1., recent=[update], parts=dict(a=[0., 1.]), looks=looks)
+    history.first = dict(mean=0.25, std=0., entropy=3.)
+    text = page('run', history.state_dict())
+    for row in ('updates | 2', 'rows | 8, of which a limit cut 2', 'update | 0.25, 0.5', 'update | 1 of 2',
+                'part a | 0, 1', 'update | 3, 1.5 nats', 'an update | 0.1 nats', '[0.83, 1.2] | 0.2', '[-1, 1] | 0.3'):
+        assert f'{row} |' in text, row
