@@ -93,6 +93,17 @@ class TestLinearLogProb:
         for a, b in zip((*found, *grads[0]), (*exact, *grads[1])):
             assert 0 < (a - b).norm() < 0.02 * b.norm()  # bfloat16 has 8 bits
 
+    def test_gradients_of_rounded_factors(self):
+        hidden, weight, bias, index = inputs()
+        logp = linear_log_prob(hidden, weight, index, bias=bias, rounded=True)
+        found = torch.autograd.grad(logp.sum(), (hidden, weight, bias))
+        h, w = (x.detach().bfloat16().double() for x in (hidden, weight))
+        z = (h @ w.T + bias).detach().requires_grad_()
+        g, = torch.autograd.grad(naive_method(z, index).sum(), z)
+        half = g.bfloat16().double()
+        for a, b in zip(found, (half @ w, half.flatten(0, 1).T @ h.flatten(0, 1), g.sum((0, 1)))):
+            assert torch.allclose(a, b, atol=1e-12)
+
     @pytest.mark.parametrize('rounded', [True, False])
     def test_half_types_sum_in_float32(self, rounded):
         """With and without kept ids."""

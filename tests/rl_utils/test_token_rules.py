@@ -53,7 +53,7 @@ def changed_by(index, bias=False, penalty=False, kept=False):
 
 @pytest.mark.usefixtures('tile', 'on_device')
 @pytest.mark.parametrize('options', OPTIONS, ids=str)
-@pytest.mark.parametrize('chunk_size', [1, 2, 4, None])
+@pytest.mark.parametrize('chunk_size', [1, 4, None])
 @pytest.mark.parametrize(
     'case, with_ids',
     [(case, ids) for case in CASES for ids in (False, True) if not (ids and (CASES[case] or {}).get('kept'))]
