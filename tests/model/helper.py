@@ -12,6 +12,7 @@ CPU = torch.device('cpu')
 PLAIN = dict(vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
 COMMON = dict(PLAIN, intermediate_size=48)
 WIDE = dict(COMMON, num_key_value_heads=2)
+GPT2 = dict(vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64)
 CONFIGS = {  # they share prompts
     'llama': WIDE,
     'qwen2': WIDE,
@@ -19,7 +20,7 @@ CONFIGS = {  # they share prompts
     'gemma': dict(COMMON, num_key_value_heads=1, head_dim=8),
     'gemma2': dict(WIDE, head_dim=8, sliding_window=6),
     'mistral': dict(WIDE, sliding_window=6),
-    'gpt2': dict(vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64),
+    'gpt2': GPT2,
 }
 
 
@@ -34,10 +35,15 @@ class ShortBeginnings:
         return start(self.model, SHARED, prompts, least=0)
 
 
+def of(config, **options):
+    """A random model of a config, the same in each test."""
+    torch.manual_seed(0)
+    return CausalLM(config=config, **options)
+
+
 def make(name, config=None, scale=4, **options):
     """A model whose distributions are far enough from uniform that a wrong position shows."""
-    torch.manual_seed(0)
-    model = CausalLM(config=dict(CONFIGS[name] if config is None else config, model_type=name), **options)
+    model = of(dict(CONFIGS[name] if config is None else config, model_type=name), **options)
     with torch.no_grad():
         for p in model.parameters():
             if p.dim() > 1:
