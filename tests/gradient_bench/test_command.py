@@ -26,16 +26,16 @@ class TestCommand:
         assert len(unbiased) == 8 and all(float(line['bias']) < 1e-10 for line in unbiased)
         # a group of 4 has 210 batches, more than --calls: kl_cov is sampled
         batches = {(line['loss'], line['group_size'], line['batches']) for line in lines}
-        assert batches == {(loss, '2', '28')
-                           for loss in ('dr_grpo', 'kl_cov')} | {('dr_grpo', '4', '210'), ('kl_cov', '4', '150')}
+        few = {('dr_grpo', '2', '28'), ('kl_cov', '2', '28')}
+        assert batches == few | {('dr_grpo', '4', '210'), ('kl_cov', '4', '150')}
         assert all((float(line['standard_error']) > 0) == (line['batches'] == '150') for line in lines)
         text = (tmp_path / 'gradient_bench.md').read_text()
         assert text in result.output and '| `dr_grpo` | 0 | 0 |' in text and ' ± ' in text
         assert (tmp_path / 'gradient_bench.png').exists()
 
     def test_one_of_everything(self, tmp_path):
-        options = '--losses grpo --advantages opo --group-sizes 3 --staleness 0.2 --prompts 2 --rewards 0,1 --samples 10'
-        result = run(tmp_path, *options.split())
+        options = '--losses grpo --advantages opo --group-sizes 3 --staleness 0.2 --prompts 2 --rewards 0,1'
+        result = run(tmp_path, *options.split(), '--samples', '10')
         assert result.exit_code == 0, result.output
         assert 'rows are dropped' not in result.output
         assert '10' in {line['batches'] for line in csv.DictReader(open(tmp_path / 'gradient_bench.csv'))}

@@ -1,4 +1,5 @@
 """Small random models of many architectures, and what ``transformers`` computes of rows that it reads alone."""
+import itertools
 from contextlib import contextmanager
 
 import torch
@@ -86,6 +87,13 @@ def tokens_read(model):
 def set_way(model, way):
     """Rows are read in another way than the one that the trial finds."""
     model.load_way_state(dict(model.way_state(), way=way))
+
+
+def divisions(number):
+    """All ways to cut a list of this length, each as (begin, end) of its parts."""
+    for cuts in itertools.product([False, True], repeat=number - 1):
+        ends = [i + 1 for i, cut in enumerate(cuts) if cut] + [number]
+        yield list(zip([0, *ends], ends))
 
 
 @contextmanager

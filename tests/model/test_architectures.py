@@ -10,6 +10,7 @@ from ding_grpo.rollout import Sampling, generate
 
 from tests.model.helper import CONFIGS, CPU, gradient, make, modules_called, uniform
 
+pytestmark = pytest.mark.unittest
 COMPLETION = torch.randint(0, 40, (5, 7), generator=torch.Generator().manual_seed(3))
 
 
@@ -31,7 +32,6 @@ def learned(model, prompts):
     return linear_log_prob(hidden, index=COMPLETION, **model.output_head()._asdict())
 
 
-@pytest.mark.unittest
 class TestArchitecture:
 
     @pytest.mark.parametrize('sampling', [Sampling(), Sampling(0.7), Sampling(0.9, 8, 0.9)], ids=str)

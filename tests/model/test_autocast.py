@@ -145,7 +145,8 @@ def test_evaluation_in_the_type_of_the_weights(think_answer):
 class TestAuto:
 
     @pytest.mark.parametrize(
-        'given, native, dtype, part', [
+        'given, native, dtype, part',
+        [
             (dict(), False, None, None),
             (dict(autocast='auto'), True, torch.bfloat16, "autocast = 'auto': layers compute in bfloat16."),
             (dict(autocast='auto'), False, None, "autocast = 'auto': layers compute in float32."),
@@ -172,7 +173,7 @@ class TestAuto:
         ]
     )
     def test_the_log_of_a_run_on_a_device_without_it(
-            self, multiplies_bfloat16, think_answer, capsys, model, collect, start
+        self, multiplies_bfloat16, think_answer, capsys, model, collect, start
     ):
         multiplies_bfloat16()
         main, create = think_answer
@@ -189,7 +190,7 @@ class TestAuto:
     @pytest.mark.parametrize('onednn', [True, False])
     def test_float32_with_and_without_onednn(self, onednn):
         model = CausalLM(config=LLAMA, autocast='auto', onednn=onednn)
-        assert any(isinstance(module, FastLinear) for module in model.modules()) is onednn
+        assert {layer.onednn for layer in model.modules() if isinstance(layer, FastLinear)} == {onednn}
 
 
 class TestOutputLayer:

@@ -8,7 +8,9 @@ import torch
 from ding_grpo.model import PromptBatch
 from ding_grpo.model.read.prompts import SEGMENT, PromptTree, common_spans
 
-from tests.model.helper import CPU
+from tests.model.helper import CPU, divisions
+
+pytestmark = pytest.mark.unittest
 
 
 def common(prompts):
@@ -18,17 +20,9 @@ def common(prompts):
 
 
 def saved(spans, prompts, least):
-    return sum((end - begin - 1) * common(prompts[begin:end]) - least for begin, end, _ in spans if end - begin > 1)
+    return sum((end - begin - 1) * common(prompts[begin:end]) - least for begin, end, *_ in spans if end - begin > 1)
 
 
-def divisions(number):
-    """All ways to cut a list of this length."""
-    for cuts in itertools.product([False, True], repeat=number - 1):
-        ends = [i + 1 for i, cut in enumerate(cuts) if cut] + [number]
-        yield [(begin, end, None) for begin, end in zip([0, *ends], ends)]
-
-
-@pytest.mark.unittest
 class TestSpans:
 
     @pytest.mark.parametrize('least', [0, 3])
@@ -55,7 +49,6 @@ class TestSpans:
         assert common_spans([*prompts, beginning + [2]], SEGMENT) == [(0, 3, SEGMENT)]
 
 
-@pytest.mark.unittest
 class TestPromptTree:
 
     @pytest.mark.parametrize('shared', [[0], [5], [5, 3], [0, 6]], ids=str)
@@ -76,6 +69,5 @@ class TestPromptTree:
             assert tokens.tolist() == prompt.tolist() and position.tolist() == list(range(len(prompt)))
             assert tree.length[number] == len(prompt) and tree.last[number] == start + n - 1 and n > 0
         assert tree.beginning == sorted(tree.beginning)
-        assert len(
-            tree.ids
-        ) == sum(map(len, prompts)) - sum(n * (tree.beginning.count(i) - 1) for i, n in enumerate(tree.common))
+        saved = sum(n * (tree.beginning.count(i) - 1) for i, n in enumerate(tree.common))
+        assert len(tree.ids) == sum(map(len, prompts)) - saved

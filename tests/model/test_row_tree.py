@@ -10,6 +10,8 @@ from ding_grpo.model.read.row_tree import RowTree
 
 from tests.model.helper import CPU
 
+pytestmark = pytest.mark.unittest
+
 
 def branches_of(prompts, rows, hidden):
     tree = PromptTree.of(PromptBatch.of([torch.tensor(p) for p in prompts], CPU))
@@ -45,7 +47,6 @@ def check(prompts, rows, hidden=32):
     return branches
 
 
-@pytest.mark.unittest
 class TestBranches:
 
     def test_the_example(self):
