@@ -5,7 +5,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ding_common import ConfigError
-from ding_grpo.act.critic import TokenCritic
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.model.fast_linear import FastConv1D, FastLinear
 from ding_grpo.rl_utils import linear_log_prob
@@ -109,17 +108,6 @@ class TestRefusals:
     def test_an_output_layer_alone(self):
         with pytest.raises(ConfigError, match='autocast_output = True: needs policy.model.autocast'):
             CausalLM(config=LLAMA, autocast_output=True)
-
-    def test_a_critics_output_layer(self):
-        with pytest.raises(ConfigError, match='policy.learn.critic.autocast_output = True: a critic does not sample'):
-            TokenCritic(CausalLM(config=LLAMA), dict(config=LLAMA, autocast='auto', autocast_output=True))
-
-    def test_of_a_model_that_cannot_share_prompts(self, think_answer):
-        main, create = think_answer
-        config = dict(model_type='openai-gpt', vocab_size=32, n_positions=64, n_embd=64, n_layer=2, n_head=4)
-        main.policy.model = dict(type='causal_lm', config=config, autocast='bfloat16', autocast_output=True)
-        with pytest.raises(ConfigError, match='autocast_output = True: OpenAIGPTLMHeadModel cannot share prompts'):
-            make_policy(main, create)
 
     def test_evaluation_of_other_models(self):
         main, create = small('cartpole_grpo')

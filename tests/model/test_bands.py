@@ -4,7 +4,7 @@ import torch
 
 from ding_grpo.model import PromptBatch
 from ding_grpo.model.read.attention import Options
-from ding_grpo.model.read.bands import Band, Packed, divide
+from ding_grpo.model.read.bands import divide
 from ding_grpo.model.read.prompts import PromptTree
 from ding_grpo.model.read.row_tree import RowTree
 from ding_grpo.model.read.whole import Whole
@@ -53,35 +53,6 @@ class TestDivide:
         bands = divide(sizes, lambda count, n: asked.append(1) or quadratic(count, n))
         assert len(asked) < 2000 and sorted(sum(bands, [])) == list(range(3000))
         assert cost_of(bands, sizes, quadratic) < 1.2 * sum(quadratic(1, n) for n, in sizes)
-
-
-class TestBand:
-
-    @pytest.mark.parametrize('segments', [[(0, 3), (3, 3)], [(3, 3), (0, 3)], [(0, 2), (2, 5), (9, 1)]], ids=str)
-    def test_there_and_back(self, segments):
-        band = Band(segments, CPU)
-        x = torch.randn(2, 12, 4, dtype=torch.double, requires_grad=True)
-        grid = band.place(x)
-        assert grid.shape == (2, len(segments), max(n for _, n in segments), 4)
-        for row, (start, length) in enumerate(segments):
-            assert torch.equal(grid[:, row, :length], x[:, start:start + length])
-        tokens = torch.cat([torch.arange(start, start + length) for start, length in segments])
-        assert torch.equal(band.take(grid.permute(1, 2, 0, 3)), x[:, tokens].transpose(0, 1))
-        assert torch.autograd.gradcheck(lambda x: band.take(band.place(x).permute(1, 2, 0, 3) ** 2), x)
-
-    def test_several_bands_give_the_packed_row_again(self):
-        bands = [Band([(4, 3), (0, 1)], CPU), Band([(1, 3), (7, 2)], CPU)]
-        x = torch.randn(9, 2, dtype=torch.double, requires_grad=True)
-
-        def through(x):
-            return Packed(bands).join([band.take(band.place(x.unsqueeze(0))[0]) for band in bands])
-
-        assert torch.equal(through(x), x)
-        assert torch.autograd.gradcheck(lambda x: through(x ** 2), x)
-
-    def test_padded_cells_get_no_gradient(self):
-        band = Band([(0, 1), (1, 3)], CPU)
-        assert band.place_filled(torch.ones(1, 4)).tolist() == [[[1, 0, 0], [1, 1, 1]]]
 
 
 @pytest.mark.parametrize(

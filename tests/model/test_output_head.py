@@ -19,8 +19,8 @@ class ScaledLinear(nn.Linear):
         return super().forward(x) * 2
 
 
-def scaled_linear(model):
-    model.lm.lm_head = ScaledLinear(32, 32, bias=False)
+def scaled_linear(lm):
+    lm.lm_head = ScaledLinear(32, 32, bias=False)
 
 
 class TestMeasured:
@@ -37,7 +37,7 @@ class TestMeasured:
         with modules_called() as called:
             assert tiny_model.output_head()[2:] == before[2:] and called == []
         assert other.output_head().weight.data_ptr() != before.weight.data_ptr()  # a copy measures its own layer
-        scaled_linear(tiny_model)
+        scaled_linear(tiny_model.lm)
         with pytest.raises(ConfigError, match='ScaledLinear'):
             tiny_model.output_head()
 
@@ -70,49 +70,49 @@ class TestMeasured:
 
 def hooked(change):
     """A hook changes what the layer returns."""
-    return lambda model: model.lm.lm_head.register_forward_hook(lambda module, args, output: change(output))
-
-
-def patched(change):
-    """Another forward changes it."""
-
-    def patch(model):
-        forward = model.lm.lm_head.forward
-        model.lm.lm_head.forward = lambda x: change(forward(x))
-
-    return patch
+    return lambda lm: lm.lm_head.register_forward_hook(lambda module, args, output: change(output))
 
 
 def given(change):
-    """The layer reads something else than the last hidden states."""
-    return lambda model: model.lm.lm_head.register_forward_pre_hook(lambda module, args: (change(args[0]), ))
+    """A hook changes the last hidden states before the layer."""
+    return lambda lm: lm.lm_head.register_forward_pre_hook(lambda module, args: (change(args[0]), ))
+
+
+def patched(change):
+    """The layer has a forward of its own."""
+
+    def patch(lm):
+        forward = lm.lm_head.forward
+        lm.lm_head.forward = lambda x: change(forward(x))
+
+    return patch
 
 
 def with_logits(change):
     """The model changes its logits after the layer."""
 
-    def patch(model):
-        forward = model.lm.forward
+    def patch(lm):
+        forward = lm.forward
 
         def changed(*args, **kwargs):
             out = forward(*args, **kwargs)
             out.logits = change(out.logits)
             return out
 
-        model.lm.forward = changed
+        lm.forward = changed
 
     return patch
 
 
-def learned_factor(model):
-    model.lm.factor = nn.Parameter(torch.tensor(2.))
-    with_logits(lambda x: x * model.lm.factor)(model)
+def learned_factor(lm):
+    lm.factor = nn.Parameter(torch.tensor(2.))
+    with_logits(lambda x: x * lm.factor)(lm)
 
 
-def other_type(model):
-    model.lm.to(torch.bfloat16)
-    model.lm.lm_head.float()
-    given(torch.Tensor.float)(model)
+def other_type(lm):
+    lm.to(torch.bfloat16)
+    lm.lm_head.float()
+    given(torch.Tensor.float)(lm)
 
 
 CHANGED, UNKNOWN = 'do not give its logits', 'neither the scaled nor the soft-capped'
@@ -140,7 +140,7 @@ class TestRefused:
         ]
     )
     def test_what_is_no_scaled_or_soft_capped_product(self, tiny_model, change, reason):
-        change(tiny_model)
+        change(tiny_model.lm)
         with pytest.raises(ConfigError, match=f"log_prob_fn = 'linear_log_prob'.*{reason}.*efficient_method"):
             tiny_model.output_head()
 

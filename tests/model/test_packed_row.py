@@ -15,7 +15,7 @@ from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
 
 from tests.cases import long
-from tests.model.helper import CONFIGS, CPU, ShortBeginnings, gradient, make, of, set_way, tokens_read, uniform
+from tests.model.helper import CONFIGS, CPU, ShortBeginnings, gradient, make, set_way, tokens_read, uniform
 
 pytestmark = pytest.mark.unittest
 LENGTHS = {
@@ -157,23 +157,6 @@ class TestInstall:
         model.save_pretrained(str(tmp_path))
         assert NAME not in json.dumps(json.load(open(tmp_path / 'config.json')))
         assert copy.deepcopy(model).shares_prompts
-
-    @pytest.mark.parametrize('model_type', ['gpt_neo', 'bloom'])
-    def test_other_attentions_read_whole_rows_and_say_so_once(self, model_type, capsys):
-        shape = dict(
-            gpt_neo=dict(hidden_size=32, num_layers=2, num_heads=4, attention_types=[[['global'], 2]]),
-            bloom=dict(hidden_size=32, n_layer=2, n_head=4),
-        )[model_type]
-        model = of(dict(shape, model_type=model_type, vocab_size=40))
-        prompts, completion, length = rows('uneven')
-        batch = PromptBatch.of(prompts, CPU)
-        found = [model.completion_hidden(batch, completion, length) for _ in range(2)][0]
-        assert not model.shares_prompts
-        told = capsys.readouterr().out
-        assert told.count('every row reads its prompt again') == 1 and type(model.lm).__name__ in told
-        for i, (p, c) in enumerate(zip(prompts, completion)):
-            alone = model.lm.base_model(torch.cat([p, c])[None]).last_hidden_state[0, len(p) - 1:-1]
-            assert torch.allclose(found[i, :length[i]], alone[:length[i]], atol=1e-4)
 
     def test_half_precision(self):
         model = make('llama', dtype='bfloat16')

@@ -3,12 +3,10 @@ import itertools
 import random
 
 import pytest
-import torch
 
-from ding_grpo.model import PromptBatch
-from ding_grpo.model.read.prompts import SEGMENT, PromptTree, common_spans
+from ding_grpo.model.read.prompts import SEGMENT, common_spans
 
-from tests.model.helper import CPU, divisions
+from tests.model.helper import divisions
 
 pytestmark = pytest.mark.unittest
 
@@ -47,27 +45,3 @@ class TestSpans:
         prompts = [beginning + [i] for i in range(2)]
         assert common_spans(prompts, SEGMENT) == []
         assert common_spans([*prompts, beginning + [2]], SEGMENT) == [(0, 3, SEGMENT)]
-
-
-class TestPromptTree:
-
-    @pytest.mark.parametrize('shared', [[0], [5], [5, 3], [0, 6]], ids=str)
-    def test_rows_are_found_again(self, shared):
-        torch.manual_seed(0)
-        beginnings = [torch.randint(0, 100, (n, )) for n in shared]
-        prompts = [torch.cat([beginnings[i % len(shared)], torch.randint(0, 100, (2 + i, ))]) for i in range(6)]
-        rows = [prompts[i] for i in (3, 0, 5, 3, 1, 2, 4, 0)]
-        tree = PromptTree.of(PromptBatch.of(rows, CPU), 0)
-        commons, own = tree.segments[:len(tree.common)], tree.segments[len(tree.common):]
-        for prompt, number in zip(rows, tree.row.tolist()):
-            start, n = own[number]
-            tokens, position = tree.ids[start:start + n], tree.position[start:start + n]
-            if commons:
-                first, m = commons[tree.beginning[number]]
-                tokens = torch.cat([tree.ids[first:first + m], tokens])
-                position = torch.cat([tree.position[first:first + m], position])
-            assert tokens.tolist() == prompt.tolist() and position.tolist() == list(range(len(prompt)))
-            assert tree.length[number] == len(prompt) and tree.last[number] == start + n - 1 and n > 0
-        assert tree.beginning == sorted(tree.beginning)
-        saved = sum(n * (tree.beginning.count(i) - 1) for i, n in enumerate(tree.common))
-        assert len(tree.ids) == sum(map(len, prompts)) - saved

@@ -10,7 +10,7 @@ from ding_grpo.model.read.step_graph import StepGraph
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
 from tests import gpu_graph
-from tests.model.helper import CPU, ShortBeginnings, make, uniform
+from tests.model.helper import CPU, GPT2, ShortBeginnings, make, uniform
 from tests.model.test_packed_row import rows
 from tests.policy.helper import make_policy
 from tests.policy.test_kept_cache import LLAMA, WINDOW, play
@@ -145,16 +145,16 @@ class TestRefusals:
         with pytest.raises(ConfigError, match='policy.model.cuda_graphs = True: the GPU cannot record'):
             generate(model, batch, 20, (), Sampling(), uniform(len(batch.row), 20))
 
-    def test_a_model_that_cannot_share_prompts(self, think_answer):
+    @pytest.mark.parametrize('switch, given', [('cuda_graphs', {}), ('autocast_output', dict(autocast='bfloat16'))])
+    def test_a_model_that_cannot_share_prompts_and_a_critic(self, think_answer, switch, given):
         main, create = think_answer
-        config = dict(model_type='openai-gpt', vocab_size=32, n_positions=64, n_embd=64, n_layer=2, n_head=4)
-        main.policy.model = dict(type='causal_lm', config=config, cuda_graphs=True)
-        with pytest.raises(ConfigError, match='cuda_graphs = True: OpenAIGPTLMHeadModel cannot share prompts'):
+        main.policy.model = dict(
+            type='causal_lm', config=dict(GPT2, model_type='openai-gpt'), **{switch: True}, **given
+        )
+        with pytest.raises(ConfigError, match=f'{switch} = True: OpenAIGPTLMHeadModel cannot share prompts'):
             make_policy(main, create)
-
-    def test_a_critic(self):
-        with pytest.raises(ConfigError, match='policy.learn.critic.cuda_graphs = True: a critic does not sample'):
-            TokenCritic(CausalLM(config=LLAMA), dict(config=LLAMA, cuda_graphs=True))
+        with pytest.raises(ConfigError, match=f'policy.learn.critic.{switch} = True: a critic does not sample'):
+            TokenCritic(CausalLM(config=LLAMA), {'config': LLAMA, switch: True, **given})
 
     def test_a_cpu_uses_none(self):
         assert not CausalLM(config=LLAMA, cuda_graphs=True).uses_cuda_graphs

@@ -59,6 +59,8 @@ CONFIGS = {
     'deepseek_v2': dict(MLA, q_lora_rank=None, v_head_dim=8),
     # attention of another kind, or with an argument that sharing does not know
     'falcon': dict(PLAIN, new_decoder_architecture=False, multi_query=True, alibi=False),
+    'gpt_neo': dict(vocab_size=40, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[['global'], 2]]),
+    'bloom': dict(vocab_size=40, hidden_size=32, n_layer=2, n_head=4),
     'gpt_neox_japanese': dict(PLAIN, intermediate_multiple_size=2),
     'gpt_oss': dict(WIDE, head_dim=8, sliding_window=6, num_local_experts=4, num_experts_per_tok=2),
     'doge': WIDE,

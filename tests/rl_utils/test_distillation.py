@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from ding_grpo.rl_utils import (
-    DIVERGENCES, LinearOutput, distillation_data, distillation_error, exact_kl, linear_divergence, sampled_divergence
+    DIVERGENCES, LinearOutput, distillation_data, distillation_error, linear_divergence, sampled_divergence
 )
 from tests.rl_utils.textbook import allocations
 
@@ -141,18 +141,6 @@ class TestLargeVocabulary:
         )
         # a tile; all logits of one model are 8 of them
         assert 2048 * 1024 * 4 <= max(sizes) < 2 * 2048 * 1024 * 4
-
-
-def test_reverse_kl_is_exact_kl():
-    student, teacher = outputs()
-    expected = exact_kl(log_probs(student), log_probs(teacher))
-    assert all(torch.allclose(x, expected, atol=1e-12) for x in linear_divergence(student, teacher))
-
-
-@pytest.mark.parametrize('mix, kind', [(1e-6, 'forward_kl'), (1 - 1e-6, 'reverse_kl')])
-def test_small_and_large_mixtures_are_the_two_kls(mix, kind):
-    found, expected = (linear_divergence(*outputs(), None, *options)[0] for options in (('jsd', mix), (kind, )))
-    assert torch.allclose(found / 1e-6, expected, rtol=1e-3)
 
 
 @pytest.mark.parametrize('kind', DIVERGENCES)

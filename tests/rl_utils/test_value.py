@@ -4,7 +4,7 @@ import pytest
 import torch
 from ding.rl_utils import gae, gae_data, ppo_value_data
 
-from ding_grpo.rl_utils import explained_variance, gae_advantage, ppo_value_error, return_to_go, value_error
+from ding_grpo.rl_utils import explained_variance, gae_advantage, ppo_value_error, value_error
 
 pytestmark = pytest.mark.unittest
 NAN = float('nan')
@@ -56,12 +56,6 @@ class TestGAE:
             assert torch.allclose(adv[row, :n], expected, rtol=0, atol=atol)
             assert torch.allclose(return_[row, :n], expected + value[row, :n], rtol=0, atol=atol)
             assert not adv[row, n:].any() and not return_[row, n:].any()
-
-    def test_lambda_of_1_gives_returns_as_targets(self):
-        reward, value, weight = ragged(1)
-        _, return_ = gae_advantage(reward, value, weight, 0.9, 1.)
-        expected = return_to_go(reward.masked_fill(weight == 0, 0), 0.9)
-        assert torch.allclose(return_, expected.masked_fill(weight == 0, 0), rtol=0, atol=1e-9)
 
     @pytest.mark.parametrize('steps', [3, 0])
     def test_rows_without_steps(self, steps):
