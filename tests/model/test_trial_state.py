@@ -145,20 +145,6 @@ class TestOfOneArchitecture:
         others[1].limit_length(20)
         assert [tries(model) for model in others] == [True, True]
 
-    def test_the_output_layer_is_measured_once(self, tiny_config):
-        scaled = dict(tiny_config, model_type='granite', logits_scaling=4.0)
-        for config, dtype, scale, measured in (
-            (tiny_config, 'float32', 1, True),
-            (tiny_config, 'float32', 1, False),
-            (scaled, 'float32', 0.25, True),
-            (scaled, 'float32', 0.25, False),
-            (tiny_config, 'bfloat16', 1, True),
-        ):
-            model = of(config, dtype=dtype)
-            with modules_called() as called:
-                assert model.output_head().scale == scale
-            assert bool(called) is measured
-
     def test_a_changed_model_is_no_other_of_its_architecture(self, tiny_config):
         """It neither takes the result of a plain one, nor leaves one behind."""
         plain, hooked, patched = (of(tiny_config) for _ in range(3))

@@ -49,13 +49,6 @@ class TestLinearLogProb:
         assert (logp[mask == 0] == 0).all() and (h[mask == 0] == 0).all() and (logp[mask == 1] < 0).all()
         assert torch.isfinite(weight.grad).all() and (hidden.grad[mask == 0] == 0).all()
 
-    @pytest.mark.parametrize('steps, mask', [(S, torch.zeros(B, S)), (0, None)], ids=['masked', 'empty'])
-    def test_nothing_to_do(self, steps, mask):
-        hidden, weight, _, index = inputs()
-        logp = linear_log_prob(hidden[:, :steps], weight, index[:, :steps], mask=mask)
-        logp.sum().backward()
-        assert torch.equal(logp, torch.zeros_like(logp)) and torch.equal(weight.grad, torch.zeros_like(weight))
-
     def test_frozen_inputs(self):
         hidden, weight, bias, index = inputs()
         expected = torch.autograd.grad(linear_log_prob(hidden, weight, index, bias=bias).sum(), (hidden, weight))

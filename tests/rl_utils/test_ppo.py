@@ -143,15 +143,6 @@ class TestDualClip:
         loss.policy_loss.backward()
         assert loss.policy_loss.item() == pytest.approx(-1.2) and new['mu'].grad.item() == 0
 
-    def test_mixed_signs_with_weights(self):
-        data = continuous()
-        loss = ppo_policy_error_continuous(data, dual_clip=1.5, dual_clip_negative=True)[0].policy_loss
-        parts = [
-            ppo_policy_error_continuous(some(data, slice(i, i + 1)), dual_clip=1.5 if adv < 0 else None)[0].policy_loss
-            for i, adv in enumerate(data.adv)
-        ]
-        assert loss.item() == pytest.approx((sum(parts) / 6).item())
-
 
 def test_value_by_hand_and_masked():
     # clipped to 0.2: errors 1 and 0.8^2, the larger counts; padding of error 25
