@@ -11,8 +11,9 @@ from ding_grpo.gradient_bench.world import World
 
 from tests.gradient_bench.worlds import make
 
+pytestmark = pytest.mark.unittest
 
-@pytest.mark.unittest
+
 class TestWorld:
 
     def test_by_hand(self):
@@ -30,15 +31,13 @@ class TestWorld:
         assert world.greedy(logits + torch.tensor([[0., 0.], [0.1, 0.]])).tolist() == [1]
         assert world.greedy(logits + torch.tensor([[0., 0.], [0., 0.1]])).tolist() == [0]
 
-    @pytest.mark.parametrize('vocabulary, length, prompts', [(3, 3, 1), (2, 6, 2), (4, 2, 3), (6, 3, 1), (5, 1, 2)])
+    @pytest.mark.parametrize('vocabulary, length, prompts', [(3, 3, 1), (2, 6, 2), (4, 2, 3), (6, 4, 1), (5, 1, 2)])
     def test_gradient_is_that_of_finite_differences(self, vocabulary, length, prompts):
         world, logits = make(vocabulary, length, prompts)
         assert len(world.token) == prompts * (sum((vocabulary - 1) ** n for n in range(length + 1)))
-        total = torch.zeros(
-            prompts, dtype=torch.double
-        ).index_add(0, world.prompt,
-                    world.log_prob_of_rows(logits).exp())
-        assert torch.allclose(total, torch.ones_like(total), atol=1e-12, rtol=0)
+        p = world.log_prob_of_rows(logits).exp()
+        for prompt in range(prompts):
+            assert p[world.prompt == prompt].sum().item() == pytest.approx(1, abs=1e-12)
         numeric = torch.zeros_like(logits)
         for place in product(*(range(n) for n in logits.shape)):
             step = torch.zeros_like(logits)
@@ -47,15 +46,6 @@ class TestWorld:
         gradient = world.gradient(logits)
         assert gradient.norm() > 1e-3
         assert torch.allclose(gradient, numeric.flatten(), atol=1e-9, rtol=1e-6)
-
-    def test_the_largest_world(self):
-        world, logits = make(6, 6, 1)
-        assert world.log_prob_of_rows(logits).exp().sum().item() == pytest.approx(1, abs=1e-12)
-        direction = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1), dtype=torch.double)
-        up, down = (world.expected_reward(logits + step * direction) for step in (1e-5, -1e-5))
-        assert (world.gradient(logits) @ direction.flatten()).item() == pytest.approx(
-            (up - down).item() / 2e-5, rel=1e-6
-        )
 
     def test_score_is_the_gradient_of_each_token(self):
         """A token depends on one row of logits, so the squared norm of its score is that of its own logits."""
@@ -88,7 +78,6 @@ class TestWorld:
             World.make(*arguments, torch.Generator())
 
 
-@pytest.mark.unittest
 class TestBatches:
 
     @pytest.mark.parametrize('prompts, size', [(1, 2), (1, 3), (2, 2)])

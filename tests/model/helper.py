@@ -1,4 +1,5 @@
 """Small random models of many architectures, and what ``transformers`` computes of rows that it reads alone."""
+import itertools
 from contextlib import contextmanager
 
 import torch
@@ -12,6 +13,7 @@ CPU = torch.device('cpu')
 PLAIN = dict(vocab_size=40, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
 COMMON = dict(PLAIN, intermediate_size=48)
 WIDE = dict(COMMON, num_key_value_heads=2)
+GPT2 = dict(vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64)
 CONFIGS = {  # they share prompts
     'llama': WIDE,
     'qwen2': WIDE,
@@ -19,7 +21,7 @@ CONFIGS = {  # they share prompts
     'gemma': dict(COMMON, num_key_value_heads=1, head_dim=8),
     'gemma2': dict(WIDE, head_dim=8, sliding_window=6),
     'mistral': dict(WIDE, sliding_window=6),
-    'gpt2': dict(vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64),
+    'gpt2': GPT2,
 }
 
 
@@ -34,10 +36,15 @@ class ShortBeginnings:
         return start(self.model, SHARED, prompts, least=0)
 
 
+def of(config, **options):
+    """A random model of a config, the same in each test."""
+    torch.manual_seed(0)
+    return CausalLM(config=config, **options)
+
+
 def make(name, config=None, scale=4, **options):
     """A model whose distributions are far enough from uniform that a wrong position shows."""
-    torch.manual_seed(0)
-    model = CausalLM(config=dict(CONFIGS[name] if config is None else config, model_type=name), **options)
+    model = of(dict(CONFIGS[name] if config is None else config, model_type=name), **options)
     with torch.no_grad():
         for p in model.parameters():
             if p.dim() > 1:
@@ -80,6 +87,13 @@ def tokens_read(model):
 def set_way(model, way):
     """Rows are read in another way than the one that the trial finds."""
     model.load_way_state(dict(model.way_state(), way=way))
+
+
+def divisions(number):
+    """All ways to cut a list of this length, each as (begin, end) of its parts."""
+    for cuts in itertools.product([False, True], repeat=number - 1):
+        ends = [i + 1 for i, cut in enumerate(cuts) if cut] + [number]
+        yield list(zip([0, *ends], ends))
 
 
 @contextmanager

@@ -3,53 +3,47 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ding_grpo.model.read import attention
 from ding_grpo.model.read.attention import Options, flash, flash_backward, is_fast, plain
-
 from tests import gpu_kernel
 
+pytestmark = pytest.mark.unittest
 CASES = [(5, 5, True, False), (37, 21, False, False), (37, 21, False, True), (1, 9, False, True)]
 
 
-def inputs(queries, keys, dtype=torch.double, **options):
-    q, k, v, grad = (torch.randn(3, 2, n, 16, dtype=dtype, **options) for n in (queries, keys, keys, queries))
-    seen = torch.rand(3, 1, 1, keys, **options) < 0.7
+def inputs(queries, keys, masked, dtype=torch.double):
+    q, k, v, grad = (torch.randn(3, 2, n, 16, dtype=dtype) for n in (queries, keys, keys, queries))
+    seen = torch.rand(3, 1, 1, keys) < 0.7
     seen[..., 0] = True
-    return q, k, v, grad, seen
+    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, float('-inf')) if masked else None
+    return q, k, v, grad, seen, mask
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('kernel', ['cpu', 'gpu'])
 @pytest.mark.parametrize('queries, keys, causal, masked', CASES)
-class TestFlash:
-
-    def test_equals_plain_attention(self, queries, keys, causal, masked, kernel, monkeypatch):
-        torch.manual_seed(0)
-        q, k, v, grad, seen = inputs(queries, keys)
-        q, k, v = (x.requires_grad_() for x in (q, k, v))
-        shown = seen if masked else torch.ones(queries, keys, dtype=torch.bool).tril() if causal else None
-        wanted, lse = plain(q, k, v, shown, Options(0.3))
-        gradients = torch.autograd.grad(wanted, (q, k, v), grad)
-        if kernel == 'gpu':
-            gpu_kernel.use(monkeypatch)
-        with torch.no_grad():
-            mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill(~seen, float('-inf')) if masked else None
-            found, of_found = flash(q, k, v, 0.3, mask, causal)
-            backward = flash_backward(grad, q, k, v, found, of_found, 0.3, mask, causal)
-        assert torch.allclose(found, wanted, atol=1e-12) and torch.allclose(of_found, lse, atol=1e-12)
-        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(backward, gradients))
+def test_equals_plain_attention(queries, keys, causal, masked, kernel, monkeypatch):
+    torch.manual_seed(0)
+    q, k, v, grad, seen, mask = inputs(queries, keys, masked)
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    shown = seen if masked else torch.ones(queries, keys, dtype=torch.bool).tril() if causal else None
+    wanted, lse = plain(q, k, v, shown, Options(0.3))
+    gradients = torch.autograd.grad(wanted, (q, k, v), grad)
+    if kernel == 'gpu':
+        gpu_kernel.use(monkeypatch)
+    with torch.no_grad():
+        found, of_found = flash(q, k, v, 0.3, mask, causal)
+        backward = flash_backward(grad, q, k, v, found, of_found, 0.3, mask, causal)
+    assert torch.allclose(found, wanted, atol=1e-12) and torch.allclose(of_found, lse, atol=1e-12)
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(backward, gradients))
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize('queries, keys, causal, masked', CASES)
-def test_the_calls_fit_torchs_kernel_for_gpus(queries, keys, causal, masked, dtype, monkeypatch):
+def test_the_calls_fit_torchs_kernel_for_gpus(queries, keys, causal, masked, dtype, multiplies_bfloat16):
     """Tensors without contents, for which torch checks arguments and finds shapes and types, need no GPU."""
-    monkeypatch.setattr(attention, 'multiplies_bfloat16', lambda device: True)
+    multiplies_bfloat16('cuda')
     with FakeTensorMode(), torch.device('cuda'):
-        q, k, v, grad, seen = inputs(queries, keys, dtype)
+        q, k, v, grad, _, mask = inputs(queries, keys, masked, dtype)
         assert is_fast(q, v, Options(0.3))
-        mask = torch.zeros(seen.shape, dtype=dtype) if masked else None
         out, lse = flash(q, k, v, 0.3, mask, causal)
         found = flash_backward(grad, q, k, v, out, lse, 0.3, mask, causal)
         assert out.shape == q.shape and lse.shape == q.shape[:3] and lse.dtype is torch.float32
@@ -57,15 +51,13 @@ def test_the_calls_fit_torchs_kernel_for_gpus(queries, keys, causal, masked, dty
         assert {x.dtype for x in (out, *found)} == {dtype}
 
 
-@pytest.mark.unittest
-def test_what_no_kernel_can(monkeypatch):
-    monkeypatch.setattr(attention, 'multiplies_bfloat16', lambda device: False)  # as GPUs before Ampere
+def test_what_no_kernel_can(multiplies_bfloat16):
+    multiplies_bfloat16()  # as GPUs before Ampere
     q = torch.zeros(1, 2, 3, 16)
-    assert is_fast(q, q, Options(1.0))
+    assert is_fast(q, q, Options(1.0)) and not is_fast(q, q[..., :8], Options(1.0))
     assert not is_fast(q, q, Options(1.0, window=2)) and not is_fast(q, q, Options(1.0, softcap=30.0))
-    assert not is_fast(q, q[..., :8], Options(1.0))
     with FakeTensorMode(), torch.device('cuda'):
-        for size, dtype in ((12, torch.float32), (16, torch.double), (16, torch.bfloat16)):
+        for size, dtype, fast in ((12, torch.float32, False), (16, torch.double, False), (16, torch.bfloat16, False),
+                                  (16, torch.half, True)):
             q = torch.zeros(1, 2, 3, size, dtype=dtype)
-            assert not is_fast(q, q, Options(1.0))
-        assert is_fast(q.half(), q, Options(1.0))
+            assert is_fast(q, q, Options(1.0)) is fast

@@ -5,154 +5,131 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ding_common import ConfigError
-from ding_grpo.act import token_actor
-from ding_grpo.act.critic import TokenCritic
-from ding_grpo.model import CausalLM, PromptBatch, autocast, fast_linear
+from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.model.fast_linear import FastConv1D, FastLinear
-from ding_grpo.model.read import whole
 from ding_grpo.rl_utils import linear_log_prob
-from ding_grpo.rl_utils.log_probs import matrix_product
 from ding_grpo.rl_utils.log_probs.matrix_product import linear, rounded_product
 from ding_grpo.rl_utils.log_probs.token_rules import TokenRules
 from ding_grpo.rollout import Sampling, draw, generate
 from ding_grpo.rollout.kept_sets import KeptSets
 from dizoo_llm.envs import TokenEnv
-from tests.model.helper import CPU
-from tests.policies import make_policy
+from tests.model.helper import CPU, of
+from tests.policy.helper import make_policy
 from tests.shipped import small
 
+pytestmark = pytest.mark.unittest
 SHAPES = dict(vocab_size=30, max_position_embeddings=64)
-LLAMA = dict(
-    SHAPES, model_type='llama', hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
-)
+WIDTH = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+LLAMA = dict(SHAPES, model_type='llama', **WIDTH)
 GPT2 = dict(SHAPES, model_type='gpt2', n_embd=64, n_layer=2, n_head=4)
-
-
-def both(config, **options):
-    """The same weights without and with it."""
-    full, half = CausalLM(config=config, **options), CausalLM(config=config, autocast='bfloat16', **options)
-    half.load_state_dict(full.state_dict())
-    return full, half
+PROMPTS = [torch.tensor([1, 2, 3, 4, 5])] * 3 + [torch.tensor([6, 7])] * 3
+of_each_model = pytest.mark.parametrize('config', [LLAMA, GPT2], ids=lambda c: c['model_type'])
 
 
 def log_prob(model, prompts, completion):
-    return linear_log_prob(
-        model.completion_hidden(PromptBatch.of(prompts, CPU), completion),
-        index=completion,
-        **model.output_head()._asdict()
-    )
+    hidden = model.completion_hidden(PromptBatch.of(prompts, CPU), completion)
+    return linear_log_prob(hidden, index=completion, **model.output_head()._asdict())
 
 
-@pytest.mark.unittest
-class TestAutocast:
+class Types(TorchDispatchMode):
+    """Records the types that attention is differentiated in, and counts conversions of parameters to bfloat16."""
 
-    @pytest.mark.parametrize('config', [LLAMA, GPT2], ids=lambda c: c['model_type'])
+    def __init__(self, model):
+        super().__init__()
+        self.places = {p.data_ptr() for p in model.parameters() if p.dim() > 1}
+        self.casts, self.attention = 0, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._to_copy.default and args[0].data_ptr() in self.places:
+            self.casts += 1
+        if 'attention' in func.name() and 'backward' in func.name():
+            self.attention.append({x.dtype for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()})
+        return func(*args, **(kwargs or {}))
+
+
+class TestLayers:
+
+    @of_each_model
     @pytest.mark.parametrize('attention', [None, 'eager'])
     def test_log_probabilities_and_gradients_are_near_those_of_float32(self, config, attention):
-        torch.manual_seed(0)
-        prompts = [torch.tensor([1, 2, 3, 4, 5])] * 3 + [torch.tensor([6, 7])] * 3
-        completion = torch.randint(0, 30, (6, 7))
-        found = []
-        for model in both(config, attn_implementation=attention):
+        completion, found = torch.randint(0, 30, (6, 7), generator=torch.Generator().manual_seed(0)), []
+        for options in (dict(), dict(autocast='bfloat16')):
+            model = of(config, attn_implementation=attention, **options)
             assert model.shares_prompts
-            logp = log_prob(model, prompts, completion)
+            logp = log_prob(model, PROMPTS, completion)
             logp.sum().backward()
-            assert logp.dtype is torch.float32
-            assert {p.dtype for p in model.parameters()} == {torch.float32}
             found.append([logp.detach(), *(p.grad for p in model.parameters())])
+            assert {x.dtype for x in (*found[-1], *model.parameters())} == {torch.float32}
         for full, half in zip(*found):
-            assert half.dtype is torch.float32
             assert (full - half).norm() <= 0.03 * full.norm()  # bfloat16 has 8 bits
         assert 0 < (found[0][0] - found[1][0]).abs().max()  # it does something
 
-    def test_attention_is_differentiated_in_float32(self, monkeypatch):
-        torch.manual_seed(0)
-        _, half = both(LLAMA)
-        types, backward = [], whole.flash_backward
+    def test_attention_is_differentiated_in_float32(self):
+        model = of(LLAMA, autocast='bfloat16')
+        loss = log_prob(model, PROMPTS, torch.randint(0, 30, (6, 7))).sum()
+        with Types(model) as used:
+            loss.backward()
+        assert len(used.attention) >= 2 and all(types == {torch.float32} for types in used.attention)
 
-        def recorded(*args, **options):
-            types.append({x.dtype for x in args[:6]})
-            return backward(*args, **options)
-
-        monkeypatch.setattr(whole, 'flash_backward', recorded)
-        prompts = [torch.tensor([1, 2, 3, 4, 5])] * 3 + [torch.tensor([6, 7])] * 3
-        log_prob(half, prompts, torch.randint(0, 30, (6, 7))).sum().backward()
-        assert len(types) >= 2 and all(t == {torch.float32} for t in types)
-
-    @pytest.mark.parametrize('config', [LLAMA, GPT2], ids=lambda c: c['model_type'])
+    @of_each_model
     def test_what_is_sampled_is_what_is_learned(self, config):
-        torch.manual_seed(0)
-        _, half = both(config)
-        prompts = [torch.tensor([1, 2, 3, 4, 5])] * 4
-        out = generate(half, PromptBatch.of(prompts, CPU), 9, [-1], Sampling(), torch.rand(4, 9, dtype=torch.double))
+        model, prompts = of(config, autocast='bfloat16'), PROMPTS[:1] * 4
+        out = generate(model, PromptBatch.of(prompts, CPU), 9, [-1], Sampling(), torch.rand(4, 9, dtype=torch.double))
         assert out.logp.dtype is torch.float32
-        assert (log_prob(half, prompts, out.action).exp() / out.logp.exp() - 1).abs().max() < 0.03
+        assert (log_prob(model, prompts, out.action).exp() / out.logp.exp() - 1).abs().max() < 0.03
+
+    @of_each_model
+    @pytest.mark.parametrize('lora', [None, dict(r=2, target_modules='all-linear')], ids=['weights', 'adapters'])
+    def test_a_token_converts_no_weights(self, config, lora, tmp_path):
+        CausalLM(config=config).save_pretrained(str(tmp_path))
+        model = CausalLM(pretrained=str(tmp_path), autocast='bfloat16', lora=lora)
+        batch = PromptBatch.of([torch.arange(5)] * 3, CPU)
+        assert model.shares_prompts
+        with torch.no_grad(), model.arithmetic():
+            decoding = model.start(batch)
+            with Types(model) as used:
+                logit = decoding.step(torch.arange(3))
+        assert used.casts == 0
+        if lora is not None:  # a weight that has changed is converted again
+            layer = next(m for m in model.modules() if isinstance(m, (FastLinear, FastConv1D)))
+            with torch.no_grad():
+                layer.weight.mul_(2)
+                with model.arithmetic():
+                    assert not torch.equal(model.start(batch).step(torch.arange(3)), logit)
+
+
+class TestRefusals:
 
     @pytest.mark.parametrize('value', [True, 'float16', 'bf16'])
     def test_another_value(self, value):
         with pytest.raises(ConfigError, match=r"policy\.model\.autocast = .*: must be None, 'auto' or 'bfloat16'"):
             CausalLM(config=LLAMA, autocast=value)
 
+    def test_an_output_layer_alone(self):
+        with pytest.raises(ConfigError, match='autocast_output = True: needs policy.model.autocast'):
+            CausalLM(config=LLAMA, autocast_output=True)
 
-class Casts(TorchDispatchMode):
-    """Counts conversions of parameters to bfloat16."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.places = {p.data_ptr() for p in model.parameters() if p.dim() > 1}
-        self.number = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten._to_copy.default and args[0].data_ptr() in self.places:
-            self.number += 1
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.unittest
-@pytest.mark.parametrize('lora', [None, dict(r=2, target_modules='all-linear')], ids=['weights', 'adapters'])
-@pytest.mark.parametrize('config', [LLAMA, GPT2], ids=lambda c: c['model_type'])
-def test_a_token_converts_no_weights(config, lora, tmp_path):
-    CausalLM(config=config).save_pretrained(str(tmp_path))
-    model = CausalLM(pretrained=str(tmp_path), autocast='bfloat16', lora=lora)
-    batch = PromptBatch.of([torch.arange(5)] * 3, CPU)
-    assert model.shares_prompts
-    with torch.no_grad(), model.arithmetic():
-        decoding = model.start(batch)
-        with Casts(model) as casts:
-            logit = decoding.step(torch.arange(3))
-    assert casts.number == 0
-    if lora is not None:  # a weight that has changed is converted again
-        layer = next(m for m in model.modules() if isinstance(m, (FastLinear, FastConv1D)))
-        with torch.no_grad():
-            layer.weight.mul_(2)
-            with model.arithmetic():
-                assert not torch.equal(model.start(batch).step(torch.arange(3)), logit)
-
-
-@pytest.mark.unittest
-class TestEvaluation:
-
-    def test_in_the_type_of_the_weights(self, think_answer):
-        main, create = think_answer
-        found = {}
-        for name, learned, in_eval in (('exact', None, True), ('half', 'bfloat16', True), ('asked', 'bfloat16', False)):
-            main.policy.model.autocast, main.policy.eval.autocast = learned, in_eval
-            policy = make_policy(main, create, field=['eval', 'collect'])
-            obs = {i: TokenEnv().reset(options=dict(index=i % 4))[0] for i in range(4)}
-            sampled = policy.eval_mode.forward(obs, row_keys={i: (0, 0, i) for i in obs})
-            found[name] = torch.cat([sampled[i]['logp'] for i in obs])
-            found[f'greedy {name}'] = [out['action'].tolist() for out in policy.eval_mode.forward(obs).values()]
-        assert torch.equal(found['asked'], found['exact']) and found['greedy asked'] == found['greedy exact']
-        assert not torch.equal(found['half'], found['exact'])
-
-    def test_for_language_models_only(self):
+    def test_evaluation_of_other_models(self):
         main, create = small('cartpole_grpo')
         main.policy.eval.autocast = False
         with pytest.raises(ConfigError, match='policy.eval.autocast = False: only available for language models'):
             make_policy(main, create)
 
 
-@pytest.mark.unittest
+def test_evaluation_in_the_type_of_the_weights(think_answer):
+    main, create = think_answer
+    found = {}
+    for name, learned, in_eval in (('exact', None, True), ('half', 'bfloat16', True), ('asked', 'bfloat16', False)):
+        main.policy.model.autocast, main.policy.eval.autocast = learned, in_eval
+        policy = make_policy(main, create, field=['eval', 'collect'])
+        obs = {i: TokenEnv().reset(options=dict(index=i % 4))[0] for i in range(4)}
+        sampled = policy.eval_mode.forward(obs, row_keys={i: (0, 0, i) for i in obs})
+        greedy = [out['action'].tolist() for out in policy.eval_mode.forward(obs).values()]
+        found[name] = torch.cat([sampled[i]['logp'] for i in obs]), greedy
+    assert torch.equal(found['asked'][0], found['exact'][0]) and found['asked'][1] == found['exact'][1]
+    assert not torch.equal(found['half'][0], found['exact'][0])
+
+
 class TestAuto:
 
     @pytest.mark.parametrize(
@@ -167,8 +144,8 @@ class TestAuto:
             (dict(dtype='bfloat16'), False, None, "dtype = 'bfloat16': this processor emulates"),
         ],
     )
-    def test_it_uses_bfloat16_where_the_device_multiplies_it(self, monkeypatch, given, native, dtype, part):
-        monkeypatch.setattr(autocast, 'multiplies_bfloat16', lambda device: native)
+    def test_it_uses_bfloat16_where_the_device_multiplies_it(self, multiplies_bfloat16, given, native, dtype, part):
+        multiplies_bfloat16(*['cpu'] * native)
         model = CausalLM(config=LLAMA, **given)
         assert model.autocast_dtype is dtype
         assert model.exact_arithmetic is (dtype is None and 'dtype' not in given)
@@ -183,40 +160,34 @@ class TestAuto:
             (dict(), dict(autocast='bfloat16'), "policy.collect.autocast = 'bfloat16': this processor emulates"),
         ]
     )
-    def test_the_log_of_a_run_on_a_device_without_it(self, monkeypatch, think_answer, capsys, model, collect, start):
-        for module in (autocast, token_actor):
-            monkeypatch.setattr(module, 'multiplies_bfloat16', lambda device: False)
+    def test_the_log_of_a_run_on_a_device_without_it(
+        self, multiplies_bfloat16, think_answer, capsys, model, collect, start
+    ):
+        multiplies_bfloat16()
         main, create = think_answer
         main.policy.model.update(model)
         main.policy.collect.update(collect)
         make_policy(main, create)
         assert capsys.readouterr().out.startswith(start)
 
-    @pytest.mark.parametrize('onednn', [True, False])
-    def test_float32_with_and_without_onednn(self, monkeypatch, onednn):
-        monkeypatch.setattr(autocast, 'multiplies_bfloat16', lambda device: False)
-        called = []
-        monkeypatch.setattr(fast_linear, 'linear', lambda *args: called.append(0) or torch.nn.functional.linear(*args))
-        model = CausalLM(config=LLAMA, autocast='auto', onednn=onednn)
-        model.completion_hidden(PromptBatch.of([torch.arange(5)], CPU), torch.randint(0, 30, (1, 7)))
-        assert bool(called) is onednn
-
-    def test_a_model_that_is_still_on_the_cpu(self, monkeypatch):
-        monkeypatch.setattr(autocast, 'multiplies_bfloat16', lambda device: device == 'cuda')
+    def test_a_model_that_is_still_on_the_cpu(self, multiplies_bfloat16):
+        multiplies_bfloat16('cuda')
         model = CausalLM(config=LLAMA, autocast='auto')
         assert model.autocast_dtype is None and model.autocast.dtype_on('cuda') is torch.bfloat16
 
+    @pytest.mark.parametrize('onednn', [True, False])
+    def test_float32_with_and_without_onednn(self, onednn):
+        model = CausalLM(config=LLAMA, autocast='auto', onednn=onednn)
+        assert {layer.onednn for layer in model.modules() if isinstance(layer, FastLinear)} == {onednn}
 
-@pytest.mark.unittest
-class TestAutocastOutput:
+
+class TestOutputLayer:
 
     @pytest.mark.parametrize('options', [dict(), dict(top_k=5), dict(top_p=0.9)], ids=str)
     def test_sampler_and_learner_round_the_same_factors(self, options):
         """With hidden states in float32, both round the same factors, so that their results agree as without it."""
-        torch.manual_seed(0)
-        plain = CausalLM(config=LLAMA)
-        model = CausalLM(config=LLAMA, autocast='bfloat16', autocast_output=True)
-        model.load_state_dict(plain.state_dict())
+        plain, model = of(LLAMA), of(LLAMA, autocast='bfloat16', autocast_output=True)
+        # the trial computes in float64, in which a GPU has no product of rounded factors
         assert model.shares_prompts and not plain.output_head().rounded
         head = model.output_head()
         assert head.rounded
@@ -231,37 +202,10 @@ class TestAutocastOutput:
             rules, kept = TokenRules(kept_bits=KeptSets.of(kept).bits(30).unflatten(0, (6, 7))), None
         elif kept is not None:
             token, kept = kept.gather(1, token.unsqueeze(1)).squeeze(1), kept.unflatten(0, (6, 7))
-        token = token.view(6, 7)
-        found = linear_log_prob(hidden, index=token, temperature=0.9, kept=kept, rules=rules, **head._asdict())
+        given = dict(index=token.view(6, 7), temperature=0.9, kept=kept, rules=rules)
+        found, exact = (linear_log_prob(hidden, **given, **x._asdict()) for x in (head, plain.output_head()))
         assert torch.allclose(found.flatten(), logp, atol=2e-6)
-        exact = linear_log_prob(
-            hidden, index=token, temperature=0.9, kept=kept, rules=rules, **plain.output_head()._asdict()
-        )
         assert 1e-5 < (found - exact).abs().max() < 0.05
-
-    def test_it_needs_autocast(self):
-        with pytest.raises(ConfigError, match='autocast_output = True: needs policy.model.autocast'):
-            CausalLM(config=LLAMA, autocast_output=True)
-
-    def test_a_run_of_a_model_that_cannot_share_prompts(self, think_answer):
-        main, create = think_answer
-        config = dict(model_type='openai-gpt', vocab_size=32, n_positions=64, n_embd=64, n_layer=2, n_head=4)
-        main.policy.model = dict(type='causal_lm', config=config, autocast='bfloat16', autocast_output=True)
-        with pytest.raises(ConfigError, match='autocast_output = True: OpenAIGPTLMHeadModel cannot share prompts'):
-            make_policy(main, create)
-
-    def test_the_trial_of_an_architecture_rounds_nothing(self, monkeypatch):
-        """It computes in float64, in which a GPU has no such product."""
-
-        def refuse(*args):
-            raise AssertionError('rounded')
-
-        monkeypatch.setattr(matrix_product, 'rounded_product', refuse)
-        assert CausalLM(config=LLAMA, autocast='bfloat16', autocast_output=True).shares_prompts
-
-    def test_of_a_critic(self):
-        with pytest.raises(ConfigError, match='policy.learn.critic.autocast_output = True: a critic does not sample'):
-            TokenCritic(CausalLM(config=LLAMA), dict(config=LLAMA, autocast='auto', autocast_output=True))
 
     def test_on_a_gpu(self):
         """Tensors without contents: torch checks the call of its product with sums in float32."""

@@ -1,17 +1,17 @@
 """Segments of uneven length in grids: none lost, none much padded."""
-import itertools
-
 import pytest
 import torch
 
 from ding_grpo.model import PromptBatch
 from ding_grpo.model.read.attention import Options
-from ding_grpo.model.read.bands import Band, Packed, divide
+from ding_grpo.model.read.bands import divide
 from ding_grpo.model.read.prompts import PromptTree
 from ding_grpo.model.read.row_tree import RowTree
 from ding_grpo.model.read.whole import Whole
 
-from tests.model.helper import CPU
+from tests.model.helper import CPU, divisions
+
+pytestmark = pytest.mark.unittest
 
 
 def quadratic(count, n):
@@ -22,7 +22,6 @@ def cost_of(bands, sizes, cost):
     return sum(cost(len(band), *map(max, zip(*(sizes[i] for i in band)))) for band in bands)
 
 
-@pytest.mark.unittest
 class TestDivide:
 
     def test_least_cost_of_all_divisions(self):
@@ -31,26 +30,22 @@ class TestDivide:
         for _ in range(20):
             sizes = [(n, ) for n in torch.randint(1, 30, (7, )).tolist()]
             order = sorted(range(7), key=lambda i: sizes[i], reverse=True)
-            every = []
-            for cuts in itertools.product([0, 1], repeat=6):
-                bands = [[order[0]]]
-                for i, cut in zip(order[1:], cuts):
-                    bands.append([i]) if cut else bands[-1].append(i)
-                every.append(cost_of(bands, sizes, quadratic))
+            every = [cost_of([order[b:e] for b, e in cuts], sizes, quadratic) for cuts in divisions(7)]
             bands = divide(sizes, quadratic)
             assert sorted(sum(bands, [])) == list(range(7))
             assert cost_of(bands, sizes, quadratic) == min(every)
 
-    def test_equal_sizes_are_one_band_in_their_order(self):
-        assert divide([(5, )] * 4, quadratic) == [[0, 1, 2, 3]]
-
-    def test_one_long_segment_among_short_ones(self):
-        assert sorted(divide([(64, )] * 3 + [(1024, )] + [(64, )], quadratic)) == [[0, 1, 2, 4], [3]]
-
-    def test_two_sizes(self):
-        """A band is as large as the largest of each number: these two must not be together."""
-        sizes = [(1000, 10), (10, 1000), (990, 10)]
-        assert sorted(divide(sizes, lambda count, m, n: 500 + count * m * n)) == [[0, 2], [1]]
+    @pytest.mark.parametrize(
+        'sizes, bands',
+        [
+            ([(5, 5)] * 4, [[0, 1, 2, 3]]),  # equal sizes are one band in their order
+            ([(64, 64)] * 3 + [(1024, 1024), (64, 64)], [[0, 1, 2, 4], [3]]),  # one long segment among short ones
+            # a band is as large as the largest of each number: the first two must not be together
+            ([(1000, 10), (10, 1000), (990, 10)], [[0, 2], [1]]),
+        ]
+    )
+    def test_by_hand(self, sizes, bands):
+        assert sorted(divide(sizes, lambda count, m, n: 500 + count * m * n)) == bands
 
     def test_many_different_sizes_are_not_compared_one_by_one(self):
         asked = []
@@ -60,37 +55,6 @@ class TestDivide:
         assert cost_of(bands, sizes, quadratic) < 1.2 * sum(quadratic(1, n) for n, in sizes)
 
 
-@pytest.mark.unittest
-class TestBand:
-
-    @pytest.mark.parametrize('segments', [[(0, 3), (3, 3)], [(3, 3), (0, 3)], [(0, 2), (2, 5), (9, 1)]], ids=str)
-    def test_there_and_back(self, segments):
-        band = Band(segments, CPU)
-        x = torch.randn(2, 12, 4, dtype=torch.double, requires_grad=True)
-        grid = band.place(x)
-        assert grid.shape == (2, len(segments), max(n for _, n in segments), 4)
-        for row, (start, length) in enumerate(segments):
-            assert torch.equal(grid[:, row, :length], x[:, start:start + length])
-        tokens = torch.cat([torch.arange(start, start + length) for start, length in segments])
-        assert torch.equal(band.take(grid.permute(1, 2, 0, 3)), x[:, tokens].transpose(0, 1))
-        assert torch.autograd.gradcheck(lambda x: band.take(band.place(x).permute(1, 2, 0, 3) ** 2), x)
-
-    def test_several_bands_give_the_packed_row_again(self):
-        bands = [Band([(4, 3), (0, 1)], CPU), Band([(1, 3), (7, 2)], CPU)]
-        x = torch.randn(9, 2, dtype=torch.double, requires_grad=True)
-
-        def through(x):
-            return Packed(bands).join([band.take(band.place(x.unsqueeze(0))[0]) for band in bands])
-
-        assert torch.equal(through(x), x)
-        assert torch.autograd.gradcheck(lambda x: through(x ** 2), x)
-
-    def test_padded_cells_get_no_gradient(self):
-        band = Band([(0, 1), (1, 3)], CPU)
-        assert band.place_filled(torch.ones(1, 4)).tolist() == [[[1, 0, 0], [1, 1, 1]]]
-
-
-@pytest.mark.unittest
 @pytest.mark.parametrize(
     'lengths', [
         [1024] + [64] * 31,
@@ -115,7 +79,6 @@ def test_few_pairs_are_computed_in_vain(lengths, prompt):
     assert computed <= 1.3 * needed
 
 
-@pytest.mark.unittest
 def test_a_padded_cell_whose_scores_are_large_reaches_no_gradient():
     """It repeats the first token of its segment, and would see later tokens with the first one's normaliser."""
     batch = PromptBatch.of([torch.arange(4), torch.arange(3) + 5], CPU)

@@ -2,76 +2,64 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM
 
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM, PromptBatch
 from dizoo_llm.text.tokenizer import build_word_tokenizer
+from tests.model.helper import CPU, WIDE
 
-from tests.model.helper import CPU
-
-
-@pytest.mark.unittest
-class TestPromptBatch:
-
-    def test_each_distinct_prompt_once_padded_on_the_left(self):
-        a, b = torch.tensor([5, 6, 7]), torch.tensor([8])
-        batch = PromptBatch.of([a, b, a, a], CPU)
-        assert batch.ids.tolist() == [[5, 6, 7], [0, 0, 8]]
-        assert batch.mask.tolist() == [[1, 1, 1], [0, 0, 1]]
-        assert batch.row.tolist() == [0, 1, 0, 0]
+pytestmark = pytest.mark.unittest
 
 
-@pytest.mark.unittest
-class TestCompletionLogits:
-
-    def setup_method(self):
-        torch.manual_seed(1)
-        self.prompts = [torch.randint(0, 32, (n, )) for n in (5, 5, 9)]
-        self.prompts[1] = self.prompts[0]  # one prompt is shared
-        self.completion = torch.randint(0, 32, (3, 4))
-
-    def test_token_is_predicted_from_the_position_before_it(self, tiny_model):
-        # The tutorial notebook reads a token's probability at the token's own position: then the logits would depend
-        # on the token itself. Here they must not.
-        prompts = PromptBatch.of(self.prompts, CPU)
-        before = tiny_model.completion_logits(prompts, self.completion)
-        changed = self.completion.clone()
-        changed[:, 2] = (changed[:, 2] + 1) % 32
-        after = tiny_model.completion_logits(prompts, changed)
-        assert torch.allclose(before[:, :3], after[:, :3], atol=1e-6)
-        assert not torch.allclose(before[:, 3], after[:, 3], atol=1e-3)
-
-    def test_single_token(self, tiny_model):
-        prompts = PromptBatch.of(self.prompts, CPU)
-        whole = tiny_model.completion_logits(prompts, self.completion)
-        assert torch.allclose(tiny_model.completion_logits(prompts, self.completion[:, :1]), whole[:, :1], atol=1e-6)
+def test_each_distinct_prompt_once_padded_on_the_left():
+    a, b = torch.tensor([5, 6, 7]), torch.tensor([8])
+    batch = PromptBatch.of([a, b, a, a], CPU)
+    assert batch.ids.tolist() == [[5, 6, 7], [0, 0, 8]]
+    assert batch.mask.tolist() == [[1, 1, 1], [0, 0, 1]]
+    assert batch.row.tolist() == [0, 1, 0, 0]
 
 
-@pytest.mark.unittest
-class TestCausalLM:
+def test_token_is_predicted_from_the_position_before_it(tiny_model):
+    # The tutorial notebook reads a token's probability at the token's own position: then the logits would depend
+    # on the token itself. Here they must not.
+    torch.manual_seed(1)
+    prompts = PromptBatch.of([torch.randint(0, 32, (n, )) for n in (5, 9)], CPU)
+    completion = torch.randint(0, 32, (2, 4))
+    before = tiny_model.completion_logits(prompts, completion)
+    changed = completion.clone()
+    changed[:, 2] = (changed[:, 2] + 1) % 32
+    after = tiny_model.completion_logits(prompts, changed)
+    assert torch.allclose(before[:, :3], after[:, :3], atol=1e-6)
+    assert not torch.allclose(before[:, 3], after[:, 3], atol=1e-3)
+    single = tiny_model.completion_logits(prompts, completion[:, :1])
+    assert torch.allclose(single, before[:, :1], atol=1e-6)
 
-    def test_vocabulary_can_be_limited_to_the_tokenizers(self, tiny_model):
-        tiny_model.limit_vocabulary(29)
-        prompts = PromptBatch.of([torch.tensor([1, 2])], CPU)
-        assert tiny_model.completion_logits(prompts, torch.tensor([[3, 4]])).shape == (1, 2, 29)
-        assert tiny_model.start(prompts).logit.shape == (1, 29)
 
-    def test_save_and_load(self, tiny_model, tmp_path):
+def test_vocabulary_can_be_limited_to_the_tokenizers(tiny_model):
+    tiny_model.limit_vocabulary(29)
+    prompts = PromptBatch.of([torch.tensor([1, 2])], CPU)
+    assert tiny_model.completion_logits(prompts, torch.tensor([[3, 4]])).shape == (1, 2, 29)
+    assert tiny_model.start(prompts).logit.shape == (1, 29)
+
+
+class TestSave:
+
+    def test_and_load(self, tiny_model, tmp_path):
         tokenizer = build_word_tokenizer([str(i) for i in range(29)])
         tiny_model.save_pretrained(str(tmp_path), tokenizer, 8)
-        loaded = CausalLM(pretrained=str(tmp_path))
-        for a, b in zip(tiny_model.parameters(), loaded.parameters()):
+        for a, b in zip(tiny_model.parameters(), CausalLM(pretrained=str(tmp_path)).parameters()):
             assert torch.equal(a, b)
         plain = AutoModelForCausalLM.from_pretrained(str(tmp_path)).generation_config
         # LlamaConfig's own end of sequence is 2, an ordinary word of this vocabulary
         assert (plain.eos_token_id, plain.pad_token_id, plain.max_new_tokens) == (29, 30, 8)
+        assert not plain.do_sample  # greedy, without a start that says something else
         assert json.load(open(tmp_path / 'config.json'))['eos_token_id'] == 29
 
     def saved_again(self, model, folder, limit, **defaults):
         """The generation defaults of a model that was trained from a folder with these."""
         model.save_pretrained(f'{folder}/start', build_word_tokenizer(['a']), 8)
-        GenerationConfig(**defaults).save_pretrained(f'{folder}/start')
+        (folder / 'start' / 'generation_config.json').write_text(json.dumps(defaults))
         CausalLM(pretrained=f'{folder}/start').save_pretrained(f'{folder}/end', build_word_tokenizer(['a']), limit)
         return AutoModelForCausalLM.from_pretrained(f'{folder}/end').generation_config
 
@@ -84,35 +72,40 @@ class TestCausalLM:
     def test_a_length_limit_of_the_start_is_no_shorter_than_the_training(self, tiny_model, tmp_path, limit, longest):
         assert self.saved_again(tiny_model, tmp_path, limit, max_new_tokens=30).max_new_tokens == longest
 
-    def test_generation_defaults_without_a_start_are_greedy(self, tiny_model, tmp_path):
-        tiny_model.save_pretrained(str(tmp_path), build_word_tokenizer(['a']), 8)
-        plain = AutoModelForCausalLM.from_pretrained(str(tmp_path)).generation_config
-        assert not plain.do_sample and plain.max_new_tokens == 8
-
-    def test_contradicting_generation_defaults_do_not_prevent_a_save(self, tiny_model, tmp_path):
-        tiny_model.save_pretrained(f'{tmp_path}/start', build_word_tokenizer(['a']), 8)
-        path = tmp_path / 'start' / 'generation_config.json'
-        path.write_text(json.dumps(dict(do_sample=False, temperature=0.6)))
-        model = CausalLM(pretrained=f'{tmp_path}/start')
+    def test_contradicting_generation_defaults_do_not_prevent_it(self, tiny_model, tmp_path):
         with pytest.warns(UserWarning, match='its generation settings are not saved, since they contradict'):
-            model.save_pretrained(f'{tmp_path}/end', build_word_tokenizer(['a']), 8)
-        assert AutoModelForCausalLM.from_pretrained(f'{tmp_path}/end').generation_config.temperature in (None, 1.0)
+            end = self.saved_again(tiny_model, tmp_path, 8, do_sample=False, temperature=0.6)
+        assert end.temperature in (None, 1.0)
 
-    def test_saved_model_says_nothing_that_the_tokenizer_lacks(self, tiny_model, tmp_path):
+    def test_a_saved_model_says_nothing_that_the_tokenizer_lacks(self, tiny_model, tmp_path):
         tiny_model.limit_vocabulary(5)
         tiny_model.save_pretrained(str(tmp_path), build_word_tokenizer(['a', 'b']), 12)
         out = AutoModelForCausalLM.from_pretrained(str(tmp_path)).generate(torch.tensor([[0, 1]]), min_new_tokens=12)
         assert out.max() < 5
 
-    def test_keys_of_older_config_files_are_taken(self, tiny_config):
-        lm = CausalLM(config={**tiny_config, 'rope_theta': 5e5, 'torch_dtype': 'float32'}).lm
-        assert lm.config.rope_parameters['rope_theta'] == 5e5
-
-    def test_save_other_weights(self, tiny_model, tmp_path):
+    def test_other_weights(self, tiny_model, tmp_path):
         other = {name: torch.zeros_like(value) for name, value in tiny_model.state_dict().items()}
         tiny_model.save_pretrained(str(tmp_path), state_dict=other)
         assert all((p == 0).all() for p in CausalLM(pretrained=str(tmp_path)).parameters())
         assert any((p != 0).any() for p in tiny_model.parameters())
+
+
+class TestConfig:
+
+    def test_keys_of_older_config_files_are_taken(self, tiny_config):
+        lm = CausalLM(config={**tiny_config, 'rope_theta': 5e5, 'torch_dtype': 'float32'}).lm
+        assert lm.config.rope_parameters['rope_theta'] == 5e5
+
+    @pytest.mark.parametrize(
+        'name, keys', [
+            ('qwen3_moe', dict(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)),
+            ('glm4_moe', dict(head_dim=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)),
+            ('cohere2', dict(sliding_window=6, sliding_window_pattern=2)),
+        ]
+    )
+    def test_keys_that_only_the_code_of_an_architecture_reads(self, name, keys):
+        model = CausalLM(config=dict(WIDE, model_type=name, **keys))
+        assert model.lm.model.layers[0].self_attn.head_dim == 8
 
     @pytest.mark.parametrize(
         'args, message', [
@@ -121,6 +114,7 @@ class TestCausalLM:
             (dict(config=dict(model_type='lama')), "'llama'"),
             (dict(config=dict()), 'model_type'),
             (dict(config=dict(model_type='llama', hidden_sze=3)), "hidden_sze = 3.*'hidden_size'"),
+            (dict(config=dict(model_type='qwen3_moe', head_dims=8)), 'head_dims = 8: unknown key; .*head_dim'),
             (dict(config=dict(model_type='llama'), dtype='float31'), 'float32'),
             (dict(config='llama'), 'must be a dict'),
             (dict(config=dict(model_type='llama', hidden_size='32')), 'hidden_size'),
@@ -136,27 +130,3 @@ class TestCausalLM:
     def test_folder_without_a_model(self, tmp_path):
         with pytest.raises(ConfigError, match='config.json'):
             CausalLM(pretrained=str(tmp_path))
-
-
-@pytest.mark.unittest
-class TestConfigKeys:
-
-    @pytest.mark.parametrize(
-        'config', [
-            dict(model_type='qwen3_moe', head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
-            dict(
-                model_type='glm4_moe', head_dim=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16
-            ),
-            dict(model_type='cohere2', sliding_window=6, sliding_window_pattern=2),
-        ],
-        ids=lambda c: c['model_type']
-    )
-    def test_keys_that_only_the_code_of_an_architecture_reads(self, config):
-        shape = dict(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
-        model = CausalLM(config=dict(shape, num_key_value_heads=2, **config))
-        if 'head_dim' in config:
-            assert model.lm.model.layers[0].self_attn.head_dim == 8
-
-    def test_a_misspelt_key_is_refused_still(self):
-        with pytest.raises(ConfigError, match="head_dims = 8: unknown key; .*head_dim"):
-            CausalLM(config=dict(model_type='qwen3_moe', head_dims=8))

@@ -9,14 +9,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv
-from tests.model.helper import CPU, PLAIN, uniform
-from tests.policies import make_policy, sample_groups
+from tests.model.helper import COMMON, CPU, GPT2, PLAIN, of, uniform
+from tests.policy.helper import make_policy, sample_groups
 
-GPT2 = dict(model_type='gpt2', vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64)
+pytestmark = pytest.mark.unittest
+LLAMA = dict(COMMON, model_type='llama')
 OPT = dict(PLAIN, model_type='opt', ffn_dim=48, word_embed_proj_dim=32)
-LLAMA = dict(PLAIN, model_type='llama', intermediate_size=48)
 RATES = {
-    'gpt2': (GPT2, dict(embd_pdrop=0.5, attn_pdrop=0.5, resid_pdrop=0.5)),
+    'gpt2': (dict(GPT2, model_type='gpt2'), dict(embd_pdrop=0.5, attn_pdrop=0.5, resid_pdrop=0.5)),
     'opt': (OPT, dict(dropout=0.5, attention_dropout=0.5)),
     'llama': (LLAMA, dict(attention_dropout=0.5)),
 }
@@ -32,14 +32,11 @@ def results(model):
     return sampled.action, sampled.logp, greedy.action, hidden.detach(), grad
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('options', [dict(), dict(gradient_checkpointing=True)], ids=['plain', 'checkpointing'])
 @pytest.mark.parametrize('name', RATES)
 def test_dropout_changes_nothing(name, options):
     config, rates = RATES[name]
-    torch.manual_seed(0)
-    plain = CausalLM(config=config, **options)
-    model = CausalLM(config=dict(config, **rates), **options).train()
+    plain, model = of(config, **options), of(dict(config, **rates), **options).train()
     model.load_state_dict(plain.state_dict())
     random = torch.get_rng_state()
     assert all(torch.equal(found, wanted) for found, wanted in zip(results(model), results(plain)))
@@ -67,7 +64,6 @@ def normed(vocabulary):
     return CausalLM.from_model(lm.train())
 
 
-@pytest.mark.unittest
 class TestBatchNorm:
 
     def test_a_row_does_not_depend_on_others(self):

@@ -1,6 +1,4 @@
 """More than 1,024 prompts in one batch, some with common beginnings: read as each row alone."""
-import time
-
 import pytest
 import torch
 
@@ -9,6 +7,7 @@ from ding_grpo.rl_utils import naive_method
 from ding_grpo.rollout import Sampling, generate
 from tests.model.helper import CPU, alone, make, tokens_read, uniform
 
+pytestmark = pytest.mark.unittest
 PROMPTS, SIZE, TOKENS = 1100, 2, 4
 
 
@@ -24,16 +23,13 @@ def rows():
     return [prompts[i // SIZE] for i in torch.randperm(PROMPTS * SIZE, generator=generator).tolist()]
 
 
-@pytest.mark.unittest
 def test_more_than_1024_prompts_at_once(rows):
     model = make('llama')
     read, batch = tokens_read(model), PromptBatch.of(rows, CPU)
-    before = time.process_time()
     out = generate(model, batch, TOKENS, range(4), Sampling(), uniform(len(rows), TOKENS))
     action, counted = out.action.clamp(min=0), out.action >= 0
     with torch.no_grad():
         learned = naive_method(model.completion_logits(batch, action, out.length), action)
-    seconds = time.process_time() - before
     assert (learned - out.logp)[counted].abs().max() < 1e-4
     some = list(range(0, len(rows), 100))
     with torch.no_grad():
@@ -43,4 +39,3 @@ def test_more_than_1024_prompts_at_once(rows):
     unshared = sum(map(len, distinct))
     with_beginning = sum(len(row) > 41 for row in distinct)
     assert read[0] <= unshared - 70 * (with_beginning - 1)  # once for all, in sampling and in learning
-    assert seconds < 60

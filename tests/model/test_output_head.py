@@ -7,8 +7,9 @@ from torch import nn
 from ding_common import ConfigError
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rl_utils import linear_log_prob, naive_method
+from tests.model.helper import COMMON, CPU, PLAIN, WIDE, logits_alone, make, modules_called
 
-from tests.model.helper import CPU, PLAIN, logits_alone, make, modules_called
+pytestmark = pytest.mark.unittest
 
 
 class ScaledLinear(nn.Linear):
@@ -18,8 +19,11 @@ class ScaledLinear(nn.Linear):
         return super().forward(x) * 2
 
 
-@pytest.mark.unittest
-class TestOutputHead:
+def scaled_linear(lm):
+    lm.lm_head = ScaledLinear(32, 32, bias=False)
+
+
+class TestMeasured:
 
     def test_bias_and_limited_vocabulary(self, tiny_model):
         tiny_model.limit_vocabulary(20)
@@ -28,31 +32,27 @@ class TestOutputHead:
         tiny_model.lm.lm_head.bias = nn.Parameter(torch.randn(32))
         assert torch.equal(tiny_model.output_head().bias, tiny_model.lm.lm_head.bias[:20])
 
-    def test_measured_once_for_each_layer_and_no_trace_left(self, tiny_model):
-        before = tiny_model.output_head()
+    def test_once_for_each_layer(self, tiny_model):
+        before, other = tiny_model.output_head(), copy.deepcopy(tiny_model)
         with modules_called() as called:
             assert tiny_model.output_head()[2:] == before[2:] and called == []
-        assert not tiny_model.lm.lm_head._forward_hooks
-        tiny_model.lm.lm_head = ScaledLinear(32, 32, bias=False)
-        self.wrong(tiny_model, 'ScaledLinear')
-
-    def test_a_copy_measures_its_own_layer(self, tiny_model):
-        tiny_model.output_head()
-        other = copy.deepcopy(tiny_model)
-        assert other.output_head().weight.data_ptr() != tiny_model.output_head().weight.data_ptr()
+        assert other.output_head().weight.data_ptr() != before.weight.data_ptr()  # a copy measures its own layer
+        scaled_linear(tiny_model.lm)
+        with pytest.raises(ConfigError, match='ScaledLinear'):
+            tiny_model.output_head()
 
     @pytest.mark.parametrize(
         'name, config, head',
         [
-            ('gemma2', dict(intermediate_size=48, num_key_value_heads=2, head_dim=8), (1, 30)),  # soft cap
-            ('opt', dict(ffn_dim=48, word_embed_proj_dim=32), (1, None)),
-            ('gptj', dict(rotary_dim=4, n_embd=32, n_layer=2, n_head=4), (1, None)),  # bias
-            ('cohere', dict(intermediate_size=48), (0.0625, None)),  # factor
-            ('granite', dict(intermediate_size=48, logits_scaling=8.0), (1 / 8, None)),  # divisor
+            ('gemma2', dict(WIDE, head_dim=8), (1, 30)),  # soft cap
+            ('opt', dict(PLAIN, ffn_dim=48, word_embed_proj_dim=32), (1, None)),
+            ('gptj', dict(PLAIN, rotary_dim=4, n_embd=32, n_layer=2, n_head=4), (1, None)),  # bias
+            ('cohere', COMMON, (0.0625, None)),  # factor
+            ('granite', dict(COMMON, logits_scaling=8.0), (1 / 8, None)),  # divisor
         ]
     )
     def test_logits_of_other_forms(self, name, config, head):
-        model = make(name, dict(PLAIN, **config), scale=3)  # so that logits reach where a soft cap acts
+        model = make(name, config, scale=3)  # so that logits reach where a soft cap acts
         prompts = [torch.randint(0, 40, (n, )) for n in (5, 9)]
         batch, completion = PromptBatch.of(prompts, CPU), torch.randint(0, 40, (2, 4))
         assert model.output_head()[2:4] == pytest.approx(head)
@@ -62,77 +62,89 @@ class TestOutputHead:
         found = linear_log_prob(hidden, index=completion, **model.output_head()._asdict())
         assert torch.allclose(found, naive_method(wanted, completion), atol=1e-4)
 
-    def test_heads_that_do_not_fit_together_are_an_error_of_the_config(self):
-        shape = dict(vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4)
-        model = CausalLM(config=dict(model_type='qwen2', **shape))  # by default it has 32 key heads
-        with pytest.raises(ConfigError, match='policy.model: Qwen2ForCausalLM fails to read tokens: RuntimeError'):
-            model.output_head()
+    @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+    def test_in_half_types(self, dtype):
+        model = CausalLM(config=dict(WIDE, model_type='gemma2', head_dim=8), dtype=dtype)
+        assert model.output_head()[2:4] == pytest.approx((1, 30), rel=1e-4)
 
-    @pytest.mark.parametrize('change', [lambda o: o * 2, lambda o: o.roll(1, -1)])
-    def test_a_layer_that_computes_something_else_is_refused(self, tiny_model, change):
-        layer = tiny_model.lm.lm_head
-        hook = layer.register_forward_hook(lambda module, args, output: change(output))
-        self.wrong(tiny_model, 'do not give its logits')
-        hook.remove()
-        forward = layer.forward
-        layer.forward = lambda x: change(forward(x))
-        self.wrong(tiny_model, 'do not give its logits')
 
-    def test_a_learned_factor_is_refused(self, tiny_model):
-        tiny_model.lm.factor = nn.Parameter(torch.tensor(2.))
-        self.change_logits(tiny_model, lambda x: x * tiny_model.lm.factor)
-        self.wrong(tiny_model, 'trainable weights besides')
+def hooked(change):
+    """A hook changes what the layer returns."""
+    return lambda lm: lm.lm_head.register_forward_hook(lambda module, args, output: change(output))
 
-    def test_an_output_layer_of_another_type_is_refused(self, tiny_model):
-        tiny_model.lm.to(torch.bfloat16)
-        tiny_model.lm.lm_head.float()
-        tiny_model.lm.lm_head.register_forward_pre_hook(lambda module, args: (args[0].float(), ))
-        self.wrong(tiny_model, 'does not read the last hidden states')
 
-    def wrong(self, model, reason):
-        with pytest.raises(ConfigError, match=f"log_prob_fn = 'linear_log_prob'.*{reason}.*efficient_method"):
-            model.output_head()
+def given(change):
+    """A hook changes the last hidden states before the layer."""
+    return lambda lm: lm.lm_head.register_forward_pre_hook(lambda module, args: (change(args[0]), ))
 
-    def test_an_adapters_layer_is_refused(self, tiny_model):
-        tiny_model.lm.lm_head = ScaledLinear(32, 32, bias=False)
-        self.wrong(tiny_model, 'ScaledLinear')
 
-    def test_hidden_states_that_are_changed_before_the_output_layer_are_refused(self, tiny_model):
-        # as MiniCPM does: the head divides them by a width
-        tiny_model.lm.lm_head.register_forward_pre_hook(lambda module, args: (args[0] / 3, ))
-        self.wrong(tiny_model, 'do not give its logits')
+def patched(change):
+    """The layer has a forward of its own."""
 
-    def change_logits(self, model, change):
-        forward = model.lm.forward
+    def patch(lm):
+        forward = lm.lm_head.forward
+        lm.lm_head.forward = lambda x: change(forward(x))
+
+    return patch
+
+
+def with_logits(change):
+    """The model changes its logits after the layer."""
+
+    def patch(lm):
+        forward = lm.forward
 
         def changed(*args, **kwargs):
             out = forward(*args, **kwargs)
             out.logits = change(out.logits)
             return out
 
-        model.lm.forward = changed
+        lm.forward = changed
+
+    return patch
+
+
+def learned_factor(lm):
+    lm.factor = nn.Parameter(torch.tensor(2.))
+    with_logits(lambda x: x * lm.factor)(lm)
+
+
+def other_type(lm):
+    lm.to(torch.bfloat16)
+    lm.lm_head.float()
+    given(torch.Tensor.float)(lm)
+
+
+CHANGED, UNKNOWN = 'do not give its logits', 'neither the scaled nor the soft-capped'
+
+
+class TestRefused:
 
     @pytest.mark.parametrize(
-        'change',
-        [torch.relu, lambda x: x + 1, lambda x: x.clamp(-5, 5), lambda x: x ** 3, lambda x: x * 0, lambda x: -x]
-    )
-    def test_logits_that_are_changed_in_an_unknown_way_are_refused(self, tiny_model, change):
-        self.change_logits(tiny_model, change)
-        self.wrong(tiny_model, 'neither the scaled nor the soft-capped')
-
-    @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
-    def test_half_types(self, dtype):
-        model = CausalLM(
-            config=dict(
-                model_type='gemma2',
-                vocab_size=32,
-                hidden_size=32,
-                intermediate_size=64,
-                num_hidden_layers=1,
-                num_attention_heads=2,
-                num_key_value_heads=1,
-                head_dim=8
+        'change, reason',
+        [
+            (scaled_linear, 'ScaledLinear'),
+            *(
+                (way(change), CHANGED) for way in (hooked, patched)
+                for change in (lambda o: o * 2, lambda o: o.roll(1, -1))
             ),
-            dtype=dtype
-        )
-        assert model.output_head()[2:4] == pytest.approx((1, 30), rel=1e-4)
+            (given(lambda x: x / 3), CHANGED),  # as MiniCPM does: the head divides them by a width
+            (other_type, 'does not read the last hidden states'),
+            (learned_factor, 'trainable weights besides'),
+            (with_logits(torch.relu), UNKNOWN),
+            (with_logits(lambda x: x + 1), UNKNOWN),
+            (with_logits(lambda x: x.clamp(-5, 5)), UNKNOWN),
+            (with_logits(lambda x: x ** 3), UNKNOWN),
+            (with_logits(lambda x: x * 0), UNKNOWN),
+            (with_logits(lambda x: -x), UNKNOWN),
+        ]
+    )
+    def test_what_is_no_scaled_or_soft_capped_product(self, tiny_model, change, reason):
+        change(tiny_model.lm)
+        with pytest.raises(ConfigError, match=f"log_prob_fn = 'linear_log_prob'.*{reason}.*efficient_method"):
+            tiny_model.output_head()
+
+    def test_heads_that_do_not_fit_together_are_an_error_of_the_config(self):
+        model = CausalLM(config=dict(COMMON, model_type='qwen2'))  # by default it has 32 key heads
+        with pytest.raises(ConfigError, match='policy.model: Qwen2ForCausalLM fails to read tokens: RuntimeError'):
+            model.output_head()

@@ -3,12 +3,12 @@ import itertools
 import random
 
 import pytest
-import torch
 
-from ding_grpo.model import PromptBatch
-from ding_grpo.model.read.prompts import SEGMENT, PromptTree, common_spans
+from ding_grpo.model.read.prompts import SEGMENT, common_spans
 
-from tests.model.helper import CPU
+from tests.model.helper import divisions
+
+pytestmark = pytest.mark.unittest
 
 
 def common(prompts):
@@ -18,17 +18,9 @@ def common(prompts):
 
 
 def saved(spans, prompts, least):
-    return sum((end - begin - 1) * common(prompts[begin:end]) - least for begin, end, _ in spans if end - begin > 1)
+    return sum((end - begin - 1) * common(prompts[begin:end]) - least for begin, end, *_ in spans if end - begin > 1)
 
 
-def divisions(number):
-    """All ways to cut a list of this length."""
-    for cuts in itertools.product([False, True], repeat=number - 1):
-        ends = [i + 1 for i, cut in enumerate(cuts) if cut] + [number]
-        yield [(begin, end, None) for begin, end in zip([0, *ends], ends)]
-
-
-@pytest.mark.unittest
 class TestSpans:
 
     @pytest.mark.parametrize('least', [0, 3])
@@ -53,29 +45,3 @@ class TestSpans:
         prompts = [beginning + [i] for i in range(2)]
         assert common_spans(prompts, SEGMENT) == []
         assert common_spans([*prompts, beginning + [2]], SEGMENT) == [(0, 3, SEGMENT)]
-
-
-@pytest.mark.unittest
-class TestPromptTree:
-
-    @pytest.mark.parametrize('shared', [[0], [5], [5, 3], [0, 6]], ids=str)
-    def test_rows_are_found_again(self, shared):
-        torch.manual_seed(0)
-        beginnings = [torch.randint(0, 100, (n, )) for n in shared]
-        prompts = [torch.cat([beginnings[i % len(shared)], torch.randint(0, 100, (2 + i, ))]) for i in range(6)]
-        rows = [prompts[i] for i in (3, 0, 5, 3, 1, 2, 4, 0)]
-        tree = PromptTree.of(PromptBatch.of(rows, CPU), 0)
-        commons, own = tree.segments[:len(tree.common)], tree.segments[len(tree.common):]
-        for prompt, number in zip(rows, tree.row.tolist()):
-            start, n = own[number]
-            tokens, position = tree.ids[start:start + n], tree.position[start:start + n]
-            if commons:
-                first, m = commons[tree.beginning[number]]
-                tokens = torch.cat([tree.ids[first:first + m], tokens])
-                position = torch.cat([tree.position[first:first + m], position])
-            assert tokens.tolist() == prompt.tolist() and position.tolist() == list(range(len(prompt)))
-            assert tree.length[number] == len(prompt) and tree.last[number] == start + n - 1 and n > 0
-        assert tree.beginning == sorted(tree.beginning)
-        assert len(
-            tree.ids
-        ) == sum(map(len, prompts)) - sum(n * (tree.beginning.count(i) - 1) for i, n in enumerate(tree.common))

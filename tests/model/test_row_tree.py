@@ -10,6 +10,8 @@ from ding_grpo.model.read.row_tree import RowTree
 
 from tests.model.helper import CPU
 
+pytestmark = pytest.mark.unittest
+
 
 def branches_of(prompts, rows, hidden):
     tree = PromptTree.of(PromptBatch.of([torch.tensor(p) for p in prompts], CPU))
@@ -45,24 +47,12 @@ def check(prompts, rows, hidden=32):
     return branches
 
 
-@pytest.mark.unittest
 class TestBranches:
 
     def test_the_example(self):
         branches = check([[0]] * 3, [[1, 2, 3], [1, 2, 4, 5], [6, 7]])
         assert branches.ids.tolist() == [1, 2, 3, 4, 5, 6, 7] and branches.length == [5, 2]
         assert branches.seen[0].tolist()[3] == [True, True, False, True, False] and branches.seen[1] is None
-
-    def test_equal_rows_and_rows_that_go_on_are_one_row(self):
-        branches = check([[0]] * 4, [[1, 2], [1], [1, 2, 3], [1, 2]])
-        assert branches.ids.tolist() == [1, 2, 3] and branches.seen == [None]
-
-    def test_rows_of_other_prompts_stay_apart(self):
-        assert check([[0], [5], [0]], [[1, 2], [1, 2], [1, 3]]).length == [3, 2]
-
-    def test_nothing_to_read(self):
-        branches = check([[0], [5]], [[], []])
-        assert len(branches.ids) == 0 and branches.length == []
 
     @pytest.mark.parametrize('seed', range(20))
     def test_random_rows(self, seed):

@@ -3,48 +3,42 @@ import torch
 from torch import nn
 
 from ding_common import ConfigError
-from ding_grpo.model import CausalLM
 from ding_grpo.model.fast_linear import forget_casts
 from ding_grpo.model.sharding import check_layers, layers_of
+from tests.model.helper import WIDE, of
 
-HEADS = dict(num_attention_heads=4, num_key_value_heads=4)
-SHAPE = dict(vocab_size=40, hidden_size=32, intermediate_size=64, num_hidden_layers=3, **HEADS)
+pytestmark = pytest.mark.unittest
 
 
-@pytest.mark.unittest
-class TestLayers:
+@pytest.fixture
+def model(request):
+    return of(dict(WIDE, model_type=getattr(request, 'param', 'llama')))
 
-    @pytest.mark.parametrize('model_type', ['llama', 'qwen2'])
-    def test_each_is_divided_by_itself(self, model_type):
-        model = CausalLM(config=dict(SHAPE, model_type=model_type))
+
+@pytest.mark.parametrize('model', ['llama', 'qwen2'], indirect=True)
+def test_each_layer_is_divided_by_itself_and_no_gradient_is_computed(model):
+    check_layers(model)
+    assert len(layers_of(model)) == 2 and all(p.grad is None for p in model.parameters())
+
+
+def test_weights_that_some_tokens_do_not_use(model):
+    """Processes that read other tokens would send gradients of other weights, and wait for each other forever."""
+    model.lm.model.layers[1].expert = nn.Linear(2, 2, bias=False)
+    with pytest.raises(ConfigError, match=r'some tokens do not use the weight layers.1.expert.weight'):
         check_layers(model)
-        assert len(layers_of(model)) == 3
+    model.lm.model.layers[1].expert.requires_grad_(False)  # no gradient is sent
+    check_layers(model)
 
-    def test_weights_that_some_tokens_do_not_use(self):
-        """Processes that read other tokens would send gradients of other weights, and wait for each other forever."""
-        model = CausalLM(config=dict(SHAPE, model_type='llama'))
-        model.lm.model.layers[1].expert = nn.Linear(2, 2, bias=False)
-        with pytest.raises(ConfigError, match=r'some tokens do not use the weight layers.1.expert.weight'):
-            check_layers(model)
-        model.lm.model.layers[1].expert.requires_grad_(False)  # no gradient is sent
+
+def test_without_layers(model):
+    model.lm.model.layers = nn.ModuleList()
+    with pytest.raises(ConfigError, match='policy.shard = True: LlamaForCausalLM has no layers'):
         check_layers(model)
 
-    def test_no_gradient_is_computed(self):
-        model = CausalLM(config=dict(SHAPE, model_type='llama'))
-        check_layers(model)
-        assert all(p.grad is None for p in model.parameters())
 
-    def test_without_layers(self):
-        model = CausalLM(config=dict(SHAPE, model_type='llama'))
-        model.lm.model.layers = nn.ModuleList()
-        with pytest.raises(ConfigError, match='policy.shard = True: LlamaForCausalLM has no layers'):
-            check_layers(model)
-
-
-@pytest.mark.unittest
 def test_converted_weights_are_dropped_with_the_weights():
     """Else new weights at the address of old ones would be taken for them."""
-    model = CausalLM(config=dict(SHAPE, model_type='llama'), autocast='bfloat16')
+    model = of(dict(WIDE, model_type='llama'), autocast='bfloat16')
     layer = model.lm.model.layers[0].mlp.up_proj
     layer.weight.requires_grad_(False)
     x = torch.ones(1, 32)

@@ -9,22 +9,25 @@ from ding_grpo.model.read import step_graph
 from ding_grpo.model.read.step_graph import StepGraph
 from ding_grpo.rl_utils import linear_log_prob
 from ding_grpo.rollout import Sampling, generate
-
 from tests import gpu_graph
-from tests.policies import make_policy
-from tests.act.test_kept_cache import LLAMA, WINDOW, play
-from tests.model.helper import CPU, ShortBeginnings, make, uniform
+from tests.model.helper import CPU, GPT2, ShortBeginnings, make, uniform
 from tests.model.test_packed_row import rows
+from tests.policy.helper import make_policy
+from tests.policy.test_kept_cache import LLAMA, WINDOW, play
 
-RECORDED = ['llama', 'gemma2', 'gpt2', 'mistral']
+pytestmark = pytest.mark.unittest
 
 
-@pytest.mark.unittest
+@pytest.fixture
+def called(monkeypatch):
+    """An entry for each record and each replay."""
+    return gpu_graph.use(monkeypatch)
+
+
 class TestStepGraph:
 
-    def test_calls(self, monkeypatch):
+    def test_calls(self, called):
         """The function runs once, is recorded once, and then what was recorded runs, on each call's token."""
-        gpu_graph.use(monkeypatch)
         graph, total, calls = StepGraph(), torch.zeros(2), []
 
         def step(token):
@@ -44,70 +47,67 @@ class TestStepGraph:
         graph.reset()
         assert call(5., 6.) == [25, 26] and len(calls) == 3
 
-    def test_what_cannot_be_recorded(self, monkeypatch):
-        gpu_graph.use(monkeypatch)
+    def test_what_cannot_be_recorded(self, called):
         graph, token = StepGraph(), torch.tensor([1, 0])
-
-        def step(token):
-            return token[token > 0]
-
-        graph(step, token)
         with pytest.raises(ConfigError, match='policy.model.cuda_graphs = True: the GPU cannot record .*capturing'):
-            graph(step, token)
+            for _ in range(2):
+                graph(lambda token: token[token > 0], token)
 
-    def test_the_cause_is_told(self, monkeypatch):
-        """On a GPU the end of a failed recording raises another error."""
+    @pytest.mark.parametrize(
+        'first, last, raised, message',
+        [
+            # on a GPU the end of a failed recording raises another error: the cause is told
+            (
+                RuntimeError('nonzero waits'), RuntimeError('failed due to a previous error'), ConfigError,
+                'cuda_graphs = True: .*nonzero waits'
+            ),
+            # ``grpo`` tells what to lower
+            (torch.OutOfMemoryError('out of memory'), None, torch.OutOfMemoryError, 'out of memory'),
+        ],
+        ids=['cause', 'memory']
+    )
+    def test_a_failed_recording(self, first, last, raised, message, monkeypatch):
 
         def fail(function):
             try:
-                raise RuntimeError('nonzero waits')
+                raise first
             finally:
-                raise RuntimeError('failed due to a previous error')
+                if last is not None:
+                    raise last
 
         monkeypatch.setattr(step_graph, 'record', fail)
         graph, token = StepGraph(), torch.tensor([1, 0])
         graph(torch.neg, token)
-        with pytest.raises(ConfigError, match='cuda_graphs = True: .*nonzero waits'):
-            graph(torch.neg, token)
-
-    def test_a_recording_without_memory(self, monkeypatch):
-        """``grpo`` tells what to lower."""
-
-        def fail(function):
-            raise torch.OutOfMemoryError('out of memory')
-
-        monkeypatch.setattr(step_graph, 'record', fail)
-        graph, token = StepGraph(), torch.tensor([1, 0])
-        graph(torch.neg, token)
-        with pytest.raises(torch.OutOfMemoryError):
+        with pytest.raises(raised, match=message):
             graph(torch.neg, token)
 
 
-@pytest.mark.unittest
 class TestSampling:
 
     @pytest.mark.parametrize('case', ['uneven', 'even', 'beginnings'])
-    @pytest.mark.parametrize('name', RECORDED)
-    def test_tokens_are_those_without_graphs(self, name, case, monkeypatch):
+    @pytest.mark.parametrize('name', ['llama', 'gemma2', 'gpt2', 'mistral'])
+    def test_tokens_are_those_without_graphs(self, name, case, called):
         """40 tokens a row: the room for keys doubles twice, rows end and leave, windows close."""
-        called, plain, model = gpu_graph.use(monkeypatch), make(name), make(name, cuda_graphs=True)
         batch = PromptBatch.of(rows(case)[0], CPU)
-        drawn = uniform(len(batch.row), 40)
         found, wanted = (
-            generate(ShortBeginnings(each), batch, 40, range(2), Sampling(1.5), drawn) for each in (model, plain)
+            generate(
+                ShortBeginnings(make(name, cuda_graphs=graphs)), batch, 40, range(2), Sampling(1.5),
+                uniform(len(batch.row), 40)
+            ) for graphs in (True, False)
         )
         assert torch.equal(found.action, wanted.action) and torch.allclose(found.logp, wanted.logp, atol=1e-4)
         assert 'record' in called and called.count('replay') >= 10
 
     @pytest.mark.parametrize(
-        'options', [dict(autocast='bfloat16'),
-                    dict(autocast='bfloat16', autocast_output=True),
-                    dict(dtype='bfloat16')],
+        'options', [
+            dict(autocast='bfloat16'),
+            dict(autocast='bfloat16', autocast_output=True),
+            dict(dtype='bfloat16'),
+        ],
         ids=str
     )
-    def test_arithmetic(self, options, monkeypatch):
-        called, model = gpu_graph.use(monkeypatch), make('llama', cuda_graphs=True, **options)
-        batch = PromptBatch.of(rows('even')[0], CPU)
+    def test_arithmetic(self, options, called):
+        model, batch = make('llama', cuda_graphs=True, **options), PromptBatch.of(rows('even')[0], CPU)
         rollout = generate(model, batch, 20, (), Sampling(), uniform(len(batch.row), 20))
         with torch.no_grad():
             hidden = model.completion_hidden(batch, rollout.action, rollout.length)
@@ -115,50 +115,46 @@ class TestSampling:
         assert (learned - rollout.logp).abs().max() < 0.1 and called.count('replay') >= 15
 
     @pytest.mark.parametrize('model', [LLAMA, WINDOW], ids=['llama', 'window'])
-    def test_turns_that_continue_a_kept_cache(self, model, monkeypatch):
-        wanted = play('plain', groups=3, model=model)
-        called = gpu_graph.use(monkeypatch)
-        found = play('plain', groups=3, model=model, graphs=True)
+    def test_turns_that_continue_a_kept_cache(self, think_answer, model, called):
+        wanted, found = (
+            play(think_answer, 'plain', groups=3, model=model, **graphs) for graphs in (dict(), dict(graphs=True))
+        )
         assert 'replay' in called
         for one, other in zip(found, wanted):
             assert torch.equal(one['action'], other['action'])
             assert (one['logp_old'] - other['logp_old']).abs().max() <= 2e-6
 
-    def test_counts_of_the_caller_stay(self, monkeypatch):
-        gpu_graph.use(monkeypatch)
-        count, decoding = torch.ones(6).long(), make(
-            'llama', cuda_graphs=True
-        ).start(PromptBatch.of(rows('even')[0], CPU))
+    def test_counts_of_the_caller_stay(self, called):
+        batch, count = PromptBatch.of(rows('even')[0], CPU), torch.ones(6).long()
+        decoding = make('llama', cuda_graphs=True).start(batch)
         with torch.no_grad():
             decoding.step(count)
             decoding.set_read(count)
             decoding.step(count)
         assert count.tolist() == [1] * 6
 
-    def test_an_architecture_that_waits_for_the_gpu(self, monkeypatch):
+
+class TestRefusals:
+
+    def test_an_architecture_that_waits_for_the_gpu(self, called):
         """Tokens are sorted by their expert, and the number of each expert's tokens is not known before."""
-        gpu_graph.use(monkeypatch)
-        experts = dict(LLAMA, vocab_size=40, num_local_experts=4, num_experts_per_tok=2, num_key_value_heads=2)
-        model = CausalLM(config=dict(experts, model_type='mixtral'), cuda_graphs=True)
+        experts = dict(vocab_size=40, num_local_experts=4, num_experts_per_tok=2, num_key_value_heads=2)
+        model = CausalLM(config=dict(LLAMA, model_type='mixtral', **experts), cuda_graphs=True)
         model.lm.set_experts_implementation('eager')
         batch = PromptBatch.of(rows('even')[0], CPU)
         with pytest.raises(ConfigError, match='policy.model.cuda_graphs = True: the GPU cannot record'):
-            generate(model, batch, 20, (), Sampling(), torch.rand(len(batch.row), 20, dtype=torch.double))
+            generate(model, batch, 20, (), Sampling(), uniform(len(batch.row), 20))
 
-
-@pytest.mark.unittest
-class TestRefusals:
-
-    def test_a_model_that_cannot_share_prompts(self, think_answer):
+    @pytest.mark.parametrize('switch, given', [('cuda_graphs', {}), ('autocast_output', dict(autocast='bfloat16'))])
+    def test_a_model_that_cannot_share_prompts_and_a_critic(self, think_answer, switch, given):
         main, create = think_answer
-        config = dict(model_type='openai-gpt', vocab_size=32, n_positions=64, n_embd=64, n_layer=2, n_head=4)
-        main.policy.model = dict(type='causal_lm', config=config, cuda_graphs=True)
-        with pytest.raises(ConfigError, match='cuda_graphs = True: OpenAIGPTLMHeadModel cannot share prompts'):
+        main.policy.model = dict(
+            type='causal_lm', config=dict(GPT2, model_type='openai-gpt'), **{switch: True}, **given
+        )
+        with pytest.raises(ConfigError, match=f'{switch} = True: OpenAIGPTLMHeadModel cannot share prompts'):
             make_policy(main, create)
-
-    def test_a_critic(self):
-        with pytest.raises(ConfigError, match='policy.learn.critic.cuda_graphs = True: a critic does not sample'):
-            TokenCritic(CausalLM(config=LLAMA), dict(config=LLAMA, cuda_graphs=True))
+        with pytest.raises(ConfigError, match=f'policy.learn.critic.{switch} = True: a critic does not sample'):
+            TokenCritic(CausalLM(config=LLAMA), {'config': LLAMA, switch: True, **given})
 
     def test_a_cpu_uses_none(self):
         assert not CausalLM(config=LLAMA, cuda_graphs=True).uses_cuda_graphs

@@ -1,92 +1,70 @@
-import json
-import os
-
 import pytest
 import torch
 
 from ding_grpo.rl_utils import PPOLoss
+from tests.rl_utils.peers import assert_gradient, double, recorded
 
-DATA = json.load(open(os.path.join(os.path.dirname(__file__), '..', 'data', 'torchtune_ppo.json')))
+pytestmark = pytest.mark.unittest
+TORCHTUNE = recorded('torchtune_ppo')
 NAMES = ('pi_old_logprobs', 'pi_logprobs', 'advantages', 'phi_old_values', 'phi_values', 'returns')
 MASKS = ('padding_masks', 'value_padding_masks')
 
 
 def inputs():
-    data = {name: torch.tensor(DATA['inputs'][name], dtype=torch.float64) for name in NAMES}
-    masks = {name: torch.tensor(DATA['inputs'][name]) for name in MASKS}
+    data = {name: double(TORCHTUNE['inputs'][name]) for name in NAMES}
     for name in ('pi_logprobs', 'phi_values'):
         data[name].requires_grad_()
-    return data, masks
+    return data, {name: torch.tensor(TORCHTUNE['inputs'][name]) for name in MASKS}
 
 
-@pytest.mark.unittest
-class TestPPOLoss:
+@pytest.mark.parametrize('case', TORCHTUNE['cases'], ids=range(len(TORCHTUNE['cases'])))
+def test_equals_torchtune(case):
+    data, masks = inputs()
+    outputs = PPOLoss(**case['kwargs'])(**data, **masks if case['use_masks'] else {})
+    outputs[0].backward()
+    for name, value in zip(('loss', 'policy_loss', 'value_loss', 'ratios', 'clipfrac'), outputs):
+        assert value.item() == pytest.approx(case[name], abs=1e-9 if 'loss' in name else 1e-6), name
+    for name in ('pi_logprobs', 'phi_values'):
+        assert_gradient(data[name], case[f'grad_{name}'])
+    assert not any(x.requires_grad for x in outputs[1:])
 
-    @pytest.mark.parametrize('case', DATA['cases'], ids=range(len(DATA['cases'])))
-    def test_equals_torchtune(self, case):
-        data, masks = inputs()
-        outputs = PPOLoss(**case['kwargs'])(**data, **masks if case['use_masks'] else {})
-        outputs[0].backward()
-        for name, value in zip(('loss', 'policy_loss', 'value_loss', 'ratios', 'clipfrac'), outputs):
-            assert value.item() == pytest.approx(case[name], abs=1e-9 if 'loss' in name else 1e-6), name
-        for name in ('pi_logprobs', 'phi_values'):
-            expected = torch.tensor(case[f'grad_{name}'], dtype=torch.float64)
-            assert torch.allclose(data[name].grad, expected, atol=1e-8, rtol=0)
-        assert not any(x.requires_grad for x in outputs[1:])
 
-    def test_gradcheck(self):
-        data, masks = inputs()
+def test_padding_reaches_no_gradient_and_nothing_is_defined():
+    data, masks = inputs()
+    expected = torch.autograd.grad(PPOLoss()(**data, **masks)[0], data['pi_logprobs'])[0]
+    data['pi_old_logprobs'][~masks['padding_masks']] = float('-inf')
+    assert torch.equal(torch.autograd.grad(PPOLoss()(**data, **masks)[0], data['pi_logprobs'])[0], expected)
+    assert all(x == 0 for x in PPOLoss()(*(torch.zeros(0, 4) for _ in range(6))))
 
-        def loss(logp, values):
-            return PPOLoss()(**{**data, 'pi_logprobs': logp, 'phi_values': values}, **masks)[0]
 
-        assert torch.autograd.gradcheck(loss, (data['pi_logprobs'], data['phi_values']))
+def test_half_types_are_computed_in_float32():
+    new, old, adv = torch.tensor([[0.]]).half(), torch.tensor([[-5.]]).half(), torch.tensor([[-1.]]).half()
+    assert PPOLoss()(old, new, adv, new, new, new)[1].item() == pytest.approx(2.718281828 ** 5, rel=1e-3)
 
-    def test_padding_reaches_no_gradient_and_nothing_is_defined(self):
-        data, masks = inputs()
-        expected = torch.autograd.grad(PPOLoss()(**data, **masks)[0], data['pi_logprobs'])[0]
-        data['pi_old_logprobs'][~masks['padding_masks']] = float('-inf')
-        assert torch.equal(torch.autograd.grad(PPOLoss()(**data, **masks)[0], data['pi_logprobs'])[0], expected)
-        assert all(x == 0 for x in PPOLoss()(*(torch.zeros(0, 4) for _ in range(6))))
 
-    def test_half_types_are_computed_in_float32(self):
-        new, old, adv = torch.tensor([[0.]]).half(), torch.tensor([[-5.]]).half(), torch.tensor([[-1.]]).half()
-        assert PPOLoss()(old, new, adv, new, new, new)[1].item() == pytest.approx(2.718281828 ** 5, rel=1e-3)
+def test_one_dimension_by_hand():
+    """The shapes of torchtune's own tests."""
+    old, ones = torch.tensor([-1., -2., -3.]), torch.ones(3)
+    loss = PPOLoss(epsilon=0.2)
+    for change, *expected in ((1., -1.2, 0, 2.718282, 1), (-1., -0.367879, 0, 0.367879, 0), (0.1, -1.105171, 0,
+                                                                                             1.105171, 0)):
+        found = loss(old, old + change, ones, ones, ones, ones)
+        assert [x.item() for x in found[1:]] == pytest.approx(expected, abs=1e-5)
+    # values 0.5, 1.5 and 2 of old 1 are clipped to 0.8, 1.2 and 1.2: errors 0.25, 0.25 and 1 are the larger ones
+    value_loss = loss(old, old, ones, ones, torch.tensor([0.5, 1.5, 2.]), ones)[2]
+    assert value_loss.item() == pytest.approx(1.5 / 3 / 2)
 
-    def test_one_dimension_by_hand(self):
-        """The shapes of torchtune's own tests."""
-        old, ones = torch.tensor([-1., -2., -3.]), torch.ones(3)
-        loss = PPOLoss(epsilon=0.2)
-        for change, policy_loss, ratio, clipfrac in ((1., -1.2, 2.718282, 1), (-1., -0.367879, 0.367879, 0),
-                                                     (0.1, -1.105171, 1.105171, 0)):
-            found = loss(old, old + change, ones, ones, ones, ones)
-            assert [x.item() for x in found[1:]] == pytest.approx([policy_loss, 0, ratio, clipfrac], abs=1e-5)
-        # values 0.5, 1.5 and 2 of old 1 are clipped to 0.8, 1.2 and 1.2: errors 0.25, 0.25 and 1 are the larger ones
-        value_loss = loss(old, old, ones, ones, torch.tensor([0.5, 1.5, 2.]), ones)[2]
-        assert value_loss.item() == pytest.approx(1.5 / 3 / 2)
 
-    @pytest.mark.parametrize('name', NAMES + MASKS)
-    def test_broadcasting_equals_repetition(self, name):
-        data, masks = inputs()
-        data = {key: x.detach() for key, x in data.items()} | masks
-        rows, columns = data[name].shape
-        for part in (data[name][:1], data[name][0], data[name][:, :1], data[name][0, 0]):
-            expected = PPOLoss()(**{**data, name: part.expand(rows, columns)})
-            found = PPOLoss()(**{**data, name: part})
-            assert [x.item() for x in found] == pytest.approx([x.item() for x in expected], abs=1e-12)
+@pytest.mark.parametrize('name', NAMES + MASKS)
+def test_broadcasting_equals_repetition(name):
+    data, masks = inputs()
+    data = {key: x.detach() for key, x in data.items()} | masks
+    for part in (data[name][:1], data[name][0], data[name][:, :1], data[name][0, 0]):
+        expected = PPOLoss()(**{**data, name: part.expand(data[name].shape)})
+        found = PPOLoss()(**{**data, name: part})
+        assert [x.item() for x in found] == pytest.approx([x.item() for x in expected], abs=1e-12)
 
-    def test_one_advantage_a_row_that_is_an_integer(self):
-        old, adv, value = torch.zeros(2, 3), torch.tensor([[3], [-1]]), torch.zeros(2, 4)
-        assert PPOLoss()(old, old, adv, value, value, value)[1].item() == pytest.approx(-1)  # -(3 - 1) / 2
 
-    @pytest.mark.parametrize('name', NAMES[:1] + NAMES[2:4] + NAMES[5:] + MASKS)
-    def test_wrong_shape_names_the_field(self, name):
-        data, masks = inputs()
-        data.update(masks)
-        data[name] = data[name][:, :2]
-        with pytest.raises(ValueError, match=name):
-            PPOLoss()(**data)
-
-    def test_wrong_option(self):
-        with pytest.raises(ValueError, match='epsilon = -1'):
-            PPOLoss(epsilon=-1)
+def test_one_advantage_a_row_that_is_an_integer():
+    old, adv, value = torch.zeros(2, 3), torch.tensor([[3], [-1]]), torch.zeros(2, 4)
+    assert PPOLoss()(old, old, adv, value, value, value)[1].item() == pytest.approx(-1)  # -(3 - 1) / 2

@@ -5,96 +5,62 @@ import torch
 
 from ding_grpo.rl_utils import return_to_go, step_advantage
 
-
-@pytest.mark.unittest
-@pytest.mark.usefixtures('on_device')
-class TestStepAdvantage:
-
-    def test_by_hand(self):
-        # rewards of 1 a step, rows of 3, 1 and 2 steps: the mean at step 0 is 2, at step 1 it is 1, at step 2 it is 1/3
-        return_ = torch.tensor([[3., 2., 1.], [1., 0., 0.], [2., 1., 0.]])
-        weight = (return_ != 0).float()
-        centred = torch.tensor([[1., 1., 2 / 3], [-1., 0., 0.], [0., 0., 0.]])
-        group = torch.zeros(3).long()
-        assert torch.allclose(step_advantage(return_, weight, group, 'no_std'), centred)
-        assert torch.allclose(step_advantage(return_, weight, group, 'rloo'), centred * 3 / 2)
-        root = ((1 + 1 + 4 / 9 + 1) / 6) ** 0.5  # six steps count
-        assert torch.allclose(step_advantage(return_, weight, group, 'grpo', eps=0), centred / root)
-
-    def test_groups_do_not_touch(self):
-        generator = torch.Generator(torch.get_default_device()).manual_seed(0)
-        return_, weight = torch.randn(6, 4, generator=generator), torch.ones(6, 4)
-        group = torch.tensor([5, -1, 5, -1, -1, 5])
-        adv = step_advantage(return_, weight, group)
-        for number in (5, -1):
-            rows = group == number
-            assert torch.allclose(adv[rows], step_advantage(return_[rows], weight[rows], group[rows]))
-
-    def test_equal_groups_and_nothing(self):
-        ones = torch.ones(3, 2)
-        assert torch.equal(step_advantage(ones, ones, torch.zeros(3).long()), torch.zeros(3, 2))
-        assert step_advantage(ones[:, :0], ones[:, :0], torch.zeros(3).long()).shape == (3, 0)
-
-    def test_the_gradient_is_unbiased(self):
-        """All pairs of episodes of an environment that a coin ends at each of three steps: the expected gradient of the
-        log-probabilities times the advantages is that of the expected return."""
-        logit = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-        go_on = torch.sigmoid(logit)
-        gains = torch.tensor([1., -2., 4.], dtype=torch.float64)  # reward of each step that is reached
-        steps = torch.arange(3)
-        episodes = []  # (log-probability of each step's coin, probability, reward, weight)
-        for length in (1, 2, 3):
-            coins = torch.where(steps < length - 1, go_on, 1 - go_on)
-            coins = torch.where((steps == 2) & (length == 3), torch.ones_like(coins), coins)  # the third always ends
-            weight = (steps < length).double()
-            episodes.append((coins.log() * weight, (coins.log() * weight).sum().exp(), gains * weight, weight))
-        expected = torch.autograd.grad(sum(p * r.sum() for _, p, r, _ in episodes), logit, retain_graph=True)[0]
-        found = 0.
-        for pair in itertools.product(episodes, repeat=2):
-            logp, p, reward, weight = (torch.stack(column) for column in zip(*pair))
-            adv = step_advantage(return_to_go(reward, 1.0), weight, torch.zeros(2).long(), 'rloo')
-            gradient, = torch.autograd.grad((logp * adv).sum() / 2, logit, retain_graph=True)
-            found += gradient.item() * p.prod().item()
-        assert abs(expected) > 0.1 and found == pytest.approx(expected.item(), abs=1e-12)
-
-    def test_the_best_learns_from_its_later_steps(self):
-        return_ = torch.tensor([[3., 2., 1.], [1., 0., 0.]])
-        adv = step_advantage(return_, (return_ != 0).float(), torch.zeros(2).long())
-        assert (adv[0] > 0).all()
-
-    @pytest.mark.parametrize(
-        'return_, weight, group, method, message', [
-            (torch.ones(2, 3), torch.ones(2, 3), torch.zeros(2).long(), 'opo', "method = 'opo': must be one of"),
-            (torch.ones(2), torch.ones(2), torch.zeros(2).long(), 'grpo', r'return_ \(2,\)'),
-            (torch.ones(2, 3), torch.ones(2, 4), torch.zeros(2).long(), 'grpo', r'weight \(2, 4\)'),
-            (torch.ones(2, 3), torch.ones(2, 3), torch.zeros(3).long(), 'grpo', r'group \(3,\)'),
-        ],
-        ids=str
-    )
-    def test_wrong_use(self, return_, weight, group, method, message):
-        with pytest.raises(ValueError, match=message):
-            step_advantage(return_, weight, group, method)
+pytestmark = [pytest.mark.unittest, pytest.mark.usefixtures('on_device')]
 
 
-@pytest.mark.unittest
-class TestReturnToGo:
+def test_by_hand():
+    # rewards of 1 a step, rows of 3, 1 and 2 steps: the mean at step 0 is 2, at step 1 it is 1, at step 2 it is 1/3
+    return_ = torch.tensor([[3., 2., 1.], [1., 0., 0.], [2., 1., 0.]])
+    weight, group = (return_ != 0).float(), torch.zeros(3).long()
+    centred = torch.tensor([[1., 1., 2 / 3], [-1., 0., 0.], [0., 0., 0.]])
+    root = ((1 + 1 + 4 / 9 + 1) / 6) ** 0.5  # six steps count
+    for method, expected in (('no_std', centred), ('rloo', centred * 3 / 2), ('grpo', centred / root)):
+        assert torch.allclose(step_advantage(return_, weight, group, method, eps=0), expected)
+    assert (step_advantage(return_, weight, group)[0] > 0).all()  # the best learns from its later steps
 
-    def test_by_hand(self):
-        reward = torch.tensor([[1., 2., 4.], [1., 0., 0.]])
-        assert return_to_go(reward, 0.5).tolist() == [[3, 4, 4], [1, 0, 0]]
-        assert return_to_go(reward, 1.0)[:, 0].tolist() == [7, 1]
-        assert torch.equal(return_to_go(reward, 0.0), reward)
 
-    def test_no_step(self):
-        assert return_to_go(torch.zeros(2, 0), 0.9).shape == (2, 0)
+def test_groups_do_not_touch():
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
+    return_, weight = torch.randn(6, 4, generator=generator), torch.ones(6, 4)
+    group = torch.tensor([5, -1, 5, -1, -1, 5])
+    adv = step_advantage(return_, weight, group)
+    for number in (5, -1):
+        rows = group == number
+        assert torch.allclose(adv[rows], step_advantage(return_[rows], weight[rows], group[rows]))
 
-    @pytest.mark.parametrize(
-        'reward, discount, message', [
-            (torch.zeros(2, 3), 1.1, 'discount_factor = 1.1'),
-            (torch.zeros(2), 0.9, r'reward \(2,\)'),
-            (torch.zeros(2, 3).long(), 0.9, 'reward.*int64'),
-        ]
-    )
-    def test_wrong_use(self, reward, discount, message):
-        with pytest.raises(ValueError, match=message):
-            return_to_go(reward, discount)
+
+def test_equal_groups_and_nothing():
+    ones = torch.ones(3, 2)
+    assert torch.equal(step_advantage(ones, ones, torch.zeros(3).long()), torch.zeros(3, 2))
+    assert step_advantage(ones[:, :0], ones[:, :0], torch.zeros(3).long()).shape == (3, 0)
+
+
+def test_the_gradient_is_unbiased():
+    """All pairs of episodes of an environment that a coin ends at each of three steps: the expected gradient of the
+    log-probabilities times the advantages is that of the expected return."""
+    logit = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    go_on = torch.sigmoid(logit)
+    gains = torch.tensor([1., -2., 4.], dtype=torch.float64)  # reward of each step that is reached
+    steps = torch.arange(3)
+    episodes = []  # (log-probability of each step's coin, probability, reward, weight)
+    for length in (1, 2, 3):
+        coins = torch.where(steps < length - 1, go_on, 1 - go_on)
+        coins = torch.where((steps == 2) & (length == 3), torch.ones_like(coins), coins)  # the third always ends
+        weight = (steps < length).double()
+        episodes.append((coins.log() * weight, (coins.log() * weight).sum().exp(), gains * weight, weight))
+    expected = torch.autograd.grad(sum(p * r.sum() for _, p, r, _ in episodes), logit, retain_graph=True)[0]
+    found = 0.
+    for pair in itertools.product(episodes, repeat=2):
+        logp, p, reward, weight = (torch.stack(column) for column in zip(*pair))
+        adv = step_advantage(return_to_go(reward, 1.0), weight, torch.zeros(2).long(), 'rloo')
+        gradient, = torch.autograd.grad((logp * adv).sum() / 2, logit, retain_graph=True)
+        found += gradient.item() * p.prod().item()
+    assert abs(expected) > 0.1 and found == pytest.approx(expected.item(), abs=1e-12)
+
+
+def test_return_to_go_by_hand():
+    reward = torch.tensor([[1., 2., 4.], [1., 0., 0.]])
+    assert return_to_go(reward, 0.5).tolist() == [[3, 4, 4], [1, 0, 0]]
+    assert return_to_go(reward, 1.0)[:, 0].tolist() == [7, 1]
+    assert torch.equal(return_to_go(reward, 0.0), reward)
+    assert return_to_go(torch.zeros(2, 0), 0.9).shape == (2, 0)

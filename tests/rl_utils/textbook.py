@@ -1,5 +1,6 @@
 """Log-probabilities as any textbook computes them, with the whole (B, S, V) tensor of logits."""
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from ding_grpo.rl_utils import entropy, naive_method
 
@@ -33,10 +34,21 @@ def plain(hidden, weight, bias, index, temperature=1., scale=1., softcap=None, k
 
 
 def assert_same(found, expected, inputs):
-    """Values, and gradients of log-probability and entropy together."""
+    """Values, and gradients of log-probability and entropy, together and each alone."""
     upstream = torch.randn(2, B, S, dtype=torch.float64)
     for a, b in zip(found, expected):
         assert torch.allclose(a, b, atol=1e-12)
-    grads = [torch.autograd.grad((torch.stack(out[:2]) * upstream).sum(), inputs) for out in (found, expected)]
-    for a, b in zip(*grads):
-        assert torch.allclose(a, b, atol=1e-12)
+    for chosen in (slice(2), slice(1), slice(1, 2)):
+        a, b = (
+            torch.autograd.grad(sum((x * u).sum() for x, u in zip(out[chosen], upstream)), inputs, retain_graph=True)
+            for out in (found, expected)
+        )
+        for x, y in zip(a, b):
+            assert torch.allclose(x, y, atol=1e-12)
+
+
+def allocations(function):
+    """Bytes of memory that a function takes, one number for each time."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+        function()
+    return [event.self_cpu_memory_usage for event in prof.events()]

@@ -1,12 +1,9 @@
 import pytest
 
-from ding_grpo.model.read.decoding import SharedDecoding
+from tests.model.helper import tokens_read
 
 
 @pytest.fixture
-def decoded(monkeypatch, tiny_model):
-    """The number of lines of each step of a decoding, after the trial that chooses how the model is read."""
-    assert tiny_model.shares_prompts
-    lines, step = [], SharedDecoding.step
-    monkeypatch.setattr(SharedDecoding, 'step', lambda self, token: lines.append(len(token)) or step(self, token))
-    return lines
+def decoded(tiny_model):
+    """The number of tokens of each pass of the model: those of the prompts, then the lines of each step."""
+    return tokens_read(tiny_model)

@@ -3,11 +3,11 @@ import pytest
 import torch
 
 from ding_grpo.model import PromptBatch
-from test_generate import prompts_of, uniform_of
-
 from ding_grpo.rollout import EarlyStop, Sampling, generate
+from tests.rollout.test_generate import CPU, prompts_of, uniform_of
 
-CPU = torch.device('cpu')
+pytestmark = pytest.mark.unittest
+ONE_GROUP = [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 
 def play(keys, enough, lengths):
@@ -24,35 +24,27 @@ def play(keys, enough, lengths):
     return at.tolist(), stop.counted(at)
 
 
-@pytest.mark.unittest
-class TestByHand:
-
-    def test_the_first_to_end_count(self):
+@pytest.mark.parametrize(
+    'keys, enough, lengths, at, counted',
+    [
         # Row 1 ends first, then rows 2 and 0: three of four have ended after 5 tokens, where row 3 is stopped.
-        assert play([(0, 0), (0, 1), (0, 2), (0, 3)], 3, [5, 2, 4, 9]) == ([5, 2, 4, 5], [True, True, True, False])
-
-    def test_of_rows_of_one_length_the_first_count(self):
+        (ONE_GROUP, 3, [5, 2, 4, 9], [5, 2, 4, 5], [0, 1, 2]),
         # Row 2 has ended, the others end together: row 0 counts, although row 1 has been sampled to its end too.
-        assert play([(0, 0), (0, 1), (0, 2), (0, 3)], 2, [3, 3, 1, 7]) == ([3, 3, 1, 3], [True, False, True, False])
-
-    def test_a_row_that_is_stopped_is_longer_than_one_that_ended_there(self):
+        (ONE_GROUP, 2, [3, 3, 1, 7], [3, 3, 1, 3], [0, 2]),
         # Row 0 is stopped after 3 tokens. It has as many tokens as row 1 then, and a smaller number, but it goes on.
-        assert play([(0, 0), (0, 1), (0, 2)], 2, [8, 3, 2]) == ([3, 3, 2], [False, True, True])
-
-    def test_rows_of_the_limit_are_those_of_the_largest_length(self):
-        assert play([(0, 0), (0, 1), (0, 2)], 2, [6, 6, 6]) == ([6, 6, 6], [True, True, False])
-
-    def test_a_group_stops_without_the_others(self):
-        # Groups 7 and 4, whose rows are mixed and in another order than their numbers.
-        keys = [(7, 1), (4, 0), (7, 0), (4, 1), (7, 2), (4, 2)]
-        at, counted = play(keys, 2, [2, 6, 2, 5, 4, 9])
-        assert at == [2, 6, 2, 5, 2, 6] and counted == [True, True, True, True, False, False]
-
-    def test_ties_go_by_the_number_of_the_row_and_not_by_its_line(self):
-        assert play([(0, 2), (0, 0), (0, 1)], 2, [4, 4, 4])[1] == [False, True, True]
+        (ONE_GROUP[:3], 2, [8, 3, 2], [3, 3, 2], [1, 2]),
+        # Rows of the limit are those of the largest length.
+        (ONE_GROUP[:3], 2, [6, 6, 6], [6, 6, 6], [0, 1]),
+        # Groups 7 and 4 stop without each other. Their rows are mixed and in another order than their numbers.
+        ([(7, 1), (4, 0), (7, 0), (4, 1), (7, 2), (4, 2)], 2, [2, 6, 2, 5, 4, 9], [2, 6, 2, 5, 2, 6], [0, 1, 2, 3]),
+        # Ties go by the number of the row, and not by its line.
+        ([(0, 2), (0, 0), (0, 1)], 2, [4, 4, 4], [4, 4, 4], [1, 2]),
+    ]
+)
+def test_by_hand(keys, enough, lengths, at, counted):
+    assert play(keys, enough, lengths) == (at, [row in counted for row in range(len(keys))])
 
 
-@pytest.mark.unittest
 class TestGenerate:
     EOS, ROWS, ENOUGH, MOST = [1, 2, 3, 4], 5, 3, 14
 
@@ -85,5 +77,5 @@ class TestGenerate:
         before = len(decoded)
         out, stop = self.sample(tiny_model, early=True)
         counted = torch.tensor(stop.counted(out.length))
-        assert before == int(whole.length.max()) - 1
-        assert len(decoded) - before == int(out.length[counted].max()) - 1 < before
+        assert before == int(whole.length.max())  # the prompts, and a step for each token but the last
+        assert len(decoded) - before == int(out.length[counted].max()) < before

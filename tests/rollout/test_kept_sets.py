@@ -3,6 +3,8 @@ import torch
 
 from ding_grpo.rollout import KeptSets
 
+pytestmark = pytest.mark.unittest
+
 
 def masks(number, size, seed=0):
     """Sets of all sizes from 1 to V, the sampled token among them."""
@@ -18,7 +20,6 @@ def unpacked(bits, size):
     return torch.stack([bits[..., i // 8] >> (i % 8) & 1 for i in range(size)], -1).bool()
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('size', [1, 2, 31, 32, 33, 64, 100, 257])
 def test_bits_are_the_sets(size):
     kept = masks(50, size)
@@ -29,7 +30,6 @@ def test_bits_are_the_sets(size):
     assert len(sets.words) == sets.width.sum() <= 50 * words  # never more than V / 8 bytes
 
 
-@pytest.mark.unittest
 def test_by_hand():
     kept = torch.zeros(3, 70, dtype=torch.bool)  # 70 entries have 3 words of bits
     kept[0, [4, 69]] = True
@@ -41,14 +41,12 @@ def test_by_hand():
     assert sets.first(2).words.tolist() == [4, 69, 1 - 2 ** 31, 1, 32] and sets.first(0).words.tolist() == []
 
 
-@pytest.mark.unittest
 def test_a_position_without_a_set_keeps_everything():
     # otherwise its distribution would be empty, and its NaN would reach the gradient
     bits = KeptSets(torch.tensor([3], dtype=torch.int32), torch.tensor([[0, 1]])).bits(40)
     assert unpacked(bits, 40)[0, 0].all() and unpacked(bits, 40)[0, 1].nonzero().tolist() == [[3]]
 
 
-@pytest.mark.unittest
 def test_steps_are_joined_by_row():
     kept = masks(10, 70)
     rows = [torch.tensor([0, 1, 2, 3]), torch.tensor([0, 2, 3]), torch.tensor([3, 2]), torch.tensor([2])]

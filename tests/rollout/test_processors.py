@@ -7,30 +7,24 @@ from transformers.modeling_outputs import CausalLMOutput
 from ding_grpo.rollout import Sampling, draw
 from ding_grpo.rollout import sampling as module
 
+pytestmark = pytest.mark.unittest
 ROWS = 6
 ALONE = [
-    dict(temperature=0.6),
-    dict(top_k=7),
-    dict(top_p=0.8),
-    dict(top_p=0.99),
-    dict(min_p=0.1),
-    dict(min_p=1.0),
-    dict(typical_p=0.7),
-    dict(typical_p=0.99),
-    dict(repetition_penalty=1.7),
-    dict(repetition_penalty=0.6),
-    dict(logit_bias=True),
-    dict(allowed_tokens=True),
+    {
+        name: value
+    } for name, values in dict(
+        temperature=[0.6],
+        top_k=[7],
+        top_p=[0.8, 0.99],
+        min_p=[0.1, 1.0],
+        typical_p=[0.7, 0.99],
+        repetition_penalty=[1.7, 0.6],
+        logit_bias=[True],
+        allowed_tokens=[True],
+    ).items() for value in values
 ]
-ALL = dict(
-    temperature=1.4,
-    top_p=0.95,
-    min_p=0.004,
-    typical_p=0.9,
-    repetition_penalty=1.4,
-    logit_bias=True,
-    allowed_tokens=True,
-)
+ALL = dict(temperature=1.4, top_p=0.95, min_p=0.004, typical_p=0.9, repetition_penalty=1.4)
+ALL.update(logit_bias=True, allowed_tokens=True)
 TOGETHER = [
     ALL,
     dict(ALL, top_k=40),
@@ -69,7 +63,6 @@ def of_transformers(logit, context, bias, allowed, options):
     ).scores[0].softmax(-1)
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('size, spread', [(50, 1.), (4000, 0.3), (4000, 4.)])
 @pytest.mark.parametrize('options', ALONE + TOGETHER, ids=str)
 def test_probabilities_are_those_of_transformers(options, size, spread):
@@ -96,7 +89,6 @@ def test_probabilities_are_those_of_transformers(options, size, spread):
     assert options in ALONE[:1] + ALONE[8:11] or (found == 0).any()  # something is restricted
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('options', [dict(top_p=0.97), dict(typical_p=0.97)], ids=str)
 def test_a_row_keeps_the_same_whatever_the_other_rows_need(options):
     # A flat row needs a larger window, in which the others are searched again.
@@ -109,7 +101,6 @@ def test_a_row_keeps_the_same_whatever_the_other_rows_need(options):
     assert torch.equal(alone, beside[:3])
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('options', [dict(top_p=1.0), dict(typical_p=1.0), dict(repetition_penalty=1.0)], ids=str)
 def test_a_value_that_restricts_nothing_stores_nothing(options):
     logit = torch.randn(3, 40)
@@ -117,7 +108,6 @@ def test_a_value_that_restricts_nothing_stores_nothing(options):
     assert kept is None and torch.equal(found, logit)
 
 
-@pytest.mark.unittest
 @pytest.mark.parametrize('options', ALONE[2:8] + [ALL], ids=str)
 def test_nan_stays_visible(options):
     logit = torch.zeros(2, 40)
