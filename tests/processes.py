@@ -138,3 +138,10 @@ def call(command, folder):
     """A command to its end: (exit code, stdout, stderr)."""
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     return ended.returncode, ended.stdout, ended.stderr
+
+
+def python(*arguments, folder=None, encoding='utf-8', **variables):
+    """Python with these arguments in a process of its own and a folder, to its end: its ``CompletedProcess``."""
+    command = [sys.executable, *map(str, arguments)]
+    variables = {**os.environ, 'PYTHONPATH': ROOT, **variables}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, encoding=encoding, timeout=300)
