@@ -45,13 +45,8 @@ def run_code(code):
 
 class Process:
     """
-    Overview:
-        A process of a function, as ``subprocess.Popen`` is one of a command.
-    Arguments:
-        - function: Defined in a module.
-        - argument: Passed to it.
-        - folder: Current folder of the process, which is created.
-        - variables: Of the environment, added to those of this process.
+    A process of a function of a module and its argument, as ``subprocess.Popen`` is one of a command. The folder is
+    created and becomes its current one; the variables are added to those of this process.
     """
 
     def __init__(self, function, argument, folder, **variables):
