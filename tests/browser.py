@@ -1,5 +1,4 @@
 """A headless Chromium that tests drive through its pipe of JSON messages, without further packages."""
-import base64
 import json
 import os
 import select
@@ -22,9 +21,8 @@ def find_browser() -> Optional[str]:
 
 class Browser:
     """
-    Overview:
-        One page in a browser. ``errors`` are uncaught exceptions and messages of the console, ``requests`` the \
-        addresses that the page asked for.
+    One page in a browser. ``errors`` are uncaught exceptions and messages of the console, ``requests`` the addresses
+    that the page asked for.
     """
 
     def __init__(self, folder: Any) -> None:
@@ -127,9 +125,3 @@ class Browser:
 
     def click(self, element: str) -> None:
         self.value(f'document.getElementById({element!r}).click()')
-
-    def picture(self, path: Any, whole: bool = False) -> None:
-        """Write a PNG of the window, or of the whole page."""
-        found = self.call('Page.captureScreenshot', format='png', captureBeyondViewport=whole)
-        with open(path, 'wb') as f:
-            f.write(base64.b64decode(found['data']))

@@ -9,37 +9,15 @@ TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-NAMES = {
-    'self_attn.q_proj': 'attn_q',
-    'self_attn.k_proj': 'attn_k',
-    'self_attn.v_proj': 'attn_v',
-    'self_attn.o_proj': 'attn_output',
-    'mlp.gate_proj': 'ffn_gate',
-    'mlp.up_proj': 'ffn_up',
-    'mlp.down_proj': 'ffn_down',
-    'input_layernorm': 'attn_norm',
-    'post_attention_layernorm': 'ffn_norm',
-    'model.embed_tokens': 'token_embd',
-    'model.norm': 'output_norm',
-    'lm_head': 'output',
-}
 
 
 def write_gguf(folder: str, name: str = 'tiny.gguf') -> Qwen2ForCausalLM:
     """Write it, and return the model whose weights it holds."""
     import gguf
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        tie_word_embeddings=False,
-        rope_theta=10000.0
-    )
+    sizes = dict(vocab_size=len(WORDS), hidden_size=32, intermediate_size=64, num_hidden_layers=2)
+    heads = dict(num_attention_heads=4, num_key_value_heads=2)
+    config = Qwen2Config(max_position_embeddings=128, tie_word_embeddings=False, rope_theta=10000.0, **sizes, **heads)
     model = Qwen2ForCausalLM(config).eval()
     os.makedirs(folder, exist_ok=True)
     writer = gguf.GGUFWriter(os.path.join(folder, name), 'qwen2')
@@ -60,14 +38,9 @@ def write_gguf(folder: str, name: str = 'tiny.gguf') -> Qwen2ForCausalLM:
     writer.add_eos_token_id(len(WORDS) - 1)
     writer.add_pad_token_id(len(WORDS) - 1)
     writer.add_chat_template(TEMPLATE)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, 2)
     for key, value in model.state_dict().items():
-        stem, kind = key.rsplit('.', 1)
-        if stem.startswith('model.layers.'):
-            _, _, layer, inner = stem.split('.', 3)
-            stem = f'blk.{layer}.{NAMES[inner]}'
-        else:
-            stem = NAMES[stem]
-        writer.add_tensor(f'{stem}.{kind}', value.numpy())
+        writer.add_tensor(names.get_name(key, ('.weight', '.bias')), value.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

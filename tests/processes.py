@@ -45,13 +45,8 @@ def run_code(code):
 
 class Process:
     """
-    Overview:
-        A process of a function, as ``subprocess.Popen`` is one of a command.
-    Arguments:
-        - function: Defined in a module.
-        - argument: Passed to it.
-        - folder: Current folder of the process, which is created.
-        - variables: Of the environment, added to those of this process.
+    A process of a function of a module and its argument, as ``subprocess.Popen`` is one of a command. The folder is
+    created and becomes its current one; the variables are added to those of this process.
     """
 
     def __init__(self, function, argument, folder, **variables):
@@ -138,3 +133,10 @@ def call(command, folder):
     """A command to its end: (exit code, stdout, stderr)."""
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     return ended.returncode, ended.stdout, ended.stderr
+
+
+def python(*arguments, folder=None, encoding='utf-8', **variables):
+    """Python with these arguments in a process of its own and a folder, to its end: its ``CompletedProcess``."""
+    command = [sys.executable, *map(str, arguments)]
+    variables = {**os.environ, 'PYTHONPATH': ROOT, **variables}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, encoding=encoding, timeout=300)

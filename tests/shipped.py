@@ -39,12 +39,8 @@ def load(name: str, **changes: Any) -> Tuple[EasyDict, EasyDict]:
 
 def small(name: str, folder: str = '.', **changes: Any) -> Tuple[EasyDict, EasyDict]:
     """
-    Overview:
-        ``load``, with sizes of which an update takes part of a second, and no end before the last update.
-    Arguments:
-        - name (:obj:`str`): Of the config's file, without ``_config.py``.
-        - folder (:obj:`str`): Where ``write_model_and_data`` wrote; read by configs with real text.
-        - changes: Merged into main_config last.
+    ``load``, with sizes of which an update takes part of a second, and no end before the last update. ``folder`` is the
+    one of ``write_model_and_data``, which configs with real text read.
     """
     main, create = load(name)
     main.exp_name, main.policy.cuda = 'run', False
@@ -78,16 +74,7 @@ def _shrink_language_model(main: EasyDict, folder: str) -> None:
 
 
 def write(path: Any, configs: Tuple[EasyDict, EasyDict], code: str = '') -> str:
-    """
-    Overview:
-        Write a config file.
-    Arguments:
-        - path: Of the file.
-        - configs (:obj:`Tuple[EasyDict, EasyDict]`): From ``load`` or ``small``.
-        - code (:obj:`str`): Lines at the end of the file, which may change ``main_config`` and ``create_config``.
-    Returns:
-        - path (:obj:`str`): Of the file.
-    """
+    """Write a config file; ``code`` are lines at its end, which may change ``main_config`` and ``create_config``."""
     main, create = configs
     with open(path, 'w') as f:
         f.write(FILE.format(main=main, create=create, code=code))
@@ -96,9 +83,8 @@ def write(path: Any, configs: Tuple[EasyDict, EasyDict], code: str = '') -> str:
 
 def write_model_and_data(model_config: Dict[str, Any], folder: str = '.') -> None:
     """
-    Overview:
-        Write what configs with real text read: ``base``, a random model with a tokenizer of characters and a chat \
-        template, and ``gsm8k``, small files like GSM8K's.
+    Write what configs with real text read: ``base``, a random model with a tokenizer of characters and a chat template,
+    and ``gsm8k``, small files like GSM8K's.
     """
     from ding_grpo.model import CausalLM
     from dizoo_llm.text.tokenizer import build_char_tokenizer
@@ -108,9 +94,7 @@ def write_model_and_data(model_config: Dict[str, Any], folder: str = '.') -> Non
     model.save_pretrained(os.path.join(folder, 'base'), tokenizer)
     os.makedirs(os.path.join(folder, 'gsm8k'))
     for name, first in (('train', 0), ('test', 100)):
-        rows = [
-            dict(question=f'What is {n} + 1?', answer=f'It is {n + 1}.\n#### {n + 1}')
-            for n in range(first, first + 30)
-        ]
+        numbers = range(first, first + 30)
+        rows = [dict(question=f'What is {n} + 1?', answer=f'It is {n + 1}.\n#### {n + 1}') for n in numbers]
         with open(os.path.join(folder, 'gsm8k', f'{name}.jsonl'), 'w') as f:
             f.write('\n'.join(map(json.dumps, rows)))

@@ -20,10 +20,8 @@ class Ask(Task):
 
 def in_batches(monkeypatch, kind):
     """
-    Overview:
-        Give a task a ``score_batch`` that returns what its ``score`` returns or raises, with the same last bit.
-    Returns:
-        - calls: A list that grows by the problems and the completions of each call in this process.
+    Give a task a ``score_batch`` that returns what its ``score`` returns or raises, with the same last bit. Returns a
+    list that grows by the problems and the completions of each call in this process.
     """
     calls = []
 

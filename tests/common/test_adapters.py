@@ -1,8 +1,5 @@
 """The folder that a run with adapters saves, wherever a folder of a model is named."""
-import json
 import os
-import pickle
-import shutil
 import sys
 
 import pytest
@@ -14,21 +11,15 @@ from transformers import AutoModelForCausalLM
 
 from ding_common import ConfigError
 from ding_common.hub.adapters import check_keys
-from ding_common.hub.language_model import build_causal_lm
 from ding_grpo.model import CausalLM
 from dizoo_llm.play import main as play
 from dizoo_llm.sft import train
 from dizoo_llm.text.tokenizer import load_tokenizer
-from tests.policies import make_policy
+from tests.handed_over.helper import load
+from tests.policy.helper import make_policy
 
 pytest.importorskip('peft')
-SUMS = '''
-def problems():
-    return [dict(prompt=f'{a} {b}', answer=str(a + b)) for a in range(4) for b in range(4)]
-
-def score(problem, completion):
-    return float(completion.strip() == problem['answer'])
-'''
+pytestmark = pytest.mark.unittest
 IDS = torch.tensor([[1, 2, 3, 4]])
 
 
@@ -49,11 +40,6 @@ def logits(lm):
         return lm(IDS).logits
 
 
-def of(folder):
-    return build_causal_lm(folder, None, 'float32', None, 'policy.model')
-
-
-@pytest.mark.unittest
 class TestRun:
 
     def test_play_answers_as_plain_transformers(self, lora_run):
@@ -74,8 +60,8 @@ class TestRun:
         main.policy.model = EasyDict(pretrained='run/model/last')
         policy = make_policy(main, create)
         plain = AutoModelForCausalLM.from_pretrained('run/model/last')
-        assert (logits(policy._model.lm) - logits(plain)).abs().max() < 1e-5
-        assert all(p.requires_grad for p in policy._model.parameters())
+        assert (logits(policy.whole_model.lm) - logits(plain)).abs().max() < 1e-5
+        assert all(p.requires_grad for p in policy.whole_model.parameters())
         main.exp_name = 'whole'
         serial_pipeline_onpolicy((main, create), max_train_iter=1)
         whole = AutoModelForCausalLM.from_pretrained('whole/model/last')
@@ -90,19 +76,16 @@ class TestRun:
             make_policy(main, create)
         main.policy.model.save_merged = True
         policy = make_policy(main, create)
-        policy._model.save_pretrained('merged')
+        policy.whole_model.save_pretrained('merged')
         assert torch.allclose(
-            logits(AutoModelForCausalLM.from_pretrained('merged')), logits(policy._model.lm), atol=1e-5
+            logits(AutoModelForCausalLM.from_pretrained('merged')), logits(policy.whole_model.lm), atol=1e-5
         )
 
     def test_a_warm_start_trains_all_of_it(self, lora_run):
         pytest.importorskip('accelerate')
-        with open('sums.py', 'w') as f:
-            f.write(SUMS)
-        task = dict(type='python', file='sums.py')
         cfg = dict(
             exp_name='warm',
-            env=dict(task=task, tokenizer=dict(pretrained='run/model/last'), max_prompt_length=9, max_new_tokens=6),
+            env=dict(task=dict(type='think_answer'), tokenizer=dict(pretrained='run/model/last'), max_new_tokens=10),
             model=dict(pretrained='run/model/last'),
             train=dict(examples=4, batch_size=4, max_steps=1, eval_freq=1),
         )
@@ -124,101 +107,24 @@ class TestRun:
             "extra: pip install '.[lora]' in the clone\n"
 
 
-def change(**changes):
-
-    def harm(folder):
-        path = folder / 'adapter_config.json'
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-    return harm
-
-
-def write(name, text):
-    return lambda folder: (folder / name).write_text(text)
-
-
-def cut(folder):
-    path = folder / 'adapter_model.safetensors'
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def evil(folder):
-    (folder / 'adapter_model.safetensors').unlink()
-
-    class Evil:
-
-        def __reduce__(self):
-            return os.mkdir, (str(folder / 'evil'), )
-
-    (folder / 'adapter_model.bin').write_bytes(pickle.dumps(Evil()))
-
-
 @pytest.fixture
 def adapters(tmp_path, tiny_model):
-    tiny_model.save_pretrained(str(tmp_path / 'base'))
-    CausalLM(
-        pretrained=str(tmp_path / 'base'), lora=dict(r=2, target_modules=['q_proj'])
-    ).save_pretrained(str(tmp_path / 'adapters'))
+    base, folder = str(tmp_path / 'base'), str(tmp_path / 'adapters')
+    tiny_model.save_pretrained(base)
+    CausalLM(pretrained=base, lora=dict(r=2, target_modules=['q_proj'])).save_pretrained(folder)
     return tmp_path / 'adapters'
 
 
-@pytest.mark.unittest
-class TestBroken:
-
-    @pytest.mark.parametrize('dtype', ['float32', None])
-    @pytest.mark.parametrize(
-        'harm, message', [
-            (write('adapter_config.json', 'nope'), r'adapter_config.json cannot be read \(JSONDecodeError'),
-            (write('adapter_config.json', '[' * 10 ** 5), r'adapter_config.json cannot be read \(RecursionError'),
-            (write('adapter_config.json', '{}'), r"cannot be read \(KeyError: 'base_model_name_or_path'"),
-            (
-                change(base_model_name_or_path=None
-                       ), 'base_model_name_or_path = None in adapter_config.json is not a model name'
-            ),
-            (change(base_model_name_or_path='/gone'), "its base model '/gone' .*: neither a folder with a causal"),
-            (change(peft_type='NOTHING'), "its adapters cannot be added to '.*base'"),
-            (change(peft_type='PROMPT_TUNING', num_virtual_tokens=2), 'its adapters'),
-            (
-                change(target_modules=['q_proj', 'v_proj']
-                       ), "do not fit '.*base': 'base_model.*v_proj.lora_A.weight' is only in one"
-            ),
-            (change(r=3), "its adapters cannot be added to '.*base' .*size mismatch"),
-            (cut, 'its adapters cannot be added to .*SafetensorError'),
-            (evil, 'none of its code was executed'),
-            (lambda folder: (folder / 'adapter_model.safetensors').unlink(), 'its adapters cannot be added to'),
-            (
-                lambda folder: shutil.copy(folder.parent / 'base' / 'config.json', folder),
-                'contains both a model and adapters'
-            ),
-            (write('generation_config.json', 'nope'), 'generation_config.json cannot be read'),
-            (lambda folder: os.symlink('/etc', folder / 'out'), 'is a link to /etc, outside the folder'),
-            (lambda folder: os.symlink('/etc', folder.parent / 'base' / 'out'), 'base/out is a link to /etc, outside'),
-            (
-                lambda folder:
-                (folder.parent / 'base' / 'config.json').unlink(), "its base model .*: the folder contains no config"
-            ),
-        ]
-    )
-    def test_ends_in_one_line(self, adapters, harm, message, dtype):
-        harm(adapters)
-        with pytest.raises(ConfigError, match=message) as caught:
-            build_causal_lm(str(adapters), None, dtype, None, 'policy.model')
-        text = caught.value.message
-        assert text.startswith(f"policy.model.pretrained = '{adapters}': ") and '\n' not in text and len(text) < 1000
-        assert not (adapters / 'evil').exists()
-
-    @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
-    def test_merged_in_float32_alone(self, adapters, dtype):
-        with pytest.raises(ConfigError, match="policy.model.dtype must be 'float32', since another type would round"):
-            build_causal_lm(str(adapters), None, dtype, None, 'policy.model')
-
-    def test_whole(self, adapters):
-        assert torch.equal(
-            logits(of(str(adapters))), logits(of(str(adapters.parent / 'base')))
-        )  # fresh ones do nothing
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_merged_in_float32_alone(adapters, dtype):
+    with pytest.raises(ConfigError, match="policy.model.dtype must be 'float32', since another type would round"):
+        load(adapters, dtype)
 
 
-@pytest.mark.unittest
+def test_fresh_adapters_do_nothing(adapters):
+    assert torch.equal(logits(load(adapters, 'float32')), logits(load(adapters.parent / 'base', 'float32')))
+
+
 class TestPatterns:
     """Python's matching takes exponential time for some; only they are refused."""
 

@@ -12,31 +12,29 @@ import torch
 from ding_common import ConfigError, parallel
 from ding_common.processes.packing import pack, unpack
 from ding_grpo.policy import GRPOPolicy
-
 from tests.processes import meet
 
+pytestmark = pytest.mark.unittest
 GONE = r'process {}: (another process|process {} \(pid \d+\)) of this run has exited'
 
 
-@pytest.mark.unittest
-class TestMeet:
-
-    @pytest.mark.algotest
-    def test_an_error_within_a_call_of_torch_is_its_own(self, tmp_path):
-        (_, first), (_, second) = meet(
-            tmp_path, """
+@pytest.mark.algotest
+def test_an_error_within_a_call_of_torch_is_its_own(tmp_path):
+    (_, first), (_, second) = meet(
+        tmp_path, """
 x = torch.ones(3)
 parallel.broadcast([x.to_sparse() if parallel.rank() == 1 else x])
 parallel.all_gather(1)
 """
-        )
-        last = [out.strip().splitlines() for out in (first, second)]
-        assert 'PeerError' in last[0][-1] and re.search(GONE.format(0, 1), last[0][-1])
-        assert 'PeerError' not in second and "NotImplementedError: Could not run 'c10d::broadcast_'" in second
+    )
+    last = [out.strip().splitlines() for out in (first, second)]
+    assert 'PeerError' in last[0][-1] and re.search(GONE.format(0, 1), last[0][-1])
+    assert 'PeerError' not in second and "NotImplementedError: Could not run 'c10d::broadcast_'" in second
 
-    def test_one_that_does_not_answer(self, tmp_path):
-        (_, first), (_, second) = meet(
-            tmp_path, """
+
+def test_one_that_does_not_answer(tmp_path):
+    (_, first), (_, second) = meet(
+        tmp_path, """
 import os, time
 from datetime import timedelta
 parallel.end()
@@ -46,23 +44,25 @@ parallel.start(False)
 time.sleep(5 * parallel.rank())
 parallel.all_gather(1)
 """
-        )
-        assert 'process 0: another process of this run has not responded for 0.0333333 minutes' in first
-        assert re.search(GONE.format(1, 0), second)
+    )
+    assert 'process 0: another process of this run has not responded for 0.0333333 minutes' in first
+    assert re.search(GONE.format(1, 0), second)
 
-    def test_machines_with_unequal_numbers_of_processes(self, tmp_path):
-        for _, out in meet(tmp_path, """
+
+def test_machines_with_unequal_numbers_of_processes(tmp_path):
+    for _, out in meet(tmp_path, """
 import os
 assert parallel.processes_per_machine() == 2
 os.environ['LOCAL_WORLD_SIZE'] = str(1 + parallel.rank())
 parallel.processes_per_machine()
 """):
-            assert "ConfigError: policy.shard = 'machine': machines run 1 and 2 processes; must be the same" in out
+        assert "ConfigError: policy.shard = 'machine': machines run 1 and 2 processes; must be the same" in out
 
-    def test_other_tensors_than_the_others(self, tmp_path):
-        # gloo adds up what is there, hangs, or aborts
-        outs = meet(
-            tmp_path, """
+
+def test_other_tensors_than_the_others(tmp_path):
+    # gloo adds up what is there, hangs, or aborts
+    outs = meet(
+        tmp_path, """
 me, one = parallel.rank(), torch.ones(1)
 for call in (parallel.broadcast, parallel.all_reduce):
     for tensors in ([one, torch.ones(3 + me)], [one, one.double() if me else one], [one] * (1 + me), [one]):
@@ -72,45 +72,29 @@ for call in (parallel.broadcast, parallel.all_reduce):
         except parallel.PeerError as error:
             print(error.message)
 """
-        )
-        different = [
-            'torch.float32 (3,) and torch.float32 (4,)', 'torch.float32 (1,) and torch.float64 (1,)', '1 and 2 tensors'
-        ]
-        told = [
-            f'processes 0 and 1 of this run differ: they have {kinds}. All processes need the same config, code and '
-            'models.' for kinds in different
-        ] + ['done']
-        assert [(code, out.splitlines()) for code, out in outs] == [(0, told * 2)] * 2
-
-    def test_no_address_to_meet_at(self, monkeypatch):
-        monkeypatch.setenv('WORLD_SIZE', '2')
-        for name in ('RANK', 'MASTER_ADDR', 'MASTER_PORT'):
-            monkeypatch.delenv(name, raising=False)
-        with pytest.raises(ConfigError, match='policy.multi_gpu = True: .*RANK expected.*start them with torchrun'):
-            parallel.start(False)
+    )
+    kinds = (
+        'torch.float32 (3,) and torch.float32 (4,)', 'torch.float32 (1,) and torch.float64 (1,)', '1 and 2 tensors'
+    )
+    advice = 'All processes need the same config, code and models.'
+    told = [*(f'processes 0 and 1 of this run differ: they have {kind}. {advice}' for kind in kinds), 'done']
+    assert [(code, out.splitlines()) for code, out in outs] == [(0, told * 2)] * 2
 
 
-@pytest.mark.unittest
-def test_tensors_of_the_first_process(tmp_path):
+def test_no_address_to_meet_at(monkeypatch):
+    monkeypatch.setenv('WORLD_SIZE', '2')
+    for name in ('RANK', 'MASTER_ADDR', 'MASTER_PORT'):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match='policy.multi_gpu = True: .*RANK expected.*start them with torchrun'):
+        parallel.start(False)
+
+
+# ---------------------- What arrives from another process is data: no class or function that it names is looked up.
+
+
+def test_every_process_gets_what_each_has_and_what_the_first_has(tmp_path):
     outs = meet(
         tmp_path, """
-from tests.same import same
-torch.manual_seed(3)
-found = dict(a=[torch.arange(5), 'text'], b=(torch.tensor(2.5), torch.zeros(0, 3), None))
-found.update(c=torch.ones(2, dtype=bool), d=torch.randn(4, 6).T.bfloat16(), e={1: torch.full((2, 2), 1j)})
-same(parallel.broadcast_object(found if parallel.rank() == 0 else 'nothing'), found)
-"""
-    )
-    assert [code for code, _ in outs] == [0, 0], outs
-
-
-@pytest.mark.unittest
-class TestData:
-    """What arrives from another process is data: no class or function that it names is looked up."""
-
-    def test_every_process_gets_what_each_has(self, tmp_path):
-        outs = meet(
-            tmp_path, """
 import torch.distributed as dist
 from tests.same import same
 
@@ -123,88 +107,94 @@ def of(rank):
     torch.manual_seed(rank)
     tensors = [torch.randn(3 + rank, 4).T, torch.zeros(0, 3), torch.ones(2, dtype=torch.bool), torch.tensor(1j)]
     numbers = (rank, 0.1, -0.0, float('inf'), None, True, 'é' * 1000 * rank, 2 ** 70)
-    return dict(tensors=tensors, numbers=numbers, by={1: torch.randn(2).bfloat16(), (2, 'a'): [b'x']})
+    return dict(tensors=tensors, numbers=numbers, by={1: torch.randn(4, 6).T.bfloat16(), (2, 'a'): [b'x']})
 
 same(parallel.all_gather(of(parallel.rank())), [of(0), of(1)])
-same(parallel.broadcast_object(of(parallel.rank())), of(0))
+same(parallel.broadcast_object(of(0) if parallel.rank() == 0 else 'nothing'), of(0))
 """
-        )
-        assert [code for code, _ in outs] == [0, 0], outs
-
-    def test_code_in_a_message_is_not_run(self, tmp_path):
-        mark = tmp_path / 'mark'
-
-        class Runs:
-
-            def __reduce__(self):
-                return open, (str(mark), 'w')
-
-        for data in (pickle.dumps([Runs()]), pickle.dumps(Runs(), protocol=0)):
-            with pytest.raises(pickle.UnpicklingError, match='processes exchange tensors and plain objects only'):
-                unpack(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        assert not mark.exists()
-
-    @pytest.mark.parametrize('thing', [np.float64(1), ValueError('a'), print, Fraction(1, 2)], ids=repr)
-    def test_anything_else_is_refused_where_it_is_sent(self, thing):
-        with pytest.raises(TypeError, match='processes exchange tensors and plain objects, not '):
-            pack(dict(a=[thing]))
-
-
-@pytest.mark.unittest
-class TestGPUs:
-
-    @pytest.fixture
-    def machine(self, monkeypatch):
-        """Says how many GPUs a process sees, and which process it is."""
-
-        def make(gpus, rank, local_rank, processes):
-            monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpus > 0)
-            monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
-            for name, value in dict(RANK=rank, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=processes, WORLD_SIZE=8).items():
-                monkeypatch.setenv(name, str(value))
-
-        return make
-
-    @pytest.mark.parametrize(
-        'gpus, rank, local_rank, processes, found',
-        [
-            (4, 5, 1, 4, 1),
-            (4, 3, 3, 4, 3),
-            (8, 6, 2, 4, 2),
-            (1, 5, 1, 4, 0),  # a launcher has given each process one
-        ]
     )
-    def test_of_a_process(self, machine, gpus, rank, local_rank, processes, found):
-        machine(gpus, rank, local_rank, processes)
-        assert parallel.gpu() == found
+    assert [code for code, _ in outs] == [0, 0], outs
 
-    @pytest.mark.parametrize('local_rank', [0, 3])
-    def test_fewer_than_processes(self, machine, local_rank):
-        machine(2, local_rank, local_rank, 4)
-        with pytest.raises(ConfigError, match='policy.cuda = True: 4 processes run on this machine, which has 2 GPUs;'):
-            parallel.start(True)
 
-    def test_two_processes_that_see_the_same_one(self, machine, monkeypatch):
-        machine(1, 1, 1, 2)
-        chosen = []
-        monkeypatch.setattr(torch.cuda, 'set_device', chosen.append)
-        monkeypatch.setattr(torch.cuda, 'current_device', lambda: 0)
-        monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: SimpleNamespace(uuid='b'))
-        monkeypatch.setattr(torch.distributed, 'init_process_group', lambda *args, **kwargs: None)
-        monkeypatch.setattr(parallel, 'all_gather', lambda mine: ['a', 'c', mine])
+def test_code_in_a_message_is_not_run(tmp_path):
+    mark = tmp_path / 'mark'
+
+    class Runs:
+
+        def __reduce__(self):
+            return open, (str(mark), 'w')
+
+    for data in (pickle.dumps([Runs()]), pickle.dumps(Runs(), protocol=0)):
+        with pytest.raises(pickle.UnpicklingError, match='processes exchange tensors and plain objects only'):
+            unpack(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize('thing', [np.float64(1), ValueError('a'), print, Fraction(1, 2)], ids=repr)
+def test_anything_else_is_refused_where_it_is_sent(thing):
+    with pytest.raises(TypeError, match='processes exchange tensors and plain objects, not '):
+        pack(dict(a=[thing]))
+
+
+# ---------------------------------------------------------------------------------------------------------------- GPUs
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Says how many GPUs a process sees, and which process it is."""
+
+    def make(gpus, rank, local_rank, processes):
+        monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpus > 0)
+        monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
+        for name, value in dict(RANK=rank, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=processes, WORLD_SIZE=8).items():
+            monkeypatch.setenv(name, str(value))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    'gpus, rank, local_rank, processes, found',
+    [
+        (4, 5, 1, 4, 1),
+        (4, 3, 3, 4, 3),
+        (8, 6, 2, 4, 2),
+        (1, 5, 1, 4, 0),  # a launcher has given each process one
+    ]
+)
+def test_the_gpu_of_a_process(machine, gpus, rank, local_rank, processes, found):
+    machine(gpus, rank, local_rank, processes)
+    assert parallel.gpu() == found
+
+
+@pytest.mark.parametrize('local_rank', [0, 3])
+def test_fewer_gpus_than_processes(machine, local_rank):
+    machine(2, local_rank, local_rank, 4)
+    with pytest.raises(ConfigError, match='policy.cuda = True: 4 processes run on this machine, which has 2 GPUs;'):
         parallel.start(True)
-        assert chosen == [0]
-        monkeypatch.setattr(parallel, 'all_gather', lambda mine: ['a', mine, mine])
-        with pytest.raises(ConfigError, match=r'processes 1 and 2 of this run would use the same GPU \(b\)'):
-            parallel.start(True)
 
-    def test_batches_go_where_the_model_is(self, machine, monkeypatch):
-        # DI-engine's device is of RANK, the model's of LOCAL_RANK: on a second machine they were two
-        machine(4, 5, 3, 4)
-        monkeypatch.setattr(ding.policy.base_policy, 'get_rank', lambda: 5)
-        monkeypatch.setattr(torch.nn.Module, 'cuda', lambda self: self.to('meta'))
-        monkeypatch.setattr(GRPOPolicy, '_init_multi_gpu_setting', lambda *args: None)
-        cfg = GRPOPolicy.default_config()
-        cfg.cuda = cfg.multi_gpu = True
-        cfg.model = dict(type='vac', obs_shape=4, action_shape=2)
-        assert GRPOPolicy(cfg).device == 'meta'
+
+def test_two_processes_that_see_the_same_gpu(machine, monkeypatch):
+    machine(1, 1, 1, 2)
+    chosen = []
+    monkeypatch.setattr(torch.cuda, 'set_device', chosen.append)
+    monkeypatch.setattr(torch.cuda, 'current_device', lambda: 0)
+    monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: SimpleNamespace(uuid='b'))
+    monkeypatch.setattr(torch.distributed, 'init_process_group', lambda *args, **kwargs: None)
+    monkeypatch.setattr(parallel, 'all_gather', lambda mine: ['a', 'c', mine])
+    parallel.start(True)
+    assert chosen == [0]
+    monkeypatch.setattr(parallel, 'all_gather', lambda mine: ['a', mine, mine])
+    with pytest.raises(ConfigError, match=r'processes 1 and 2 of this run would use the same GPU \(b\)'):
+        parallel.start(True)
+
+
+def test_batches_go_where_the_model_is(machine, monkeypatch):
+    # DI-engine's device is of RANK, the model's of LOCAL_RANK: on a second machine they were two
+    machine(4, 5, 3, 4)
+    monkeypatch.setattr(ding.policy.base_policy, 'get_rank', lambda: 5)
+    monkeypatch.setattr(torch.nn.Module, 'cuda', lambda self: self.to('meta'))
+    monkeypatch.setattr(GRPOPolicy, '_init_multi_gpu_setting', lambda *args: None)
+    cfg = GRPOPolicy.default_config()
+    cfg.cuda = cfg.multi_gpu = True
+    cfg.model = dict(type='vac', obs_shape=4, action_shape=2)
+    assert GRPOPolicy(cfg).device == 'meta'

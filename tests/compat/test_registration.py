@@ -1,8 +1,7 @@
 """``import ding_grpo`` changes nothing before DI-engine is imported, and then registers all parts, in any order."""
-import subprocess
-import sys
-
 import pytest
+
+from tests.processes import python
 
 UNTOUCHED = """
 import gc, logging, os, signal, sys, warnings
@@ -34,9 +33,8 @@ assert not [f for f in sys.meta_path if type(f).__module__.startswith('ding_grpo
 
 
 def run(code):
-    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120)
+    found = python('-c', code)
     assert found.returncode == 0, found.stderr
-    return found
 
 
 @pytest.mark.unittest

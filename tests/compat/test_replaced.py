@@ -1,8 +1,7 @@
 """What importing the plugin replaces in DI-engine, and what it changes of the process: nothing but the list below."""
-import subprocess
-import sys
-
 import pytest
+
+from tests.processes import python
 
 REPLACED = [
     'ding.entry.application_entry.InteractionSerialEvaluator',
@@ -48,6 +47,6 @@ print('\\n'.join(sorted(name for name in before if after[name] is not before[nam
 
 @pytest.mark.envtest
 def test_seven_names_of_di_engine_and_nothing_of_the_process():
-    run = subprocess.run([sys.executable, '-c', PROGRAM], capture_output=True, text=True, timeout=120)
+    run = python('-c', PROGRAM)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == REPLACED

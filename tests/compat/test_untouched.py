@@ -1,9 +1,7 @@
 """DI-engine's own policies train as without this plugin, bit for bit."""
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.processes import python
 
 # One run in a process of its own: with the plugin or without, an algorithm; prints a hash of the trained weights.
 PROGRAM = '''
@@ -18,18 +16,16 @@ from easydict import EasyDict
 torch.set_num_threads(1)
 continuous = algorithm == 'ppo_continuous'
 space = 'continuous' if continuous else 'discrete'
+sizes = dict(obs_shape=3, action_shape=1) if continuous else dict(obs_shape=4, action_shape=2)
+model = dict(sizes, encoder_hidden_size_list=[64])
 if algorithm == 'dqn':
-    model = dict(obs_shape=4, action_shape=2, encoder_hidden_size_list=[64])
     policy = dict(
         model=model, nstep=1, learn=dict(update_per_collect=2, batch_size=32), collect=dict(n_sample=32, unroll_len=1),
         other=dict(eps=dict(type='exp', start=0.95, end=0.1, decay=10000), replay_buffer=dict(replay_buffer_size=1000))
     )
 else:
-    model = dict(obs_shape=4, action_shape=2)
-    if continuous:
-        model = dict(obs_shape=3, action_shape=1)
     policy = dict(
-        action_space=space, model=dict(model, action_space=space, encoder_hidden_size_list=[64]),
+        action_space=space, model=dict(model, action_space=space),
         learn=dict(epoch_per_collect=2, batch_size=32), collect=dict(n_sample=64, unroll_len=1)
     )
 policy.update(cuda=False, eval=dict(evaluator=dict(eval_freq=2)))
@@ -54,17 +50,9 @@ print('HASH', hashlib.sha256(b''.join(x.numpy().tobytes() for x in weights.value
 @pytest.mark.envtest
 @pytest.mark.parametrize('algorithm', ['ppo', 'ppo_continuous', 'dqn'])
 def test_importing_the_plugin_does_not_change_how_others_train(algorithm, tmp_path):
-    root = os.path.join(os.path.dirname(__file__), '..', '..')
     found = []
     for plugin in ('with', 'without'):
-        run = subprocess.run(
-            [sys.executable, '-c', PROGRAM, plugin, algorithm],
-            cwd=tmp_path,
-            env=dict(os.environ, PYTHONPATH=os.path.abspath(root), OMP_NUM_THREADS='1'),
-            capture_output=True,
-            text=True,
-            timeout=300
-        )
+        run = python('-c', PROGRAM, plugin, algorithm, folder=tmp_path, OMP_NUM_THREADS='1')
         hashes = [line for line in run.stdout.splitlines() if line.startswith('HASH')]
         assert len(hashes) == 1, run.stdout[-2000:] + run.stderr[-2000:]
         found += hashes

@@ -7,6 +7,8 @@ from easydict import EasyDict
 from ding_common import ConfigError, TaskError
 from ding_grpo.envs import GymnasiumEnv
 
+pytestmark = pytest.mark.envtest
+
 
 def run(env, action):
     steps = []
@@ -40,147 +42,142 @@ class Lives(gymnasium.Env):
         return np.array([self.drawn, self.steps, self.lives()], np.float32)
 
 
-@pytest.mark.envtest
-class TestGymnasiumEnv:
+@pytest.fixture
+def cartpole():
+    """A function of further keys: an environment that begins with seed 0."""
 
-    def test_one_seed_one_start(self):
-        env = GymnasiumEnv(dict(env_id='CartPole-v1'))
-        starts = []
-        for seed in (5, 5, 6):
+    def make(env_id='CartPole-v1', **cfg):
+        env = GymnasiumEnv(dict(env_id=env_id, **cfg))
+        env.seed(0, dynamic_seed=False)
+        env.reset()
+        return env
+
+    return make
+
+
+def test_return_and_end_are_told(cartpole):
+    last = run(cartpole(), 0)[-1]
+    assert last.info['truncated'] is False and last.info['eval_episode_return'] < 20
+    assert last.obs.dtype == np.float32 and last.reward.shape == (1, )
+
+
+def test_a_time_limit_is_told_from_an_end(cartpole):
+    steps = run(cartpole(env_kwargs=dict(max_episode_steps=3)), 0)
+    assert [s.info['truncated'] for s in steps] == [False, False, True]
+
+
+def test_continuous_actions_are_scaled_to_the_environments_bounds(cartpole):
+    envs = {torque: cartpole('Pendulum-v1', act_scale=scaled) for scaled, torque in ((True, 1.), (False, 2.))}
+    assert np.allclose(*(env.step(np.array([torque], dtype=np.float32)).obs for torque, env in envs.items()))
+
+
+class Paying(gymnasium.Env):
+    """Each step has the same reward."""
+    observation_space = gymnasium.spaces.Box(0, 1, (1, ), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, reward):
+        self.reward = reward
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), self.reward, False, False, {}
+
+
+@pytest.mark.parametrize('reward, finite', [(3e38, True), (1.7e308, False), (float('nan'), False)])
+def test_a_reward_that_is_not_finite_in_float32_is_refused(cartpole, reward, finite):
+    gymnasium.register('Paying-v0', Paying)
+    env = cartpole('Paying-v0', env_kwargs=dict(reward=reward, disable_env_checker=True))
+    if finite:
+        assert np.isfinite(env.step(np.array(0)).reward).all()
+    else:
+        with pytest.raises(TaskError, match='Paying-v0 gave the reward .*, must be a finite number'):
+            env.step(np.array(0))
+
+
+LIMIT, RETURN = dict(max_episode_steps='x'), dict(type='eval_episode_return')
+UNKNOWN = 'env.env_wrapper.n_frames = 2: unknown key; Allowed: import_names, kwargs, type'
+NOWRAP = "env.env_wrapper.type = 'flatten_obs': DI-engine has no such wrapper .* Allowed: action_repeat, "
+
+
+@pytest.mark.parametrize(
+    'cfg, message', [
+        (dict(env_id=None), 'env.env_id = None'),
+        (dict(env_id='CartPol-v1'), "env_id = 'CartPol-v1'"),
+        (dict(env_kwargs=dict(colour=1)), 'colour'),
+        (dict(env_kwargs=LIMIT), "env.env_kwargs = {'max_episode_steps': 'x'}"),
+        (dict(env_wrapper=[dict(type='flatten_obs')]), NOWRAP),
+        (dict(env_wrapper=[dict(type='obs_plus_prev_action_reward')]), 'no such wrapper for g'),
+        (dict(env_wrapper=['frame_stack']), "a wrapper = 'frame_stack': must be a dict"),
+        (dict(env_wrapper=[dict(type='frame_stack', n_frames=2)]), UNKNOWN),
+        (dict(env_wrapper=[dict(type='noop_reset')]), r"env.env_wrapper = \[{'type': 'noop_r"),
+        (dict(env_wrapper=[]), r'env.env_wrapper = \[\]: none of the wrappers reports the return'),
+        (dict(env_id='Mine-v0'), r'If a module of yours registers it, .*create_config.env.import_names'),
+        (dict(act_scale=True), 'env.act_scale = True: the actions of CartPole-v1'),
+    ]
+)
+def test_wrong_use(cfg, message):
+    with pytest.raises(ConfigError, match=message):
+        GymnasiumEnv(dict(dict(env_id='CartPole-v1'), **cfg))
+
+
+def setting(**changes):
+    cfg = dict(type='gymnasium_env', env_id='CartPole-v1', manager=dict(type='base'), n_evaluator_episode=4)
+    return get_vec_env_setting(EasyDict(cfg, **dict(dict(collector_env_num=3, evaluator_env_num=2), **changes)))
+
+
+@pytest.mark.parametrize(
+    'changes, message', [
+        (dict(env_ids='CartPole-v1'), "env.env_ids = 'CartPole-v1': unknown key; did you mean 'env_id'"),
+        (dict(env_wrapper='gym_hybrid_default'), 'CartPole-v1 fails in its first steps with these wrappers'),
+        (dict(rew_clip=1), 'env.rew_clip = 1: must be of type bool'),
+        (dict(env_wrapper='none'), "env.env_wrapper = 'none': must be a list, or one of 'default'"),
+        (dict(collector_env_num=2.0), 'env.collector_env_num = 2.0: must be an integer'),
+        (dict(manager=dict(type='base', max_retry=0)), 'env.manager.max_retry = 0'),
+        (dict(manager=dict(type='subprocess', context='x')), "env.manager.context = 'x': must be 'fork'"),
+    ],
+    ids=str
+)
+def test_wrong_config_names_the_key(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        setting(**changes)
+
+
+@pytest.mark.parametrize('manager', [dict(type='subprocess', shared_memory=False, step_timeout=5), dict(type='base')])
+def test_keys_of_di_engines_managers_are_welcome(manager):
+    _, collect, evaluate = setting(manager=manager, replay_path='x')
+    assert len(collect) == 3 and len(evaluate) == 2
+    assert all(c.is_train for c in collect) and not any(c.is_train for c in evaluate)
+
+
+def test_wrappers_that_read_the_range_of_rewards(cartpole):
+    found = []
+    cartpole(env_wrapper=[lambda env: found.append(env.reward_range) or env, RETURN])
+    assert found == [(-np.inf, np.inf)]
+
+
+@pytest.mark.parametrize('wrappers', [[dict(type='noop_reset')], [dict(type='episodic_life')], 'default'])
+def test_one_seed_one_start_whatever_the_episode_before_was(wrappers):
+    """Actions of doing nothing came from numbers that environments share; a lost life was the next start."""
+    gymnasium.register('Lives-v0', Lives)
+    if wrappers != 'default':
+        wrappers = [*wrappers, RETURN]
+    envs, starts = [GymnasiumEnv(dict(env_id='Lives-v0', env_wrapper=wrappers)) for _ in range(3)], {}
+    for seed in (7, 7, 8):
+        for env in envs:
             env.seed(seed, dynamic_seed=False)
-            starts.append(env.reset())
-        assert np.array_equal(starts[0], starts[1]) and not np.array_equal(starts[0], starts[2])
-
-    def test_return_and_end_are_told(self):
-        env = GymnasiumEnv(dict(env_id='CartPole-v1'))
-        env.seed(0, dynamic_seed=False)
-        env.reset()
-        last = run(env, 0)[-1]
-        assert last.info['truncated'] is False and last.info['eval_episode_return'] < 20
-        assert last.obs.dtype == np.float32 and last.reward.shape == (1, )
-
-    def test_a_time_limit_is_told_from_an_end(self):
-        env = GymnasiumEnv(dict(env_id='CartPole-v1', env_kwargs=dict(max_episode_steps=3)))
-        env.reset()
-        steps = run(env, 0)
-        assert [s.info['truncated'] for s in steps] == [False, False, True]
-
-    def test_continuous_actions_are_scaled_to_the_environments_bounds(self):
-        costs = []
-        for scaled, torque in ((True, 1.), (False, 2.)):
-            env = GymnasiumEnv(dict(env_id='Pendulum-v1', act_scale=scaled))
-            env.seed(0, dynamic_seed=False)
-            env.reset()
-            costs.append(env.step(np.array([torque], dtype=np.float32)).obs)
-        assert np.allclose(*costs)
-
-    @pytest.mark.parametrize('reward, finite', [(3e38, True), (1.7e308, False), (float('nan'), False)])
-    def test_a_reward_that_is_not_finite_in_float32_is_refused(self, monkeypatch, reward, finite):
-        env = GymnasiumEnv(dict(env_id='CartPole-v1'))
-        env.seed(0, dynamic_seed=False)
-        env.reset()
-        inner = env._env.unwrapped
-        monkeypatch.setattr(inner, 'step', lambda action: (inner.state, reward, False, False, {}))
-        if finite:
-            assert np.isfinite(env.step(np.array(0)).reward).all()
-        else:
-            with pytest.raises(TaskError, match='CartPole-v1 gave the reward .*, must be a finite number'):
-                env.step(np.array(0))
-
-    @pytest.mark.parametrize(
-        'cfg, message', [
-            ({}, 'env.env_id = None'),
-            (dict(env_id='CartPol-v1'), "env_id = 'CartPol-v1'"),
-            (dict(env_id='CartPole-v1', env_kwargs=dict(colour=1)), 'colour'),
-            (
-                dict(env_id='CartPole-v1', env_kwargs=dict(max_episode_steps='x'
-                                                           )), "env.env_kwargs = {'max_episode_steps': 'x'}"
-            ),
-            (
-                dict(env_id='CartPole-v1', env_wrapper=[dict(type='flatten_obs')]),
-                "env.env_wrapper.type = 'flatten_obs': DI-engine has no such wrapper .* Allowed: action_repeat, "
-            ),
-            (
-                dict(env_id='CartPole-v1', env_wrapper=[dict(type='obs_plus_prev_action_reward')
-                                                        ]), 'no such wrapper for g'
-            ),
-            (dict(env_id='CartPole-v1', env_wrapper=['frame_stack']), "a wrapper = 'frame_stack': must be a dict"),
-            (
-                dict(env_id='CartPole-v1', env_wrapper=[dict(type='frame_stack', n_frames=2)]),
-                'env.env_wrapper.n_frames = 2: unknown key; Allowed: import_names, kwargs, type'
-            ),
-            (
-                dict(env_id='CartPole-v1', env_wrapper=[dict(type='noop_reset')
-                                                        ]), r"env.env_wrapper = \[{'type': 'noop_r"
-            ),
-            (
-                dict(env_id='CartPole-v1',
-                     env_wrapper=[]), r'env.env_wrapper = \[\]: none of the wrappers reports the return'
-            ),
-            (dict(env_id='Mine-v0'), r'If a module of yours registers it, .*create_config.env.import_names'),
-            (dict(env_id='CartPole-v1', act_scale=True), 'env.act_scale = True: the actions of CartPole-v1'),
-        ]
-    )
-    def test_wrong_use(self, cfg, message):
-        with pytest.raises(ConfigError, match=message):
-            GymnasiumEnv(cfg)
-
-    @pytest.mark.parametrize(
-        'changes, message', [
-            (dict(env_ids='CartPole-v1'), "env.env_ids = 'CartPole-v1': unknown key; did you mean 'env_id'"),
-            (dict(env_wrapper='gym_hybrid_default'), 'CartPole-v1 fails in its first steps with these wrappers'),
-            (dict(rew_clip=1), 'env.rew_clip = 1: must be of type bool'),
-            (dict(env_wrapper='none'), "env.env_wrapper = 'none': must be a list, or one of 'default'"),
-            (dict(collector_env_num=2.0), 'env.collector_env_num = 2.0: must be an integer'),
-            (dict(n_evaluator_episode=1), 'env.n_evaluator_episode = 1: must be at least env.evaluator_env_num = 2'),
-            (dict(manager=dict(type='bas')), "env.manager.type = 'bas': unknown manager; did you mean 'base'"),
-            (dict(manager=dict(type='base', auto_reset=False)), 'env.manager.auto_reset = False: must be True'),
-            (dict(manager=dict(type='base', max_retry=0)), 'env.manager.max_retry = 0'),
-            (dict(manager=dict(type='subprocess', context='x')), "env.manager.context = 'x': must be 'fork'"),
-        ],
-        ids=str
-    )
-    def test_wrong_config_names_the_key(self, changes, message):
-        cfg = dict(type='gymnasium_env', env_id='CartPole-v1', manager=dict(type='base'), n_evaluator_episode=4)
-        with pytest.raises(ConfigError, match=message):
-            get_vec_env_setting(EasyDict(cfg, **dict(dict(collector_env_num=2, evaluator_env_num=2), **changes)))
-
-    @pytest.mark.parametrize(
-        'manager', [dict(type='subprocess', shared_memory=False, step_timeout=5),
-                    dict(type='base')]
-    )
-    def test_keys_of_di_engines_managers_are_welcome(self, manager):
-        cfg = dict(type='gymnasium_env', env_id='CartPole-v1', manager=manager, n_evaluator_episode=4, replay_path='x')
-        _, collect, evaluate = get_vec_env_setting(EasyDict(cfg, collector_env_num=3, evaluator_env_num=2))
-        assert len(collect) == 3 and len(evaluate) == 2
-        assert all(c.is_train for c in collect) and not any(c.is_train for c in evaluate)
-
-    def test_wrappers_that_read_the_range_of_rewards(self):
-        found = []
-        wrappers = [lambda env: found.append(env.reward_range) or env, dict(type='eval_episode_return')]
-        GymnasiumEnv(dict(env_id='CartPole-v1', env_wrapper=wrappers))
-        assert found == [(-np.inf, np.inf)]
-
-    @pytest.mark.parametrize('wrappers', [[dict(type='noop_reset')], [dict(type='episodic_life')], 'default'])
-    def test_one_seed_one_start_whatever_the_episode_before_was(self, wrappers):
-        """Actions of doing nothing came from numbers that environments share; a lost life was the next start."""
-        gymnasium.register('Lives-v0', Lives)
-        if wrappers != 'default':
-            wrappers = [*wrappers, dict(type='eval_episode_return')]
-        envs, starts = [GymnasiumEnv(dict(env_id='Lives-v0', env_wrapper=wrappers)) for _ in range(3)], {}
-        for seed in (7, 7, 8):
-            for env in envs:
-                env.seed(seed, dynamic_seed=False)
-            for steps, env in enumerate(envs):
-                starts.setdefault(seed, []).append(env.reset())
-                for _ in range(steps):
-                    env.step(np.array([0]))
-            starts[seed].append(envs[0].reset())  # again, as an evaluation samples from the same starts
-        assert all(np.array_equal(starts[7][0], start) for start in starts[7])
-        assert not np.array_equal(starts[7][0], starts[8][0])
-        random = np.random.get_state()[1]
-        envs[0].seed(7, dynamic_seed=False)
-        before = np.random.get_state()
-        envs[0].reset()
-        after = np.random.get_state()
-        assert before[2] == after[2] and np.array_equal(before[1], after[1]) and not np.array_equal(random, after[1])
+        for steps, env in enumerate(envs):
+            starts.setdefault(seed, []).append(env.reset())
+            for _ in range(steps):
+                env.step(np.array([0]))
+        starts[seed].append(envs[0].reset())  # again, as an evaluation samples from the same starts
+    assert all(np.array_equal(starts[7][0], start) for start in starts[7])
+    assert not np.array_equal(starts[7][0], starts[8][0])
+    random = np.random.get_state()[1]
+    envs[0].seed(7, dynamic_seed=False)
+    before = np.random.get_state()
+    envs[0].reset()
+    after = np.random.get_state()
+    assert before[2] == after[2] and np.array_equal(before[1], after[1]) and not np.array_equal(random, after[1])

@@ -5,7 +5,8 @@ import re
 import shlex
 from typing import Iterator, List, NamedTuple, Tuple
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+from tests.processes import ROOT
+
 _DOCS = [os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, 'docs', '**', '*.md'), recursive=True)]
 _OTHERS = [os.path.join(folder, 'README.md') for folder in ('benchmarks', 'tests')]
 PAGES = ['README.md', 'CHANGELOG.md', *_OTHERS, *sorted(_DOCS)]

@@ -20,6 +20,9 @@ from ding.utils import deep_merge_dicts
 from easydict import EasyDict
 
 from ding_common import find_config
+from ding_grpo.model import CausalLM
+from dizoo_llm.tasks import create_task
+from dizoo_llm.text.tokenizer import build_char_tokenizer
 from tests.processes import Process, run_program
 from tests.project.documents import (GENERATED, PAGES, ROOT, blocks_of, commands_of, is_shell, read)
 from tests.shipped import (CHAT, FILE, load, names, path_of, small, write_model_and_data)
@@ -79,10 +82,8 @@ def shrunk(name):
     if 'train' in main:  # a warm start or a reward model
         least = dict(examples=8, max_steps=1, eval_problems=2, number=64, held_out=16, epochs=1)
         main.train.update({key: value for key, value in least.items() if main.train.get(key) is not None})
-        main.train.update(
-            {key: os.path.join(ROOT, main.train[key])
-             for key in ('pairs', 'answers') if main.train.get(key)}
-        )
+        files = [key for key in ('pairs', 'answers') if main.train.get(key)]
+        main.train.update({key: os.path.join(ROOT, main.train[key]) for key in files})
         if 'eval_size' in main.env.task:
             main.env.task.eval_size = 8
         return f'from easydict import EasyDict\nmain_config = EasyDict({main!r})\n'
@@ -109,19 +110,19 @@ def write_configs(command, folder):
                 f.write(shrunk(name))
 
 
-FOLDERS = []  # in which commands get folders
-
-
 @pytest.fixture(autouse=True, scope='module')
 def _folders(tmp_path_factory):
-    FOLDERS.append(tmp_path_factory.mktemp('commands'))
+    """Temporary folders of commands are made in one of pytest's."""
+    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path_factory.mktemp('commands'))
+    yield
+    tempfile.tempdir = before
 
 
 @functools.lru_cache(maxsize=None)
 def done(command):
     """The folder in which a command was executed, after what it needs; once in this process."""
     before = next((needed for pattern, needed in BEFORE.items() if re.fullmatch(pattern, command)), None)
-    folder = tempfile.mkdtemp(dir=FOLDERS[-1]) if before is None else done(before)
+    folder = tempfile.mkdtemp() if before is None else done(before)
     write_configs(command, folder)
     for number in (0, 1):
         link = os.path.join(folder, 'runs', f'think_answer seed {number}')
@@ -177,6 +178,8 @@ ELSEWHERE = {
     "README.md: env=dict(task=dict(type='next_letter', i": 'tests/project/test_readme.py',
     'own_game.md: from dizoo_llm import TASK_REGISTRY, Mul': 'tests/project/test_readme.py',
     "own_game.md: env=dict(task=dict(type='treasure', impo": 'tests/project/test_readme.py',
+    'own_task.md: class Lake:': 'part of another block',
+    'own_task.md: def look_up(word: str, most: int = 3) ->': 'part of another block',
     'own_task.md: weights = dict(right=1.0, short=0.2)  #': 'tests/project/test_readme.py',
     'own_task.md: def score_batch(self, problems, completi': 'tests/project/test_readme.py',
     "metrics.md: policy.learn.learner.hook.report.ext_arg": 'tests/logs/test_wandb.py',
@@ -201,7 +204,7 @@ def save(name, text):
 
 
 def part(text):
-    """What a part of a config says: sections, or keys of ``env``. ``...`` is what it leaves out."""
+    """Sections, or keys of ``env``, that a part of a config sets. ``...`` is what it leaves out."""
     text = re.sub(r',?\s*\.\.\.(?=[,)\s])', '', text)
     said = eval(f'dict({text})', dict(group_size=4))
     return said if set(said) <= {'env', 'policy'} else dict(env=said)
@@ -220,8 +223,6 @@ def learn(name, *parts, assignments=''):
 
 def long_texts():
     """A model folder ``base`` for rows of 4,096 characters, and the part of a config that reads it."""
-    from ding_grpo.model import CausalLM
-    from dizoo_llm.text.tokenizer import build_char_tokenizer
     tokenizer = build_char_tokenizer(''.join(map(chr, range(32, 127))) + '\n')
     tokenizer.chat_template = CHAT
     model = CausalLM(config=dict(TINY, vocab_size=len(tokenizer), max_position_embeddings=4096))
@@ -238,16 +239,13 @@ def assignments(text):
     learn('think_answer_grpo', assignments=text)
 
 
-@executes('options.md: def rule(prompt, tokens, tokenizer):')
-def grammar(text):
-    save('my_grammar.py', text)
-    learn('think_answer_grpo', dict(policy=dict(collect=dict(allowed_tokens='my_grammar:rule'))))
-
-
-@executes('losses.md: def spo(ratio, adv, logp_new, low, high)')
-def surrogate(text):
-    save('my_losses.py', text)
-    learn('think_answer_grpo', dict(policy=dict(learn=dict(surrogate='my_losses:spo'))))
+@executes('options.md: def rule(prompt, tokens, tokenizer):', 'losses.md: def spo(ratio, adv, logp_new, low, high)')
+def module(text):
+    name, keys = 'my_grammar', dict(collect=dict(allowed_tokens='my_grammar:rule'))
+    if 'def spo' in text:
+        name, keys = 'my_losses', dict(learn=dict(surrogate='my_losses:spo'))
+    save(f'{name}.py', text)
+    learn('think_answer_grpo', dict(policy=keys))
 
 
 @executes('losses.md: from ding_grpo.rl_utils import calculate')
@@ -257,7 +255,6 @@ def imports(text):
 
 @executes('first_run.md: from ding.entry import serial_pipeline_o')
 def pipeline(text):
-    from ding_grpo.model import CausalLM
     main, create = small('think_answer_grpo', policy=dict(learn=dict(num_updates=1)))
     exec(text, dict(main_config=main, create_config=create, my_model=CausalLM(config=dict(TINY, vocab_size=32))))
 
@@ -286,18 +283,14 @@ def textarena(text):
     learn('smollm2_guess_grpo', part(text), long_texts(), dict(env=dict(max_turns=2)))
 
 
-@executes('own_task.md: class Lake:', "own_task.md: task=dict(type='gym_text', id='FrozenLak")
+@executes("own_task.md: task=dict(type='gym_text', id='FrozenLak")
 def face(text):
-    if text.startswith('class'):
-        return  # part of the next block
     save('my_face.py', text_of('own_task.md: class Lake:'))
     learn('frozenlake_grpo', part(text), dict(policy=dict(model=dict(config=dict(vocab_size=25)))))
 
 
-@executes('own_task.md: def look_up(word: str, most: int = 3) ->', 'own_task.md: task=dict(')
+@executes('own_task.md: task=dict(')
 def functions(text):
-    if text.startswith('def'):
-        return  # part of the other block
     save('my_tools.py', text_of('own_task.md: def look_up(word: str, most: int = 3) ->'))
     learn('smollm2_calculator_grpo', part(text), long_texts())
 
@@ -332,7 +325,6 @@ def test_every_kind_of_task_in_the_table_of_own_task(own_folder):
     own_class = text_of('README.md: from dizoo_llm import TASK_REGISTRY, Pro').replace('next_letter', 'my_name')
     for name in ('train', 'test'):
         save(f'{name}.jsonl', f'{{"question": "{name} 1 + 1?", "answer": "It is 2. #### 2"}}\n')
-    from dizoo_llm.tasks import create_task
     rows = re.findall(r'^\|[^|]*\| `(dict\(.*?\))`[,;. |]', read('docs/tutorials/own_task.md'), re.MULTILINE)
     assert len(rows) == 9
     for row in rows:

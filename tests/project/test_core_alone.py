@@ -1,12 +1,12 @@
 """The core lives alone: a copy of the package without extras and instruments trains the same weights."""
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+from tests.processes import ROOT, python
+from tests.shipped import path_of
+
 PROGRAM = """
 import hashlib, sys
 name, updates = sys.argv[1], int(sys.argv[2])
@@ -26,16 +26,7 @@ print('FOUND', len(loaded), hashlib.sha256(b''.join(x.numpy().tobytes() for x in
 
 
 def trained(folder, root, name, updates):
-    run = subprocess.run(
-        [sys.executable, '-c', PROGRAM,
-         os.path.join(ROOT, 'config', f'{name}_config.py'),
-         str(updates)],
-        cwd=folder,
-        env=dict(os.environ, PYTHONPATH=str(root), OMP_NUM_THREADS='1'),
-        capture_output=True,
-        text=True,
-        timeout=300
-    )
+    run = python('-c', PROGRAM, path_of(name), updates, folder=folder, PYTHONPATH=str(root), OMP_NUM_THREADS='1')
     found = [line.split() for line in run.stdout.splitlines() if line.startswith('FOUND')]
     assert len(found) == 1, run.stdout[-2000:] + run.stderr[-2000:]
     return int(found[0][1]), found[0][2]

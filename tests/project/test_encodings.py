@@ -5,28 +5,23 @@ import os
 
 import pytest
 
-ROOT = os.path.join(os.path.dirname(__file__), '..', '..')
-FILES = sorted(
-    path for part in ('ding_common', 'ding_grpo', 'dizoo_llm')
-    for path in glob.glob(os.path.join(ROOT, part, '**', '*.py'), recursive=True)
-)
+from tests.processes import ROOT
 
 
-def opens_text(call):
-    """Whether a call opens a file as text."""
-    if not isinstance(call.func, ast.Name) or call.func.id != 'open':
+def opens_text(node):
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'open'):
         return False
-    mode = call.args[1].value if len(call.args) > 1 else 'r'
-    return 'b' not in mode
+    return len(node.args) < 2 or 'b' not in node.args[1].value
 
 
 @pytest.mark.unittest
 def test_every_text_file_is_opened_with_an_encoding():
     found = 0
-    for path in FILES:
-        with open(path, encoding='utf-8') as f:
-            calls = [node for node in ast.walk(ast.parse(f.read())) if isinstance(node, ast.Call)]
-        for call in filter(opens_text, calls):
-            found += 1
-            assert 'encoding' in {keyword.arg for keyword in call.keywords}, f'{path}:{call.lineno}'
+    for part in ('ding_common', 'ding_grpo', 'dizoo_llm'):
+        for path in glob.glob(os.path.join(ROOT, part, '**', '*.py'), recursive=True):
+            with open(path, encoding='utf-8') as f:
+                calls = [node for node in ast.walk(ast.parse(f.read())) if opens_text(node)]
+            found += len(calls)
+            for call in calls:
+                assert 'encoding' in {keyword.arg for keyword in call.keywords}, f'{path}:{call.lineno}'
     assert found > 20

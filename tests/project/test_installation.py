@@ -1,13 +1,11 @@
 """What setup.py declares, and what a wheel holds."""
 import os
 import re
-import subprocess
-import sys
 from importlib.metadata import requires
 
 import pytest
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+from tests.processes import ROOT, python
 
 
 @pytest.fixture(scope='module')
@@ -17,7 +15,7 @@ def requirements():
         'import setuptools; from distutils.core import run_setup; d = run_setup("setup.py", stop_after="init"); '
         'print(*d.install_requires, *sum(d.extras_require.values(), []), sep="\\n")'
     )
-    run = subprocess.run([sys.executable, '-W', 'ignore', '-c', code], cwd=ROOT, capture_output=True, text=True)
+    run = python('-W', 'ignore', '-c', code, folder=ROOT)
     assert run.returncode == 0, run.stderr
     return dict(re.fullmatch(r'([\w-]+(?:\[\w+\])?)(.*)', line).groups() for line in run.stdout.splitlines())
 
@@ -35,22 +33,14 @@ def test_pip_goes_straight_to_the_releases_that_di_engine_allows(requirements):
 
 @pytest.mark.unittest
 def test_a_wheel_holds_the_configs(tmp_path):
-    subprocess.run(
-        [sys.executable, 'setup.py', '-q', 'build', '-b', tmp_path / 'base', '--build-lib', tmp_path / 'site'],
-        cwd=ROOT,
-        check=True,
-        capture_output=True
-    )
-    names = sorted(os.listdir(os.path.join(ROOT, 'config')))
-    assert sorted(os.listdir(tmp_path / 'site' / 'ding_common' / 'configs')) == [n for n in names if n.endswith('.py')]
-    (tmp_path / 'empty').mkdir()
-    run = subprocess.run(
-        [sys.executable, '-m', 'ding_grpo', *'-m serial_onpolicy -c think_answer_grpo -s 0 --train-iter 1'.split()],
-        cwd=tmp_path / 'empty',
-        env=dict(os.environ, PYTHONPATH=str(tmp_path / 'site')),
-        capture_output=True,
-        text=True
-    )
+    site = tmp_path / 'site'
+    run = python('setup.py', '-q', 'build', '-b', tmp_path / 'base', '--build-lib', site, folder=ROOT)
     assert run.returncode == 0, run.stderr
-    assert run.stderr == f"config: {tmp_path / 'site' / 'ding_common' / 'configs' / 'think_answer_grpo_config.py'}\n"
+    names = sorted(os.listdir(os.path.join(ROOT, 'config')))
+    assert sorted(os.listdir(site / 'ding_common' / 'configs')) == [n for n in names if n.endswith('.py')]
+    (tmp_path / 'empty').mkdir()
+    command = '-m ding_grpo -m serial_onpolicy -c think_answer_grpo -s 0 --train-iter 1'
+    run = python(*command.split(), folder=tmp_path / 'empty', PYTHONPATH=str(site))
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == f"config: {site / 'ding_common' / 'configs' / 'think_answer_grpo_config.py'}\n"
     assert os.path.exists(tmp_path / 'empty' / 'runs' / 'think_answer_grpo' / 'model' / 'last' / 'config.json')

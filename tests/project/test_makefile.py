@@ -6,19 +6,20 @@ import sys
 
 import pytest
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+from tests.processes import ROOT
+
 UV = '#!/bin/sh\necho uv 0.9\n'
-# A version manager's, for a version that is not there.
-SHIM = '#!/bin/sh\necho "$0: command not found" >&2\nexit 127\n'
+SHIM = '#!/bin/sh\necho "$0: command not found" >&2\nexit 127\n'  # a version manager's, for a version that is not there
 
 
-def python(change: str) -> str:
+def python(change):
     """This interpreter as a script that runs its argument of -c after a change."""
     return f'#!/bin/sh\nexec {sys.executable} -S -c \'import sys; {change}; exec(sys.argv[1])\' "$2"\n'
 
 
 PY39, PY310, PY311, PY312, PY313 = (python(f'sys.version_info = (3, {minor}, 0)') for minor in range(9, 14))
 WITHOUT_ENSUREPIP = python('sys.modules["ensurepip"] = None')
+OVERRIDES = 'OVERRIDES=overrides.txt'
 
 pytestmark = [
     pytest.mark.unittest,
@@ -32,15 +33,12 @@ def make(tmp_path):
 
     def run(commands, *arguments, targets=('install', )):
         for name, script in commands.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(script)
             (tmp_path / name).chmod(0o755)
+        command = [shutil.which('make'), '-n', *targets, f'VENV={tmp_path}/env', *arguments]
         done = subprocess.run(
-            [shutil.which('make'), '-n', *targets, f'VENV={tmp_path}/env', *arguments],
-            cwd=ROOT,
-            env=dict(PATH=str(tmp_path)),
-            capture_output=True,
-            text=True,
-            timeout=60
+            command, cwd=ROOT, env=dict(PATH=str(tmp_path)), capture_output=True, text=True, timeout=60
         )
         return done.returncode, done.stdout.replace(f'{tmp_path}/', '').splitlines(), done.stderr
 
@@ -48,78 +46,49 @@ def make(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'chosen, commands', [
-        ('python3.11', {'python3.10': PY310, 'python3.11': PY311, 'python3.12': PY312, 'python3': PY312}),
-        ('python3.12', {'python3.10': PY310, 'python3.12': PY312}),
-        ('python3.10', {'python3.10': PY310, 'python3.11': SHIM, 'python3.12': SHIM}),
-        ('python3.12', {'python3.11': WITHOUT_ENSUREPIP, 'python3.12': PY312}),
-        ('python3', {'python3': PY312}),
-    ],
-    ids=['3.11 first', '3.12 before 3.10', 'shims', 'no ensurepip', 'python3']
+    'commands, arguments, first', [
+        ({'python3.10': PY310, 'python3.11': PY311, 'python3.12': PY312, 'python3': PY312}, [], 'python3.11 -m venv'),
+        ({'python3.10': PY310, 'python3.12': PY312}, [], 'python3.12 -m venv'),
+        ({'python3.10': PY310, 'python3.11': SHIM, 'python3.12': SHIM}, [], 'python3.10 -m venv'),
+        ({'python3.11': WITHOUT_ENSUREPIP, 'python3.12': PY312}, [], 'python3.12 -m venv'),
+        ({'python3': PY312}, [], 'python3 -m venv'),
+        ({'env/bin/python': SHIM, 'python3.12': PY312}, [], 'python3.12 -m venv'),
+        ({'env/bin/python': PY312}, [], None),
+        ({'python3.11': PY311}, ['PYTHON=/somewhere/python'], '/somewhere/python -m venv'),
+        ({'uv': UV, 'python3.12': PY312}, [], 'uv venv --python python3.12'),
+        ({'uv': UV, 'python3': PY313}, [], 'uv venv --python 3.11'),
+        ({'uv': UV, 'python3.12': PY312}, ['PYTHON=3.10'], 'uv venv --python 3.10'),
+        ({'uv': UV}, ['PYTHON=3.13', OVERRIDES], 'uv venv --python 3.13'),
+        ({'uv': UV, 'python3.11': PY311}, ['UV='], 'python3.11 -m venv'),
+    ]
 )  # yapf: disable
-def test_python_is_the_first_that_runs(make, chosen, commands):
-    code, lines, _ = make(commands)
-    assert code == 0 and f'{chosen} -m venv env' in lines and "env/bin/python -m pip install -e '.'" in lines
-
-
-@pytest.mark.parametrize(
-    'commands', [{}, {'python3.11': SHIM, 'python3': PY313}, {'python3': PY39, 'uv': SHIM}],
-    ids=['none', 'too new', 'too old']
-)  # yapf: disable
-def test_no_python_ends_in_one_line_that_names_the_way(make, commands):
-    code, lines, error = make(commands)
-    assert code != 0 and lines == [] and error.count('\n') == 1
-    assert all(words in error for words in ('no Python 3.10 to 3.12', 'uv venv --python 3.11', 'make PYTHON='))
-
-
-def test_a_named_python_is_taken(make):
-    _, lines, _ = make({'python3.11': PY311}, 'PYTHON=/somewhere/python')
-    assert '/somewhere/python -m venv env' in lines
-
-
-@pytest.mark.parametrize(
-    'asked, commands, arguments', [
-        ('python3.12', {'python3.12': PY312}, ()),
-        ('3.11', {'python3': PY313}, ()),
-        ('3.10', {'python3.12': PY312}, ('PYTHON=3.10', )),
-    ],
-    ids=['found', 'brought by uv', 'named']
-)  # yapf: disable
-def test_uv_is_used_where_it_is_installed(make, asked, commands, arguments):
-    code, lines, _ = make({'uv': UV, **commands}, *arguments)
-    assert code == 0 and f'uv venv --python {asked} env' in lines
-    assert "uv pip install --compile-bytecode --python env/bin/python -e '.'" in lines
-
-
-def test_pins_are_overridden_by_uv_alone(make):
-    _, lines, _ = make({'uv': UV}, 'PYTHON=3.13', 'OVERRIDES=overrides.txt')
-    assert "uv pip install --compile-bytecode --override overrides.txt --python env/bin/python -e '.'" in lines
+def test_the_environment_is_made_by_the_first_python_that_suits(make, commands, arguments, first):
+    code, lines, _ = make(commands, *arguments)
+    assert code == 0 and [line for line in lines if 'venv' in line and not line.startswith('echo')] == \
+        [f'{first} env'] * (first is not None)
+    overriding = ' --override overrides.txt' * (OVERRIDES in arguments)
+    by_uv = f'uv pip install --compile-bytecode{overriding} --python env/bin/python'
+    by = by_uv if 'uv' in commands and 'UV=' not in arguments else 'env/bin/python -m pip install'
+    assert [line for line in lines if 'pip install' in line] == [f"{by} -e '.'"]
     assert os.path.exists(os.path.join(ROOT, 'overrides.txt'))
-    code, lines, error = make({'uv': SHIM, 'python3.11': PY311}, 'OVERRIDES=overrides.txt')
-    assert code != 0 and lines == [] and error.count('\n') == 1 and 'OVERRIDES=overrides.txt needs uv' in error
-
-
-def test_pip_is_used_where_uv_is_declined(make):
-    _, lines, _ = make({'uv': UV, 'python3.11': PY311}, 'UV=')
-    assert 'python3.11 -m venv env' in lines and not any(line.startswith('uv ') for line in lines)
-
-
-def test_an_environment_is_kept_unless_its_python_does_not_run(make, tmp_path):
-    (tmp_path / 'env' / 'bin').mkdir(parents=True)
-    _, lines, _ = make({'env/bin/python': PY312})
-    assert not any('venv env' in line for line in lines) and "env/bin/python -m pip install -e '.'" in lines
-    _, lines, _ = make({'env/bin/python': SHIM, 'python3.12': PY312})
-    assert 'python3.12 -m venv env' in lines
 
 
 @pytest.mark.parametrize(
-    'targets, extras', [
-        (['train'], ['']),
-        (['test'], ['[test]']),
-        (['style'], ['[test]']),
-        (['train', 'test'], ['', '[test]']),
-    ],
-    ids=' '.join
+    'commands, arguments, words', [
+        ({}, [], ['no Python 3.10 to 3.12', 'uv venv --python 3.11', 'make PYTHON=']),
+        ({'python3.11': SHIM, 'python3': PY313}, [], ['no Python 3.10 to 3.12']),
+        ({'python3': PY39, 'uv': SHIM}, [], ['no Python 3.10 to 3.12']),
+        ({'uv': SHIM, 'python3.11': PY311}, [OVERRIDES], [f'{OVERRIDES} needs uv']),
+    ]
+)  # yapf: disable
+def test_what_lacks_ends_in_one_line_that_names_the_way(make, commands, arguments, words):
+    code, lines, error = make(commands, *arguments)
+    assert code != 0 and lines == [] and error.count('\n') == 1 and all(word in error for word in words)
+
+
+@pytest.mark.parametrize(
+    'targets, extras',
+    [(['train'], ['']), (['test'], ['[test]']), (['style'], ['[test]']), (['train', 'test'], ['', '[test]'])]
 )
 def test_training_installs_nothing_that_only_tests_need(make, targets, extras):
     _, lines, _ = make({'python3.11': PY311}, targets=targets)
@@ -145,8 +114,3 @@ def test_a_benchmark_installs_what_its_row_names(make, name, extras):
     _, lines, _ = make({}, f'NAME={name}', f'PYTHON={sys.executable}', 'UV=', targets=['bench'])
     assert [line.partition('pip install ')[2].replace("'", '') for line in lines if 'pip install' in line] == extras
     assert lines[-1].strip() == f'env/bin/python -m benchmarks {name}'
-
-
-def test_a_wrong_name_of_a_benchmark_ends_in_the_list_of_names(make):
-    code, lines, error = make({}, 'NAME=kk', f'PYTHON={sys.executable}', targets=['bench'])
-    assert code != 0 and lines == [] and 'NAME = kk: must be one of speed, ' in error

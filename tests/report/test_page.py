@@ -22,60 +22,44 @@ def write(path, records):
 
 def token_row(number, reward, text=('a', ' b')):
     size = len(text)
-    return dict(
-        row=number,
-        reward=reward,
-        reward_parts=dict(right=reward, form=0.5),
-        truncated=number == 1,
-        failed=False,
-        action=[0] * size,
-        text=list(text),
-        own=[True] * (size - 1) + [number != 2],
+    numbers = dict(
         logp_old=[-1.5] * size,
         logp=[-1.0] * size,
         entropy=[0.5 + t for t in range(size)],
         logp_new=[-0.75] + [-2.0] * (size - 1),
         advantage=[reward - 0.5] * size,
     )
+    own = [True] * (size - 1) + [number != 2]
+    parts, names = dict(right=reward, form=0.5), dict(action=[0] * size, text=list(text), own=own)
+    return dict(numbers, **names, row=number, reward=reward, reward_parts=parts, truncated=number == 1, failed=False)
+
+
+def tokens(update, group, prompt, rows):
+    return dict(train_iter=update, group=group, collect_iter=update, prompt=prompt, rows=rows)
 
 
 def write_run(folder, name, updates=(0, 10), groups=6, rows=10, text=('a', ' b')):
     """Files as a run writes them; in group g, row r has reward 1 if r < g."""
-    run = folder / name
-    write(run / 'log' / 'learner' / 'metrics.jsonl', [
+    log = folder / name / 'log'
+    write(log / 'learner' / 'metrics.jsonl', [
         dict(train_iter=u, envstep=10 * u, seconds=u + 1., reward_mean=u / 20, reward_right_mean=u / 20,
              entropy=1. / (1 + u), seconds_sampling=.25, seconds_scoring=.25, seconds_updating=.25, constant=7.,
              memory_mib_sampling=100. - u, memory_mib_updating=300. + u)
         for u in range(20)
     ])  # yapf: disable
-    write(
-        run / 'log' / 'evaluator' / 'evaluations.jsonl', [
-            dict(
-                train_iter=u,
-                envstep=10 * u,
-                seconds=1.,
-                eval_episode_return=u / 10,
-                kinds={HOSTILE: dict(mean=.5, episodes=1)},
-                completions=[{
-                    'index': 0, 'kind': HOSTILE, 'prompt': HOSTILE, 'completion': HOSTILE, 'return': 1.,
-                    'reward_parts': {}, 'truncated': False, 'failed': None
-                }]
-            ) for u in (0, 10)
-        ]
-    )  # yapf: disable
-    write(
-        run / 'log' / 'learner' / 'tokens.jsonl', [
-            dict(
-                train_iter=u,
-                group=g,
-                collect_iter=u,
-                prompt=f'{HOSTILE} {g}',
-                rows=[token_row(r, float(r < g), (HOSTILE, *text)) for r in range(rows)]
-            ) for u in updates for g in range(groups)
-        ]
-    )
-    write(run / 'findings.jsonl', [dict(update=3, cause=HOSTILE, message=HOSTILE)])
-    return read_run(str(run))
+    texts = dict.fromkeys(('kind', 'prompt', 'completion'), HOSTILE)
+    episode = {'index': 0, 'return': 1., 'reward_parts': {}, 'truncated': False, 'failed': None, **texts}
+    kinds = {HOSTILE: dict(mean=.5, episodes=1)}
+    write(log / 'evaluator' / 'evaluations.jsonl', [
+        dict(train_iter=u, envstep=10 * u, seconds=1., eval_episode_return=u / 10, kinds=kinds, completions=[episode])
+        for u in (0, 10)
+    ])  # yapf: disable
+    write(log / 'learner' / 'tokens.jsonl', [
+        tokens(u, g, f'{HOSTILE} {g}', [token_row(r, float(r < g), (HOSTILE, *text)) for r in range(rows)])
+        for u in updates for g in range(groups)
+    ])  # yapf: disable
+    write(folder / name / 'findings.jsonl', [dict(update=3, cause=HOSTILE, message=HOSTILE)])
+    return read_run(str(folder / name))
 
 
 @pytest.fixture(scope='module')
@@ -109,6 +93,10 @@ def numbers(page):
     return [int(text) for text in texts(page, '#c-groups .group > header > span:first-child > b')]
 
 
+def shown_groups(page, number):
+    page.wait(f'document.querySelectorAll("#c-groups .group").length === {number}')
+
+
 def test_texts_are_shown_and_never_run(page):
     shown = HOSTILE
     assert page.value('window.ran') is None and page.value('document.querySelectorAll("#c-groups img").length') == 0
@@ -118,7 +106,7 @@ def test_texts_are_shown_and_never_run(page):
     page.choose('c-source', 'evaluation')
     page.wait(f'[...document.querySelectorAll("#c-groups .row span")].some(s => s.textContent === {json.dumps(shown)})')
     page.choose('c-source', 'tokens')
-    page.wait('document.querySelectorAll("#c-groups .group").length === 4')
+    shown_groups(page, 4)
 
 
 def test_the_policy_stops_what_is_inserted_as_html(page):
@@ -155,14 +143,14 @@ def test_time_and_memory_by_part(page):
 
 def test_groups_are_sorted_and_paged(page):
     page.choose('c-sort', 'spread')
-    page.wait('document.querySelectorAll("#c-groups .group").length === 4')
+    shown_groups(page, 4)
     assert numbers(page) == [1, 2, 3, 4] and 'page 1 of 2' in page.value('get("c-page").textContent')
     page.click('c-next')
-    page.wait('document.querySelectorAll("#c-groups .group").length === 2')
+    shown_groups(page, 2)
     assert numbers(page) == [5, 0] and page.value('get("c-next").disabled')
     assert 'equal' in texts(page, '#c-groups .group > header')[1]
     page.choose('c-sort', 'high')
-    page.wait('document.querySelectorAll("#c-groups .group").length === 4')
+    shown_groups(page, 4)
     assert numbers(page) == [5, 4, 3, 2]
     page.choose('c-sort', 'low')
     page.wait('document.querySelector("#c-groups b").textContent === "0"')
@@ -196,6 +184,9 @@ def test_tokens_have_the_colour_of_their_number(page):
     assert colours('entropy') == [f'rgba(126, 87, 194, {a})' for a in ('0.15', '0.45', '0.75')]
     assert colours('advantage') == ['rgba(0, 114, 178, 0.75)'] * 3
     assert colours('none') == [''] * 3
+    page.choose('c-colour', 'advantage')
+    page.wait('document.querySelector("#c-groups span.reply") !== null')  # of the environment
+    assert page.value('document.querySelector("#c-groups span.reply").style.background') == ''
 
 
 def test_a_token_tells_its_numbers(page):
@@ -209,16 +200,11 @@ def test_a_token_tells_its_numbers(page):
     assert 'ratio to the sampler 2.117' in told and 'entropy 0.5' in told
 
 
-def test_tokens_of_the_environment_are_not_coloured(page):
-    page.choose('c-colour', 'advantage')
-    page.wait('document.querySelector("#c-groups span.reply") !== null')
-    assert page.value('document.querySelector("#c-groups span.reply").style.background') == ''
-
-
 def test_all_rows_of_a_group(page):
-    assert page.value('document.querySelector("#c-groups .group").querySelectorAll(".row").length') == 8
+    number = 'document.querySelector("#c-groups .group").querySelectorAll(".row").length'
+    assert page.value(number) == 8
     page.value('document.querySelector("#c-groups .more").click()')
-    assert page.value('document.querySelector("#c-groups .group").querySelectorAll(".row").length') == 10
+    assert page.value(number) == 10
 
 
 def test_curves_of_both_runs_on_each_axis(page):
@@ -239,10 +225,7 @@ def test_curves_of_both_runs_on_each_axis(page):
     assert page.value('[...document.querySelectorAll("#m-sections .chart")].filter(b => b.offsetParent).length') == 1
     page.choose('m-filter', '')
     assert 'constant 7' in page.value('get("m-sections").textContent')
-
-
-def test_all_keys_of_the_config_are_hidden_without_a_config(page):
-    assert page.value('get("config").hidden')
+    assert page.value('get("config").hidden')  # without a config
 
 
 @pytest.mark.parametrize('width', [360, 1300])
@@ -254,12 +237,9 @@ def test_the_page_is_not_wider_than_the_window(page, width):
 
 def test_a_long_prompt_shows_its_end(browser, tmp_path):
     write_run(tmp_path, 'run', updates=[0], groups=1)
-    write(
-        tmp_path / 'run' / 'log' / 'learner' / 'tokens.jsonl',
-        [dict(train_iter=0, group=0, prompt='example\n' * 30 + 'question', rows=[token_row(0, 1.0, ('a', 'b'))])]
-    )
-    run = read_run(str(tmp_path / 'run'))
-    write_page(str(tmp_path / 'report.html'), [run])
+    record = tokens(0, 0, 'example\n' * 30 + 'question', [token_row(0, 1.0)])
+    write(tmp_path / 'run' / 'log' / 'learner' / 'tokens.jsonl', [record])
+    write_page(str(tmp_path / 'report.html'), [read_run(str(tmp_path / 'run'))])
     browser.open(tmp_path / 'report.html')
     browser.wait(SHOWN)
     place = """(() => { const box = document.querySelector("#c-groups .prompt"), range = document.createRange();
@@ -282,26 +262,19 @@ def test_50_mb_of_completions_stay_quick(browser, tmp_path):
         lists = {key: [-random.random() for _ in range(size)] for key in ('logp_old', 'logp', 'logp_new', 'entropy')}
         return dict(token_row(number, random.random()), text=text, **lists, own=[True] * size, advantage=[1.] * size)
 
-    write(
-        path, [
-            dict(train_iter=u, group=g, collect_iter=u, prompt='', rows=[row(r) for r in range(8)])
-            for u in range(0, 100, 10) for g in range(16)
-        ]
-    )
+    places = [(u, g) for u in range(0, 100, 10) for g in range(16)]
+    write(path, [tokens(u, g, '', [row(r) for r in range(8)]) for u, g in places])
     assert path.stat().st_size > 50e6
-    run = read_run(str(tmp_path / 'large'))
-    write_page(str(tmp_path / 'large.html'), [run])
+    write_page(str(tmp_path / 'large.html'), [read_run(str(tmp_path / 'large'))])
     seconds = {}
     for name in ('small', 'large', 'small', 'large'):
-        opened = browser.open(tmp_path / f'{name}.html')
+        seconds[name] = browser.open(tmp_path / f'{name}.html')
         browser.wait(SHOWN)
-        seconds[name] = opened
-    asked = 'const start = performance.now(); '
     turned = browser.value(
-        f'(async () => {{ {asked} get("c-before").click(); while (!get("c-number").textContent.startsWith("80 ")'
+        '(async () => { const start = performance.now(); get("c-before").click();'
+        ' while (!get("c-number").textContent.startsWith("80 ")'
         ' || get("c-groups").dataset.update !== "80") await new Promise(done => setTimeout(done, 5));'
         ' return performance.now() - start; })()'
     )
-    print(seconds, turned)
     assert seconds['large'] < seconds['small'] + 2
     assert turned < 1000

@@ -38,6 +38,32 @@ def token_row(reward, **changes):
     )
 
 
+METRICS, FINDINGS = 'log/learner/metrics.jsonl', 'findings.jsonl'
+RECORD, COMPLETIONS = 'log/learner/tokens.jsonl', 'log/collector/completions.jsonl'
+EVALUATIONS = 'log/evaluator/evaluations.jsonl'
+TOKENS = dict(group=0, collect_iter=0, prompt='p', train_iter=0, rows=[token_row(1.)])
+TEXTS = dict(prompt='p', completion='c', reward_parts={}, truncated=False, failed=None)
+TABLE = dict(TEXTS, train_iter=0, group=0, reward=0.)
+EPISODE = {'return': 1., **TEXTS}
+EVALUATION = dict(train_iter=0, eval_episode_return=1., kinds=dict(k=dict(mean=.5)), completions=[EPISODE])
+FINDING = dict(update=1, cause='x', message='m')
+NO_GROUPS = [dict(reward='high'), dict(completion=7), dict(reward_parts=[1]), dict(group=[0]), dict(advantage='x')]
+NO_TOKENS = [
+    dict(rows=3),
+    dict(rows=[token_row('1')]),
+    dict(prompt=[1]),
+    dict(rows=[token_row(1., logp=['x'])]),
+    dict(rows=[token_row(1., text=[5])]),
+    dict(train_iter='x')
+]
+NO_EPISODES = [
+    dict(completions=[{}]),
+    dict(completions=[dict(EPISODE, prompt=1)]),
+    dict(completions=5),
+    dict(kinds=dict(k=1))
+]
+
+
 def test_curves_of_records_that_lack_names_or_are_not_finite():
     records = [
         dict(train_iter=0, a=1.0),
@@ -57,34 +83,27 @@ def test_long_curves_are_thinned_and_keep_their_end(number, kept):
 def test_a_run_in_progress_with_half_a_line_and_missing_files(tmp_path):
     (tmp_path / 'log').mkdir()
     assert read_run(str(tmp_path)).metrics == {} and read_run(str(tmp_path)).findings is None
-    write(tmp_path / 'log' / 'learner' / 'metrics.jsonl', dict(train_iter=0, seconds=1.), end='\n{"train_it')
-    write(tmp_path / 'findings.jsonl', dict(update=3, cause='rate', message='too small'), end='\n{"upd')
+    write(tmp_path / METRICS, dict(train_iter=0, seconds=1.), end='\n{"train_it')
+    write(tmp_path / FINDINGS, dict(update=3, cause='rate', message='too small'), end='\n{"upd')
     run = read_run(str(tmp_path))
     assert (run.updates, run.metrics['train_iter'], len(run.findings)) == (1, [0], 1)
 
 
-def test_seconds_by_part_sum_to_the_duration(tmp_path):
+def test_seconds_and_memory_by_part(tmp_path):
+    """Seconds sum to the duration; memory is the largest of an update, and scoring has no record of it."""
     parts = dict(seconds_sampling=1., seconds_scoring=.5, seconds_updating=2.)
-    write(tmp_path / 'log' / 'learner' / 'metrics.jsonl', dict(parts, seconds=4.), dict(parts, seconds=10.))
-    assert read_run(str(tmp_path)).seconds == dict(sampling=2., scoring=1., updating=4., other=3.)
-
-
-def test_memory_by_part_is_the_largest_of_an_update(tmp_path):
-    write(
-        tmp_path / 'log' / 'learner' / 'metrics.jsonl', dict(memory_mib_sampling=7., memory_mib_updating=3.),
-        dict(memory_mib_sampling=5., memory_mib_updating=float('nan')), dict(memory_mib_updating=4.)
-    )
+    first = dict(parts, seconds=4., memory_mib_sampling=7., memory_mib_updating=3.)
+    second = dict(parts, seconds=10., memory_mib_sampling=5., memory_mib_updating=float('nan'))
+    write(tmp_path / METRICS, first, second, dict(seconds=10., memory_mib_updating=4.))
     run = read_run(str(tmp_path))
-    assert run.memory == dict(sampling=7., updating=4.)  # scoring has no record
-    assert run.metrics['memory_mib_sampling'] == [7., 5., None]
+    assert run.seconds == dict(sampling=2., scoring=1., updating=4., other=3.)
+    assert run.memory == dict(sampling=7., updating=4.) and run.metrics['memory_mib_sampling'] == [7., 5., None]
 
 
 def test_kinds_and_estimates_of_evaluations_are_curves(tmp_path):
     kinds = dict(sum=dict(mean=.25, episodes=4), product=dict(mean=.5, episodes=2))
-    write(
-        tmp_path / 'log' / 'evaluator' / 'evaluations.jsonl',
-        dict(train_iter=0, eval_episode_return=1., kinds=kinds, pass_at_2=dict(mean=.75, low=.5, high=1.))
-    )
+    estimate = dict(mean=.75, low=.5, high=1.)
+    write(tmp_path / EVALUATIONS, dict(train_iter=0, eval_episode_return=1., kinds=kinds, pass_at_2=estimate))
     found = read_run(str(tmp_path)).evaluations
     assert found['kind/sum'] == [.25] and found['kind/product'] == [.5] and found['pass_at_2/low'] == [.5]
 
@@ -93,10 +112,8 @@ def test_groups_have_their_mean_and_spread(tmp_path):
     nan = float('nan')
     rows = [token_row(1.0), token_row(0.25, logp=[nan]), token_row(nan, failed=True), token_row(9.0, failed=True)]
     record = dict(group=4, collect_iter=0, prompt='p')
-    write(
-        tmp_path / 'learner' / 'tokens.jsonl', dict(record, train_iter=0, rows=rows),
-        dict(record, train_iter=5, rows=[token_row(0., failed=True)])
-    )
+    failed = dict(record, train_iter=5, rows=[token_row(0., failed=True)])
+    write(tmp_path / 'learner' / 'tokens.jsonl', dict(record, train_iter=0, rows=rows), failed)
     source, = read_sources(str(tmp_path))
     (first, places), (second, unscored) = source.updates
     assert (first, second) == (0, 5) and unscored[0][2:] == (None, None)
@@ -106,112 +123,60 @@ def test_groups_have_their_mean_and_spread(tmp_path):
 
 
 def test_rows_of_a_group_are_together_though_failed_rows_are_written_later(tmp_path):
-    row = dict(train_iter=0, prompt='p', completion='c', reward=0., reward_parts={}, truncated=False, failed=None)
-    write(
-        tmp_path / 'collector' / 'completions.jsonl', dict(row, group=0), dict(row, group=1),
-        dict(row, group=0, failed='raised')
-    )
+    failed = dict(TABLE, failed='raised')
+    write(tmp_path / 'collector' / 'completions.jsonl', TABLE, dict(TABLE, group=1), failed)
     source, = read_sources(str(tmp_path))
     (first, second), = groups(source)
     assert [r['failed'] for r in first['rows']] == [None, 'raised'] and len(second['rows']) == 1
 
 
 def test_many_completions_are_in_several_chunks(tmp_path):
-    text = 'word ' * 20_000
-    write(
-        tmp_path / 'learner' / 'tokens.jsonl',
-        *[dict(group=g, collect_iter=0, prompt=text, train_iter=0, rows=[token_row(0.)]) for g in range(9)]
-    )
+    records = [dict(TOKENS, group=g, prompt='word ' * 20_000) for g in range(9)]
+    write(tmp_path / 'learner' / 'tokens.jsonl', *records)
     source, = read_sources(str(tmp_path))
     assert len(source.chunks) == 3 and [g['group'] for g in groups(source)[0]] == list(range(9))
 
 
-TOKENS = dict(group=0, collect_iter=0, prompt='p', train_iter=0, rows=[token_row(1.)])
-TABLE = dict(
-    train_iter=0, group=0, prompt='p', completion='c', reward=0., reward_parts={}, truncated=False, failed=None
-)
-EPISODE = {'prompt': 'p', 'completion': 'c', 'return': 1., 'reward_parts': {}, 'truncated': False, 'failed': None}
-EVALUATION = dict(train_iter=0, eval_episode_return=1., kinds=dict(k=dict(mean=.5)), completions=[EPISODE])
-FINDING = dict(update=1, cause='x', message='m')
-
-
 @pytest.mark.parametrize(
     'name, good, bad', [
-        ('log/learner/metrics.jsonl', dict(train_iter=0, reward_mean=1.), [b'{', b'[1]', b'"\xff"', b'[' * 10 ** 5]),
-        ('findings.jsonl', FINDING, [b'{', b'{"update": 1}', b'\xff', b'{"a":' * 10 ** 5, b'null']),
-        (
-            'log/learner/tokens.jsonl', TOKENS, [
-                b'{}',
-                dict(TOKENS, rows=3),
-                dict(TOKENS, rows=[token_row('1')]),
-                dict(TOKENS, prompt=[1]),
-                dict(TOKENS, rows=[token_row(1., logp=['x'])]),
-                dict(TOKENS, rows=[token_row(1., text=[5])]),
-                dict(TOKENS, train_iter='x')
-            ]
-        ),
-        (
-            'log/collector/completions.jsonl', TABLE, [
-                b'{}',
-                dict(TABLE, reward='high'),
-                dict(TABLE, completion=7),
-                dict(TABLE, reward_parts=[1]),
-                dict(TABLE, group=[0]),
-                dict(TABLE, advantage='x')
-            ]
-        ),
-        (
-            'log/evaluator/evaluations.jsonl', EVALUATION, [
-                b'{',
-                dict(EVALUATION, completions=[{}]),
-                dict(EVALUATION, completions=[dict(EPISODE, prompt=1)]),
-                dict(EVALUATION, completions=5),
-                dict(EVALUATION, kinds=dict(k=1))
-            ]
-        ),
+        (METRICS, dict(train_iter=0, reward_mean=1.), [b'{', b'[1]', b'"\xff"', b'[' * 10 ** 5]),
+        (FINDINGS, FINDING, [b'{', b'{"update": 1}', b'\xff', b'{"a":' * 10 ** 5, b'null']),
+        (RECORD, TOKENS, [b'{}', *NO_TOKENS]),
+        (COMPLETIONS, TABLE, [b'{}', *NO_GROUPS]),
+        (EVALUATIONS, EVALUATION, [b'{', *NO_EPISODES]),
     ]
 )
 def test_a_bad_line_is_named_and_the_rest_is_shown(tmp_path, name, good, bad):
-    """Not a traceback, nor a page that the browser cannot read."""
+    """Not a traceback, nor a page that the browser cannot read. A dict has the changes that make a good line bad."""
     for number, line in enumerate(bad):
-        line = line if isinstance(line, bytes) else json.dumps(line).encode()
-        path = tmp_path / str(number) / name
+        line = line if isinstance(line, bytes) else json.dumps(dict(good, **line)).encode()
+        path, out = tmp_path / str(number) / name, str(tmp_path / f'{number}.html')
         (tmp_path / str(number) / 'log').mkdir(parents=True)
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(
-            json.dumps(good).encode() + b'\n' + line + b'\n' + json.dumps(dict(good, group=1)).encode() + b'\n'
-        )
-        out = str(tmp_path / f'{number}.html')
+        path.write_bytes(b'\n'.join([json.dumps(good).encode(), line, json.dumps(dict(good, group=1)).encode(), b'']))
         done = CliRunner().invoke(main, [str(tmp_path / str(number)), '--out', out])
         told = [line for line in done.output.splitlines() if 'cannot be read' in line]
         assert done.exit_code == 0 and len(told) == 1, (line, done.output)
         assert f'{path}: line 2 cannot be read (' in told[0]
         run = shown(out)
-        rows = dict(
-            metrics=len(run['metrics'].get('train_iter', ())),
-            evaluations=len(run['evaluations'].get('train_iter', ())),
-            findings=len(run['findings'] or ()),
-            groups=sum(len(places) for source in run['sources'] for _, places in source['updates'])
-        )
-        assert 2 in rows.values(), (line, rows)
+        rows = [len(run[part].get('train_iter', ())) for part in ('metrics', 'evaluations')]
+        rows += [len(run['findings'] or ())]
+        rows += [sum(len(places) for source in run['sources'] for _, places in source['updates'])]
+        assert 2 in rows, (line, rows)
 
 
 def shown(path):
     """The data of a page, as a browser reads it: without NaN."""
     text = open(path).read().partition('<script type="application/json" id="data">')[2].partition('</script>')[0]
-
-    def refuse(constant):
-        raise ValueError(constant)
-
-    run, = json.loads(text, parse_constant=refuse)['runs']
+    run, = json.loads(text, parse_constant=pytest.fail)['runs']
     return run
 
 
 def test_numbers_that_json_lacks_are_none(tmp_path):
     nan = float('nan')
-    write(tmp_path / 'findings.jsonl', dict(FINDING, value=nan), dict(FINDING, update=nan))
-    write(tmp_path / 'log' / 'learner' / 'metrics.jsonl', dict(train_iter=0, seconds=nan, reward_mean=nan))
-    write(tmp_path / 'log' / 'collector' / 'completions.jsonl', dict(TABLE, reward=nan, advantage=float('inf')))
+    write(tmp_path / FINDINGS, dict(FINDING, value=nan), dict(FINDING, update=nan))
+    write(tmp_path / METRICS, dict(train_iter=0, seconds=nan, reward_mean=nan))
+    write(tmp_path / COMPLETIONS, dict(TABLE, reward=nan, advantage=float('inf')))
     done = CliRunner().invoke(main, [str(tmp_path)])
     assert done.exit_code == 0
     run = shown(str(tmp_path / 'report.html'))
@@ -264,10 +229,9 @@ def test_a_config_that_is_code_is_not_run(tmp_path, text):
 
 def test_errors_name_the_folder(tmp_path):
     (tmp_path / 'empty').mkdir()
-    for folder, words in ((tmp_path / 'nothing', 'there is no such folder'), (tmp_path / 'empty',
-                                                                              'contains no folder log')):
-        found = CliRunner().invoke(main, [str(folder)])
-        assert found.exit_code == 1 and str(folder) in found.output and words in found.output
+    for name, words in (('nothing', 'there is no such folder'), ('empty', 'contains no folder log')):
+        found = CliRunner().invoke(main, [str(tmp_path / name)])
+        assert found.exit_code == 1 and str(tmp_path / name) in found.output and words in found.output
     (tmp_path / 'empty' / 'log').mkdir()
     found = CliRunner().invoke(main, [str(tmp_path / 'empty'), '--out', str(tmp_path / 'no' / 'page.html')])
     assert found.exit_code == 2 and '--out' in found.output and 'No such file' in found.output
