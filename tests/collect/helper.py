@@ -11,7 +11,7 @@ from tensorboardX import SummaryWriter
 
 from ding_grpo.collect import GroupCollector
 from dizoo_llm.envs import DingTokenEnv
-from tests.policy.helper import make_policy
+from tests.policies import make_policy
 
 
 class SlowResetEnv(DingTokenEnv):

@@ -10,7 +10,7 @@ from ding_grpo.config.cross_checks import check_for_steps, check_for_turns
 from ding_grpo.config.keys import DEFAULTS
 from dizoo_llm.envs import DingTokenEnv
 from tests.collect.helper import AbnormalEnv, SlowResetEnv, summary
-from tests.policy.helper import make_policy
+from tests.policies import make_policy
 
 GROUP, EXTRA = 4, 2
 

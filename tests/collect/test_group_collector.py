@@ -12,7 +12,7 @@ from dizoo_llm.envs import DingTokenEnv
 from dizoo_llm.tasks import ThinkAnswerTask
 from tests.cases import long
 from tests.collect.helper import AbnormalEnv, SlowResetEnv, summary
-from tests.policy.helper import make_policy
+from tests.policies import make_policy
 from tests.runs import completions, rescore, train
 from tests.shipped import small
 

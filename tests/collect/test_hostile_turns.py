@@ -7,7 +7,7 @@ from dizoo_llm import TASK_REGISTRY, MultiTurnTask, Problem, Reply
 from dizoo_llm.envs import TokenEnv
 from tests.cases import long
 from tests.collect.helper import make_collector
-from tests.policy.helper import make_policy
+from tests.policies import make_policy
 from tests.runs import completions
 
 TURNS = dict(max_new_tokens=2, max_turns=4, max_reply_tokens=3)

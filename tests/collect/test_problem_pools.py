@@ -9,7 +9,7 @@ from ding_grpo.collect.problem_order import ProblemOrder
 from ding_grpo.collect.problem_pools import ProblemPools
 from ding_grpo.config.keys import DEFAULTS
 from dizoo_llm.envs import DingTokenEnv
-from tests.policy.helper import make_policy
+from tests.policies import make_policy
 from tests.same import same
 
 

@@ -8,8 +8,8 @@ from ding_grpo.data.batch import Batch
 from ding_grpo.learn.advantage import Advantage
 from dizoo_llm.envs import DingTokenEnv, TokenEnv
 from tests.collect.helper import summary
-from tests.policy.helper import make_policy
-from tests.policy.test_turn_masks import Chatter
+from tests.policies import make_policy
+from tests.act.test_turn_masks import Chatter
 
 
 class NoisyRewardEnv(DingTokenEnv):

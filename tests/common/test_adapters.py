@@ -16,7 +16,7 @@ from dizoo_llm.play import main as play
 from dizoo_llm.sft import train
 from dizoo_llm.text.tokenizer import load_tokenizer
 from tests.handed_over.helper import load
-from tests.policy.helper import make_policy
+from tests.policies import make_policy
 
 pytest.importorskip('peft')
 pytestmark = pytest.mark.unittest

@@ -5,7 +5,7 @@ import torch
 from ding_common.processes import memory
 from ding_common.processes.memory import MemoryMeter, peak_memory
 from tests.collect.helper import make_collector
-from tests.policy.helper import make_policy
+from tests.policies import make_policy
 
 pytestmark = pytest.mark.unittest
 SIZE = 160  # MiB

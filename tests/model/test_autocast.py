@@ -14,7 +14,7 @@ from ding_grpo.rollout import Sampling, draw, generate
 from ding_grpo.rollout.kept_sets import KeptSets
 from dizoo_llm.envs import TokenEnv
 from tests.model.helper import CPU, of
-from tests.policy.helper import make_policy
+from tests.policies import make_policy
 from tests.shipped import small
 
 pytestmark = pytest.mark.unittest

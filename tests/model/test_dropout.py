@@ -10,7 +10,7 @@ from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv
 from tests.model.helper import COMMON, CPU, GPT2, PLAIN, of, uniform
-from tests.policy.helper import make_policy, sample_groups
+from tests.policies import make_policy, sample_groups
 
 pytestmark = pytest.mark.unittest
 LLAMA = dict(COMMON, model_type='llama')

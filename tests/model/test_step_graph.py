@@ -12,8 +12,8 @@ from ding_grpo.rollout import Sampling, generate
 from tests import gpu_graph
 from tests.model.helper import CPU, GPT2, ShortBeginnings, make, uniform
 from tests.model.test_packed_row import rows
-from tests.policy.helper import make_policy
-from tests.policy.test_kept_cache import LLAMA, WINDOW, play
+from tests.policies import make_policy
+from tests.act.test_kept_cache import LLAMA, WINDOW, play
 
 pytestmark = pytest.mark.unittest
 

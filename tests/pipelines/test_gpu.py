@@ -1,7 +1,7 @@
 """The same on every device: an update. tests/gpu has whole runs."""
 import pytest
 
-from tests.policy.helper import make_policy, sample_groups
+from tests.policies import make_policy, sample_groups
 from tests.runs import distance, weights
 
 
