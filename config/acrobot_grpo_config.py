@@ -12,15 +12,15 @@ main_config = EasyDict(
         learn=dict(
             epoch_per_collect=10,
             target_kl=0.02,
-            batch_size=1,
+            batch_groups=1,
             learning_rate=3e-3,
             grad_clip_value=0.5,
-            clip_ratio=0.2,
             reduction='token',
             advantage='return_to_go_by_step',
             extend_truncated=True,
+            clip=dict(ratio=0.2),
         ),
-        collect=dict(n_sample=2, discount_factor=0.99),
+        collect=dict(groups=2, discount_factor=0.99),
         eval=dict(evaluator=dict(eval_freq=1)),
     ),
 )

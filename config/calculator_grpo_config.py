@@ -16,8 +16,8 @@ main_config = EasyDict(
     policy=dict(
         group_size=8,
         model=dict(pretrained='runs/calculator_sft/model'),  # output of python -m dizoo_llm.sft
-        learn=dict(batch_size=8, learning_rate=1e-4, adv_method='no_std', reduction='constant'),
-        collect=dict(n_sample=8),
+        learn=dict(batch_groups=8, learning_rate=1e-4, adv_method='no_std', reduction='constant'),
+        collect=dict(groups=8),
         eval=dict(evaluator=dict(eval_freq=5, samples_per_start=2)),
     ),
 )

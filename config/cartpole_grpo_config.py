@@ -12,7 +12,7 @@ main_config = EasyDict(
         model=dict(obs_shape=4, action_shape=2, action_space='discrete', **hidden),
         learn=dict(
             epoch_per_collect=20,
-            batch_size=3,
+            batch_groups=3,
             learning_rate=1e-3,  # larger steps, and a constant rate, destabilise a policy that has solved the task
             lr_scheduler=dict(type='cosine_with_min_lr', num_training_steps=40, specific=dict(min_lr_rate=0.05)),
             reduction='token',
@@ -20,7 +20,7 @@ main_config = EasyDict(
             extend_truncated=True,
             **limits,
         ),
-        collect=dict(n_sample=6, discount_factor=0.99),
+        collect=dict(groups=6, discount_factor=0.99),
         eval=dict(evaluator=dict(eval_freq=1)),
     ),
 )

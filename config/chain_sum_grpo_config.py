@@ -11,13 +11,13 @@ main_config = EasyDict(
         group_size=8,
         model=dict(pretrained='runs/chain_sum_sft/model'),  # output of chain_sum_sft_config.py
         learn=dict(
-            batch_size=32,
+            batch_groups=32,
             learning_rate=2e-4,
             lr_scheduler=dict(type='linear', num_training_steps=200),
-            clip_ratio=0.2,
             adv_method='no_std',
+            clip=dict(ratio=0.2),
         ),
-        collect=dict(n_sample=32),
+        collect=dict(groups=32),
         eval=dict(evaluator=dict(eval_freq=25)),
     ),
 )

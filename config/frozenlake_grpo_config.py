@@ -13,14 +13,14 @@ main_config = EasyDict(
         group_size=16,
         model=dict(config=dict(llama, max_position_embeddings=64)),
         learn=dict(
-            batch_size=8,
+            batch_groups=8,
             learning_rate=4e-4,
             advantage='return_to_go_by_step',  # by turn
             adv_method='no_std',
             reduction='constant',
-            entropy_weight=0.005,
+            entropy=dict(weight=0.005),
         ),
-        collect=dict(n_sample=8, discount_factor=0.9),  # short ways are better
+        collect=dict(groups=8, discount_factor=0.9),  # short ways are better
         eval=dict(evaluator=dict(eval_freq=10)),
     ),
 )

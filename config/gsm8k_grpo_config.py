@@ -18,8 +18,8 @@ main_config = EasyDict(
             dtype='float32',  # at this learning rate, steps vanish in bfloat16 weights
             gradient_checkpointing=False,  # set to True if the GPU runs out of memory
         ),
-        learn=dict(batch_size=4, learning_rate=1e-6, loss='dapo'),  # a mean of tokens, a wider clipping range above 1
-        collect=dict(n_sample=8),
+        learn=dict(batch_groups=4, learning_rate=1e-6, loss='dapo'),  # a mean of tokens, a wider clipping range above 1
+        collect=dict(groups=8),
         eval=dict(evaluator=dict(eval_freq=20)),
     ),
 )

@@ -10,7 +10,7 @@ main_config.policy.model.update(
     save_merged=True,
 )
 # The KL is that to the pretrained model: without the adapters.
-main_config.policy.learn.update(learning_rate=2e-5, beta=0.01, kl_type='k3')
+main_config.policy.learn.update(learning_rate=2e-5, kl=dict(beta=0.01, type='k3'))
 complete(main_config, create_config)
 
 if __name__ == '__main__':

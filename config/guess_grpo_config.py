@@ -11,14 +11,14 @@ main_config = EasyDict(
         group_size=16,
         model=dict(config=dict(llama, max_position_embeddings=32)),
         learn=dict(
-            batch_size=8,
+            batch_groups=8,
             learning_rate=5e-4,
             advantage='return_to_go_by_step',  # by turn
             adv_method='no_std',
             reduction='constant',
-            entropy_weight=0.02,
+            entropy=dict(weight=0.02),
         ),
-        collect=dict(n_sample=8),
+        collect=dict(groups=8),
         eval=dict(evaluator=dict(eval_freq=10)),
     ),
 )

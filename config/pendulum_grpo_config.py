@@ -12,14 +12,14 @@ main_config = EasyDict(
         learn=dict(
             epoch_per_collect=20,
             target_kl=0.015,
-            batch_size=1,
+            batch_groups=1,
             learning_rate=1e-3,
             grad_clip_value=0.5,
-            clip_ratio=0.2,
             reduction='token',
             advantage='return_to_go_by_step',
+            clip=dict(ratio=0.2),
         ),
-        collect=dict(n_sample=2, discount_factor=0.95),
+        collect=dict(groups=2, discount_factor=0.95),
         eval=dict(evaluator=dict(eval_freq=1)),
     ),
 )

@@ -16,8 +16,8 @@ main_config = EasyDict(
     env=dict(task=calculator, max_turns=2, max_new_tokens=40, max_reply_tokens=32, stop_value=1.0),
     policy=dict(
         model=dict(pretrained='smollm2-135m-instruct', autocast='auto'),
-        learn=dict(batch_size=4, learning_rate=1e-5, clip_ratio=0.2, drop_equal_groups=True),
-        collect=dict(n_sample=8),
+        learn=dict(batch_groups=4, learning_rate=1e-5, drop_equal_groups=True, clip=dict(ratio=0.2)),
+        collect=dict(groups=8),
         eval=dict(autocast=False, evaluator=dict(eval_freq=1)),
     ),
 )

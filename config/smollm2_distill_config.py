@@ -13,12 +13,12 @@ main_config = EasyDict(
         model=dict(config=dict(llama, max_position_embeddings=512)),
         teacher=dict(pretrained='smollm2-135m-instruct'),
         learn=dict(
-            batch_size=32,
+            batch_groups=32,
             learning_rate=3e-4,
             advantage='none',  # learn from the teacher alone; the reward is only logged
             distillation=dict(divergence='forward_kl'),  # far from the teacher at the start: cover what it does
         ),
-        collect=dict(n_sample=32),
+        collect=dict(groups=32),
         eval=dict(evaluator=dict(eval_freq=50)),
     ),
 )

@@ -12,15 +12,17 @@ main_config = EasyDict(
         group_size=16,
         model=dict(pretrained='smollm2-135m-instruct', autocast='auto'),
         learn=dict(
-            batch_size=8,
-            num_updates=240,  # the rate of the last is 5 % of the highest; accuracy hardly changes then
+            batch_groups=8,
             learning_rate=2e-5,
             lr_scheduler=decay,
-            clip_ratio=0.2,
-            entropy_weight=0.03,
             drop_equal_groups=True,  # most groups, once most problems are solved
+            clip=dict(ratio=0.2),
+            entropy=dict(weight=0.03),
         ),
-        collect=dict(n_sample=32, problem_order='pools'),  # easy problems come less often
+        run=dict(
+            num_updates=240,  # the rate of the last is 5 % of the highest; accuracy hardly changes then
+        ),
+        collect=dict(groups=32, problem_order='pools'),  # easy problems come less often
         eval=dict(autocast=False, evaluator=dict(eval_freq=20)),  # as the saved folder is in plain transformers
     ),
 )

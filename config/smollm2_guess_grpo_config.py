@@ -12,14 +12,14 @@ main_config = EasyDict(
         group_size=16,
         model=dict(pretrained='smollm2-135m-instruct', autocast='auto'),
         learn=dict(
-            batch_size=7,
+            batch_groups=7,
             learning_rate=1e-5,
             advantage='return_to_go_by_step',  # by turn
             adv_method='no_std',
             reduction='constant',
-            entropy_weight=0.01,
+            entropy=dict(weight=0.01),
         ),
-        collect=dict(n_sample=7),  # all numbers
+        collect=dict(groups=7),  # all numbers
         eval=dict(autocast=False, evaluator=dict(eval_freq=10)),
     ),
 )

@@ -22,7 +22,7 @@ learn, collect = main_config.policy.learn, main_config.policy.collect
 learn.pop('num_updates')
 learn.lr_scheduler.num_training_steps = 120
 collect.pop('problem_order')
-collect.n_sample = 16
+collect.groups = 16
 main_config.policy.eval.evaluator.eval_freq = 10
 complete(main_config, create_config)
 

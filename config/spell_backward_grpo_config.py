@@ -12,13 +12,13 @@ main_config = EasyDict(
         group_size=8,
         model=dict(pretrained='runs/spell_backward_sft/model'),  # output of python -m dizoo_llm.sft
         learn=dict(
-            batch_size=32,
+            batch_groups=32,
             learning_rate=2e-4,
             lr_scheduler=dict(type='linear', num_training_steps=100),
-            clip_ratio=0.2,
             adv_method='no_std',
+            clip=dict(ratio=0.2),
         ),
-        collect=dict(n_sample=32),
+        collect=dict(groups=32),
         eval=dict(evaluator=dict(eval_freq=10)),
     ),
 )

@@ -12,14 +12,14 @@ main_config = EasyDict(
         group_size=16,
         model=dict(config=dict(llama, max_position_embeddings=64)),
         learn=dict(
-            batch_size=8,
+            batch_groups=8,
             learning_rate=1e-4,
             lr_scheduler=decay,
-            clip_ratio=0.2,
             adv_method='no_std',
-            entropy_weight=0.015,
+            clip=dict(ratio=0.2),
+            entropy=dict(weight=0.015),
         ),
-        collect=dict(n_sample=16),
+        collect=dict(groups=16),
         eval=dict(evaluator=dict(eval_freq=10)),
     ),
 )

@@ -5,7 +5,7 @@ from ding_grpo.entry import complete, run
 main_config, create_config = shipped_config('think_answer_grpo')
 main_config.exp_name = 'runs/think_answer_grpo_kl'
 main_config.policy.learn.pop('lr_scheduler')
-main_config.policy.learn.update(beta=0.01, kl_type='k3')
+main_config.policy.learn.update(kl=dict(beta=0.01, type='k3'))
 complete(main_config, create_config)
 
 if __name__ == '__main__':

@@ -1,22 +1,22 @@
 """Checks each key of a config separately: unknown keys, types, and rules."""
-import math
 import os
 from typing import Any, Dict
 
 from ding.utils import (
-    BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, MODEL_REGISTRY, SERIAL_COLLECTOR_REGISTRY,
+    BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, SERIAL_COLLECTOR_REGISTRY,
     SERIAL_EVALUATOR_REGISTRY, deep_merge_dicts, import_module
 )
 from ding.worker import LearnerHook, get_buffer_cls
 from ding.worker.learner.learner_hook import hook_mapping
 
 from ding_common import (
-    MOST, ConfigError, Rule, check_arguments, check_config, check_is_file, nearest, parallel, require_dict,
+    MOST, ConfigError, Rule, check_config, check_is_file, nearest, parallel, require_dict,
     require_section
 )
-from ding_common.hub.adapters import base_of_adapters
 
 from .keys import RULES
+from .models import check_model
+from .moved import check_moved
 from .ppo_keys import check_ppo_keys
 from .surrogate import find_surrogate
 
@@ -31,8 +31,6 @@ _RULES = {
         lambda v: isinstance(v, (list, tuple)) and len(v) == 2 and all(map(Rule.number().holds, v)) and v[0] <= v[1]
     ).or_none(),
     'collect.collector.max_failed': Rule.number(0, 1),
-    'n_sample': Rule.integer(1, MOST),
-    'batch_size': Rule.integer(1),
     'random_collect_size': Rule.integer(0, MOST),
     'collect.collector.collect_print_freq': Rule.integer(1),
     'collect.collector.table_freq': Rule.integer(1),
@@ -69,8 +67,6 @@ _PIPELINE = dict(
     type='',
     import_names=[],
     cfg_type='',
-    n_sample=1,
-    batch_size=1,
     random_collect_size=0,
     transition_with_policy_data=True,
     eval=dict(evaluator=dict(stop_value=None, n_episode=None, type='', import_names=[], render={})),
@@ -91,6 +87,7 @@ def check_sections(cfg: Dict, default: Dict) -> None:
         - ConfigError: If a key is unknown, a section is not a dict, or a value violates its rule.
     """
     check_ppo_keys(cfg)
+    check_moved(cfg)
     known = {**_PIPELINE, **default}
     for key, value in cfg.items():
         if key not in known:
@@ -163,7 +160,7 @@ def check_keys(cfg: Dict, default: Dict) -> None:
     check_sections(cfg, default)
     check_config(cfg, schema_of(cfg, default), _RULES, 'policy')
     _check_hooks(cfg['learn'].get('learner', {}).get('hook', {}))
-    _check_model(cfg['model'])
+    check_model(cfg['model'])
 
 
 def schema_of(cfg: Dict, default: Dict) -> Dict:
@@ -172,7 +169,7 @@ def schema_of(cfg: Dict, default: Dict) -> Dict:
     learner = LEARNER_REGISTRY.get('base').default_config()
     schema = deep_merge_dicts(deep_merge_dicts(_PIPELINE, dict(learn=dict(learner=learner))), default)
     schema['learn']['learner']['hook'] = {}  # see _check_hooks
-    schema['model'] = {}  # see _check_model
+    schema['model'] = {}  # see check_model
     workers = dict(
         collector=(schema['collect'], SERIAL_COLLECTOR_REGISTRY, cfg['collect']),
         evaluator=(schema['eval'], SERIAL_EVALUATOR_REGISTRY, cfg['eval']),
@@ -216,55 +213,3 @@ def _check_hooks(hooks: Dict) -> None:
                 raise ConfigError(f"{full} = {value!r}: must be the path of a checkpoint, or ''.")
             if parallel.rank() == 0:  # only the first process reads it
                 check_is_file(value, full)
-
-
-def model_type(model: Dict) -> str:
-    """
-    Overview:
-        The registered name of the model in a section ``policy.model``: its ``type`` if given. Otherwise it is \
-        DI-engine's ``vac``, which its PPO uses, if the section has a shape of observations or actions, or else \
-        ``causal_lm``.
-    Arguments:
-        - model (:obj:`Dict`): The section.
-    """
-    return model.get('type', 'vac' if {'obs_shape', 'action_shape'} & set(model) else 'causal_lm')
-
-
-def _check_model(model: Dict) -> None:
-    modules = model.get('import_names', [])
-    if not Rule.modules().holds(modules):
-        raise ConfigError(f'policy.model.import_names = {modules!r}: must be {Rule.modules().allowed}.')
-    import_module(modules)
-    kind = model_type(model)
-    if not Rule.registered(MODEL_REGISTRY).holds(kind):
-        raise ConfigError(f'policy.model.type = {kind!r}: unknown model; {nearest(kind, MODEL_REGISTRY)}')
-    arguments = {key: value for key, value in model.items() if key not in ('type', 'import_names')}
-    check_arguments(arguments, MODEL_REGISTRY.get(kind), 'policy.model')
-    _check_adapters(arguments)
-    for key, value in arguments.items():
-        sizes = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(size, int) and size > MOST for size in sizes):
-            raise ConfigError(f'policy.model.{key} = {value!r}: must be at most {MOST}.')
-    _check_finite(model, 'policy.model')
-
-
-def _check_adapters(model: Dict) -> None:
-    """Check that new adapters can be loaded again, which needs their base model on the disk."""
-    pretrained = model.get('pretrained')
-    if model.get('lora') is None or model.get('save_merged') or not isinstance(pretrained, str):
-        return
-    where = f'policy.model.pretrained = {pretrained!r}'
-    if base_of_adapters(pretrained, where) is not None:
-        raise ConfigError(
-            f'{where}: the folder contains adapters, which are merged into their base model. With policy.model.lora, '
-            'set policy.model.save_merged=True, because the new adapters alone would fit no saved model.'
-        )
-
-
-def _check_finite(section: Dict, where: str) -> None:
-    """Check that no number is NaN or infinite, because every output of such a model would be NaN or infinite too."""
-    for key, value in section.items():
-        if isinstance(value, dict):
-            _check_finite(value, f'{where}.{key}')
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f'{where}.{key} = {value!r}: must not be NaN or infinite.')

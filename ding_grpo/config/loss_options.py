@@ -1,15 +1,21 @@
-"""The options of the loss that a config sets, and checks whether they are consistent."""
+"""The loss that a config describes."""
+import copy
 from dataclasses import replace
 from typing import Dict
 
 from ding_common import ConfigError
-from ding_grpo.rl_utils import LOSS_PRESETS, STEP_ADVANTAGE_METHODS, LossConfig, Preset
+from ding_grpo.rl_utils import LOSS_PRESETS, Preset
 
-from .keys import DEFAULTS
-from .surrogate import find_surrogate, needs_advantage
+from .key import value_at
+from .surrogate import find_surrogate
 
-# Keys that a preset sets and the config may set individually; None takes the preset's value.
-CHOICES = ('clip_ratio', 'clip_ratio_high', 'delta', 'ratio', 'surrogate', 'reduction', 'adv_method')
+# Options that a preset sets and a config may set individually, by key below ``policy.learn``; None takes the preset's.
+CHOICES = {
+    'clip_ratio': 'clip.ratio',
+    'clip_ratio_high': 'clip.ratio_high',
+    'delta': 'clip.delta',
+    **{option: option for option in ('ratio', 'surrogate', 'reduction', 'adv_method')},
+}
 
 
 def loss_config(learn: Dict) -> Preset:
@@ -21,80 +27,29 @@ def loss_config(learn: Dict) -> Preset:
     Raises:
         - ConfigError: If the loss has no such option, or two of them exclude each other.
     """
-    chosen = {key: learn[key] for key in CHOICES if learn[key] is not None}
+    chosen = {option: value for option, key in CHOICES.items() if (value := value_at(learn, key)) is not None}
     if learn['advantage'] == 'gae':  # its advantages are not those of any preset
         chosen['adv_method'] = learn['adv_method'] or 'batch'
-    options = dict(learn['surrogate_options'])
+    options, kl = dict(learn['surrogate_options']), learn['kl']
     chosen.update(surrogate_options=options, surrogate=find_surrogate(surrogate_name(learn), options))
-    chosen.update(beta=0.0 if learn['kl_in_reward'] else learn['beta'])
-    chosen.update({key: learn[key] for key in ('kl_type', 'kl_ratio_correction')})
+    chosen.update(beta=0.0 if kl['in_reward'] else kl['beta'])
+    chosen.update(kl_type=kl['type'], kl_ratio_correction=kl['ratio_correction'])
     try:
         return replace(LOSS_PRESETS[learn['loss']], **chosen)
     except ValueError as error:
-        raise ConfigError(f'policy.learn.{error}.') from error
+        option, _, rest = str(error).partition(' ')
+        raise ConfigError(f'policy.learn.{CHOICES.get(option, option)} {rest}.') from error
+
+
+def with_preset(learn: Dict, name: str) -> Dict:
+    """A copy of the section ``policy.learn`` with a preset's loss, and without choices of its own."""
+    learn = copy.deepcopy(learn)
+    method = learn['adv_method'] if learn['advantage'] == 'gae' else None  # whether to normalise; no preset says it
+    learn['clip'].update(dict.fromkeys(learn['clip']))
+    learn.update(loss=name, ratio=None, surrogate=None, reduction=None, adv_method=method, surrogate_options={})
+    return learn
 
 
 def surrogate_name(learn: Dict) -> str:
     """The name of the surrogate for the section ``policy.learn``."""
     return learn['surrogate'] or LOSS_PRESETS[learn['loss']].surrogate
-
-
-def check_loss(learn: Dict) -> None:
-    """
-    Overview:
-        Check that the options of the loss are consistent.
-    Arguments:
-        - learn (:obj:`Dict`): The section ``policy.learn``.
-    Raises:
-        - ConfigError: On the first combination that cannot run.
-    """
-    loss = loss_config(learn)
-    _check_surrogate(learn, loss)
-    _check_coefficients(learn)
-    if learn['shadow_every'] > 0 and not learn['shadow']:
-        raise ConfigError(
-            f"policy.learn.shadow_every = {learn['shadow_every']}: needs losses to compare. Set policy.learn.shadow, "
-            "for example to 'all'."
-        )
-    if learn['advantage'] == 'return_to_go_by_step' and loss.adv_method not in STEP_ADVANTAGE_METHODS:
-        raise ConfigError(
-            f"policy.learn.adv_method = {loss.adv_method!r}: with advantage 'return_to_go_by_step' must be one of "
-            f"{', '.join(STEP_ADVANTAGE_METHODS)}."
-        )
-
-
-def _check_surrogate(learn: Dict, loss: LossConfig) -> None:
-    name = surrogate_name(learn)
-    if loss.reduction != 'sequence' and loss.traits.of_row:
-        raise ConfigError(
-            f"policy.learn.reduction = {loss.reduction!r}: must be 'sequence' with surrogate {name!r}, whose loss is a "
-            'mean over rows.'
-        )
-    for key in ('top_entropy', 'sampler_correction', 'off_policy_mask'):  # these change advantages of single tokens
-        if learn[key] is not None and not needs_advantage(loss.surrogate, loss.surrogate_options):
-            raise ConfigError(
-                f'policy.learn.{key} = {learn[key]!r}: not available with surrogate {name!r}. Its loss of a token does '
-                'not vanish with the advantage of the token, or it depends on other advantages.'
-            )
-    bound = learn['sampler_correction_bound']
-    if bound != DEFAULTS['learn']['sampler_correction_bound'] and learn['sampler_correction'] is None:
-        raise ConfigError(
-            f'policy.learn.sampler_correction_bound = {bound}: only available with policy.learn.sampler_correction.'
-        )
-
-
-def _check_coefficients(learn: Dict) -> None:
-    for key in ('kl_in_reward', 'kl_target'):
-        if learn[key] not in (None, False) and learn['beta'] == 0:
-            raise ConfigError(
-                f'policy.learn.{key} = {learn[key]!r}: needs policy.learn.beta above 0, the coefficient of the KL.'
-            )
-    for key, target in (('kl_horizon', 'kl_target'), ('entropy_step', 'entropy_target')):
-        if learn[key] != DEFAULTS['learn'][key] and learn[target] is None:
-            raise ConfigError(f'policy.learn.{key} = {learn[key]!r}: only available with policy.learn.{target}.')
-    for key, value in (('kl_ratio_correction', False), ('reward_aggregation', 'sum_then_normalize')):
-        if learn['kl_in_reward'] and learn[key] != value:
-            raise ConfigError(
-                f'policy.learn.{key} = {learn[key]!r}: must be {value!r} with policy.learn.kl_in_reward = True, which '
-                'changes the reward of each token.'
-            )

@@ -3,6 +3,8 @@ from typing import Any, Dict, List, Tuple
 
 from ding_common import ConfigError
 
+from .moved import written
+
 PPO_KEYS = {
     'action_space': 'remove it; policy.model.action_space says it',
     'recompute_adv': 'remove it; there are no values to recompute advantages from',
@@ -10,8 +12,8 @@ PPO_KEYS = {
     'multi_agent': 'remove it; several agents are not supported',
     'priority_IS_weight': 'remove it; groups have no priorities',
     'load_path': 'remove it, or use policy.learn.learner.hook.load_ckpt_before_run',
-    'learn.value_weight': "remove it; there is no value loss, except with policy.learn.advantage='gae'",
-    'learn.value_norm': "remove it; there are no values, except with policy.learn.advantage='gae'",
+    'learn.value_weight': 'remove it; there is no value loss. With a critic it is policy.learn.critic.value_weight',
+    'learn.value_norm': 'remove it; there are no values. With a critic it is policy.learn.critic.value_norm',
     'learn.adv_norm': 'remove it; policy.learn.adv_method normalises within a group',
     'learn.ppo_param_init': 'remove it; the model keeps its own initialisation',
     'learn.grad_clip_type': 'remove it; policy.learn.grad_clip_value limits the norm of the gradient',
@@ -19,8 +21,8 @@ PPO_KEYS = {
     'learn.lr_scheduler.epoch_num': 'remove it; policy.learn.lr_scheduler takes a schedule of transformers',
     'learn.lr_scheduler.min_lr_lambda': 'remove it; policy.learn.lr_scheduler takes a schedule of transformers',
     'collect.gae_lambda': 'remove it; advantages compare the returns of a group. With a critic it is '
-    'policy.learn.gae_lambda',
-    'collect.n_episode': 'remove it; policy.collect.n_sample counts groups of episodes',
+    'policy.learn.critic.gae_lambda',
+    'collect.n_episode': 'remove it; policy.collect.groups counts groups of episodes',
 }
 
 
@@ -29,20 +31,7 @@ def written_ppo_keys(policy: Dict) -> List[Tuple[str, Any]]:
     Overview:
         The keys of ``PPO_KEYS`` in a section ``policy``, with their values.
     """
-    found = []
-    for path in PPO_KEYS:
-        value: Any = policy
-        for key in path.split('.'):
-            if not isinstance(value, dict) or key not in value:
-                break
-            value = value[key]
-        else:
-            found.append((path, value))
-    learn = policy.get('learn')
-    has_critic = isinstance(learn, dict) and learn.get('advantage') == 'gae'
-    # grpo has these keys too, for its critic
-    own = {'learn.value_weight': None, 'learn.value_norm': False}  # and their defaults
-    return [(path, value) for path, value in found if path not in own or not (has_critic or value is own[path])]
+    return [(path, value) for path, value in written(policy) if path in PPO_KEYS]
 
 
 def check_ppo_keys(policy: Dict) -> None:
@@ -58,6 +47,6 @@ def check_ppo_keys(policy: Dict) -> None:
     if keys:
         told = '; '.join(f'policy.{path} = {value!r} ({PPO_KEYS[path]})' for path, value in keys)
         raise ConfigError(
-            f"{told}. These keys are PPO's, not grpo's. policy.collect.n_sample and policy.learn.batch_size count "
-            'groups for grpo, not steps. `python -m ding_grpo.from_ppo FILE` converts the config of PPO.'
+            f"{told}. These keys are PPO's, not grpo's. policy.collect.groups and "
+            'policy.learn.batch_groups count groups, not steps. `python -m ding_grpo.from_ppo FILE` converts the config of PPO.'
         )

@@ -47,12 +47,12 @@ class Schedule:
         Overview:
             A line about a run that goes on after the end of its schedule, None for any other.
         Arguments:
-            - updates (:obj:`Optional[int]`): ``policy.learn.num_updates``.
+            - updates (:obj:`Optional[int]`): ``policy.run.num_updates``.
         """
         if not 0 < self._end < (updates or 0) or self.rate(self._end) == self._learning_rate:
             return None
         return (
-            f'policy.learn.num_updates = {updates}: the schedule ends after '
+            f'policy.run.num_updates = {updates}: the schedule ends after '
             f'policy.learn.lr_scheduler.num_training_steps = {self._end} updates. The learning rate is then '
             f'{self.rate(self._end):.3g}, and {self.rate(updates - 1):.3g} in the last update'
         )

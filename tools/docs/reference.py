@@ -189,12 +189,17 @@ def _collect(source: Source, call: ast.Call, prefix: str, sections: Dict, notes:
     """The keys of one ``dict(...)`` first, then the sections in it."""
     nested = []
     rows = sections.setdefault(prefix, [])
-    for keyword in call.keywords:
+    for source, keyword in list(_keywords(source, call)):
         where = f'{prefix}.{keyword.arg}'
         comment = _comment(source, keyword)
+        if isinstance(keyword.value, ast.Attribute):  # a section of another file
+            nested.append((*_defaults(keyword.value.attr), where))
+            if comment:
+                notes[where] = comment
+            continue
         if isinstance(keyword.value, ast.Call) and keyword.value.keywords and _is_dict(keyword.value):
             if keyword.arg != 'report':  # the hook, whose keys are DI-engine's
-                nested.append((keyword.value, where))
+                nested.append((source, keyword.value, where))
                 if comment:
                     notes[where] = KEY.sub(r'\2', comment)
                 continue
@@ -205,8 +210,17 @@ def _collect(source: Source, call: ast.Call, prefix: str, sections: Dict, notes:
             rows.append(f'| `{keyword.arg}` | `{_cell(found[1])}` | `{_value(keyword.value)}` | {_cell(found[2])} |')
     if not rows:
         del sections[prefix]
-    for value, where in nested:
+    for source, value, where in nested:
         _collect(source, value, where, sections, notes)
+
+
+def _keywords(source: Source, call: ast.Call) -> Iterator[Tuple[Source, ast.keyword]]:
+    """The keywords of a ``dict(...)``, with those of other files (``**module.NAME``) in their place."""
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            yield from _keywords(*_defaults(keyword.value.attr))
+        else:
+            yield source, keyword
 
 
 def _comment(source: Source, keyword: ast.keyword) -> str:
@@ -220,8 +234,8 @@ def _comment(source: Source, keyword: ast.keyword) -> str:
 
 
 def _value(node: ast.expr) -> str:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'Key':
-        node = node.args[0]  # the default; the other argument is its rule
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ('Key', 'optional'):
+        node = node.args[0] if node.func.id == 'Key' else ast.Constant(None)  # without the rule
     text = ast.unparse(node)
     return _cell(text if len(text) <= SHORT else text[:text.index('(') + 1] + '...)')
 

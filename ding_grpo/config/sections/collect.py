@@ -1,0 +1,89 @@
+"""``policy.collect``: groups, the order of problems, and the sampling distribution."""
+from ding_common import MOST, ConfigError, Rule
+
+from ..key import COUNT, POSITIVE, SHARE, SIZE, Combination, Key, optional
+
+_PROCESSORS = Rule(
+    'a list of dicts with the key type, a text', lambda v: isinstance(v, (list, tuple)) and
+    all(isinstance(entry, dict) and isinstance(entry.get('type'), str) for entry in v)
+)
+
+COLLECT = dict(
+    # (int) Groups in one collect.
+    groups=Key(8, SIZE),
+    # (int) Number of rows that a group samples in addition to ``group_size``. As many of its rows, the longest, are
+    # dropped unscored, and sampling stops when all others have ended. Faster where few rows are much longer than
+    # most, and biased towards short rows (docs/guides/options.md). ``env.collector_env_num`` must be a multiple of
+    # ``group_size`` + ``extra_rows``. For language models. 0: none.
+    extra_rows=Key(0, Rule.integer(0, MOST)),
+    # (int) Largest number of episodes that each collector environment runs in a collect, which is ``groups`` x
+    # (``group_size`` + ``extra_rows``) / ``env.collector_env_num``. A larger number is an error, because it is
+    # mostly a number of steps by mistake. Raise it if it is meant.
+    max_episodes_per_env=Key(16, COUNT),
+    # (str) Which problem each group of a token environment gets. 'epoch': in shuffled epochs, every problem once
+    # before any of them twice. 'random': each drawn from all problems, with replacement. 'pools': in shuffled
+    # epochs, in which easy and hard problems come less often (curriculum).
+    problem_order=Key('epoch', Rule.one_of('epoch', 'random', 'pools')),
+    # For ``problem_order='pools'``.
+    pools=dict(
+        # (float) Smallest return of a success. The success rate of a problem is the share of its completions.
+        success_from=Key(1.0, Rule.number()),
+        # (float) Weight of a problem's newest group in its success rate, in (0, 1]. 1: only that group counts.
+        newest=Key(0.5, SHARE),
+        # (float) Problems with at least this success rate are easy.
+        easy_from=Key(0.9, Rule.number(0, 1)),
+        # (float) Problems with at most this success rate are hard. Below ``easy_from``.
+        hard_to=Key(0.1, Rule.number(0, 1)),
+        # (float) Probability that an easy problem comes in an epoch, in (0, 1]. It must come now and then, because
+        # its success rate may have fallen.
+        easy_share=Key(0.25, SHARE),
+        # (float) Probability that a hard problem comes in an epoch, in (0, 1].
+        hard_share=Key(0.5, SHARE),
+    ),
+    # (float) Logits are divided by it. 1 samples from the model's own distribution.
+    temperature=Key(1.0, POSITIVE),
+    # (Optional[int]) Sample from this many most probable tokens only. Their ids are stored with each token.
+    top_k=optional(COUNT),
+    # (Optional[float]) Sample from the fewest tokens whose probabilities sum to it, in (0, 1]. Without ``top_k``
+    # they can be most of the vocabulary, and a sampled token stores up to V / 8 bytes.
+    top_p=optional(SHARE),
+    # (List[dict]) What else changes the sampling distribution, as in ``[dict(type='min_p', p=0.05)]``; learning takes
+    # it into account exactly. 'min_p' and 'typical_p' with ``p``, 'repetition_penalty' with ``penalty``, 'logit_bias'
+    # with ``bias``, and a grammar, 'module:function' (docs/guides/options.md). For language models.
+    processors=Key([], _PROCESSORS),
+    # (Optional[str]) 'bfloat16': sample in bfloat16, and learn and evaluate in the model's own arithmetic. Sampling
+    # reads half as much memory. Ratios are relative to the learner's own log-probabilities; ``sampler_gap_mean``
+    # shows how far the sampler's are from them (docs/reference/metrics.md). For language models.
+    autocast=optional(Rule.one_of('bfloat16')),
+    # (float) Discount of rewards, by step; with several turns (``env.max_turns``), by turn. 1 for completions of a
+    # language model.
+    discount_factor=Key(1.0, Rule.number(0, 1)),
+    # (bool) Whether the trajectories of a group start in the same state. False gives each its own start, for
+    # environments whose starts hardly differ. Completions of a group always have the same prompt.
+    shared_start=True,
+    # (int) 1: sample the groups of the next update in another process while this one learns, with the weights
+    # before the update (docs/guides/scaling.md). For ``-m serial_onpolicy`` on CPUs, in a run of one process.
+    stale=Key(0, Rule.one_of(0, 1)),
+    # (int) Read by DI-engine's collectors. A group is always whole, whatever its length.
+    unroll_len=Key(1, COUNT),
+    collector=dict(),
+)
+
+
+def check(policy: Combination) -> None:
+    collector = policy['collect'].get('collector', {}).get('type', 'group')
+    if collector != 'group':
+        raise ConfigError(
+            f'create_config.collector.type = {collector!r}: grpo learns from whole groups, which only the group '
+            "collector makes. Use collector=dict(type='group') in create_config."
+        )
+    order, pools = policy['collect.problem_order'], policy['collect.pools']
+    policy.only_with(
+        (f'collect.pools.{key}' for key in COLLECT['pools']), order == 'pools',
+        f"policy.collect.problem_order = 'pools', not {order!r}"
+    )
+    if pools['hard_to'] >= pools['easy_from']:
+        raise policy.refusal('collect.pools.hard_to', f"must be below easy_from = {pools['easy_from']}.")
+    for key in ('cuda', 'multi_gpu'):
+        if policy['collect.stale'] > 0 and policy[key]:
+            raise policy.refusal('collect.stale', f'not available with policy.{key} = True. Set it to 0.')

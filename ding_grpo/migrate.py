@@ -1,0 +1,163 @@
+"""
+Rewrite a config in which keys have the names of versions before 0.1: ``python -m ding_grpo.migrate FILE``. Keys in
+``dict(...)`` and ``.update(...)`` move with their comments, names with dots such as ``policy.learn.beta`` are replaced.
+What is built in another way stays, and starting a run then names it.
+"""
+import ast
+import re
+import textwrap
+from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+import click
+
+from .config.moved import MOVED, PROCESSORS
+
+_SECTIONS = ('learn', 'collect')
+_AFTER = re.compile(r'\s*,?[^\S\n]*(#[^\n]*)?')  # an item: its comma, and a comment in its line
+
+
+class Item(NamedTuple):
+    """An item of a call: its name, its value, and its code with its comments, without a comma at the end."""
+    name: str
+    value: str
+    code: str
+    end: int
+
+
+def migrated(source: str) -> str:
+    """
+    Overview:
+        The source of a config with the current names of keys.
+    Raises:
+        - SyntaxError: If it is not Python.
+    """
+    while True:
+        edits = [edit for call, section in _sections(source) if (edit := _edit(source, call, section))]
+        if not edits:
+            break
+        begin, end, text = max(edits)  # one at a time: positions change with each, inner calls first
+        source = source[:begin] + text + source[end:]
+    for old, new in MOVED.items():
+        if '.' in old:
+            source = re.sub(rf'\b{re.escape(old)}\b', new, source)
+    return source
+
+
+def _sections(source: str) -> Iterator[Tuple[ast.Call, str]]:
+    """The calls that make or update a section."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg in _SECTIONS and isinstance(node.value, ast.Call):
+            yield node.value, node.arg
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == 'update':
+            section = getattr(node.func.value, 'attr', '')
+            if section in _SECTIONS:
+                yield node, section
+
+
+def _edit(source: str, call: ast.Call, section: str) -> Tuple[int, int, str]:
+    """Where a call begins and ends, and what takes its place; empty if nothing moves."""
+    at = _offsets(source)
+    begin, head = at(call.lineno, call.col_offset), source.index('(', at(*_end(call.func))) + 1
+    items, end = _items(source, call, at, head), at(*_end(call))
+    here: List[str] = []
+    inner: Dict[str, List[Item]] = {}
+    outer: Dict[str, List[Item]] = {}
+    for item in items:
+        new, processor = MOVED.get(f'{section}.{item.name}'), PROCESSORS.get(f'{section}.{item.name}')
+        if processor is not None:
+            inner.setdefault('processors', []).append(item)
+        elif new is None:
+            here.append(item.code)
+        elif new.count('.') == 1 and new.startswith(f'{section}.'):
+            here.append(_renamed(item, new))
+        else:
+            group = inner if new.startswith(f'{section}.') else outer
+            group.setdefault(new.split('.')[-2], []).append(item._replace(code=_renamed(item, new)))
+    if here == [item.code for item in items]:
+        return ()
+    for name, moved in inner.items():
+        if name == 'processors':
+            here.append(f"processors=[{', '.join(map(_processor, moved))}]")
+        else:
+            here.append(f'{name}=dict({_listed([item.code for item in moved])})')
+    last = source[items[-1].end:end]  # the end of the call
+    space = re.match(r'\s*', source[head:])[0]
+    new_call = f'{source[begin:head]}{_listed(here, space)}{last.lstrip() if not space else last}'
+    for name, moved in outer.items():
+        made = f'dict({_listed([item.code for item in moved])})'
+        if isinstance(call.func, ast.Attribute):
+            owner = ast.get_source_segment(source, call.func.value.value)
+            made, between = f'{owner}.{name}.update{made[4:]}', '\n' + ' ' * call.col_offset
+        else:
+            line = source[source.rindex('\n', 0, begin) + 1:begin]
+            indent = re.match(r' *', line)[0]
+            alone = line.strip() == f'{section}='
+            made = textwrap.indent(f'{name}={made}', indent if alone else '').lstrip()
+            between = f',\n{indent}' if alone else ', '
+            begin -= 0 if here else len(f'{section}=')
+        new_call = new_call + between + made if here else made
+        here.append(name)
+    return begin, end, new_call
+
+
+def _end(node: ast.AST) -> Tuple[int, int]:
+    return node.end_lineno, node.end_col_offset
+
+
+def _offsets(source: str) -> Callable[[int, int], int]:
+    """Line and column of ``ast``, which counts bytes, as a position."""
+    lines = source.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    return lambda line, column: starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
+
+
+def _items(source: str, call: ast.Call, at: Callable[[int, int], int], begin: int) -> List[Item]:
+    items = []
+    nodes = [(getattr(node, 'arg', None) or '', node) for node in (*call.args, *call.keywords)]
+    for name, node in sorted(nodes, key=lambda pair: (pair[1].lineno, pair[1].col_offset)):
+        value = ast.get_source_segment(source, getattr(node, 'value', node) if name else node)
+        end = _AFTER.match(source, at(*_end(node))).end()
+        text = textwrap.dedent(re.sub(r'^\s*\n', '', source[begin:end])).strip()
+        comment = text[text.rindex('#'):] if '#' in text.splitlines()[-1] else ''
+        code = text[:len(text) - len(comment)].rstrip().rstrip(',') + (f',  {comment}' if comment else '')
+        items.append(Item(name, value, code, end))
+        begin = end
+    return items
+
+
+def _renamed(item: Item, new: str) -> str:
+    return re.sub(rf'(?m)^(\s*){item.name}=', rf'\g<1>{new.split(".")[-1]}=', item.code, count=1)
+
+
+def _processor(item: Item) -> str:
+    kind, argument = PROCESSORS[f'collect.{item.name}']
+    return f"dict(type='{kind}', {argument}={item.value})" if argument else f'dict(type={item.value})'
+
+
+def _listed(codes: List[str], space: str = '') -> str:
+    """Items of a call, in one line or, if one has a comment or ``space`` a line break, each in a line of its own."""
+    if '\n' not in space and not any('#' in code for code in codes):
+        return ', '.join(codes)
+    indent = space.rpartition('\n')[2] if '\n' in space else ' ' * 4
+    lines = [code if '#' in code.splitlines()[-1] else f'{code},' for code in codes]
+    return f"\n{textwrap.indent(chr(10).join(lines), indent)}" + ('' if '\n' in space else '\n')
+
+
+@click.command()
+@click.argument('files', nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+def main(files: Tuple[str, ...]) -> None:
+    """Rewrite configs with the current names of keys, in place."""
+    for path in files:
+        with open(path, encoding='utf-8') as f:
+            source = f.read()
+        found = migrated(source) if 'grpo' in source else source  # DI-engine's policies have some of the old names
+        if found != source:
+            with open(path, 'w', encoding='utf-8') as f:
+                f.write(found)
+        click.echo(f"{path}: {'rewritten' if found != source else 'nothing to change'}")
+
+
+if __name__ == '__main__':
+    main()
