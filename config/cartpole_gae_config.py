@@ -10,17 +10,16 @@ policy.group_size = 1  # the critic is the baseline, so that no other episode fr
 policy.learn = EasyDict(
     epoch_per_collect=10,
     target_kl=0.02,
-    batch_size=8,
+    batch_groups=8,
     batch_steps=256,
     learning_rate=3e-4,
     grad_clip_value=0.5,
-    clip_ratio=0.2,
     reduction='token',
     advantage='gae',
-    gae_lambda=0.95,
-    value_norm=True,
+    clip=dict(ratio=0.2),
+    critic=dict(gae_lambda=0.95, value_norm=True),
 )
-policy.collect.n_sample = 8
+policy.collect.groups = 8
 policy.eval.evaluator.eval_freq = 4
 complete(main_config, create_config)
 

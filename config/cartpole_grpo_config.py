@@ -3,7 +3,7 @@ from easydict import EasyDict
 from ding_grpo.entry import complete, run
 
 hidden = dict(encoder_hidden_size_list=[64, 64], actor_head_hidden_size=64, critic_head_hidden_size=64)
-limits = dict(target_kl=0.01, clip_ratio=0.2, grad_clip_value=0.5)
+limits = dict(target_kl=0.01, clip=dict(ratio=0.2), grad_clip_value=0.5)
 main_config = EasyDict(
     exp_name='runs/cartpole_grpo',
     env=dict(env_id='CartPole-v1', n_evaluator_episode=100, stop_value=475),

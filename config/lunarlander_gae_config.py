@@ -6,8 +6,8 @@ grpo, _ = shipped_config('lunarlander_grpo')
 main_config, create_config = shipped_config('cartpole_gae')
 main_config.exp_name = 'runs/lunarlander_gae'
 main_config.env, main_config.policy.model = grpo.env, grpo.policy.model
-main_config.policy.learn.update(batch_size=16, batch_steps=512, learning_rate=1e-3, entropy_weight=0.01)
-main_config.policy.collect.n_sample = 16
+main_config.policy.learn.update(batch_groups=16, batch_steps=512, learning_rate=1e-3, entropy=dict(weight=0.01))
+main_config.policy.collect.groups = 16
 complete(main_config, create_config)
 
 if __name__ == '__main__':

@@ -19,9 +19,7 @@ main_config = EasyDict(
             clip=dict(ratio=0.2),
             entropy=dict(weight=0.03),
         ),
-        run=dict(
-            num_updates=240,  # the rate of the last is 5 % of the highest; accuracy hardly changes then
-        ),
+        run=dict(num_updates=240),  # the rate of the last is 5 % of the highest; accuracy hardly changes then
         collect=dict(groups=32, problem_order='pools'),  # easy problems come less often
         eval=dict(autocast=False, evaluator=dict(eval_freq=20)),  # as the saved folder is in plain transformers
     ),

@@ -18,8 +18,8 @@ products = dict(
 )
 main_config.env.task = EasyDict(type='mixture', parts=[sums, products])
 main_config.env.update(evaluator_env_num=152, n_evaluator_episode=152)  # all held-out problems of both
+main_config.policy.pop('run')
 learn, collect = main_config.policy.learn, main_config.policy.collect
-learn.pop('num_updates')
 learn.lr_scheduler.num_training_steps = 120
 collect.pop('problem_order')
 collect.groups = 16

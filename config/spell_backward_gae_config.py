@@ -4,7 +4,7 @@ from ding_grpo.entry import complete, run
 
 main_config, create_config = shipped_config('spell_backward_grpo')
 main_config.exp_name = 'runs/spell_backward_gae'
-main_config.policy.learn.update(advantage='gae', gae_lambda=0.95, adv_method='batch')
+main_config.policy.learn.update(advantage='gae', adv_method='batch', critic=dict(gae_lambda=0.95))
 complete(main_config, create_config)
 
 if __name__ == '__main__':

@@ -9,12 +9,12 @@ policy = main_config.policy
 policy.teacher = EasyDict(pretrained='runs/think_answer_sft/model')  # of: python -m dizoo_llm.sft -c think_answer_sft
 policy.group_size = 1  # rows are not compared
 policy.learn = EasyDict(
-    batch_size=128,
+    batch_groups=128,
     learning_rate=1e-4,
     advantage='none',  # learn from the teacher alone; the reward is only logged
     distillation=dict(divergence='reverse_kl'),
 )
-policy.collect.n_sample = 256
+policy.collect.groups = 256
 complete(main_config, create_config)
 
 if __name__ == '__main__':

@@ -6,7 +6,7 @@ main_config, create_config = shipped_config('think_answer_grpo')
 main_config.exp_name = 'runs/think_answer_gae'
 learn = main_config.policy.learn
 learn.pop('lr_scheduler')
-learn.update(batch_size=2, advantage='gae', gae_lambda=0.95, adv_method='batch')
+learn.update(batch_groups=2, advantage='gae', adv_method='batch', critic=dict(gae_lambda=0.95))
 complete(main_config, create_config)
 
 if __name__ == '__main__':

@@ -4,7 +4,7 @@ from ding_grpo.entry import complete, run
 
 main_config, create_config = shipped_config('think_answer_ppo')
 main_config.exp_name = 'runs/think_answer_ppo_kl'
-main_config.policy.learn.update(batch_size=640, beta=0.01, kl_type='k3')
+main_config.policy.learn.update(batch_size=640, kl=dict(beta=0.01, type='k3'))
 main_config.policy.eval.evaluator.eval_freq = 16  # counted in mini-batches; one collect gives 8
 create_config.policy.type = 'ppo_kl'
 complete(main_config, create_config)

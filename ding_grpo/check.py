@@ -40,7 +40,7 @@ def main(config: str, seed: int, mode: str) -> None:
 
 def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: bool = False) -> List[Dict[str, Any]]:
     """Print what a run of these configs meets, and return the causes of a failure to learn: ``cause``, ``message`` and
-    figures. ``replays``: an update learns from ``batch_size`` groups of a replay buffer."""
+    figures. ``replays``: an update learns from ``batch_groups`` groups of a replay buffer."""
     complete(main_config, create_config)
     if not is_grpo(create_config.policy.type):
         raise ConfigError(f'--check: create_config.policy.type = {create_config.policy.type!r}, must be grpo.')
@@ -113,7 +113,7 @@ def _trial(policy: Any, collector: Any, replays: bool) -> List[str]:
     before = most = _peak(cuda)
     for update in range(UPDATES):
         groups = collector.collect(train_iter=update)
-        number = policy.cfg.learn.batch_size if replays else len(groups)
+        number = policy.cfg.learn.batch_groups if replays else len(groups)
         metrics = policy.learn_mode.forward(groups[:number])
         # an update starts the peak of a GPU anew with each part
         most = max(most, _peak(cuda), *(value for name, value in metrics.items() if name.startswith('memory_mib_')))

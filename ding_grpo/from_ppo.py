@@ -91,7 +91,7 @@ def episode_length(main: Dict, create: Dict) -> Optional[float]:
         if is_not_installed(error):
             click.echo(
                 f'create_config.env.type = {create["env"]["type"]!r}: a package is not installed ({describe(error)}), '
-                f'so the length of episodes is unknown and policy.collect.n_sample the smallest, {GROUPS[0]} groups.'
+                f'so the length of episodes is unknown and policy.collect.groups the smallest, {GROUPS[0]} groups.'
             )
             return None
         raise ConfigError(
@@ -130,6 +130,7 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
     from ding.utils import deep_merge_dicts
 
     from .config.check_keys import schema_of
+    from .config.moved import move
     from .config.ppo_keys import PPO_KEYS, written_ppo_keys
     from .policy import GRPOPolicy
     default = PPOPolicy.default_config()
@@ -145,6 +146,7 @@ def convert(main: Dict, create: Dict, length: Optional[float]) -> Converted:
             f"{path}: {PPO_KEYS[path].replace('remove it; ', '').replace('remove it, or use', 'there is')}"
             for path in removed
         ) + '.'
+    move(new, without=('collect.groups', 'learn.batch_groups'))  # sizes are converted below
     if not learn.get('lr_scheduler', True):
         learn.pop('lr_scheduler')
     collect.pop('unroll_len', None)
@@ -196,12 +198,11 @@ def _convert_sizes(main: Dict, old: Dict, default: Dict, length: Optional[float]
     steps = old.get('n_sample', old.get('collect', {}).get('n_sample', 0))
     batch = old.get('learn', {}).get('batch_size', default.learn.batch_size)
     epochs = old.get('learn', {}).get('epoch_per_collect', default.learn.epoch_per_collect)
-    new.pop('n_sample', None)
     comments['policy.group_size'] = 'Episodes from the same start, which are compared with each other.'
     groups = min(max(math.ceil(steps / (GROUP_SIZE * (length or math.inf))), GROUPS[0]), GROUPS[1])
-    new['collect']['n_sample'] = groups
+    new['collect']['groups'] = groups
     of_length = 'an unknown number of' if length is None else f'about {length:.0f}'
-    comments['policy.collect.n_sample'] = (
+    comments['policy.collect.groups'] = (
         f'Groups. {groups} x {GROUP_SIZE} episodes of {of_length} steps, the length with random actions, in '
         f'place of {steps} steps; at least {GROUPS[0]}, at most {GROUPS[1]}.'
     )
@@ -209,8 +210,8 @@ def _convert_sizes(main: Dict, old: Dict, default: Dict, length: Optional[float]
     main['env']['collector_env_num'] = GROUP_SIZE * min(math.ceil(number / GROUP_SIZE), groups)
     if main['env']['collector_env_num'] != number:
         comments['env.collector_env_num'] = f'A multiple of group_size; it was {number}.'
-    learn.update(batch_size=1, epoch_per_collect=20, target_kl=0.015)
-    comments['policy.learn.batch_size'] = f'Groups in a mini-batch. It was {batch} steps.'
+    learn.update(batch_groups=1, epoch_per_collect=20, target_kl=0.015)
+    comments['policy.learn.batch_groups'] = f'Groups in a mini-batch. It was {batch} steps.'
     comments['policy.learn.epoch_per_collect'] = (
         f'At most; target_kl ends them once the policy has moved that far from the one that sampled. It was {epochs}.'
     )
@@ -333,7 +334,7 @@ def main(file: str, out: Optional[str], overwrite: bool) -> None:
     )
     with open(out, 'w', encoding='utf-8') as f:
         f.write(text)
-    groups = converted.main['policy']['collect']['n_sample']
+    groups = converted.main['policy']['collect']['groups']
     left_out = f", without {', '.join(converted.unknown)}" if converted.unknown else ''
     click.echo(
         f'wrote {out}: {groups} groups x {GROUP_SIZE} episodes an update{left_out}. Its comments say what was decided. '

@@ -6,7 +6,7 @@ What is built in another way stays, and starting a run then names it.
 import ast
 import re
 import textwrap
-from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import click
 
@@ -32,7 +32,7 @@ def migrated(source: str) -> str:
         - SyntaxError: If it is not Python.
     """
     while True:
-        edits = [edit for call, section in _sections(source) if (edit := _edit(source, call, section))]
+        edits = [edit for section in _sections(source) if (edit := _edit(source, section))]
         if not edits:
             break
         begin, end, text = max(edits)  # one at a time: positions change with each, inner calls first
@@ -43,20 +43,31 @@ def migrated(source: str) -> str:
     return source
 
 
-def _sections(source: str) -> Iterator[Tuple[ast.Call, str]]:
-    """The calls that make or update a section."""
+class Section(NamedTuple):
+    """A call that makes or updates a section; ``owner`` is the section above it, None if the call is in its call."""
+    call: ast.Call
+    name: str
+    owner: Optional[ast.expr]
+    form: str = ''
+
+
+def _sections(source: str) -> Iterator[Section]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.keyword) and node.arg in _SECTIONS and isinstance(node.value, ast.Call):
-            yield node.value, node.arg
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == 'update':
-            section = getattr(node.func.value, 'attr', '')
-            if section in _SECTIONS:
-                yield node, section
+            yield Section(node.value, node.arg, None)
+        elif isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'update':
+            section = node.func.value
+            if getattr(section, 'attr', '') in _SECTIONS:
+                yield Section(node, section.attr, section.value, '{owner}.{name}.update({items})')
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            section = node.targets[0]
+            if getattr(section, 'attr', '') in _SECTIONS:
+                yield Section(node.value, section.attr, section.value, '{owner}.{name} = dict({items})')
 
 
-def _edit(source: str, call: ast.Call, section: str) -> Tuple[int, int, str]:
+def _edit(source: str, of: Section) -> Tuple[int, int, str]:
     """Where a call begins and ends, and what takes its place; empty if nothing moves."""
-    at = _offsets(source)
+    at, call, section = _offsets(source), of.call, of.name
     begin, head = at(call.lineno, call.col_offset), source.index('(', at(*_end(call.func))) + 1
     items, end = _items(source, call, at, head), at(*_end(call))
     here: List[str] = []
@@ -84,15 +95,15 @@ def _edit(source: str, call: ast.Call, section: str) -> Tuple[int, int, str]:
     space = re.match(r'\s*', source[head:])[0]
     new_call = f'{source[begin:head]}{_listed(here, space)}{last.lstrip() if not space else last}'
     for name, moved in outer.items():
-        made = f'dict({_listed([item.code for item in moved])})'
-        if isinstance(call.func, ast.Attribute):
-            owner = ast.get_source_segment(source, call.func.value.value)
-            made, between = f'{owner}.{name}.update{made[4:]}', '\n' + ' ' * call.col_offset
+        codes = _listed([item.code for item in moved])
+        line = source[source.rfind('\n', 0, begin) + 1:begin]
+        indent = re.match(r' *', line)[0]
+        if of.owner is not None:
+            made = of.form.format(owner=ast.get_source_segment(source, of.owner), name=name, items=codes)
+            between = f'\n{indent}'
         else:
-            line = source[source.rindex('\n', 0, begin) + 1:begin]
-            indent = re.match(r' *', line)[0]
             alone = line.strip() == f'{section}='
-            made = textwrap.indent(f'{name}={made}', indent if alone else '').lstrip()
+            made = textwrap.indent(f'{name}=dict({codes})', indent if alone else '').lstrip()
             between = f',\n{indent}' if alone else ', '
             begin -= 0 if here else len(f'{section}=')
         new_call = new_call + between + made if here else made

@@ -7,10 +7,10 @@ Group Relative Policy Optimization as a DI-engine policy. Departures from https:
    first mini-batch needs this pass anyway; the others need one more forward pass before the first step. Rounding
    depends on the rows that are read together. Further epochs therefore reuse the mini-batches of the first epoch, in
    another order.
-2. The KL term is off by default (``beta=0``). There is no reference model then.
-3. The reference model is the initial policy. The paper renews it from time to time; ``ref_sync_freq`` does the same.
+2. The KL term is off by default (``kl.beta=0``). There is no reference model then.
+3. The reference model is the initial policy. The paper renews it from time to time; ``kl.ref_sync_freq`` does the same.
 4. Two options are not in the paper: ``adv_method='no_std'`` does not divide advantages by the group's standard
-   deviation, and ``entropy_weight`` adds an entropy bonus.
+   deviation, and ``entropy.weight`` adds an entropy bonus.
 5. ``advantage='return_to_go'`` compares each step by its later rewards, like the paper's process supervision (section
    4.1.3), which compares their sums. A discount and the extension of truncated episodes are added.
 """
@@ -30,10 +30,10 @@ from ding_common.processes.memory import memory_advice
 
 from .act.step_actor import StepActor
 from .act.token_actor import TokenActor
-from .config.check_keys import model_type
-from .config.cross_checks import check_for_turns, check_policy_config
+from .config.checks import check_for_turns, check_policy_config
 from .config.keys import DEFAULTS
 from .config.loss_options import loss_config
+from .config.models import model_type
 from .data.batch import Batch
 from .data.diagnose import check_weights
 from .data.folding import fold_group
@@ -51,7 +51,7 @@ make_actor.register(CausalLM, TokenActor.of)
 @POLICY_REGISTRY.register('grpo')
 class GRPOPolicy(Policy):
     """GRPO, https://arxiv.org/abs/2402.03300. A training sample is a whole group of ``group_size`` trajectories from
-    one start. ``n_sample`` and ``batch_size`` count groups."""
+    one start. ``collect.groups`` and ``learn.batch_groups`` count groups."""
 
     config = DEFAULTS
     learns_from_groups = True
@@ -188,6 +188,12 @@ class GRPOPolicy(Policy):
         """The model with whole weights. While the policy learns with ``shard``, it is empty."""
         return self._model if self._sharding is None else self._sharding.copy
 
+    def _get_batch_size(self) -> int:
+        return self._cfg.learn.batch_groups
+
+    def _get_n_sample(self) -> int:
+        return self._cfg.collect.groups
+
     # ------------------------------------------------------------------ learn
     def _init_learn(self) -> None:
         self._learning = Learning(self._cfg, self._actor, self._model, self._advantage, self._sharding, self._check_run)
@@ -271,10 +277,10 @@ class GRPOPolicy(Policy):
 
     def advantages(self, samples: List[Dict[str, Any]]) -> List[Optional[torch.Tensor]]:
         """The advantages (G, ) of each group's rows, or their means over steps, for the collector's table. None with a
-        critic, ``optimal_token_baseline`` or ``kl_in_reward``, which need the model and are computed in the update.
+        critic, ``optimal_token_baseline`` or ``kl.in_reward``, which need the model and are computed in the update.
         """
         learn = self._cfg.learn
-        if learn.advantage == 'gae' or learn.kl_in_reward or self._advantage.method == 'optimal_token_baseline':
+        if learn.advantage == 'gae' or learn.kl.in_reward or self._advantage.method == 'optimal_token_baseline':
             return [None for _ in samples]
         batch = Batch.of(samples)
         adv = self._advantage.of(batch)

@@ -15,8 +15,8 @@ from dizoo_llm.envs import TokenEnv
 from tests.shipped import small
 
 # As a preset alone defines the loss: nothing of the loss is set individually.
-PRESET = dict(adv_method=None, clip_ratio=None)
-ALONE = dict(advantage='none', adv_method=None, entropy_weight=0.)  # an extra loss without a reward
+PRESET = dict(adv_method=None, clip=dict(ratio=None))
+ALONE = dict(advantage='none', adv_method=None, entropy=dict(weight=0.))  # an extra loss without a reward
 DISCRETE = dict(obs_shape=3, action_shape=4, action_space='discrete', encoder_hidden_size_list=[64, 64])
 CONTINUOUS = dict(DISCRETE, action_shape=2, action_space='continuous')
 
@@ -61,14 +61,17 @@ def make_policy(main, create, seed=0, model=None, env=None, field=None):
     return policy
 
 
-def token_policy(policy={}, collect={}, base=None, model=None, env=None, seed=0, field=None, **learn):
+def token_policy(policy={}, collect={}, base=None, model=None, env=None, seed=0, field=None, instruments={}, **learn):
     """
-    The policy of think_answer, made small, with these changes of the sections ``policy``, ``collect`` and ``learn``.
-    ``base`` is the folder of a pretrained model.
+    The policy of think_answer, made small, with these changes of the sections ``policy``, ``collect``, ``instruments``
+    and ``learn``. ``base`` is the folder of a pretrained model.
     """
     main, create = small('think_answer_grpo', policy=policy)
     main.policy.collect.update(collect)
-    main.policy.learn.update(learn)
+    main.policy.setdefault('instruments', EasyDict()).update(instruments)
+    for key, value in learn.items():
+        nested = key in ('clip', 'kl', 'entropy', 'critic', 'off_policy')
+        main.policy.learn[key] = {**main.policy.learn.get(key, {}), **value} if nested else value
     if base is not None:
         main.policy.model = dict(policy.get('model', {}), pretrained=str(base))
     return make_policy(main, create, seed, model, env, field)
@@ -79,7 +82,7 @@ def step_policy(model, group_size=2, **sections):
     main = EasyDict(
         exp_name='run',
         env=dict(collector_env_num=group_size, evaluator_env_num=1, n_evaluator_episode=1),
-        policy=dict(group_size=group_size, model=model, collect=dict(n_sample=1), learn=dict(batch_size=1)),
+        policy=dict(group_size=group_size, model=model, collect=dict(groups=1), learn=dict(batch_groups=1)),
     )
     for name, section in sections.items():
         main.policy.setdefault(name, EasyDict()).update(section)

@@ -29,7 +29,7 @@ def policy_of(case):
 def groups(policy, update, failed):
     """Groups of uneven rows with random rewards; without ``failed`` of the rows of each group, the last ones."""
     rewards = torch.randint(0, 4, (8, 8), generator=torch.Generator().manual_seed(update))
-    indices = range(policy.cfg.collect.n_sample)
+    indices = range(policy.cfg.collect.groups)
     samples = sample_groups(policy, indices, collect=update, reward=lambda g, row: float(rewards[g, row]))
     for sample in samples:
         sample['failed'][len(sample['failed']) - failed:] = 1

@@ -46,7 +46,7 @@ def small(name: str, folder: str = '.', **changes: Any) -> Tuple[EasyDict, EasyD
     main.exp_name, main.policy.cuda = 'run', False
     main.env.update(evaluator_env_num=4, n_evaluator_episode=4, stop_value=1e9)
     if 'group_size' in main.policy:
-        main.policy.group_size, main.env.collector_env_num, main.policy.collect.n_sample = 4, 8, 2
+        main.policy.group_size, main.env.collector_env_num, main.policy.collect.groups = 4, 8, 2
     if 'env_id' in main.env:
         main.env.env_kwargs = dict(max_episode_steps=15)
     else:
@@ -55,7 +55,7 @@ def small(name: str, folder: str = '.', **changes: Any) -> Tuple[EasyDict, EasyD
 
 
 def _shrink_language_model(main: EasyDict, folder: str) -> None:
-    main.policy.learn.batch_size = 2
+    main.policy.learn.batch_groups = 2
     if 'config' in main.policy.model:
         main.policy.model.config.update(hidden_size=32, intermediate_size=64)
         return

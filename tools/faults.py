@@ -34,8 +34,8 @@ SMALL = dict(
     env=dict(stop_value=1e9, collector_env_num=16),
     policy=dict(
         group_size=4,
-        learn=dict(batch_size=2, learner=dict(hook=dict(save_ckpt_after_iter=2))),
-        collect=dict(n_sample=4, collector=dict(table_freq=1000)),
+        learn=dict(batch_groups=2, learner=dict(hook=dict(save_ckpt_after_iter=2))),
+        collect=dict(groups=4, collector=dict(table_freq=1000)),
         eval=dict(evaluator=dict(eval_freq=25)),
     ),
 )

@@ -152,7 +152,7 @@ def declared(main: EasyDict, create: EasyDict) -> Dict[str, Any]:
     from ding.worker import AdvancedReplayBuffer, BaseLearner, InteractionSerialEvaluator
 
     from ding_grpo.collect import GroupCollector
-    from ding_grpo.config.check_keys import model_type
+    from ding_grpo.config.models import model_type
     from ding_grpo.policy import GRPOPolicy
     from dizoo_llm.base.registry import TASK_REGISTRY
     policy = GRPOPolicy.default_config()

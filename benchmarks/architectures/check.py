@@ -90,8 +90,8 @@ def _learn(name: str, log_prob_fn: str, device: str) -> List[Dict[str, float]]:
     main.env.collector_env_num = GROUP * GROUPS
     main.policy.update(group_size=GROUP, cuda=device != 'cpu')
     main.policy.model.config = config_of(name)
-    main.policy.collect.n_sample = GROUPS
-    main.policy.learn.update(batch_size=GROUPS, learning_rate=1e-3, log_prob_fn=log_prob_fn)
+    main.policy.collect.groups = GROUPS
+    main.policy.learn.update(batch_groups=GROUPS, learning_rate=1e-3, log_prob_fn=log_prob_fn)
     cfg = compile_config(main, seed=0, auto=True, create_cfg=create, save_cfg=False)
     env, env_cfgs, _ = get_vec_env_setting(cfg.env)
     envs = create_env_manager(cfg.env.manager, [partial(env, cfg=c) for c in env_cfgs])

@@ -16,7 +16,7 @@ from benchmarks.shared.rows import batch_of
 from ding_common import ConfigError
 from ding_common.hub.language_model import build_causal_lm
 from ding_grpo.act.token_actor import TokenActor
-from ding_grpo.config.keys import LOG_PROB_FNS
+from ding_grpo.config.sections.update import LOG_PROB_FNS
 from ding_grpo.model import CausalLM, PromptBatch
 from ding_grpo.rollout import Sampling, generate
 from dizoo_llm.envs import TokenEnv

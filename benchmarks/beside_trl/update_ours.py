@@ -21,7 +21,7 @@ from benchmarks.beside_trl.protocol import LEARNING_RATE, Gate, equal_data, grad
 from ding_common import read_config_file
 from ding_grpo.act import token_actor
 from ding_grpo.collect.group_collector import GroupCollector
-from ding_grpo.config.keys import LOG_PROB_FNS
+from ding_grpo.config.sections.update import LOG_PROB_FNS
 from ding_grpo.instruments import watch
 from ding_grpo.learn.update import Updater
 from ding_grpo.model import CausalLM, PromptBatch
@@ -181,8 +181,8 @@ def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
     if work.get('config') is not None:
         main_config, create_config = read_config_file(work['config'])
         main_config.env.update(collector_env_num=rows, evaluator_env_num=1, n_evaluator_episode=1)
-        main_config.policy.group_size, main_config.policy.collect.n_sample = work['group_size'], work['groups']
-        main_config.policy.learn.entropy_weight = 0.0  # the peer has none
+        main_config.policy.group_size, main_config.policy.collect.groups = work['group_size'], work['groups']
+        main_config.policy.learn.entropy.weight = 0.0  # the peer has none
         if work.get('as_peer', False):
             main_config.policy.model.autocast = None
             main_config.policy.learn.update(drop_equal_groups=False, lr_scheduler=dict(type='constant'))
@@ -207,7 +207,7 @@ def configs(folder: str, work: Dict[str, Any]) -> Tuple[EasyDict, EasyDict]:
             group_size=work['group_size'],
             model=dict(pretrained=model),
             learn=dict(),
-            collect=dict(n_sample=work['groups']),
+            collect=dict(groups=work['groups']),
             eval=dict(evaluator=dict()),
         ),
     )
@@ -290,10 +290,10 @@ def main(folder: str, threads: int) -> None:
     main_config.exp_name = 'run'
     main_config.env.stop_value = 1e9
     main_config.policy.learn.update(
-        batch_size=work['groups'],
+        batch_groups=work['groups'],
         micro_batch_tokens=work.get('micro_batch_tokens'),
         learning_rate=LEARNING_RATE,
-        learner=dict(hook=dict(note=note, done=done, save_ckpt_after_iter=10 ** 6))
+        learner=dict(hook=dict(note=note, done=done, save_ckpt_after_iter=10 ** 6)),
     )
     main_config.policy.collect.collector = dict(table_freq=10 ** 6)
     main_config.policy.eval.evaluator.eval_freq = 10 ** 6

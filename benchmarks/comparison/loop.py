@@ -93,7 +93,7 @@ def set_keys(main_config: EasyDict, keys: Dict[str, Any]) -> None:
         *sections, name = path.split('.')
         found = main_config if sections[:1] == ['env'] else main_config.policy
         for section in sections:
-            found = found[section]
+            found = found.setdefault(section, EasyDict())
         found[name] = EasyDict(value) if isinstance(value, dict) else value
 
 

@@ -44,8 +44,8 @@ def groups(size: int, number: int, batch: int) -> Dict[str, Any]:
     return {
         'group_size': size,
         'env.collector_env_num': size * number,
-        'collect.n_sample': number,
-        'learn.batch_size': batch
+        'collect.groups': number,
+        'learn.batch_groups': batch
     }
 
 
@@ -63,9 +63,9 @@ CARTPOLE = Task(
         ],
         gae=[
             SHIPPED,
-            {'learn.gae_lambda': 0.98},
-            {'learn.learning_rate': 1e-3, 'learn.gae_lambda': 0.98},
-            {'learn.learning_rate': 1e-3, 'learn.entropy_weight': 0.01},
+            {'learn.critic.gae_lambda': 0.98},
+            {'learn.learning_rate': 1e-3, 'learn.critic.gae_lambda': 0.98},
+            {'learn.learning_rate': 1e-3, 'learn.entropy.weight': 0.01},
         ],
         ppo=[
             SHIPPED,
@@ -130,14 +130,14 @@ LUNARLANDER = Task(
     dict(
         grpo=[
             SHIPPED,
-            {'learn.entropy_weight': 0.01},
+            {'learn.entropy.weight': 0.01},
             {'collect.discount_factor': 0.999},
             groups(8, 4, 2),
         ],
         gae=[
             SHIPPED,
-            {'learn.gae_lambda': 0.98},
-            {'learn.learning_rate': 3e-4, 'learn.gae_lambda': 0.98},
+            {'learn.critic.gae_lambda': 0.98},
+            {'learn.learning_rate': 3e-4, 'learn.critic.gae_lambda': 0.98},
             {'collect.discount_factor': 0.999},
         ],
         ppo=[
@@ -164,10 +164,10 @@ def of_game(title: str, about: str, bar: float, interval: int) -> Task:
             grpo=[
                 SHIPPED,
                 {'learn.learning_rate': 1e-3},
-                {'learn.batch_size': 4},
+                {'learn.batch_groups': 4},
                 {'learn.adv_method': 'grpo'},
             ],
-            gae=[*critic, {'learn.batch_size': 4}, {'learn.gae_lambda': 1.0}],
+            gae=[*critic, {'learn.batch_groups': 4}, {'learn.critic.gae_lambda': 1.0}],
             ppo=[
                 *critic,
                 {'learn.batch_size': 80},
@@ -187,15 +187,15 @@ THINK_ANSWER = Task(
     dict(
         grpo=[
             SHIPPED,
-            {'learn.batch_size': 4},
-            {'learn.batch_size': 2},
+            {'learn.batch_groups': 4},
+            {'learn.batch_groups': 2},
             {'learn.adv_method': 'grpo'},
         ],
         gae=[
             SHIPPED,
-            {'learn.batch_size': 4},
-            {'learn.batch_size': 8},
-            {'learn.gae_lambda': 1.0},
+            {'learn.batch_groups': 4},
+            {'learn.batch_groups': 8},
+            {'learn.critic.gae_lambda': 1.0},
         ],
         ppo=[
             SHIPPED,
@@ -215,14 +215,14 @@ SPELL_BACKWARD = Task(
     dict(
         grpo=[
             SHIPPED,
-            {'learn.batch_size': 16},
-            {'learn.batch_size': 8},
+            {'learn.batch_groups': 16},
+            {'learn.batch_groups': 8},
             {'learn.learning_rate': 1e-4},
         ],
         gae=[
             SHIPPED,
-            {'learn.batch_size': 16},
-            {'learn.gae_lambda': 1.0},
+            {'learn.batch_groups': 16},
+            {'learn.critic.gae_lambda': 1.0},
             {'learn.learning_rate': 1e-4},
         ],
         ppo=[

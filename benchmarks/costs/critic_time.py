@@ -41,9 +41,9 @@ def measure(size: tuple, learn: dict, updates: int) -> Dict[str, float]:
     main, create = load_config('think_answer_grpo')
     main.exp_name = 'runs/critic_time'
     main.env.stop_value, main.env.collector_env_num = 1e9, prompts * group_size
-    main.policy.group_size, main.policy.collect.n_sample = group_size, prompts
+    main.policy.group_size, main.policy.collect.groups = group_size, prompts
     main.policy.model.config.update(hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers)
-    main.policy.learn.update(learn, batch_size=prompts // 2, drop_equal_groups=False)
+    main.policy.learn.update(learn, batch_groups=prompts // 2, drop_equal_groups=False)
     main.policy.eval.evaluator.eval_freq = 10 * updates
     shutil.rmtree(main.exp_name, ignore_errors=True)
     with open(os.devnull, 'w') as nothing, contextlib.redirect_stdout(nothing):

@@ -23,7 +23,7 @@ main_config.exp_name = 'run'
 main_config.env.update(stop_value=1e9, max_new_tokens=32)
 main_config.policy.multi_gpu = {processes} > 1
 main_config.policy.model.config.update(hidden_size=512, intermediate_size=2048)
-main_config.policy.learn.batch_size = 8
+main_config.policy.learn.batch_groups = 8
 main_config.policy.eval.evaluator.eval_freq = 10 ** 6
 '''
 WAYS = ((1, 1), (1, 2), (2, 1))  # processes, threads of each

@@ -76,7 +76,7 @@ def measure(name: str, updates: int) -> Update:
     main, create = load_config('think_answer_grpo')
     main.exp_name = f'runs/score_batch_{name}'
     main.env.task, main.env.stop_value = dict(type=TASKS[name]), 1e9
-    main.env.collector_env_num, main.policy.collect.n_sample = ROWS, ROWS // main.policy.group_size
+    main.env.collector_env_num, main.policy.collect.groups = ROWS, ROWS // main.policy.group_size
     main.policy.eval.evaluator.eval_freq = 10 * updates
     shutil.rmtree(main.exp_name, ignore_errors=True)
     _waited.clear()

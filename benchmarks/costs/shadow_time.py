@@ -74,7 +74,8 @@ def measure(folder: str, updates: int, shadow: Any) -> List[Dict[str, float]]:
     work, clock, collect = read_work(folder), Clock(), GroupCollector.collect
     main, create = configs(folder, work)
     main.exp_name, main.env.stop_value = 'run', 1e9
-    main.policy.learn.update(batch_size=work['groups'], learning_rate=1e-5, shadow=shadow)
+    main.policy.learn.update(batch_groups=work['groups'], learning_rate=1e-5)
+    main.policy.update(instruments=dict(shadow=shadow))
     main.policy.collect.collector = dict(table_freq=10 ** 6)
     main.policy.eval.evaluator.eval_freq = 10 ** 6
     limit = CausalLM.limit_vocabulary

@@ -33,8 +33,8 @@ main_config.exp_name = 'run'
 main_config.env.update(stop_value=1e9, collector_env_num=128)
 main_config.policy.update(group_size=8, multi_gpu={processes} > 1, shard={shard})
 main_config.policy.model.autocast = None
-main_config.policy.learn.update(batch_size=16, drop_equal_groups=False)
-main_config.policy.collect.update(n_sample=16, problem_order='epoch')
+main_config.policy.learn.update(batch_groups=16, drop_equal_groups=False)
+main_config.policy.collect.update(groups=16, problem_order='epoch')
 main_config.policy.eval.evaluator.eval_freq = 10 ** 6
 '''
 

@@ -52,13 +52,13 @@ WAYS = dict(
     full=Way('all weights', ''),
     lora=Way(
         'LoRA, rank 16', "main_config.policy.model.update(lora=dict(r=16, lora_alpha=32, target_modules='all-linear'), "
-        'save_merged=True)\nmain_config.policy.learn.update(learning_rate=3e-4, num_updates=300)'
+        'save_merged=True)\nmain_config.policy.learn.learning_rate = 3e-4\nmain_config.policy.run.num_updates = 300'
     ),
     # k3's gradient grows with exp(ref - new), which was 160,000 for one token after a few steps. Equal groups are kept:
     # most groups soon are equal, and without them the KL would hardly act.
     kl=Way(
-        'all weights, `beta=0.3`, k2, equal groups kept',
-        "main_config.policy.learn.update(beta=0.3, kl_type='k2', drop_equal_groups=False)"
+        'all weights, `kl.beta=0.3`, k2, equal groups kept',
+        "main_config.policy.learn.update(kl=dict(beta=0.3, type='k2'), drop_equal_groups=False)"
     ),
     sft=Way(
         'supervised, fresh right answers', "env = {name: main_config.env[name] for name in ('task', 'tokenizer', "

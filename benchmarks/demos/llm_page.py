@@ -121,12 +121,12 @@ def report(results: Dict[str, Any]) -> str:
     Overview:
         The results as Markdown.
     """
-    first, env, learn = results['runs'][0], config().env, config().policy.learn
+    first, env, learn, run = results['runs'][0], config().env, config().policy.learn, config().policy.run
     text = TEXT.format(
         minutes=MINUTES,
-        updates=learn.num_updates,
+        updates=run.num_updates,
         scheduled=learn.lr_scheduler.num_training_steps,
-        rate=Schedule(learn.lr_scheduler, learn.learning_rate).rate(learn.num_updates - 1) / learn.learning_rate,
+        rate=Schedule(learn.lr_scheduler, learn.learning_rate).rate(run.num_updates - 1) / learn.learning_rate,
         share=SHARE,
         number=env.n_evaluator_episode,
         low=env.task.low,

@@ -132,7 +132,7 @@ BROKEN = {
     'groups of copies: temperature 0.001': Broken('copies', temperature=1e-3),
     'wrong answer key': Broken('wrong_key', 'wrong_key'),
     'the format part alone has a weight': Broken('one_part', env=dict(reward_weights=dict(answer=0.0, solved=0.0))),
-    'the reference drifts': Broken('drift', learn=dict(beta=0.1), plant=_drift),
+    'the reference drifts': Broken('drift', learn=dict(kl=dict(beta=0.1)), plant=_drift),
     'the mask is inverted': Broken('mask', plant=_invert_mask),
     'sampler at temperature 0.5, learner at 1': Broken('apart', plant=_other_temperature),
 }
@@ -155,7 +155,7 @@ def findings_of(broken: Broken, folder: str, seed: int = 0, updates: int = UPDAT
     main.policy.group_size = 8
     main.policy.model.config.update(hidden_size=64, intermediate_size=128)
     main.policy.learn.update(dict(dict(learning_rate=1e-3), **broken.learn))
-    main.policy.collect.update(n_sample=8, temperature=broken.temperature)
+    main.policy.collect.update(groups=8, temperature=broken.temperature)
     main.policy.eval.evaluator.eval_freq = 10 ** 6
     with contextlib.nullcontext() if broken.plant is None else broken.plant():
         serial_pipeline_onpolicy((main, create), seed=seed, max_train_iter=updates)

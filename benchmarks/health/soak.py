@@ -64,7 +64,7 @@ def learn(folder: str, updates: int) -> None:
     main.env.update(collector_env_num=GROUP * GROUPS, stop_value=2)  # a return is 1 at most: out of reach
     main.policy.group_size = GROUP
     main.policy.model.config.update(hidden_size=32, intermediate_size=64)
-    main.policy.collect.n_sample = main.policy.learn.batch_size = GROUPS
+    main.policy.collect.groups = main.policy.learn.batch_groups = GROUPS
     hook = dict(name='soak', type='soak', position='after_iter', priority=200)
     main.policy.learn.learner = dict(hook=dict(soak=hook))
     serial_pipeline_onpolicy((main, create), seed=0, max_train_iter=updates)

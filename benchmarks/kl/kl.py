@@ -77,7 +77,7 @@ def train(cell: Cell) -> Outcome:
         cell.folder,
         bar=1,
         go_on=True,
-        learn=dict(beta=cell.beta, kl_type=cell.kl_type, learner=dict(log_policy=False, hook=dict(kl=hook))),
+        learn=dict(learner=dict(log_policy=False, hook=dict(kl=hook)), kl=dict(beta=cell.beta, type=cell.kl_type)),
         max_env_step=ENV_STEPS[cell.algorithm]
     )
     rewards = [(record['envstep'], record['total_reward']) for record in r.records]
@@ -182,7 +182,7 @@ READING = '''## What the tables show
 - **PPO** shows the same order: k1 leaves it as far away as no KL, and k2 and k3 with 0.1 halve the distance. The same
   `beta` restrains it less than GRPO: the two normalise advantages differently, so that their coefficients cannot be
   compared. Within its shorter budget no setting solves the task, and its rewards say little.
-- **Which to use.** k3 for a KL in the loss, as in the GRPO paper. k1 for `learn.kl_in_reward`, where its gradient is
+- **Which to use.** k3 for a KL in the loss, as in the GRPO paper. k1 for `learn.kl.in_reward`, where its gradient is
   that of the KL. k2 to hold the policy closely.
 '''
 

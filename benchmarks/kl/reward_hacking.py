@@ -68,7 +68,7 @@ def train_policy(folder: str, updates: int, work: Work) -> Outcome:
         folder,
         bar=1,
         go_on=True,
-        learn=dict(beta=work.beta, entropy_weight=0.0, learner=dict(hook=dict(kl=KLHook.begin(curve)))),
+        learn=dict(learner=dict(hook=dict(kl=KLHook.begin(curve))), kl=dict(beta=work.beta), entropy=dict(weight=0.0)),
         env=dict(reward_models=[dict(pretrained=MODEL)], reward_weights=dict.fromkeys(ThinkAnswerTask.weights, 0.0)),
         max_train_iter=updates
     )

@@ -71,7 +71,7 @@ def ours(work: Work) -> Solved:
     """This project's run."""
     learn = dict(lr_scheduler=CONSTANT)  # as in TRL's run
     if work.side == PLAIN:
-        learn['entropy_weight'] = 0.0
+        learn['entropy'] = dict(weight=0.0)
     folder = os.path.join('solve', f'{work.side} seed {work.seed}')
     r = run(CONFIG, work.seed, folder, 1, learn=learn, max_train_iter=work.updates)
     metrics = read_json_lines(os.path.join(r.folder, 'log', 'learner', 'metrics.jsonl'))
@@ -110,8 +110,8 @@ def report(sides: Dict[str, Dict[int, Solved]], steps: List[List[str]], updates:
     policy = load_config(CONFIG)[0].policy
     return TEXT.format(
         updates=updates,
-        rows=policy.collect.n_sample * policy.group_size,
-        steps=policy.collect.n_sample // policy.learn.batch_size,
+        rows=policy.collect.groups * policy.group_size,
+        steps=policy.collect.groups // policy.learn.batch_groups,
         jobs=entry['jobs'],
         machines=machines([entry]),
         table=tabulate(

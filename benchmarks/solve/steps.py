@@ -87,12 +87,12 @@ def record(folder: str, seed: int, updates: int) -> Dict[int, Weights]:
 
     Updater.__init__, Updater.run, Updater.step = begin_wide, run_recorded, step_recorded
     try:
-        learn = dict(entropy_weight=0.0, lr_scheduler=CONSTANT)
+        learn = dict(entropy=dict(weight=0.0), lr_scheduler=CONSTANT)
         run(CONFIG, seed, os.path.join('steps', f'seed {seed}'), 1, go_on=True, learn=learn, max_train_iter=updates)
     finally:
         Updater.__init__, Updater.run, Updater.step = begin, of_run, of_step
     policy = load_config(CONFIG)[0].policy
-    options = {key: policy.learn[key] for key in ('learning_rate', 'clip_ratio')}
+    options = dict(learning_rate=policy.learn.learning_rate, clip_ratio=policy.learn.clip.ratio)
     kept = [steps for steps in weights if steps > 0]
     record = dict(updates=found, kept=kept, group_size=policy.group_size, **options)
     torch.save(record, os.path.join(folder, 'record.pt'))

@@ -27,13 +27,13 @@ def make_work(seed: int, updates: int, folder: str) -> None:
     work = dict(
         problems=[dict(prompt=p.prompt, answer=p.answer) for p in problems],
         updates=updates,
-        rows=policy.collect.n_sample * policy.group_size,
-        steps=policy.collect.n_sample // policy.learn.batch_size,
+        rows=policy.collect.groups * policy.group_size,
+        steps=policy.collect.groups // policy.learn.batch_groups,
         group_size=policy.group_size,
         tokens=config.env.max_new_tokens,
         freq=policy.eval.evaluator.eval_freq,
-        **{key: policy.learn[key]
-           for key in ('learning_rate', 'clip_ratio')},
+        learning_rate=policy.learn.learning_rate,
+        clip_ratio=policy.learn.clip.ratio,
     )
     with open(os.path.join(folder, 'work.json'), 'w') as f:
         json.dump(work, f)

@@ -123,7 +123,9 @@ def check_config(cfg: Dict, default: Dict, rules: Dict[str, Rule], where: str) -
                 below = {path.partition('.')[2]: rule for path, rule in rules.items() if path.startswith(f'{key}.')}
                 check_config(value, expected, below, full)
         elif expected is not None and not _same_type(value, expected):
-            raise ConfigError(f'{full} = {value!r:.200}: must be of type {type(expected).__name__}, like {expected!r}.')
+            needed = f'of type {type(expected).__name__}, like {expected!r}'
+            needed = 'True or False' if isinstance(expected, bool) else needed
+            raise ConfigError(f'{full} = {value!r:.200}: must be {needed}.')
 
 
 def require_dict(value: Any, key: str) -> None:

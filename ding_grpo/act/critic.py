@@ -42,8 +42,8 @@ class TokenCritic(Critic):
         super().__init__()
         for key in ('autocast_output', 'cuda_graphs'):
             if arguments is not None and arguments.get(key):
-                raise ConfigError(f'policy.learn.critic.{key} = True: a critic does not sample. Set it to False.')
-        self.model = None if arguments is None else own_model(arguments, 'policy.learn.critic', policy.device)
+                raise ConfigError(f'policy.learn.critic.model.{key} = True: a critic does not sample. Set it to False.')
+        self.model = None if arguments is None else own_model(arguments, 'policy.learn.critic.model', policy.device)
         size = (self.model or policy).lm.config.get_text_config().hidden_size
         self.head = nn.Linear(size, 1, device=policy.device)
         nn.init.zeros_(self.head.weight)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ding_common import ConfigError, describe, import_name
+from ding_grpo.config.sections.processors import PROCESSORS_KEY, processor_arguments
 from ding_grpo.data.batch import Batch
 from ding_grpo.rl_utils import TokenRules, unpack_bits
 from ding_grpo.rollout import KeptSets, Sampling
@@ -13,21 +14,18 @@ from ding_grpo.rollout import KeptSets, Sampling
 
 def find_sampling(cfg: Dict) -> Sampling:
     """The distribution of ``cfg``, the section ``policy.collect``. ``bind_sampling`` completes it."""
-    name, grammar = cfg.allowed_tokens, None
+    processors = processor_arguments(cfg.processors)
+    name, _ = processors.pop('allowed_tokens', None), processors.pop('logit_bias', None)
     if name is not None:
-        grammar = import_name(name, 'policy.collect.allowed_tokens')
+        processors['allowed_tokens'] = grammar = import_name(name, PROCESSORS_KEY)
         if not callable(grammar):
-            raise ConfigError(
-                f'policy.collect.allowed_tokens = {name!r}: must be a function, not {type(grammar).__name__}.'
-            )
-    return Sampling(
-        cfg.temperature, cfg.top_k, cfg.top_p, cfg.min_p, cfg.typical_p, cfg.repetition_penalty, allowed_tokens=grammar
-    )
+            raise ConfigError(f'{PROCESSORS_KEY}: type = {name!r}: must be a function, not {type(grammar).__name__}.')
+    return Sampling(cfg.temperature, cfg.top_k, cfg.top_p, **processors)
 
 
 def bind_sampling(sampling: Sampling, bias: List[Tuple], spec: NamedTuple, device: torch.device) -> Sampling:
     """Complete a distribution from ``find_sampling`` with what depends on the environment's tokenizer. ``bias`` is
-    ``policy.collect.logit_bias``: pairs of a token (id or text) and a number."""
+    the processor 'logit_bias': pairs of a token (id or text) and a number."""
     if bias:
         of_token = torch.zeros(spec.vocab_size, device=device)
         for token, value in bias:
@@ -40,7 +38,7 @@ def bind_sampling(sampling: Sampling, bias: List[Tuple], spec: NamedTuple, devic
 
 def _allowed(grammar: Callable, spec: NamedTuple, prompt: List[int], tokens: List[int]) -> Optional[List[int]]:
     """The ids that a user's grammar allows, checked."""
-    place = f'policy.collect.allowed_tokens: after {len(tokens)} tokens of a turn ({tokens[-8:]}) the function'
+    place = f'{PROCESSORS_KEY}: the grammar: after {len(tokens)} tokens of a turn ({tokens[-8:]}) the function'
     try:
         found = grammar(prompt, tokens, tokenizer=spec.tokenizer)
         found = found if found is None else [int(i) for i in found]
@@ -90,7 +88,7 @@ def _first_seen(batch: Batch, vocabulary: int) -> Tensor:
 
 
 def _token_id(token: Any, spec: NamedTuple) -> int:
-    where = 'policy.collect.logit_bias'
+    where = f'{PROCESSORS_KEY}: logit_bias'
     if isinstance(token, int):
         if token >= spec.vocab_size:
             raise ConfigError(f'{where}: token {token} does not exist. The tokenizer has {spec.vocab_size} tokens.')

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
 from ding_common import ConfigError, describe
-from ding_grpo.config.cross_checks import check_for_steps
+from ding_grpo.config.checks import check_for_steps
 from ding_grpo.data.batch import Batch, map_tensors
 from ding_grpo.data.diagnose import check_sampled
 from ding_grpo.data.folding import collate
@@ -203,20 +203,20 @@ class StepActor(Actor):
 
     def make_critic(self, cfg: Dict) -> nn.Module:
         name = type(self._model).__name__
-        if cfg.critic is not None:
+        if cfg.critic.model is not None:
             raise ConfigError(
-                f'policy.learn.critic = {cfg.critic!r}: only available for language models. The values are those of '
-                'policy.model; for separate networks, set policy.model.share_encoder to False.'
+                f'policy.learn.critic.model = {cfg.critic.model!r}: only available for language models. The values are '
+                'those of policy.model; for separate networks, set policy.model.share_encoder to False.'
             )
         if not (hasattr(self._model, 'compute_actor_critic') and hasattr(self._model, 'compute_critic')):
             raise ConfigError(
                 f"policy.learn.advantage = 'gae': policy.model, {name}, has no value head. Use model type 'vac'."
             )
-        if cfg.value_warmup > 0 and not all(isinstance(getattr(self._model, key, None), nn.Module)
-                                            for key in ('actor', 'critic')):
+        parts = (getattr(self._model, key, None) for key in ('actor', 'critic'))
+        if cfg.critic.value_warmup > 0 and not all(isinstance(part, nn.Module) for part in parts):
             raise ConfigError(
-                f'policy.learn.value_warmup = {cfg.value_warmup}: {name} does not tell which of its weights are the '
-                "critic's. Set it to 0, or use model type 'vac'."
+                f'policy.learn.critic.value_warmup = {cfg.critic.value_warmup}: {name} does not tell which of its '
+                "weights are the critic's. Set it to 0, or use model type 'vac'."
             )
         return StepCritic()
 
@@ -232,7 +232,7 @@ class StepActor(Actor):
         return value
 
     def memory_advice(self, cfg: Dict) -> str:
-        return f'Use smaller mini-batches, now policy.learn.batch_size = {cfg.learn.batch_size}.'
+        return f'Use smaller mini-batches, now policy.learn.batch_groups = {cfg.learn.batch_groups}.'
 
     def _collate(self, obs: Dict[int, Any]) -> Any:
         batch = collate([to_tensor(o, dtype=torch.float32) for o in obs.values()])

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from ding_common import ConfigError, parallel
-from ding_grpo.config.cross_checks import check_for_tokens
-from ding_grpo.config.keys import LOG_PROB_FNS
+from ding_grpo.config.checks import check_for_tokens
+from ding_grpo.config.sections.processors import processor_arguments
+from ding_grpo.config.sections.update import LOG_PROB_FNS
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.diagnose import check_sampled
 from ding_grpo.data.equal_rows import merge_equal_rows, spread
@@ -79,7 +80,8 @@ class TokenActor(Actor):
         self = cls(
             model, find_sampling(collect), LOG_PROB_FNS[cfg.learn.log_prob_fn], seed, collect.autocast is not None
         )
-        self._logit_bias, self._eval_autocast = collect.logit_bias, cfg.eval.autocast
+        self._logit_bias = processor_arguments(collect.processors).get('logit_bias', [])
+        self._eval_autocast = cfg.eval.autocast
         return self
 
     @property
@@ -239,7 +241,7 @@ class TokenActor(Actor):
         return Reading(self._log_prob_fn(logit, index), h, value, sum_of_squares(logit) if squares else None)
 
     def make_critic(self, cfg: Dict) -> TokenCritic:
-        return TokenCritic(self._model, cfg.critic)
+        return TokenCritic(self._model, cfg.critic.model)
 
     def value(self, model: CausalLM, batch: Batch, critic: TokenCritic) -> Tensor:
         return critic(model, PromptBatch.of(batch.prompts, model.device), batch.action, batch.length)

@@ -121,7 +121,7 @@ class GroupCollector(ISerialCollector):
             cfg, self._seed = self._learns.cfg, self._learns.seed
             extra = cfg.collect.extra_rows
             self._rows = cfg.group_size + extra  # of a group, as they are sampled
-            self._n_sample = cfg.collect.n_sample
+            self._n_sample = cfg.collect.groups
             if self._env.env_num % self._rows != 0:
                 of_extra = f' + policy.collect.extra_rows = {self._rows}' if extra else f' = {self._rows}'
                 raise ConfigError(
@@ -144,10 +144,10 @@ class GroupCollector(ISerialCollector):
         episodes = self._n_sample * self._rows
         if episodes > most * self._env.env_num:
             raise ConfigError(
-                f'policy.collect.n_sample = {self._n_sample}: counts groups, not steps. {self._n_sample} groups x '
+                f'policy.collect.groups = {self._n_sample}: counts groups, not steps. {self._n_sample} groups x '
                 f'{self._rows} = {episodes:,} episodes in a collect are {episodes / self._env.env_num:g} for '
                 f'each of {self._env.env_num} environments, more than policy.collect.max_episodes_per_env = {most}. '
-                'Lower n_sample, or raise max_episodes_per_env.'
+                'Lower groups, or raise max_episodes_per_env.'
             )
 
     def _make_ahead(self) -> 'AheadSampler':  # noqa
@@ -224,7 +224,7 @@ class GroupCollector(ISerialCollector):
         Overview:
             Collect whole groups.
         Arguments:
-            - n_sample (:obj:`Optional[int]`): Number of groups; None uses the policy's ``n_sample``.
+            - n_sample (:obj:`Optional[int]`): Number of groups; None uses ``policy.collect.groups``.
             - train_iter (:obj:`int`): Number of updates of the collecting policy so far.
             - policy_kwargs (:obj:`Optional[Dict]`): Further arguments of the policy's forward.
         Returns:

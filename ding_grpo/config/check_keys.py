@@ -3,15 +3,14 @@ import os
 from typing import Any, Dict
 
 from ding.utils import (
-    BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, SERIAL_COLLECTOR_REGISTRY,
-    SERIAL_EVALUATOR_REGISTRY, deep_merge_dicts, import_module
+    BUFFER_REGISTRY, ENV_REGISTRY, LEARNER_REGISTRY, SERIAL_COLLECTOR_REGISTRY, SERIAL_EVALUATOR_REGISTRY,
+    deep_merge_dicts, import_module
 )
 from ding.worker import LearnerHook, get_buffer_cls
 from ding.worker.learner.learner_hook import hook_mapping
 
 from ding_common import (
-    MOST, ConfigError, Rule, check_config, check_is_file, nearest, parallel, require_dict,
-    require_section
+    MOST, ConfigError, Rule, check_config, check_is_file, nearest, parallel, require_dict, require_section
 )
 
 from .keys import RULES

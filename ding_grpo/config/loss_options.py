@@ -14,7 +14,8 @@ CHOICES = {
     'clip_ratio': 'clip.ratio',
     'clip_ratio_high': 'clip.ratio_high',
     'delta': 'clip.delta',
-    **{option: option for option in ('ratio', 'surrogate', 'reduction', 'adv_method')},
+    **{option: option
+       for option in ('ratio', 'surrogate', 'reduction', 'adv_method')},
 }
 
 

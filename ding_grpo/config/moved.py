@@ -1,5 +1,5 @@
 """Keys that have moved to another section: old names and new ones, below ``policy``."""
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Dict, Iterator, Sequence, Tuple
 
 from ding_common import ConfigError
 
@@ -56,6 +56,20 @@ def written(section: Dict[str, Any], below: str = '') -> Iterator[Tuple[str, Any
             yield from written(value, f'{below}{key}.')
 
 
+def move(policy: Dict[str, Any], without: Sequence[str] = ()) -> None:
+    """Give the keys of a section ``policy`` their new names, in place; those of ``without`` are removed."""
+    for path, value in list(written(policy)):
+        if path in MOVED:
+            *sections, key = path.split('.')
+            (policy[sections[0]] if sections else policy).pop(key)
+            *sections, key = MOVED[path].split('.')
+            if MOVED[path] not in without:
+                section = policy
+                for name in sections:
+                    section = section.setdefault(name, {})
+                section[key] = value
+
+
 def check_moved(policy: Dict[str, Any]) -> None:
     """
     Overview:
@@ -74,4 +88,7 @@ def check_moved(policy: Dict[str, Any]) -> None:
             entry = f'dict(type={kind!r}, {argument}=...)' if argument else f'dict(type={kind!r})'
             found.append(f'policy.{path} is an entry of policy.collect.processors now, {entry}')
     if found:
-        raise ConfigError(f"{'; '.join(found)}. `python -m ding_grpo.migrate FILE` rewrites a config.")
+        raise ConfigError(
+            f"{'; '.join(found)}. `python -m ding_grpo.migrate FILE` rewrites a config of grpo, `python -m "
+            'ding_grpo.from_ppo FILE` one of PPO.'
+        )

@@ -47,6 +47,6 @@ def check_ppo_keys(policy: Dict) -> None:
     if keys:
         told = '; '.join(f'policy.{path} = {value!r} ({PPO_KEYS[path]})' for path, value in keys)
         raise ConfigError(
-            f"{told}. These keys are PPO's, not grpo's. policy.collect.groups and "
-            'policy.learn.batch_groups count groups, not steps. `python -m ding_grpo.from_ppo FILE` converts the config of PPO.'
+            f"{told}. These keys are PPO's, not grpo's. policy.collect.groups and policy.learn.batch_groups "
+            'count groups, not steps. `python -m ding_grpo.from_ppo FILE` converts the config of PPO.'
         )

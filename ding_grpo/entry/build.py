@@ -19,7 +19,7 @@ from ding_common import ConfigError
 from ding_common.processes.env_manager import create_manager
 from ding_common.versions import untested
 from ding_grpo.config.check_keys import check_main_config
-from ding_grpo.config.cross_checks import check_replay
+from ding_grpo.config.checks import check_replay
 from ding_grpo.evaluate import GroupEvaluator
 from ding_grpo.learn.half_weights import check_trained
 from ding_grpo.logs.screen import show
@@ -107,7 +107,7 @@ def build(
 
 
 def limits_of(policy_cfg: EasyDict, limits: Limits) -> Limits:
-    number = policy_cfg.learn.num_updates
+    number = policy_cfg.run.num_updates
     return limits if number is None else limits._replace(updates=min(number, limits.updates))
 
 

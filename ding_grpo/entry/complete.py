@@ -59,7 +59,7 @@ def _complete_collector(main_config: EasyDict, default: EasyDict, env: Optional[
     policy, collect = main_config.policy, main_config.policy.get('collect', {})
     if not isinstance(collect, dict) or not _is_left_out('collector_env_num', main_config.env, env):
         return
-    groups = collect.get('n_sample', default.collect.n_sample)
+    groups = collect.get('groups', default.collect.groups)
     size, extra = policy.get('group_size', default.group_size), collect.get('extra_rows', default.collect.extra_rows)
     if all(map(Rule.integer(1, MOST).holds, (groups, size))) and Rule.integer(0, MOST).holds(extra):
         rows = size + extra

@@ -11,36 +11,43 @@ from ding.torch_utils import to_device, to_dtype
 from ding.utils import POLICY_REGISTRY, deep_merge_dicts, split_data_generator
 
 from ding_common import ConfigError, Rule
+from ding_grpo.config.key import value_at
+from ding_grpo.config.moved import MOVED
 from ding_grpo.learn.half_weights import check_trained
 from ding_grpo.rl_utils import KL_TYPES, ppo_data, ppo_data_continuous, ppo_error, ppo_error_continuous
 
-RULES = {'learn.beta': Rule.number(0), 'learn.kl_type': Rule.one_of(*KL_TYPES)}
+RULES = {'learn.kl.beta': Rule.number(0), 'learn.kl.type': Rule.one_of(*KL_TYPES)}
 
 
 @POLICY_REGISTRY.register('ppo_kl')
 class PPOKLPolicy(PPOPolicy):
     """DI-engine's ``ppo`` with the KL to a pretrained policy in the loss, which is ``policy_loss + value_weight *
     value_loss - entropy_weight * entropy_loss + beta * kl``. The pretrained policy is the model at the start of
-    training. All other keys are those of ``ppo``. With ``beta=0``, the trained weights are bit-identical to those of
+    training. All other keys are those of ``ppo``. With ``kl.beta=0``, the trained weights are bit-identical to those of
     ``ppo``."""
     config = deep_merge_dicts(
         PPOPolicy.config,
         dict(
             type='ppo_kl',
             learn=dict(
-                # (float) Coefficient of the KL, as ``policy.learn.beta`` of ``grpo``. 0: no reference.
-                beta=0.1,
-                # (str) Estimator of that KL: k1, k2 or k3, as ``policy.learn.kl_type`` of ``grpo``. 'k1' is the default
-                # of DI-engine's main branch. Its gradient is 0 in expectation under the policy that sampled, so that
-                # 'k2' or 'k3' is what keeps the policy near its start.
-                kl_type='k1',
+                kl=dict(
+                    # (float) Coefficient of the KL, as ``policy.learn.kl.beta`` of ``grpo``. 0: no reference.
+                    beta=0.1,
+                    # (str) Estimator of that KL: k1, k2 or k3, as ``policy.learn.kl.type`` of ``grpo``. 'k1' is the
+                    # default of DI-engine's main branch. Its gradient is 0 in expectation under the policy that
+                    # sampled, so that 'k2' or 'k3' is what keeps the policy near its start.
+                    type='k1',
+                ),
             ),
         )
     )
 
     def _init_learn(self) -> None:
+        for old in ('beta', 'kl_type'):  # DI-engine ignores an unknown key
+            if old in self._cfg.learn:
+                raise ConfigError(f"policy.learn.{old} is policy.{MOVED[f'learn.{old}']} now.")
         for path, rule in RULES.items():
-            value = self._cfg.learn[path.split('.')[1]]
+            value = value_at(self._cfg, path)
             if not rule.holds(value):
                 raise ConfigError(f'policy.{path} = {value!r}: must be {rule.allowed}.')
         if self._cfg.action_space not in ('discrete', 'continuous'):
@@ -50,7 +57,7 @@ class PPOKLPolicy(PPOPolicy):
         check_trained({name: p for name, p in self._model.named_parameters() if p.requires_grad})
         super()._init_learn()
         # After the initialisation, which may change the model's weights.
-        self._reference = copy.deepcopy(self._model).requires_grad_(False) if self._cfg.learn.beta > 0 else None
+        self._reference = copy.deepcopy(self._model).requires_grad_(False) if self._cfg.learn.kl.beta > 0 else None
 
     def _forward_learn(self, data: List[Dict[str, Any]]) -> List[Dict[str, float]]:
         """Train on the mini-batches of all epochs as ``ppo`` does; returns its metrics and ``kl`` for each."""
@@ -110,11 +117,11 @@ class PPOKLPolicy(PPOPolicy):
                 batch['weight'], pretrained
             ),
             self._clip_ratio,
-            kl_type=cfg.kl_type,
+            kl_type=cfg.kl.type,
         )
         total = loss.policy_loss + self._value_weight * loss.value_loss - self._entropy_weight * loss.entropy_loss
         if self._reference is not None:
-            total = total + cfg.beta * loss.kl_div
+            total = total + cfg.kl.beta * loss.kl_div
         self._optimizer.zero_grad()
         total.backward()
         self._optimizer.step()

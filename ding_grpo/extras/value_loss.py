@@ -27,12 +27,11 @@ class ValueLoss(ExtraLoss):
         self._discount_factor, self._reduction = setting.cfg.collect.discount_factor, setting.loss_config.reduction
         self._actor, self._model = setting.actor, setting.model
         self.critic = setting.actor.make_critic(cfg) if critic is None else critic
-        self._weight = 0.5 if cfg.value_weight is None else cfg.value_weight
-        self._gae_lambda = 0.95 if cfg.gae_lambda is None else cfg.gae_lambda
+        self._weight, self._gae_lambda = cfg.critic.value_weight, cfg.critic.gae_lambda
         self._alone = False  # during ``value_warmup``
 
     def begin(self, update: int) -> None:
-        self._alone = update < self._cfg.value_warmup
+        self._alone = update < self._cfg.critic.value_warmup
 
     def heads(self) -> Dict[str, Any]:
         return dict(critic=self.critic)
@@ -55,7 +54,7 @@ class ValueLoss(ExtraLoss):
         steps = (x.gather(1, order) for x in (batch.reward, value * std, batch.weight))
         found = gae_advantage(*steps, self._discount_factor, self._gae_lambda, final * std)
         adv, return_ = (torch.zeros_like(x).scatter(1, order, x) for x in found)
-        if self._cfg.value_norm and batch.weight.any():
+        if self._cfg.critic.value_norm and batch.weight.any():
             self.critic.observe(return_[batch.weight != 0])
         return replace(batch, value=value, adv=adv, return_=return_ / std, final_obs=None)
 
@@ -92,7 +91,7 @@ class ValueLoss(ExtraLoss):
     def _loss(self, batch: Batch, value: Tensor, tokens: Optional[float] = None) -> Tuple:
         return value_error(
             ppo_value_data(value, batch.value, batch.return_, batch.weight),
-            value_clip=self._cfg.value_clip,
+            value_clip=self._cfg.critic.value_clip,
             reduction=self._reduction,
             max_length=self._actor.max_length,
             num_tokens=tokens

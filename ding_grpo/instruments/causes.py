@@ -68,7 +68,7 @@ def drift(h: History, s: Setting) -> Figures:
     if not h.drifted:
         return None
     return dict(
-        message='the weights of the reference changed although policy.learn.ref_sync_freq did not renew it: the KL '
+        message='the weights of the reference changed although policy.learn.kl.ref_sync_freq did not renew it: the KL '
         'is relative to a moving policy'
     )
 
@@ -151,7 +151,7 @@ def copies(h: History, s: Setting) -> Figures:
         if last['mean'] <= h.first['mean'] + h.first['std']:
             return None  # ``entropy_gone`` is the cause
         how = f"the entropy fell from {h.first['entropy']:.2g} to {last['entropy']:.2g} nats before the best reward " \
-            'came. Raise policy.learn.entropy_weight, or lower learning_rate'
+            'came. Raise policy.learn.entropy.weight, or lower learning_rate'
     number = last['groups' if one_token else 'copies']
     return dict(
         message=f"{number} of {last['groups']} groups are copies of one row, which cannot be compared: {how}",
@@ -274,8 +274,8 @@ def entropy_gone(h: History, s: Setting) -> Figures:
     entropy = last['entropy']
     return dict(
         message=f"the entropy fell from {h.first['entropy']:.2g} to {entropy:.2g} nats before the reward came (mean "
-        f"{h.first['mean']:.2g} at first, {last['mean']:.2g} now): raise policy.learn.entropy_weight or "
-        'clip_ratio_high, or lower learning_rate',
+        f"{h.first['mean']:.2g} at first, {last['mean']:.2g} now): raise policy.learn.entropy.weight or "
+        'clip.ratio_high, or lower learning_rate',
         entropy=entropy,
         mean=last['mean'],
     )
@@ -303,7 +303,7 @@ def greedy_behind(h: History, s: Setting) -> Figures:
         message=f'greedy evaluations return {greedy:.3g}, while sampled episodes return {sampled:.3g}: the policy is '
         f'still soft ({entropy:.2g} nats), and its most probable actions alone do not reach the goal, for example '
         'because they repeat each other. Evaluate by sampling (policy.eval.evaluator.sample=True), or train on with a '
-        'lower policy.learn.entropy_weight',
+        'lower policy.learn.entropy.weight',
         greedy=greedy,
         sampled=sampled,
     )

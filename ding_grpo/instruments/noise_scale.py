@@ -26,7 +26,7 @@ class NoiseScale(Observer):
     """The noise scales of the groups of an update, for the loss before the first step, when all ratios are 1."""
 
     def __init__(self, view: View) -> None:
-        self._actor, self._updater, self._every = view.actor, view.updater, view.cfg.learn.noise_every
+        self._actor, self._updater, self._every = view.actor, view.updater, view.cfg.instruments.noise_every
 
     def hooks(self) -> List[LearnerHook]:
         return [CallHook('shadow_picture', 110, position='after_run', function=show_shadow)]

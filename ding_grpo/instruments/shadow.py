@@ -2,15 +2,15 @@
 Shadow losses: what other presets would do with the batch in use. Their gradients with respect to log-probabilities
 need no model: the loss is differentiated at the log-probabilities that learning has computed anyway.
 """
-import copy
 from dataclasses import replace
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
+from easydict import EasyDict
 from torch import Tensor, nn
 
 from ding_common import ConfigError
-from ding_grpo.config.loss_options import CHOICES, loss_config
+from ding_grpo.config.loss_options import loss_config, with_preset
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.advantage import Advantage
 from ding_grpo.learn.metrics import SHADOW
@@ -29,9 +29,9 @@ class Shadow(Observer):
     all other keys are those of the run."""
 
     def __init__(self, view: View) -> None:
-        """With ``learn.shadow='all'``, ``notices`` names each preset that the run cannot have. Raises ``ConfigError``
-        if the config names such a preset."""
-        self._updater, self._actor, self._every = view.updater, view.actor, view.cfg.learn.shadow_every
+        """With ``instruments.shadow='all'``, ``notices`` names each preset that the run cannot have. Raises
+        ``ConfigError`` if the config names such a preset."""
+        self._updater, self._actor, self._every = view.updater, view.actor, view.cfg.instruments.shadow_every
         self.presets, self.notices = presets_of(view.cfg, view.check_run)
         self.weights_due = False  # whether this update measures gradients in the weights
 
@@ -94,21 +94,18 @@ class Shadow(Observer):
 def presets_of(cfg: Dict, check: Callable[[Dict], None]) -> Tuple[Dict[str, Preset], List[str]]:
     """The shadow losses of a config by name, and one line for each that it asks for by 'all' and cannot have. ``check``
     raises a ``ConfigError`` if a section ``policy`` cannot run."""
-    asked, presets, left_out = cfg.learn.shadow, {}, []
+    asked, presets, left_out = cfg.instruments.shadow, {}, []
     for name in LOSS_PRESETS if asked == 'all' else dict.fromkeys(asked):
-        changed = copy.deepcopy(cfg)
-        learn = changed.learn
-        # with a critic the method says whether its advantages are normalised, which no preset defines
-        reset = [key for key in CHOICES if key != 'adv_method' or learn.advantage != 'gae']
-        learn.update({key: None for key in reset}, loss=name, surrogate_options={}, shadow=[], shadow_every=0)
+        learn = with_preset(cfg.learn, name)
+        unwatched = dict(cfg.instruments, shadow=[], shadow_every=0)
         try:
-            check(changed)
+            check(EasyDict(cfg, learn=learn, instruments=unwatched))
         except ConfigError as error:
             if asked != 'all':
                 raise ConfigError(
-                    f'policy.learn.shadow = {list(asked)!r}: this run cannot have {name!r} ({error})'
+                    f'policy.instruments.shadow = {list(asked)!r}: this run cannot have {name!r} ({error})'
                 ) from error
-            left_out.append(f'policy.learn.shadow: without {name!r} ({error})')
+            left_out.append(f'policy.instruments.shadow: without {name!r} ({error})')
         else:
             presets[name] = loss_config(learn)
     return presets, left_out

@@ -14,10 +14,10 @@ from ding_grpo.logs.screen import log_file
 
 
 class TokenRecord(Observer):
-    """Records every ``learn.tokens_freq``-th update. ``records`` are those of the last update, if it was due."""
+    """Records every ``instruments.tokens_every``-th update. ``records`` are those of the last update, if it was due."""
 
     def __init__(self, view: View) -> None:
-        self._every, self._actor, self._updater = view.cfg.learn.tokens_freq, view.actor, view.updater
+        self._every, self._actor, self._updater = view.cfg.instruments.tokens_every, view.actor, view.updater
         self._recorder: Optional[TokenRecorder] = None
         self.records: List[Dict[str, Any]] = []
 

@@ -7,6 +7,7 @@ import torch
 from ding.worker import LearnerHook
 from torch import Tensor, nn
 
+from ding_grpo.config.sections.processors import processor_arguments
 from ding_grpo.data.batch import Batch
 from ding_grpo.learn.log_probs import fresh_rows
 from ding_grpo.learn.observer import Observer, View
@@ -53,8 +54,9 @@ class Watch(Observer):
     def _setting(self) -> Setting:
         spec, learn, collect = self._actor.spec, self._cfg.learn, self._cfg.collect
         narrow = dict(temperature=collect.temperature) if collect.temperature < 1 else {}
-        narrow.update((name, collect[name]) for name in ('top_k', 'min_p') if collect[name])
-        narrow.update((name, collect[name]) for name in ('top_p', 'typical_p') if collect[name] and collect[name] < 1)
+        kept = dict(top_k=collect.top_k, top_p=collect.top_p, **processor_arguments(collect.processors))
+        narrow.update((name, kept[name]) for name in ('top_k', 'min_p') if kept.get(name))
+        narrow.update((name, kept[name]) for name in ('top_p', 'typical_p') if (kept.get(name) or 1) < 1)
         return Setting(
             tokens=spec is not None,
             turns=1 if spec is None else spec.max_turns,
@@ -82,7 +84,7 @@ class Watch(Observer):
         """Read some rows before the update that learns from them, if it is one of those that are looked at closely."""
         update = self.history.updates
         due = update < EACH_BEFORE or update % EVERY == 0
-        if not due or update < self._cfg.learn.value_warmup:
+        if not due or update < self._cfg.learn.critic.value_warmup:
             return None
         batch = batch.take(torch.arange(min(MOST_ROWS, max(LEAST_ROWS, len(batch) // 4), len(batch))))
         if not batch.weight.any():

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ding_common import ConfigError
-from ding_grpo.config.keys import UNGROUPED_METHODS
+from ding_grpo.config.sections.advantage import UNGROUPED_METHODS
 from ding_grpo.data.batch import Batch, map_tensors
 from ding_grpo.rl_utils import (
     TOKEN_ADVANTAGE_METHODS, anchor_advantage, far_rows, group_advantage, high_entropy, kl_estimate, masked_mean,
@@ -162,16 +162,16 @@ def of_high_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
 
 def corrected(batch: Batch, logp: Tensor, cfg: Dict) -> Tuple[Batch, Dict[str, float]]:
     """The batch corrected for the difference between the policy that sampled it and the one that learns from it, by
-    ``sampler_correction`` and ``off_policy_mask``; ``logp`` (B, S) is under the policy at the start of the update. With
+    ``learn.off_policy``; ``logp`` (B, S) is under the policy at the start of the update. With
     ``sampler_correction``, ratios are relative to it. Returns the batch and metrics."""
     metrics, given = {}, (logp, batch.logp_old, batch.weight)
-    if cfg.off_policy_mask is not None:
-        far = far_rows(*given, cfg.off_policy_mask).unsqueeze(1)  # (B, 1)
+    if cfg.off_policy.mask is not None:
+        far = far_rows(*given, cfg.off_policy.mask).unsqueeze(1)  # (B, 1)
         before = _with_advantages(batch, lambda adv: adv)
         batch = _with_advantages(batch, lambda adv: adv.masked_fill(far & (adv < 0), 0))
         metrics['off_policy_masked'] = masked_mean((batch.adv != before.adv).float(), batch.weight).item()
-    if cfg.sampler_correction is not None:
-        factor, cut = sampler_correction(*given, cfg.sampler_correction, cfg.sampler_correction_bound)
+    if cfg.off_policy.correction is not None:
+        factor, cut = sampler_correction(*given, cfg.off_policy.correction, cfg.off_policy.bound)
         metrics.update(correction_mean=masked_mean(factor, batch.weight).item(), correction_cut=cut)
         batch = replace(_with_advantages(batch, lambda adv: adv * factor), logp_first=logp)
     return batch, metrics

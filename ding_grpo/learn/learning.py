@@ -53,7 +53,7 @@ class Learning:
         )
         self.schedule = Schedule(learn.lr_scheduler, learn.learning_rate)
         self._coefficients = Coefficients(learn)
-        self.updater = Updater(learn, learn.batch_size, loss, actor, model, optimizer, list(self.terms.values()))
+        self.updater = Updater(learn, learn.batch_groups, loss, actor, model, optimizer, list(self.terms.values()))
         self.optimizer = optimizer
         self.updates = 0
         self.observers = Observers.of(View(cfg, actor, model, self.updater, self.reference, check_run))
@@ -62,7 +62,7 @@ class Learning:
         notices = [
             bfloat16_notice({name: sampled[name]
                              for name in trained}, learn.learning_rate),
-            self.schedule.notice(learn.num_updates),
+            self.schedule.notice(cfg.run.num_updates),
             *(line for observer in self.observers.values() for line in observer.notices)
         ]
         for line in filter(None, notices) if parallel.rank() == 0 else []:
@@ -106,10 +106,10 @@ class Learning:
                 updater.bad_updates.in_a_row = before[2]
             raise
         self.updates += 1
-        every = self._cfg.learn.ref_sync_freq
+        every = self._cfg.learn.kl.ref_sync_freq
         if self.reference is not None and every is not None and self.updates % every == 0:
             self.observers.reference_renewed()
-            self.reference.renew(self._cfg.learn.ref_sync_mixup)
+            self.reference.renew(self._cfg.learn.kl.ref_sync_mixup)
         if self._sharding is not None:
             self._sharding.gather()
         metrics.update(group_metrics(data, with_dropped=self._cfg.collect.extra_rows > 0))
@@ -127,12 +127,12 @@ class Learning:
         for section in self.optimizer.param_groups:
             section['lr'] = metrics['cur_lr']
         learned = self.to_learn(batch)
-        if cfg.sampler_correction is not None or cfg.off_policy_mask is not None:
+        if cfg.off_policy.correction is not None or cfg.off_policy.mask is not None:
             learned, of_correction = corrected(learned, self.updater.read(learned), cfg)
             metrics.update(of_correction)
         for term in self.terms.values():
             metrics.update(term.of_batch(learned))
-        self.updater.beta = 0.0 if cfg.kl_in_reward else coefficients.beta
+        self.updater.beta = 0.0 if cfg.kl.in_reward else coefficients.beta
         self.updater.entropy_weight = coefficients.entropy_weight
         seen = self.observers.before(self.updates, batch, learned)
         metrics.update(self.updater.run(learned, self.updates), **seen, **coefficients.metrics())
@@ -143,9 +143,9 @@ class Learning:
     def to_learn(self, batch: Batch) -> Batch:
         """The rows of whole groups to learn from, with their advantages and, for a KL term, ``logp_ref``."""
         cfg = self._cfg.learn
-        if cfg.kl_in_reward:
+        if cfg.kl.in_reward:
             batch = replace(batch, logp_ref=self.reference.read(self.updater, batch))
-            batch = with_kl_in_reward(batch, self._coefficients.beta, cfg.kl_type)
+            batch = with_kl_in_reward(batch, self._coefficients.beta, cfg.kl.type)
         for term in self.terms.values():
             batch = term.prepare(batch, self.updater.read_rows)
         if self._advantage.method == 'optimal_token_baseline':
@@ -158,16 +158,16 @@ class Learning:
             learned.length = batch.length * ~batch.truncated
         dropped = batch.failed | batch.filtered
         learned = learned.without(dropped | batch.equal if cfg.drop_equal_groups else dropped)
-        if cfg.top_entropy is not None:
-            learned = of_high_entropy(learned, self.updater.entropy(learned), cfg.top_entropy)
-        if cfg.beta > 0 and not cfg.kl_in_reward:
+        if cfg.entropy.top_share is not None:
+            learned = of_high_entropy(learned, self.updater.entropy(learned), cfg.entropy.top_share)
+        if cfg.kl.beta > 0 and not cfg.kl.in_reward:
             learned.logp_ref = self.reference.read(self.updater, learned)
         return learned
 
     @property
     def metric_names(self) -> List[str]:
         actor = self._actor
-        names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.beta > 0)
+        names = logged_metrics(actor.length_name, actor.rate_name, self._cfg.learn.kl.beta > 0)
         names += [name for term in self.terms.values() for name in term.logged]
         return names + self._coefficients.names
 
@@ -186,7 +186,7 @@ class Learning:
         )
         for term in self.terms.values():
             state.update(term.state_dict())
-        if self._cfg.learn.ref_sync_freq is not None:  # otherwise the config determines the reference
+        if self._cfg.learn.kl.ref_sync_freq is not None:  # otherwise the config determines the reference
             state['reference'] = self.reference.copy.state_dict()
         return state
 
@@ -218,14 +218,14 @@ class Learning:
                 f"policy.learn.advantage = {cfg.advantage!r}: the checkpoint contains "
                 f"{'no' if 'critic' in self.terms else 'a'} critic, because its run used another advantage."
             )
-        if cfg.ref_sync_freq is not None and 'reference' not in state:
+        if cfg.kl.ref_sync_freq is not None and 'reference' not in state:
             raise ConfigError(
-                f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: the checkpoint contains no reference, because its '
-                'run did not set this key. Remove it to load the checkpoint.'
+                f'policy.learn.kl.ref_sync_freq = {cfg.kl.ref_sync_freq}: the checkpoint contains no reference, '
+                'because its run did not set this key. Remove it to load the checkpoint.'
             )
         for term in self.terms.values():
             term.load_state_dict(state)
-        if cfg.ref_sync_freq is not None:
+        if cfg.kl.ref_sync_freq is not None:
             self.reference.copy.load_state_dict(state['reference'])
         weights = [weight for group in self.optimizer.param_groups for weight in group['params']]
         for number, kept in state['optimizer']['state'].items():

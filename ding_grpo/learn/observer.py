@@ -66,10 +66,12 @@ class Observer:
 
 
 OBSERVERS: Dict[str, Asked] = dict(
-    tokens=Asked(lambda cfg: cfg.learn.tokens_freq is not None, 'ding_grpo.instruments.token_record:TokenRecord'),
+    tokens=Asked(
+        lambda cfg: cfg.instruments.tokens_every is not None, 'ding_grpo.instruments.token_record:TokenRecord'
+    ),
     watch=Asked(lambda cfg: True, 'ding_grpo.instruments.watch:Watch'),
     noise=Asked(lambda cfg: True, 'ding_grpo.instruments.noise_scale:NoiseScale'),
-    shadow=Asked(lambda cfg: bool(cfg.learn.shadow), 'ding_grpo.instruments.shadow:Shadow'),
+    shadow=Asked(lambda cfg: bool(cfg.instruments.shadow), 'ding_grpo.instruments.shadow:Shadow'),
 )
 
 

@@ -1,4 +1,4 @@
-"""The policy that a KL term is relative to (``policy.learn.beta``)."""
+"""The policy that a KL term is relative to (``policy.learn.kl.beta``)."""
 from typing import Callable, Dict, Optional
 
 import torch
@@ -39,9 +39,9 @@ class Reference:
 def make_reference(cfg: Dict, actor: Actor, model: nn.Module, duplicate: Callable[[nn.Module],
                                                                                   nn.Module]) -> Optional[Reference]:
     """The reference for ``cfg``, the section ``policy.learn``; None without a KL. ``duplicate`` copies the model."""
-    if actor.has_adapters and cfg.ref_sync_freq is not None:
+    if actor.has_adapters and cfg.kl.ref_sync_freq is not None:
         raise ConfigError(
-            f'policy.learn.ref_sync_freq = {cfg.ref_sync_freq}: with policy.model.lora the reference is the '
+            f'policy.learn.kl.ref_sync_freq = {cfg.kl.ref_sync_freq}: with policy.model.lora the reference is the '
             'pretrained model, which cannot be renewed. Set it to None.'
         )
-    return Reference(actor, model, duplicate) if cfg.beta > 0 else None
+    return Reference(actor, model, duplicate) if cfg.kl.beta > 0 else None

@@ -49,7 +49,7 @@ class Updater:
         divided = cfg.micro_batch_tokens is not None or parallel.world_size() > 1
         self._loss_of_whole = divided and loss_config.traits.of_batch
         self.optimizer_steps = 0  # number of steps so far
-        self.beta, self.entropy_weight = loss_config.beta, cfg.entropy_weight
+        self.beta, self.entropy_weight = loss_config.beta, cfg.entropy.weight
         self.bad_updates = BadUpdates(cfg.max_bad_updates)
         self.shuffle = torch.Generator().manual_seed(actor.seed)
 

@@ -80,7 +80,8 @@ def _config(cfg: Dict[str, Any], changes: Changes) -> EasyDict:
             'changes which rows are dropped.'
         )
     # one process makes the same groups as several; each update is recorded
-    cfg['policy']['multi_gpu'], cfg['policy']['learn']['tokens_freq'] = False, 1
+    cfg['policy']['multi_gpu'] = False
+    cfg['policy'].setdefault('instruments', {})['tokens_every'] = 1
     return EasyDict(cfg)
 
 

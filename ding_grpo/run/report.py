@@ -76,10 +76,10 @@ class ReportHook(LearnerHook):
 
 def _sizes(parts: Parts) -> str:
     cfg = parts.cfg.policy
-    groups, rows = cfg.collect.n_sample, cfg.group_size + cfg.collect.extra_rows
+    groups, rows = cfg.collect.groups, cfg.group_size + cfg.collect.extra_rows
     per = 'an update' if parts.buffer is None else 'a collect'
     steps = cfg.learn.batch_steps
-    batches = f'{cfg.learn.batch_size} groups' if steps is None else f'{steps} steps'
+    batches = f'{cfg.learn.batch_groups} groups' if steps is None else f'{steps} steps'
     return f'{groups} groups x {rows} = {groups * rows:,} episodes {per}, batches of {batches}'
 
 

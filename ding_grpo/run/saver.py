@@ -201,10 +201,10 @@ class Saver:
         run = {**run, **self._state.buffer()}
         state.update(last_iter=learner.train_iter, last_step=learner.collector_envstep, run=run)
         save_checkpoint(path, state)
-        keep = self._cfg.learn.keep_ckpt
+        keep = self._cfg.run.keep_ckpt
         old = prune(self._folder, keep)
         if old and not self._pruned:
-            show(f'policy.learn.keep_ckpt = {keep}: {os.path.basename(old[0])} was deleted, and others will be')
+            show(f'policy.run.keep_ckpt = {keep}: {os.path.basename(old[0])} was deleted, and others will be')
         self._pruned = self._pruned or bool(old)
 
     def _save_end(self) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from ding_common import ConfigError
 from ding_grpo.act.sampling_rules import seen_tokens, token_rules
+from ding_grpo.config.sections.processors import processor_arguments
 from ding_grpo.data.batch import Batch
 from ding_grpo.rollout import Sampling
 from dizoo_llm.envs import TokenEnv
@@ -18,24 +19,28 @@ from tests.policies import (
 
 pytestmark = pytest.mark.unittest
 BIAS = [(4, 1.5), (7, -2.0), (2, 0.5)]
+PENALTY = dict(type='repetition_penalty', penalty=1.8)
+GRAMMAR = dict(type='grammar_of_test:even_after_odd')
 OPTIONS = [
     dict(top_p=0.8),
-    dict(min_p=0.3),
-    dict(typical_p=0.8),
-    dict(repetition_penalty=1.8),
-    dict(logit_bias=BIAS),
-    dict(allowed_tokens='grammar_of_test:even_after_odd'),
-    dict(top_k=9, min_p=0.2),
-    dict(top_k=9, repetition_penalty=1.8, logit_bias=BIAS),
+    dict(processors=[dict(type='min_p', p=0.3)]),
+    dict(processors=[dict(type='typical_p', p=0.8)]),
+    dict(processors=[PENALTY]),
+    dict(processors=[dict(type='logit_bias', bias=BIAS)]),
+    dict(processors=[GRAMMAR]),
+    dict(top_k=9, processors=[dict(type='min_p', p=0.2)]),
+    dict(top_k=9, processors=[PENALTY, dict(type='logit_bias', bias=BIAS)]),
 ]
 ALL = dict(
     temperature=0.8,
     top_p=0.97,
-    min_p=0.02,
-    typical_p=0.95,
-    repetition_penalty=1.4,
-    logit_bias=BIAS,
-    allowed_tokens='grammar_of_test:even_after_odd',
+    processors=[
+        dict(type='min_p', p=0.02),
+        dict(type='typical_p', p=0.95),
+        dict(type='repetition_penalty', penalty=1.4),
+        dict(type='logit_bias', bias=BIAS),
+        GRAMMAR,
+    ],
 )
 TOGETHER = [ALL, dict(ALL, top_k=12)]
 
@@ -68,6 +73,7 @@ def make(options, env=None, **learn):
 def generate_options(policy, options):
     """Of ``transformers``, for those of ``policy.collect``."""
     options, tokenizer = dict(options), policy.spec.tokenizer
+    options.update(processor_arguments(options.pop('processors', [])))
     if options.pop('allowed_tokens', None):
         options['prefix_allowed_tokens_fn'] = \
             lambda row, ids: even_after_odd([], ids.tolist(), tokenizer) or list(range(len(tokenizer)))
@@ -111,7 +117,9 @@ class TestOneTurn:
 
     @pytest.mark.parametrize('options', OPTIONS + TOGETHER, ids=str)
     def test_updates_see_the_same_distribution(self, options):
-        learn = dict(beta=0.1, entropy_weight=0.1, batch_size=2, micro_batch_tokens=60, mask_truncated=True)
+        learn = dict(
+            batch_groups=2, micro_batch_tokens=60, mask_truncated=True, kl=dict(beta=0.1), entropy=dict(weight=0.1)
+        )
         policy = make(options, **learn)
         samples = sample_groups(policy, [0, 1, 2, 3], reward=reward)
         metrics = policy.learn_mode.forward(samples)
@@ -138,11 +146,12 @@ class TestOneTurn:
         above = (probability[at] * (probability[at] > own.unsqueeze(1))).sum(1)
         assert (above > 0.6).any()
 
-    @pytest.mark.parametrize('options', [ALL, dict(repetition_penalty=1.8)], ids=['all', 'penalty'])
+    @pytest.mark.parametrize('options', [ALL, dict(processors=[PENALTY])], ids=['all', 'penalty'])
     def test_greedy_decoding_uses_bias_penalty_and_grammar(self, options):
         policy, env = make(options), TokenEnv(max_new_tokens=6)
-        deterministic = ('repetition_penalty', 'logit_bias', 'allowed_tokens')
-        kwargs = generate_options(policy, {key: options[key] for key in deterministic if key in options})
+        deterministic = ('repetition_penalty', 'logit_bias')
+        kept = [entry for entry in options['processors'] if entry['type'] in deterministic or ':' in entry['type']]
+        kwargs = generate_options(policy, dict(processors=kept))
         for out in policy.eval_mode.forward({i: env.reset(options=dict(index=i))[0] for i in range(4)}).values():
             prompt = out['prompt']
             peer = policy.model.lm.generate(
@@ -226,12 +235,13 @@ class TestConfig:
         ]
     )
     def test_a_grammar_that_allows_nothing(self, name, message):
-        with pytest.raises(ConfigError, match=f'policy.collect.allowed_tokens.*{message}'):
-            sample_groups(make(dict(allowed_tokens=f'grammar_of_test:{name}')), [0])
+        with pytest.raises(ConfigError, match=f'policy.collect.processors: .*{message}'):
+            sample_groups(make(dict(processors=[dict(type=f'grammar_of_test:{name}')])), [0])
 
     def test_a_bias_by_text(self):
         text = make({}).spec.tokenizer.convert_ids_to_tokens(5)
         by_text, by_id = (
-            Batch.of(sample_groups(make(dict(logit_bias=[(token, -3.0), (4, 1.0)])))) for token in (text, 5)
+            Batch.of(sample_groups(make(dict(processors=[dict(type='logit_bias', bias=[(token, -3.0), (4, 1.0)])]))))
+            for token in (text, 5)
         )
         assert torch.equal(by_text.logp_old, by_id.logp_old)

@@ -104,7 +104,7 @@ class TestLearning:
     def test_what_is_learned_does_not_depend_on_padding(self):
         """A group of uneven lengths beside a longer group: the gradient is that of each alone, added."""
         learned = []
-        learn = dict(batch_size=2, learning_rate=1., reduction='sum', advantage='return_to_go', grad_clip_value=1e9)
+        learn = dict(batch_groups=2, learning_rate=1., reduction='sum', advantage='return_to_go', grad_clip_value=1e9)
         for batch in ([0], [1], [0, 1]):
             policy = step_policy(DISCRETE, learn=learn)
             groups = two_groups(policy)
@@ -116,8 +116,8 @@ class TestLearning:
 
     def test_steps_of_all_groups_in_one_mini_batch_are_the_groups_token_mean(self):
         learned = []
-        for learn in (dict(batch_size=2, reduction='token'), dict(batch_steps=100)):
-            policy = step_policy(DISCRETE, learn=dict(learn, advantage='return_to_go', beta=0.1))
+        for learn in (dict(batch_groups=2, reduction='token'), dict(batch_steps=100)):
+            policy = step_policy(DISCRETE, learn=dict(learn, advantage='return_to_go', kl=dict(beta=0.1)))
             for p in policy.reference.parameters():
                 p.data.mul_(1.3)
             learned.append((policy.learn_mode.forward(two_groups(policy)), weights(policy)))

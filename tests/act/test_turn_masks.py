@@ -37,7 +37,7 @@ def test_the_learner_computes_what_the_sampler_reported(setting):
 def test_numbers_at_replies_reach_no_gradient(setting):
     found = []
     for changed in (False, True):
-        policy, samples = sampled(setting, 4, batch_size=4, entropy_weight=0.1)
+        policy, samples = sampled(setting, 4, batch_groups=4, entropy=dict(weight=0.1))
         for sample in samples if changed else ():
             replies = (sample['weight'] == 0) & (sample['turn'] >= 0)
             sample['logp_old'][replies] = torch.randn(int(replies.sum())) * 9

@@ -6,7 +6,7 @@ import torch
 from easydict import EasyDict
 
 from ding_common import ConfigError
-from ding_grpo.config.cross_checks import check_for_steps, check_for_turns
+from ding_grpo.config.checks import check_for_steps, check_for_turns
 from ding_grpo.config.keys import DEFAULTS
 from dizoo_llm.envs import DingTokenEnv
 from tests.collect.helper import AbnormalEnv, SlowResetEnv, summary
@@ -28,7 +28,7 @@ class CountedEnv(DingTokenEnv):
 def configs(think_answer):
     """Rows of different lengths: a token ends its row with a probability of about 1/8."""
     main, create = think_answer
-    main.policy.collect.update(extra_rows=EXTRA, logit_bias=[('<eos>', 1.5)])
+    main.policy.collect.update(extra_rows=EXTRA, processors=[dict(type='logit_bias', bias=[('<eos>', 1.5)])])
     main.env.max_new_tokens = 12
     return main, create
 
@@ -126,7 +126,7 @@ class TestConfig:
     @pytest.mark.parametrize(
         'check, message', [
             (lambda cfg: check_for_turns(cfg, 3), 'not available with env.max_turns = 3'),
-            (check_for_steps, 'only available for language models'),
+            (check_for_steps, 'only available with language models'),
         ]
     )
     def test_not_with_several_turns_and_not_for_other_models(self, check, message):

@@ -40,7 +40,7 @@ class TestCheckConfig:
             (dict(learning_rate=10 ** 400), 'number'),
             (dict(share=-10 ** 400), 'float'),
             (dict(share=NAN), 'float'),
-            (dict(on=1), 'bool'),
+            (dict(on=1), 'True or False'),
             (dict(name=3), 'str'),
             (dict(items=3), 'list'),
             (dict(free=3), 'dict'),

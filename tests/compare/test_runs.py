@@ -34,7 +34,7 @@ def own_folder(tmp_path, monkeypatch):
 def test_table_picture_and_resuming():
     files = [
         cartpole('grpo', 'grpo_config', OFTEN),
-        cartpole('ppo', 'ppo_config', 'main_config.policy.collect.n_sample = 64\nmain_config.env.stop_value = 21'),
+        cartpole('ppo', 'ppo_config', 'main_config.policy.collect.groups = 64\nmain_config.env.stop_value = 21'),
     ]
     options = ['--seeds', '0', '--jobs', '2', '--out', 'out', '--env-step', '2000']
     result = call(*files, *options)

@@ -5,7 +5,6 @@ import pytest
 
 from ding_common import ConfigError
 from ding_grpo.collect import GroupCollector
-from ding_grpo.config import keys
 from ding_grpo.envs import GymnasiumEnv
 from dizoo_llm.envs import options
 from tests.policies import PRESET, make_policy, token_policy
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.unittest
 def test_single_choices_stand_on_top_of_the_preset():
     dapo = token_policy(**dict(PRESET, loss='dapo')).updater.loss_config
     assert (dapo.clip_ratio_high, dapo.reduction) == (0.28, 'token')
-    policy = token_policy(loss='dapo', clip_ratio=None, clip_ratio_high=0.5, adv_method='rloo')
+    policy = token_policy(loss='dapo', adv_method='rloo', clip=dict(ratio=None, ratio_high=0.5))
     assert policy.updater.loss_config.clip_ratio_high == 0.5 and policy.advantage.method == 'rloo'
 
 
@@ -39,7 +38,6 @@ def test_own_hooks_are_allowed():
 
 @pytest.mark.parametrize(
     'place, start, end', [
-        (keys, 'KEYS = dict(', 'def split'),
         (GroupCollector, 'config = dict(', 'def __init__'),
         (options, 'ENV_OPTIONS = dict(', 'ENV_RULES = '),
         (GymnasiumEnv, 'config = dict(', 'rules = '),

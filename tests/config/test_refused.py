@@ -11,7 +11,7 @@ OTB = dict(adv_method='optimal_token_baseline')
 GAE = dict(advantage='gae', adv_method=None)
 BY_PART = dict(adv_method='grpo', reward_aggregation='normalize_then_sum')
 ALONE = dict(adv_method=None, policy=dict(group_size=1))
-STEP_CRITIC = dict(advantage='gae', critic=dict(config={}))
+STEP_CRITIC = dict(advantage='gae', critic=dict(model=dict(config={})))
 SHOWN = dict(demonstrations=dict(share=1.))
 
 
@@ -38,33 +38,33 @@ def one_line(make, message):
         ('other.replay_buffer.replay_bufer_size', 5, 'replay_buffer_size'),
         ('group_size', 0, 'an integer of at least 1'),
         ('group_size', '8', 'an integer of at least 1'),
-        ('learn.clip_ratio', 1.5, r'a number in \(0, 1\]'),
-        ('learn.beta', -0.1, 'a number in'),
-        ('learn.kl_type', 'k4', "'k1', 'k2', 'k3'"),
+        ('learn.clip.ratio', 1.5, r'a number in \(0, 1\]'),
+        ('learn.kl.beta', -0.1, 'a number in'),
+        ('learn.kl.type', 'k4', "'k1', 'k2', 'k3'"),
         ('learn.adv_method', 'std', "'grpo', 'no_std'"),
         ('learn.loss', 'gpro', "'grpo', 'bnpo', 'dr_grpo'"),
         ('learn.surrogate', 'clipp', "did you mean 'clip'. Allowed: .*module:function"),
         ('learn.surrogate', 5, 'must be the name of a surrogate, or None'),
         ('learn.reduction', 'mean', "'sequence', 'token'"),
-        ('learn.delta', 0.5, r'a number in \(1, inf\), or None'),
-        ('learn.delta', 1.1, 'greater than 1 . the clipping range above 1, 1.2'),
+        ('learn.clip.delta', 0.5, r'a number in \(1, inf\), or None'),
+        ('learn.clip.delta', 1.1, 'greater than 1 . the clipping range above 1, 1.2'),
         ('learn.log_prob_fn', 'fast', "'linear_log_prob'"),
         ('learn.learning_rate', '1e-3', 'a number'),
         ('learn.learning_rate', 0, 'a number'),
-        ('learn.batch_size', 0, 'an integer of at least 1'),
+        ('learn.batch_groups', 0, 'an integer of at least 1'),
         ('learn.lr_scheduler.type', 'linea', "'linear'"),
         ('learn.target_kl', 0, 'must be a number in'),
         ('learn.max_ratio', 1, r'in \(1, inf\)'),
         ('learn.max_bad_updates', 0, 'an int'),
-        ('learn.tokens_freq', 0, 'must be'),
-        ('learn.tokens_freq', 1.5, 'must be'),
-        ('learn.tokens_freq', 'all', 'must be'),
-        ('learn.top_entropy', 1.5, r'a number in \(0, 1\]'),
-        ('learn.off_policy_mask', 0.0, 'must be'),
-        ('learn.sampler_correction', 'row', "must be one of 'token', 'sequence', or None"),
-        ('learn.shadow', ['dapo', 'dap'], "must be 'all' or a list of presets"),
-        ('learn.shadow', 'dapo', "must be 'all' or a list of presets"),
-        ('learn.shadow_every', -1, 'must be'),
+        ('instruments.tokens_every', 0, 'must be'),
+        ('instruments.tokens_every', 1.5, 'must be'),
+        ('instruments.tokens_every', 'all', 'must be'),
+        ('learn.entropy.top_share', 1.5, r'a number in \(0, 1\]'),
+        ('learn.off_policy.mask', 0.0, 'must be'),
+        ('learn.off_policy.correction', 'row', "must be one of 'token', 'sequence', or None"),
+        ('instruments.shadow', ['dapo', 'dap'], "must be 'all' or a list of presets"),
+        ('instruments.shadow', 'dapo', "must be 'all' or a list of presets"),
+        ('instruments.shadow_every', -1, 'must be'),
         ('learn.surrogate_options', 3, 'must be a dict'),
         ('learn.demonstrations.share', -1, r'a number in \[0'),
         ('learn.demonstrations.shares', 1, "did you mean 'share'"),
@@ -74,15 +74,11 @@ def one_line(make, message):
         ('collect.temperature', 0, 'a number in'),
         ('collect.top_k', 0, 'an integer of at least 1, or None'),
         ('collect.top_p', 0, 'a number in'),
-        ('collect.min_p', 0, r'a number in \(0, 1\]'),
-        ('collect.typical_p', 1.5, 'must be'),
-        ('collect.repetition_penalty', 0, 'must be'),
-        ('collect.logit_bias', [3], 'must be a list of pairs'),
-        ('collect.logit_bias', [(1, float('nan'))], 'must be a list of pairs'),
-        ('collect.allowed_tokens', 'grammar', "must be 'module:function'"),
+        ('collect.processors', dict(type='min_p', p=0.1), 'must be a list of dicts with the key type'),
+        ('collect.processors', [dict(p=0.1)], 'must be a list of dicts with the key type'),
         ('collect.autocast', 'float16', "one of 'bfloat16', or None"),
-        ('multi_gpu', 2, 'one of True, False'),
-        ('cuda', 'yes', 'one of True, False'),
+        ('multi_gpu', 2, 'must be True or False'),
+        ('cuda', 'yes', 'must be True or False'),
     ]
 )
 def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, message):
@@ -95,33 +91,41 @@ def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, me
 @pytest.mark.parametrize(
     'learn, message',
     [
-        (dict(loss='cispo', delta=3.0), "delta = 3.0: must be None for surrogate 'cispo'"),
-        (dict(beta=0.0, ref_sync_freq=2), 'ref_sync_freq = 2: there is no reference'),
-        (dict(kl_in_reward=True), 'kl_in_reward = True: needs policy.learn.beta above 0'),
-        (dict(kl_target=0.1), 'kl_target = 0.1: needs policy.learn.beta above 0'),
-        (dict(kl_target=0., beta=0.1), r'kl_target = 0.0: must be a number in \(0'),
-        (dict(kl_horizon=5), 'kl_horizon = 5: only available with policy.learn.kl_target'),
-        (dict(entropy_step=0.1), 'entropy_step = 0.1: only available with policy.learn.entropy_target'),
-        (dict(beta=0.1, kl_in_reward=True, kl_ratio_correction=True), 'kl_ratio_correction = True: must be False with'),
-        (dict(beta=0.1, kl_in_reward=True, **BY_PART), 'reward_aggregation = .*must be'),
+        (dict(loss='cispo', clip=dict(delta=3.0)), "delta = 3.0: must be None for surrogate 'cispo'"),
+        (
+            dict(kl=dict(beta=0.0, ref_sync_freq=2)
+                 ), 'kl.ref_sync_freq = 2: only available with policy.learn.kl.beta above 0'
+        ),
+        (dict(kl=dict(in_reward=True)), 'kl.in_reward = True: only available with policy.learn.kl.beta above 0'),
+        (dict(kl=dict(target=0.1)), 'kl.target = 0.1: only available with policy.learn.kl.beta above 0'),
+        (dict(kl=dict(target=0., beta=0.1)), r'kl.target = 0.0: must be a number in \(0'),
+        (dict(kl=dict(horizon=5)), 'kl.horizon = 5: only available with policy.learn.kl.target'),
+        (dict(entropy=dict(step=0.1)), 'entropy.step = 0.1: only available with policy.learn.entropy.target'),
+        (
+            dict(kl=dict(beta=0.1, in_reward=True, ratio_correction=True)
+                 ), 'kl.ratio_correction = True: must be False with'
+        ),
+        (dict(**BY_PART, kl=dict(beta=0.1, in_reward=True)), 'reward_aggregation = .*must be'),
         *(
-            (dict(PRESET, top_entropy=0.2, loss=loss), 'top_entropy = 0.2: not available with surrogate')
-            for loss in ('gmpo', 'dro', 'clip_cov', 'kl_cov')
+            (
+                dict(PRESET, loss=loss, entropy=dict(top_share=0.2
+                                                     )), 'entropy.top_share = 0.2: not available with surrogate'
+            ) for loss in ('gmpo', 'dro', 'clip_cov', 'kl_cov')
         ),
         (
-            dict(top_entropy=0.2, loss='cpgd',
-                 surrogate_options=dict(drift=0.1)), "top_entropy = 0.2: not available with surrogate 'cpgd'"
+            dict(loss='cpgd', surrogate_options=dict(drift=0.1),
+                 entropy=dict(top_share=0.2)), "entropy.top_share = 0.2: not available with surrogate 'cpgd'"
         ),
-        (dict(BY_PART, adv_method='no_std'), "adv_method = 'grpo', not 'no_std'"),
-        (dict(BY_PART, adv_method=None, loss='dr_grpo'), "adv_method = 'grpo', not 'no_std'"),
-        (dict(BY_PART, advantage='return_to_go'), "policy.learn.advantage = 'outcome', not 'return_to_go'"),
-        (dict(BY_PART, collect=dict(discount_factor=0.9)), 'policy.collect.discount_factor = 1, not 0.9'),
-        (dict(sampler_correction='token', sampler_correction_bound=0.9), 'sampler_correction_bound = 0.9: must be'),
-        (dict(sampler_correction_bound=3.0), 'sampler_correction_bound = 3.0: only available with'),
-        (dict(PRESET, sampler_correction='token', loss='dro'), "with surrogate 'dro'"),
-        (dict(PRESET, off_policy_mask=0.1, loss='gmpo'), "with surrogate 'geo_mean'"),
-        (dict(shadow_every=5), 'shadow_every = 5: needs losses to compare'),
-        (dict(shadow=['gmpo'], top_entropy=0.2), "this run cannot have 'gmpo'"),
+        (dict(BY_PART, adv_method='no_std'), "adv_method = 'no_std': must be 'grpo'"),
+        (dict(BY_PART, adv_method=None, loss='dr_grpo'), "must be 'grpo', not 'no_std'"),
+        (dict(BY_PART, advantage='return_to_go'), "policy.learn.advantage = 'return_to_go': must be 'outcome'"),
+        (dict(BY_PART, collect=dict(discount_factor=0.9)), 'policy.collect.discount_factor = 0.9: must be 1'),
+        (dict(off_policy=dict(correction='token', bound=0.9)), 'off_policy.bound = 0.9: must be'),
+        (dict(off_policy=dict(bound=3.0)), 'off_policy.bound = 3.0: only available with'),
+        (dict(PRESET, loss='dro', off_policy=dict(correction='token')), "with surrogate 'dro'"),
+        (dict(PRESET, loss='gmpo', off_policy=dict(mask=0.1)), "with surrogate 'geo_mean'"),
+        (dict(instruments=dict(shadow_every=5)), 'shadow_every = 5: needs losses to compare'),
+        (dict(instruments=dict(shadow=['gmpo']), entropy=dict(top_share=0.2)), "this run cannot have 'gmpo'"),
         (dict(RPP, drop_equal_groups=True), 'drop_equal_groups = True: must be False with policy.learn.adv_method'),
         (dict(RPP, advantage='return_to_go_by_step'), "adv_method = 'reinforce_plus_plus': with advantage"),
         (dict(RPP, advantage='gae'), "adv_method = 'reinforce_plus_plus': with advantage 'gae'"),
@@ -146,17 +150,34 @@ def test_a_wrong_value_is_shown_with_its_key_and_what_is_allowed(path, value, me
             'division by zero'  # at update 9
         ),
         # sampling
-        (dict(collect=dict(logit_bias=[('to be', 1.)])), "the text 'to be' is not one token"),
-        (dict(collect=dict(logit_bias=[(10 ** 6, 1.)])), 'token 1000000 does not exist'),
+        (
+            dict(collect=dict(processors=[dict(type='logit_bias', bias=[('to be', 1.)])])
+                 ), "the text 'to be' is not one token"
+        ),
+        (
+            dict(collect=dict(processors=[dict(type='logit_bias', bias=[(10 ** 6, 1.)])])
+                 ), 'token 1000000 does not exist'
+        ),
+        (dict(collect=dict(processors=[dict(type='min_p', p=0)])), r'min_p.p = 0: must be a number in \(0, 1\]'),
+        (dict(collect=dict(processors=[dict(type='typical_p')])), r'typical_p.p = None: must be a number in'),
+        (dict(collect=dict(processors=[dict(type='min_p', p=.1, q=2)])), 'min_p.q = 2: unknown key'),
+        (dict(collect=dict(processors=[dict(type='repetition_penalty', penalty=0)])), 'penalty = 0: must be'),
+        (dict(collect=dict(processors=[dict(type='logit_bias', bias=[3])])), 'must be a list of pairs'),
+        (dict(collect=dict(processors=[dict(type='logit_bias', bias=[(1, float('nan'))])])), 'a list of pairs'),
+        (dict(collect=dict(processors=[dict(type='grammar')])), "type = 'grammar': unknown processor; "),
+        (dict(collect=dict(processors=[dict(type='min_p', p=.1), dict(type='min_p', p=.2)])), 'there are two of them'),
         # a critic
         (ALONE, "policy.group_size = 1: .*or set policy.learn.advantage to 'gae'"),
-        (dict(gae_lambda=0.95), 'policy.learn.gae_lambda = 0.95: only available with'),
-        (dict(value_weight=0.5), "policy.learn.value_weight = 0.5 .*policy.learn.advantage='gae'"),
-        (dict(value_warmup=3), 'policy.learn.value_warmup = 3: only available with'),
+        (dict(critic=dict(gae_lambda=0.9)), 'policy.learn.critic.gae_lambda = 0.9: only available with'),
+        (
+            dict(critic=dict(value_weight=0.2)
+                 ), "policy.learn.critic.value_weight = 0.2: .*policy.learn.advantage = 'gae'"
+        ),
+        (dict(critic=dict(value_warmup=3)), 'policy.learn.critic.value_warmup = 3: only available with'),
         (dict(GAE, adv_method='rloo'), "adv_method = 'rloo': with advantage 'gae'"),
         (dict(GAE, drop_equal_groups=True), 'policy.learn.drop_equal_groups = True'),
-        (dict(GAE, critic=dict(layers=1)), 'policy.learn.critic.layers'),
-        (dict(GAE, critic=dict()), 'policy.learn.critic'),
+        (dict(GAE, critic=dict(model=dict(layers=1))), 'policy.learn.critic.model.layers'),
+        (dict(GAE, critic=dict(model=dict())), 'policy.learn.critic.model'),
         (dict(GAE, collect=dict(collector=dict(max_replacements=1))), 'max_replacements = 1: must be 0'),
         # demonstrations, and a teacher
         (dict(demonstrations=dict(weight=0.5)), 'demonstrations.weight = 0.5: only available with'),
@@ -170,25 +191,31 @@ def test_choices_that_do_not_go_together(learn, message):
 
 
 def test_cpgd_without_a_drift_vanishes_with_the_advantage():
-    assert token_policy(top_entropy=0.2, loss='cpgd')
+    assert token_policy(loss='cpgd', entropy=dict(top_share=0.2))
 
 
 @pytest.mark.parametrize(
     'model, sections, message', [
-        (DISCRETE, dict(ratio='sequence', batch_steps=4), 'policy.learn.batch_steps = 4: single steps'),
-        (DISCRETE, dict(loss='gspo', batch_steps=4), 'policy.learn.batch_steps = 4: single steps'),
-        (DISCRETE, dict(loss='vespo', batch_steps=4), "batch_steps = 4: single steps .* surrogate 'vespo' needs"),
-        (CONTINUOUS, DPPO, "surrogate = 'dppo_tv': compares probabilities .* have densities"),
-        (CONTINUOUS, OTB, 'needs probabilities of discrete actions'),
+        (
+            DISCRETE, dict(ratio='sequence',
+                           batch_steps=4), 'policy.learn.batch_steps = 4: not available with policy.learn.ratio'
+        ),
+        (
+            DISCRETE, dict(loss='gspo',
+                           batch_steps=4), 'policy.learn.batch_steps = 4: not available with policy.learn.ratio'
+        ),
+        (DISCRETE, dict(loss='vespo', batch_steps=4), "batch_steps = 4: .* surrogate 'vespo', which needs"),
+        (CONTINUOUS, DPPO, "surrogate = 'dppo_tv': .* have densities"),
+        (CONTINUOUS, OTB, 'have densities, no probabilities'),
         (
             DISCRETE, dict(adv_method='opo', advantage='return_to_go_by_step'),
             "adv_method = 'opo': with advantage 'return_to_go_by_step'"
         ),
         (DISCRETE, dict(extend_truncated=True), 'extend_truncated = True.*discount_factor'),
-        (DISCRETE, dict(micro_batch_tokens=30), 'policy.learn.micro_batch_tokens = 30: only available for'),
+        (DISCRETE, dict(micro_batch_tokens=30), 'policy.learn.micro_batch_tokens = 30: only available with'),
         (dict(DISCRETE, type='pg'), dict(advantage='gae'), "PG, has no value head. Use model type 'vac'"),
-        (DISCRETE, STEP_CRITIC, 'policy.learn.critic = .*only available for language models'),
-        (DISCRETE, SHOWN, 'demonstrations.share = 1.0: only available for language models'),
+        (DISCRETE, STEP_CRITIC, 'policy.learn.critic.model = .*only available for language models'),
+        (DISCRETE, SHOWN, 'demonstrations.share = 1.0: only available with language models'),
     ],
     ids=str
 )
@@ -199,5 +226,5 @@ def test_what_policies_of_steps_cannot_have(model, sections, message):
 def test_a_teacher_of_steps():
     one_line(
         lambda: step_policy(DISCRETE, teacher=dict(pretrained='a')),
-        'policy.teacher = .*only available for language models'
+        'policy.teacher = .*only available with language models'
     )

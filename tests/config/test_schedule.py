@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from ding_grpo.config.keys import SCHEDULES
+from ding_grpo.config.sections.update import SCHEDULES
 from ding_grpo.config.schedule import Schedule
 from tests.policies import resumed, same_reward, token_policy, update
 
@@ -26,7 +26,7 @@ def rates(schedule, number):
 
 
 def policy_of(schedule, **learn):
-    return token_policy(learning_rate=1e-2, entropy_weight=0.0, lr_scheduler=schedule, **learn)
+    return token_policy(learning_rate=1e-2, lr_scheduler=schedule, **learn, entropy=dict(weight=0.0))
 
 
 class TestRates:
@@ -84,7 +84,7 @@ class TestNotice:
     def test_of_a_run_that_goes_on_after_its_schedule(self, kind, then, last):
         # cosine rises again: 0.3 x (1 + cos(24 / 20 x pi)) / 2 = 0.0286 in update 24
         assert Schedule(options(kind, end=20), 0.3).notice(25) == (
-            'policy.learn.num_updates = 25: the schedule ends after policy.learn.lr_scheduler.num_training_steps = 20 '
+            'policy.run.num_updates = 25: the schedule ends after policy.learn.lr_scheduler.num_training_steps = 20 '
             f'updates. The learning rate is then {then:.3g}, and {last:.3g} in the last update'
         )
 
@@ -93,5 +93,5 @@ class TestNotice:
         assert Schedule(options(kind, end=20), 0.3).notice(updates) is None
 
     def test_is_shown_once_at_the_start(self, capsys):
-        token_policy(lr_scheduler=dict(type='linear', num_training_steps=2), num_updates=3)
-        assert capsys.readouterr().out.count('policy.learn.num_updates = 3: the schedule ends after') == 1
+        token_policy(dict(run=dict(num_updates=3)), lr_scheduler=dict(type='linear', num_training_steps=2))
+        assert capsys.readouterr().out.count('policy.run.num_updates = 3: the schedule ends after') == 1

@@ -3,7 +3,7 @@ import copy
 import pytest
 
 from ding_common import ConfigError
-from ding_grpo.config.cross_checks import check_policy_config
+from ding_grpo.config.checks import check_policy_config
 from ding_grpo.policy import GRPOPolicy
 from tests.shipped import load
 
@@ -37,8 +37,8 @@ class TestShard:
             (dict(teacher=dict(pretrained='a')), 'policy.teacher = .*: not available'),
             (dict(learn__log_prob_fn='naive_method'), "policy.learn.log_prob_fn = 'naive_method': not available"),
             (dict(learn__demonstrations__share=0.5), 'policy.learn.demonstrations.share = 0.5: not available'),
-            (dict(learn__shadow=['dapo']), r"policy.learn.shadow = \['dapo'\]: not available"),
-            (dict(learn__noise_every=3), 'policy.learn.noise_every = 3: not available'),
+            (dict(instruments__shadow=['dapo']), r"policy.instruments.shadow = \['dapo'\]: not available"),
+            (dict(instruments__noise_every=3), 'policy.instruments.noise_every = 3: not available'),
         ]
     )
     def test_what_is_not_divided_is_refused(self, changes, message):

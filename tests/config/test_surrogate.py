@@ -54,7 +54,7 @@ def by_row(group, row):
 
 def trained(**learn):
     """The weights after an update of two epochs."""
-    policy = token_policy(epoch_per_collect=2, clip_ratio=0.2, learning_rate=1e-2, **learn)
+    policy = token_policy(epoch_per_collect=2, learning_rate=1e-2, **learn, clip=dict(ratio=0.2))
     policy.learn_mode.forward(sample_groups(policy, reward=by_row))
     return weights(policy)
 
@@ -130,4 +130,4 @@ class TestSurrogate:
 
     def test_delta_goes_with_clip_alone(self, losses):
         with pytest.raises(ConfigError, match="delta = 3.0: must be None for surrogate 'spo'; only 'clip'"):
-            token_policy(surrogate=f'{losses(SPO)}:spo', delta=3.)
+            token_policy(surrogate=f'{losses(SPO)}:spo', clip=dict(delta=3.))

@@ -66,18 +66,18 @@ class TestMerge:
 
 @pytest.mark.parametrize(
     'learn, collect', [
-        (dict(beta=0.1, entropy_weight=0.1, epoch_per_collect=2), {}),
+        (dict(epoch_per_collect=2, kl=dict(beta=0.1), entropy=dict(weight=0.1)), {}),
         (dict(log_prob_fn='efficient_method'), {}),
-        (dict(top_entropy=0.5, reduction='token'), dict(top_k=6)),
-        (dict(micro_batch_tokens=40), dict(top_p=0.9, repetition_penalty=1.2)),
-        (dict(advantage='gae', adv_method=None, value_norm=False), {}),
+        (dict(reduction='token', entropy=dict(top_share=0.5)), dict(top_k=6)),
+        (dict(micro_batch_tokens=40), dict(top_p=0.9, processors=[dict(type='repetition_penalty', penalty=1.2)])),
+        (dict(advantage='gae', adv_method=None, critic=dict(value_norm=False)), {}),
         (dict(adv_method='optimal_token_baseline'), {}),
-        (dict(shadow=['dapo'], shadow_every=1, noise_every=1), {}),
+        (dict(instruments=dict(shadow=['dapo'], shadow_every=1, noise_every=1)), {}),
     ],
     ids=str
 )
 def test_an_update_is_that_of_all_rows(monkeypatch, learn, collect):
-    policies = [token_policy(dict(group_size=6), collect, learning_rate=1e-3, batch_size=2, **learn) for _ in '12']
+    policies = [token_policy(dict(group_size=6), collect, learning_rate=1e-3, batch_groups=2, **learn) for _ in '12']
     samples = repeated(sample_groups(policies[0], [0, 1, 2, 3], reward=reward), [0, 1, 0, 3, 3, 3])
     read, completion_states, prepare = [], CausalLM.completion_states, ValueLoss.prepare
     monkeypatch.setattr(

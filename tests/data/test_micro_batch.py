@@ -105,7 +105,14 @@ class TestUpdate:
 
     @pytest.mark.parametrize('loss', ['grpo', 'dapo', 'dr_grpo', 'gspo', 'luspo', 'cispo', 'gmpo', 'vespo', 'clip_cov'])
     def test_parts_give_the_whole_update(self, loss):
-        learn = dict(beta=0.1, entropy_weight=0.01, learning_rate=1e-2, epoch_per_collect=2, loss=loss, adv_method=None)
+        learn = dict(
+            learning_rate=1e-2,
+            epoch_per_collect=2,
+            loss=loss,
+            adv_method=None,
+            kl=dict(beta=0.1),
+            entropy=dict(weight=0.01)
+        )
         found = []
         for most in (None, 40, 1) if loss in ('grpo', 'gspo', 'clip_cov') else (None, 40):
             policy = token_policy(collect=dict(top_k=9), micro_batch_tokens=most, **learn)
@@ -123,7 +130,7 @@ class TestUpdate:
 
         def learned(most, data=None):
             """The gradient of the mini-batch, and its groups."""
-            learn = dict(loss=loss, adv_method=None, surrogate_options=options, learning_rate=1e-2, batch_size=3)
+            learn = dict(loss=loss, adv_method=None, surrogate_options=options, learning_rate=1e-2, batch_groups=3)
             policy = token_policy(micro_batch_tokens=most, **learn)
             if data is None:
                 data = sample_groups(policy, [0, 1, 2], reward=reward)
@@ -138,7 +145,7 @@ class TestUpdate:
         assert not torch.allclose(of_each_group, whole, atol=1e-3)
 
     def test_no_part_reads_more(self):
-        policy = token_policy(micro_batch_tokens=30, batch_size=3)
+        policy = token_policy(micro_batch_tokens=30, batch_groups=3)
         del policy.observers['watch']  # reads some rows once more
         seen, read = [], policy.actor.read
         policy.actor.read = lambda model, part, *args, **kwargs: seen.append(part) or read(model, part, *args, **kwargs)
@@ -172,7 +179,7 @@ class TestMemory:
         def ends(*args):
             raise torch.OutOfMemoryError('CUDA out of memory. Tried')
 
-        policy = token_policy(beta=beta)
+        policy = token_policy(kl=dict(beta=beta))
         data = sample_groups(policy, [0], reward=reward)
         policy.actor.read = policy.actor.sample = ends
         with pytest.raises(ConfigError, match=f'out of memory while {where} .*{key}'):

@@ -76,17 +76,17 @@ class TestNumbers:
     @pytest.mark.parametrize(
         'policy, number',
         [
-            ({}, 8 * 8),  # the defaults of n_sample and group_size
-            (dict(group_size=4, collect=dict(n_sample=3)), 12),
-            (dict(group_size=4, collect=dict(n_sample=3, extra_rows=1)), 15),
-            (dict(group_size=16, collect=dict(n_sample=10 ** 5)), 1024),
-            (dict(group_size=24, collect=dict(n_sample=10 ** 5)), 1008),  # whole groups
+            ({}, 8 * 8),  # the defaults of collect.groups and group_size
+            (dict(group_size=4, collect=dict(groups=3)), 12),
+            (dict(group_size=4, collect=dict(groups=3, extra_rows=1)), 15),
+            (dict(group_size=16, collect=dict(groups=10 ** 5)), 1024),
+            (dict(group_size=24, collect=dict(groups=10 ** 5)), 1008),  # whole groups
             (dict(group_size=2000), 2000),
             # from values that the run refuses there is none
             (dict(group_size='4'), None),
             (dict(group_size=0), None),
             (dict(collect=5), None),
-            (dict(collect=dict(n_sample=None)), None),
+            (dict(collect=dict(groups=None)), None),
         ],
         ids=str
     )
@@ -151,7 +151,7 @@ class TestShipped:
         assert set(main.env) == {'task', 'max_new_tokens', 'stop_value'} and set(create) == {'env', 'policy'}
         main.policy.group_size = 4
         complete(main, create)
-        assert main.env.collector_env_num == 4 * main.policy.collect.n_sample
+        assert main.env.collector_env_num == 4 * main.policy.collect.groups
         assert shipped_config('think_answer_grpo')[0].policy.group_size == 16
         # one that starts from another, and one that is written from a shipped one
         assert 'collector_env_num' not in shipped_config('think_answer_gae')[0].env
@@ -184,8 +184,9 @@ main_config = EasyDict(
     policy=dict(
         group_size=2,
         model=dict(config=llama),
-        learn=dict(batch_size=2, num_updates=1),
-        collect=dict(n_sample=2),
+        learn=dict(batch_groups=2),
+        run=dict(num_updates=1),
+        collect=dict(groups=2),
     ),
 )
 create_config = EasyDict(env=dict(type='token_env'), policy=dict(type='grpo'))
@@ -220,7 +221,7 @@ class TestWaysIn:
 
     def test_from_python_the_configs_of_the_caller_stay(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        main, create = small('think_answer_grpo', policy=dict(learn=dict(num_updates=1)))
+        main, create = small('think_answer_grpo', policy=dict(run=dict(num_updates=1)))
         for key in ('collector_env_num', 'evaluator_env_num', 'n_evaluator_episode'):
             main.env.pop(key)
         create.pop('env_manager')

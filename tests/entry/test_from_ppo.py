@@ -114,13 +114,13 @@ class TestShippedConfigs:
             return
         main, create = configs
         if len(lines) > 1:
-            assert 'a package is not installed' in lines[0] and 'n_sample the smallest, 2 groups' in lines[0]
+            assert 'a package is not installed' in lines[0] and 'collect.groups the smallest, 2 groups' in lines[0]
             told = '(create_config.env|an environment failed).*(No module named|install)'
             with pytest.raises((ConfigError, TaskError), match=told):
                 train(configs, 1)
             return
         main.env.update(n_evaluator_episode=1, evaluator_env_num=1, collector_env_num=2)
-        main.policy.group_size, main.policy.collect.n_sample = 2, 2
+        main.policy.group_size, main.policy.collect.groups = 2, 2
         train(configs, 1, epoch_per_collect=1)
         update, = metrics()
         if name.startswith(('cartpole', 'pendulum', 'lunarlander', 'bipedalwalker')):  # rewards differ from the start
@@ -179,11 +179,17 @@ class TestTypeChanged:
         policy = config[0].policy
         for section, key in ((policy, 'action_space'), (policy.learn, 'value_weight'), (policy.collect, 'gae_lambda')):
             section.pop(key)
-        with pytest.raises(ConfigError, match='n_sample = 256: counts groups, not steps. 256 groups x 8 = 2,048 epis'):
+        with pytest.raises(ConfigError,
+                           match='policy.collect.n_sample is policy.collect.groups now.*ding_grpo.from_ppo'):
+            train(config)
+        for key in ('batch_size', 'clip_ratio', 'entropy_weight'):
+            policy.learn.pop(key)
+        policy.collect.groups = policy.collect.pop('n_sample')
+        with pytest.raises(ConfigError, match='groups = 256: counts groups, not steps. 256 groups x 8 = 2,048 epis'):
             train(config)
         assert not os.path.exists('run')  # the next run gets its name
-        policy.collect.update(max_episodes_per_env=256, n_sample=17)
-        train(config, 1, batch_size=17)
+        policy.collect.update(max_episodes_per_env=256, groups=17)
+        train(config, 1, batch_groups=17)
         assert len(metrics()) == 1
 
     def test_without_a_collector_it_is_group(self, folder):
@@ -208,7 +214,7 @@ class TestConvert:
         """4096 / (8 x 100) = 5.1 groups, within bounds; an evaluation each 1280 / (2 x 4096 / 64) updates."""
         learn, every = dict(batch_size=64, epoch_per_collect=2), dict(evaluator=dict(eval_freq=1280))
         found = convert(*ppo(learn=learn, collect=dict(n_sample=4096), eval=every), length).main
-        assert found['policy']['collect']['n_sample'] == groups
+        assert found['policy']['collect']['groups'] == groups
         assert found['policy']['eval']['evaluator']['eval_freq'] == 10
         assert found['env']['collector_env_num'] == 16 and found['exp_name'] == 'x_grpo'
 

@@ -132,7 +132,7 @@ def setting(**changes):
     'changes, message', [
         (dict(env_ids='CartPole-v1'), "env.env_ids = 'CartPole-v1': unknown key; did you mean 'env_id'"),
         (dict(env_wrapper='gym_hybrid_default'), 'CartPole-v1 fails in its first steps with these wrappers'),
-        (dict(rew_clip=1), 'env.rew_clip = 1: must be of type bool'),
+        (dict(rew_clip=1), 'env.rew_clip = 1: must be True or False'),
         (dict(env_wrapper='none'), "env.env_wrapper = 'none': must be a list, or one of 'default'"),
         (dict(collector_env_num=2.0), 'env.collector_env_num = 2.0: must be an integer'),
         (dict(manager=dict(type='base', max_retry=0)), 'env.manager.max_retry = 0'),

@@ -79,7 +79,7 @@ class TestWhatIsEvaluated:
     def test_with_a_replay_buffer(self, think_answer):
         policy = dict(other=dict(replay_buffer=dict(replay_buffer_size=8, max_use=3)))
         configs = small('think_answer_grpo_serial', policy=policy)
-        train(configs, 3, pipeline=serial_pipeline, update_per_collect=1, batch_size=2)
+        train(configs, 3, pipeline=serial_pipeline, update_per_collect=1, batch_groups=2)
         assert evaluated() == [0, 3]
 
     @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ class TestWhatIsEvaluated:
 
     def test_the_config_may_name_the_number_of_updates(self, run, think_answer):
         for name, number, resumes in (('run', 3, False), ('run', 5, True), ('whole', 5, False)):
-            think_answer[0].policy.learn.num_updates = number
+            think_answer[0].policy.run = dict(num_updates=number)
             run(FOREVER, name=name, resumes=resumes)
             assert len(metrics(name)) == number
         assert evaluated() == evaluated('whole') == [0, 4, 5]

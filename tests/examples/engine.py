@@ -82,7 +82,7 @@ class Engine:
 
     def __init__(self, model: PreTrainedModel, group: int, max_tokens: int, seed: int = 0, **learn: Any) -> None:
         kind = POLICY_REGISTRY.get('grpo')
-        changes = dict(group_size=group, learn=learn, collect=dict(n_sample=len(WORDS)))
+        changes = dict(group_size=group, learn=learn, collect=dict(groups=len(WORDS)))
         torch.manual_seed(seed)  # the run's
         self.env = TokenEnv(task=SortTask(), max_new_tokens=max_tokens)
         cfg = deep_merge_dicts(kind.default_config(), changes)

@@ -32,11 +32,11 @@ def close(a, b):
 def of_engine(options):
     """Keys of ``policy.learn`` for the example's options."""
     return dict(
-        batch_size=options.batch,
+        batch_groups=options.batch,
         epoch_per_collect=options.epochs,
         learning_rate=options.rate,
-        clip_ratio=options.clip,
-        beta=options.beta,
+        clip=dict(ratio=options.clip),
+        kl=dict(beta=options.beta),
         grad_clip_value=options.max_norm,
         lr_scheduler=dict(type='linear', num_training_steps=options.updates),
     )

@@ -62,8 +62,9 @@ def test_rows_on_the_device_are_those_of_a_mini_batch(monkeypatch, learn):
     """A whole update may be larger than a GPU's memory."""
     moved, to = [], Batch.to
     monkeypatch.setattr(Batch, 'to', lambda self, device: moved.append(len(self)) or to(self, device))
-    learn = dict(learn, batch_size=1, noise_every=1, shadow=['dapo'], shadow_every=1, beta=0.1)
-    policy = step_policy(DISCRETE, learn=learn)
+    learn = dict(learn, batch_groups=1, kl=dict(beta=0.1))
+    instruments = dict(noise_every=1, shadow=['dapo'], shadow_every=1)
+    policy = step_policy(DISCRETE, learn=learn, instruments=instruments)
     policy.learn_mode.forward([sample_steps(policy, [3, 2], truncated=(0, ), number=i) for i in range(4)])
     assert moved and max(moved) == policy.cfg.group_size
 
@@ -91,15 +92,17 @@ def test_a_step_has_the_gradient_of_torchtune(case, name, mask, part):
     options = case['kwargs']
     cfg = EasyDict(
         micro_batch_tokens=None,
-        entropy_weight=0.,
+        entropy=dict(weight=0.),
         grad_clip_value=1e9,
         target_kl=None,
         max_ratio=None,
         max_bad_updates=1,
-        value_weight=options.get('value_coeff', 0.1),
-        value_clip=options.get('value_clip_range', 0.2),
-        gae_lambda=None,
-        value_norm=False
+        critic=dict(
+            value_weight=options.get('value_coeff', 0.1),
+            value_clip=options.get('value_clip_range', 0.2),
+            gae_lambda=0.95,
+            value_norm=False
+        )
     )
     loss = LossConfig(reduction='token', beta=0., clip_ratio=options.get('epsilon', 0.1))
     setting = Setting(EasyDict(learn=cfg, collect=dict(discount_factor=1.)), loss, model, model)
@@ -130,7 +133,7 @@ class TestTokens:
         assert torch.equal(reading.logp[counted], plain.logp[counted])
 
     def test_advantages_are_those_of_gae_over_the_batch(self):
-        policy = with_critic(trained_head=True, gae_lambda=0.5)
+        policy = with_critic(trained_head=True, critic=dict(gae_lambda=0.5))
         batch = Batch.of(sample_groups(policy))
         learned = policy.learning.to_learn(batch)
         adv, return_ = gae_advantage(batch.reward, learned.value, batch.weight, 1., 0.5)
@@ -140,7 +143,7 @@ class TestTokens:
         assert not learned.adv[~counted].any()
 
     def test_learns_to_predict_the_return(self):
-        policy = with_critic(learning_rate=1e-2, value_weight=1., gae_lambda=1., entropy_weight=0.)
+        policy = with_critic(learning_rate=1e-2, critic=dict(value_weight=1., gae_lambda=1.), entropy=dict(weight=0.))
         groups = sample_groups(policy, reward=lambda group, row: 1. + group)
         metrics = [policy.learn_mode.forward(copy.deepcopy(groups)) for _ in range(100)]
         assert metrics[0]['explained_variance'] == pytest.approx(0, abs=1e-6)  # the head starts at 0
@@ -150,7 +153,9 @@ class TestTokens:
         assert set(policy.learn_mode.monitor_vars()) >= {'value_loss', 'value_clipfrac', 'explained_variance'}
 
     def test_values_in_units_of_the_returns_deviation(self):
-        plain, normed = policies = [with_critic(trained_head=True, value_norm=n, gae_lambda=0.5) for n in (False, True)]
+        plain, normed = policies = [
+            with_critic(trained_head=True, critic=dict(value_norm=n, gae_lambda=0.5)) for n in (False, True)
+        ]
         critic_of(normed).load_state_dict(critic_of(plain).state_dict())
         batch = Batch.of(sample_groups(plain, reward=lambda group, row: 10. * row - 30. * group))
         first, other = (policy.learning.to_learn(batch) for policy in policies)
@@ -169,7 +174,7 @@ class TestTokens:
         assert critic.return_std == pytest.approx(returns.double().std(unbiased=False).item(), rel=1e-4)
 
     def test_groups_of_one_row(self):
-        policy = with_critic(dict(group_size=1), batch_size=4)
+        policy = with_critic(dict(group_size=1), batch_groups=4)
         assert update(policy, [0, 1, 2, 3], reward=None)['optimizer_steps'] == 1
 
     def test_micro_batches_change_nothing_but_memory(self):
@@ -182,7 +187,7 @@ class TestTokens:
 
     def test_a_model_of_its_own(self):
         config = dict(small('think_answer_grpo')[0].policy.model.config, hidden_size=16)
-        policy = with_critic(critic=dict(config=config))
+        policy = with_critic(critic=dict(model=dict(config=config)))
         before = tensors(policy)
         for _ in range(2):  # in the first update the head is 0, and no gradient passes it
             assert update(policy, reward=None)['optimizer_steps'] == 1
@@ -190,7 +195,7 @@ class TestTokens:
         assert any(name.startswith('critic model.') for name in changed(policy, before))
 
     def test_warm_up_trains_the_head_only(self):
-        policy = with_critic(value_warmup=1, weight_decay=0.1)
+        policy = with_critic(weight_decay=0.1, critic=dict(value_warmup=1))
         before = tensors(policy)
         update(policy, reward=None)
         assert changed(policy, before) == {'critic head.weight', 'critic head.bias'}
@@ -230,6 +235,6 @@ class TestSteps:
         'share_encoder, parts', [(True, {'critic_head'}), (False, {'critic_head', 'critic_encoder'})]
     )
     def test_the_head_is_what_the_actor_does_not_use(self, share_encoder, parts):
-        policy = step_policy(dict(DISCRETE, share_encoder=share_encoder), learn=dict(GAE, value_warmup=1))
+        policy = step_policy(dict(DISCRETE, share_encoder=share_encoder), learn=dict(GAE, critic=dict(value_warmup=1)))
         head = {id(p) for p in head_of(policy.model, critic_of(policy))}
         assert {name.split('.')[0] for name, p in policy.model.named_parameters() if id(p) in head} == parts

@@ -66,7 +66,7 @@ def learn(policy, times=2):
 def test_without_beta_it_is_di_engines_ppo(action_space, recompute_adv, value_norm):
     options = dict(action_space=action_space, recompute_adv=recompute_adv, value_norm=value_norm)
     expected, theirs = learn(make(PPOPolicy, **options))
-    got, ours = learn(make(PPOKLPolicy, beta=0, **options))
+    got, ours = learn(make(PPOKLPolicy, kl=dict(beta=0, type='k1'), **options))
     assert torch.equal(got, expected) and len(ours) == len(theirs)
     for mine, their in zip(ours, theirs):
         their.pop('kl_div', None)  # of DI-engine's main
@@ -79,7 +79,7 @@ def test_without_beta_it_is_di_engines_ppo(action_space, recompute_adv, value_no
 def test_beta_keeps_the_policy_near_its_start(action_space, kl_type):
     last = {}
     for beta in (1e-6, 10):
-        policy = make(OpenPPO, action_space, beta=beta, kl_type=kl_type, adv_norm=False)
+        policy = make(OpenPPO, action_space, kl=dict(beta=beta, type=kl_type), adv_norm=False)
         start = copy.deepcopy(policy.model.state_dict())
         last[beta] = learn(policy, times=6)[1][-1]['kl']
         assert all(torch.equal(w, start[name]) for name, w in policy.reference.state_dict().items())
@@ -88,7 +88,7 @@ def test_beta_keeps_the_policy_near_its_start(action_space, kl_type):
 
 @pytest.mark.parametrize('kl_type', ['k1', 'k2', 'k3'])
 def test_the_kl_is_that_of_the_taken_actions(kl_type):
-    policy = make(OpenPPO, beta=0.1, kl_type=kl_type, value_norm=False, epoch_per_collect=1, batch_size=BATCH)
+    policy = make(OpenPPO, kl=dict(beta=0.1, type=kl_type), value_norm=False, epoch_per_collect=1, batch_size=BATCH)
     torch.manual_seed(3)
     for p in policy.model.parameters():
         p.data += 0.1 * torch.randn_like(p)
@@ -107,8 +107,9 @@ def test_the_kl_is_that_of_the_taken_actions(kl_type):
 
 @pytest.mark.parametrize(
     'options, message', [
-        (dict(beta=-1), r'policy.learn.beta = -1: must be a number in \[0, inf\)'),
-        (dict(kl_type='k4'), "policy.learn.kl_type = 'k4': must be one of 'k1', 'k2', 'k3'"),
+        (dict(kl=dict(beta=-1, type='k1')), r'policy.learn.kl.beta = -1: must be a number in \[0, inf\)'),
+        (dict(beta=0.1), 'policy.learn.beta is policy.learn.kl.beta now'),
+        (dict(kl=dict(beta=0.1, type='k4')), "policy.learn.kl.type = 'k4': must be one of 'k1', 'k2', 'k3'"),
         (dict(action_space='hybrid'), "policy.action_space = 'hybrid': must be 'discrete' or 'continuous'"),
     ],
     ids=str
@@ -129,8 +130,8 @@ def test_on_tokens_through_the_pipeline(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main, create = load('think_answer_ppo')
     main.env.collector_env_num = 32
-    main.policy.collect.n_sample = 320
-    main.policy.learn.update(beta=0.1, kl_type='k3', batch_size=80)
+    main.policy.collect.groups = 320
+    main.policy.learn.update(batch_size=80, kl=dict(beta=0.1, type='k3'))
     create.policy.type = 'ppo_kl'
     kls = []
     update = PPOKLPolicy._update

@@ -96,7 +96,7 @@ class TestAlone:
     def test_rows_of_groups_of_one_without_a_reward(self, folder):
         found = []
         for value in (0., 5.):
-            policy = taught(folder, dict(group_size=1), batch_size=4)
+            policy = taught(folder, dict(group_size=1), batch_groups=4)
             metrics = update(policy, [0, 1, 2, 3], lambda group, row: value * group)
             found.append(weights(policy))
             assert metrics['optimizer_steps'] == 1 and metrics['policy_loss'] == 0 == metrics['equal_groups']
@@ -106,7 +106,7 @@ class TestAlone:
 class TestBeside:
 
     def test_loss_and_weight_add_up(self, folder):
-        learn = dict(advantage='outcome', entropy_weight=0.01)
+        learn = dict(advantage='outcome', entropy=dict(weight=0.01))
         plain = update(taught(None, **learn), reward=by_row)
         assert 'teacher_loss' not in plain
         found = {}

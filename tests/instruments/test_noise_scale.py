@@ -48,8 +48,14 @@ class TestInWeights:
     @pytest.mark.parametrize('learn', [dict(), dict(micro_batch_tokens=12), dict(loss='dapo', adv_method='no_std')])
     def test_is_that_of_the_gradients_of_each_half(self, learn):
         """A step on the rows of half a group alone, the others without a reward, gives the half's gradient."""
-        still = dict(entropy_weight=0.0, learning_rate=1e-12, grad_clip_value=1e9, noise_every=1, batch_size=3)
-        policy = token_policy(collect=dict(n_sample=3), **still, **learn)
+        still = dict(
+            learning_rate=1e-12,
+            grad_clip_value=1e9,
+            instruments=dict(noise_every=1),
+            batch_groups=3,
+            entropy=dict(weight=0.0)
+        )
+        policy = token_policy(collect=dict(groups=3), **still, **learn)
         data, adv = sample_groups(policy, [0, 1, 2], reward=reward), policy.advantage.of
         found = parts(policy.learn_mode.forward(data), 'weights')
 
@@ -74,7 +80,7 @@ class TestInWeights:
         assert found.get('scale', -1) == pytest.approx((variance / signal).item() if signal > 0 else -1, rel=1e-3)
 
     def test_every_few_updates_and_nothing_is_changed(self):
-        policies = [token_policy(learning_rate=1e-2, noise_every=every) for every in (0, 2)]
+        policies = [token_policy(learning_rate=1e-2, instruments=dict(noise_every=every)) for every in (0, 2)]
         for policy, expected in zip(policies, ([False] * 3, [True, False, True])):
             found = [update(policy) for _ in range(3)]
             assert [bool(parts(metrics, 'weights')) for metrics in found] == expected
@@ -83,12 +89,12 @@ class TestInWeights:
 
     @pytest.mark.parametrize('groups, of_row', [([0], reward), ([0, 1], same_reward)])
     def test_neither_one_group_nor_no_row_has_a_scale(self, groups, of_row):
-        metrics = update(token_policy(noise_every=1, drop_equal_groups=True), groups, of_row)
+        metrics = update(token_policy(instruments=dict(noise_every=1), drop_equal_groups=True), groups, of_row)
         assert not any(name.startswith('noise/') for name in metrics)
 
     @pytest.mark.parametrize('model, kinds', [(DISCRETE, ['table', 'weights']), (CONTINUOUS, ['weights'])])
     def test_continuous_actions_have_no_table(self, model, kinds):
-        policy = step_policy(model, learn=dict(noise_every=1, batch_size=2))
+        policy = step_policy(model, learn=dict(batch_groups=2), instruments=dict(noise_every=1))
         groups = [sample_steps(policy, [3, 5], lambda row, step: float(row), number=n) for n in (0, 1)]
         metrics = policy.learn_mode.forward(groups)
         assert sorted({name.split('/')[1] for name in metrics if name.startswith('noise/')}) == kinds

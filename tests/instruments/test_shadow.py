@@ -31,8 +31,8 @@ def off_policy(policy):
 
 def gradients(**learn):
     """Metrics of an update, its gradient in the weights, and that in log-probabilities."""
-    still = dict(PRESET, entropy_weight=0.0, learning_rate=1e-12, grad_clip_value=1e9, batch_size=3)
-    policy, slopes = token_policy(collect=dict(n_sample=3), **dict(still, **learn)), []
+    still = dict(PRESET, learning_rate=1e-12, grad_clip_value=1e9, batch_groups=3, entropy=dict(weight=0.0))
+    policy, slopes = token_policy(collect=dict(groups=3), **dict(still, **learn)), []
     data, own = off_policy(policy), policy.actor.read
 
     def read(model, part, *args, **kwargs):
@@ -51,8 +51,8 @@ class TestEqualsARunWithThatLoss:
     @pytest.mark.parametrize('loss', LOSS_PRESETS)
     def test_loss_norm_and_cosine(self, loss):
         """In a run with grpo, the shadow of a loss is what a run with that loss measures of itself."""
-        beside, first, first_slope = gradients(beta=0.1, shadow=[loss], shadow_every=1)
-        alone, second, second_slope = gradients(loss=loss, beta=0.1)
+        beside, first, first_slope = gradients(instruments=dict(shadow=[loss], shadow_every=1), kl=dict(beta=0.1))
+        alone, second, second_slope = gradients(loss=loss, kl=dict(beta=0.1))
         found = shadow_of(beside, loss)
         cosine = torch.nn.functional.cosine_similarity
         assert found['loss'] == pytest.approx(alone['policy_loss'], rel=1e-5)
@@ -64,15 +64,21 @@ class TestEqualsARunWithThatLoss:
 
     def test_individual_choices_are_of_the_loss_in_use_alone(self):
         """Otherwise every preset would have the run's clipping range and advantages, and all would be alike."""
-        plain = shadow_of(gradients(shadow=['grpo', 'gspo'])[0], 'grpo')
+        plain = shadow_of(gradients(instruments=dict(shadow=['grpo', 'gspo']))[0], 'grpo')
         assert plain['cosine'] == pytest.approx(1, abs=1e-9)
-        individual = dict(ratio='sequence', adv_method='rloo', surrogate_options=dict(dual_clip=2.0), clip_ratio=3e-4)
-        found = shadow_of(gradients(shadow=['grpo'], **individual)[0], 'grpo')
+        individual = dict(
+            ratio='sequence', adv_method='rloo', surrogate_options=dict(dual_clip=2.0), clip=dict(ratio=3e-4)
+        )
+        found = shadow_of(gradients(instruments=dict(shadow=['grpo']), **individual)[0], 'grpo')
         assert found['norm'] == pytest.approx(plain['norm'], rel=1e-5) and found['cosine'] < 0.9
 
-    @pytest.mark.parametrize('learn', [dict(top_entropy=0.5), dict(mask_truncated=True), dict(drop_equal_groups=True)])
+    @pytest.mark.parametrize(
+        'learn', [dict(entropy=dict(top_share=0.5)),
+                  dict(mask_truncated=True),
+                  dict(drop_equal_groups=True)]
+    )
     def test_learns_from_the_same_tokens(self, learn):
-        metrics, *_ = gradients(shadow=['grpo', 'dapo'], **learn)
+        metrics, *_ = gradients(instruments=dict(shadow=['grpo', 'dapo']), **learn)
         assert shadow_of(metrics, 'grpo')['cosine'] == pytest.approx(1, abs=1e-9)
         assert shadow_of(metrics, 'grpo')['norm'] == pytest.approx(shadow_of(metrics, 'in_use')['norm'])
 
@@ -81,7 +87,7 @@ class TestEqualsARunWithThatLoss:
         cosines, preset = [], LOSS_PRESETS['grpo']
         for wrong in (dict(), dict(clip_ratio=0.1), dict(reduction='token'), dict(adv_method='no_std')):
             monkeypatch.setitem(LOSS_PRESETS, 'cispo', replace(preset, **wrong))
-            cosines.append(shadow_of(gradients(shadow=['cispo'])[0], 'cispo')['cosine'])
+            cosines.append(shadow_of(gradients(instruments=dict(shadow=['cispo']))[0], 'cispo')['cosine'])
         assert cosines[0] == pytest.approx(1, abs=1e-9) and max(cosines[1:]) < 0.9999
 
 
@@ -94,8 +100,8 @@ class TestEqualsARunWithThatLoss:
     ]
 )
 def test_nothing_is_changed_bit_for_bit(learn):
-    learn = dict(dict(learning_rate=1e-2, beta=0.1, epoch_per_collect=2, batch_size=1), **learn)
-    policies = [token_policy(**learn, **shadow) for shadow in ({}, dict(shadow='all', shadow_every=2))]
+    learn = dict(dict(learning_rate=1e-2, epoch_per_collect=2, batch_groups=1, kl=dict(beta=0.1)), **learn)
+    policies = [token_policy(instruments=i, **learn) for i in ({}, dict(shadow='all', shadow_every=2))]
     metrics = [[update(policy) for _ in range(3)] for policy in policies]
     due = [['weights_norm' in shadow_of(m, 'in_use') for m in found] for found in metrics]
     assert due == [[False] * 3, [True, False, True]] and torch.equal(*map(weights, policies))
@@ -108,20 +114,21 @@ def test_nothing_is_changed_bit_for_bit(learn):
 class TestWhichPresets:
 
     def test_all_of_a_language_model(self):
-        metrics = update(token_policy(shadow='all'))
+        metrics = update(token_policy(instruments=dict(shadow='all')))
         assert all({'loss', 'norm', 'cosine'} <= set(shadow_of(metrics, name)) for name in LOSS_PRESETS)
 
     @pytest.mark.parametrize(
         'model, learn, left_out',
         [
             (CONTINUOUS, {}, {'dr_grpo', 'dppo_tv', 'dppo_kl'}),
-            (DISCRETE, dict(batch_steps=4), {'dr_grpo', 'gspo', 'luspo', 'gmpo', 'vespo'}),  # no ratio of a row
+            # no ratio of a row
+            (DISCRETE, dict(batch_steps=4), {'dr_grpo', 'dppo_tv', 'dppo_kl', 'gspo', 'luspo', 'gmpo', 'vespo'}),
         ]
     )
     def test_the_others_are_left_out_with_a_reason(self, capsys, model, learn, left_out):
-        policy = step_policy(model, learn=dict(learn, shadow='all'))
+        policy = step_policy(model, learn=dict(learn), instruments=dict(shadow='all'))
         said = capsys.readouterr().out
-        assert all(f"policy.learn.shadow: without '{name}' (policy.learn." in said for name in left_out)
+        assert all(f"policy.instruments.shadow: without '{name}' (policy.learn." in said for name in left_out)
         metrics = policy.learn_mode.forward([sample_steps(policy, [3, 5], lambda row, step: float(row + step))])
         assert {name for name in LOSS_PRESETS if not shadow_of(metrics, name)} == left_out
         assert shadow_of(metrics, 'dapo')['norm'] > 0

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unittest
 
 
 def test_a_record_changes_no_weight():
-    policies = [token_policy(tokens_freq=freq) for freq in (None, 1)]
+    policies = [token_policy(instruments=dict(tokens_every=freq)) for freq in (None, 1)]
     for policy in policies:
         for _ in range(2):
             update(policy)
@@ -23,7 +23,7 @@ def test_a_record_changes_no_weight():
 
 
 def test_a_record_has_what_the_update_did():
-    policy = token_policy(tokens_freq=2)
+    policy = token_policy(instruments=dict(tokens_every=2))
     samples = sample_groups(policy, reward=lambda group, row: float(row < group + 1))
     batch = Batch.of(samples)
     reading = policy.read(batch)
@@ -48,7 +48,7 @@ def test_a_record_has_what_the_update_did():
 
 
 def test_rows_that_are_not_learned_from_have_advantage_0():
-    policy = token_policy(tokens_freq=1, drop_equal_groups=True)
+    policy = token_policy(instruments=dict(tokens_every=1), drop_equal_groups=True)
     samples = sample_groups(policy, reward=lambda group, row: float(group == 1 and row == 0))
     samples[1]['failed'][3] = 1
     policy.learn_mode.forward(samples)

@@ -54,7 +54,7 @@ class Updater:
 
 
 def watch_of(model, warmup=0):
-    return Watch(View(EasyDict(learn=dict(value_warmup=warmup)), None, model, Updater(model), None, None))
+    return Watch(View(EasyDict(learn=dict(critic=dict(value_warmup=warmup))), None, model, Updater(model), None, None))
 
 
 class TestNothingChanges:
@@ -63,7 +63,7 @@ class TestNothingChanges:
 
         def state(watched):
             torch.manual_seed(5)
-            found = train(watched=watched, beta=0.1).learn_mode.state_dict()
+            found = train(watched=watched, kl=dict(beta=0.1)).learn_mode.state_dict()
             return {key: value for key, value in found.items() if key != 'watch'}, torch.rand(3)
 
         same(state(True), state(False))
@@ -106,13 +106,13 @@ class TestFound:
         assert found.recent[-1]['sampler_gap_mean'] < 1e-5
 
     def test_a_reference_that_moves(self):
-        policy = train(updates=1, beta=0.1)
+        policy = train(updates=1, kl=dict(beta=0.1))
         assert causes(policy) == []
         next(policy.reference.parameters()).data += 1e-7
         assert causes(train(1, 1, policy)) == ['drift']
 
     def test_a_reference_that_is_renewed(self):
-        assert causes(train(updates=5, beta=0.1, ref_sync_freq=2, ref_sync_mixup=0.5)) == []
+        assert causes(train(updates=5, kl=dict(beta=0.1, ref_sync_freq=2, ref_sync_mixup=0.5))) == []
 
     def test_a_sign_error_goes_against_the_advantages(self):
         """An optimizer that climbs: the rows with a positive advantage become less probable."""

@@ -11,12 +11,17 @@ from ding_grpo.rl_utils import group_advantage, high_entropy, kl_estimate
 from tests.policies import (Seen, change, make_batch, reward, same_reward, sample_groups, token_policy, update, weights)
 
 pytestmark = pytest.mark.unittest
-PLAIN = dict(beta=0.1, entropy_weight=0.0, kl_target=None, kl_horizon=100, entropy_target=None, entropy_step=0.01)
+
+
+def coefficients(weight=0.0, kl=None, entropy=None):
+    """With these targets."""
+    of_entropy = dict(weight=weight, target=entropy, step=0.01)
+    return Coefficients(EasyDict(kl=dict(beta=0.1, target=kl, horizon=100), entropy=of_entropy))
 
 
 def policy_of(factor=None, **learn):
     """A policy, whose reference differs from it if there is a factor."""
-    policy = token_policy(**dict(dict(learning_rate=1e-2, entropy_weight=0.0), **learn))
+    policy = token_policy(**dict(dict(learning_rate=1e-2, entropy=dict(weight=0.0)), **learn))
     if factor is not None:
         change(policy.reference, factor)
     return policy
@@ -32,7 +37,7 @@ class TestCoefficients:
 
     def test_kl_by_hand(self):
         # KL 0.1 is far above the target 0.02: 20 % in 100 rows, 10 % in 50. Then 0.019: 5 % below, 2.5 % in 50 rows.
-        found = Coefficients(EasyDict(PLAIN, kl_target=0.02))
+        found = coefficients(kl=0.02)
         for measured, rows, expected in (
             (dict(kl=0.1), 50, 0.11),
             (dict(kl=0.019), 50, 0.11 * 0.975),
@@ -43,7 +48,7 @@ class TestCoefficients:
             assert found.beta == pytest.approx(expected)
 
     def test_entropy_by_hand(self):
-        found, applied = Coefficients(EasyDict(PLAIN, entropy_target=0.5)), []
+        found, applied = coefficients(entropy=0.5), []
         for entropy in (0.4, 0.5, 0.6, 0.6, 0.6, 0.2):
             applied.append(found.entropy_weight)
             found.follow(dict(entropy=entropy), 8)
@@ -51,15 +56,14 @@ class TestCoefficients:
         assert applied == pytest.approx([0, 0.01, 0.02, 0, 0, 0]) and found.entropy_weight == pytest.approx(0.01)
 
     def test_without_targets_nothing_changes_and_nothing_is_saved(self):
-        found = Coefficients(EasyDict(PLAIN, entropy_weight=0.3))
+        found = coefficients(weight=0.3)
         found.follow(dict(kl=9., entropy=9.), 100)
         assert (found.beta, found.entropy_weight) == (0.1, 0.3)
         assert found.state_dict() == {} and found.metrics() == {} and found.names == []
 
     def test_states_of_runs_without_the_target(self):
-        cfg = EasyDict(PLAIN, kl_target=0.02, entropy_target=1.0)
-        saved, one_target, fresh = Coefficients(cfg), Coefficients(EasyDict(PLAIN, entropy_target=1.0)), \
-            Coefficients(cfg)
+        both = dict(kl=0.02, entropy=1.0)
+        saved, one_target, fresh = coefficients(**both), coefficients(entropy=1.0), coefficients(**both)
         saved.follow(dict(kl=1., entropy=0.1), 100)
         one_target.load_state_dict(saved.state_dict())
         assert (one_target.beta, one_target.entropy_weight) == (0.1, 0.01)
@@ -86,7 +90,7 @@ class TestKLInReward:
         assert found == pytest.approx([-0.1 * kl[0], 1 - 0.1 * kl[1], 0])
 
     def test_rows_are_compared_by_the_reward_less_their_kl(self):
-        policy = policy_of(1.3, beta=0.5, kl_in_reward=True, adv_method='no_std')
+        policy = policy_of(1.3, adv_method='no_std', kl=dict(beta=0.5, in_reward=True))
         data = sample_groups(policy, reward=reward)
         batch = learned(policy, data)
         kl = kl_estimate(batch.logp_old, batch.logp_ref, 'k3').masked_fill(batch.weight == 0, 0).sum(1)
@@ -96,33 +100,35 @@ class TestKLInReward:
 
     def test_the_loss_has_no_second_kl(self):
         """Equal rewards without a KL between them: nothing is left to learn from, unlike with the KL in the loss."""
-        metrics = update(policy_of(beta=0.5, kl_in_reward=True, kl_type='k2'), reward=same_reward)
+        metrics = update(policy_of(kl=dict(beta=0.5, in_reward=True, type='k2')), reward=same_reward)
         assert metrics['policy_loss'] == pytest.approx(0, abs=1e-6) and metrics['kl'] == pytest.approx(0, abs=1e-6)
 
     @pytest.mark.parametrize('learn', [dict(adv_method='reinforce_plus_plus'), dict(advantage='gae', adv_method=None)])
     def test_with_returns_to_go_and_a_critic(self, learn):
-        policy = policy_of(1.3, beta=0.5, kl_in_reward=True, **learn)
+        policy = policy_of(1.3, **learn, kl=dict(beta=0.5, in_reward=True))
         batch = learned(policy, sample_groups(policy, reward=reward))
         assert batch.adv.dim() == 2 and batch.adv.isfinite().all()
         assert (batch.reward[:, 0] != 0).any()  # not the last token alone
 
     def test_the_collectors_table_shows_no_advantages(self):
-        policy = policy_of(beta=0.5, kl_in_reward=True)
+        policy = policy_of(kl=dict(beta=0.5, in_reward=True))
         assert policy.advantages(sample_groups(policy, [0])) == [None]
 
 
 class TestTargets:
 
     def test_follow_what_was_measured(self):
-        policy = policy_of(1.3, beta=0.1, kl_target=1e-6, kl_horizon=8, entropy_target=9.0, entropy_step=0.1)
+        policy = policy_of(
+            1.3, kl=dict(beta=0.1, target=1e-6, horizon=8), entropy=dict(weight=0.0, target=9.0, step=0.1)
+        )
         first, second = update(policy), update(policy)
         assert (first['beta'], first['entropy_weight']) == (0.1, 0)  # the bonus waits for a measurement
         assert second['beta'] == pytest.approx(0.12) and second['entropy_weight'] == pytest.approx(0.1)
 
     def test_coefficients_change_what_is_learned(self):
         found = []
-        for learn in (dict(), dict(kl_target=1e-6, kl_horizon=1), dict(entropy_target=9.0, entropy_step=0.5)):
-            policy = policy_of(1.3, beta=0.5, **learn)
+        for kl, entropy in (({}, {}), (dict(target=1e-6, horizon=1), {}), ({}, dict(target=9.0, step=0.5))):
+            policy = policy_of(1.3, kl=dict(kl, beta=0.5), entropy=dict(entropy, weight=0.0))
             data = sample_groups(policy, reward=reward)
             for _ in range(2):
                 policy.learn_mode.forward(copy.deepcopy(data))
@@ -130,10 +136,10 @@ class TestTargets:
         assert not torch.allclose(found[0], found[1], atol=1e-5) and not torch.allclose(found[0], found[2], atol=1e-5)
 
     def test_metrics_only_with_a_target(self):
-        policy = policy_of(beta=0.1)
+        policy = policy_of(kl=dict(beta=0.1))
         assert not {'beta', 'entropy_weight'} & set(update(policy))
         assert 'coefficients' not in policy.learn_mode.state_dict()
-        monitored = policy_of(beta=0.1, kl_target=0.1).learn_mode.monitor_vars()
+        monitored = policy_of(kl=dict(beta=0.1, target=0.1)).learn_mode.monitor_vars()
         assert 'beta' in monitored and 'entropy_weight' not in monitored
 
 
@@ -150,7 +156,7 @@ class TestTopEntropy:
             high_entropy(entropy, weight, 1.5)
 
     def test_others_have_no_advantage_and_no_gradient(self):
-        policy = policy_of(top_entropy=0.2)
+        policy = policy_of(entropy=dict(top_share=0.2))
         data = sample_groups(policy, reward=reward)
         plain = learned(policy_of(), data)
         batch = learned(policy, data)
@@ -159,7 +165,7 @@ class TestTopEntropy:
         assert torch.allclose(batch.adv, torch.where(high, plain.adv.unsqueeze(1), 0.), atol=1e-6)
 
     def test_all_tokens_are_as_without(self):
-        policies = [policy_of(top_entropy=share) for share in (None, 1.0)]
+        policies = [policy_of(entropy=dict(top_share=share)) for share in (None, 1.0)]
         for policy in policies:
             update(policy)
         assert torch.equal(*map(weights, policies))

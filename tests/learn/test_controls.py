@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unittest
 
 def learn(change=lambda sample: None, indices=(0, 1), of_row=reward, **options):
     """Weights and metrics after an update on two groups, which were changed after sampling."""
-    policy = token_policy(learning_rate=1e-2, entropy_weight=0.0, **options)
+    policy = token_policy(learning_rate=1e-2, **options, entropy=dict(weight=0.0))
     data = sample_groups(policy, indices, reward=of_row)
     for sample in data:
         change(sample)
@@ -168,7 +168,7 @@ class TestReference:
 
     @pytest.mark.parametrize('mixup', [1.0, 0.25])
     def test_is_renewed(self, mixup):
-        policy = token_policy(beta=0.1, learning_rate=1e-2, ref_sync_freq=2, ref_sync_mixup=mixup)
+        policy = token_policy(learning_rate=1e-2, kl=dict(beta=0.1, ref_sync_freq=2, ref_sync_mixup=mixup))
         start = vector(policy.reference.parameters())
         update(policy)
         assert torch.equal(vector(policy.reference.parameters()), start)
@@ -176,16 +176,17 @@ class TestReference:
         assert torch.allclose(vector(policy.reference.parameters()), start.lerp(weights(policy), mixup))
 
     def test_a_checkpoint_without_one_cannot_be_resumed(self):
-        state = token_policy(beta=0.1).learn_mode.state_dict()
+        state = token_policy(kl=dict(beta=0.1)).learn_mode.state_dict()
         with pytest.raises(ConfigError, match='ref_sync_freq = 2: the checkpoint contains no reference'):
-            token_policy(beta=0.1, ref_sync_freq=2).learn_mode.load_state_dict(state)
+            token_policy(kl=dict(beta=0.1, ref_sync_freq=2)).learn_mode.load_state_dict(state)
 
     def test_of_adapters_is_the_pretrained_model(self, tiny_model, tmp_path):
         pytest.importorskip('peft')
         tiny_model.save_pretrained(str(tmp_path))
         policy, other = (
-            token_policy(dict(model=dict(lora=dict(r=4))), base=tmp_path, seed=seed, beta=0.1, learning_rate=1e-2)
-            for seed in (0, 5)
+            token_policy(
+                dict(model=dict(lora=dict(r=4))), base=tmp_path, seed=seed, learning_rate=1e-2, kl=dict(beta=0.1)
+            ) for seed in (0, 5)
         )
         base = {n: p.clone() for n, p in policy.model.named_parameters() if not p.requires_grad}
         kls = [update(policy)['kl'] for _ in range(4)]

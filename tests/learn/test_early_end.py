@@ -18,7 +18,7 @@ def after_epochs(epochs, **learn):
 class TestTargetKL:
 
     @pytest.mark.parametrize(
-        'options', [dict(batch_size=2), dict(batch_size=1), dict(batch_size=2, loss='gspo')], ids=str
+        'options', [dict(batch_groups=2), dict(batch_groups=1), dict(batch_groups=2, loss='gspo')], ids=str
     )  # yapf: disable
     def test_ends_the_epochs_where_it_is_exceeded(self, options):
         policy = token_policy(learning_rate=1e-2, epoch_per_collect=50, target_kl=0.02, **options)
@@ -41,7 +41,7 @@ class TestTargetKL:
         assert metrics['kl_old'] == pytest.approx(sum(kl for kl, _ in found) / len(found), rel=1e-3)
 
     def test_counts_even_when_the_last_mini_batch_exceeds_it(self):
-        learn = dict(learning_rate=1e-2, batch_size=2)
+        learn = dict(learning_rate=1e-2, batch_groups=2)
         epochs = after_epochs(50, target_kl=0.02, **learn)[2]
         metrics, _, batches = after_epochs(epochs, target_kl=0.02, **learn)
         assert batches == epochs and metrics['optimizer_steps'] == epochs - 1

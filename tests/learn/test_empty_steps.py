@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unittest
 
 def with_momentum(**learn):
     """A policy after one step of the optimizer."""
-    policy = token_policy(**dict(dict(learning_rate=1e-2, entropy_weight=0.0, weight_decay=0.1), **learn))
+    policy = token_policy(**dict(dict(learning_rate=1e-2, weight_decay=0.1, entropy=dict(weight=0.0)), **learn))
     assert update(policy)['optimizer_steps'] > 0
     return policy
 
@@ -41,7 +41,7 @@ def test_equal_rewards_move_nothing(loss, options):
     assert metrics['grad_norm'] == 0 and metrics['entropy'] > 0  # metrics of what was read
 
 
-@pytest.mark.parametrize('learn', [dict(beta=0.1), dict(entropy_weight=0.01), dict(loss='dro')], ids=str)
+@pytest.mark.parametrize('learn', [dict(kl=dict(beta=0.1)), dict(entropy=dict(weight=0.01)), dict(loss='dro')], ids=str)
 def test_kl_and_entropy_are_gradients_too(learn):
     policy = with_momentum(**learn)
     before = weights(policy)
@@ -54,14 +54,14 @@ def test_other_mini_batches_are_learned():
     def of_one(group, row):
         return float(group == 0 and row == 0)
 
-    policy, alone = (with_momentum(batch_size=1, epoch_per_collect=3) for _ in range(2))
+    policy, alone = (with_momentum(batch_groups=1, epoch_per_collect=3) for _ in range(2))
     assert steps(update(policy, reward=of_one)) == (3, 3)
     update(alone, [0], of_one)
     assert torch.equal(weights(policy), weights(alone))
 
 
 def test_where_every_ratio_is_clipped():
-    policy = with_momentum(clip_ratio=0.2)
+    policy = with_momentum(clip=dict(ratio=0.2))
     data = sample_groups(policy, reward=reward)
     for sample in data:
         returns = sample['reward'].sum(1)
@@ -73,7 +73,7 @@ def test_where_every_ratio_is_clipped():
 
 
 def test_masked_rows_are_no_gradient():
-    policy = with_momentum(mask_truncated=True, batch_size=1)
+    policy = with_momentum(mask_truncated=True, batch_groups=1)
     data = sample_groups(policy, reward=reward)
     data[0]['truncated'][:], data[1]['truncated'][:] = 1, 0
     assert steps(policy.learn_mode.forward(data)) == (1, 1)

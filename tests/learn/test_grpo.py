@@ -32,7 +32,7 @@ class TestOnPolicyIdentity:
     def test_gradient_computed_independently(self, sampling):
         """Minus the mean of (adv + beta * (pi_ref / pi - 1)) * grad log pi, each row read alone by plain
         transformers."""
-        policy = moved(1.1, collect=sampling, beta=0.3, entropy_weight=0.0, grad_clip_value=1e9)
+        policy = moved(1.1, collect=sampling, grad_clip_value=1e9, kl=dict(beta=0.3), entropy=dict(weight=0.0))
         data = sample_groups(policy, reward=reward)
         lm = copy.deepcopy(policy.model.lm)
         policy.learn_mode.forward(copy.deepcopy(data))
@@ -73,7 +73,7 @@ class TestReference:
     def test_is_a_frozen_copy_of_the_start(self, tiny_model):
         # The tutorial notebook's reference is a second random model: its KL is large from the first update on.
         start = vector(tiny_model.parameters())
-        policy = token_policy(beta=0.1, model=tiny_model)
+        policy = token_policy(model=tiny_model, kl=dict(beta=0.1))
         assert update(policy)['kl'] == pytest.approx(0, abs=1e-6)
         assert torch.equal(vector(policy.reference.parameters()), start) and not torch.equal(weights(policy), start)
         assert not any(p.requires_grad for p in policy.reference.parameters())
@@ -81,13 +81,13 @@ class TestReference:
 
     def test_has_the_tokenizers_vocabulary_too(self):
         # the model has more than the tokenizer's 32
-        policy = token_policy(policy=dict(model=dict(config=dict(vocab_size=48))), beta=0.1)
+        policy = token_policy(policy=dict(model=dict(config=dict(vocab_size=48))), kl=dict(beta=0.1))
         assert update(policy)['kl'] == pytest.approx(0, abs=1e-6)
 
     def test_is_read_once_however_many_epochs(self):
 
         def reads(epochs):
-            policy, found = token_policy(beta=0.1, epoch_per_collect=epochs, batch_size=1), []
+            policy, found = token_policy(epoch_per_collect=epochs, batch_groups=1, kl=dict(beta=0.1)), []
             policy.reference.trunk.register_forward_hook(lambda *args: found.append(1))
             update(policy, [0, 1, 2])
             return len(found)
@@ -97,7 +97,14 @@ class TestReference:
 
 def learned_with(options):
     """The weights after two updates of a small policy with these options."""
-    learn = dict(PRESET, learning_rate=1e-2, beta=0.1, entropy_weight=0.0, epoch_per_collect=3, adv_method='no_std')
+    learn = dict(
+        PRESET,
+        learning_rate=1e-2,
+        epoch_per_collect=3,
+        adv_method='no_std',
+        kl=dict(beta=0.1),
+        entropy=dict(weight=0.0)
+    )
     policy = token_policy(**dict(learn, **options))
     data = sample_groups(policy, reward=reward)
     for _ in range(2):
@@ -112,20 +119,20 @@ def learned_without_options():
 
 @pytest.mark.parametrize(
     'key, value', [
-        ('clip_ratio', 0.01),
-        ('kl_type', 'k1'),
-        ('clip_ratio_high', 0.01),
-        ('delta', 1.21),
+        ('clip', dict(ratio=0.01)),
+        ('kl', dict(type='k1')),
+        ('clip', dict(ratio_high=0.01)),
+        ('clip', dict(delta=1.21)),
         ('ratio', 'sequence'),
         ('surrogate', 'sapo'),
         ('surrogate_options', dict(dual_clip=1.01)),
         ('reduction', 'token'),
         ('reduction', 'constant'),
-        ('kl_ratio_correction', True),
+        ('kl', dict(ratio_correction=True)),
         *(('loss', name) for name in LOSS_PRESETS if name != 'grpo'),
-        ('beta', 0.5),
+        ('kl', dict(beta=0.5)),
         ('weight_decay', 0.5),
-        ('entropy_weight', 0.5),
+        ('entropy', dict(weight=0.5)),
         ('learning_rate', 1e-4),
         ('grad_clip_value', 1e-6),
         *(('adv_method', name) for name in ('grpo', 'max_rl', 'reinforce_plus_plus', 'optimal_token_baseline')),
@@ -140,7 +147,7 @@ def test_every_option_of_the_config_changes_what_is_learned(key, value):
 class TestLearn:
 
     def test_constant_reduction_divides_by_the_environments_length_limit(self):
-        policy = moved(reduction='constant', entropy_weight=0.0, beta=0.1)
+        policy = moved(reduction='constant', entropy=dict(weight=0.0), kl=dict(beta=0.1))
         data = sample_groups(policy, reward=same_reward)  # no advantage: the loss is the KL's
         tokens = sum(sample['weight'].sum().item() for sample in data)
         metrics = policy.learn_mode.forward(data)
@@ -153,7 +160,7 @@ class TestLearn:
     def test_from_hidden_states_or_from_logits_the_same_is_learned(self, name, sampling, entropy_weight):
         learned = []
         for method in ('linear_log_prob', name):
-            learn = dict(beta=0.1, entropy_weight=entropy_weight, learning_rate=1e-3, log_prob_fn=method)
+            learn = dict(learning_rate=1e-3, log_prob_fn=method, kl=dict(beta=0.1), entropy=dict(weight=entropy_weight))
             policy = token_policy(collect=sampling, **learn)
             learned.append((update(policy, reward=None), gradient(policy)))
         (one, first), (two, second) = learned  # gradients: AdamW's step magnifies those of rounding alone
@@ -162,14 +169,14 @@ class TestLearn:
             assert one[key] == pytest.approx(two[key], rel=1e-4, abs=1e-6), key
 
     def test_every_monitored_variable_is_there_and_a_float(self):
-        policy = token_policy(beta=0.1)
+        policy = token_policy(kl=dict(beta=0.1))
         metrics, monitored = update(policy, reward=None), set(policy.learn_mode.monitor_vars())
         assert monitored <= set(metrics) and all(type(value) is float for value in metrics.values())
         names = {'skipped_steps', 'empty_steps', 'sampler_gap_mean', 'sampler_gap_max'}
         assert names <= monitored and metrics['skipped_steps'] == metrics['empty_steps'] == 0
 
     def test_equal_groups_are_dropped_on_request(self):
-        policy = token_policy(drop_equal_groups=True, batch_size=1)
+        policy = token_policy(drop_equal_groups=True, batch_groups=1)
         seen = Seen(policy)
         metrics = update(policy, reward=lambda group, row: float(group == 0 and row == 0))
         assert [len(batch) for batch in seen.steps] == [4] and metrics['equal_groups'] == 0.5
@@ -181,7 +188,7 @@ class TestLearn:
     def test_entropy_bonus_raises_the_entropy(self):
         entropies = {}
         for weight in (0.0, 1.0):
-            policy = token_policy(learning_rate=1e-3, entropy_weight=weight)
+            policy = token_policy(learning_rate=1e-3, entropy=dict(weight=weight))
             with torch.no_grad():
                 policy.model.lm.lm_head.weight.mul_(30)  # far from uniform
             data = sample_groups(policy, reward=same_reward)  # nothing to learn but entropy

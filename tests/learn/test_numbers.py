@@ -85,7 +85,7 @@ def wrong_weight(policy, data):
 def make_wrong(wrong=wrong_reward, **learn):
     """A policy after one good update, and groups with a wrong number in the second."""
     schedule = dict(type='linear', num_training_steps=50)
-    policy = token_policy(**dict(dict(learning_rate=1e-2, beta=0.1, lr_scheduler=schedule), **learn))
+    policy = token_policy(**dict(dict(learning_rate=1e-2, lr_scheduler=schedule, kl=dict(beta=0.1)), **learn))
     update(policy)
     data = sample_groups(policy, reward=reward)
     wrong(policy, data)
@@ -104,7 +104,7 @@ class TestSkip:
             ),
             (wrong_reward, dict(micro_batch_tokens=30)),
             (wrong_reward, dict(reduction='token')),
-            (wrong_reward, dict(entropy_weight=0.)),
+            (wrong_reward, dict(entropy=dict(weight=0.))),
         ]
     )
     def test_weights_and_optimizer_stay_bit_for_bit(self, wrong, options):
@@ -125,7 +125,7 @@ class TestSkip:
         assert metrics['cur_lr'] == pytest.approx(1e-2 * 48 / 50)  # the schedule counts the skipped update too
 
     def test_other_mini_batches_of_the_update_are_learned(self):
-        (policy, data), (alone, other) = (make_wrong(batch_size=1, epoch_per_collect=2) for _ in range(2))
+        (policy, data), (alone, other) = (make_wrong(batch_groups=1, epoch_per_collect=2) for _ in range(2))
         metrics = policy.learn_mode.forward(data)
         assert metrics['skipped_steps'] == metrics['optimizer_steps'] == 2
         assert all(math.isfinite(metrics[name]) for name in STEP_METRICS if name in metrics)
@@ -241,7 +241,7 @@ class TestEnd:
             policy.learn_mode.forward(data)
 
     def test_an_update_counts_once_however_many_steps_it_skips(self, capsys):
-        policy, data = make_wrong(max_bad_updates=2, batch_size=1, epoch_per_collect=3)
+        policy, data = make_wrong(max_bad_updates=2, batch_groups=1, epoch_per_collect=3)
         assert policy.learn_mode.forward(data)['skipped_steps'] == 3
         assert capsys.readouterr().out.count('was skipped') == 1
 

@@ -12,15 +12,15 @@ from tests.same import same
 @pytest.mark.parametrize(
     'learn',
     [
-        dict(batch_size=1, lr_scheduler=dict(type='linear', num_warmup_steps=0, num_training_steps=9)),
+        dict(batch_groups=1, lr_scheduler=dict(type='linear', num_warmup_steps=0, num_training_steps=9)),
         dict(loss='clip_cov', adv_method=None, surrogate_options=dict(share=0.1, low=0., high=9.)),  # draws tokens
-        dict(beta=0.1, ref_sync_freq=2),
+        dict(kl=dict(beta=0.1, ref_sync_freq=2)),
         *(
-            dict(beta=0.1, kl_in_reward=of_reward, kl_target=1e-6, kl_horizon=8, entropy_target=9.0, entropy_step=0.1)
+            dict(kl=dict(beta=0.1, in_reward=of_reward, target=1e-6, horizon=8), entropy=dict(target=9.0, step=0.1))
             for of_reward in (False, True)
         ),
         dict(advantage='gae', adv_method=None),
-        dict(policy=dict(model=dict(dtype='bfloat16')), batch_size=1, epoch_per_collect=2),  # groups are fresh or not
+        dict(policy=dict(model=dict(dtype='bfloat16')), batch_groups=1, epoch_per_collect=2),  # groups are fresh or not
     ],
     ids=str
 )

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unittest
 
 
 def policy_of(**learn):
-    return token_policy(learning_rate=1e-2, entropy_weight=0.0, **learn)
+    return token_policy(learning_rate=1e-2, **learn, entropy=dict(weight=0.0))
 
 
 def stale_groups(policy):
@@ -37,7 +37,7 @@ class TestCorrection:
     @pytest.mark.parametrize('level', ['token', 'sequence'])
     def test_ratios_and_advantages(self, level):
         """The first step has ratios of 1, and each advantage its truncated weight."""
-        policy = policy_of(sampler_correction=level, sampler_correction_bound=1.5, batch_size=3)
+        policy = policy_of(batch_groups=3, off_policy=dict(correction=level, bound=1.5))
         data = stale_groups(policy)
         batch = Batch.of(data)
         factor, cut = sampler_correction(policy.updater.read(batch), batch.logp_old, batch.weight, level, 1.5)
@@ -51,7 +51,9 @@ class TestCorrection:
 
     @pytest.mark.parametrize('model', [dict(), dict(autocast='bfloat16')], ids=str)
     def test_later_steps_are_relative_to_the_start_of_the_update(self, model):
-        policy = policy_of(policy=dict(model=model), sampler_correction='token', batch_size=1, epoch_per_collect=2)
+        policy = policy_of(
+            policy=dict(model=model), batch_groups=1, epoch_per_collect=2, off_policy=dict(correction='token')
+        )
         data, seen = stale_groups(policy), Seen(policy)
         first, groups = policy.updater.read(Batch.of(data)), Batch.of(data).group
         metrics = policy.learn_mode.forward(data)
@@ -64,14 +66,14 @@ class TestCorrection:
     def test_on_policy_it_changes_nothing_but_rounding(self):
         found = []
         for level in (None, 'token', 'sequence'):
-            metrics = update(policy_of(sampler_correction=level, batch_size=2))
+            metrics = update(policy_of(batch_groups=2, off_policy=dict(correction=level)))
             found.append((metrics['grad_norm'], metrics['policy_loss']))
             assert metrics.get('correction_cut', 0.) == 0 and metrics.get('correction_mean', 1.) == pytest.approx(1)
         assert found[1] == pytest.approx(found[0], abs=1e-5) and found[2] == pytest.approx(found[0], abs=1e-5)
 
 
 def test_negative_advantages_of_far_rows_are_masked():
-    policy = policy_of(off_policy_mask=0.5)
+    policy = policy_of(off_policy=dict(mask=0.5))
     data = stale_groups(policy)
     batch, plain = Batch.of(data), advantages(policy_of(), data)[0]
     far = far_rows(policy.updater.read(batch), batch.logp_old, batch.weight, 0.5)

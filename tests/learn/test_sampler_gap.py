@@ -21,7 +21,7 @@ STILL = dict(learning_rate=1e-12)
 def noisy(model={}, learn={}, **collect):
     """A policy of large weights, which sampler and learner round differently."""
     model = dict(model, config=dict(hidden_size=64, num_hidden_layers=4))
-    learn = dict(dict(PRESET, loss='gspo', entropy_weight=0.0), **learn)
+    learn = dict(dict(PRESET, loss='gspo', entropy=dict(weight=0.0)), **learn)
     policy = token_policy(dict(model=model), collect, env=TokenEnv(max_new_tokens=TOKENS), **learn)
     change(policy.model, 4)
     return policy
@@ -39,12 +39,12 @@ class TestOnPolicy:
 
     @pytest.mark.parametrize(
         'learn', [
-            dict(batch_size=4),
-            long(dict(batch_size=4, epoch_per_collect=2, **STILL)),
-            long(dict(batch_size=2, **STILL)),
-            long(dict(batch_size=2, epoch_per_collect=2, **STILL)),
-            dict(batch_size=3, epoch_per_collect=2, micro_batch_tokens=90, entropy_weight=0.01, **STILL),
-            dict(batch_size=2, epoch_per_collect=2, log_prob_fn='efficient_method', **STILL),
+            dict(batch_groups=4),
+            long(dict(batch_groups=4, epoch_per_collect=2, **STILL)),
+            long(dict(batch_groups=2, **STILL)),
+            long(dict(batch_groups=2, epoch_per_collect=2, **STILL)),
+            dict(batch_groups=3, epoch_per_collect=2, micro_batch_tokens=90, **STILL, entropy=dict(weight=0.01)),
+            dict(batch_groups=2, epoch_per_collect=2, log_prob_fn='efficient_method', **STILL),
         ],
         ids=str
     )
@@ -61,21 +61,21 @@ class TestOnPolicy:
         assert metrics['ratio_max'] == metrics['ratio_mean'] == 1 and metrics['kl_old'] == 0
 
     def test_layers_that_are_computed_again(self):
-        policy = noisy(dict(dtype='bfloat16', gradient_checkpointing=True), dict(batch_size=2))
+        policy = noisy(dict(dtype='bfloat16', gradient_checkpointing=True), dict(batch_groups=2))
         assert policy.learn_mode.forward(groups(policy, 2))['ratio_max'] == 1
 
     @pytest.mark.parametrize('model', HALF, ids=str)
     def test_adapters(self, tiny_model, tmp_path, model):
         pytest.importorskip('peft')
         tiny_model.save_pretrained(str(tmp_path))
-        learn = dict(batch_size=1, epoch_per_collect=2, beta=0.1, **STILL)
+        learn = dict(batch_groups=1, epoch_per_collect=2, **STILL, kl=dict(beta=0.1))
         metrics = update(token_policy(dict(model=dict(model, lora=dict(r=4))), base=tmp_path, **learn))
         assert metrics['ratio_max'] == 1 and metrics['sampler_gap_max'] > 0
 
     @pytest.mark.parametrize('batch_size', [4, 2])
     def test_a_sampler_in_bfloat16(self, batch_size):
         """Completions come from bfloat16; learning and evaluation stay in float32."""
-        learn = dict(batch_size=batch_size, epoch_per_collect=2, **STILL)
+        learn = dict(batch_groups=batch_size, epoch_per_collect=2, **STILL)
         policy, wide = noisy(learn=learn, autocast='bfloat16'), noisy(learn=learn)
         data = groups(policy)
         assert any(not torch.equal(a['logp_old'], b['logp_old']) for a, b in zip(data, groups(wide)))
@@ -88,7 +88,7 @@ class TestOnPolicy:
     @pytest.mark.parametrize('model', HALF, ids=str)
     def test_a_ratio_is_relative_to_the_weights_that_sampled(self, model):
         """Not to those of the mini-batch before: what was learned since is in the ratio."""
-        policy = noisy(model, dict(batch_size=2, learning_rate=1e-2, epoch_per_collect=2))
+        policy = noisy(model, dict(batch_groups=2, learning_rate=1e-2, epoch_per_collect=2))
         data, read = groups(policy), policy.actor.read
         before, step, kls = copy.deepcopy(policy.model), policy.updater.step, []
 
@@ -108,7 +108,7 @@ class TestOnPolicy:
     @pytest.mark.parametrize('share', [0, 0.5])
     @pytest.mark.parametrize('model', HALF, ids=str)
     def test_groups_of_older_weights_keep_the_samplers(self, model, share):
-        policy = noisy(model, dict(batch_size=4, learning_rate=1e-2))
+        policy = noisy(model, dict(batch_groups=4, learning_rate=1e-2))
         data = groups(policy)
         policy.learn_mode.forward(data)
         data = data if share == 0 else [*data[:2], *groups(policy)[:2]]
@@ -127,7 +127,7 @@ class TestOnPolicy:
         assert ('sampler_gap_max' in metrics) == (share > 0)
 
     def test_in_float32_it_is_the_samplers(self):
-        policy = noisy(learn=dict(batch_size=2, loss='grpo'))
+        policy = noisy(learn=dict(batch_groups=2, loss='grpo'))
         data = groups(policy)
         for sample in data:
             sample['logp_old'] -= 0.5
@@ -148,7 +148,7 @@ class TestCost:
         ids=str
     )
     def test_one_more_forward_pass_of_all_but_the_first_mini_batch(self, model, batch_size, epochs, passes):
-        policy = noisy(model, dict(batch_size=batch_size, epoch_per_collect=epochs))
+        policy = noisy(model, dict(batch_groups=batch_size, epoch_per_collect=epochs))
         del policy.observers['watch']  # reads some rows once more
         asked, read = [], policy.actor.read
         policy.actor.read = lambda *args, **kwargs: asked.append(1) or read(*args, **kwargs)
@@ -162,7 +162,7 @@ class TestCost:
     @pytest.mark.parametrize('model', [dict(), *HALF], ids=str)
     def test_further_epochs(self, model):
         """They have the mini-batches of the first where rounding depends on what is read together, else others."""
-        policy = noisy(model, dict(batch_size=2, epoch_per_collect=6, **STILL))
+        policy = noisy(model, dict(batch_groups=2, epoch_per_collect=6, **STILL))
         seen = Seen(policy)
         policy.learn_mode.forward(groups(policy))
         found = [tuple(p.tolist()[-4] for p in batch.prompts) for batch in seen.steps]
@@ -186,7 +186,7 @@ class TestGap:
 
     @pytest.mark.parametrize('sampling', [dict(), dict(temperature=0.01), dict(top_k=5, top_p=0.9)], ids=str)
     def test_in_float32_it_is_rounding(self, sampling):
-        policy = noisy(learn=dict(batch_size=2, learning_rate=1e-3, epoch_per_collect=2), **sampling)
+        policy = noisy(learn=dict(batch_groups=2, learning_rate=1e-3, epoch_per_collect=2), **sampling)
         most = 1e-5 if sampling.get('temperature') is None else 1e-4  # of logits that are 100 times as large
         for _ in range(2):
             metrics = policy.learn_mode.forward(groups(policy))

@@ -9,7 +9,7 @@ import torch
 from easydict import EasyDict
 
 from ding_common import ConfigError
-from ding_grpo.config.cross_checks import check_for_turns
+from ding_grpo.config.checks import check_for_turns
 from ding_grpo.config.keys import DEFAULTS
 from ding_grpo.learn.advantage import Advantage
 from ding_grpo.rl_utils import anchor_advantage, group_advantage, return_to_go

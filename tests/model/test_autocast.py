@@ -112,7 +112,7 @@ class TestRefusals:
     def test_evaluation_of_other_models(self):
         main, create = small('cartpole_grpo')
         main.policy.eval.autocast = False
-        with pytest.raises(ConfigError, match='policy.eval.autocast = False: only available for language models'):
+        with pytest.raises(ConfigError, match='policy.eval.autocast = False: only available with language models'):
             make_policy(main, create)
 
 

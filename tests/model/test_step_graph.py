@@ -115,10 +115,8 @@ class TestSampling:
         assert (learned - rollout.logp).abs().max() < 0.1 and called.count('replay') >= 15
 
     @pytest.mark.parametrize('model', [LLAMA, WINDOW], ids=['llama', 'window'])
-    def test_turns_that_continue_a_kept_cache(self, think_answer, model, called):
-        wanted, found = (
-            play(think_answer, 'plain', groups=3, model=model, **graphs) for graphs in (dict(), dict(graphs=True))
-        )
+    def test_turns_that_continue_a_kept_cache(self, model, called):
+        wanted, found = (play('plain', groups=3, model=model, **graphs) for graphs in (dict(), dict(graphs=True)))
         assert 'replay' in called
         for one, other in zip(found, wanted):
             assert torch.equal(one['action'], other['action'])
@@ -153,7 +151,7 @@ class TestRefusals:
         )
         with pytest.raises(ConfigError, match=f'{switch} = True: OpenAIGPTLMHeadModel cannot share prompts'):
             make_policy(main, create)
-        with pytest.raises(ConfigError, match=f'policy.learn.critic.{switch} = True: a critic does not sample'):
+        with pytest.raises(ConfigError, match=f'policy.learn.critic.model.{switch} = True: a critic does not sample'):
             TokenCritic(CausalLM(config=LLAMA), {'config': LLAMA, switch: True, **given})
 
     def test_a_cpu_uses_none(self):

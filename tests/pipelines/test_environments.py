@@ -20,13 +20,13 @@ def start(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def begin(manager='base', pipeline=serial_pipeline_onpolicy, **env):
-        main, create = load('cartpole_grpo', exp_name='run', policy=dict(group_size=4, collect=dict(n_sample=2)))
+        main, create = load('cartpole_grpo', exp_name='run', policy=dict(group_size=4, collect=dict(groups=2)))
         create.env, create.env_manager.type = dict(type='of_a_user'), manager
         main.env = dict(collector_env_num=8, evaluator_env_num=2, n_evaluator_episode=2, stop_value=99., **env)
         if pipeline is serial_pipeline:
             main.policy.learn.target_kl = None
             main.policy.other = dict(replay_buffer=dict(max_use=2))
-        train((main, create), 1, pipeline=pipeline, batch_size=2)
+        train((main, create), 1, pipeline=pipeline, batch_groups=2)
 
     return begin
 

@@ -6,7 +6,7 @@ from tests.runs import distance, weights
 
 
 @pytest.mark.envtest
-@pytest.mark.parametrize('options', [{}, dict(epoch_per_collect=2, beta=0.1, micro_batch_tokens=40)], ids=str)
+@pytest.mark.parametrize('options', [{}, dict(epoch_per_collect=2, micro_batch_tokens=40, kl=dict(beta=0.1))], ids=str)
 def test_an_update_is_that_of_the_cpu(think_answer, device, options):
     main, create = think_answer
     main.policy.learn.update(options)

@@ -83,7 +83,7 @@ def test_grpo_starts_with_the_weights_of_ppo_also_as_the_reference(capfd):
     main.policy.model = small('cartpole_ppo')[0].policy.model
     hook = dict(load_ckpt_before_run='run/ckpt/iteration_8.pth.tar')
     # a rate of which no step is seen: the weights at the end are those at the start
-    train((main, create), 1, name='grpo', beta=0.1, learner=dict(hook=hook), learning_rate=1e-30)
+    train((main, create), 1, name='grpo', kl=dict(beta=0.1), learner=dict(hook=hook), learning_rate=1e-30)
     same(state(8)['model'], state(1, 'grpo')['model'])
     assert metrics('grpo')[0]['kl'] == pytest.approx(0, abs=1e-6)  # to the reference
     told = 'starting with the weights of run/ckpt/iteration_8.pth.tar, which another policy trained'

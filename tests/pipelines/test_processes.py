@@ -26,26 +26,26 @@ TOKENS = dict(
     policy=dict(
         SHAPE,
         group_size=4,
-        learn=dict(batch_size=3, epoch_per_collect=2, beta=0.1, micro_batch_tokens=60),
-        collect=dict(n_sample=6),
+        learn=dict(batch_groups=3, epoch_per_collect=2, micro_batch_tokens=60, kl=dict(beta=0.1)),
+        collect=dict(groups=6),
     ),
 )
 THINK = 'think_answer_grpo', TOKENS, 'serial_onpolicy'
-CREDIT = dict(advantage='gae', adv_method=None, loss='dapo', value_warmup=2)
+CREDIT = dict(advantage='gae', adv_method=None, loss='dapo', critic=dict(value_warmup=2))
 CRITIC = deep_merge_dicts(TOKENS, dict(policy=dict(learn=CREDIT)))
 STEPS = dict(
     env=dict(collector_env_num=8, evaluator_env_num=2, n_evaluator_episode=2),
-    policy=dict(group_size=4, learn=dict(learning_rate=1e-4, epoch_per_collect=1), collect=dict(n_sample=3)),
+    policy=dict(group_size=4, learn=dict(learning_rate=1e-4, epoch_per_collect=1), collect=dict(groups=3)),
 )
-ANCHOR = dict(batch_size=3, epoch_per_collect=2, advantage='anchor', learning_rate=1e-3, micro_batch_tokens=60)
+ANCHOR = dict(batch_groups=3, epoch_per_collect=2, advantage='anchor', learning_rate=1e-3, micro_batch_tokens=60)
 TURNS = dict(TOKENS, policy=dict(TOKENS['policy'], learn=ANCHOR))
 BUFFER = dict(
     env=dict(collector_env_num=8),
     policy=dict(
         SHAPE,
         group_size=4,
-        learn=dict(batch_size=3, update_per_collect=2),
-        collect=dict(n_sample=4),
+        learn=dict(batch_groups=3, update_per_collect=2),
+        collect=dict(groups=4),
         other=dict(replay_buffer=dict(replay_buffer_size=8, max_use=3)),
     ),
 )

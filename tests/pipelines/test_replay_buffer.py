@@ -16,7 +16,7 @@ pytestmark = pytest.mark.envtest
 @pytest.fixture
 def serial(think_answer):
     main, create = think_answer
-    main.policy.learn.update(update_per_collect=3, batch_size=2)
+    main.policy.learn.update(update_per_collect=3, batch_groups=2)
     main.policy.other = dict(replay_buffer=dict(replay_buffer_size=8, max_use=2, max_staleness=4))
     return main, create
 

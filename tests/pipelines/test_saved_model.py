@@ -53,7 +53,7 @@ def test_a_fresh_process_finds_the_evaluated_accuracy(tmp_path, monkeypatch):
     env = dict(max_new_tokens=3, collector_env_num=64, evaluator_env_num=100, n_evaluator_episode=100)
     main, create = load('chain_sum_grpo', exp_name='run', env=env)
     main.env.task, main.env.tokenizer.pretrained, main.policy.model.pretrained = task, folder, folder
-    main.policy.collect.n_sample = main.policy.learn.batch_size = 8
+    main.policy.collect.groups = main.policy.learn.batch_groups = 8
     main.policy.eval.evaluator.eval_freq = 5
     train((main, create), 11, learning_rate=1e-3, lr_scheduler=dict(type='constant'))
     best = max(e['eval_episode_return'] for e in evaluations())

@@ -16,7 +16,7 @@ from tests.sharded import learn_all, measure_all
 from tests.shipped import load
 
 SHAPE = dict(hidden_size=32, intermediate_size=64)
-LEARN = dict(batch_size=3, epoch_per_collect=1, micro_batch_tokens=35)
+LEARN = dict(batch_groups=3, epoch_per_collect=1, micro_batch_tokens=35)
 
 
 def case(name, model={}, learn={}, collect={}, options={}, updates=5, **more):
@@ -25,27 +25,27 @@ def case(name, model={}, learn={}, collect={}, options={}, updates=5, **more):
         group_size=4,
         model=dict(options, config=dict(SHAPE, **model)),
         learn=dict(LEARN, **learn),
-        collect=dict(n_sample=6, **collect),
+        collect=dict(groups=6, **collect),
         **more.pop('policy', {})
     )
     return dict(name=name, policy=policy, updates=updates, **more)
 
 
-SGD = dict(learn=dict(learning_rate=0.1, beta=0.1), sgd=True)
+SGD = dict(learn=dict(learning_rate=0.1, kl=dict(beta=0.1)), sgd=True)
 # Options that gather over all rows, stop epochs, or read the model once more.
 OPTIONS = [
     case('optimal_token_baseline', learn=dict(adv_method='optimal_token_baseline')),
-    case('top_entropy', learn=dict(top_entropy=0.2, entropy_weight=0.01)),
+    case('top_entropy', learn=dict(entropy=dict(top_share=0.2, weight=0.01))),
     case('target_kl', learn=dict(target_kl=1e-5, epoch_per_collect=4, learning_rate=1e-3)),
-    case('kl_in_reward', learn=dict(kl_in_reward=True, kl_type='k1', beta=0.1, kl_target=1e-3)),
-    case('off_policy', learn=dict(sampler_correction='token', off_policy_mask=0.1, epoch_per_collect=2)),
+    case('kl_in_reward', learn=dict(kl=dict(in_reward=True, type='k1', beta=0.1, target=1e-3))),
+    case('off_policy', learn=dict(epoch_per_collect=2, off_policy=dict(correction='token', mask=0.1))),
 ]
 CASES = [
     case('sgd_tied', dict(tie_word_embeddings=True), dict(learning_rate=0.1), updates=20, sgd=True),
     case('adamw_untied_top_k', dict(tie_word_embeddings=False), collect=dict(top_k=7), updates=20),
-    case('reference', learn=dict(beta=0.1, ref_sync_freq=3, ref_sync_mixup=0.5, epoch_per_collect=2)),
+    case('reference', learn=dict(epoch_per_collect=2, kl=dict(beta=0.1, ref_sync_freq=3, ref_sync_mixup=0.5))),
     case('checkpointed', options=dict(gradient_checkpointing=True), updates=2),
-    case('empty_share', learn=dict(batch_size=1), failed=3),  # one row in each mini-batch
+    case('empty_share', learn=dict(batch_groups=1), failed=3),  # one row in each mini-batch
     case('sgd_sampled_by_autocast', collect=dict(autocast='bfloat16'), **SGD),
     case('autocast', options=dict(autocast='bfloat16'), policy=dict(eval=dict(autocast=False)), **SGD),
     *OPTIONS,
@@ -56,7 +56,7 @@ SHORT = ('sgd_tied', 'empty_share', 'lora', 'autocast')
 # Many layers, so that the few that are whole at a time are a small share. Few tokens, so that activations are.
 DEEP = case('deep', dict(hidden_size=128, intermediate_size=256, num_hidden_layers=36))
 DEEP['policy']['model']['gradient_checkpointing'] = True
-DEEP['policy']['collect']['n_sample'] = DEEP['policy']['learn']['batch_size'] = 1
+DEEP['policy']['collect']['groups'] = DEEP['policy']['learn']['batch_groups'] = 1
 
 
 def of_shape(**more):
@@ -67,7 +67,7 @@ def adapters(folder):
     """A case with LoRA, and its base model in a folder."""
     torch.manual_seed(1)
     of_shape().save_pretrained(str(folder / 'base'))
-    found = case('lora', learn=dict(beta=0.1))
+    found = case('lora', learn=dict(kl=dict(beta=0.1)))
     found['policy']['model'] = dict(pretrained=str(folder / 'base'), lora=dict(r=4))
     return found
 
@@ -190,8 +190,10 @@ RUN = dict(
         shard=True,
         group_size=4,
         model=dict(config=TIED),
-        learn=dict(batch_size=3, beta=0.1, micro_batch_tokens=60, learner=dict(hook=dict(save_ckpt_after_iter=2))),
-        collect=dict(n_sample=6),
+        learn=dict(
+            batch_groups=3, micro_batch_tokens=60, learner=dict(hook=dict(save_ckpt_after_iter=2)), kl=dict(beta=0.1)
+        ),
+        collect=dict(groups=6),
     ),
 )
 KILL = '''

@@ -159,7 +159,7 @@ class TestPipeline:
         found = []
         for number in (4, 8, 16):
             env = dict(collector_env_num=number, env_kwargs=dict(max_episode_steps=12))
-            collect = dict(n_sample=6, discount_factor=1.0, collector=dict(max_replacements=3))
+            collect = dict(groups=6, discount_factor=1.0, collector=dict(max_replacements=3))
             train(short(env=env, group_size=2, collect=collect, **WHOLE), 1, name=str(number))
             found.append([metrics(str(number))[0][name] for name in ('reward_mean', 'replaced_groups')])
         assert found[0] == found[1] == found[2] and found[0][1] > 0
@@ -174,7 +174,7 @@ class TestPipeline:
         'policy', [
             WHOLE,
             dict(collect=dict(shared_start=False)),
-            dict(learn=dict(beta=0.1)),
+            dict(learn=dict(kl=dict(beta=0.1))),
             dict(model=dict(type='pg', obs_shape=4, action_shape=2, encoder_hidden_size_list=[16, 16])),
         ],
         ids=str

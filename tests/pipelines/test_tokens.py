@@ -49,7 +49,7 @@ class TestRun:
             patch.chdir(folder)
             main, create = small('think_answer_grpo')
             main.policy.eval.evaluator.eval_freq = 2
-            policy = train((main, create), 5, 1, beta=0.05, learning_rate=3e-3)
+            policy = train((main, create), 5, 1, learning_rate=3e-3, kl=dict(beta=0.05))
         return folder, weights(policy)
 
     @pytest.fixture
@@ -141,7 +141,7 @@ class TestFromPython:
         start.save_pretrained('start', build_word_tokenizer(ThinkAnswerTask.words))
         main, create = think_answer
         main.env.tokenizer = main.policy.model = dict(pretrained='start')
-        train((main, create), 3, beta=0.1, learning_rate=1e-3)
+        train((main, create), 3, learning_rate=1e-3, kl=dict(beta=0.1))
         assert metrics()[0]['kl'] == pytest.approx(0, abs=1e-5)
         for c in evaluations()[-1]['completions']:
             # the folder of the start sets no length
@@ -161,8 +161,10 @@ class TestFromPython:
         moves a weight by about the rate a step, so that ten steps move weights of size 0.02 by a 2,000th; nor does
         its clipping ever act. With 1e-3 the same setting learns."""
         main, create = think_answer
-        main.policy.group_size, main.env.collector_env_num, main.policy.collect.n_sample = 3, 6, 2
-        main.policy.learn.update(epoch_per_collect=10, batch_size=2, beta=0.01, adv_method='grpo', entropy_weight=0.0)
+        main.policy.group_size, main.env.collector_env_num, main.policy.collect.groups = 3, 6, 2
+        main.policy.learn.update(
+            epoch_per_collect=10, batch_groups=2, adv_method='grpo', kl=dict(beta=0.01), entropy=dict(weight=0.0)
+        )
         found = {}
         for rate in (1e-6, 1e-3):
             train((main, create), 3, name=f'rate_{rate}', learning_rate=rate)

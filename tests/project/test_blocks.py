@@ -88,14 +88,14 @@ def shrunk(name):
             main.env.task.eval_size = 8
         return f'from easydict import EasyDict\nmain_config = EasyDict({main!r})\n'
     if name == 'think_answer_ppo':
-        main, create = load(name, env=dict(collector_env_num=32), policy=dict(collect=dict(n_sample=320)))
+        main, create = load(name, env=dict(collector_env_num=32), policy=dict(collect=dict(groups=320)))
     elif name.endswith('_ppo'):
-        main, create = small(name, policy=dict(learn=dict(epoch_per_collect=1), collect=dict(n_sample=320)))
+        main, create = small(name, policy=dict(learn=dict(epoch_per_collect=1), collect=dict(groups=320)))
     else:
         kept = ('tokenizer', 'max_new_tokens', 'max_reply_tokens', 'max_prompt_length')
         env = {key: main.env[key] for key in kept if key in main.env}
         model = {key: main.policy.model[key] for key in ('pretrained', ) if key in main.policy.model}
-        main, create = small(name, env=env, policy=dict(model=model, collect=dict(n_sample=4)))
+        main, create = small(name, env=env, policy=dict(model=model, collect=dict(groups=4)))
     main.exp_name = f'runs/{name}'
     return FILE.format(main=main, create=create, code='')
 
@@ -231,8 +231,8 @@ def long_texts():
 
 
 @executes(
-    'instruments.md: policy.learn.tokens_freq = 10',
-    "instruments.md: policy.learn.shadow='all'",
+    'instruments.md: policy.instruments = dict(tokens_every=1',
+    'instruments.md: policy.instruments = dict(',
     'scaling.md: policy.collect.stale = 1',
 )
 def assignments(text):
@@ -241,7 +241,7 @@ def assignments(text):
 
 @executes('options.md: def rule(prompt, tokens, tokenizer):', 'losses.md: def spo(ratio, adv, logp_new, low, high)')
 def module(text):
-    name, keys = 'my_grammar', dict(collect=dict(allowed_tokens='my_grammar:rule'))
+    name, keys = 'my_grammar', dict(collect=dict(processors=[dict(type='my_grammar:rule')]))
     if 'def spo' in text:
         name, keys = 'my_losses', dict(learn=dict(surrogate='my_losses:spo'))
     save(f'{name}.py', text)
@@ -255,7 +255,7 @@ def imports(text):
 
 @executes('first_run.md: from ding.entry import serial_pipeline_o')
 def pipeline(text):
-    main, create = small('think_answer_grpo', policy=dict(learn=dict(num_updates=1)))
+    main, create = small('think_answer_grpo', policy=dict(run=dict(num_updates=1)))
     exec(text, dict(main_config=main, create_config=create, my_model=CausalLM(config=dict(TINY, vocab_size=32))))
 
 

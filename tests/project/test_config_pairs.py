@@ -21,9 +21,10 @@ def test_environment_evaluator_network_and_kl_are_the_same(name):
     for key in SAME:
         assert grpo.policy.model.get(key) == ppo.policy.model.get(key), key
     has_kl = ppo_create.policy.type == 'ppo_kl'
-    assert (grpo.policy.learn.get('beta', 0) > 0) == has_kl
-    for key in ('beta', 'kl_type', 'entropy_weight') if has_kl else ():
-        assert grpo.policy.learn[key] == ppo.policy.learn[key], key
+    assert (grpo.policy.learn.get('kl', {}).get('beta', 0) > 0) == has_kl
+    if has_kl:
+        assert grpo.policy.learn.kl == ppo.policy.learn.kl
+        assert grpo.policy.learn.entropy.weight == ppo.policy.learn.entropy_weight
 
 
 @pytest.mark.unittest

@@ -26,7 +26,7 @@ class Run:
     def __init__(self, folder, name, pipeline=serial_pipeline_onpolicy, **changes):
         self.folder, self.name = folder / name, name
         configs = small(name, **changes)
-        configs[0].policy.learn.update(tokens_freq=1, keep_ckpt=9)
+        configs[0].policy.update(instruments=dict(tokens_every=1), run=dict(keep_ckpt=9))
         configs[0].policy.learn.learner = EasyDict(hook=dict(save_ckpt_after_iter=1))
         configs[0].exp_name = name
         pipeline(configs, seed=3, max_train_iter=UPDATES)
@@ -51,7 +51,7 @@ def runs(tmp_path_factory):
     folder, before = tmp_path_factory.mktemp('runs'), os.getcwd()
     os.chdir(folder)
     try:
-        yield {n: Run(folder, n, policy=dict(collect=dict(n_sample=4), learn=learn)) for n, learn in CONFIGS.items()}
+        yield {n: Run(folder, n, policy=dict(collect=dict(groups=4), learn=learn)) for n, learn in CONFIGS.items()}
     finally:
         os.chdir(before)
 
@@ -88,7 +88,7 @@ def test_the_numbers_of_an_update_are_the_recorded_ones(run):
 def test_a_group_of_a_run_with_a_replay_buffer(runs, tmp_path, monkeypatch):
     """Its sampling is the recorded one to the last bit. The update of the run learned from other groups too."""
     monkeypatch.chdir(tmp_path)
-    changes = dict(collect=dict(n_sample=4), learn=dict(update_per_collect=2, batch_size=4, learning_rate=1e-3))
+    changes = dict(collect=dict(groups=4), learn=dict(update_per_collect=2, batch_groups=4, learning_rate=1e-3))
     changes['other'] = dict(replay_buffer=dict(max_use=4))
     run = Run(tmp_path, 'think_answer_grpo_serial', serial_pipeline, policy=changes)
     own = [r for r in run.records if r['train_iter'] == r['collect_iter'] == 2]
@@ -171,7 +171,7 @@ def test_another_temperature_samples_differently(run):
 def test_a_group_alone_pushes_its_own_tokens(run):
     """Rows of one group with an advantage: without the other groups, log-probabilities move as the advantages say."""
     rewards = {0: 1.0, 1: 0.0, 2: 0.0, 3: 0.0}
-    setting = {'policy.learn.entropy_weight': 0.0}
+    setting = {'policy.learn.entropy.weight': 0.0}
     rows = run.replay(2, 1, alone=True, rewards=rewards, settings=setting).record['rows']
     moves = [sum(row['logp_new']) - sum(row['logp']) for row in rows]
     assert moves[0] > 0 and moves[0] > max(moves[1:])
@@ -185,8 +185,8 @@ def test_a_group_alone_pushes_its_own_tokens(run):
         (0, dict(forces=[Force(0, 0, 99)]), '--force: .*token 99'),
         (0, dict(forces=[Force(0, 0, 'x')]), '--force: '),
         (0, dict(settings={'policy.learn.lr': 1}), '--set policy.learn.lr: the config has no such key'),
-        (0, dict(settings={'policy.learn.clip_ratios': 1}), 'Did you mean policy.learn.clip_ratio'),
-        (0, dict(settings={'policy.learn.clip_ratio': 7}), 'policy.learn.clip_ratio = 7'),
+        (0, dict(settings={'policy.learn.clip_ratios': 1}), 'Did you mean policy.learn.clip.ratio'),
+        (0, dict(settings={'policy.learn.clip.ratio': 7}), 'policy.learn.clip.ratio = 7'),
     ]
 )  # yapf: disable
 def test_errors(run, group, changes, message):

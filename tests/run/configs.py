@@ -8,7 +8,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from ding_grpo.model import CausalLM
 from tests.shipped import small
 
-LEARN = dict(epoch_per_collect=2, batch_size=1, learning_rate=1e-3)
+LEARN = dict(epoch_per_collect=2, batch_groups=1, learning_rate=1e-3)
 DYNAMIC = dict(
     collect=dict(collector=dict(max_replacements=3)),
     eval=dict(evaluator=dict(samples_per_start=2)),
@@ -18,9 +18,11 @@ CURRICULUM = dict(
     pools=dict(success_from=0.1, hard_to=0.2, hard_share=0.3),
     collector=dict(max_replacements=1, reward_range=(0.0, 0.9)),
     top_p=0.9,
-    min_p=0.01,
-    repetition_penalty=1.2,
-    logit_bias=[(3, 0.5)],
+    processors=[
+        dict(type='min_p', p=0.01),
+        dict(type='repetition_penalty', penalty=1.2),
+        dict(type='logit_bias', bias=[(3, 0.5)]),
+    ],
     extra_rows=4,
 )
 
@@ -48,7 +50,7 @@ def lora(learn={}, **policy):
 
 def critic():
     own = dict(config=dict(small('think_answer_grpo')[0].policy.model.config))
-    return lora(dict(advantage='gae', adv_method=None, critic=own, value_warmup=5, value_clip=0.2))
+    return lora(dict(advantage='gae', adv_method=None, critic=dict(model=own, value_warmup=5, value_clip=0.2)))
 
 
 def teacher():
@@ -64,13 +66,14 @@ def hybrid():
 def buffer():
     other = dict(replay_buffer=dict(replay_buffer_size=8, max_use=3, max_staleness=6))
     main, create = tokens(dict(update_per_collect=2), other=other, random_collect_size=2)
-    main.policy.learn.batch_size, main.policy.transition_with_policy_data = 2, True
+    main.policy.learn.batch_groups, main.policy.transition_with_policy_data = 2, True
     return main, create
 
 
 def stale():
     collect = dict(DYNAMIC['collect'], stale=1)
-    return tokens(dict(tokens_freq=2, sampler_correction='token'), **dict(DYNAMIC, collect=collect))
+    policy = dict(DYNAMIC, collect=collect, instruments=dict(tokens_every=2))
+    return tokens(dict(off_policy=dict(correction='token')), **policy)
 
 
 def turns():
@@ -103,16 +106,16 @@ class Noisy(torch.nn.Module):
 def noisy():
     gymnasium.register(id='SeedsTorch-v1', entry_point=SeedsTorch)
     MODEL_REGISTRY.register('noisy', Noisy, force_overwrite=True)
-    main, create = steps(dict(beta=0.1, ref_sync_freq=2, ref_sync_mixup=0.5))
+    main, create = steps(dict(kl=dict(beta=0.1, ref_sync_freq=2, ref_sync_mixup=0.5)))
     main.env.env_id, main.policy.model = 'SeedsTorch-v1', dict(type='noisy')
     return main, create
 
 
-REFERENCE = dict(beta=1, ref_sync_freq=3, ref_sync_mixup=0.5, kl_target=1e-4, kl_horizon=20)
+REFERENCE = dict(kl=dict(beta=1, ref_sync_freq=3, ref_sync_mixup=0.5, target=1e-4, horizon=20))
 RUNS = dict(
     tokens=tokens,
-    reference=lambda: tokens(dict(REFERENCE, entropy_weight=0, entropy_target=9.0)),
-    dynamic_sampling=lambda: tokens(dict(tokens_freq=2), **DYNAMIC),
+    reference=lambda: tokens(dict(REFERENCE, entropy=dict(weight=0, target=9.0))),
+    dynamic_sampling=lambda: tokens(instruments=dict(tokens_every=2), **DYNAMIC),
     curriculum=lambda: tokens(dict(adv_method='remax'), collect=CURRICULUM),
     lora=lora,
     hybrid=hybrid,
@@ -122,7 +125,7 @@ RUNS = dict(
     cartpole=steps,
     critic=critic,
     teacher=teacher,
-    value_head=lambda: steps(dict(advantage='gae', extend_truncated=False, value_norm=True)),
+    value_head=lambda: steps(dict(advantage='gae', extend_truncated=False, critic=dict(value_norm=True))),
     noisy=noisy,
 )
 

@@ -85,11 +85,11 @@ class TestFolder:
 
     def test_without_a_checkpoint_the_run_begins_and_keeps_the_last_few(self, own_folder, capfd):
         hook = dict(save_ckpt_after_iter=2)
-        train(tokens(dict(resume_training=True, keep_ckpt=2, learner=dict(hook=hook))), 7)
+        train(tokens(dict(resume_training=True, learner=dict(hook=hook)), run=dict(keep_ckpt=2)), 7)
         assert sorted(os.listdir('run/ckpt')) == ['ckpt_best.pth.tar', 'iteration_6.pth.tar', 'iteration_7.pth.tar']
         said = capfd.readouterr().out
         assert 'no checkpoint in run/ckpt. Starting a new run' in said
-        assert 'policy.learn.keep_ckpt = 2: iteration_2.pth.tar was deleted, and others will be' in said
+        assert 'policy.run.keep_ckpt = 2: iteration_2.pth.tar was deleted, and others will be' in said
         assert said.count('was deleted') == 1
 
 

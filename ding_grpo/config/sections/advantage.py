@@ -1,5 +1,5 @@
 """How the rows of a group are compared."""
-from ding_common import Rule
+from ding_common import ConfigError, Rule
 from ding_grpo.rl_utils import ADVANTAGE_METHODS, STEP_ADVANTAGE_METHODS
 
 from ..key import POSITIVE, Combination, Key, optional
@@ -49,8 +49,8 @@ def check(policy: Combination) -> None:
         )
     found = loss_config(policy['learn']).adv_method
     if advantage == 'return_to_go_by_step' and found not in STEP_ADVANTAGE_METHODS:
-        raise policy.refusal(
-            'learn.advantage', f"with policy.learn.adv_method = {found!r}. The method must be one of "
+        raise ConfigError(  # of the preset, or set individually
+            f"policy.learn.adv_method = {found!r}: with advantage 'return_to_go_by_step' must be one of "
             f"{', '.join(STEP_ADVANTAGE_METHODS)}."
         )
     if advantage in ('gae', 'none'):

@@ -29,6 +29,5 @@ INSTRUMENTS = dict(
 def check(policy: Combination) -> None:
     if policy['instruments.shadow_every'] > 0 and not policy['instruments.shadow']:
         raise policy.refusal(
-            'instruments.shadow_every',
-            "needs losses to compare. Set policy.instruments.shadow, for example to 'all'."
+            'instruments.shadow_every', "needs losses to compare. Set policy.instruments.shadow, for example to 'all'."
         )

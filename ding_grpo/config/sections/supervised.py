@@ -30,9 +30,7 @@ _NO_USE = ('config', 'lora', 'save_merged', 'gradient_checkpointing')  # of the 
 
 def check(policy: Combination) -> None:
     teacher, demonstrates = policy['teacher'], policy['learn.demonstrations.share'] > 0
-    policy.only_with(
-        ['learn.demonstrations.weight'], demonstrates, 'policy.learn.demonstrations.share above 0'
-    )
+    policy.only_with(['learn.demonstrations.weight'], demonstrates, 'policy.learn.demonstrations.share above 0')
     policy.only_with((f'learn.distillation.{key}' for key in DISTILLATION), teacher is not None, 'policy.teacher')
     if policy['learn.advantage'] == 'none':
         if teacher is None and not demonstrates:
