@@ -55,7 +55,7 @@ def small(name: str, folder: str = '.', **changes: Any) -> Tuple[EasyDict, EasyD
 
 
 def _shrink_language_model(main: EasyDict, folder: str) -> None:
-    main.policy.learn.batch_groups = 2
+    main.policy.learn['batch_groups' if 'group_size' in main.policy else 'batch_size'] = 2
     if 'config' in main.policy.model:
         main.policy.model.config.update(hidden_size=32, intermediate_size=64)
         return
