@@ -1,13 +1,16 @@
 """
 What ``import ding_grpo`` changes in DI-engine 0.5.3: its serial pipelines and its evaluation become those of
 ``entry/pipeline.py``, which take the same arguments and build the same parts for every policy; and the bare ``ding``
-command, which has imported its pipelines before a plugin can be loaded, evaluates with ``GroupEvaluator``.
+command, which has imported its pipelines before a plugin can be loaded, evaluates with ``GroupEvaluator`` and gets
+managers of environment processes that a signal to the process group does not kill.
 """
 import ding.entry
 import ding.entry.application_entry
 import ding.entry.serial_entry
 import ding.entry.serial_entry_onpolicy
+from ding.utils import ENV_MANAGER_REGISTRY
 
+from ding_common.processes.env_manager import OF_PROCESSES
 from ding_grpo.entry import pipeline
 from ding_grpo.evaluate import GroupEvaluator
 from ding_grpo.policy import GRPOCommandModePolicy
@@ -24,4 +27,5 @@ def apply() -> None:
     for module in (ding.entry, ding.entry.application_entry):
         module.eval = pipeline.eval
     ding.entry.application_entry.InteractionSerialEvaluator = GroupEvaluator
+    ENV_MANAGER_REGISTRY.update(OF_PROCESSES)
     GRPOCommandModePolicy.when_made = staticmethod(late.take_over)

@@ -148,8 +148,9 @@ class TestTwoProcesses:
     @pytest.mark.algotest
     def test_measure_the_same_of_shadow_losses_and_noise(self, tmp_path):
         """Each process reads its own rows: without the sum over processes, norms would be those of a part."""
-        learn = dict(shadow=['dapo', 'gspo'], shadow_every=1, noise_every=1)
-        runs = one_and_two(tmp_path, 'think_answer_grpo', TOKENS, 'serial_onpolicy', 2, **learn)
+        instruments = dict(shadow=['dapo', 'gspo'], shadow_every=1, noise_every=1)
+        changes = deep_merge_dicts(TOKENS, dict(policy=dict(instruments=instruments)))
+        runs = one_and_two(tmp_path, 'think_answer_grpo', changes, 'serial_onpolicy', 2)
         one, two = (
             {name: value
              for name, value in metrics(run.folder)[0].items() if name.startswith(('shadow/', 'noise/'))}
@@ -199,10 +200,11 @@ class TestTwoProcesses:
     def test_kills(self, tmp_path):
         """Each run goes on from what the killed one left, which is whole."""
         moment = random.Random(0)
-        learn = dict(resume_training=True, keep_ckpt=2, learner=dict(hook=dict(save_ckpt_after_iter=3)))
+        learn = dict(resume_training=True, learner=dict(hook=dict(save_ckpt_after_iter=3)))
+        changes = deep_merge_dicts(TOKENS, dict(policy=dict(run=dict(keep_ckpt=2))))
         for kill in range(20):
             before = len(metrics(tmp_path / 'run'))
-            run = Run(tmp_path, 'run', *THINK, 10 ** 6, 2, **learn)
+            run = Run(tmp_path, 'run', 'think_answer_grpo', changes, 'serial_onpolicy', 10 ** 6, 2, **learn)
             run.wait(before + 4)
             time.sleep(moment.uniform(0, 1))
             died, other = run.processes[kill % 2], run.processes[1 - kill % 2]
