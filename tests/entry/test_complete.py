@@ -82,7 +82,7 @@ class TestNumbers:
             (dict(group_size=16, collect=dict(groups=10 ** 5)), 1024),
             (dict(group_size=24, collect=dict(groups=10 ** 5)), 1008),  # whole groups
             (dict(group_size=2000), 2000),
-            # from values that the run refuses there is none
+            # values that the run refuses derive nothing
             (dict(group_size='4'), None),
             (dict(group_size=0), None),
             (dict(collect=5), None),

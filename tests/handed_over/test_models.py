@@ -69,7 +69,7 @@ def like(path):
 REFUSED, FLOATS, TWO = 'in adapter_config.json: must be', 'floating-point', 'contains both a model and adapters'
 FORM, JOIN = 'adapter_config.json cannot be read (', 'its adapters cannot be added to'
 BROKEN = [
-    ('a config that is no JSON', broken(write(ADAPTER_CONFIG, 'nope')), f'{FORM}JSONDecodeError'),
+    ('a config that is not JSON', broken(write(ADAPTER_CONFIG, 'nope')), f'{FORM}JSONDecodeError'),
     ('a deep config', broken(write(ADAPTER_CONFIG, DEEP)), f'{FORM}RecursionError'),
     ('an empty config', broken(write(ADAPTER_CONFIG, '{}')), f"{FORM}KeyError: 'base_model_name_or_path'"),
     (
@@ -297,7 +297,7 @@ MODELS = [
     Case('an unknown kind', model(model_type='nope'), load, 'model type `nope`'),
     Case('a size that is a text', model(hidden_size='x'), load, "'hidden_size' expected int"),
     Case('no heads', model(num_attention_heads=0), load, 'ZeroDivisionError'),
-    Case('a config that is no JSON', of('model', write(CONFIG, '{nope')), load, 'not a valid JSON file'),
+    Case('a config that is not JSON', of('model', write(CONFIG, '{nope')), load, 'not a valid JSON file'),
     Case('a config that is a list', of('model', write(CONFIG, '[1]')), load, 'model_type'),
     Case('a deep config', of('model', write(CONFIG, DEEP)), load, 'RecursionError'),
     Case(
