@@ -50,12 +50,12 @@ def small(name: str, folder: str = '.', **changes: Any) -> Tuple[EasyDict, EasyD
     if 'env_id' in main.env:
         main.env.env_kwargs = dict(max_episode_steps=15)
     else:
+        main.policy.learn['batch_size' if create.policy.type.startswith('ppo') else 'batch_groups'] = 2
         _shrink_language_model(main, folder)
     return EasyDict(deep_merge_dicts(main, changes)), create
 
 
 def _shrink_language_model(main: EasyDict, folder: str) -> None:
-    main.policy.learn['batch_groups' if 'group_size' in main.policy else 'batch_size'] = 2
     if 'config' in main.policy.model:
         main.policy.model.config.update(hidden_size=32, intermediate_size=64)
         return

@@ -163,7 +163,7 @@ def of_high_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
 def corrected(batch: Batch, logp: Tensor, cfg: Dict) -> Tuple[Batch, Dict[str, float]]:
     """The batch corrected for the difference between the policy that sampled it and the one that learns from it, by
     ``learn.off_policy``; ``logp`` (B, S) is under the policy at the start of the update. With
-    ``sampler_correction``, ratios are relative to it. Returns the batch and metrics."""
+    ``correction``, ratios are relative to it. Returns the batch and metrics."""
     metrics, given = {}, (logp, batch.logp_old, batch.weight)
     if cfg.off_policy.mask is not None:
         far = far_rows(*given, cfg.off_policy.mask).unsqueeze(1)  # (B, 1)

@@ -298,7 +298,7 @@ class CausalLM(nn.Module):
             started from, see ``saved_generation_config``; they stop at the end-of-sequence tokens and suppress tokens \
             that the tokenizer does not have. Greedy ``generate`` with the training's length limit then returns the \
             evaluator's completions of one turn, computed without autocast. Not saved are options that change greedy \
-            completions too: ``logit_bias``, ``repetition_penalty``, ``allowed_tokens`` and ``env.stop``.
+            completions too: a bias of tokens, a repetition penalty, a grammar, and ``env.stop``.
         Arguments:
             - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): As of ``self.state_dict()``; None for its own.
             - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
