@@ -18,7 +18,7 @@ _CODE = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*|.+\.py')
 
 
 def read_total_config(folder: str) -> Dict[str, Any]:
-    """The config of the run in a folder. Raises ``ConfigError`` if the file is missing or has more than plain values."""
+    """The config of the run in a folder. Raises ``ConfigError`` if it is missing or holds more than plain values."""
     path = os.path.join(folder, NAME)
     if os.path.exists(path):
         check_is_file(path, 'RUN')
