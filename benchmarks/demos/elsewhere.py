@@ -29,9 +29,10 @@ ANSWER_TOKENS = 48
 Answers = List[Tuple[List[int], List[int]]]  # prompt and answer, as token ids
 
 
-def environment(**task: Any) -> TokenEnv:
+def environment(evaluation: bool = True, **task: Any) -> TokenEnv:
     env = config().env
-    return TokenEnv(evaluation=True, task=task or env.task, tokenizer=env.tokenizer, max_new_tokens=env.max_new_tokens)
+    options = dict(tokenizer=env.tokenizer, max_new_tokens=env.max_new_tokens)
+    return TokenEnv(evaluation=evaluation, task=task or env.task, **options)
 
 
 def config() -> Any:

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import ding_grpo  # noqa: F401  first, so that DI-engine's import is quiet
 from benchmarks.demos.elsewhere import PROBLEMS, Answers, answers_of, config, costs, environment, kl_of_right_answers
-from benchmarks.demos.llm_page import MINUTES, draw, report, runs_table
+from benchmarks.demos.llm_page import draw, report, runs_table
 from benchmarks.shared.hardware import machine
 from benchmarks.shared.paths import RECORDS, ROOT
 from benchmarks.shared.runs import kept, load_config
@@ -60,13 +60,7 @@ WAYS = dict(
         'all weights, `kl.beta=0.3`, k2, equal groups kept',
         "main_config.policy.learn.update(kl=dict(beta=0.3, type='k2'), drop_equal_groups=False)"
     ),
-    sft=Way(
-        'supervised, fresh right answers', "env = {name: main_config.env[name] for name in ('task', 'tokenizer', "
-        "'max_new_tokens')}\nmain_config = dict(exp_name=main_config.exp_name, env=env, "
-        f"model=dict(pretrained={MODEL!r}), train=dict(examples=None, batch_size=16, max_steps=10 ** 6, "
-        f"max_seconds={60 * MINUTES}, learning_rate=2e-5, eval_freq=20, eval_problems=main_config.env."
-        'n_evaluator_episode))', ('-m', 'dizoo_llm.sft')
-    ),
+    sft=Way('supervised, right answers', '', ('-m', 'benchmarks.demos.supervised')),
 )
 CONFIG = '''from ding_common import read_config_file
 
@@ -130,10 +124,9 @@ def curve(way: str, seed: int) -> List[Tuple[float, float]]:
     return [(r['seconds'], r['eval_episode_return']) for r in evaluations(way, seed)]
 
 
-def run_on(way: str) -> str:
+def run_on() -> str:
     """The machine of a run, and the type in which its layers multiply there."""
-    autocast = None if way == 'sft' else config().policy.model.autocast
-    dtype = Autocast(autocast).dtype_on('cpu') or torch.float32
+    dtype = Autocast(config().policy.model.autocast).dtype_on('cpu') or torch.float32
     return f"{machine()}, {str(dtype).split('.')[1]}"
 
 
@@ -161,7 +154,7 @@ def of_run(way: str, seed: int, meanwhile: Callable[[], Any]) -> Dict[str, Any]:
         Train, and measure everything but what it costs elsewhere; see ``train``.
     """
     shutil.rmtree(folder(way, seed), ignore_errors=True)
-    result = dict(way=way, seed=seed, machine=run_on(way), **train(way, seed, meanwhile), curve=curve(way, seed))
+    result = dict(way=way, seed=seed, machine=run_on(), **train(way, seed, meanwhile), curve=curve(way, seed))
     shutil.rmtree(os.path.join(folder(way, seed), 'ckpt'), ignore_errors=True)  # 3 GB, and the run has ended
     log = evaluations(way, seed)
     rows = zip(*(log[i].get('completions', []) for i in (0, -1)))

@@ -4,6 +4,7 @@ from typing import Any, Dict, List, Tuple
 from tabulate import tabulate
 
 from benchmarks.demos.elsewhere import ELSEWHERE, OF_KL, PROBLEMS, QUESTIONS, config
+from benchmarks.demos.supervised import ROWS, STEPS
 from ding_common.output.picture import finish, line_style, new_figure
 from ding_grpo.config.schedule import Schedule
 from dizoo_llm.interpolate import SHARE
@@ -30,8 +31,10 @@ the runs of this table test it. Seconds are those of sampling, scoring and learn
 {minutes} minutes" (the last evaluation by then), they include logs and checkpoints. Evaluations are left out of both.
 Peak memory is that of the whole process.
 
-"Supervised" is what the same seconds teach where somebody writes the right answers: `python -m dizoo_llm.sft` on the
-training problems again and again, in batches of 16, with the same learning rate.
+"Supervised" is what the same seconds teach where somebody writes the right answers
+(`benchmarks/demos/supervised.py`): all training problems in turn, {rows} in a step, {steps} steps, which take about as
+long as GRPO's updates. Model, number type, optimizer and learning rates are the same, and the worked examples are read
+once in a step there too.
 
 ## Before and after
 
@@ -134,6 +137,8 @@ def report(results: Dict[str, Any]) -> str:
         train_high=env.task.train_high,
         machines=machines(results['runs']),
         runs=runs_table(results, 'pipe'),
+        rows=ROWS,
+        steps=STEPS,
         seed=first['seed'],
         way=first['label'],
         samples='\n'.join(f'| `{problem}` | `{before}` | `{after}` |' for problem, before, after in first['samples'])
