@@ -296,6 +296,9 @@ class GRPOPolicy(Policy):
     def _reset_collect(self, data_id: Optional[List[int]] = None) -> None:
         self._actor.forget(data_id)
 
+    def close(self) -> None:
+        self._actor.close()
+
     # ------------------------------------------------------------------- eval
     def _init_eval(self) -> None:
         pass

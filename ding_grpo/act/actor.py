@@ -75,6 +75,9 @@ class Actor(Protocol):
     def forget(self, env_ids: Optional[List[int]]) -> None:
         """Drop the random numbers of environments whose episode has ended; None for all."""
 
+    def close(self) -> None:
+        """End what sampling has started."""
+
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """One step of one environment, in the form that ``fold_group`` needs."""
 

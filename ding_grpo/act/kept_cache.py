@@ -2,7 +2,7 @@
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_grpo.model import CausalLM, Decoding, PromptBatch
 
@@ -22,8 +22,8 @@ class KeptCache:
     def begin(self, env_ids: Sequence[int], contexts: List[Tensor]) -> '_Turn':
         """Read what is new in each row, given all its tokens, on the CPU. Returns the rows as a model that ``generate``
         can start."""
-        weights = sum(p._version for p in self._model.parameters())
-        reads_with = weights, torch.is_autocast_enabled(self._model.device.type), self._model.autocast_dtype
+        autocast = torch.is_autocast_enabled(self._model.device.type), self._model.autocast_dtype
+        reads_with = version_of(self._model), autocast
         if reads_with != self._read_with:
             self._parts, self._read_with = [], reads_with
         rows = {i: context.tolist() for i, context in zip(env_ids, contexts)}
@@ -134,3 +134,8 @@ class _Turn(Decoding):
         if len(logits) == 1:
             return logits[0]
         return torch.cat(logits)[torch.cat([at for _, _, at in self._groups]).argsort()]
+
+
+def version_of(model: nn.Module) -> int:
+    """A number that changes whenever weights of a model do."""
+    return sum(p._version for p in model.parameters())

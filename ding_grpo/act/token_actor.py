@@ -22,11 +22,12 @@ from ding_grpo.model.autocast import EMULATED
 from ding_grpo.model.sharding import reshard
 from ding_grpo.rl_utils import entropy, linear_log_prob, sum_of_squares
 from ding_grpo.rl_utils.log_probs.matrix_product import multiplies_bfloat16
-from ding_grpo.rollout import EarlyStop, KeptSets, Rollout, Sampling, generate
+from ding_grpo.rollout import EarlyStop, KeptSets, Sampling
 
 from .actor import Actor, Forced, Reading
 from .critic import TokenCritic
-from .kept_cache import KeptCache
+from .kept_cache import version_of
+from .sampler import ModelSampler, RowRequest, Sampler
 from .sampling_rules import bind_sampling, find_sampling, kept_tokens, seen_tokens, token_rules
 
 
@@ -58,9 +59,11 @@ class TokenActor(Actor):
             sampling: Sampling,
             log_prob_fn: Callable,
             seed: int,
-            autocast: bool = False
+            autocast: bool = False,
+            sampler: Optional[Sampler] = None
     ) -> None:
-        """``log_prob_fn`` is ``linear_log_prob`` or a ``LogProbFunction``. ``autocast``: sample in bfloat16."""
+        """``log_prob_fn`` is ``linear_log_prob`` or a ``LogProbFunction``. ``autocast``: sample in bfloat16.
+        ``sampler``: who turns prompts into rows; None for the model itself."""
         self._model = model
         self._sampling = self._unbound = sampling
         self._log_prob_fn = log_prob_fn
@@ -70,16 +73,14 @@ class TokenActor(Actor):
         self._trained_with: Optional[str] = None  # hash of the vocabulary of a checkpoint
         self._eval_autocast = True
         self._logit_bias: List[Tuple] = []  # (token, bias), until the environment's tokenizer is known
-        self._cache = KeptCache(model)
-        self._told = False  # that conversations are read again
+        self._sampler = ModelSampler(model) if sampler is None else sampler
+        self._loaded: Optional[int] = None  # version of the weights that the sampler has
 
     @classmethod
-    def of(cls, model: CausalLM, cfg: Dict, seed: int) -> 'TokenActor':
+    def of(cls, model: CausalLM, cfg: Dict, seed: int, sampler: Optional[Sampler] = None) -> 'TokenActor':
         """From the section ``policy`` of a config."""
-        collect = cfg.collect
-        self = cls(
-            model, find_sampling(collect), LOG_PROB_FNS[cfg.learn.log_prob_fn], seed, collect.autocast is not None
-        )
+        collect, log_prob_fn = cfg.collect, LOG_PROB_FNS[cfg.learn.log_prob_fn]
+        self = cls(model, find_sampling(collect), log_prob_fn, seed, collect.autocast is not None, sampler)
         self._logit_bias = processor_arguments(collect.processors).get('logit_bias', [])
         self._eval_autocast = cfg.eval.autocast
         return self
@@ -134,6 +135,7 @@ class TokenActor(Actor):
         self._model.limit_length(longest)
         self._model.check_decoding()
         self._sampling = bind_sampling(self._unbound, self._logit_bias, spec, self._model.device)
+        self._sampler.bind(spec, self._sampling)
         self._spec = spec
         self._check_vocabulary()
 
@@ -160,12 +162,15 @@ class TokenActor(Actor):
     def greedy(self, obs: Dict[int, Any]) -> Dict[int, Dict[str, Any]]:
         return self._generate(obs)
 
+    def close(self) -> None:
+        self._sampler.close()
+
     def evaluating(self) -> ContextManager:
         return nullcontext() if self._eval_autocast else self._model.without_autocast()
 
     def forget(self, env_ids: Optional[List[int]]) -> None:
         self._generators.forget(env_ids)
-        self._cache.forget(env_ids)
+        self._sampler.forget(env_ids)
 
     def transition(self, obs: Any, output: Dict[str, Any], timestep: Any) -> Dict[str, Any]:
         """One step of one environment, in the form that ``fold_group`` needs, with the tokens that it accepted."""
@@ -282,18 +287,6 @@ class TokenActor(Actor):
             f'{cfg.learn.micro_batch_tokens}. Or use policy.model.gradient_checkpointing=True or policy.model.lora.'
         )
 
-    def _keeps_cache(self) -> bool:
-        """Whether rows keep what they have read for their next turn."""
-        if self._spec.max_turns == 1 or self._model.shares_prompts:
-            return self._spec.max_turns > 1
-        if not self._told and parallel.rank() == 0:
-            click.echo(
-                f'env.max_turns = {self._spec.max_turns}: {type(self._model.lm).__name__} cannot share prompts, so '
-                'every turn reads its whole conversation again, which takes longer'
-            )
-        self._told = True
-        return False
-
     def _generate(
             self,
             obs: Dict[int, Any],
@@ -302,28 +295,16 @@ class TokenActor(Actor):
             forced: Dict[int, Forced] = {},
             enough: Optional[int] = None,
     ) -> Dict[int, Dict[str, Any]]:
-        stripped = [strip(o) for o in obs.values()]
-        prompts, spec = PromptBatch.of(stripped, self._model.device), self._known_spec
+        stripped, spec = [strip(o) for o in obs.values()], self._known_spec
         room = [spec.max_prompt_length + spec.max_tokens - len(prompt) for prompt in stripped]
         limit = torch.tensor(room, device=self._model.device) if min(room) < spec.max_new_tokens else None
-        continued = self._keeps_cache()
         early_stop = None if enough is None else EarlyStop([row_keys[i][1:3] for i in obs], enough, self._model.device)
-        rollout: Rollout = generate(
-            self._cache.begin(list(obs), stripped) if continued else self._model,
-            prompts,
-            spec.max_new_tokens,
-            spec.eos_token_ids,
-            self._sampling,
-            uniform,
-            limit,
-            spec.ends,
-            {(line, forced[i][0]): forced[i][1]
-             for line, i in enumerate(obs) if i in forced},
-            early_stop,
-            merge=not continued  # the lines of rows that wait for their next turn stay as they are
-        )
-        if continued:
-            self._cache.end(rollout.action, rollout.length)
+        places = {(line, forced[i][0]): forced[i][1] for line, i in enumerate(obs) if i in forced}
+        version = version_of(self._model)
+        if version != self._loaded:
+            self._sampler.load(self._model.state_dict(), version)
+            self._loaded = version
+        rollout = self._sampler.sample(RowRequest(list(obs), stripped, row_keys, uniform, limit, places, early_stop))
         logp, kept = rollout.logp.cpu(), rollout.kept
         check_sampled(logp.isfinite(), self._model, list(obs), row_keys, prompts=stripped)
         output = {}

@@ -47,7 +47,8 @@ def serial_pipeline_onpolicy(
     Overview:
         Learn from what the current weights collect (``ding -m serial_onpolicy``).
     Arguments:
-        - input_cfg (:obj:`Union[str, Tuple[dict, dict]]`): Path of a config file, or main_config and create_config.
+        - input_cfg (:obj:`Union[str, Tuple[dict, dict]]`): Path of a config file, or main_config and create_config, \
+            dicts or EasyDicts, which are not changed.
         - seed (:obj:`int`): Of the run.
         - env_setting (:obj:`Optional[List]`): Class of the environments, and configs of those to collect in and to \
             evaluate in.
@@ -111,7 +112,7 @@ def checked(input_cfg: InputConfig) -> Configs:
     if isinstance(input_cfg, str):
         main_config, create_config = read_config_file(input_cfg)
     else:
-        main_config, create_config = copy.deepcopy(input_cfg)
+        main_config, create_config = (EasyDict(c) if isinstance(c, dict) else c for c in copy.deepcopy(input_cfg))
     with in_one_line():
         complete(main_config, create_config)
     return main_config, create_config

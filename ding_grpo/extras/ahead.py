@@ -12,14 +12,18 @@ import signal
 import time
 import traceback
 import warnings
+from logging import Logger
 from multiprocessing.connection import Connection
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-from torch import Tensor, nn
+from ding.envs import AsyncSubprocessEnvManager, BaseEnvManager
+from torch import Tensor
 
-from ding_common import PeerError
+from ding_common import ConfigError, PeerError
 from ding_grpo.collect.group import Collected, Sampled
+from ding_grpo.collect.source import PlayedGroups
+from ding_grpo.data.capability import group_policy
 from ding_grpo.data.plain import plain
 
 
@@ -43,26 +47,78 @@ class Ahead(NamedTuple):
         return cls(**dict(state, sampled=Sampled(clock={}, memory={}, **groups)))
 
 
-class AheadSampler:
-    """Samples for one update at a time, ahead of it."""
+class AheadGroups:
+    """A source that samples the groups of one update ahead of it, in a process with a copy of another source."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, cfg: Dict, env: BaseEnvManager, policy: NamedTuple, logger: Logger) -> None:
+        if isinstance(env, AsyncSubprocessEnvManager):
+            raise ConfigError(
+                "create_config.env_manager.type = 'subprocess': must be 'base' with policy.collect.stale = 1, whose "
+                'environments are in the process that samples.'
+            )
+        self._played, self._learns = PlayedGroups(cfg, env, policy, logger), group_policy(policy)
         self._process: Optional[AheadProcess] = None
         self._due = False  # whether the process has a request that is not answered yet
         self._found: Optional[Ahead] = None
 
-    def begin(self, sample: Callable[[Any], Tuple], request: Any) -> None:
-        """Begin to sample, with the weights of now. ``sample``, the same in each call, gives the fields of ``Ahead``
-        for the request, in the other process."""
+    @property
+    def envstep(self) -> int:
+        return self._played.envstep
+
+    @envstep.setter
+    def envstep(self, value: int) -> None:
+        self._played.envstep = value
+
+    @property
+    def collect_iter(self) -> Optional[int]:
+        return self._played.collect_iter
+
+    def sample(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
+        found = self._take(train_iter)
+        if found is None:
+            sampled = self._played.sample(target, train_iter, policy_kwargs)
+        else:
+            sampled, self._played.counters = found.sampled, found.counters
+            self._played.rate(sampled)
+        self._begin((self._played.state_dict(), self._learns.optimizer_steps, target, train_iter + 1, policy_kwargs))
+        return sampled
+
+    def sizes(self) -> Dict[str, float]:
+        return self._played.sizes()
+
+    def state_dict(self, waits: bool = True) -> Dict[str, Any]:
+        if waits:
+            self._receive()
+        ahead = {} if not waits or self._found is None else dict(ahead=self._found.state_dict())
+        return {**self._played.state_dict(), **ahead}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._played.load_state_dict(state)
+        self._found = Ahead.of_state(state['ahead']) if 'ahead' in state else None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+        self._played.close()
+
+    def _begin(self, request: Tuple) -> None:
+        """Begin to sample, with the weights of now."""
         if self._process is None:
-            self._process = AheadProcess(
-                [p for p in self._model.parameters() if p.requires_grad], lambda request: Ahead(*sample(request))
-            )
+            weights = [p for p in self._learns.whole_model.parameters() if p.requires_grad]
+            self._process = AheadProcess(weights, self._sample_ahead)
         self._process.request(request)
         self._due = True
 
-    def take(self, train_iter: int) -> Optional[Ahead]:
+    def _sample_ahead(self, request: Tuple) -> Ahead:
+        """The answer to a request, in the other process."""
+        state, steps, target, train_iter, policy_kwargs = request
+        self._played.load_state_dict(state)
+        sampled = self._played.sample_unrated(target, train_iter, policy_kwargs)
+        for group in [*sampled.done, *sampled.replaced]:
+            group.sample.update(sampled_after=steps, staleness=1)
+        return Ahead(train_iter, sampled, self._played.counters)
+
+    def _take(self, train_iter: int) -> Optional[Ahead]:
         """Wait for what was sampled for this update; None if nothing was. The time of sampling is that of waiting."""
         start = time.perf_counter()
         self._receive()
@@ -71,17 +127,6 @@ class AheadSampler:
             return None
         waited = dict(sampling=time.perf_counter() - start, scoring=0.)
         return found._replace(sampled=found.sampled._replace(clock=waited))
-
-    def state_dict(self) -> Dict[str, Any]:
-        self._receive()
-        return {} if self._found is None else dict(ahead=self._found.state_dict())
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        self._found = Ahead.of_state(state['ahead']) if 'ahead' in state else None
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.close()
 
     def _receive(self) -> None:
         if self._due:

@@ -52,7 +52,7 @@ def replay(cfg: Dict[str, Any], state: Dict[str, Any], group: int, changes: Chan
         with collecting(cfg, run['seed'], os.path.relpath(folder), changed) as (policy, collector):
             policy.learn_mode.load_state_dict(state)
             with taking('CHECKPOINT'):
-                check_content(run, dict(collector=collector.counters()), 'CHECKPOINT')
+                check_content(run, dict(collector=collector.state_dict(waits=False)), 'CHECKPOINT')
                 # without a table of completions
                 collector.load_state_dict(dict(run['collector'], last_table=state['last_iter']))
                 set_random_state(run['random'])

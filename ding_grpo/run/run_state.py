@@ -37,7 +37,7 @@ class RunState(NamedTuple):
         sizes = {name: os.path.getsize(path) for name, path in self._logs().items()}
         state = dict(seed=self.parts.seed, random=random_state(self.cuda), logs=sizes)
         for name, part in self._parts.items():
-            state[name] = part.state_dict() if waits or not hasattr(part, 'counters') else part.counters()
+            state[name] = part.state_dict(waits) if name == 'collector' else part.state_dict()
         return state
 
     def buffer(self) -> Dict[str, Any]:

@@ -1,0 +1,97 @@
+"""Who turns prompts into rows of tokens: the model itself, or something else with a copy of its weights."""
+from typing import Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+
+import click
+from torch import Tensor
+
+from ding_common import parallel
+from ding_grpo.data.row_generators import RowKey
+from ding_grpo.model import CausalLM, PromptBatch
+from ding_grpo.rollout import EarlyStop, Rollout, Sampling, generate
+
+from .kept_cache import KeptCache
+
+
+class RowRequest(NamedTuple):
+    """B rows, each to be continued to the end of its completion, or of its next turn."""
+    env_ids: List[int]  # of the rows' environments
+    prompts: List[Tensor]  # all tokens of each row so far, (L_i, ) int64, on the CPU
+    row_keys: Dict[int, RowKey] = {}  # by environment, see ``Actor.sample``
+    uniform: Optional[Tensor] = None  # (B, T) random numbers in [0, 1), of each token one; None: the most probable
+    limit: Optional[Tensor] = None  # (B, ), largest number of tokens of each row; None: ``max_new_tokens`` for all
+    forced: Dict[Tuple[int, int], int] = {}  # tokens that are taken, by row and place in what is sampled
+    early_stop: Optional[EarlyStop] = None  # ends rows that do not count; None: all count
+
+
+class Sampler(Protocol):
+    """
+    Turns prompts into rows, with the weights that it has loaded last. The tokens and log-probabilities that it returns
+    are learned from: it must sample from the distribution of its ``Sampling``, and report its log-probabilities.
+    """
+
+    def bind(self, spec: NamedTuple, sampling: Sampling) -> None:
+        """Receive the environment's ``token_spec``, by which completions end, and the distribution to sample from."""
+
+    def load(self, weights: Dict[str, Tensor], version: int) -> None:
+        """Take the weights of ``CausalLM.state_dict``, which change in place afterwards. ``version`` differs from that
+        of the call before; it is not called again while the weights stay the same."""
+
+    def sample(self, request: RowRequest) -> Rollout:
+        """Continue rows. Results are in the order of the request, on any device."""
+
+    def forget(self, env_ids: Optional[Sequence[int]]) -> None:
+        """Drop what is kept of rows whose episode has ended; None for all."""
+
+    def close(self) -> None:
+        """End what the sampler has started."""
+
+
+class ModelSampler:
+    """The model that is trained. It has its own weights, and keeps keys and values between the turns of a row."""
+
+    def __init__(self, model: CausalLM) -> None:
+        self._model, self._cache = model, KeptCache(model)
+        self._told = False  # that conversations are read again
+
+    def bind(self, spec: NamedTuple, sampling: Sampling) -> None:
+        self._spec, self._sampling = spec, sampling
+
+    def load(self, weights: Dict[str, Tensor], version: int) -> None:
+        pass
+
+    def sample(self, request: RowRequest) -> Rollout:
+        spec, continued = self._spec, self._keeps_cache()
+        rollout = generate(
+            self._cache.begin(request.env_ids, request.prompts) if continued else self._model,
+            PromptBatch.of(request.prompts, self._model.device),
+            spec.max_new_tokens,
+            spec.eos_token_ids,
+            self._sampling,
+            request.uniform,
+            request.limit,
+            spec.ends,
+            request.forced,
+            request.early_stop,
+            merge=not continued  # the lines of rows that wait for their next turn stay as they are
+        )
+        if continued:
+            self._cache.end(rollout.action, rollout.length)
+        return rollout
+
+    def forget(self, env_ids: Optional[Sequence[int]]) -> None:
+        self._cache.forget(env_ids)
+
+    def close(self) -> None:
+        pass
+
+    def _keeps_cache(self) -> bool:
+        """Whether rows keep what they have read for their next turn."""
+        if self._spec.max_turns == 1 or self._model.shares_prompts:
+            return self._spec.max_turns > 1
+        if not self._told and parallel.rank() == 0:
+            click.echo(
+                f'env.max_turns = {self._spec.max_turns}: {type(self._model.lm).__name__} cannot share prompts, so '
+                'every turn reads its whole conversation again, which takes longer'
+            )
+        self._told = True
+        return False
