@@ -25,9 +25,11 @@ class GroupCollector(ISerialCollector):
         Collects whole groups. A group is assembled by its environments' ids, never by position. Its G environments
         get one seed, and each runs exactly one episode. The G episodes are folded into one sample at once, so that
         nothing can separate them. All environments of the running groups step together, so that tokens and rewards
-        depend neither on which of them finishes first nor on the number of processes.
+        depend neither on which of them finishes first nor on the number of processes. A registered subclass with
+        another ``make_source`` has its groups from elsewhere.
     """
 
+    makes_groups = True
     config = dict(
         # (int) Number of updates between two entries in the collector's text log and in TensorBoard.
         collect_print_freq=1,

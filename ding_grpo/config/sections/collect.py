@@ -1,4 +1,6 @@
 """``policy.collect``: groups, the order of problems, and the sampling distribution."""
+from ding.utils import SERIAL_COLLECTOR_REGISTRY
+
 from ding_common import MOST, ConfigError, Rule
 
 from ..key import COUNT, POSITIVE, SHARE, SIZE, Combination, Key, optional
@@ -72,10 +74,11 @@ COLLECT = dict(
 
 def check(policy: Combination) -> None:
     collector = policy['collect'].get('collector', {}).get('type', 'group')
-    if collector != 'group':
+    made = SERIAL_COLLECTOR_REGISTRY.get(collector) if collector in SERIAL_COLLECTOR_REGISTRY else None
+    if not getattr(made, 'makes_groups', collector == 'group'):
         raise ConfigError(
             f'create_config.collector.type = {collector!r}: grpo learns from whole groups, which only the group '
-            "collector makes. Use collector=dict(type='group') in create_config."
+            "collector and its subclasses make. Use collector=dict(type='group') in create_config."
         )
     order, pools = policy['collect.problem_order'], policy['collect.pools']
     policy.only_with(
