@@ -87,10 +87,10 @@ test-all: $(VENV)/.tested
 	@echo "== testing, the long checks included"
 	$(BIN)/python -m pytest -q
 
-# TEST_DEVICE=cpu: the same tests try themselves on a CPU, in a few minutes.
+# OPTIONS="--device cpu --small": the same tests try themselves on a CPU.
 test-gpu: $(VENV)/.tested
 	@echo "== tests that need a GPU"
-	@$(BIN)/python tools/gpu.py
+	@$(BIN)/python -m tests.gpu $(OPTIONS)
 
 test-faults: $(VENV)/.tested
 	@echo "== kills, full disks, damaged checkpoints, broken input: all for real"

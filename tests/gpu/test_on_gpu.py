@@ -1,4 +1,4 @@
-"""What only a GPU can show: `make test-gpu`. With TEST_DEVICE=cpu these tests try themselves on a CPU."""
+"""What only a GPU can show: `python -m tests.gpu`, which may set TEST_DEVICE."""
 import copy
 import os
 
