@@ -4,22 +4,31 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
-from ding.envs import BaseEnvTimestep
+from ding.envs import BaseEnvManager, BaseEnvTimestep
 from ding.utils import SERIAL_COLLECTOR_REGISTRY
 
 from ding_grpo.act.token_actor import TokenActor
 from ding_grpo.collect import GroupCollector
 from ding_grpo.collect.group import Group, Sampled
 from ding_grpo.data.capability import group_policy
+from ding_grpo.entry.build import build
+from ding_grpo.envs import GymnasiumEnv
+from ding_grpo.loop import run
 from ding_grpo.model import CausalLM
 from ding_grpo.policy import make_actor
 from ding_grpo.rollout import Rollout
 from ding_grpo.rollout.sampling import draw
+from ding_grpo.run.around import around_run
+from ding_grpo.run.parts import Limits
 from dizoo_llm.envs import TokenEnv
+from tests.policies import Seen
 from tests.runs import completions, metrics, train, weights
 from tests.shipped import small
 
@@ -191,6 +200,65 @@ def test_agents_may_drive_the_rows():
     assert sum(source.ask.rewards) > 0 and logged[-1]['grad_norm'] > 0
     train((main, create), updates=3, name='agents', resume_training=True)
     assert [record['train_iter'] for record in metrics('agents')] == [0, 1, 2]
+
+
+class OneVector(BaseEnvManager):
+    """One vector of environments, gymnasium's CartPole, which computes all rows at once."""
+
+    def launch(self, reset_param=None):
+        self._vector = gymnasium.make_vec('CartPole-v1', self.env_num, vectorization_mode='vector_entry_point')
+        self._vector.reset(seed=0)
+        self._obs, self._returns, self._seeds, self.steps = {}, {}, {}, []
+
+    def seed(self, seed, dynamic_seed=None):
+        self._seeds.update(seed)
+
+    def reset(self, reset_param=None):
+        vector = self._vector.unwrapped
+        for i in reset_param:
+            vector.state[:, i] = np.random.default_rng(self._seeds[i]).uniform(-0.05, 0.05, 4)
+            vector.steps[i], self._returns[i] = 0, 0.
+            self._obs[i] = vector.state[:, i].astype(np.float32)
+
+    @property
+    def ready_obs(self):
+        return dict(self._obs)
+
+    def step(self, actions):
+        taken = np.zeros(self.env_num, dtype=np.int64)
+        for i, action in actions.items():
+            taken[i] = action.item()
+        obs, reward, terminated, truncated, _ = self._vector.step(taken)
+        self._vector.unwrapped.prev_done[:] = False  # no episode begins by itself
+        self.steps.append(len(actions))
+        found = {}
+        for i in actions:
+            self._returns[i] += reward[i]
+            self._obs[i], done = obs[i], bool(terminated[i] or truncated[i])
+            info = dict(truncated=truncated[i] and not terminated[i], eval_episode_return=self._returns[i])
+            found[i] = BaseEnvTimestep(obs[i], np.array([reward[i]]), done, info)
+        return found
+
+    def close(self):
+        self._vector.close()
+
+
+def test_the_rows_of_all_groups_may_be_one_vector_of_environments():
+    """Its rows start as those of their group, and leave the steps as they end."""
+    main, create = small('cartpole_grpo')
+    with around_run():
+        parts = build((main, create), seed=0, limits=Limits(updates=2))
+        vector = OneVector([partial(GymnasiumEnv, main.env)] * 16, parts.cfg.env.manager)
+        parts.collector.reset(_env=vector)
+        learned = Seen(parts.policy)
+        run(parts)
+        parts.close()
+    for batch in learned.learned:
+        first = batch.obs[batch.length.cumsum(0) - batch.length]  # of each row
+        for group in batch.group.unique():
+            assert (first[batch.group == group] == first[batch.group == group][0]).all()
+        assert (batch.reward.sum(1) == batch.length).all() and len(batch.length.unique()) > 1
+    assert parts.collector.envstep == sum(vector.steps) and len(vector.steps) < sum(vector.steps) / 2
 
 
 def test_plain_dicts_run_in_a_thread_and_twice_in_a_process():
