@@ -1,6 +1,6 @@
 """
 Sampling and learning at the sizes of Qwen2.5 on a GPU: tokens per second and peak memory, with random weights. Prints
-a table for docs/guides/gpu.md. `--device cpu --small` tries itself without a GPU.
+a table for docs/results/by_hand.md. `--device cpu --small` tries itself without a GPU.
 """
 import time
 from typing import Dict, List, NamedTuple, Tuple

@@ -1,7 +1,7 @@
 """
 SmolLM2-135M-Instruct trained by one process, by two that each have the whole model, and by two that divide it
 (``policy.shard``): memory and time of each, and how far their weights are apart. Prints a table for
-docs/guides/scaling.md.
+docs/results/by_hand.md.
 """
 import os
 import statistics
