@@ -38,14 +38,27 @@ ROWS = [
     Row('prompt 256, completion 32, 8 per prompt', 'update_L256_T32_G8', 1, TRL, 'speed'),
     Row('prompt 512, completion 64, 16 per prompt', 'update_L512_T64_G16', 1, TRL, 'speed'),
     Row('prompt 256, completion 32, 8 per prompt, vocabulary 32,000', 'update_L256_T32_G8_V32000', 1, TRL, 'speed'),
-    Row('a game of three turns', 'game', 1, GAME, 'turns_beside_trl'),
-    Row('SmolLM2-135M, prompt 40, completion 512, 4 per prompt', 'llm_T512', 2, TRL, 'llm_beside_trl'),
-    Row('SmolLM2-135M, prompt 40, completion 128, 8 per prompt', 'llm_T128', 2, TRL, 'llm_beside_trl'),
-    Row('SmolLM2-135M, three worked examples, completion 4', 'llm_T4_rows_16', 2, TRL, 'llm_beside_trl'),
-    Row('GRPO loss from hidden states', 'loss_from_hidden', 1, LIGER, 'loss_time'),
+    Row(
+        'a game of three turns; the same prompt of 422 tokens in all 64 rows, vocabulary 403', 'game', 1, GAME,
+        'turns_beside_trl'
+    ),
+    Row(
+        'SmolLM2-135M, prompts of at most 40 tokens, completion 512, 4 per prompt', 'llm_T512', 2, TRL, 'llm_beside_trl'
+    ),
+    Row(
+        'SmolLM2-135M, 2 prompts of at most 40 tokens, completion 128, 8 per prompt', 'llm_T128', 2, TRL,
+        'llm_beside_trl'
+    ),
+    Row(
+        'SmolLM2-135M, prompts of 106 tokens of which 93 are common to all, completion 4', 'llm_T4_rows_16', 2, TRL,
+        'llm_beside_trl'
+    ),
+    Row(
+        'GRPO loss from hidden states: 8 rows of 256 tokens, hidden size 256, vocabulary 32,000', 'loss_from_hidden', 1,
+        LIGER, 'loss_time'
+    ),
 ]
 PACKAGES = {TRL: 'trl', GAME: 'trl', LIGER: 'liger-kernel'}
-THREADS = {1: 'one thread', 2: 'two threads'}
 OLD = 'AVX2'  # the instruction set of the second column of ratios
 
 
@@ -78,7 +91,8 @@ def table(results: List[Dict[str, Any]]) -> str:
         if r is None:  # not measured yet
             continue
         old = found.get((row.work, row.threads, OLD))
-        shown += [r] if old is None else [r, old]
+        two = found.get((row.work, 2, own)) if row.threads == 1 else None
+        shown += [entry for entry in (r, old, two) if entry is not None]
         peer = row.peer.format(r['versions'][PACKAGES[row.peer]])
         threads = '' if row.threads == 1 else f', {row.threads} threads'
         lines.append(
@@ -86,7 +100,8 @@ def table(results: List[Dict[str, Any]]) -> str:
                 row.text + threads, f"{seconds(r['ours'])}, {memory(r['memory_ours'])}",
                 f"{peer}: {seconds(r['peer'])}, {memory(r['memory_peer'])}",
                 ratio(r),
-                ratio(old), f'[{row.page}](docs/results/{row.page}.md)'
+                ratio(old),
+                ratio(two), f'[{row.page}](docs/results/{row.page}.md)'
             ]
         )
     solve = found.get(('solve_think_answer', 1, own))
@@ -97,10 +112,12 @@ def table(results: List[Dict[str, Any]]) -> str:
             [
                 'think_answer until solved',
                 f"{taken['ours']}; without the entropy bonus, which TRL lacks, {taken['plain']}",
-                f"TRL {solve['versions']['trl']}: {taken['peer']}", '', '', '[solve](docs/results/solve.md)'
+                f"TRL {solve['versions']['trl']}: {taken['peer']}", '', '', '', '[solve](docs/results/solve.md)'
             ]
         )
-    head = ['work', 'this project', 'compared with', f'ratio, {own}', f'ratio, {OLD}', 'details']
+    head = [
+        'work', 'this project', 'compared with', f'ratio, {own}', f'ratio, {OLD}', f'ratio, {own}, 2 threads', 'details'
+    ]
     processors = ' and '.join(dict.fromkeys(r['processor'] for r in shown))
     rounds = min(r['rounds'] for r in shown)
     return (
@@ -116,6 +133,11 @@ def percent(values: Iterable[float]) -> str:
     return f"{', '.join(others)} and {last} %" if others else f'{last} %'
 
 
+def span(values: Iterable[float]) -> str:
+    values = list(values)
+    return f'{min(values):.0f} to {max(values):.0f}'
+
+
 def learned(llm: Dict[str, Any], words: str) -> str:
     """
     Overview:
@@ -124,7 +146,8 @@ def learned(llm: Dict[str, Any], words: str) -> str:
         - llm (:obj:`Dict[str, Any]`): What benchmarks/results/demo_llm.json holds.
         - words (:obj:`str`): docs/results/demo_text.md.
     """
-    runs = {way: [r for r in llm['runs'] if r['way'] == way] for way in ('full', 'sft', 'kl')}
+    runs = {way: [r for r in llm['runs'] if r['way'] == way] for way in ('full', 'lora', 'sft', 'kl')}
+    processor, threads = runs['full'][0]['machine'].rsplit(', torch', 1)[0].rsplit(', ', 1)
     text_rows = [[cell.strip(' %') for cell in line.split('|')[1:-1]] for line in words.splitlines()]
     text_rows = [row for row in text_rows if len(row) == 7 and row[0].isdigit()]
     warm, grpo, _, fresh, of_warm, of_each = zip(*(map(float, row[1:]) for row in text_rows))
@@ -135,17 +158,17 @@ def learned(llm: Dict[str, Any], words: str) -> str:
             '6 + 4 nor as 10 - 6)',
             percent(sums),
             percent(early(r['curve']) for r in runs['full']),
-            percent(early(r['curve']) for r in runs['sft']), f'{MINUTES} minutes, {THREADS[2]}'
+            percent(early(r['curve']) for r in runs['sft']), f'{MINUTES} minutes, {threads}'
         ],
         [
             f'A Llama of 0.9 M parameters: words spelled backward, after a supervised warm start of {min(of_warm):.0f} '
             f'to {max(of_warm):.0f} s',
             percent(x / 100 for x in warm),
             percent(x / 100 for x in grpo),
-            percent(x / 100 for x in fresh), f'{min(of_each):.0f} to {max(of_each):.0f} s, {THREADS[1]}'
+            percent(x / 100 for x in fresh), f'{min(of_each):.0f} to {max(of_each):.0f} s, 1 thread'
         ],
     ]
-    head = ['held-out accuracy, three seeds', 'before', 'GRPO', 'supervised, fresh right answers', 'time of each']
+    head = ['held-out accuracy, three seeds', 'before', 'GRPO', 'supervised, right answers', 'time of each']
     costs = [
         f"{name} {percent([llm['start'][task]])} before, {percent(r['trained'][task] for r in runs['full'])} after"
         for name, task in (('greatest common divisors', 'gcd'), ('counting letters', 'letter_counting'))
@@ -154,7 +177,12 @@ def learned(llm: Dict[str, Any], words: str) -> str:
     return (
         f"{tabulate(lines, head, tablefmt='pipe', disable_numparse=True)}\n\n"
         'GRPO sees rewards alone. Where somebody writes right answers, training on them is at least as good.\n'
-        f"What SmolLM2 forgets meanwhile, on tasks that are not trained: {'; '.join(costs)}.\n"
+        f"SmolLM2 after all updates of its schedule, {span(r['seconds'] / 60 for r in runs['full'])} minutes: "
+        f"{percent(r['trained']['right'] for r in runs['full'])}; with LoRA, "
+        f"{span(r['seconds'] / 60 for r in runs['lora'])} minutes: "
+        f"{percent(r['trained']['right'] for r in runs['lora'])} ({processor}, with "
+        'instructions for bfloat16).\n'
+        f"What it forgets meanwhile, on tasks that are not trained: {'; '.join(costs)}.\n"
         f"With a KL to the start (seed {kl['seed']}): {percent([kl['trained']['gcd']])} and "
         f"{percent([kl['trained']['letter_counting']])}, and {percent([early(kl['curve'])])} of the sums and "
         f"differences after {MINUTES} minutes, {percent([kl['trained']['right']])} after {kl['seconds'] / 60:.0f}."
