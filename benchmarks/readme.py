@@ -173,20 +173,22 @@ def learned(llm: Dict[str, Any], words: str) -> str:
         f"{name} {percent([llm['start'][task]])} before, {percent(r['trained'][task] for r in runs['full'])} after"
         for name, task in (('greatest common divisors', 'gcd'), ('counting letters', 'letter_counting'))
     ]
-    kl = runs['kl'][0]
-    return (
+    text = (
         f"{tabulate(lines, head, tablefmt='pipe', disable_numparse=True)}\n\n"
         'GRPO sees rewards alone. Where somebody writes right answers, training on them is at least as good.\n'
         f"SmolLM2 after all updates of its schedule, {span(r['seconds'] / 60 for r in runs['full'])} minutes: "
         f"{percent(r['trained']['right'] for r in runs['full'])}; with LoRA, "
         f"{span(r['seconds'] / 60 for r in runs['lora'])} minutes: "
-        f"{percent(r['trained']['right'] for r in runs['lora'])} ({processor}, with "
-        'instructions for bfloat16).\n'
-        f"What it forgets meanwhile, on tasks that are not trained: {'; '.join(costs)}.\n"
-        f"With a KL to the start (seed {kl['seed']}): {percent([kl['trained']['gcd']])} and "
-        f"{percent([kl['trained']['letter_counting']])}, and {percent([early(kl['curve'])])} of the sums and "
-        f"differences after {MINUTES} minutes, {percent([kl['trained']['right']])} after {kl['seconds'] / 60:.0f}."
+        f"{percent(r['trained']['right'] for r in runs['lora'])} ({processor}, with instructions for bfloat16).\n"
+        f"What it forgets meanwhile, on tasks that are not trained: {'; '.join(costs)}."
     )
+    for r in runs['kl'][:1]:
+        text += (
+            f"\nWith a KL to the start (seed {r['seed']}): {percent([r['trained']['gcd']])} and "
+            f"{percent([r['trained']['letter_counting']])}, and {percent([early(r['curve'])])} of the sums and "
+            f"differences after {MINUTES} minutes, {percent([r['trained']['right']])} after {r['seconds'] / 60:.0f}."
+        )
+    return text
 
 
 def filled(page: str, name: str, make: Callable[[], str]) -> str:
