@@ -1,16 +1,13 @@
 """Divides the rows of a mini-batch into parts that fit into memory, and among several processes."""
-from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from ding_common import parallel
 
-if TYPE_CHECKING:
-    from .batch import Batch
 
-
-def split_rows(batch: 'Batch', most: Optional[int], share: Optional[Sequence[int]] = None) -> List[Tensor]:
+def split_rows(batch: 'Batch', most: Optional[int], share: Optional[Sequence[int]] = None) -> List[Tensor]:  # noqa
     """Divide the rows that have a weight, or those of ``share``, in their order, into parts of at most ``most`` tokens.
     A part reads each of its prompts once and the tokens of its rows, except the last token of a row, which is only
     predicted. A row with more tokens is a separate part. None, or rows without prompts: one part."""
@@ -22,7 +19,7 @@ def split_rows(batch: 'Batch', most: Optional[int], share: Optional[Sequence[int
     return [torch.tensor(part) for part in _fill(costs, most)]
 
 
-def share_rows(batch: 'Batch') -> Sequence[int]:
+def share_rows(batch: 'Batch') -> Sequence[int]:  # noqa
     """The rows that this process reads. With several processes each has the whole batch and reads a block of it, in the
     order of the ranks. The division minimises the number of tokens (without prompts: of steps) in the largest block.
     Every process computes the same division. It is empty if there are fewer rows than processes."""
@@ -32,7 +29,7 @@ def share_rows(batch: 'Batch') -> Sequence[int]:
     return blocks[parallel.rank()] if parallel.rank() < len(blocks) else []
 
 
-def most_parts(batch: 'Batch', most: Optional[int]) -> int:
+def most_parts(batch: 'Batch', most: Optional[int]) -> int:  # noqa
     """The largest number of parts that a process has, of ``split_rows`` with its own ``share_rows``."""
     costs = _costs(batch)
     blocks = _blocks(costs, parallel.world_size())
@@ -41,7 +38,7 @@ def most_parts(batch: 'Batch', most: Optional[int]) -> int:
     return max((len(_fill({row: costs[row] for row in block}, most)) for block in blocks), default=0)
 
 
-def cheapest_row(batch: 'Batch') -> int:
+def cheapest_row(batch: 'Batch') -> int:  # noqa
     """The index of a row that has a weight and the fewest tokens to read."""
     costs = _costs(batch)
     return min(costs, key=lambda row: costs[row][0] + costs[row][2])
@@ -62,7 +59,7 @@ def _blocks(costs: Dict[int, Tuple[int, int, int]], processes: int) -> List[List
     return _fill(costs, high)
 
 
-def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:
+def _costs(batch: 'Batch') -> Dict[int, Tuple[int, int, int]]:  # noqa
     """For each row that has a weight: number of tokens to read, index of its prompt, number of the prompt's tokens."""
     lengths = batch.length.tolist()
     rows = (batch.weight != 0).any(1).nonzero().squeeze(1).tolist()

@@ -21,6 +21,7 @@ class Rollout(NamedTuple):
     kept: Union[Tensor, List[KeptSets], None]  # see ``Sampling``: ids (B, T, K), or the sets of each row
 
 
+@torch.no_grad()
 def generate(
     model: object,
     prompts: NamedTuple,
@@ -49,53 +50,43 @@ def generate(
         - early_stop (:obj:`Optional[EarlyStop]`): Ends rows that do not count before their end; None: there are none.
         - merge (:obj:`bool`): Whether equal rows may be one line of the decoding.
     """
-    with torch.no_grad(), model.arithmetic():
-        return _generate(
-            model, prompts, max_new_tokens, eos_token_ids, sampling, uniform, limit, ends, forced, early_stop, merge
-        )
-
-
-def _generate(
-        model: object, prompts: NamedTuple, max_new_tokens: int, eos_token_ids: Sequence[int], sampling: Sampling,
-        uniform: Optional[Tensor], limit: Optional[Tensor], ends: Optional[Callable[[List[int]], bool]],
-        forced: Dict[Tuple[int, int], int], early_stop: Optional[EarlyStop], merge: bool
-) -> Rollout:
     device, rows = prompts.ids.device, len(prompts.row)
     eos = torch.tensor(list(eos_token_ids), dtype=torch.long, device=device)
     room = max_new_tokens  # of the longest prompt, up to the longest row
     if limit is not None:
         limit = limit.clamp(max=max_new_tokens)
         room = int((prompts.length[prompts.row] + limit).max()) - prompts.ids.shape[1]
-    lines = Lines(model, prompts, room, merge)
-    found = _Completions(rows, max_new_tokens, wide_type(lines.logit), device)
-    prefixes = Prefixes(sampling, prompts, lines.logit.shape[-1])
-    live = torch.arange(rows, device=device)  # the rows in the shrinking batch
-    running = torch.ones(rows, dtype=torch.bool, device=device)  # whether each of them has not ended yet
-    for t in range(max_new_tokens):
-        seen, allowed = prefixes.rules(found.action, t, live, running, lines.first)  # (L, V), as the logits
-        places = enumerate(live.tolist()) if forced else ()
-        forced_now = {i: forced[row, t] for i, row in places if (row, t) in forced}
-        numbers = None if uniform is None else uniform[live, t]
-        token, logp, kept = _next(lines, sampling, seen, allowed, numbers, forced_now)
-        found.add(t, live, running, token, logp, kept)
-        running &= ~torch.isin(token, eos)
-        if limit is not None:
-            running &= found.length[live] < limit[live]
-        if ends is not None:
-            for line in running.nonzero().squeeze(-1).tolist():
-                running[line] = not ends(found.action[live[line], :t + 1].tolist())
-        if early_stop is not None and t + 1 < max_new_tokens:
-            running = early_stop.after_token(live, running)
-        number = int(running.sum())  # of what a token computes, a GPU sends only this to the CPU
-        if t + 1 == max_new_tokens or number == 0:
-            break
-        if lines.merged or number <= 0.75 * len(running):  # copying keys pays off only if enough rows have ended
-            stay = running.nonzero().squeeze(-1)
-            lines.keep(stay)
-            prefixes.keep(stay)
-            live, token, running = live[stay], token[stay], running[stay]
-        prefixes.add(token)
-        lines.step(token)
+    with model.arithmetic():
+        lines = Lines(model, prompts, room, merge)
+        found = _Completions(rows, max_new_tokens, wide_type(lines.logit), device)
+        prefixes = Prefixes(sampling, prompts, lines.logit.shape[-1])
+        live = torch.arange(rows, device=device)  # the rows in the shrinking batch
+        running = torch.ones(rows, dtype=torch.bool, device=device)  # whether each of them has not ended yet
+        for t in range(max_new_tokens):
+            seen, allowed = prefixes.rules(found.action, t, live, running, lines.first)  # (L, V), as the logits
+            places = enumerate(live.tolist()) if forced else ()
+            forced_now = {i: forced[row, t] for i, row in places if (row, t) in forced}
+            numbers = None if uniform is None else uniform[live, t]
+            token, logp, kept = _next(lines, sampling, seen, allowed, numbers, forced_now)
+            found.add(t, live, running, token, logp, kept)
+            running &= ~torch.isin(token, eos)
+            if limit is not None:
+                running &= found.length[live] < limit[live]
+            if ends is not None:
+                for line in running.nonzero().squeeze(-1).tolist():
+                    running[line] = not ends(found.action[live[line], :t + 1].tolist())
+            if early_stop is not None and t + 1 < max_new_tokens:
+                running = early_stop.after_token(live, running)
+            number = int(running.sum())  # of what a token computes, a GPU sends only this to the CPU
+            if t + 1 == max_new_tokens or number == 0:
+                break
+            if lines.merged or number <= 0.75 * len(running):  # copying keys pays off only if enough rows have ended
+                stay = running.nonzero().squeeze(-1)
+                lines.keep(stay)
+                prefixes.keep(stay)
+                live, token, running = live[stay], token[stay], running[stay]
+            prefixes.add(token)
+            lines.step(token)
     return found.rollout()
 
 

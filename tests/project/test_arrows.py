@@ -93,6 +93,30 @@ def test_no_folder_has_more_modules_than_one_can_look_over():
         assert len(modules) <= MOST_MODULES or grown, folder
 
 
+def test_no_modules_import_each_other_in_a_circle():
+    graph = {}
+    for a, b in imports():
+        graph.setdefault(a, set()).add(b)
+    while leaves := [a for a, found in graph.items() if not any(b in graph for b in found)]:
+        for a in leaves:
+            del graph[a]
+    assert not graph
+
+
+def test_no_long_file_and_no_long_function():
+    """Lines of a function are counted without its docstring."""
+    for package in ('ding_common', 'ding_grpo', 'dizoo_llm'):
+        for path in glob.glob(os.path.join(ROOT, package, '**', '*.py'), recursive=True):
+            with open(path, encoding='utf-8') as f:
+                source = f.read()
+            assert source.count('\n') <= 350, path
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.FunctionDef):
+                    first = node.body[0]
+                    told = first.end_lineno - first.lineno + 1 if ast.get_docstring(node) is not None else 0
+                    assert node.end_lineno - node.lineno + 1 - told <= 60, f'{path}: {node.name}'
+
+
 @pytest.mark.parametrize('part', ['ding_grpo.rl_utils', 'ding_grpo.rollout'])
 def test_needs_torch_alone(part):
     outside = {
