@@ -1,7 +1,7 @@
 """The parts of a run."""
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Iterator, List, NamedTuple, Optional
 
 from ding.entry.utils import random_collect
 from ding.worker import BaseLearner
@@ -31,8 +31,7 @@ class Parts:
     buffer: Optional[Any] = None  # a replay buffer, in mode serial
     commander: Optional[Any] = None  # DI-engine's, of its own policies
     collector_env: Optional[Any] = None  # the collector's env manager
-    metrics: Optional[Any] = None  # the hook that logs them, in the first process
-    logs: List[Callable[[BaseLearner, List[Dict[str, Any]]], None]] = field(default_factory=list)  # of each update
+    metrics: Optional[Any] = None  # who logs those of each update, in the first process
 
     def collect(self) -> List[Any]:
         """Collect by the current weights. DI-engine's policies may have arguments, such as a rate of exploration."""

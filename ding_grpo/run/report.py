@@ -64,7 +64,7 @@ class ReportHook(LearnerHook):
             parts.metrics = MetricsHook('metrics', 10, position='after_iter', freq=freq, limits=parts.limits)
             engine.register_hook(parts.metrics)
         elif parts is not None:
-            parts.logs.append(UpdateLog())
+            parts.metrics = UpdateLog()
         if self._args['export'] and parts is not None:
             export_run = partial(export, parts=parts)
             engine.register_hook(CallHook('export', 100, position='after_run', function=export_run))

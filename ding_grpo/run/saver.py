@@ -45,8 +45,8 @@ class DingSaver:
         pass
 
     def after_update(self, metrics: List[Dict[str, Any]]) -> None:
-        for log in self._parts.logs:
-            log(self._parts.learner, metrics)
+        if self._parts.metrics is not None:
+            self._parts.metrics(self._parts.learner, metrics)
 
     def end(self) -> None:
         self._parts.learner.call_hook('after_run')
