@@ -175,7 +175,7 @@ def learned(llm: Dict[str, Any], words: str) -> str:
     ]
     text = (
         f"{tabulate(lines, head, tablefmt='pipe', disable_numparse=True)}\n\n"
-        'GRPO sees rewards alone. Where somebody writes right answers, training on them is at least as good.\n'
+        'GRPO sees rewards alone. Right answers, where somebody writes them, teach about as much or more.\n'
         f"SmolLM2 after all updates of its schedule, {span(r['seconds'] / 60 for r in runs['full'])} minutes: "
         f"{percent(r['trained']['right'] for r in runs['full'])}; with LoRA, "
         f"{span(r['seconds'] / 60 for r in runs['lora'])} minutes: "
