@@ -94,7 +94,7 @@ class GroupCollector(ISerialCollector):
         except RuntimeError as error:
             unwrap_task_error(error)
         if self._policy is not None:
-            self._source = self.make_source()
+            self._renew_source()
 
     def reset_policy(self, _policy: Optional[NamedTuple] = None) -> None:
         if _policy is not None:
@@ -106,10 +106,17 @@ class GroupCollector(ISerialCollector):
                     f"create_config.collector.type = 'group': policy.type = {kind!r} does not learn "
                     'from groups. Remove the collector, or use grpo.'
                 )
-            self._source = self.make_source()
+            self._renew_source()
             spaces = self._env.observation_space, self._env.action_space
             self._learns.bind(getattr(self._env.env_ref, 'token_spec', None), spaces)
         self._policy.reset()
+
+    def _renew_source(self) -> None:
+        """Other environments or another policy go on where the ones before were."""
+        before, self._source = self._source, self.make_source()
+        if before is not None:
+            self._source.load_state_dict(before.state_dict())
+            before.close()
 
     def make_source(self) -> GroupSource:
         """Where the groups come from, given the environments and the policy."""
@@ -150,6 +157,7 @@ class GroupCollector(ISerialCollector):
         self._closed = True
         if self._source is not None:
             self._source.close()
+            self._learns.close()
         self._env.close()
         if self._tb_logger is not None:
             try:

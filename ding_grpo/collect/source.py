@@ -41,7 +41,7 @@ class GroupSource(Protocol):
         """Restore ``state_dict``."""
 
     def close(self) -> None:
-        """End what the source has started; the environments belong to the collector."""
+        """End what the source has started; environments and policy belong to the collector."""
 
 
 class PlayedGroups:
@@ -118,7 +118,7 @@ class PlayedGroups:
             self._order.load_state_dict(state['pools'])
 
     def close(self) -> None:
-        self._learns.close()
+        pass
 
     def _play(self, number: int, train_iter: int, policy_kwargs: Dict, clock: Dict[str, float],
               memory: MemoryMeter) -> List[Collected]:

@@ -99,7 +99,6 @@ class AheadGroups:
     def close(self) -> None:
         if self._process is not None:
             self._process.close()
-        self._played.close()
 
     def _begin(self, request: Tuple) -> None:
         """Begin to sample, with the weights of now."""
