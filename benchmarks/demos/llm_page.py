@@ -20,7 +20,8 @@ these seeds. Column "updates" has those of each run. A prompt shows three worked
 {tokens} tokens. A number that is d away from the right one is paid {near} / (1 + d), and the right one 1 more. Training
 problems have numbers of {low} to {train_high}. Accuracy is greedy, on {number} problems of {low} to {high} that are
 trained in no form: a + b = c is the fact of b + a, c - a and c - b. The 95 % interval of one accuracy is up to
-{interval:.0f} points to each side. {machines}. One run at a time on a core; on the other core, other work ran.
+{interval:.0f} points to each side. {machines}. One run at a time on a core. Other work ran on the other core,
+and at times, with low priority, on the same one, which makes seconds upper bounds.
 
 {runs}
 
@@ -36,7 +37,7 @@ Peak memory is that of the whole process.
 "Supervised" is what the same seconds teach where somebody writes the right answers
 (`benchmarks/demos/supervised.py`): all training problems in turn, {rows} in a step, {steps} steps, which take about as
 long as GRPO's updates. Model, number type, optimizer and learning rates are the same, and the worked examples are read
-once in a step there too.
+once in a step there too. It writes no logs and checkpoints on the way.
 
 ## Before and after
 

@@ -26,8 +26,8 @@ STEPS = 600  # which take about as long as GRPO's updates
 def loss_of(model: CausalLM, demonstrations: Demonstrations, problems: torch.Tensor) -> torch.Tensor:
     """Mean negative log-probability of the right answers, each with its end-of-sequence token."""
     rows = [demonstrations[i] for i in problems.tolist()]
-    prompts = [torch.tensor([i for i, label in zip(*row.values()) if label < 0]) for row in rows]
     answers = [[label for label in row['labels'] if label >= 0] for row in rows]
+    prompts = [torch.tensor(row['input_ids'][:-len(answer)]) for row, answer in zip(rows, answers)]
     batch = collate([dict(input_ids=answer, labels=answer) for answer in answers])
     action, weight = batch['input_ids'], batch['attention_mask'].float()  # (B, S)
     states = model.completion_states(PromptBatch.of(prompts, model.device), action, weight.sum(1).long())

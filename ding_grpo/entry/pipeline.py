@@ -201,6 +201,8 @@ def eval(
         policy.eval_mode.load_state_dict(state_dict)
         name = dict(exp_name=cfg.exp_name) if ours else {}
         _, info = GroupEvaluator(cfg.policy.eval.evaluator, manager, policy.eval_mode, **name).eval()
+        if ours:
+            policy.close()
     value = np.mean(info['eval_episode_return'])
     click.echo(f'Eval is over! The performance of your RL policy is {value}')
     return value

@@ -23,7 +23,6 @@ from torch import Tensor
 from ding_common import ConfigError, PeerError
 from ding_grpo.collect.group import Collected, Sampled
 from ding_grpo.collect.source import PlayedGroups
-from ding_grpo.data.capability import group_policy
 from ding_grpo.data.plain import plain
 
 
@@ -47,8 +46,8 @@ class Ahead(NamedTuple):
         return cls(**dict(state, sampled=Sampled(clock={}, memory={}, **groups)))
 
 
-class AheadGroups:
-    """A source that samples the groups of one update ahead of it, in a process with a copy of another source."""
+class AheadGroups(PlayedGroups):
+    """Samples the groups of one update ahead of it, in a process that has a copy of all this."""
 
     def __init__(self, cfg: Dict, env: BaseEnvManager, policy: NamedTuple, logger: Logger) -> None:
         if isinstance(env, AsyncSubprocessEnvManager):
@@ -56,44 +55,29 @@ class AheadGroups:
                 "create_config.env_manager.type = 'subprocess': must be 'base' with policy.collect.stale = 1, whose "
                 'environments are in the process that samples.'
             )
-        self._played, self._learns = PlayedGroups(cfg, env, policy, logger), group_policy(policy)
+        super().__init__(cfg, env, policy, logger)
         self._process: Optional[AheadProcess] = None
         self._due = False  # whether the process has a request that is not answered yet
         self._found: Optional[Ahead] = None
 
-    @property
-    def envstep(self) -> int:
-        return self._played.envstep
-
-    @envstep.setter
-    def envstep(self, value: int) -> None:
-        self._played.envstep = value
-
-    @property
-    def collect_iter(self) -> Optional[int]:
-        return self._played.collect_iter
-
     def sample(self, target: int, train_iter: int, policy_kwargs: Dict) -> Sampled:
         found = self._take(train_iter)
         if found is None:
-            sampled = self._played.sample(target, train_iter, policy_kwargs)
+            sampled = super().sample(target, train_iter, policy_kwargs)
         else:
-            sampled, self._played.counters = found.sampled, found.counters
-            self._played.rate(sampled)
-        self._begin((self._played.state_dict(), self._learns.optimizer_steps, target, train_iter + 1, policy_kwargs))
+            sampled, self.counters = found.sampled, found.counters
+            self.rate(sampled)
+        self._begin((super().state_dict(), self._learns.optimizer_steps, target, train_iter + 1, policy_kwargs))
         return sampled
-
-    def sizes(self) -> Dict[str, float]:
-        return self._played.sizes()
 
     def state_dict(self, waits: bool = True) -> Dict[str, Any]:
         if waits:
             self._receive()
         ahead = {} if not waits or self._found is None else dict(ahead=self._found.state_dict())
-        return {**self._played.state_dict(), **ahead}
+        return {**super().state_dict(), **ahead}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        self._played.load_state_dict(state)
+        super().load_state_dict(state)
         self._found = Ahead.of_state(state['ahead']) if 'ahead' in state else None
 
     def close(self) -> None:
@@ -111,11 +95,11 @@ class AheadGroups:
     def _sample_ahead(self, request: Tuple) -> Ahead:
         """The answer to a request, in the other process."""
         state, steps, target, train_iter, policy_kwargs = request
-        self._played.load_state_dict(state)
-        sampled = self._played.sample_unrated(target, train_iter, policy_kwargs)
+        super().load_state_dict(state)
+        sampled = self.sample_unrated(target, train_iter, policy_kwargs)
         for group in [*sampled.done, *sampled.replaced]:
             group.sample.update(sampled_after=steps, staleness=1)
-        return Ahead(train_iter, sampled, self._played.counters)
+        return Ahead(train_iter, sampled, self.counters)
 
     def _take(self, train_iter: int) -> Optional[Ahead]:
         """Wait for what was sampled for this update; None if nothing was. The time of sampling is that of waiting."""

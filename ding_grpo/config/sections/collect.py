@@ -75,7 +75,7 @@ COLLECT = dict(
 def check(policy: Combination) -> None:
     collector = policy['collect'].get('collector', {}).get('type', 'group')
     made = SERIAL_COLLECTOR_REGISTRY.get(collector) if collector in SERIAL_COLLECTOR_REGISTRY else None
-    if not getattr(made, 'makes_groups', collector == 'group'):
+    if not getattr(made, 'makes_groups', False):
         raise ConfigError(
             f'create_config.collector.type = {collector!r}: grpo learns from whole groups, which only the group '
             "collector and its subclasses make. Use collector=dict(type='group') in create_config."
