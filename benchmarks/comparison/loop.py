@@ -140,9 +140,9 @@ def train(job: Dict[str, Any], parts: Parts, evaluate: Evaluate) -> Dict[str, An
     Overview:
         Train until an evaluation reaches the bar, or the budget of environment steps is used up.
     Returns:
-        - result (:obj:`Dict[str, Any]`): ``evaluations``: environment step, greedy return, and seconds of training so \
-            far, of each evaluation, the first with the untrained policy; ``samples``: how many the policy learned \
-            from, which are steps for PPO and groups for GRPO.
+        - result (:obj:`Dict[str, Any]`): ``evaluations``: environment step, greedy return, and processor seconds of \
+            training so far, of each evaluation, the first with the untrained policy; ``samples``: how many the policy \
+            learned from, which are steps for PPO and groups for GRPO.
     """
     learner, collector = parts.learner, parts.collector
     commander = BaseSerialCommander(
@@ -150,10 +150,10 @@ def train(job: Dict[str, Any], parts: Parts, evaluate: Evaluate) -> Dict[str, An
     )
     found, passed, seconds, samples = [(0, round(evaluate(0), 6), 0.0)], 0, 0.0, 0
     while found[-1][0] < job['budget'] and (len(found) == 1 or found[-1][1] < job['bar']):
-        begun = time.monotonic()
+        begun = time.process_time()
         data = collector.collect(train_iter=learner.train_iter, policy_kwargs=commander.step())
         learner.train(data, collector.envstep)
-        seconds += time.monotonic() - begun
+        seconds += time.process_time() - begun
         samples += len(data)
         if collector.envstep // job['interval'] > passed or collector.envstep >= job['budget']:
             passed = collector.envstep // job['interval']

@@ -47,8 +47,8 @@ evaluations.
 - **End.** A run ends at the first evaluation that reaches the bar, or with the update that uses up its budget of
   environment steps. The last weights are always evaluated.
 - **Steps** are all that were collected. On tasks of tokens a step is a token.
-- **Seconds** are those of collecting and learning: without evaluations, reports and checkpoints. Every run has one
-  thread.
+- **Seconds** are those of the processor (`time.process_time`) for collecting and learning: without evaluations, reports
+  and checkpoints. Every run has one thread, and its environments are in its process.
 
 What differs between the sides and cannot be made equal:
 
