@@ -14,7 +14,7 @@ from ding_grpo.learn.observer import Observer, View
 
 from .causes import CAUSES, EXPLAINS, OF_REWARD
 from .evidence import checksum, of_change, of_mask, of_samples
-from .findings import FindingsHook, FindingsPageHook
+from .findings import Findings
 from .history import History, Setting
 from .scorer_trial import of_probes
 
@@ -42,11 +42,10 @@ class Watch(Observer):
         self._reference = view.reference
         self._look: Optional[Look] = None  # of the update under way
         self.history = History()
-        self._findings = FindingsHook('findings', 20, position='after_iter', watch=self)
+        self._findings = Findings(self)
 
     def hooks(self) -> List[LearnerHook]:
-        page = FindingsPageHook('findings_page', 120, position='after_run', findings=self._findings)
-        return [self._findings, page]
+        return self._findings.hooks()
 
     def begin(self, learner: 'BaseLearner', collector: 'GroupCollector') -> None:  # noqa
         self._findings.begin(learner, collector)

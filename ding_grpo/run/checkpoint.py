@@ -1,8 +1,7 @@
 """
 Checkpoints that are either complete or absent. A file is written under a temporary name, flushed to the disk and then
 renamed, so a kill or a full disk leaves the previous file intact. ``torch.save`` writes a zip archive with a CRC-32 of
-every record. Reading verifies these checksums, which detects any later damage. They are computed while torch reads, so
-that a file is read once.
+every record. Reading verifies these checksums, which detects any later damage.
 """
 import fcntl
 import glob
@@ -11,9 +10,7 @@ import pickle
 import platform
 import re
 import shutil
-import struct
 import zipfile
-import zlib
 from contextlib import contextmanager
 from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional
 
@@ -118,24 +115,11 @@ def _read_file(path: str, mapped: bool) -> Any:
         raise CheckpointError(f'the checkpoint {path} is not a file')
     try:
         check_archive(path)
-        with open(path, 'rb') as file, zipfile.ZipFile(file) as archive:
-            tensors = [r for r in archive.infolist() if '/data/' in r.filename]
-            for record in archive.infolist():  # the pickle and small records
-                if record not in tensors:
-                    archive.read(record)
-            if mapped:
-                damaged = archive.testzip()
-                if damaged is not None:
-                    raise zipfile.BadZipFile(f'the checksum of {damaged} does not match')
-                return torch.load(path, map_location='cpu', weights_only=True, mmap=True)
-            summed = _SummedFile(file, tensors)
-            try:
-                state = torch.load(summed, map_location='cpu', weights_only=True)
-            finally:
-                summed.check()  # torch may raise any exception for a damaged file
-            for record in summed.unread():
-                archive.read(record)
-            return state
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise zipfile.BadZipFile(f'the checksum of {damaged} does not match')
+        return torch.load(path, map_location='cpu', weights_only=True, mmap=mapped)
     except FileNotFoundError as error:
         raise CheckpointError(f'there is no checkpoint {path}') from error
     except pickle.UnpicklingError as error:
@@ -147,56 +131,6 @@ def _read_file(path: str, mapped: bool) -> Any:
         raise CheckpointError(
             f'the checkpoint {path} is damaged, or was not written by torch 1.6 or later ({reason})'
         ) from error
-
-
-class _SummedFile:
-    """A file object for ``torch.load`` that computes the checksums of a zip archive's records while they are read.
-    ``records`` are those that torch will read, each from start to end."""
-
-    def __init__(self, file: IO[bytes], records: List[zipfile.ZipInfo]) -> None:
-        self._file = file
-        self.seek, self.tell, self.readline = file.seek, file.tell, file.readline
-        self._damaged: List[str] = []
-        # by the position of the next byte: the record, the number of its bytes not yet read, and the sum so far
-        self._begun = {self._start(record): (record, record.file_size, 0) for record in records if record.file_size > 0}
-        file.seek(0)
-
-    def _start(self, record: zipfile.ZipInfo) -> int:
-        """Position of a record's content, which follows its name and a padding."""
-        self._file.seek(record.header_offset + 26)
-        name, padding = struct.unpack('<HH', self._file.read(4))
-        return record.header_offset + 30 + name + padding
-
-    def read(self, size: int = -1) -> bytes:
-        start = self._file.tell()
-        data = self._file.read(size)
-        self._sum(start, memoryview(data))
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        start, view = self._file.tell(), memoryview(buffer)
-        size = self._file.readinto(view)
-        self._sum(start, view[:size])
-        return size
-
-    def _sum(self, start: int, data: memoryview) -> None:
-        if start not in self._begun or not data:
-            return
-        record, left, so_far = self._begun.pop(start)
-        data = data[:left]
-        so_far, left = zlib.crc32(data, so_far), left - len(data)
-        if left > 0:
-            self._begun[start + len(data)] = record, left, so_far
-        elif so_far != record.CRC:
-            self._damaged.append(record.filename)
-
-    def check(self) -> None:
-        """Raise ``BadZipFile`` if the checksum of a record that has been read does not match."""
-        if self._damaged:
-            raise zipfile.BadZipFile(f'the checksum of {self._damaged[0]} does not match')
-
-    def unread(self) -> List[zipfile.ZipInfo]:
-        return [record for record, *_ in self._begun.values()]
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The line, the file and the page of findings."""
 import pytest
 
-from ding_grpo.instruments.findings import FindingsHook, FindingsPageHook, page
+from ding_grpo.instruments.findings import Findings, page
 from ding_grpo.instruments.history import History
 from tests.runs import findings
 
@@ -17,10 +17,10 @@ class Engine:
     def __init__(self, **fields):
         self.history = History(**fields)
         self.probes = []
-        self.hook = FindingsHook('f', 20, position='after_iter', watch=self)
+        self.findings = Findings(self)
 
     def page(self):
-        FindingsPageHook('p', 120, position='after_run', findings=self.hook)(self)
+        self.findings.write_page(self)
         with open('run/findings.md') as f:
             return f.read()
 
@@ -41,19 +41,19 @@ def own_folder(tmp_path, monkeypatch):
 
 def test_the_scorer_is_probed_before_the_first_update(capsys):
     engine = Engine()
-    engine.hook.begin(engine, engine)
+    engine.findings.begin(engine, engine)
     assert engine.probes == [[PROBE] * 3] and findings() == [dict(FOUND, update=0)]
     assert capsys.readouterr().out == 'finding after update 0, cut: a | b\nc\n'
 
 
 def test_not_again_in_a_resumed_run_whose_findings_are_in_its_file():
     engine = Engine(updates=4, found=[FOUND])
-    engine.hook.begin(engine, engine)
-    engine.hook(engine)
+    engine.findings.begin(engine, engine)
+    engine.findings.tell(engine)
     assert engine.probes == [] and findings() == []
     engine.history.found.append(dict(FOUND, update=5))
-    engine.hook(engine)
-    engine.hook(engine)
+    engine.findings.tell(engine)
+    engine.findings.tell(engine)
     assert findings() == [dict(FOUND, update=5)]
 
 
