@@ -1,18 +1,22 @@
 """
 ``python -m ding_grpo`` runs ``ding`` with the same options, but hides the messages that DI-engine and old gym print
-when they are imported. The ``ding`` command imports them before any plugin can hide these messages. With ``--check`` it
-examines a config before a run, see ``check.py``.
+when they are imported. The ``ding`` command imports them before any plugin can hide these messages. ``KEY=VALUE``
+after the options changes a key of the config. With ``--check`` it examines a config before a run, see ``check.py``.
 """
 import copy
 import sys
+from functools import partial
 from importlib import import_module
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import click
+from easydict import EasyDict
 
-from ding_common import ConfigError, ConfigFile, import_ding, read_config_file
+from ding_common import ConfigError, ConfigFile, find_config, import_ding, read_config_file
+from ding_common.config.settings import change
 
 NAME = 'python -m ding_grpo'
+Configs = Tuple[EasyDict, EasyDict]
 
 
 def main(args: Optional[List[str]] = None) -> None:
@@ -38,12 +42,29 @@ def command() -> click.Command:
     text = 'Examine the config of -c before a run: scorer, lengths, time and memory. More: --check --help.'
     program.params.append(click.Option(['--check'], is_flag=True, expose_value=False, help=text))
 
-    def run(**options: Any) -> None:
-        with replaced(commands, read_config=read_config_file):
+    program.params.append(click.Argument(['settings'], nargs=-1, metavar='[KEY=VALUE]...'))
+
+    def run(settings: Tuple[str, ...], **options: Any) -> None:
+
+        def predefined(env: str, policy: str) -> Configs:
+            return _predefined(env, policy, settings)
+
+        read = partial(read_config_file, settings=settings)
+        with replaced(commands, read_config=read, get_predefined_config=predefined):
             commands.cli.callback(**options)
 
     program.callback = run
     return program
+
+
+def _predefined(env: str, policy: str, settings: Tuple[str, ...]) -> Configs:
+    """DI-engine's config of an environment and a policy, else the shipped one."""
+    of_ding = import_module('ding.entry.predefined_config')
+    if env not in of_ding.env_dict or policy not in of_ding.policy_dict:
+        return read_config_file(find_config(f'{env}_{policy}'), settings)
+    main_config, create_config = copy.deepcopy(of_ding.get_predefined_config(env, policy))
+    change(main_config, create_config, settings)
+    return main_config, create_config
 
 
 def _needed(context: click.Context, option: click.Parameter, config: Optional[str]) -> Optional[str]:

@@ -31,9 +31,10 @@ MODES = ('serial_onpolicy', 'serial')
 @click.option('-c', '--config', required=True, type=ConfigFile(), help='Config file, or the name of a shipped config.')
 @click.option('-s', '--seed', default=0, show_default=True, help='Seed.')
 @click.option('-m', '--mode', default=MODES[0], show_default=True, type=click.Choice(MODES), help='Mode of the run.')
-def main(config: str, seed: int, mode: str) -> None:
+@click.argument('settings', nargs=-1, metavar='[KEY=VALUE]...')
+def main(config: str, seed: int, mode: str, settings: Tuple[str, ...]) -> None:
     """Examine a config before a run."""
-    found = examine(*read_config_file(config), seed=seed, replays=mode == 'serial')
+    found = examine(*read_config_file(config, settings), seed=seed, replays=mode == 'serial')
     click.echo('no known cause of a failure to learn' if not found else f'findings: {len(found)}')
     raise SystemExit(bool(found))
 

@@ -1,8 +1,9 @@
 """Load DI-engine config files, and check the sections that every pipeline reads."""
 import copy
 import os
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
 import click
 from easydict import EasyDict
@@ -11,6 +12,7 @@ from ding_common.errors import ConfigError
 from ding_common.files import run_file
 
 from .check import nearest, require_dict
+from .settings import change
 
 ENDING = '_config.py'
 SECTIONS = dict(main_config=('env', 'policy'), create_config=('policy', ))
@@ -62,28 +64,37 @@ def shipped_config(name: str) -> Tuple[EasyDict, EasyDict]:
     shipped = shipped_configs()
     if name not in shipped:
         raise ConfigError(f'shipped_config({name!r}): there is no such config; {nearest(str(name), shipped)}')
+    with _as_written():
+        return read_config_file(shipped[name])
+
+
+@contextmanager
+def _as_written() -> Iterator[None]:
     before = _AS_WRITTEN.set(True)
     try:
-        return read_config_file(shipped[name])
+        yield
     finally:
         _AS_WRITTEN.reset(before)
 
 
 def is_read_as_written() -> bool:
-    """Whether ``shipped_config`` is reading a file, in which nothing is to be derived."""
+    """Whether a file is being read whose keys will change, so that nothing is to be derived in it."""
     return _AS_WRITTEN.get()
 
 
-def read_config_file(path: str) -> Tuple[EasyDict, EasyDict]:
-    """``main_config`` and ``create_config`` of a Python file, with a message of one line if it has none."""
+def read_config_file(path: str, settings: Sequence[str] = ()) -> Tuple[EasyDict, EasyDict]:
+    """``main_config`` and ``create_config`` of a Python file, with a message of one line if it has none. Settings such
+    as ``'policy.group_size=16'`` change keys, before what follows from them is derived."""
     where = f'--config = {path!r}'
     if not path.endswith('.py'):
         raise ConfigError(f'{where}: must be a Python file, named NAME.py.')
-    names = run_file(os.path.expanduser(path), '--config')
+    with _as_written() if settings else nullcontext():
+        names = run_file(os.path.expanduser(path), '--config')
     for name in SECTIONS:
         if name not in names:
             raise ConfigError(f'{where}: must define {name}.')
     check_configs(names['main_config'], names['create_config'])
+    change(names['main_config'], names['create_config'], settings)
     return names['main_config'], names['create_config']
 
 

@@ -13,7 +13,7 @@ from .table import table, write_table
 
 
 @click.command()
-@click.argument('configs', nargs=-1, required=True, type=ConfigFile())
+@click.argument('configs', nargs=-1, required=True, metavar='CONFIG... [KEY=VALUE,VALUE]...')
 @click.option('--seeds', default='0,1,2,3,4', show_default=True, help='Comma-separated integers.')
 @click.option('--jobs', default=1, show_default=True, type=click.IntRange(1), help='Number of parallel runs.')
 @click.option('--env-step', default=None, type=click.IntRange(1), help='Maximum environment steps of each run.')
@@ -31,7 +31,12 @@ def main(
         configs: Tuple[str, ...], seeds: str, jobs: int, env_step: Optional[int], bar: Optional[float], threads: int,
         out: str
 ) -> None:
-    """Run several configs on several seeds, and write comparison.md, comparison.csv and comparison.png into --out."""
+    """Run several configs, or one with several values of its keys, on several seeds, and write comparison.md,
+    comparison.csv and comparison.png into --out."""
+    settings = [word for word in configs if '=' in word]
+    files = [ConfigFile().convert(word, None, None) for word in configs if word not in settings]
+    if not files:
+        raise click.UsageError('name a config before its keys')
     try:
         numbers = [int(s) for s in seeds.split(',')]
     except ValueError as error:
@@ -41,7 +46,7 @@ def main(
     if bar is not None and not math.isfinite(bar):
         raise click.BadParameter(f'{bar}: must be finite', param_hint='--bar')
     out = os.path.relpath(os.path.expanduser(out))  # DI-engine requires a relative path for a run's folder
-    runs = plan(configs, numbers, out, bar)
+    runs = plan(files, numbers, out, bar, settings)
     try:
         os.makedirs(out, exist_ok=True)
     except OSError as error:
@@ -52,6 +57,8 @@ def main(
     failed = run_all(runs, jobs, env_step, threads)
     limit = 'no limit of steps' if env_step is None else f'at most {env_step} steps each'
     notes = [f'Seeds {seeds}; {jobs} run(s) at a time with {threads} thread(s) each; {limit}.']
+    if settings:
+        notes.append(f"Changed keys: {', '.join(f'`{setting}`' for setting in settings)}.")
     if failed:
         notes.append(f"Failed and not in the table: {', '.join(f'{r.name} seed {r.seed}' for r in failed)}.")
     click.echo(write_table(table(runs), out, notes + [warning] * bool(warning)))

@@ -5,18 +5,15 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from itertools import product
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import click
 
 from ding_common import ConfigError, Rule, read_config_file, read_json_lines, require_dict
+from ding_common.config.settings import sweep
 
 DONE = 'result.pkl'  # DI-engine writes it last
-WITH_BAR = '''from ding_common import read_config_file
-
-main_config, create_config = read_config_file({config!r})
-main_config.env.stop_value = {bar!r}
-'''
 
 
 class Outcome(NamedTuple):
@@ -32,15 +29,15 @@ class Outcome(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One config with one seed."""
+    """One config, with changes of its keys, and one seed."""
     name: str
     config: str
+    settings: List[str]
     mode: str
     seed: int
     folder: str
     bar: float
-    replaces_bar: bool  # whether the bar replaces the config's ``stop_value``
-    content: str  # of the config
+    content: str  # of the changed config
 
     @property
     def done(self) -> bool:
@@ -57,23 +54,30 @@ class Run(NamedTuple):
         return Outcome(first.get('envstep', never), first.get('seconds', never), max(returns), returns[-1])
 
 
-def plan(configs: Tuple[str, ...], seeds: List[int], out: str, bar: Optional[float] = None) -> List[Run]:
+def plan(configs: Sequence[str],
+         seeds: List[int],
+         out: str,
+         bar: Optional[float] = None,
+         settings: Sequence[str] = ()) -> List[Run]:
     """
     Overview:
-        All runs, one per config and seed, in the order in which they start.
+        All runs, one per config, combination of settings and seed, in the order in which they start.
     Arguments:
-        - configs (:obj:`Tuple[str, ...]`): Config files. A config with keys of a replay buffer runs in mode ``serial``.
+        - configs (:obj:`Sequence[str]`): Config files. A config with keys of a replay buffer runs in mode ``serial``.
         - seeds (:obj:`List[int]`): Seeds of each config.
         - out (:obj:`str`): Folder of the comparison.
         - bar (:obj:`Optional[float]`): Replaces the configs' ``env.stop_value``.
+        - settings (:obj:`Sequence[str]`): ``KEY=VALUE,VALUE``, see ``ding_common.config.settings``.
     Raises:
         - ConfigError: If two configs have the same name, or a config is invalid.
     """
     runs: List[Run] = []
     names: Dict[str, str] = {}
-    for path in configs:
-        main, create = read_config_file(path)
-        name = os.path.splitext(os.path.basename(path))[0].replace('_config', '')
+    of_bar = [] if bar is None else [f'env.stop_value={bar!r}']
+    for path, (chosen, label) in product(configs, list(sweep(settings))):
+        changes = [*chosen, *of_bar]
+        main, create = read_config_file(path, changes)
+        name = f"{os.path.splitext(os.path.basename(path))[0].replace('_config', '')} {label}".strip()
         if name in names:
             raise ConfigError(f'{path}: has the name of {names[name]}, {name!r}; each config needs a different name.')
         names[name] = path
@@ -83,9 +87,8 @@ def plan(configs: Tuple[str, ...], seeds: List[int], out: str, bar: Optional[flo
             raise ConfigError(f'{path}: env.stop_value = {stop_value!r}: must be a number.')
         mode = 'serial' if other.get('replay_buffer') else 'serial_onpolicy'
         for seed in seeds:
-            folder = os.path.join(out, f'{name} seed {seed}')
-            chosen = stop_value if bar is None else bar
-            runs.append(Run(name, path, mode, seed, folder, chosen, bar is not None, repr((main, create))))
+            folder = os.path.join(out, f"{name.replace(os.sep, '_')} seed {seed}")
+            runs.append(Run(name, path, changes, mode, seed, folder, stop_value, repr((main, create))))
     return sorted(runs, key=lambda r: seeds.index(r.seed))  # the first seed of all configs, then the second, ...
 
 
@@ -103,7 +106,7 @@ def bar_warning(runs: List[Run]) -> str:
 
 def _settings(run: Run, env_step: Optional[int], threads: int) -> Dict[str, Any]:
     """What determines a run, besides its seed; stored beside its folder."""
-    return {'config': run.content, 'bar': run.bar, '--env-step': env_step, '--threads': threads}
+    return {'config': run.content, '--env-step': env_step, '--threads': threads}
 
 
 def check_finished(run: Run, env_step: Optional[int], threads: int) -> None:
@@ -126,14 +129,9 @@ def start(run: Run, env_step: Optional[int], threads: int) -> subprocess.Popen:
     os.makedirs(os.path.dirname(run.folder) or '.', exist_ok=True)
     with open(f'{run.folder}.json', 'w', encoding='utf-8') as f:
         json.dump(_settings(run, env_step, threads), f)
-    config = run.config
-    if run.replaces_bar:
-        config = f'{run.folder}.py'
-        with open(config, 'w', encoding='utf-8') as f:
-            f.write(WITH_BAR.format(config=os.path.abspath(os.path.expanduser(run.config)), bar=run.bar))
     command = [
-        sys.executable, '-m', 'ding_grpo', '-m', run.mode, '-c', config, '-s',
-        str(run.seed), '--exp-name', run.folder
+        sys.executable, '-m', 'ding_grpo', '-m', run.mode, '-c', run.config, '-s',
+        str(run.seed), '--exp-name', run.folder, *run.settings
     ]
     if env_step is not None:
         command += ['--env-step', str(env_step)]

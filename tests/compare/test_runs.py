@@ -1,5 +1,6 @@
 import csv
 import os
+import runpy
 
 import pytest
 from click.testing import CliRunner
@@ -53,7 +54,7 @@ def test_table_picture_and_resuming():
     assert warning in result.output and warning in page
     again = call(*files, *options)
     assert again.exit_code == 0 and '2 of 2 runs are already done' in again.output and 'started' not in again.output
-    for changed, name in (('--env-step', '--env-step'), ('--bar', 'bar')):
+    for changed, name in (('--env-step', '--env-step'), ('--bar', 'config')):
         other = call(*files, *options, changed, '30')
         assert other.exit_code == 1 and f'out/grpo seed 0: this run finished with another {name}.' in other.output
 
@@ -69,6 +70,20 @@ def test_one_bar_for_all():
         records = evaluations(f'one/{line["algorithm"]} seed 0')
         reached = [r['eval_episode_return'] >= 9 and r['train_iter'] > 0 for r in records]
         assert reached.index(True) == len(records) - 1  # and the run ends there
+
+
+def test_a_list_of_values_makes_a_run_for_each():
+    file = cartpole('grpo', 'grpo_config', OFTEN)
+    keys = ['policy.learn.clip.ratio=0.2,0.3', 'env.stop_value=9']
+    result = call(file, *keys, '--seeds', '0', '--jobs', '2', '--out', 'out', '--env-step', '2000')
+    assert result.exit_code == 0, result.output
+    names = [line['algorithm'] for line in table('out')]
+    assert names == ['grpo ratio=0.2', 'grpo ratio=0.3'] and {line['bar'] for line in table('out')} == {'9'}
+    for name in names:
+        main = runpy.run_path(f'out/{name} seed 0/total_config.py')['exp_config']
+        assert main['policy']['learn']['clip']['ratio'] == float(name[-3:]) and main['env']['stop_value'] == 9
+    assert '`env.stop_value=9`' in open('out/comparison.md').read()
+    assert call(*keys).exit_code == 2
 
 
 @pytest.mark.algotest

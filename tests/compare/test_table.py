@@ -27,7 +27,7 @@ def made(monkeypatch):
         monkeypatch.setattr(runs.Run, 'done', property(lambda self: self.evaluations() is not None))
         monkeypatch.setattr(runs.Run, 'evaluations', lambda self: of_name[self.name][self.seed])
         return [
-            runs.Run(name, f'{name}.py', 'serial', seed, f'out/{name} {seed}', 10., False, '')
+            runs.Run(name, f'{name}.py', [], 'serial', seed, f'out/{name} {seed}', 10., '')
             for name, of_seeds in of_name.items() for seed in range(len(of_seeds))
         ]
 

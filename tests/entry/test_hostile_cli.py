@@ -57,7 +57,8 @@ def one_line(folder, command, config, *options):
     """The line that a command ends in, having left every file as it was."""
     before = contents(folder)
     mode = ['-m', 'serial_onpolicy', '--train-iter', '1'] if command is cli else []
-    result = CliRunner().invoke(command, [*mode, '-c', config, '-s', '0', *options])
+    config = config if isinstance(config, list) else ['-c', config]
+    result = CliRunner().invoke(command, [*mode, *config, '-s', '0', *options])
     after = contents(folder)
     assert {path: after.get(path) for path in before} == before
     assert isinstance(result.exception, SystemExit) and result.exit_code != 0, result.exception
@@ -127,6 +128,18 @@ class TestCommands:
     def test_without_an_option(self, options, code, message):
         result = CliRunner().invoke(cli, options)
         assert result.exit_code == code and message in result.output and 'Traceback' not in result.output
+
+    @pytest.mark.parametrize(
+        'setting, message', [
+            ('policy.learn.losss=dapo', "policy.learn.losss = 'dapo': unknown key; did you mean 'loss'?"),
+            ('policy.group_size=4.5', 'policy.group_size = 4.5: must be an integer of at least 1'),
+            ('policy.group_size', 'policy.group_size: must be KEY=VALUE, such as '),
+            ('create_config.policy.type=grppo', "create_config.policy.type = 'grppo': "),
+        ]
+    )
+    @pytest.mark.parametrize('config', [['-c', 'cartpole_grpo'], ['-e', 'cartpole', '-p', 'grpo']], ids=['c', 'e'])
+    def test_with_a_wrong_key(self, folder, config, setting, message):
+        assert message in one_line(folder, cli, config, setting)
 
     @pytest.mark.parametrize(
         'name, text, message', [

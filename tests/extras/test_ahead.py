@@ -10,10 +10,11 @@ import torch
 from ding.entry import serial_pipeline, serial_pipeline_onpolicy
 
 from ding_common import ConfigError, PeerError
+from ding_grpo.check import built
 from ding_grpo.data.batch import Batch
 from ding_grpo.data.plain import plain
 from ding_grpo.extras.ahead import AheadProcess
-from tests.runs import each_update, metrics, train, weights
+from tests.runs import each_update, metrics, state, train, weights
 from tests.shipped import small
 
 
@@ -43,8 +44,8 @@ class TestRun:
         for update, (_, own, data) in enumerate(seen[:4]):
             batch, before = Batch.of(data), seen[max(update - 1, 0)][1]
             gaps = []
-            for state in (before, own):
-                policy.whole_model.load_state_dict(state)
+            for loaded in (before, own):
+                policy.whole_model.load_state_dict(loaded)
                 gap = policy._learning.updater.read(batch) - batch.logp_old
                 gaps.append(gap[batch.weight != 0].abs().max().item())
             assert gaps[0] < 2e-5
@@ -69,6 +70,23 @@ class TestRun:
                 else:  # the process that samples ahead may have another number of threads, which rounds differently
                     assert torch.allclose(one['logp_old'], other['logp_old'], rtol=0, atol=1e-6)
         assert [m['envstep'] for m in metrics('sync')] == [m['envstep'] for m in metrics('ahead')]
+
+    def test_each_group_counts_once_in_the_success_rates(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        pools = dict(success_from=0.1, newest=0.3, easy_share=1., hard_share=1.)  # no problem is passed over
+        for name, stale in (('sync', 0), ('ahead', 1)):
+            config = ahead(collect=dict(stale=stale, problem_order='pools', pools=pools))
+            train(config, 3, name=name, learning_rate=1e-30)
+        sync, other = (state(3, name)['run']['collector']['pools']['rate'] for name in ('sync', 'ahead'))
+        assert torch.equal(sync, other) and ((0 < sync) & (sync < 1)).any()
+
+    def test_the_process_ends_when_the_policy_is_set_anew(self):
+        children = set(multiprocessing.active_children())
+        with built(*ahead(), seed=0) as (policy, collector):
+            collector.collect(train_iter=0)
+            assert len(set(multiprocessing.active_children()) - children) == 1
+            collector.reset_policy(policy.collect_mode)
+            assert set(multiprocessing.active_children()) <= children
 
 
 @pytest.fixture

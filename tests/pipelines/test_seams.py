@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from ding.entry import eval as evaluate
 from ding.entry import serial_pipeline_onpolicy
 from ding.envs import BaseEnvManager, BaseEnvTimestep
 from ding.utils import SERIAL_COLLECTOR_REGISTRY
@@ -103,6 +104,11 @@ def test_an_engine_that_samples_is_given_the_weights_of_each_update():
     assert found['own'][0] == found['engine'][0]
     for name, weight in found['own'][1].items():
         torch.testing.assert_close(weight, found['engine'][1][name], rtol=1e-4, atol=1e-6)
+    values = []
+    for kind in (CausalLM, Served):
+        model = kind.from_model(copy.deepcopy(lm))
+        values.append(evaluate((main, create), model=model, state_dict=policy.eval_mode.state_dict()))
+    assert values[0] == values[1] and model.engine[0].closed
 
 
 async def agent(problem, ask, group, place):
