@@ -1,6 +1,7 @@
 """What ``ding``'s other mode and its options do with this plugin's configs."""
 import glob
 import os
+import runpy
 import shutil
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 from click.testing import CliRunner
 from ding.entry.cli import cli
 
+from ding_grpo.__main__ import command
+from ding_grpo.config.key import value_at
 from ding_grpo.evaluate import GroupEvaluator
 from tests.cases import long
 from tests.runs import evaluations, metrics
@@ -118,3 +121,16 @@ def test_several_seeds_and_a_name(ding, mode, name):
 def test_environment_steps_are_tokens(ding, mode, name):
     ding(name, '-m', mode, '--env-step', '5000')
     assert metrics()[-1]['envstep'] >= 5000 > metrics()[-1]['envstep'] - 16 * 16 * 10
+
+
+@pytest.mark.parametrize('policy, size', [('grpo', 'group_size'), ('ppo', 'learn.batch_size')])
+def test_a_config_by_environment_and_policy_with_other_keys(tmp_path, monkeypatch, policy, size):
+    """DI-engine's of its own policies; the shipped one of others."""
+    monkeypatch.chdir(tmp_path)
+    keys = [f'policy.{size}=6', 'exp_name=run', 'env.stop_value=9']
+    result = CliRunner().invoke(command(), ['-m', 'serial_onpolicy', '-e', 'cartpole', '-p', policy, '-s', '0', *keys])
+    assert result.exception is None, result.output
+    main = runpy.run_path('run/total_config.py')['exp_config']
+    assert value_at(main['policy'], size) == 6 and main['env']['stop_value'] == 9
+    if policy == 'grpo':  # what follows from the changed key
+        assert main['env']['collector_env_num'] == 6 * main['policy']['collect']['groups']
