@@ -1,7 +1,8 @@
 """
 ``python -m ding_grpo`` runs ``ding`` with the same options, but hides the messages that DI-engine and old gym print
 when they are imported. The ``ding`` command imports them before any plugin can hide these messages. ``KEY=VALUE``
-after the options changes a key of the config. With ``--check`` it examines a config before a run, see ``check.py``.
+after the options changes a key of the config, and ``--help KEY`` says what it means. With ``--check`` it examines a
+config before a run, see ``check.py``.
 """
 import copy
 import sys
@@ -42,6 +43,10 @@ def command() -> click.Command:
     text = 'Examine the config of -c before a run: scorer, lengths, time and memory. More: --check --help.'
     program.params.append(click.Option(['--check'], is_flag=True, expose_value=False, help=text))
 
+    program.add_help_option = False
+    text = 'Show this, or what a key of a config means: --help policy.learn.loss.'
+    shown = dict(is_flag=False, flag_value='', metavar='[KEY]', expose_value=False, is_eager=True)
+    program.params.append(click.Option(['-h', '--help'], **shown, callback=_help, help=text))
     program.params.append(click.Argument(['settings'], nargs=-1, metavar='[KEY=VALUE]...'))
 
     def run(settings: Tuple[str, ...], **options: Any) -> None:
@@ -55,6 +60,14 @@ def command() -> click.Command:
 
     program.callback = run
     return program
+
+
+def _help(context: click.Context, option: click.Parameter, key: Optional[str]) -> None:
+    if key is None:
+        return
+    from .entry.describe import describe
+    click.echo('\n'.join(describe(key)) if key else context.get_help())
+    context.exit()
 
 
 def _predefined(env: str, policy: str, settings: Tuple[str, ...]) -> Configs:

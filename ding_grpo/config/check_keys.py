@@ -22,7 +22,7 @@ from .surrogate import find_surrogate
 _POSITIVE = Rule.number(0, open_low=True)
 
 # Rules of keys that DI-engine or the workers declare.
-_RULES = {
+POLICY_RULES = {
     **RULES,
     'collect.collector.max_replacements': Rule.integer(0),
     'collect.collector.reward_range': Rule(
@@ -91,8 +91,8 @@ def check_sections(cfg: Dict, default: Dict) -> None:
     for key, value in cfg.items():
         if key not in known:
             raise ConfigError(f'policy.{key} = {value!r}: unknown key; {nearest(key, known)}')
-        if key in _RULES and not _RULES[key].holds(value):
-            raise ConfigError(f'policy.{key} = {value!r}: must be {_RULES[key].allowed}.')
+        if key in POLICY_RULES and not POLICY_RULES[key].holds(value):
+            raise ConfigError(f'policy.{key} = {value!r}: must be {POLICY_RULES[key].allowed}.')
         if isinstance(known[key], dict):
             require_dict(value, f'policy.{key}')
 
@@ -117,7 +117,7 @@ def check_main_config(main_config: Dict, policy: Dict, default: Dict) -> None:
     import_module(written.get('import_names', []))  # these modules may register names that other keys use
     if 'type' in written:
         raise ConfigError(f"policy.type = {written['type']!r}: belongs in create_config.policy.")
-    check_config(written, schema_of(policy, default), _RULES, 'policy')
+    check_config(written, schema_of(policy, default), POLICY_RULES, 'policy')
     if written.get('cuda', False):
         parallel.check_gpu()
     require_dict(env.get('manager', {}), 'env.manager')
@@ -157,7 +157,7 @@ def check_keys(cfg: Dict, default: Dict) -> None:
         - ConfigError: On the first key that is unknown or has an invalid value.
     """
     check_sections(cfg, default)
-    check_config(cfg, schema_of(cfg, default), _RULES, 'policy')
+    check_config(cfg, schema_of(cfg, default), POLICY_RULES, 'policy')
     _check_hooks(cfg['learn'].get('learner', {}).get('hook', {}))
     check_model(cfg['model'])
 

@@ -13,7 +13,7 @@ MOST_COLLECTING = 1024  # collector environments
 MOST_EPISODES = 512  # of an evaluation
 MOST_EVALUATING = 128  # evaluator environments
 
-_OWN_ENVS = ('token_env', 'gymnasium_env')
+OWN_ENVS = ('token_env', 'gymnasium_env')
 
 
 def complete(main_config: EasyDict, create_config: EasyDict) -> EasyDict:
@@ -43,7 +43,7 @@ def complete(main_config: EasyDict, create_config: EasyDict) -> EasyDict:
 def _name_parts(create_config: EasyDict) -> None:
     _set_type(create_config, 'env_manager', 'base')
     env = create_config.get('env')
-    if isinstance(env, dict) and env.get('type') in _OWN_ENVS and 'import_names' not in env:
+    if isinstance(env, dict) and env.get('type') in OWN_ENVS and 'import_names' not in env:
         env['import_names'] = ['ding_grpo']
 
 

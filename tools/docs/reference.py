@@ -14,33 +14,26 @@ import ast
 import glob
 import os
 import re
+import sys
 import textwrap
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from functools import cache
+from typing import Dict, Optional, Tuple
 
 from docstrings import to_markdown
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '..', '..'))
+sys.path.insert(0, os.path.join(ROOT, 'ding_common', 'config'))  # a package needs torch, and this module does not
+import documented  # noqa: E402  isort: skip
+
 PAGES = os.path.join(ROOT, 'docs')
 FOLDERS = ('reference', 'design')  # of pages with generated parts
 PACKAGES = ('ding_common', 'ding_grpo', 'dizoo_llm')
 PART = re.compile(r'^(<!-- (api|config|file): ([^\n]+) -->\n).*?^(<!-- end -->)$', re.MULTILINE | re.DOTALL)
-KEY = re.compile(r'\((.+?)\) (.+)', re.DOTALL)  # (type) meaning
 PAGE = re.compile(r'docs/([\w/]+\.md)')
-SHORT = 60  # characters of a default value in a table
 MOST_LINES = 30  # of a constant
 HIDDEN = ('config', 'rules')  # attributes of classes, whose keys the tables list
 
-
-class Source(NamedTuple):
-    """
-    Overview:
-        A Python file of the packages.
-    """
-    path: str
-    lines: List[str]
-    tree: ast.Module
-
-
+Source = documented.Source
 Definition = Tuple[Source, ast.stmt]
 
 
@@ -172,118 +165,25 @@ def config(name: str, prefix: str) -> str:
         - name (:obj:`str`): The class; or a name that is assigned the ``dict(...)`` at the top of a file.
         - prefix (:obj:`str`): Where in a config the section is, such as ``policy``.
     """
-    source, defaults = _defaults(name)
-    sections: Dict[str, List[str]] = {}
-    notes: Dict[str, str] = {}
-    _collect(source, defaults, prefix, sections, notes)
     parts = []
-    for section, rows in sections.items():
-        parts += [
-            f'### `{section}`',
-            notes.get(section, ''), '\n'.join(['| key | type | default | meaning |', '|---|---|---|---|', *rows])
-        ]
+    for section in _documented().sections(name, prefix):
+        rows = [f'| `{k.name}` | `{_cell(k.type)}` | `{_cell(k.default)}` | {_cell(k.meaning)} |' for k in section.keys]
+        table = '\n'.join(['| key | type | default | meaning |', '|---|---|---|---|', *rows])
+        parts += [f'### `{section.path}`', section.note, table]
     return _linked('\n\n'.join(filter(None, parts)))
 
 
-def _collect(source: Source, call: ast.Call, prefix: str, sections: Dict, notes: Dict) -> None:
-    """The keys of one ``dict(...)`` first, then the sections in it."""
-    nested = []
-    rows = sections.setdefault(prefix, [])
-    for source, keyword in list(_keywords(source, call)):
-        where = f'{prefix}.{keyword.arg}'
-        comment = _comment(source, keyword)
-        if isinstance(keyword.value, ast.Attribute):  # a section of another file
-            nested.append((*_defaults(keyword.value.attr), where))
-            if comment:
-                notes[where] = comment
-            continue
-        if isinstance(keyword.value, ast.Call) and keyword.value.keywords and _is_dict(keyword.value):
-            if keyword.arg != 'report':  # the hook, whose keys are DI-engine's
-                nested.append((source, keyword.value, where))
-                if comment:
-                    notes[where] = KEY.sub(r'\2', comment)
-                continue
-        found = KEY.fullmatch(comment)
-        if found is None and (comment or not _is_dict(keyword.value)):
-            raise ValueError(f'{source.path}:{keyword.lineno}: {where} has no comment of the form "# (type) meaning"')
-        if found is not None:
-            rows.append(f'| `{keyword.arg}` | `{_cell(found[1])}` | `{_value(keyword.value)}` | {_cell(found[2])} |')
-    if not rows:
-        del sections[prefix]
-    for source, value, where in nested:
-        _collect(source, value, where, sections, notes)
-
-
-def _keywords(source: Source, call: ast.Call) -> Iterator[Tuple[Source, ast.keyword]]:
-    """The keywords of a ``dict(...)``, with those of other files (``**module.NAME``) in their place."""
-    for keyword in call.keywords:
-        if keyword.arg is None:
-            yield from _keywords(*_defaults(keyword.value.attr))
-        else:
-            yield source, keyword
-
-
-def _comment(source: Source, keyword: ast.keyword) -> str:
-    """The comment above a key, in one line; double backticks become code."""
-    found: List[str] = []
-    number = keyword.lineno - 2
-    while number >= 0 and source.lines[number].lstrip().startswith('#'):
-        found.insert(0, source.lines[number].strip().lstrip('#').strip())
-        number -= 1
-    return ' '.join(found)
-
-
-def _value(node: ast.expr) -> str:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ('Key', 'optional'):
-        node = node.args[0] if node.func.id == 'Key' else ast.Constant(None)  # without the rule
-    text = ast.unparse(node)
-    return _cell(text if len(text) <= SHORT else text[:text.index('(') + 1] + '...)')
+@cache
+def _documented() -> documented.Documented:
+    return documented.Documented([os.path.join(ROOT, package) for package in PACKAGES])
 
 
 def _cell(text: str) -> str:
     return text.replace('|', '\\|')
 
 
-def _defaults(name: str) -> Tuple[Source, ast.Call]:
-    """The ``dict(...)`` of a class's attribute ``config``, or of a name at the top of a file."""
-    sources = list(_sources())
-    for source in sources:
-        for node in source.tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                value = _assigned(node.body, 'config')
-                if isinstance(value, ast.Name):  # defaults that are in a file of their own
-                    return _defaults(value.id)
-                if value is not None and _is_dict(value):
-                    return source, value
-        value = _assigned(source.tree.body, name)
-        if value is not None and _is_dict(value):
-            return source, value
-    raise ValueError(f'no class {name} with config = dict(...), and no {name} = dict(...), in {", ".join(PACKAGES)}')
-
-
-def _assigned(body: List[ast.stmt], name: str) -> Any:
-    for node in body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, 'target', None)]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return node.value
-    return None
-
-
-def _is_dict(node: Any) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'dict'
-
-
-def _sources() -> Iterator[Source]:
-    for package in PACKAGES:
-        for folder, _, names in sorted(os.walk(os.path.join(ROOT, package))):
-            for name in sorted(n for n in names if n.endswith('.py')):
-                yield _read(os.path.join(folder, name))
-
-
-def _read(path: str) -> Source:
-    with open(path, encoding='utf-8') as f:
-        text = f.read()
-    return Source(os.path.relpath(path, ROOT), text.splitlines(), ast.parse(text))
+def _read(path: str) -> documented.Source:
+    return documented.read_source(path)._replace(path=os.path.relpath(path, ROOT))
 
 
 def main() -> None:
