@@ -42,6 +42,7 @@ setup(
     ],
     extras_require={
         'box2d': ['gymnasium[box2d]'],
+        'datasets': ['datasets<5.1', 'pyarrow<22'],  # later ones need pyarrow 22
         # `make docs` installs these alone, without torch.
         'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5', 'latex2mathml>=3.77'],
         'gguf': ['gguf>=0.10', 'accelerate'],
@@ -53,7 +54,7 @@ setup(
         'textarena': ['textarena'],
         'test': [
             'pytest>=7', 'pytest-xdist', 'hypothesis', 'yapf==0.29.0', 'flake8', 'tensorboard', 'peft>=0.17,<0.22',
-            'math-verify', 'pyarrow<22', 'reasoning-gym', 'accelerate', 'gguf>=0.10', 'textarena'
+            'math-verify', 'datasets<5.1', 'pyarrow<22', 'reasoning-gym', 'accelerate', 'gguf>=0.10', 'textarena'
         ],
     },
     entry_points={'ding_grpo.plugins': ['dizoo_llm = dizoo_llm']},

@@ -169,7 +169,7 @@ def _rule_of(annotation: Any) -> Rule:
         return Rule(' or '.join(dict.fromkeys(r.allowed for r in rules)), lambda v: any(r.holds(v) for r in rules))
     if kind in _PLAIN:
         return _PLAIN[kind]
-    if not isinstance(kind, type) or kind is inspect.Parameter.empty:
+    if not isinstance(kind, type) or kind in (inspect.Parameter.empty, Any):  # Any is a class since Python 3.11
         return Rule('anything', lambda v: True)
     if issubclass(kind, collections.abc.Sequence):
         return Rule('a list', lambda v: isinstance(v, (list, tuple)))

@@ -2,6 +2,7 @@
 import ast
 import os
 import re
+import sys
 from typing import Any, Dict, Iterator, List
 
 from ding_common.errors import ConfigError, describe
@@ -14,7 +15,24 @@ _INSTALLED = {'ding', 'ding_grpo', 'dizoo_llm'}
 # and templates of prompts are data.
 _RUN = {'import_names', 'file', 'answers', 'face', 'functions', 'demonstration', 'allowed_tokens'}
 _DATA = {'template', 'system_prompt', 'prompt', 'answer'}
-_CODE = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*|.+\.py')
+_CODE = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*|.+\.py(:\w+)?')
+
+
+def as_literals(value: Any) -> Any:
+    """
+    A config in which all is data: functions and classes are ``'module:name'``, or ``'file.py:name'`` of the script that
+    runs, and other objects are texts.
+    """
+    if isinstance(value, dict):
+        return {as_literals(key): as_literals(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return (list if isinstance(value, list) else tuple)(map(as_literals, value))
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if callable(value) and hasattr(value, '__qualname__'):
+        script = getattr(sys.modules.get('__main__'), '__file__', None)
+        return f"{script if script and value.__module__ == '__main__' else value.__module__}:{value.__qualname__}"
+    return repr(value)
 
 
 def read_total_config(folder: str) -> Dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional
 from ding.worker import LearnerHook
 
 from ding_common import ConfigError, Rule, check_config, describe, require_dict
+from ding_common.config.total_config import as_literals
 
 from .screen import run_folder, show
 
@@ -44,7 +45,7 @@ class WandbHook(LearnerHook):
                 resume='allow' if self._cfg['mode'] == 'online' else None,
                 dir=folder,
                 mode=self._cfg['mode'],
-                config=_plain(engine.policy.get_attribute('cfg')),
+                config=as_literals(engine.policy.get_attribute('cfg')),
                 settings=settings,
             )
         except Exception as error:  # wandb raises its own errors and those of its process
@@ -86,12 +87,3 @@ def _identity(folder: str) -> str:
             f.write(uuid.uuid4().hex[:8])
     with open(path, encoding='utf-8') as f:
         return f.read()
-
-
-def _plain(value: Any) -> Any:
-    """Plain dicts and values; other objects by their representation."""
-    if isinstance(value, dict):
-        return {str(key): _plain(x) for key, x in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(x) for x in value]
-    return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)

@@ -11,6 +11,7 @@ from ding.worker.learner import learner_hook
 from ditk.logging.file import LoggingFileHandler
 
 from ding_common import parallel
+from ding_common.config.total_config import as_literals
 from ding_common.quiet import show_any_text
 from ding_grpo.data.plain import plain
 
@@ -71,7 +72,7 @@ def checked_while_compiled(check: Callable[[Dict, Dict], None]) -> Iterator[None
 def save_config(config: Dict, path: str) -> None:
     with open(path, 'w', encoding='utf-8') as f:
         f.write("inf, nan = float('inf'), float('nan')\n\n")
-        f.write(f'exp_config = {pformat(config, width=120, sort_dicts=False)}\n')
+        f.write(f'exp_config = {pformat(as_literals(plain(config)), width=120, sort_dicts=False)}\n')
 
 
 def broadcast_object_list(objects: List[Any], src: int) -> None:

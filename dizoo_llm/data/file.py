@@ -1,54 +1,61 @@
 """
-The task of a data file (jsonl, json, csv, parquet). One line of GSM8K's train.jsonl,
-and a right completion for ``answer_in='####'`` and ``check='number'``:
+The task of a data file. One line of GSM8K's train.jsonl, and a right completion for ``answer_in='####'`` and
+``check='number'``:
 
     {"question": "Natalia sold clips to 48 of her friends ...", "answer": "... she sold 48+24 = 72 clips.\n#### 72"}
     48 / 2 = 24 in May, 48 + 24 = 72.\n#### 72
 """
-import math
-import os
-import re
 import threading
 import warnings
-from decimal import Decimal
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import click
 
 from ding_common import ConfigError, Rule, parallel
 from dizoo_llm.base import TASK_REGISTRY, Parts, Problem
-from dizoo_llm.base.problem import as_text, check_unanswered, final_answer, is_missing, is_prompt, messages_of
-from dizoo_llm.base.task import check_choice, check_values
+from dizoo_llm.base.problem import as_text, is_prompt, messages_of
+from dizoo_llm.base.task import as_list, check_choice, check_values
 from dizoo_llm.rewards import CHECKS, EXTRACTORS, WRITTEN
+from dizoo_llm.rewards.functions import ROW, Reward, entries_of, make_rewards
+from dizoo_llm.rewards.parameters import Keys, add_keys
 
+from .columns import Columns, is_text, value_of
 from .facts import digest
 from .listed import ListTask
 from .packed import Packed
-from .rows import read_rows
+from .rows import read_rows, shown, stamp
 
-_HALF = re.compile('[\ud800-\udfff]')  # JSON allows lone surrogates, on which tokenizers and files fail later
+RIGHT = 'right'  # the part of ``check``
 MOST_READ = 16  # data files of a process that are kept
-_READ: Dict[Tuple, Tuple[Sequence[Problem], Sequence[Problem]]] = {}  # training and held-out problems
+
+
+class _Read(NamedTuple):
+    """What a process has read: problems for training, held-out ones, and the columns of their rows."""
+    items: Sequence[Problem]
+    held_out: Optional[Sequence[Problem]]
+    keys: Keys
+
+
+_READ: Dict[Tuple, _Read] = {}
 _READING = threading.Lock()
 
 
 @TASK_REGISTRY.register('file')
 class FileTask(ListTask):
     """
-    Problems from a file with a column of prompts and one of answers. Reward part: ``right``. A process reads a file
-    once for all environments, until it changes, and forked processes share its memory.
+    Problems from data with a column of prompts, and mostly one of answers. Reward part: ``right``, or those of the
+    functions in ``reward``. A process reads its data once for all environments, until they change, and forked processes
+    share its memory.
     """
-
-    weights = dict(right=1.0)
 
     def __init__(
             self,
-            path: str,
-            eval_path: Optional[str] = None,
+            path: Any,
+            eval_path: Any = None,
             eval_size: int = 0,
             seed: int = 0,
-            prompt: str = 'question',
-            answer: str = 'answer',
+            prompt: Optional[str] = None,
+            answer: Optional[str] = None,
             kind: Optional[str] = None,
             fact: Optional[str] = None,
             template: str = '{prompt}',
@@ -56,16 +63,21 @@ class FileTask(ListTask):
             answer_in: str = 'whole',
             check: str = 'exact',
             check_rows: Optional[int] = 100,
+            reward: Any = None,
+            seconds: Optional[float] = 60.0,
     ) -> None:
         """
         Arguments:
-            - path (:obj:`str`): ``.jsonl``, ``.json`` (a list), ``.csv`` or ``.parquet`` (extra ``parquet``).
-            - eval_path (:obj:`Optional[str]`): File of evaluation problems; None holds out ``eval_size`` of ``path``.
+            - path (:obj:`Any`): ``.jsonl``, ``.json`` (a list), ``.csv`` or ``.parquet`` (extra ``parquet``); a list \
+                of such files, or a pattern, ``data/*.jsonl``; a list of dicts; with the extra ``datasets`` a \
+                ``Dataset``, a folder of ``save_to_disk``, or a data set of the hub, ``'openai/gsm8k:main[train]'``.
+            - eval_path (:obj:`Any`): As ``path``, of evaluation problems; None holds out ``eval_size`` of ``path``.
             - eval_size (:obj:`int`): Maximum number of evaluation problems. 0 uses all of ``eval_path``; if that is \
                 None, evaluation uses the training problems.
-            - prompt (:obj:`str`): Column of the prompts, text or lists of chat messages.
-            - answer (:obj:`str`): Column of the reference answers. A row without one whose messages end with a turn \
-                of the assistant has this turn as its answer.
+            - prompt (:obj:`Optional[str]`): Column of the prompts, text or lists of chat messages; a path for nested \
+                columns, such as ``reward_model.ground_truth``. None: the first of ``USUAL`` that the data have.
+            - answer (:obj:`Optional[str]`): Column of the reference answers, in the same way. A row without one whose \
+                messages end with a turn of the assistant has this turn as its answer.
             - kind (:obj:`Optional[str]`): Column by which evaluation groups its results.
             - fact (:obj:`Optional[str]`): Column that names what a row is a form of. Training has no row with the \
                 fact of a held-out one. None: the prompt, without regard to case, punctuation and white space.
@@ -75,55 +87,98 @@ class FileTask(ListTask):
             - check (:obj:`str`): 'exact', 'number', or 'math_verify' (extra ``math``).
             - check_rows (:obj:`Optional[int]`): Number of reference answers of a file, spread over it, that \
                 'math_verify' evaluates when it is read. None: all. The other checks always read all.
+            - reward (:obj:`Any`): What scores completions, in place of ``check``: a function, its name \
+                (``'rewards.py:correct'``, ``'module:function'``), 'exact', 'number', 'math_verify' or 'tags'; a list \
+                of these; or a dict of them by the names of their parts. Their form, this project's, TRL's or verl's, \
+                follows from their parameters (``dizoo_llm/rewards/functions.py``).
+            - seconds (:obj:`Optional[float]`): Time limit of a score, ten times as long for a batch. None for none.
         """
         check_choice('answer_in', answer_in, EXTRACTORS)
         check_choice('reference_in', reference_in, EXTRACTORS)
         check_choice('check', check, CHECKS)
         if '{prompt}' not in template:
             raise ConfigError(f'env.task.template = {template!r}: must contain {{prompt}}.')
-        self._answer_in, self._check, self._written = EXTRACTORS[answer_in], CHECKS[check], WRITTEN[answer_in]
-        self._shown = reference_in == answer_in
+        check_values(
+            check_rows=(check_rows, Rule.integer(1).or_none()),
+            seconds=(seconds, Rule.number(0, open_low=True).or_none()),
+        )
+        given = check if reward is None else reward
+        checks = [entry for _, entry in entries_of(given) if isinstance(entry, str) and entry in CHECKS]
+        if len(checks) > 1:
+            raise ConfigError(f"env.task.reward = {given!r}: must have at most one of {', '.join(map(repr, CHECKS))}.")
+        self.seconds, self._check = seconds, checks[0] if checks else None
+        self._extract, self._written = EXTRACTORS[answer_in], WRITTEN[answer_in]
+        self._shown, self._reference_in = reference_in == answer_in, reference_in
         self._columns = dict(prompt=prompt, answer=answer, kind=kind, fact=fact)
-        self._template, self._reference_in, self._check_name = template, reference_in, check
-        check_values(check_rows=(check_rows, Rule.integer(1).or_none()))
-        self._check_rows = check_rows if self.scores_batches else None
-        options = eval_size, seed, self._columns, template, reference_in, check, check_rows
-        key = (type(self), repr(options), *map(_stamp, (path, eval_path)))
+        self._template, self._keeps_rows = template, reward is not None
+        self._check_rows = check_rows if self._check == 'math_verify' else None
+        found = self._of_process(path, eval_path, eval_size, seed)
+        self._items, self._held_out = found.items, found.held_out
+        known = {name: Reward(RIGHT, True, self._right) for name in checks}
+        self._rewards = make_rewards(given, found.keys, 'env.task.reward', known)
+        self.weights = {reward.name: 1.0 for reward in self._rewards}
+        if self._check is not None and len(self._rewards) > 1:
+            self.return_part = next(reward.name for reward in self._rewards if reward.score == self._right)
+
+    def _of_process(self, path: Any, eval_path: Any, eval_size: int, seed: int) -> _Read:
+        """The problems, read if no other environment of this process has read them."""
+        options = (
+            eval_size, seed, self._columns, self._template, self._reference_in, self._check, self._check_rows,
+            self._keeps_rows
+        )
+        key = (type(self), repr(options), stamp(path), stamp(eval_path))
         with _READING:
             if key not in _READ:
-                held_out = None if eval_path is None else self._read('eval_path', eval_path)
-                super().__init__(self._read('path', path), held_out, eval_size, seed)
+                keys: Keys = {}
+                held_out = None if eval_path is None else self._read('eval_path', eval_path, {})
+                super().__init__(self._read('path', path, keys), held_out, eval_size, seed)
                 if len(_READ) >= MOST_READ:
                     _READ.pop(next(iter(_READ)))
-                _READ[key] = self._items, self._held_out
-            self._items, self._held_out = _READ[key]
+                _READ[key] = _Read(self._items, self._held_out, keys)
+            return _READ[key]
 
-    def _read(self, key: str, file: str) -> Packed:
-        """The problems of the file that the config key ``key`` names."""
-        where = f'env.task.{key} = {file!r}'
+    def _read(self, key: str, source: Any, keys: Keys) -> Packed:
+        """The problems of the data that the config key ``key`` names, and the columns of their rows."""
+        where, columns = f'env.task.{key} = {shown(source)}', None
         problems, places, answered = Packed(), [], 0
         first: Dict[bytes, int] = {}  # text -> index of the first row with it
         repeated: List[Tuple[int, int]] = []  # rows with the text of an earlier one and another answer, and that one
-        for place, own in read_rows(key, file):
-            row = self._answered(f'{where}: {place}', own)
+        for place, own in read_rows(key, source):
+            if columns is None:
+                columns = Columns(where, own, self._columns, ['prompt', 'answer'] if self._check else ['prompt'])
+            row = columns.answered(place, own)
             answered += row is not own
-            problem = self._problem(f'{where}: {place}', row)
+            problem = self._problem(f'{where}: {place}', place, row, columns)
             before = first.setdefault(digest(problem.text.split()), len(problems))
             if before < len(problems) and problem.answer != problems[before].answer:
                 repeated.append((len(problems), before))
+            add_keys(keys, len(problems), row)
             problems.append(problem)
             places.append(place)
+        if self._check is not None:
+            self._check_references(where, problems, places, repeated)
+        if answered > 0:
+            warnings.warn(
+                f"{where}: {answered} row(s) have no {columns['answer']!r} (env.task.answer); "
+                "the assistant's turn at the end of their messages is their reference answer, and not read."
+            )
+        return problems
+
+    def _check_references(
+            self, where: str, problems: Packed, places: List[str], repeated: List[Tuple[int, int]]
+    ) -> None:
+        """Require that the check accepts the reference answers, and warn of rows that contradict earlier ones."""
         number = len(problems) if self._check_rows is None else min(self._check_rows, len(problems))
         for i in [n * len(problems) // number for n in range(number)]:
             reference = problems[i].answer
             if not self._equal(f'{where}: {places[i]}', reference, reference):
                 raise ConfigError(
-                    f'{where}: {places[i]}: env.task.check = {self._check_name!r} rejects the reference answer '
+                    f'{where}: {places[i]}: env.task.check = {self._check!r} rejects the reference answer '
                     f'{reference!r:.200}; env.task.reference_in = {self._reference_in!r} extracts it from the column.'
                 )
         if number < len(problems) and parallel.rank() == 0:
             click.echo(
-                f'{where}: env.task.check = {self._check_name!r} was tried on {number} of {len(problems):,} reference '
+                f'{where}: env.task.check = {self._check!r} was tried on {number} of {len(problems):,} reference '
                 'answers. Set env.task.check_rows=None to try all of them.'
             )
         contradicting = []
@@ -139,95 +194,76 @@ class FileTask(ListTask):
                 f"{'' if len(compared) == len(repeated) else f' (of {len(compared)} that were compared)'}, for example "
                 f'{contradicting[0]}.'
             )
-        if answered > 0:
-            warnings.warn(
-                f"env.task.{key} = {file!r}: {answered} row(s) have no {self._columns['answer']!r} (env.task.answer); "
-                "the assistant's turn at the end of their messages is their reference answer, and not read."
-            )
-        return problems
 
-    def _answered(self, where: str, row: Dict[str, Any]) -> Dict[str, Any]:
-        """The row; without an answer, the assistant's turn at the end of its messages becomes the answer."""
-        messages, column = row.get(self._columns['prompt']), self._columns['answer']
-        answer = final_answer(messages)
-        if answer is None:
-            return row
-        if row.get(column) is not None:
-            check_unanswered(messages, f'{where}, which has an answer in {column!r} (env.task.answer)')
-        return {**row, self._columns['prompt']: messages[:-1], column: answer}
-
-    def _check_columns(self, where: str, row: Dict[str, Any]) -> None:
-        for name, column in self._columns.items():
-            if column is None:
-                continue
-            if column not in row:
-                raise ConfigError(
-                    f"{where} has no {column!r} (env.task.{name}); it has {', '.join(map(str, row)):.200}."
-                )
-            if row[column] is None:
-                raise ConfigError(f'{where} has no value in {column!r} (env.task.{name}).')
-            if not _is_text(row[column]) and not (name == 'prompt' and isinstance(row[column], list)):
-                raise ConfigError(
-                    f'{where} has {row[column]!r:.80} in {column!r} (env.task.{name}); must be text or a number.'
-                )
-
-    def _problem(self, where: str, row: Dict[str, Any]) -> Problem:
-        self._check_columns(where, row)
-        prompt, answer, kind, fact = (column and row[column] for column in self._columns.values())
-        reference = EXTRACTORS[self._reference_in](as_text(answer))
-        if reference is None:
+    def _problem(self, where: str, place: str, row: Dict[str, Any], columns: Columns) -> Problem:
+        columns.check(place, row)
+        prompt, answer, kind, fact = (
+            column and value_of(row, column) for column in map(columns.__getitem__, self._columns)
+        )
+        written = as_text(answer) if answer is not None and is_text(answer) else None
+        reference = None if written is None else EXTRACTORS[self._reference_in](written)
+        if reference is None and self._check is not None:
             raise ConfigError(
                 f'{where}: env.task.reference_in = {self._reference_in!r} finds no answer in {answer!r:.200}.'
             )
         text = prompt if isinstance(prompt, list) else self._template.replace('{prompt}', as_text(prompt))
-        if not is_prompt(text) or not _is_text(Problem(text).text):
+        if not is_prompt(text) or not is_text(Problem(text).text):
             raise ConfigError(f'{where}: {text!r:.80} is neither text nor {messages_of(text)}.')
-        given = dict(solution=answer, kind=kind, fact=fact)
-        return Problem(text, reference, {name: as_text(x) for name, x in given.items() if x is not None})
+        given = dict(solution=written, kind=kind, fact=fact)
+        metadata = {name: as_text(x) for name, x in given.items() if x is not None}
+        return Problem(text, reference or '', {**metadata, ROW: row} if self._keeps_rows else metadata)
 
     def _equal(self, where: str, answer: str, reference: str) -> bool:
         try:
-            score, = self._check([(answer, reference)])
+            score, = CHECKS[self._check]([(answer, reference)])
         except ImportError as error:
             raise ConfigError(str(error)) from error
         except RuntimeError as error:  # no server can be started
             score = error
         if isinstance(score, Exception):
             raise ConfigError(
-                f'{where}: env.task.check = {self._check_name!r} cannot read the reference answer {reference!r:.200} '
+                f'{where}: env.task.check = {self._check!r} cannot read the reference answer {reference!r:.200} '
                 f'({score}).'
             ) from score
         return bool(score)
 
+    def _right(self, problems: List[Problem], completions: List[str]) -> List[Union[float, Exception]]:
+        given = list(map(self._extract, completions))
+        pairs = [('' if text is None else text, problem.answer) for text, problem in zip(given, problems)]
+        return [0.0 if text is None else score for text, score in zip(given, CHECKS[self._check](pairs))]
+
     @property
     def scores_batches(self) -> bool:
-        """Whether an answer may take seconds, during which others are scored."""
-        return self._check_name == 'math_verify'
+        """Whether many completions are better scored at once: an answer may take seconds, or a function takes lists."""
+        return any(r.in_batches and r.score != self._right for r in self._rewards) or self._check == 'math_verify'
 
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
-        given = list(map(self._answer_in, completions))
-        pairs = [('' if text is None else text, problem.answer) for text, problem in zip(given, problems)]
-        return [
-            dict(right=0.0) if text is None else score if isinstance(score, Exception) else dict(right=score)
-            for text, score in zip(given, self._check(pairs))
-        ]
+        found = {reward.name: _scores(reward, problems, completions) for reward in self._rewards}
+        rows = [dict(zip(found, values)) for values in zip(*found.values())]
+        return [next((x for x in row.values() if isinstance(x, BaseException)), row) for row in rows]
+
+    @property
+    def demonstrates(self) -> bool:
+        return self._check is not None  # another scorer may not accept the bare answer
 
     def demonstration(self, problem: Problem) -> str:
+        if self._check is None:
+            return problem.answer
         return problem.metadata['solution'] if self._shown else self._written.format(problem.answer)
 
 
-def _stamp(path: Optional[str]) -> Any:
-    """Changes when the file does."""
-    if path is None or not os.path.exists(path):
-        return path
-    found = os.stat(path)
-    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _is_text(value: Any) -> bool:
-    """Whether a value can be used as text: no collection, no NaN or Inf, no lone surrogate."""
-    if isinstance(value, (float, Decimal)):
-        return math.isfinite(value)
-    if isinstance(value, str):
-        return _HALF.search(value) is None
-    return not isinstance(value, (dict, list, bytes)) and not is_missing(value)
+def _scores(reward: Reward, problems: List[Problem], completions: List[str]) -> List[Any]:
+    """A number, None or an exception for each completion."""
+    if reward.in_batches:
+        scores = as_list(reward.score(problems, completions))
+        if not isinstance(scores, (list, tuple)) or len(scores) != len(completions):
+            told = f'{len(scores)} entries' if isinstance(scores, (list, tuple)) else f'{scores!r:.80}'
+            raise ValueError(f'{reward.name} returned {told}, must return a list of {len(completions)}')
+        return list(scores)
+    scores = []
+    for problem, completion in zip(problems, completions):
+        try:
+            scores.append(reward.score(problem, completion))
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
+            scores.append(error)
+    return scores

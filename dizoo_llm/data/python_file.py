@@ -15,7 +15,7 @@ from dizoo_llm.base.problem import as_text, check_unanswered, is_missing, is_pro
 from dizoo_llm.base.task import as_list, check_return_part, check_values
 
 from .listed import ListTask
-from .parameters import by_name
+from dizoo_llm.rewards.parameters import by_name, keys_of
 
 
 @TASK_REGISTRY.register('python')
@@ -23,7 +23,7 @@ class PythonTask(ListTask):
     """
     Problems and scores from a user's Python file, which is executed. ``problems()`` returns a list of dicts with
     ``prompt``, ``answer`` and any further keys. ``score(problem, completion)`` gets such a dict and a text, and returns
-    a number or a dict of named numbers. Its parameters are bound by name, see ``dizoo_llm/data/parameters.py``:
+    a number or a dict of named numbers. Its parameters are bound by name, see ``dizoo_llm/rewards/parameters.py``:
     ``score(completion, answer)`` works too. The file may define the weights of the numbers in ``weights``, and in
     ``return_part`` the one that evaluation reports as the return. In place of ``score`` it may define
     ``score_batch(problems, completions)``, which gets lists and returns a list of such scores; an exception in this
@@ -61,10 +61,11 @@ class PythonTask(ListTask):
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             raise ConfigError(f'{where}: problems() raised {describe(error)}') from error
         problems = [_problem(f'{where}: problem {number}', row) for number, row in enumerate(rows)]
+        keys = keys_of(rows)
         if callable(self._score):
-            self._score = by_name(self._score, rows, False, f'{where}: score')
+            self._score = by_name(self._score, keys, False, f'{where}: score')
         if callable(self._score_batch):
-            self._score_batch = by_name(self._score_batch, rows, True, f'{where}: score_batch')
+            self._score_batch = by_name(self._score_batch, keys, True, f'{where}: score_batch')
         super().__init__(problems, None, eval_size, seed)
 
     def score(self, problem: Problem, completion: str) -> Parts:

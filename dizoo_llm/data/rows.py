@@ -1,29 +1,127 @@
-"""Rows of data files."""
+"""Rows of data files and data sets."""
 import codecs
 import csv
+import glob
 import json
 import os
-from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, TextIO, Tuple
+import re
+from typing import Any, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, TextIO, Tuple
 
-from ding_common import ConfigError, check_is_file, check_links
+from ding_common import ConfigError, check_is_file, check_links, describe
+
+from .facts import digest
+
+READERS = ('.jsonl', '.json', '.csv', '.parquet')
+# owner/name of the hub, perhaps a config, and a split
+_HUB = re.compile(r'(?P<path>[\w.-]+/[\w.-]+)(?::(?P<name>[\w.-]+))?(?:\[(?P<split>[^\[\]]+)\])?')
+_SPLIT = re.compile(r'(?P<folder>.+?)(?:\[(?P<split>[^\[\]]+)\])?')
 
 
-def read_rows(key: str, path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """The location of each row of a data file, for messages, and its fields. ``key`` of ``env.task`` names the file."""
-    where = f'env.task.{key} = {path!r}'
-    readers = {'.jsonl': _jsonl, '.json': _json, '.csv': _csv, '.parquet': _parquet}
-    ending = os.path.splitext(path)[1]
-    if ending not in readers:
-        raise ConfigError(f"{where}: must end in {', '.join(readers)}.")
-    check_is_file(path, f'env.task.{key}')
-    check_links(path, f'env.task.{key}')
+def read_rows(key: str, source: Any) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """
+    The location of each row, for messages, and its fields. ``key`` of ``env.task`` names the source: a file; a pattern
+    such as ``data/*.jsonl``; a folder of ``Dataset.save_to_disk``, with ``[split]`` behind that of several; a data set
+    of the hub, ``owner/name:config[split]``; a ``datasets.Dataset``; a list of files, or of rows.
+    """
+    where = f'env.task.{key} = {shown(source)}'
     try:
-        for place, row in readers[ending](path):
+        for place, row in _rows(key, source, where):
             if not isinstance(row, dict):
                 raise ValueError(f'{place} is not an object with named fields: {row!r:.80}')
             yield place, row
     except (ValueError, ImportError, OSError) as error:
         raise ConfigError(f'{where}: {error}') from error
+
+
+def _rows(key: str, source: Any, where: str) -> Iterator[Tuple[str, Any]]:
+    if not isinstance(source, str):
+        if not isinstance(source, (list, tuple)):
+            yield from _numbered(_of_datasets(source, None))
+        elif source and all(isinstance(each, str) for each in source):
+            yield from _of_files(key, source, where)
+        else:
+            yield from _numbered(source)
+    elif glob.has_magic(source) and not os.path.exists(source) and glob.glob(source):
+        yield from _of_files(key, sorted(glob.glob(source)), where)
+    elif os.path.splitext(source)[1] in READERS:
+        yield from _of_file(key, source)
+    elif os.path.isdir(_SPLIT.fullmatch(source)['folder']):
+        found = _SPLIT.fullmatch(source)
+        check_links(found['folder'], f'env.task.{key}')
+        yield from _numbered(_of_datasets(_datasets().load_from_disk(found['folder']), found['split']))
+    elif _HUB.fullmatch(source) and not os.path.exists(source):
+        found = _HUB.fullmatch(source).groupdict()
+        split = found.pop('split')
+        yield from _numbered(_of_datasets(_of_hub(found), split))
+    else:
+        raise ConfigError(
+            f"{where}: must end in {', '.join(READERS)}, be a folder of datasets, or name a data set of the hub, such "
+            "as 'openai/gsm8k:main[train]'."
+        )
+
+
+def _of_files(key: str, files: Sequence[str], where: str) -> Iterator[Tuple[str, Any]]:
+    for file in files:
+        if os.path.splitext(file)[1] not in READERS:
+            raise ConfigError(f"{where}: {file} must end in {', '.join(READERS)}.")
+        yield from ((f'{file}: {place}', row) for place, row in _of_file(key, file))
+
+
+def _of_file(key: str, path: str) -> Iterator[Tuple[str, Any]]:
+    check_is_file(path, f'env.task.{key}')
+    check_links(path, f'env.task.{key}')
+    read = dict(zip(READERS, (_jsonl, _json, _csv, _parquet)))
+    return read[os.path.splitext(path)[1]](path)
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError("needs the extra: pip install '.[datasets]' in the clone") from error
+    return datasets
+
+
+def _of_hub(names: Dict[str, Optional[str]]) -> Any:
+    try:
+        return _datasets().load_dataset(**names)
+    except ImportError:
+        raise
+    except Exception as error:  # datasets has many errors: no network, no such repository, no such config
+        raise ValueError(f'cannot be loaded from the hub or its cache ({describe(error)})') from error
+
+
+def _of_datasets(found: Any, split: Optional[str]) -> Iterable[Any]:
+    """A ``Dataset``, or one of a ``DatasetDict``."""
+    if hasattr(found, 'column_names') and isinstance(found.column_names, list):
+        if split is not None:
+            raise ValueError(f'has no splits; remove [{split}]')
+        return found
+    if not isinstance(found, dict):
+        raise ValueError('must be a list of dicts, a path, or a datasets.Dataset')
+    if split not in found:
+        raise ValueError(f"must name one of its splits behind it in brackets: {', '.join(f'[{s}]' for s in found)}")
+    return found[split]
+
+
+def shown(source: Any) -> str:
+    """A source in a message: rows by their number."""
+    of_dicts = isinstance(source, (list, tuple)) and len(source) > 0 and isinstance(source[0], dict)
+    if of_dicts or isinstance(getattr(source, 'column_names', None), list):
+        return f'{len(source):,} rows'
+    return f'{source!r:.200}'
+
+
+def stamp(source: Any) -> Any:
+    """Changes when a source does; None if there is none."""
+    if isinstance(source, str):
+        paths = sorted(glob.glob(source)) or [source]
+    elif isinstance(source, (list, tuple)) and all(isinstance(each, str) for each in source):
+        paths = source
+    else:
+        return getattr(source, '_fingerprint', None) or (None if source is None else digest([repr(source)]))
+    found = [(path, os.stat(path) if os.path.exists(path) else None) for path in paths]
+    return tuple((path, s and (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns)) for path, s in found)
 
 
 def _jsonl(path: str) -> Iterator[Tuple[str, Any]]:

@@ -25,7 +25,7 @@ ALLOWED = {
     'ding_common': set(),
     'dizoo_llm': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.envs', 'dizoo_llm.tasks'},
     'dizoo_llm.servers': set(),
-    'dizoo_llm.rewards': {'dizoo_llm.servers'},
+    'dizoo_llm.rewards': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.servers'},
     'dizoo_llm.base': {'ding_common'},
     'dizoo_llm.data': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.rewards'},
     'dizoo_llm.tasks': {'ding_common', 'dizoo_llm.base', 'dizoo_llm.data', 'dizoo_llm.rewards', 'dizoo_llm.servers'},

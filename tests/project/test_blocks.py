@@ -295,6 +295,23 @@ def functions(text):
     learn('smollm2_calculator_grpo', part(text), long_texts())
 
 
+REWARDS = 'own_task.md: def correct(completion, answer):  # one'
+
+
+@executes(REWARDS)
+def rewards(text):
+    save('rewards.py', text)
+    rows = [dict(prompt=f'{n} =', answer=str(n)) for n in range(4)]
+    each = [f'rewards.py:{name}' for name in ('correct', 'brief', 'compute_score')]
+    learn(
+        'think_answer_grpo',
+        dict(env=dict(task=dict(type='file', path=rows, reward=each), tokenizer=dict(chars='0123 =')))
+    )
+    task = create_task(dict(type='file', path=rows, reward=each))
+    assert task.checked_score(task.problem(1), '1') == dict(correct=1.0, brief=1.0, compute_score=1.0)
+    assert task.checked_score(task.problem(1), 'long text') == dict(correct=0.0, brief=None, compute_score=0.0)
+
+
 @executes('own_task.md: env=dict(')
 def reward_model(text):
     task = text_of('README.md: from dizoo_llm import TASK_REGISTRY, Pro')
@@ -323,10 +340,11 @@ def test_block(name, own_folder):
 def test_every_kind_of_task_in_the_table_of_own_task(own_folder):
     functions = text_of('own_task.md: weights = dict(right=1.0, short=0.2)  #')
     own_class = text_of('README.md: from dizoo_llm import TASK_REGISTRY, Pro').replace('next_letter', 'my_name')
+    save('rewards.py', text_of(REWARDS))
     for name in ('train', 'test'):
         save(f'{name}.jsonl', f'{{"question": "{name} 1 + 1?", "answer": "It is 2. #### 2"}}\n')
     rows = re.findall(r'^\|[^|]*\| `(dict\(.*?\))`[,;. |]', read('docs/tutorials/own_task.md'), re.MULTILINE)
-    assert len(rows) == 9
+    assert len(rows) == 10
     for row in rows:
         save('my_task.py', own_class if 'import_names' in row else functions)
         task = create_task(eval(row))

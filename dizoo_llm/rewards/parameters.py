@@ -1,15 +1,33 @@
 """Which argument each parameter of a user's scorer gets."""
 import inspect
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 from ding_common import ConfigError, check_not_async
 from dizoo_llm.base.task import COMPLETION, PROBLEM
 
+Keys = Dict[str, Optional[int]]
 
-def by_name(function: Callable, rows: List[Dict], batch: bool, where: str) -> Callable[[Any, Any], Any]:
+
+def keys_of(rows: Iterable[Any]) -> Keys:
+    """The keys of problems, each with the number of the first problem that lacks it, None if all have it."""
+    keys: Keys = {}
+    for number, row in enumerate(rows):
+        add_keys(keys, number, row)
+    return keys
+
+
+def add_keys(keys: Keys, number: int, row: Dict) -> None:
+    """Add the problem of this number, the next one, to the keys of those before it."""
+    for key in [key for key in row if isinstance(key, str) and key not in keys]:
+        keys[key] = None if number == 0 else 0
+    for key in keys.keys() - row.keys():
+        keys[key] = number if keys[key] is None else keys[key]
+
+
+def by_name(function: Callable, known: Keys, batch: bool, where: str) -> Callable[[Any, Any], Any]:
     """
     A scorer as a function of problem and completion, or of lists of them for a ``batch``. Its parameters are bound by
-    name: ``problem``, ``completion`` and the keys of the problems, ``rows``; lists also by the plural, such as
+    name: ``problem``, ``completion`` and the ``known`` keys of the problems; lists also by the plural, such as
     ``answers``. Two required parameters with other names are problem and completion, in this order. Raises a
     ``ConfigError``, which begins with ``where``, if a required parameter gets nothing, or none gets the completion.
     """
@@ -20,16 +38,16 @@ def by_name(function: Callable, rows: List[Dict], batch: bool, where: str) -> Ca
         return function
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     others = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    if not rows or parameters and not named and not others:  # without a problem, or *args
+    if not known or parameters and not named and not others:  # without a problem, or *args
         return function
-    keys = {key: key for row in rows for key in row if isinstance(key, str) and key not in (*PROBLEM, *COMPLETION)}
+    keys = {key: key for key in known if key not in (*PROBLEM, *COMPLETION)}
     key_of = {**({f'{key}s': key for key in keys} if batch else {}), **keys}
     where = f'{where}{inspect.signature(function)}'
     required = [p for p in named if p.default is p.empty]
     first = _by_position(named, required, others, key_of, where)
     for p in required:
         key = key_of.get(p.name)
-        lack = next((i for i, row in enumerate(rows) if key is not None and key not in row), None)
+        lack = known.get(key)
         if lack is not None:
             raise ConfigError(f'{where}: problem {lack} has no key {key!r}. Add it, or give the parameter a default.')
     rest = [p for p in named if p not in first]

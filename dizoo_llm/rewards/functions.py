@@ -1,0 +1,171 @@
+"""
+Reward functions as people have them. The names of a function's parameters tell whose form it has:
+
+- this project's: ``problem`` (a dict of all columns), ``completion`` (a text), and columns;
+- the same for a batch: ``problems``, ``completions``, and columns, all lists;
+- TRL's: ``prompts``, ``completions``, and columns, all lists, where a completion of a chat is messages; also ``async``;
+- verl's: ``solution_str``, ``data_source``, ``ground_truth``, ``extra_info``; the result may be a dict with ``score``.
+"""
+import asyncio
+import inspect
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from ding_common import ConfigError, import_name, nearest, run_file
+from dizoo_llm.base import Problem
+
+from .parameters import Keys, by_name
+from .tags import format_reward
+
+NAMED: Dict[str, Callable] = dict(tags=format_reward)
+ROW = 'row'  # entry of a problem's metadata: all columns
+_FILES: Dict[Tuple[str, int], Dict[str, Any]] = {}  # names of files that this process has run, by path and change
+
+
+class Reward(NamedTuple):
+    """
+    Overview:
+        A function that scores completions, one or many at a time.
+    Arguments:
+        - name (:obj:`str`): Its part of the reward.
+        - in_batches (:obj:`bool`): Whether ``score`` takes lists of problems and of completions, and returns a list.
+        - score (:obj:`Callable`): (problem, completion) -> number, or None if it does not apply.
+    """
+    name: str
+    in_batches: bool
+    score: Callable[[Any, Any], Any]
+
+
+def entries_of(given: Any) -> List[Tuple[Optional[str], Any]]:
+    """The entries of a config with their names, None where it gives none: one entry, a list, or a dict by name."""
+    if isinstance(given, dict):
+        return list(given.items())
+    return [(None, entry) for entry in (given if isinstance(given, (list, tuple)) else [given])]
+
+
+def make_rewards(given: Any, keys: Keys, where: str, known: Dict[str, Reward]) -> List[Reward]:
+    """
+    Overview:
+        The functions that a config gives.
+    Arguments:
+        - given (:obj:`Any`): See ``entries_of``. An entry is a function, ``'module:function'``, \
+            ``'file.py:function'``, or one of ``NAMED`` and ``known``. Without a name, its part has the function's.
+        - keys (:obj:`Keys`): Columns of the data, see ``keys_of``.
+        - where (:obj:`str`): Beginning of messages.
+        - known (:obj:`Dict[str, Reward]`): Further ones by name.
+    Raises:
+        - ConfigError: If there is no such function, its parameters have none of the forms, or a name occurs twice.
+    """
+    rewards = [_reward(name, entry, keys, where, known) for name, entry in entries_of(given)]
+    names = [reward.name for reward in rewards]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f'{where}: the name {name!r} occurs twice. Give names: dict(name=function, ...).')
+    if not rewards:
+        raise ConfigError(f'{where} = {given!r}: must have a function.')
+    return rewards
+
+
+def _reward(name: Optional[str], entry: Any, keys: Keys, where: str, known: Dict[str, Reward]) -> Reward:
+    if isinstance(entry, str) and entry in known:
+        return known[entry]._replace(name=name or known[entry].name)
+    function = _function(entry, where, [*known, *NAMED])
+    own = getattr(function, '__name__', type(function).__name__).replace('<lambda>', 'reward')
+    told = f'{where}: {own}'
+    parameters = _parameters(function)
+    if 'solution_str' in parameters:
+        return Reward(name or own, False, _of_verl(function))
+    if {'prompts', 'completions'} & set(parameters) and 'problems' not in parameters:
+        return Reward(name or own, True, _of_trl(function, keys, told))
+    batch = 'problems' in parameters
+    bound = by_name(function, keys, batch, told)
+    if batch:
+        return Reward(name or own, True, lambda problems, completions: bound([_row(p) for p in problems], completions))
+    return Reward(name or own, False, lambda problem, completion: bound(_row(problem), completion))
+
+
+def _function(entry: Any, where: str, names: List[str]) -> Callable:
+    if callable(entry):
+        return entry
+    if not isinstance(entry, str) or entry not in NAMED and ':' not in entry:
+        raise ConfigError(
+            f"{where} = {entry!r:.200}: must be a function, 'module:function', 'file.py:function', or one of "
+            f"{', '.join(map(repr, names))}."
+        )
+    if entry in NAMED:
+        return NAMED[entry]
+    file, _, name = entry.rpartition(':')
+    if not file.endswith('.py'):
+        return import_name(entry, where)
+    of_file = _names_of(file, where)
+    if not callable(of_file.get(name)):
+        there = [each for each, value in of_file.items() if inspect.isfunction(value)]
+        raise ConfigError(f'{where} = {entry!r}: the file has no function {name!r}; {nearest(name, there)}')
+    return of_file[name]
+
+
+def _names_of(file: str, where: str) -> Dict[str, Any]:
+    """A file runs once in a process: all its environments share what it loads."""
+    key = os.path.realpath(file), os.stat(file).st_mtime_ns if os.path.exists(file) else 0
+    if key not in _FILES:
+        _FILES[key] = run_file(file, where)
+    return _FILES[key]
+
+
+def _parameters(function: Callable) -> List[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # of some builtins
+        return []
+
+
+def _row(problem: Problem) -> Dict[str, Any]:
+    return problem.metadata.get(ROW, problem.metadata)
+
+
+def _of_verl(function: Callable) -> Callable[[Problem, str], Any]:
+    others = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+
+    def score(problem: Problem, completion: str) -> Any:
+        row = _row(problem)
+        model = row.get('reward_model')
+        truth = model.get('ground_truth') if isinstance(model, dict) else row.get('ground_truth', problem.answer)
+        given = dict(
+            data_source=row.get('data_source'),
+            solution_str=completion,
+            ground_truth=truth,
+            extra_info=row.get('extra_info')
+        )
+        wanted = given if others else {key: given[key] for key in _parameters(function) if key in given}
+        scored = function(**wanted)
+        return scored['score'] if isinstance(scored, dict) else scored
+
+    return score
+
+
+def _of_trl(function: Callable, keys: Keys, where: str) -> Callable[[List[Problem], List[str]], Any]:
+    is_async = any(map(inspect.iscoroutinefunction, (function, getattr(function, '__call__', None))))
+    bound = by_name(_awaited(function) if is_async else function, {**keys, 'prompt': None}, True, where)
+
+    def score(problems: List[Problem], completions: List[str]) -> Any:
+        rows = [{**_row(problem), 'prompt': problem.prompt} for problem in problems]
+        said = [
+            text if isinstance(problem.prompt, str) else [dict(role='assistant', content=text)]
+            for problem, text in zip(problems, completions)
+        ]
+        return bound(rows, said)
+
+    return score
+
+
+def _awaited(function: Callable) -> Callable:
+    """An ordinary function. A notebook has an event loop already, another thread has none."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: asyncio.run(function(*args, **kwargs))).result()
+
+    return run
