@@ -42,7 +42,6 @@ def main(config: str, seed: int, mode: str, settings: Tuple[str, ...]) -> None:
 def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: bool = False) -> List[Dict[str, Any]]:
     """Print what a run of these configs meets, and return the causes of a failure to learn: ``cause``, ``message`` and
     figures. ``replays``: an update learns from ``batch_groups`` groups of a replay buffer."""
-    complete(main_config, create_config)
     if not is_grpo(create_config.policy.type):
         raise ConfigError(f'--check: create_config.policy.type = {create_config.policy.type!r}, must be grpo.')
     with built(main_config, create_config, seed) as (policy, collector):
@@ -59,23 +58,35 @@ def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: 
 
 
 @contextmanager
-def built(main_config: EasyDict, create_config: EasyDict, seed: int) -> Iterator[Tuple[Any, Any]]:
-    """Policy and collector of a run, which leave no file. The configs are changed."""
+def built(
+        main_config: EasyDict,
+        create_config: EasyDict,
+        seed: int,
+        model: Optional[torch.nn.Module] = None
+) -> Iterator[Tuple[Any, Any]]:
+    """Policy and collector of a run, which leave no file. The configs are changed. ``model``: in place of theirs."""
+    complete(main_config, create_config)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, around_run():
         main_config.exp_name = os.path.relpath(folder)
         cfg = compiled((main_config, create_config), seed, save_cfg=False)
-        with collecting(cfg, seed, main_config.exp_name) as parts:
+        with collecting(cfg, seed, main_config.exp_name, model=model) as parts:
             yield parts
 
 
 @contextmanager
-def collecting(cfg: EasyDict, seed: int, folder: str, change: Optional[Callable] = None) -> Iterator[Tuple[Any, Any]]:
+def collecting(
+        cfg: EasyDict,
+        seed: int,
+        folder: str,
+        change: Optional[Callable] = None,
+        model: Optional[torch.nn.Module] = None
+) -> Iterator[Tuple[Any, Any]]:
     """Policy and collector of a compiled config. The files of the collector are in ``folder``; it gets the policy's
     collect mode after a ``change``. Its logger is not that of a run in this process."""
     make, env_cfgs, _ = get_vec_env_setting(cfg.env)
     envs = environments(cfg, make, env_cfgs)
     envs.seed(seed)
-    policy = make_policy(cfg, None, seed, groups=is_grpo(cfg.policy.type))
+    policy = make_policy(cfg, model, seed, groups=is_grpo(cfg.policy.type))
     mode = policy.collect_mode if change is None else change(policy.collect_mode)
     parts = dict(env=envs, policy=mode, exp_name=folder, instance_name='trial')
     with closing(create_serial_collector(cfg.policy.collect.collector, **parts)) as collector:

@@ -16,8 +16,7 @@ from ding_common.hub.language_model import build_causal_lm
 from .envs import TokenEnv
 from .envs.options import ENV_OPTIONS
 from .models import generation
-from .text.chat import check_options, encode_prompt
-from .text.tokenizer import decode_after, end_ids, load_tokenizer
+from .text.tokenizer import load_tokenizer
 
 MOST_ASKED = 32_768  # tokens that a folder may ask for
 LONGEST = 512  # tokens, if neither the option nor the folder nor the config sets a limit
@@ -55,14 +54,9 @@ def main(
         return
 
     chat = {key: env[key] for key in ('chat', 'system_prompt', 'chat_options') if key in env}
-    if tokenizer.chat_template is not None:
-        check_options(tokenizer, chat.get('chat_options', {}))
 
     def complete(text: str) -> str:
-        ends = end_ids(tokenizer)
-        known = encode_prompt(tokenizer, text, **chat)
-        ids, = generation.plain_generate(model, [known], longest, ends, len(tokenizer), temperature)
-        return decode_after(tokenizer, known, ids[:-1] if ids and ids[-1] in ends else ids)
+        return generation.complete(model, tokenizer, [text], chat, longest, temperature)[0]
 
     if prompt is not None:
         echo(complete(prompt))

@@ -8,7 +8,7 @@ from ding_common.errors import ConfigError
 
 from .check import MOST, Rule, check_config, nearest
 
-_PIPELINE = dict(
+OF_EVERY_ENV = dict(
     type='',
     import_names=[],
     cfg_type='',
@@ -46,7 +46,7 @@ _MANAGER_RULES = dict(
 
 def check_env_config(cfg: Dict, default: Dict, rules: Dict[str, Rule]) -> None:
     """Check the section against the keys that DI-engine reads, and those of the environment with their rules."""
-    check_config(cfg, {**_PIPELINE, **default}, {**_RULES, **rules}, 'env')
+    check_config(cfg, {**OF_EVERY_ENV, **default}, {**_RULES, **rules}, 'env')
     manager = cfg.get('manager', {})
     if 'type' in manager:
         kind = manager['type']

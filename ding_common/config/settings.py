@@ -19,19 +19,24 @@ def change(main_config: EasyDict, create_config: EasyDict, settings: Iterable[st
     ``exp_name`` or ``create_config``, and a Python literal, ``inf``, or a text. A pipeline checks it like a file's.
     """
     for setting in settings:
-        key, value = parsed(setting)
-        root, *path = key.split('.')
-        if root not in (*OF_MAIN, CREATE):
-            meant = [f'{section}.{setting}' for section in ('policy', 'env') if root in main_config[section]]
-            hint = f' Did you mean {meant[0]}?' if meant else ''
-            raise ConfigError(f'{setting}: must begin with {", ".join(OF_MAIN)} or {CREATE}.{hint}')
-        config, path = (create_config, path) if root == CREATE else (main_config, [root, *path])
-        if not path or not all(path):
-            raise ConfigError(f'{setting}: a part of the key is missing.')
-        for part in path[:-1]:
-            config = config.setdefault(part, EasyDict())
-            require_dict(config, f'{setting}: {part}')
-        config[path[-1]] = value
+        set_key(main_config, create_config, *parsed(setting), setting)
+
+
+def set_key(main_config: EasyDict, create_config: EasyDict, key: str, value: Any, where: str = '') -> None:
+    """Set one key of both configs, by its dotted path. ``where`` begins messages."""
+    where = where or f'{key}={value!r:.80}'
+    root, *path = key.split('.')
+    if root not in (*OF_MAIN, CREATE):
+        meant = [f'{section}.{where}' for section in ('policy', 'env') if root in main_config[section]]
+        hint = f' Did you mean {meant[0]}?' if meant else ''
+        raise ConfigError(f'{where}: must begin with {", ".join(OF_MAIN)} or {CREATE}.{hint}')
+    config, path = (create_config, path) if root == CREATE else (main_config, [root, *path])
+    if not path or not all(path):
+        raise ConfigError(f'{where}: a part of the key is missing.')
+    for part in path[:-1]:
+        config = config.setdefault(part, EasyDict())
+        require_dict(config, f'{where}: {part}')
+    config[path[-1]] = value
 
 
 def parsed(setting: str) -> Tuple[str, Any]:

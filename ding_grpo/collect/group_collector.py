@@ -108,7 +108,7 @@ class GroupCollector(ISerialCollector):
                 )
             self._renew_source()
             spaces = self._env.observation_space, self._env.action_space
-            self._learns.bind(getattr(self._env.env_ref, 'token_spec', None), spaces)
+            self._learns.bind(self.token_spec, spaces)
         self._policy.reset()
 
     def _renew_source(self) -> None:
@@ -133,6 +133,11 @@ class GroupCollector(ISerialCollector):
             self.reset_env(_env)
         if _policy is not None:
             self.reset_policy(_policy)
+
+    @property
+    def token_spec(self) -> Optional[Any]:
+        """Tokenizer and limits of a token environment; None of others."""
+        return getattr(self._env.env_ref, 'token_spec', None)
 
     @property
     def envstep(self) -> int:

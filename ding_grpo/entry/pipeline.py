@@ -26,7 +26,7 @@ from ding_grpo.evaluate import GroupEvaluator
 from ding_grpo.loop import run
 from ding_grpo.policy import is_grpo
 from ding_grpo.run.around import around_run, read_state
-from ding_grpo.run.parts import Limits
+from ding_grpo.run.parts import Limits, Parts
 
 from .build import Configs, build, compiled, environments
 from .complete import complete
@@ -75,7 +75,17 @@ def serial_pipeline(
     return _run(input_cfg, seed, env_setting, model, limits, replays=True, dynamic_seed=dynamic_seed)
 
 
-def _run(input_cfg: InputConfig, seed: int, env_setting: Any, model: Any, limits: Limits, **kwargs: Any) -> Any:
+def _run(*args: Any, **kwargs: Any) -> Any:
+    with running(*args, **kwargs) as parts:
+        run(parts)
+    return parts.policy
+
+
+@contextmanager
+def running(
+        input_cfg: InputConfig, seed: int, env_setting: Any, model: Any, limits: Limits, **kwargs: Any
+) -> Iterator[Parts]:
+    """Context of a run, with its parts, which it builds and closes. Arguments are those of the pipelines."""
     configs = checked(input_cfg)
     main_config, create_config = configs
     ours, ends_well, made = is_grpo(create_config.policy.type), False, None
@@ -86,11 +96,10 @@ def _run(input_cfg: InputConfig, seed: int, env_setting: Any, model: Any, limits
         with in_one_line(), around_run(), ending_at_once() if ours else nullcontext():
             parts = build(configs, seed, env_setting, model, limits, **kwargs)
             try:
-                run(parts)
+                yield parts
             finally:
                 parts.close()
         ends_well = True
-        return parts.policy
     except (ConfigError, TaskError):
         if made is not None and not any(os.path.exists(os.path.join(made, name)) for name in TRAINED):
             shutil.rmtree(made, ignore_errors=True)  # so that the next run gets its name
@@ -177,6 +186,22 @@ def eval(
     Returns:
         - episode_return (:obj:`float`): Mean over the episodes.
     """
+    info, _ = evaluated(input_cfg, seed, env_setting, model, state_dict, load_path, replay_path)
+    value = np.mean(info['eval_episode_return'])
+    click.echo(f'Eval is over! The performance of your RL policy is {value}')
+    return value
+
+
+def evaluated(
+        input_cfg: InputConfig,
+        seed: int = 0,
+        env_setting: Optional[List] = None,
+        model: Optional[torch.nn.Module] = None,
+        state_dict: Optional[Dict] = None,
+        load_path: Optional[str] = None,
+        replay_path: Optional[str] = None,
+) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """As ``eval``: what DI-engine's evaluator returns, with each episode's return, and the record of the evaluation."""
     main_config, create_config = checked(input_cfg)
     state_dict = state_dict if state_dict is not None else read_state(_path_of(main_config, load_path))
     ours = is_grpo(create_config.policy.type)
@@ -200,12 +225,11 @@ def eval(
         policy = create_policy(cfg.policy, model=model, enable_field=['eval'], **(dict(seed=seed) if ours else {}))
         policy.eval_mode.load_state_dict(state_dict)
         name = dict(exp_name=cfg.exp_name) if ours else {}
-        _, info = GroupEvaluator(cfg.policy.eval.evaluator, manager, policy.eval_mode, **name).eval()
+        evaluator = GroupEvaluator(cfg.policy.eval.evaluator, manager, policy.eval_mode, **name)
+        _, info = evaluator.eval()
         if ours:
             policy.close()
-    value = np.mean(info['eval_episode_return'])
-    click.echo(f'Eval is over! The performance of your RL policy is {value}')
-    return value
+    return info, evaluator.record
 
 
 def _path_of(main_config: EasyDict, load_path: Optional[str]) -> str:

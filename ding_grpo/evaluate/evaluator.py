@@ -32,6 +32,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
         self._since, self._evaluating = time.monotonic(), 0.
         self.last: Optional[Tuple[float, int]] = None  # return and update of the last evaluation
         self._returns: List[float] = []  # of its episodes
+        self.record: Dict[str, Any] = {}  # of it, in the first process
         super().__init__(*args, **kwargs)
         self._check_pictures()
 
@@ -115,6 +116,7 @@ class GroupEvaluator(InteractionSerialEvaluator):
             self._tb_logger.add_scalar(tag, number, step)
         log = os.path.join(run_folder(self._exp_name), 'log', self._instance_name, 'evaluations.jsonl')
         append_json(log, found.record)
+        self.record = found.record
         most = self._cfg.get('max_failed', 0.1)
         check_failures(found.failures, most, 'policy.eval.evaluator.max_failed', 'count as 0')
         self._evaluating += time.monotonic() - begun

@@ -122,6 +122,11 @@ class CausalLM(nn.Module):
         return bool(self._peft)
 
     @property
+    def peft(self) -> Optional[nn.Module]:
+        """The model as ``peft`` wraps it; None without adapters."""
+        return self._peft[0] if self._peft else None
+
+    @property
     def autocast_dtype(self) -> Optional[torch.dtype]:
         """The type in which layers multiply, None for that of their weights."""
         return self.autocast.dtype_on(self.device.type)
@@ -303,7 +308,7 @@ class CausalLM(nn.Module):
             - state_dict (:obj:`Optional[Dict[str, torch.Tensor]]`): As of ``self.state_dict()``; None for its own.
             - eos_token_ids (:obj:`Sequence[int]`): Tokens that end a completion, if there are several.
         """
-        adapters = self._peft[0] if self._peft else None
+        adapters = self.peft
         if adapters is not None and state_dict is not None:  # peft can only save the model's current weights
             with replaced_weights(self, state_dict):
                 return self.save_pretrained(folder, tokenizer, max_new_tokens, None, eos_token_ids)

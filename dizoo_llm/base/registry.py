@@ -53,17 +53,23 @@ def create_task(cfg: Dict, where: str = 'env.task') -> Task:
         raise ConfigError(str(error).replace('env.task', where)) from error
 
 
-def _create(cfg: Dict) -> Task:
-    args = dict(cfg)
-    name, modules = args.pop('type', None), args.pop('import_names', [])
+def task_class(cfg: Dict) -> type:
+    """The registered class of a task; see ``create_task``."""
+    name, modules = cfg.get('type'), cfg.get('import_names', [])
     if not Rule.modules().holds(modules):
         raise ConfigError(f'env.task.import_names = {modules!r}: must be {Rule.modules().allowed}.')
     import_module(modules)
     if not Rule.registered(TASK_REGISTRY).holds(name):
         raise ConfigError(f'env.task.type = {name!r}: unknown task; {nearest(name, TASK_REGISTRY)}')
-    check_arguments(args, TASK_REGISTRY.get(name), 'env.task')
+    return TASK_REGISTRY.get(name)
+
+
+def _create(cfg: Dict) -> Task:
+    kind = task_class(cfg)
+    args = {key: value for key, value in cfg.items() if key not in ('type', 'import_names')}
+    check_arguments(args, kind, 'env.task')
     try:
-        task = TASK_REGISTRY.get(name)(**args)
+        task = kind(**args)
     except TypeError as error:
         raise ConfigError(f'env.task = {dict(cfg)!r}: {error}') from error
     check_scorer(task)

@@ -11,7 +11,9 @@ from gymnasium import spaces
 
 from ding_common import TaskError
 from ding_common.config.env_config import check_env_config, pop_number
-from dizoo_llm.base.registry import create_task
+from dizoo_llm.base import Task
+from dizoo_llm.base.registry import create_task, task_class
+from dizoo_llm.models.generation import complete
 from dizoo_llm.text.tokenizer import create_tokenizer
 
 from .options import ENV_OPTIONS, ENV_RULES
@@ -45,12 +47,36 @@ class DingTokenEnv(BaseEnv):
         check_env_config(cfg, cls.config, cls.rules)
 
     @classmethod
+    def task_class(cls, cfg: Dict) -> type:
+        """The class of the task, by the section ``env`` of a config. Its arguments are the keys of ``env.task``."""
+        return task_class(cfg.get('task', {}))
+
+    @classmethod
+    def task_of(cls, cfg: Dict) -> Task:
+        """The task of the section ``env`` of a config."""
+        return create_task(cfg.get('task', {}))
+
+    @classmethod
     def num_problems_of(cls, cfg: Dict) -> int:
         """Number of evaluation problems, by the section ``env`` of a config."""
         cls.check(cfg)
         if cfg.get('overlong_prompts') == 'drop':
             return cls({**cfg, 'walk': [0]}).num_problems
         return len(create_task(cfg.get('task', {})).evaluation())
+
+    @staticmethod
+    def complete(
+            model: Any,
+            tokenizer: Any,
+            prompts: List[str],
+            cfg: Dict,
+            max_new_tokens: Optional[int] = None,
+            temperature: float = 0.0
+    ) -> List[str]:
+        """Texts that a model of ``transformers`` writes, after prompts read as the section ``env`` of a config says."""
+        chat = {key: cfg[key] for key in ('chat', 'system_prompt', 'chat_options') if key in cfg}
+        longest = max_new_tokens or cfg.get('max_new_tokens', ENV_OPTIONS['max_new_tokens'])
+        return complete(model, tokenizer, prompts, chat, longest, temperature)
 
     @classmethod
     def vocab_size_of(cls, cfg: Dict) -> int:

@@ -4,7 +4,10 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import gymnasium
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from dizoo_llm.text.chat import check_options, encode_prompt
+from dizoo_llm.text.tokenizer import decode_after, end_ids
 
 
 @torch.no_grad()
@@ -43,6 +46,22 @@ def plain_generate(
         model.train(training)
     ends = [next((t + 1 for t, token in enumerate(row) if token in eos_token_ids), len(row)) for row in rows]
     return [row[:end] for row, end in zip(rows, ends)]
+
+
+def complete(
+        model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], chat: Dict[str, Any],
+        max_new_tokens: int, temperature: float
+) -> List[str]:
+    """The texts that continue prompts, without their ends of sequence. ``chat``: arguments of ``encode_prompt``."""
+    if tokenizer.chat_template is not None:
+        check_options(tokenizer, chat.get('chat_options', {}))
+    ends = end_ids(tokenizer)
+    known = [encode_prompt(tokenizer, text, **chat) for text in prompts]
+    rows = plain_generate(model, known, max_new_tokens, ends, len(tokenizer), temperature)
+    return [
+        decode_after(tokenizer, prompt, ids[:-1] if ids and ids[-1] in ends else ids)
+        for prompt, ids in zip(known, rows)
+    ]
 
 
 def episodes(model: PreTrainedModel,

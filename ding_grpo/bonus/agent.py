@@ -1,0 +1,301 @@
+"""
+A run as one object:
+
+    run = GRPO('smollm2-135m-instruct', data='train.jsonl', reward=correct, group_size=8).train(updates=50)
+    run.evaluate()
+    run.generate('What is 2 + 3?')
+"""
+import copy
+import os
+import tempfile
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+
+import click
+import numpy as np
+import torch
+from ding.utils import ENV_REGISTRY
+from easydict import EasyDict
+
+from ding_common import ConfigError, find_config, read_config_file
+from ding_grpo.check import built
+from ding_grpo.entry.pipeline import evaluated, running
+from ding_grpo.learn.observer import Observer
+from ding_grpo.logs.hook import CallHook
+from ding_grpo.loop import run
+from ding_grpo.run.checkpoint import newest
+from ding_grpo.run.parts import Limits, Parts
+
+from .defaults import NEVER, of_gymnasium, of_texts
+from .files import Saved, named_data, read_config, split_objects, write_config
+from .keywords import set_keywords
+
+OnUpdate = Callable[['GRPO', Dict[str, float]], Any]
+
+
+class GRPO:
+    """
+    Overview:
+        Trains a policy by GRPO. It makes the ordinary configs, and calls the same loop as \
+        ``ding -m serial_onpolicy``. Its config is in the folder of the run, ``config.py``, and gives the same run \
+        from the command line.
+    """
+
+    def __init__(
+            self,
+            model: Any = None,
+            tokenizer: Any = None,
+            data: Any = None,
+            eval_data: Any = None,
+            reward: Any = None,
+            task: Union[str, Dict[str, Any], None] = None,
+            env: Optional[str] = None,
+            seed: int = 0,
+            exp_name: Optional[str] = None,
+            on_update: Optional[OnUpdate] = None,
+            on_evaluation: Optional[OnUpdate] = None,
+            **keywords: Any,
+    ) -> None:
+        """
+        Overview:
+            Describe a run; nothing is trained yet. One of ``data``, ``task`` and ``env`` is needed.
+        Arguments:
+            - model (:obj:`Any`): Name or folder of a pretrained language model, a model of ``transformers`` with its \
+                ``tokenizer``, or a dict, the section ``policy.model``. For ``env`` also a ``torch.nn.Module``.
+            - data, eval_data (:obj:`Any`): A file, several, a list of dicts, a ``datasets.Dataset``, ... (see \
+                ``FileTask``). Without ``eval_data`` a tenth of the problems, at most 128, is held out.
+            - reward (:obj:`Any`): What scores completions: a function of this project's, TRL's or verl's form, its \
+                name, or several (see ``FileTask``).
+            - task (:obj:`Union[str, dict]`): A registered task in place of ``data``, such as ``'guess'``.
+            - env (:obj:`str`): Id of an environment of gymnasium.
+            - seed (:obj:`int`): Of the run.
+            - exp_name (:obj:`Optional[str]`): Folder of the run, a relative path.
+            - on_update, on_evaluation (:obj:`Callable`): Called with this object and a dict of numbers, after each \
+                update and each evaluation. An exception ends the run, which is saved.
+            - keywords: Keys of the config, see ``set_keywords``: ``group_size=8``, ``learn=dict(loss='dapo')``, \
+                ``**{'learn.kl.beta': 0.1}``.
+        """
+        given = dict(data=data, task=task, env=env)
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) != 1:
+            raise ConfigError(f"GRPO(...): needs one of data, task and env; it has {' and '.join(named) or 'none'}.")
+        if data is None and (reward is not None or eval_data is not None):
+            raise ConfigError('GRPO(...): reward and eval_data need data.')
+        section, self._module = split_objects(model, tokenizer)
+        for key in [key for key in ('lora', 'config') if key in keywords]:
+            section[key] = keywords.pop(key)
+        if env is not None:
+            configs, told = of_gymnasium(env)
+            if section:
+                configs[0].policy.model = EasyDict(section)
+        else:
+            if data is not None and not section:
+                raise ConfigError('GRPO(data=...): needs a model, such as a folder or a name.')
+            of_data = dict(type='file', path=named_data(data))
+            if eval_data is not None:
+                of_data['eval_path'] = named_data(eval_data)
+            if reward is not None:
+                of_data['reward'] = reward
+            task = dict(type=task) if isinstance(task, str) else of_data if task is None else task
+            configs, told = of_texts(task, section)
+        click.echo(told)
+        self._begin(*configs, seed)
+        set_keywords(self.main_config, self.create_config, keywords)
+        if data is not None and eval_data is None and 'eval_size' not in keywords:
+            self._hold_out()
+        short = env or os.path.basename(section.get('pretrained', '')) or task['type']
+        self.main_config.exp_name = exp_name or f'runs/{short}_grpo'.lower()
+        self._on = dict(update=on_update, evaluation=on_evaluation)
+
+    def _begin(self, main_config: EasyDict, create_config: EasyDict, seed: int) -> None:
+        self.main_config, self.create_config, self.seed = main_config, create_config, seed
+        self.folder: Optional[str] = None  # of the run, once it has begun
+        self.policy: Optional[Any] = None
+        self._updates = 0
+        self._spec: Optional[Any] = None
+        self._module: Optional[torch.nn.Module] = getattr(self, '_module', None)
+        self._on: Dict[str, Optional[OnUpdate]] = dict(update=None, evaluation=None)
+
+    def _hold_out(self) -> None:
+        number = len(ENV_REGISTRY.get('token_env').task_of(self.main_config.env))
+        self.main_config.env.task.eval_size = min(128, number // 10)
+
+    @classmethod
+    def from_config(cls, config: str, seed: int = 0, **keywords: Any) -> 'GRPO':
+        """
+        Overview:
+            A run of a config file, or of a shipped config by its name.
+        Arguments:
+            - keywords: Keys of the config, as of ``GRPO``.
+        """
+        self = cls.__new__(cls)
+        path = find_config(config)
+        name = os.path.basename(path).removesuffix('.py').removesuffix('_config')
+        self._begin(*read_config_file(path, [f"exp_name={keywords.pop('exp_name', f'runs/{name}')}"]), seed)
+        set_keywords(self.main_config, self.create_config, keywords)
+        return self
+
+    @classmethod
+    def load(cls, folder: str) -> 'GRPO':
+        """
+        Overview:
+            A run by its folder, to evaluate it, or to go on. Reward functions and tasks of its config are imported \
+            when they are needed.
+        """
+        self = cls.__new__(cls)
+        self._begin(*read_config(folder))
+        self.folder = self.main_config.exp_name = os.path.relpath(folder)
+        self._updates = self.main_config.policy.get('run', {}).get('num_updates') or 0
+        return self
+
+    def train(self, updates: Optional[int] = None, step: Optional[int] = None) -> 'GRPO':
+        """
+        Overview:
+            Train, or go on with more updates.
+        Arguments:
+            - updates (:obj:`Optional[int]`): Number of updates, in addition to those before. None: until \
+                ``stop_value``, or one pass over the data.
+            - step (:obj:`Optional[int]`): Number of environment steps after which the run ends.
+        """
+        main_config = copy.deepcopy(self.main_config)
+        run_section = main_config.policy.setdefault('run', EasyDict())
+        if updates is not None:
+            run_section.num_updates = self._updates + updates
+        if self.folder is not None:
+            main_config.policy.setdefault('learn', EasyDict()).resume_training = True
+        limits = Limits() if step is None else Limits(steps=step)
+        with running((main_config, self.create_config), self.seed, None, self._module, limits) as parts:
+            self._end_of(parts, run_section, step)
+            self.folder = self.main_config.exp_name = os.path.normpath(parts.cfg.exp_name)
+            self.main_config.policy.run = run_section
+            self.policy, self._spec = parts.policy, parts.evaluator.token_spec
+            write_config(self.folder, Saved(self.main_config, self.create_config, self.seed))
+            self._observe(parts)
+            run(parts)
+        self._updates = parts.learner.train_iter
+        return self
+
+    def _end_of(self, parts: Parts, run_section: EasyDict, step: Optional[int]) -> None:
+        """A run that nothing ends makes one pass over the problems."""
+        ends = parts.limits.updates < float('inf') or step is not None or parts.cfg.env.stop_value < NEVER
+        if ends:
+            return
+        problems = getattr(parts.collector_env.env_ref, 'num_problems', None)
+        if problems is None:
+            raise ConfigError('GRPO.train(): nothing would end this run. Give updates or step, or stop_value to GRPO.')
+        run_section.num_updates = self._updates + -(-problems // parts.cfg.policy.collect.groups)
+        click.echo(f'train(): {run_section.num_updates - self._updates} updates, one pass over {problems:,} problems')
+        parts.limits = parts.limits._replace(updates=run_section.num_updates)
+
+    def _observe(self, parts: Parts) -> None:
+        if self._on['update'] is not None:
+
+            def after_iter(engine: Any) -> None:
+                self._on['update'](self, {**engine.log_buffer['scalar'], 'update': engine.last_iter.val + 1})
+
+            parts.learner.register_hook(CallHook('on_update', 12, position='after_iter', function=after_iter))
+        if self._on['evaluation'] is not None:
+            parts.policy.observers['on_evaluation'] = _OnEvaluation(self, parts, self._on['evaluation'])
+
+    def evaluate(self, samples: int = 0) -> Dict[str, Any]:
+        """
+        Overview:
+            Evaluate the policy as it is, on the held-out problems, or in the environment.
+        Arguments:
+            - samples (:obj:`int`): Also sample so many completions of each problem, for pass@1 and pass@``samples``.
+        Returns:
+            - found (:obj:`Dict[str, Any]`): ``return``, the mean over the episodes; ``interval``, the 95 % interval \
+                of this mean (Wilson where each return is 0 or 1, else bootstrap); ``episodes``, their number; and \
+                what else the evaluation reports.
+        """
+        main_config = copy.deepcopy(self.main_config)
+        if samples > 0:
+            set_keywords(main_config, self.create_config, dict(samples_per_start=samples, pass_at=sorted({1, samples})))
+        self._build()
+        model, state = self.policy.whole_model, self.policy.eval_mode.state_dict()
+        info, record = evaluated((main_config, self.create_config), self.seed, None, model, state)
+        returns = np.ravel(info['eval_episode_return']).astype(float)
+        told = {key: value for key, value in record.items() if key not in ('train_iter', 'envstep', 'seconds')}
+        told['return'] = told.pop('eval_episode_return')
+        return dict(told, interval=interval(returns), episodes=len(returns))
+
+    def generate(
+            self,
+            prompts: Union[str, Sequence[str]],
+            max_new_tokens: Optional[int] = None,
+            temperature: float = 0.0
+    ) -> Union[str, List[str]]:
+        """
+        Overview:
+            Complete one prompt, or several, as they are read in the run: in the chat of the tokenizer, with the \
+            system prompt. Greedy at temperature 0.
+        """
+        complete = getattr(ENV_REGISTRY.get(self.create_config.env.type), 'complete', None)
+        if complete is None:
+            raise ConfigError('GRPO.generate(): only of language models.')
+        asked = [prompts] if isinstance(prompts, str) else list(prompts)
+        found = complete(self.model, self.tokenizer, asked, self.main_config.env, max_new_tokens, temperature)
+        return found[0] if isinstance(prompts, str) else found
+
+    @property
+    def model(self) -> Any:
+        """The model: of ``transformers``, with adapters of ``peft``, or a ``torch.nn.Module``."""
+        self._build()
+        model = self.policy.whole_model
+        return getattr(model, 'peft', None) or getattr(model, 'lm', model)
+
+    @property
+    def tokenizer(self) -> Any:
+        self._build()
+        return None if self._spec is None else self._spec.tokenizer
+
+    def save(self, folder: str) -> None:
+        """Write the model as it is, for ``AutoModelForCausalLM.from_pretrained``, with tokenizer and limits."""
+        self._build()
+        if self._spec is None:
+            torch.save(self.policy.whole_model.state_dict(), folder)
+            return
+        spec = self._spec
+        self.policy.whole_model.save_pretrained(
+            folder, tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids
+        )
+
+    def push_to_hub(self, repo_id: str, private: bool = True, **kwargs: Any) -> Any:
+        """Upload the model; ``kwargs`` are those of ``huggingface_hub.HfApi``."""
+        from huggingface_hub import HfApi
+        api = HfApi(**kwargs)
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(folder)
+            return api.upload_folder(repo_id=repo_id, folder_path=folder)
+
+    def _build(self) -> None:
+        """The policy, before any training, or with the last weights of a run that was loaded."""
+        if self.policy is not None:
+            return
+        found = None if self.folder is None else newest(os.path.join(self.folder, 'ckpt'))
+        configs = copy.deepcopy((self.main_config, self.create_config))
+        with built(*configs, seed=self.seed, model=self._module) as (self.policy, collector):
+            self._spec = collector.token_spec
+            if found is not None:
+                self.policy.eval_mode.load_state_dict(found.state)
+
+
+class _OnEvaluation(Observer):
+
+    def __init__(self, agent: GRPO, parts: Parts, function: OnUpdate) -> None:
+        self._agent, self._parts, self._function = agent, parts, function
+
+    def evaluated(self, greedy: float, sampled: Optional[float], cut_at_bar: float = 0.0) -> None:
+        self._function(self._agent, dict(self._parts.evaluator.record))
+
+
+def interval(returns: np.ndarray) -> List[float]:
+    """The 95 % interval of the mean of some returns."""
+    from scipy import stats
+    if np.isin(returns, (0.0, 1.0)).all():
+        found = stats.binomtest(int(returns.sum()), len(returns)).proportion_ci(method='wilson')
+    elif len(set(returns)) == 1:
+        return [float(returns[0])] * 2
+    else:
+        found = stats.bootstrap((returns, ), np.mean, random_state=0).confidence_interval
+    return [float(found.low), float(found.high)]

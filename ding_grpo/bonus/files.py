@@ -1,0 +1,133 @@
+"""What a run of ``GRPO`` writes beside its logs, so that a config can name it: objects of Python, and the config."""
+import ast
+import json
+import os
+from hashlib import blake2b
+from pprint import pformat
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import click
+import torch
+from easydict import EasyDict
+
+from ding_common import ConfigError, describe
+from ding_common.config.total_config import as_literals
+
+from .sources import of_script, source_of
+
+NAME, REWARDS = 'config.py', 'rewards.py'
+DATA, MODELS = os.path.join('runs', 'data'), os.path.join('runs', 'models')
+_CONFIG = '''"""
+The config of a run of ding_grpo.GRPO. The same run again, bit for bit on the same processor:
+
+    ding -m serial_onpolicy -c {path} -s {seed}
+"""
+from easydict import EasyDict
+from ding_grpo.entry import complete, run
+
+seed = {seed}
+main_config = EasyDict(
+{main}
+)
+create_config = complete(main_config, EasyDict({create}))
+
+if __name__ == '__main__':
+    run(__file__)
+'''
+
+
+class Saved(NamedTuple):
+    """The configs of a run, and its seed."""
+    main_config: EasyDict
+    create_config: EasyDict
+    seed: int
+
+
+def write_config(folder: str, saved: Saved) -> None:
+    """Write ``config.py``, with functions of the script that runs in ``rewards.py``."""
+    main_config, functions = _with_names(saved.main_config, os.path.join(folder, REWARDS))
+    try:
+        if functions:
+            with open(os.path.join(folder, REWARDS), 'w', encoding='utf-8') as f:
+                f.write(source_of(functions))
+    except ValueError as error:
+        click.echo(f'{NAME} alone cannot repeat this run: {error}. Import it from a file.')
+    path = os.path.join(folder, NAME)
+    main, create = as_literals(main_config), as_literals(saved.create_config)
+    text = pformat(main, width=116, sort_dicts=False).replace('\n', '\n    ')
+    with open(path, 'w', encoding='utf-8') as f:
+        f.write(_CONFIG.format(path=path, seed=saved.seed, main=f'    {text}', create=create))
+
+
+def _with_names(value: Any, file: str) -> Tuple[Any, List[Callable]]:
+    """A config in which functions of the script have their names in a file, and these functions."""
+    if isinstance(value, dict):
+        found = {key: _with_names(each, file) for key, each in value.items()}
+        return {key: each for key, (each, _) in found.items()}, [f for _, below in found.values() for f in below]
+    if isinstance(value, (list, tuple)):
+        found = [_with_names(each, file) for each in value]
+        return [each for each, _ in found], [f for _, below in found for f in below]
+    return (f'{file}:{value.__name__}', [value]) if of_script(value) else (value, [])
+
+
+def read_config(folder: str) -> Saved:
+    """The configs of a run, read as data: no code is run."""
+    path = os.path.join(folder, NAME)
+    try:
+        with open(path, encoding='utf-8') as f:
+            tree = ast.parse(f.read())
+        found = {n.targets[0].id: n.value for n in tree.body if isinstance(n, ast.Assign)}
+        main, create = found['main_config'].args[0], found['create_config'].args[1].args[0]
+        main_config, create_config = (EasyDict(ast.literal_eval(each)) for each in (main, create))
+        return Saved(main_config, create_config, int(ast.literal_eval(found['seed'])))
+    except OSError as error:
+        raise ConfigError(f'{path}: {error.strerror}. A run of GRPO writes this file into its folder.') from error
+    except Exception as error:  # also what a deeply nested file raises
+        raise ConfigError(f'{path}: is not the config of a run of GRPO ({describe(error):.200}).') from error
+
+
+def named_data(data: Any) -> Any:
+    """Rows of Python, or a ``datasets.Dataset``, as the name of a file that has them; other data unchanged."""
+    of_dicts = isinstance(data, (list, tuple)) and len(data) > 0 and isinstance(data[0], dict)
+    if not of_dicts and not isinstance(getattr(data, 'column_names', None), list):
+        return data
+    try:
+        lines = [json.dumps(dict(row), ensure_ascii=False) for row in data]
+    except TypeError as error:
+        raise ConfigError(f'GRPO(data=...): a row has what JSON has not ({error}). Give a file.') from error
+    text = ('\n'.join(lines) + '\n').encode('utf-8', 'surrogatepass')
+    path = os.path.join(DATA, f'{blake2b(text, digest_size=6).hexdigest()}.jsonl')
+    if not os.path.exists(path):
+        os.makedirs(DATA, exist_ok=True)
+        with open(path, 'wb') as f:
+            f.write(text)
+    return path
+
+
+def named_model(model: Any, tokenizer: Any) -> str:
+    """The folder that has a model of ``transformers`` and its tokenizer."""
+    if hasattr(model, 'peft_config'):
+        raise ConfigError('GRPO(model): adapters of peft: give the base model, and lora=dict(r=..., lora_alpha=...).')
+    digest = blake2b(digest_size=6)
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    folder = os.path.join(MODELS, digest.hexdigest())
+    if not os.path.exists(folder):
+        model.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    return folder
+
+
+def split_objects(model: Any, tokenizer: Any) -> Tuple[Dict[str, Any], Optional[torch.nn.Module]]:
+    """The section ``policy.model`` for what ``GRPO`` was given as a model, and a module that is no language model."""
+    if model is None or isinstance(model, dict):
+        return dict(model or {}), None
+    if isinstance(model, (str, os.PathLike)):
+        return dict(pretrained=os.fspath(model)), None
+    if hasattr(model, 'save_pretrained') and hasattr(model, 'generate'):
+        return dict(pretrained=named_model(model, tokenizer)), None
+    if isinstance(model, torch.nn.Module):
+        return {}, model
+    raise ConfigError(f'GRPO(model={model!r:.80}): must be a name, a folder, a model, or a dict.')

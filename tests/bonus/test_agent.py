@@ -1,0 +1,200 @@
+"""A run as one Python object."""
+import os
+import runpy
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from ding.entry import serial_pipeline_onpolicy
+from transformers import AutoModelForCausalLM
+
+from ding_common import ConfigError, read_config_file
+from ding_grpo import GRPO
+from ding_grpo.bonus import GRPOAgent
+from dizoo_llm.text.tokenizer import build_char_tokenizer
+from tests.processes import ROOT
+from tests.runs import metrics, weights
+
+pytestmark = pytest.mark.envtest
+CHARS = '0123456789+='
+TINY = dict(
+    model_type='llama',
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    max_position_embeddings=32
+)
+ROWS = [dict(question=f'{a}+{b}=', answer=str(a + b)) for a in range(5) for b in range(5)]
+
+
+def right(completion, answer):
+    return float(completion == answer)
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def small(**keywords):
+    keys = dict(
+        model=dict(config=TINY),
+        data=ROWS,
+        reward=right,
+        group_size=4,
+        groups=4,
+        max_new_tokens=2,
+        learning_rate=1e-2,
+        exp_name='run',
+        **{'env.tokenizer': dict(chars=CHARS)}
+    )
+    return GRPO(**{**keys, **keywords})
+
+
+def same(a, b):
+    return all(torch.equal(value, b[name]) for name, value in a.items())
+
+
+class TestTexts:
+
+    def test_its_config_gives_the_same_run_from_the_command_line(self, capsys):
+        run = small().train(updates=3)
+        assert run.folder == 'run' and 'random weights: learning_rate 0.0003' in capsys.readouterr().out
+        policy = serial_pipeline_onpolicy(read_config_file('run/config.py'), seed=0)
+        assert same(weights(run.policy), weights(policy)) and len(metrics()) == 3
+
+    def test_it_goes_on_as_if_it_had_not_ended(self):
+        whole = small(exp_name='whole').train(updates=5)
+        parts = small(exp_name='parts').train(updates=2).train(updates=1)
+        loaded = GRPO.load('parts').train(updates=2)
+        assert same(weights(whole.policy), weights(loaded.policy)) and loaded.folder == parts.folder == 'parts'
+        assert [m['reward_mean'] for m in metrics('whole')] == [m['reward_mean'] for m in metrics('parts')]
+
+    def test_what_is_read_of_it(self):
+        run = small()
+        before = run.evaluate(samples=2)
+        assert before['episodes'] == 2 and before['interval'][0] <= before['return'] <= before['interval'][1]
+        assert {'mean', 'low', 'high'} == set(before['pass_at_2'])
+        run.train(updates=2)
+        text = run.generate('1+1=')
+        assert set(text) <= set(CHARS) | set('<unk>') and run.generate(['1+1=', '2+2=']) == [text, run.generate('2+2=')]
+        run.save('saved')
+        saved = AutoModelForCausalLM.from_pretrained('saved')
+        assert same(saved.state_dict(), run.model.state_dict()) and run.tokenizer.encode('1')
+        loaded = GRPO.load('run')
+        assert loaded.evaluate()['return'] == run.evaluate()['return'] and loaded.generate('1+1=') == text
+
+    def test_a_model_of_transformers_with_its_tokenizer(self):
+        tokenizer = build_char_tokenizer(CHARS)
+        model = AutoModelForCausalLM.from_config(small()._build() or small().model.config)
+        run = GRPO(model, tokenizer, data=ROWS, reward=right, max_new_tokens=2, group_size=4, groups=2)
+        assert run.main_config.policy.learn.learning_rate == 1e-5  # pretrained weights
+        assert same(model.state_dict(), run.model.state_dict())
+        run.train(updates=1)
+        assert run.folder.startswith('runs/') and run.tokenizer.get_vocab() == tokenizer.get_vocab()
+
+    def test_functions_are_called_and_an_error_of_theirs_saves_the_run(self):
+        seen = []
+
+        def on_update(run, found):
+            seen.append((found['update'], round(found['reward_mean'], 3)))
+            if found['update'] == 3:
+                raise RuntimeError('enough')
+
+        run = small(on_update=on_update, on_evaluation=lambda run, found: seen.append(found['train_iter']), eval_freq=2)
+        with pytest.raises(RuntimeError, match='enough'):
+            run.train(updates=9)
+        told = [round(m['reward_mean'], 3) for m in metrics()]
+        assert seen == [0, (1, told[0]), (2, told[1]), 2, (3, told[2])]
+
+    def test_one_pass_over_the_data_where_nothing_else_ends_the_run(self, capsys):
+        run = small(groups=8).train()
+        assert len(metrics()) == 3 and 'train(): 3 updates, one pass over 23 problems' in capsys.readouterr().out
+        assert run.main_config.policy.run.num_updates == 3
+
+    def test_in_a_thread(self):
+        found = []
+        thread = threading.Thread(target=lambda: found.append(small().train(updates=1)))
+        thread.start()
+        thread.join()
+        assert len(found) == 1 and len(metrics()) == 1
+
+    def test_a_shipped_task_and_a_shipped_config(self):
+        run = GRPO(
+            task='guess', max_turns=2, group_size=4, groups=2, max_new_tokens=2, exp_name='game'
+        ).train(updates=1)
+        assert len(metrics('game')) == 1 and run.main_config.env.task == dict(type='guess')
+        run = GRPO.from_config('think_answer_grpo', group_size=4, groups=2, exp_name='shipped').train(updates=1)
+        total = runpy.run_path('shipped/total_config.py')['exp_config']
+        assert total['env']['collector_env_num'] == 8 and len(metrics('shipped')) == 1
+
+
+class TestGymnasium:
+
+    def test_an_environment_with_a_shipped_config(self, capsys):
+        run = GRPO(env='CartPole-v1', stop_value=20, n_evaluator_episode=4).train(step=3000)
+        assert 'those of the config cartpole_grpo' in capsys.readouterr().out
+        found = run.evaluate()
+        low, high = found['interval']
+        assert found['episodes'] == 4 and low <= found['return'] <= high and GRPOAgent is GRPO
+
+    @pytest.mark.parametrize('env', ['MountainCar-v0', 'MountainCarContinuous-v0', 'CliffWalking-v1'])
+    def test_one_by_its_spaces(self, env):
+        keys = dict(
+            groups=1, group_size=2, n_evaluator_episode=1, env_kwargs=dict(max_episode_steps=20), exp_name='run'
+        )
+        GRPO(env=env, **keys).train(updates=1)
+        assert len(metrics()) == 1
+
+    def test_a_module_as_its_model(self):
+        made = GRPO(env='CartPole-v1')
+        GRPO(made.model, env='CartPole-v1', n_evaluator_episode=2, exp_name='run').train(updates=1)
+        assert len(metrics()) == 1
+
+
+@pytest.mark.parametrize(
+    'arguments, message', [
+        ({}, 'GRPO(...): needs one of data, task and env; it has none.'),
+        (dict(data=ROWS, env='CartPole-v1'), 'needs one of data, task and env; it has data and env.'),
+        (dict(data=ROWS), 'GRPO(data=...): needs a model, such as a folder or a name.'),
+        (dict(env='CartPole-v1', reward=right), 'reward and eval_data need data.'),
+        (dict(env='CartPoll-v1'), "GRPO(env='CartPoll-v1'): cannot be created"),
+        (dict(model=3, data=ROWS), 'GRPO(model=3): must be a name, a folder, a model, or a dict.'),
+        (dict(env='CartPole-v1', group_sise=8), "GRPO(group_sise=...): did you mean 'group_size'? "),
+        (dict(env='CartPole-v1', num_generations=8), 'a word of trl; here: policy.group_size.'),
+        (dict(env='CartPole-v1', weight=8), 'GRPO(weight=...): several keys have this name: policy.learn.'),
+        (dict(env='CartPole-v1', group_size='8'), "policy.group_size = '8': must be an integer of at least 1"),
+        (dict(env='MountainCar-v0', stop_value=1e9), 'GRPO.train(): nothing would end this run.'),
+    ]
+)
+def test_one_line_for_what_is_wrong(arguments, message):
+    with pytest.raises(ConfigError) as error:
+        GRPO(**arguments).train()
+    assert message in error.value.message and '\n' not in error.value.message
+
+
+def test_a_config_of_another_kind_is_not_run(tmp_path):
+    (tmp_path / 'run').mkdir()
+    (tmp_path / 'run' / 'config.py').write_text('raise SystemExit')
+    with pytest.raises(ConfigError, match='run/config.py: is not the config of a run of GRPO'):
+        GRPO.load('run')
+
+
+def run_python(*words):
+    subprocess.run([sys.executable, *words], check=True, env=dict(os.environ, PYTHONPATH=ROOT), capture_output=True)
+
+
+def test_a_script_and_its_reward_function(tmp_path):
+    """Neither trains again when the config runs: the function has a file of its own."""
+    (tmp_path / 'script.py').write_text(
+        f'from ding_grpo import GRPO\n\n\ndef right(completion, answer):\n    return float(completion == answer)\n\n\n'
+        f'rows = {ROWS[:6]!r}\nGRPO(dict(config={TINY!r}), data=rows, reward=right, max_new_tokens=2, group_size=2, '
+        f"groups=2, exp_name='run', eval_size=2, **{{'env.tokenizer': dict(chars={CHARS!r})}}).train(updates=2)\n"
+    )
+    run_python('script.py')
+    first = metrics()
+    run_python('-m', 'ding_grpo', '-m', 'serial_onpolicy', '-c', 'run/config.py', '-s', '0', '--exp-name', 'again')
+    assert [m['reward_mean'] for m in metrics('again')] == [m['reward_mean'] for m in first] and len(first) == 2
