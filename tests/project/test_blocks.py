@@ -20,6 +20,7 @@ from ding.utils import deep_merge_dicts
 from easydict import EasyDict
 
 from ding_common import find_config
+from ding_grpo import GRPO
 from ding_grpo.model import CausalLM
 from dizoo_llm.tasks import create_task
 from dizoo_llm.text.tokenizer import build_char_tokenizer
@@ -187,6 +188,7 @@ ELSEWHERE = {
     "own_environment.md: env_id='ALE/Pong-v5',              # in": 'needs ale-py',
 }
 EXECUTE = {}  # function of each other block's text, by its name
+LETTERS = ''.join(map(chr, range(32, 127)))
 TINY = dict(model_type='llama', hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
 
 
@@ -293,6 +295,18 @@ def face(text):
 def functions(text):
     save('my_tools.py', text_of('own_task.md: def look_up(word: str, most: int = 3) ->'))
     learn('smollm2_calculator_grpo', part(text), long_texts())
+
+
+@executes('python.md: from ding_grpo import GRPO', "python.md: run = GRPO(env='CartPole-v1').train()  #")
+def python_object(text):
+    small = f'dict(config={dict(TINY, max_position_embeddings=99)!r}), '
+    text = text.replace("'smollm2-135m-instruct', ", small).replace('updates=50', 'updates=1')
+    text = text.replace(
+        'max_new_tokens=8', f"max_new_tokens=2, groups=2, **{{'env.tokenizer': {dict(chars=LETTERS)!r}}}"
+    )
+    run = dict(GRPO=GRPO)
+    exec(text.replace("'CartPole-v1'", "'CartPole-v1', stop_value=15, n_evaluator_episode=2"), run)
+    assert run['run'].policy is not None
 
 
 REWARDS = 'own_task.md: def correct(completion, answer):  # one'
