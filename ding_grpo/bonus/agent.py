@@ -7,6 +7,7 @@ A run as one object:
 """
 import copy
 import os
+import signal
 import tempfile
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
@@ -170,8 +171,14 @@ class GRPO:
             self.policy, self._spec = parts.policy, parts.evaluator.token_spec
             write_config(self.folder, Saved(self.main_config, self.create_config, self.seed))
             self._observe(parts)
-            run(parts)
-        self._updates = parts.learner.train_iter
+            try:
+                run(parts)
+            except SystemExit as ended:  # after a signal, saved
+                if ended.code != 128 + signal.SIGINT:
+                    raise
+                raise KeyboardInterrupt(f'saved after update {parts.learner.train_iter}; train() goes on') from None
+            finally:
+                self._updates = parts.learner.train_iter
         return self
 
     def _end_of(self, parts: Parts, run_section: EasyDict, step: Optional[int]) -> None:

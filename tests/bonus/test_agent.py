@@ -1,6 +1,7 @@
 """A run as one Python object."""
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -109,6 +110,14 @@ class TestTexts:
             run.train(updates=9)
         told = [round(m['reward_mean'], 3) for m in metrics()]
         assert seen == [0, (1, told[0]), (2, told[1]), 2, (3, told[2])]
+
+    def test_ctrl_c_saves_and_another_train_goes_on(self):
+        run = small(on_update=lambda run, found: found['update'] == 2 and os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt, match='saved after update 2; train'):
+            run.train(updates=4)
+        run.train(updates=2)
+        whole = small(exp_name='whole').train(updates=4)
+        assert same(weights(whole.policy), weights(run.policy)) and len(metrics()) == 4
 
     def test_one_pass_over_the_data_where_nothing_else_ends_the_run(self, capsys):
         run = small(groups=8).train()
