@@ -57,5 +57,8 @@ setup(
             'math-verify', 'datasets<5.1', 'pyarrow<22', 'reasoning-gym', 'accelerate', 'gguf>=0.10', 'textarena'
         ],
     },
-    entry_points={'ding_grpo.plugins': ['dizoo_llm = dizoo_llm']},
+    entry_points={
+        'console_scripts': ['ding-grpo = ding_grpo.__main__:main'],
+        'ding_grpo.plugins': ['dizoo_llm = dizoo_llm'],
+    },
 )

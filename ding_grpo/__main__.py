@@ -2,7 +2,7 @@
 ``python -m ding_grpo`` runs ``ding`` with the same options, but hides the messages that DI-engine and old gym print
 when they are imported. The ``ding`` command imports them before any plugin can hide these messages. ``KEY=VALUE``
 after the options changes a key of the config, and ``--help KEY`` says what it means. With ``--check`` it examines a
-config before a run, see ``check.py``.
+config before a run, see ``check.py``. ``python -m ding_grpo train`` needs no config, see ``bonus/command.py``.
 """
 import copy
 import sys
@@ -24,6 +24,9 @@ def main(args: Optional[List[str]] = None) -> None:
     import_ding()
     import ding_grpo  # noqa: F401  imported first, so that the sections of the command's config are checked
     args = sys.argv[1:] if args is None else args
+    if args[:1] == ['train']:
+        from .bonus.command import train
+        train(args[1:], prog_name=f'{NAME} train')
     if '--check' in args:
         from . import check
         check.main([arg for arg in args if arg != '--check'], prog_name=f'{NAME} --check')

@@ -9,12 +9,15 @@ import threading
 import pytest
 import torch
 from ding.entry import serial_pipeline_onpolicy
-from transformers import AutoModelForCausalLM
+from click.testing import CliRunner
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from ding_common import ConfigError, read_config_file
 from ding_grpo import GRPO
 from ding_grpo.bonus import GRPOAgent
+from ding_grpo.bonus.command import train
 from dizoo_llm.text.tokenizer import build_char_tokenizer
+from tests.dizoo_llm.helper import write
 from tests.processes import ROOT
 from tests.runs import metrics, weights
 
@@ -190,6 +193,19 @@ def test_a_config_of_another_kind_is_not_run(tmp_path):
     (tmp_path / 'run' / 'config.py').write_text('raise SystemExit')
     with pytest.raises(ConfigError, match='run/config.py: is not the config of a run of GRPO'):
         GRPO.load('run')
+
+
+def test_one_line_of_a_shell(tmp_path):
+    write(tmp_path / 'train.jsonl', ROWS)
+    (tmp_path / 'rewards.py').write_text('def right(completion, answer):\n    return completion == answer\n')
+    keys = ['max_new_tokens=2', 'group_size=4', 'groups=4', 'learning_rate=1e-2', f'env.tokenizer={dict(chars=CHARS)}']
+    words = ['--data', 'train.jsonl', '--reward', 'rewards.py:right', '--updates', '3', '--exp-name', 'line', *keys]
+    result = CliRunner().invoke(train, [*words, f'policy.model={dict(config=TINY)}', '--save', 'saved'])
+    assert result.exit_code == 1 and 'GRPO(data=...): needs a model' in result.output
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY, vocab_size=16)).save_pretrained('tiny')
+    result = CliRunner().invoke(train, ['--model', 'tiny', *words, '--save', 'saved'])
+    assert result.exception is None and 'line/config.py -s 0  # the same run again' in result.output, result.output
+    assert len(metrics('line')) == 3 and AutoModelForCausalLM.from_pretrained('saved').num_parameters() > 0
 
 
 def run_python(*words):

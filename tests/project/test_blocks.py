@@ -297,12 +297,12 @@ def functions(text):
     learn('smollm2_calculator_grpo', part(text), long_texts())
 
 
-@executes('python.md: from ding_grpo import GRPO', "python.md: run = GRPO(env='CartPole-v1').train()  #")
+@executes('first_run.md: import re', "first_run.md: run = GRPO(env='CartPole-v1').train()  #")
 def python_object(text):
     small = f'dict(config={dict(TINY, max_position_embeddings=99)!r}), '
-    text = text.replace("'smollm2-135m-instruct', ", small).replace('updates=50', 'updates=1')
+    text = text.replace("'smollm2-135m-instruct', ", small).replace('updates=30', 'updates=1')
     text = text.replace(
-        'max_new_tokens=8', f"max_new_tokens=2, groups=2, **{{'env.tokenizer': {dict(chars=LETTERS)!r}}}"
+        'max_new_tokens=16', f"max_new_tokens=2, groups=2, **{{'env.tokenizer': {dict(chars=LETTERS)!r}}}"
     )
     run = dict(GRPO=GRPO)
     exec(text.replace("'CartPole-v1'", "'CartPole-v1', stop_value=15, n_evaluator_episode=2"), run)
