@@ -27,7 +27,7 @@ from ding_grpo.run.checkpoint import newest
 from ding_grpo.run.parts import Limits, Parts
 
 from .defaults import NEVER, of_gymnasium, of_texts
-from .files import Saved, named_data, read_config, split_objects, write_config
+from .files import Saved, read_config, split_objects, task_of, write_config
 from .keywords import set_keywords
 
 OnUpdate = Callable[['GRPO', Dict[str, float]], Any]
@@ -75,37 +75,26 @@ class GRPO:
             - keywords: Keys of the config, see ``set_keywords``: ``group_size=8``, ``learn=dict(loss='dapo')``, \
                 ``**{'learn.kl.beta': 0.1}``.
         """
-        given = dict(data=data, task=task, env=env)
-        named = [name for name, value in given.items() if value is not None]
-        if len(named) != 1:
-            raise ConfigError(f"GRPO(...): needs one of data, task and env; it has {' and '.join(named) or 'none'}.")
+        given = [name for name, value in dict(data=data, task=task, env=env).items() if value is not None]
+        if len(given) != 1:
+            raise ConfigError(f"GRPO(...): needs one of data, task and env; it has {' and '.join(given) or 'none'}.")
         if data is None and (reward is not None or eval_data is not None):
             raise ConfigError('GRPO(...): reward and eval_data need data.')
         section, self._module = split_objects(model, tokenizer)
-        for key in [key for key in ('lora', 'config') if key in keywords]:
-            section[key] = keywords.pop(key)
-        if env is not None:
-            configs, told = of_gymnasium(env)
-            if section:
-                configs[0].policy.model = EasyDict(section)
-        else:
-            if data is not None and not section:
+        section.update((key, keywords.pop(key)) for key in ('lora', 'config') if key in keywords)
+        if data is not None:
+            if not section:
                 raise ConfigError('GRPO(data=...): needs a model, such as a folder or a name.')
-            of_data = dict(type='file', path=named_data(data))
-            if eval_data is not None:
-                of_data['eval_path'] = named_data(eval_data)
-            if reward is not None:
-                of_data['reward'] = reward
-            task = dict(type=task) if isinstance(task, str) else of_data if task is None else task
-            configs, told = of_texts(task, section)
+            task = task_of(data, eval_data, reward)
+        configs, told = of_gymnasium(env, section) if env is not None else of_texts(task, section)
         click.echo(told)
         self._begin(*configs, seed)
         set_keywords(self.main_config, self.create_config, keywords)
         if data is not None and eval_data is None and 'eval_size' not in keywords:
             self._hold_out()
-        short = env or os.path.basename(section.get('pretrained', '')) or task['type']
+        short = env or os.path.basename(section.get('pretrained', '')) or self.main_config.env.task.type
         self.main_config.exp_name = exp_name or f'runs/{short}_grpo'.lower()
-        self._on = dict(update=on_update, evaluation=on_evaluation)
+        self._on.update(update=on_update, evaluation=on_evaluation)
 
     def _begin(self, main_config: EasyDict, create_config: EasyDict, seed: int) -> None:
         self.main_config, self.create_config, self.seed = main_config, create_config, seed

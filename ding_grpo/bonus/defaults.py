@@ -1,5 +1,5 @@
 """Configs for what ``GRPO`` is given: texts and rewards, a registered task, or an environment of gymnasium."""
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import gymnasium
 from easydict import EasyDict
@@ -15,8 +15,9 @@ RATES = {'pretrained weights': 1e-5, 'adapters': 1e-4, 'random weights': 3e-4}
 _SMALL = dict(model_type='llama', hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4)
 
 
-def of_texts(task: Dict[str, Any], model: Dict[str, Any]) -> Tuple[Configs, str]:
-    """Configs for a task and a language model, and a line about the defaults."""
+def of_texts(task: Union[str, Dict[str, Any]], model: Dict[str, Any]) -> Tuple[Configs, str]:
+    """Configs for a task, or its name, and a language model; and a line about the defaults."""
+    task = dict(type=task) if isinstance(task, str) else task
     kind = 'adapters' if model.get('lora') else 'pretrained weights' if 'pretrained' in model else 'random weights'
     learn = dict(
         learning_rate=RATES[kind],
@@ -42,12 +43,16 @@ def of_texts(task: Dict[str, Any], model: Dict[str, Any]) -> Tuple[Configs, str]
     return (main_config, EasyDict(env=dict(type='token_env'), policy=dict(type='grpo'))), told
 
 
-def of_gymnasium(env_id: str) -> Tuple[Configs, str]:
-    """The shipped config of an environment of gymnasium, or one by its spaces; and a line about it."""
+def of_gymnasium(env_id: str, model: Dict[str, Any]) -> Tuple[Configs, str]:
+    """
+    The shipped config of an environment of gymnasium, or one by its spaces; and a line about it. ``model`` takes the
+    place of its model, unless it is empty.
+    """
     for name in sorted(shipped_configs()):
         if name.endswith('_grpo'):
             main_config, create_config = shipped_config(name)
             if main_config.env.get('env_id') == env_id:
+                main_config.policy.model = EasyDict(model or main_config.policy.model)
                 return (main_config, create_config), f'defaults for {env_id}: those of the config {name}'
     try:
         with gymnasium.make(env_id) as env:
@@ -75,7 +80,7 @@ def of_gymnasium(env_id: str) -> Tuple[Configs, str]:
         ),
         policy=dict(
             group_size=4,
-            model=dict(**_shapes(env_id, observation, action), **hidden),
+            model=model or dict(**_shapes(env_id, observation, action), **hidden),
             learn=learn,
             collect=dict(groups=6, discount_factor=0.99),
             eval=dict(evaluator=dict(eval_freq=5)),

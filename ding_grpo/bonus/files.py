@@ -86,7 +86,13 @@ def read_config(folder: str) -> Saved:
         raise ConfigError(f'{path}: is not the config of a run of GRPO ({describe(error):.200}).') from error
 
 
-def named_data(data: Any) -> Any:
+def task_of(data: Any, eval_data: Any, reward: Any) -> Dict[str, Any]:
+    """The section ``env.task`` for data and rewards."""
+    given = dict(path=_named(data), eval_path=None if eval_data is None else _named(eval_data), reward=reward)
+    return dict(type='file', **{name: value for name, value in given.items() if value is not None})
+
+
+def _named(data: Any) -> Any:
     """Rows of Python, or a ``datasets.Dataset``, as the name of a file that has them; other data unchanged."""
     of_dicts = isinstance(data, (list, tuple)) and len(data) > 0 and isinstance(data[0], dict)
     if not of_dicts and not isinstance(getattr(data, 'column_names', None), list):
@@ -104,7 +110,7 @@ def named_data(data: Any) -> Any:
     return path
 
 
-def named_model(model: Any, tokenizer: Any) -> str:
+def _folder_of(model: Any, tokenizer: Any) -> str:
     """The folder that has a model of ``transformers`` and its tokenizer."""
     if hasattr(model, 'peft_config'):
         raise ConfigError('GRPO(model): adapters of peft: give the base model, and lora=dict(r=..., lora_alpha=...).')
@@ -127,7 +133,7 @@ def split_objects(model: Any, tokenizer: Any) -> Tuple[Dict[str, Any], Optional[
     if isinstance(model, (str, os.PathLike)):
         return dict(pretrained=os.fspath(model)), None
     if hasattr(model, 'save_pretrained') and hasattr(model, 'generate'):
-        return dict(pretrained=named_model(model, tokenizer)), None
+        return dict(pretrained=_folder_of(model, tokenizer)), None
     if isinstance(model, torch.nn.Module):
         return {}, model
     raise ConfigError(f'GRPO(model={model!r:.80}): must be a name, a folder, a model, or a dict.')
