@@ -182,11 +182,13 @@ def learned(llm: Dict[str, Any], words: str) -> str:
         f"{percent(r['trained']['right'] for r in runs['lora'])} ({processor}, with instructions for bfloat16).\n"
         f"What it forgets meanwhile, on tasks that are not trained: {'; '.join(costs)}."
     )
-    for r in runs['kl'][:1]:
+    if runs['kl']:
         text += (
-            f"\nWith a KL to the start (seed {r['seed']}): {percent([r['trained']['gcd']])} and "
-            f"{percent([r['trained']['letter_counting']])}, and {percent([early(r['curve'])])} of the sums and "
-            f"differences after {MINUTES} minutes, {percent([r['trained']['right']])} after {r['seconds'] / 60:.0f}."
+            f"\nWith a KL to the start, {percent(early(r['curve']) for r in runs['kl'])} of the sums and differences "
+            f"after {MINUTES} minutes, and {percent(r['trained']['right'] for r in runs['kl'])} after all updates, "
+            f"{span(r['seconds'] / 60 for r in runs['kl'])} minutes; greatest common divisors "
+            f"{percent(r['trained']['gcd'] for r in runs['kl'])}, counting letters "
+            f"{percent(r['trained']['letter_counting'] for r in runs['kl'])}."
         )
     return text
 

@@ -9,7 +9,7 @@ import copy
 import os
 import signal
 import tempfile
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import click
 import numpy as np
@@ -20,9 +20,12 @@ from easydict import EasyDict
 from ding_common import ConfigError, find_config, read_config_file
 from ding_grpo.check import built
 from ding_grpo.entry.pipeline import evaluated, running
+from ding_grpo.instruments.findings import PAGE
 from ding_grpo.learn.observer import Observer
 from ding_grpo.logs.hook import CallHook
 from ding_grpo.loop import run
+from ding_grpo.replay import command as replay
+from ding_grpo.report import command as report
 from ding_grpo.run.checkpoint import newest
 from ding_grpo.run.parts import Limits, Parts
 
@@ -108,6 +111,8 @@ class GRPO:
     def _hold_out(self) -> None:
         number = len(ENV_REGISTRY.get('token_env').task_of(self.main_config.env))
         self.main_config.env.task.eval_size = min(128, number // 10)
+        if number < 10:
+            click.echo(f'{number} problems: evaluation uses the training problems, as there is no eval_data')
 
     @classmethod
     def from_config(cls, config: str, seed: int = 0, **keywords: Any) -> 'GRPO':
@@ -254,6 +259,34 @@ class GRPO:
         self.policy.whole_model.save_pretrained(
             folder, tokenizer=spec.tokenizer, max_new_tokens=spec.max_new_tokens, eos_token_ids=spec.eos_token_ids
         )
+
+    def why(self) -> str:
+        """What is known of why the run does not learn: its page of findings, which is printed."""
+        with open(os.path.join(self._own_folder('why'), PAGE), encoding='utf-8') as f:
+            text = f.read()
+        click.echo(text)
+        return text
+
+    def report(self) -> str:
+        """Write one HTML page about the run, and return its path."""
+        folder = self._own_folder('report')
+        report.main.callback((folder, ), None)
+        return os.path.join(folder, report.NAME)
+
+    def replay(self, update: int, group: int = 0, rows: Sequence[int] = ()) -> None:
+        """
+        Overview:
+            Sample a group again, as the run did after the checkpoint of an update, and print it, and what the update \
+            did to each token of some rows.
+        """
+        path = os.path.join(self._own_folder('replay'), 'ckpt', f'iteration_{update}.pth.tar')
+        none: Tuple = ()
+        replay.main.callback(path, group, tuple(rows), none, none, none, alone=False, trust=True, run=None)
+
+    def _own_folder(self, name: str) -> str:
+        if self.folder is None:
+            raise ConfigError(f'GRPO.{name}(): the run has not begun.')
+        return self.folder
 
     def push_to_hub(self, repo_id: str, private: bool = True, **kwargs: Any) -> Any:
         """Upload the model; ``kwargs`` are those of ``huggingface_hub.HfApi``."""

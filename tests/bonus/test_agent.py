@@ -114,6 +114,16 @@ class TestTexts:
         told = [round(m['reward_mean'], 3) for m in metrics()]
         assert seen == [0, (1, told[0]), (2, told[1]), 2, (3, told[2])]
 
+    def test_what_its_instruments_show(self, capsys):
+        run = small(save_ckpt_after_iter=1).train(updates=2)
+        assert run.why().startswith('# Findings of run') and os.path.getsize(run.report()) > 10_000
+        capsys.readouterr()
+        run.replay(update=1, group=2, rows=[0])
+        out = capsys.readouterr().out
+        assert 'group 2' in out and 'row 0' in out
+        with pytest.raises(ConfigError, match='GRPO.replay..: the run has not begun.'):
+            small(exp_name='other').replay(1)
+
     def test_ctrl_c_saves_and_another_train_goes_on(self):
         run = small(on_update=lambda run, found: found['update'] == 2 and os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt, match='saved after update 2; train'):
