@@ -21,6 +21,7 @@ from easydict import EasyDict
 
 from ding_common import find_config
 from ding_grpo import GRPO
+from ding_grpo.bonus.command import train
 from ding_grpo.model import CausalLM
 from dizoo_llm.tasks import create_task
 from dizoo_llm.text.tokenizer import build_char_tokenizer
@@ -157,7 +158,8 @@ def test_command_that_takes_longer_is_understood(command, monkeypatch):
         if word.endswith('_config.py') and not word.startswith('my_'):
             assert os.path.exists(word), word
     module = importlib.import_module(f'{name}.__main__')
-    program = cli if name == 'ding_grpo' else module.main
+    trains = words[:1] == ['train']
+    program, words = (train, words[1:]) if trains else (cli if name == 'ding_grpo' else module.main, words)
     parsed = program.make_parser(click.Context(program)).parse_args(words)[0]
     config = parsed.get('config')
     assert not config or config.startswith('my_') or os.path.exists(find_config(config))
