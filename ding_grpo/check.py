@@ -58,12 +58,10 @@ def examine(main_config: EasyDict, create_config: EasyDict, seed: int, replays: 
 
 
 @contextmanager
-def built(
-        main_config: EasyDict,
-        create_config: EasyDict,
-        seed: int,
-        model: Optional[torch.nn.Module] = None
-) -> Iterator[Tuple[Any, Any]]:
+def built(main_config: EasyDict,
+          create_config: EasyDict,
+          seed: int,
+          model: Optional[torch.nn.Module] = None) -> Iterator[Tuple[Any, Any]]:
     """Policy and collector of a run, which leave no file. The configs are changed. ``model``: in place of theirs."""
     complete(main_config, create_config)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, around_run():

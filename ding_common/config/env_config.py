@@ -34,8 +34,8 @@ _MANAGER_RULES = dict(
     max_retry=Rule.integer(1, MOST),
     retry_type=Rule.one_of('reset', 'renew'),
     auto_reset=Rule('True: the evaluator waits forever for an environment that is not reset', lambda v: v is True),
-    step_timeout=Rule.integer(1).or_none(),  # for signal.alarm, which accepts only integers
-    reset_timeout=Rule.integer(1).or_none(),
+    step_timeout=Rule.integer(1, MOST).or_none(),  # for signal.alarm, which accepts only C integers
+    reset_timeout=Rule.integer(1, MOST).or_none(),
     retry_waiting_time=Rule.number(0),
     context=Rule("'fork': other start methods lose the patches of this plugin", lambda v: v == 'fork'),
     wait_num=Rule.integer(1).or_inf(),

@@ -82,9 +82,8 @@ def _run(*args: Any, **kwargs: Any) -> Any:
 
 
 @contextmanager
-def running(
-        input_cfg: InputConfig, seed: int, env_setting: Any, model: Any, limits: Limits, **kwargs: Any
-) -> Iterator[Parts]:
+def running(input_cfg: InputConfig, seed: int, env_setting: Any, model: Any, limits: Limits,
+            **kwargs: Any) -> Iterator[Parts]:
     """Context of a run, with its parts, which it builds and closes. Arguments are those of the pipelines."""
     configs = checked(input_cfg)
     main_config, create_config = configs

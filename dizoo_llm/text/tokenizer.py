@@ -202,11 +202,11 @@ def create_tokenizer(cfg: Optional[Dict], task: Any) -> PreTrainedTokenizerBase:
             )
     kinds = dict(pretrained=str, words=(list, tuple), chars=str)
     if not isinstance(cfg, dict):
-        hint = ''
+        told, hint = f'{cfg!r:.200}', ''
         if isinstance(cfg, PreTrainedTokenizerBase):
-            cfg = f'{type(cfg).__name__} {cfg.name_or_path!r} with {len(cfg)} tokens'
+            told = f'{type(cfg).__name__} {cfg.name_or_path!r} with {len(cfg)} tokens'
             hint = ' Save it with its save_pretrained, and name the folder.'
-        raise ConfigError(f'env.tokenizer = {cfg!s:.200}: must be {KINDS}.{hint}')
+        raise ConfigError(f'env.tokenizer = {told}: must be {KINDS}.{hint}')
     cfg = dict(cfg)
     gguf_file = cfg.pop('gguf_file', None) if 'pretrained' in cfg else None
     (kind, value), *more = cfg.items() or [(None, None)]

@@ -105,6 +105,8 @@ class TestDingTokenEnv:
             (dict(manager=dict(type='base', shared_memroy=False)), "'shared_memory'|env.manager.shared_memroy"),
             (dict(n_evaluator_episode=1), 'n_evaluator_episode = 1: must be at least env.evaluator_env_num = 2'),
             (dict(stop_value='1'), 'env.stop_value'),
+            (dict(tokenizer='two\nlines'), r"env.tokenizer = 'two\\nlines': must be dict"),
+            (dict(manager=dict(type='base', reset_timeout=10 ** 12)), 'env.manager.reset_timeout = 10{12}: must be an'),
             (dict(tokenizer=build_word_tokenizer('a')), "env.tokenizer = .* '' with 4 tokens: must be dict"), *(
                 (key, f'env.{key}: missing')
                 for key in ('collector_env_num', 'evaluator_env_num', 'n_evaluator_episode')
