@@ -191,7 +191,7 @@ def test_a_wrong_number_of_scores_and_an_error(capsys):
         (lambda prompts, completions, completion_ids: 1, "nothing is known to give to 'completion_ids'"),
         (lambda problem: 1, 'none gets the completion'),
     ],
-    ids=str
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__
 )  # yapf: disable
 def test_a_wrong_reward_ends_in_one_line(reward, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
