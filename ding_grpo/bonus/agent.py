@@ -26,7 +26,7 @@ from ding_grpo.logs.hook import CallHook
 from ding_grpo.loop import run
 from ding_grpo.replay import command as replay
 from ding_grpo.report import command as report
-from ding_grpo.run.checkpoint import newest
+from ding_grpo.run.checkpoint import newest, number_of, numbered
 from ding_grpo.run.parts import Limits, Parts
 
 from .defaults import NEVER, of_gymnasium, of_texts
@@ -139,7 +139,8 @@ class GRPO:
         self = cls.__new__(cls)
         self._begin(*read_config(folder))
         self.folder = self.main_config.exp_name = os.path.relpath(folder)
-        self._updates = self.main_config.policy.get('run', {}).get('num_updates') or 0
+        done = numbered(os.path.join(self.folder, 'ckpt'))
+        self._updates = number_of(done[0]) if done else 0  # fewer than the config says if it was stopped
         return self
 
     def train(self, updates: Optional[int] = None, step: Optional[int] = None) -> 'GRPO':

@@ -19,7 +19,7 @@ def set_keywords(main_config: EasyDict, create_config: EasyDict, keywords: Dict[
     """
     Set keys of both configs by their dotted paths, ``{'policy.learn.kl.beta': 0.1}``, with or without ``policy``, or by
     their last part, ``temperature=0.8``, if only one key of policy, environment, model and task has it. A dict changes
-    the keys of a section. Raises a ``ConfigError`` for a name that is none, or that several keys have.
+    the keys of a section. Raises a ``ConfigError`` for an unknown name, or one that several keys have.
     """
     schema = schema_of(DEFAULTS, DEFAULTS)
     known = _by_name(_paths(main_config, create_config))

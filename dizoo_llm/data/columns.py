@@ -74,7 +74,7 @@ def has(row: Dict[str, Any], column: str) -> bool:
 
 
 def value_of(row: Dict[str, Any], column: str) -> Any:
-    """The value of a column, or of a nested one; None if there is none."""
+    """The value of a column, or of a nested one; None if the row lacks it."""
     if column in row or not has(row, column):
         return row.get(column)
     outer, _, inner = column.partition('.')

@@ -114,11 +114,13 @@ class FileTask(ListTask):
         self._check_rows = check_rows if self._check == 'math_verify' else None
         found = self._of_process(path, eval_path, eval_size, seed)
         self._items, self._held_out = found.items, found.held_out
-        known = {name: Reward(RIGHT, True, self._right) for name in checks}
+        slow = self._check == 'math_verify'  # an answer may take seconds, during which others are scored
+        known = {name: Reward(RIGHT, slow, self._right if slow else self._right_of) for name in checks}
         self._rewards = make_rewards(given, found.keys, 'env.task.reward', known)
         self.weights = {reward.name: 1.0 for reward in self._rewards}
-        if self._check is not None and len(self._rewards) > 1:
-            self.return_part = next(reward.name for reward in self._rewards if reward.score == self._right)
+        if checks and len(self._rewards) > 1:
+            entries = [entry for _, entry in entries_of(given)]
+            self.return_part = self._rewards[entries.index(self._check)].name
 
     def _of_process(self, path: Any, eval_path: Any, eval_size: int, seed: int) -> _Read:
         """The problems, read if no other environment of this process has read them."""
@@ -232,10 +234,13 @@ class FileTask(ListTask):
         pairs = [('' if text is None else text, problem.answer) for text, problem in zip(given, problems)]
         return [0.0 if text is None else score for text, score in zip(given, CHECKS[self._check](pairs))]
 
+    def _right_of(self, problem: Problem, completion: str) -> Union[float, Exception]:
+        return self._right([problem], [completion])[0]
+
     @property
     def scores_batches(self) -> bool:
-        """Whether many completions are better scored at once: an answer may take seconds, or a function takes lists."""
-        return any(r.in_batches and r.score != self._right for r in self._rewards) or self._check == 'math_verify'
+        """Whether many completions are better scored at once."""
+        return any(reward.in_batches for reward in self._rewards)
 
     def score_batch(self, problems: List[Problem], completions: List[str]) -> List[Union[Parts, Exception]]:
         found = {reward.name: _scores(reward, problems, completions) for reward in self._rewards}

@@ -107,13 +107,13 @@ def _of_datasets(found: Any, split: Optional[str]) -> Iterable[Any]:
 def shown(source: Any) -> str:
     """A source in a message: rows by their number."""
     of_dicts = isinstance(source, (list, tuple)) and len(source) > 0 and isinstance(source[0], dict)
-    if of_dicts or isinstance(getattr(source, 'column_names', None), list):
+    if of_dicts or isinstance(getattr(source, 'column_names', None), list) and hasattr(source, '__len__'):
         return f'{len(source):,} rows'
     return f'{source!r:.200}'
 
 
 def stamp(source: Any) -> Any:
-    """Changes when a source does; None if there is none."""
+    """A value that changes when a source does; None without a source."""
     if isinstance(source, str):
         paths = sorted(glob.glob(source)) or [source]
     elif isinstance(source, (list, tuple)) and all(isinstance(each, str) for each in source):

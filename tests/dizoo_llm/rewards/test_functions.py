@@ -122,6 +122,14 @@ def test_several_with_the_answer_of_the_data_and_names():
     assert task.checked_score(task.problem(0), '1') == dict(correct=1.0, form=0.0, short=1.0)
 
 
+@pytest.mark.parametrize(
+    'reward, batches', [(None, False), ('number', False), (one, False), (['number', one], False), (texts, True)]
+)
+def test_only_functions_of_batches_are_scored_in_batches(reward, batches):
+    task = create_task(dict(type='file', path=ROWS, reward=reward, eval_size=1))
+    assert task.scores_batches == task.evaluation().scores_batches == batches
+
+
 def test_by_name_from_a_file_that_runs_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'mine.py').write_text(
