@@ -115,7 +115,7 @@ class FileTask(ListTask):
         found = self._of_process(path, eval_path, eval_size, seed)
         self._items, self._held_out = found.items, found.held_out
         slow = self._check == 'math_verify'  # an answer may take seconds, during which others are scored
-        known = {name: Reward(RIGHT, slow, self._right if slow else self._right_of) for name in checks}
+        known = {name: Reward(RIGHT, slow, self._right if slow else self._right_of) for name in CHECKS}
         self._rewards = make_rewards(given, found.keys, 'env.task.reward', known)
         self.weights = {reward.name: 1.0 for reward in self._rewards}
         if checks and len(self._rewards) > 1:

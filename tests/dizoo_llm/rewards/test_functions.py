@@ -188,7 +188,8 @@ def test_a_wrong_number_of_scores_and_an_error(capsys):
 
 @pytest.mark.parametrize(
     'reward, message', [
-        (3, "env.task.reward = 3: must be a function, 'module:function', 'file.py:function', or one of 'tags'."),
+        (3, "env.task.reward = 3: must be a function, 'module:function', 'file.py:function', or one "
+            "of 'exact', 'number', 'math_verify', 'tags'."),
         ('numbr', "env.task.reward = 'numbr': must be a function, "),
         ('nowhere:f', "env.task.reward = 'nowhere:f': there is no module 'nowhere' that can be imported."),
         ('none.py:f', "env.task.reward = 'none.py': there is no such file."),
